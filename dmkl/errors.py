@@ -1,11 +1,17 @@
-"""What dmkl raises and warns with: every message states the rule, what was found, what was expected, the way out."""
+"""Exceptions and warnings of dmkl, and helpers for their messages.
+
+A message states the rule, what was found, what was expected and the way out.
+"""
 
 from __future__ import annotations
 
+import difflib
 import os
+import reprlib
 import sys
 import unicodedata
 import warnings
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -35,7 +41,10 @@ __all__ = [
     "StoreNotFoundError",
     "UninformativeScoresWarning",
     "WorkerLostError",
+    "did_you_mean",
+    "first_names",
     "one_line",
+    "short_repr",
     "warn",
 ]
 
@@ -50,7 +59,7 @@ def __getattr__(name: str) -> Any:
 
 
 class DmklError(Exception):
-    """The root of everything that dmkl raises on purpose."""
+    """Base class of all exceptions of dmkl."""
 
 
 class InputError(DmklError, ValueError):
@@ -58,7 +67,7 @@ class InputError(DmklError, ValueError):
 
 
 class DegenerateKernelError(InputError):
-    """A kernel is constant over the samples, or what comes of it is not a finite number."""
+    """A kernel is constant over the samples, or a statistic of it is not finite."""
 
 
 class StoreError(DmklError):
@@ -70,7 +79,7 @@ class StoreNotFoundError(StoreError, FileNotFoundError):
 
 
 class StoreExistsError(StoreError, FileExistsError):
-    """A finished kernel set is in the way, and overwriting was not asked for."""
+    """The path holds a finished kernel set already, and overwriting was not asked for."""
 
 
 class IncompleteStoreError(StoreError):
@@ -78,7 +87,7 @@ class IncompleteStoreError(StoreError):
 
 
 class FormatVersionError(StoreError):
-    """The kernel set is of a format that this version of dmkl does not read."""
+    """The kernel set has a format version that this dmkl does not read."""
 
 
 class CorruptTileError(StoreError):
@@ -86,19 +95,19 @@ class CorruptTileError(StoreError):
 
 
 class DamagedFileError(StoreError):
-    """A file of a kernel set, a model, a result or a state is missing, or is not what was written."""
+    """A file of a kernel set, a model, a result or a checkpoint is missing, or differs from what was written."""
 
 
 class DiskFullError(StoreError, OSError):
-    """The disk ran full; what was written so far is kept, and the same command goes on from there."""
+    """The disk is full; complete parts are kept, and the same command continues from them."""
 
 
 class LockedError(StoreError):
-    """Another process writes to the same output, or goes on with the same search; nothing was changed."""
+    """Another process writes to the same output or continues the same search; nothing was changed."""
 
 
 class IndefiniteKernelError(DmklError, ValueError):
-    """A system that needs positive semidefinite kernels met one that is not."""
+    """A linear system needs positive semidefinite kernels, and a kernel is not."""
 
 
 class MemoryBudgetError(DmklError, MemoryError):
@@ -106,15 +115,15 @@ class MemoryBudgetError(DmklError, MemoryError):
 
 
 class NoWorkersError(DmklError, TimeoutError):
-    """The cluster has given no worker within the time allowed."""
+    """The cluster provided no worker within the time allowed."""
 
 
 class SchedulerLostError(DmklError, RuntimeError):
-    """The cluster's scheduler went away in the middle of the work."""
+    """The scheduler of the cluster was lost during the computation."""
 
 
 class WorkerLostError(DmklError, RuntimeError):
-    """Workers died too often while running the same task, most often for want of memory."""
+    """Workers died repeatedly while running the same task, usually because they ran out of memory."""
 
 
 class IndefiniteKernelWarning(UserWarning):
@@ -122,25 +131,25 @@ class IndefiniteKernelWarning(UserWarning):
 
 
 class LabelWarning(UserWarning):
-    """Labels are taken as they are, and are probably not as they were meant: a class of one sample, or a new one."""
+    """Labels are used as given, but are probably wrong: a class of one sample, or a new class."""
 
 
 class UninformativeScoresWarning(UserWarning):
-    """Scores of rows that were left out do not tell the classes apart: predictions follow the prior probabilities."""
+    """Scores of left-out rows do not separate the classes: predictions follow the prior probabilities."""
 
 
 class SampleOrderWarning(UserWarning):
-    """A source without names of samples is matched by position with samples that have names."""
+    """A source without sample names is matched by position with samples that have names."""
 
 
 class SmallWorkerWarning(UserWarning):
-    """Workers of a cluster have far less memory than the others, and are given no tasks."""
+    """Some workers of a cluster have far less memory than the others, and get no tasks."""
 
 
 def printable(text: str) -> str:
-    """A text with all characters but visible ones, spaces and line ends as Python escapes them.
+    """Escape all characters but visible ones, spaces and line ends, as Python's `repr` does.
 
-    A name from a file may hold sequences that move the cursor, change the title or hide what follows.
+    A name from a file may hold sequences that move the cursor, change the title or hide text.
     """
     if text.isprintable():
         return text
@@ -150,14 +159,33 @@ def printable(text: str) -> str:
 
 
 def one_line(error: BaseException, most: int = 300) -> str:
-    """What another library says of an error, as a message quotes it: in one line of at most so many characters."""
+    """The message of an exception in one line of at most `most` characters, to be quoted in another message."""
     text = " ".join(str(error).split()) or type(error).__name__
     text = printable(text[: most + 1])
     return text if len(text) <= most else f"{text[: most - 2]} …"
 
 
+def short_repr(value: Any) -> str:
+    """The shortened `repr` of a value; tuples are shown as lists."""
+    return reprlib.repr(list(value) if isinstance(value, tuple) else value)
+
+
+def first_names(names: Iterable[Any], count: int = 5) -> str:
+    """The first few names, and their number where there are more."""
+    listed = [str(name) for name in names]
+    return ", ".join(listed[:count]) + (f", … ({len(listed)} in all)" if len(listed) > count else "")
+
+
+def did_you_mean(word: Any, choices: Iterable[str]) -> str:
+    """A hint at choices similar to a word; empty if there are none."""
+    choices = list(choices)
+    close = difflib.get_close_matches(str(word), choices)
+    close = close or [name for name in choices if len(name) > 2 and str(word).startswith(name)]
+    return f" (did you mean {' or '.join(close)}?)" if close else ""
+
+
 def warn(message: str, category: type[Warning]) -> None:
-    """Warn on the line of the user's code that called dmkl, however many calls deep the reason was found."""
+    """Issue a warning at the line of the user's code that called dmkl."""
     inside, depth = os.path.dirname(os.path.abspath(__file__)) + os.sep, 2
     frame = sys._getframe(1)
     while frame.f_back is not None and os.path.abspath(frame.f_code.co_filename).startswith(inside):

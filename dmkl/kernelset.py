@@ -1,4 +1,4 @@
-"""The kernel set as its users see it: lazy, labeled, indexed like a NumPy array."""
+"""The kernel set that users work with: lazy, labeled, indexed like a NumPy array."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class Split(NamedTuple):
 class KernelSet:
     """n kernel matrices over the same samples, on disk, with lazily applied steps.
 
-    Made by `dmkl.open` and `dmkl.create`. Nothing is read until a result is computed, and nothing is ever copied on
-    disk: indexing, `select`, `center` and `normalize` return new views of the same store.
+    `dmkl.open`, `dmkl.create` and `dmkl.build` return one. Nothing is read until a result is computed, and nothing is
+    copied on disk: indexing, `select`, `center` and `normalize` return new views of the same store.
 
     ``K[rows, cols]`` takes integers, slices, boolean masks and integer arrays, and always keeps both axes:
-    ``K[train, train]`` is a square set, ``K[test, train]`` has the test samples as rows. Steps apply to the view at
-    hand: ``K[test, train].center()`` centers test rows by the training samples' means,
-    ``K.center()[test, train]`` by the means over all samples.
+    ``K[train, train]`` is a square set, ``K[test, train]`` has the test samples as rows. Steps apply to the current
+    view: ``K[test, train].center()`` centers test rows by the training samples' means, ``K.center()[test, train]`` by
+    the means over all samples.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class KernelSet:
         self._view, self._fitted = view, fitted
         self._labels, self._tasks, self._splits, self._provenance = labels, tasks, splits, provenance
 
-    # --- what it is ----------------------------------------------------------------------------------------------
+    # --- properties ----------------------------------------------------------------------------------------------
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -95,7 +95,7 @@ class KernelSet:
 
     @property
     def labels(self) -> Array | None:
-        """Labels of the row samples, (rows,) or (rows, tasks), NaN where unknown; None where the store has none."""
+        """Labels of the row samples, (rows,) or (rows, tasks), NaN where unknown; None if the store has none."""
         return None if self._labels is None else self._labels[self._view.final_positions()[0]]
 
     @property
@@ -146,7 +146,7 @@ class KernelSet:
 
     @property
     def content_id(self) -> str:
-        """Identifies the stored kernels, whatever the view."""
+        """Identifies the stored kernels, independently of the view."""
         return self._view.source.content_id
 
     @property
@@ -156,7 +156,7 @@ class KernelSet:
 
     @property
     def view(self) -> View:
-        """The stored kernels, rows and columns that are chosen, and the steps (for solvers)."""
+        """The chosen kernels, rows and columns of the store, and the steps (for solvers)."""
         return self._view
 
     def __len__(self) -> int:
@@ -173,9 +173,9 @@ class KernelSet:
         if self.tasks is not None:
             coords["task"] = list(self.tasks)
         labels = self.labels
-        known = {} if labels is None else {"label": (("sample", "task")[: labels.ndim], labels)}
-        held = describe(xr.Dataset(known, coords, {"dtype": str(self.dtype), "shape": self.shape}))
-        return f"<div>{html.escape(repr(self))}</div>{held._repr_html_()}"
+        variables = {} if labels is None else {"label": (("sample", "task")[: labels.ndim], labels)}
+        dataset = describe(xr.Dataset(variables, coords, {"dtype": str(self.dtype), "shape": self.shape}))
+        return f"<div>{html.escape(repr(self))}</div>{dataset._repr_html_()}"
 
     def __dask_tokenize__(self) -> Any:
         return self._view
@@ -207,7 +207,7 @@ class KernelSet:
         Raises
         ------
         InputError
-            If there is no such kernel, or none is left.
+            If there is no such kernel, or none is chosen.
         """
         chosen = named_positions(names, self.names, "kernel")
         if not len(chosen):
@@ -221,7 +221,7 @@ class KernelSet:
         return self._step(STEPS["center"])
 
     def normalize(self, how: str = "trace") -> KernelSet:
-        """Bring the kernels to one scale, by statistics of the column samples.
+        """Scale the kernels by statistics of the column samples.
 
         Parameters
         ----------
@@ -232,8 +232,8 @@ class KernelSet:
         Raises
         ------
         InputError
-            If `how` is none of these. That a kernel cannot be normalized (it is constant, say) shows when a
-            result is computed.
+            If `how` is none of these. A kernel that cannot be normalized, such as a constant one, raises an error when
+            a result is computed.
         """
         if how not in NORMALIZATIONS:
             msg = f"normalize takes 'trace', 'cosine' or 'multiplicative', got {how!r}"
@@ -246,46 +246,44 @@ class KernelSet:
         Parameters
         ----------
         steps
-            Of "center" (see `center`), "trace", "cosine" and "multiplicative" (see `normalize`): a sequence of names,
-            as ("cosine", "center"), or a text with commas between them. Learners, `dmkl.search` and `dmkl.analyze`
-            take steps in the same form.
+            "center" (see `center`), "trace", "cosine" and "multiplicative" (see `normalize`): a sequence of names such
+            as ("cosine", "center"), or a comma-separated text. Learners, `dmkl.search` and `dmkl.analyze` take steps in
+            the same form.
         weights
-            (columns,), positive: what each column sample counts in means and traces, as often as if it were there that
-            many times; all alike where None.
+            (columns,), positive: sample weights of the column samples in means and traces, as if a sample occurred that
+            many times; all equal if None.
 
         Raises
         ------
         InputError
             If a name is none of these.
         """
-        found = self
+        K = self
         for name in as_steps(steps):
-            if isinstance(name, Covariates):
-                found = found._residualized(name, weights)
-            else:
-                found = found._step(as_step(name, weights))
-        return found
+            K = K._residualized(name, weights) if isinstance(name, Covariates) else K._step(as_step(name, weights))
+        return K
 
     def residualize(self, Z: Any) -> KernelSet:
-        """Take covariates out: K ↦ PKP with P = I − Z̃(Z̃ᵀZ̃)⁻¹Z̃ᵀ, Z̃ = [1, Z] over the column samples.
+        """Remove the effect of covariates: K ↦ PKP with P = I − Z̃(Z̃ᵀZ̃)⁻¹Z̃ᵀ, Z̃ = [1, Z] over the column samples.
 
-        Z is what `dmkl.residualize` takes or has made; the same errors. One pass, as of centering over some samples.
+        Z is an argument or a result of `dmkl.residualize`, with the same errors. It takes one pass, as centering over
+        some samples does.
         """
         return self._residualized(Z if isinstance(Z, Covariates) else residualize(Z))
 
     def covariate_shares(self, Z: Any) -> xr.DataArray:
-        """The part of each kernel's centered trace that covariates explain, 1 − tr(PKP)/tr(CKC), (kernel,); one pass.
+        """The share of each kernel's centered trace that covariates explain, 1 − tr(PKP)/tr(CKC), (kernel,); one pass.
 
         Raises
         ------
         InputError
-            As `residualize`, and if the set is not square.
+            As in `residualize`, and if the set is not square.
         """
         if not self.is_square:
-            msg = "covariate_shares are of training kernels, and the rows are not the columns; take K[train, train]"
+            msg = "covariate_shares needs a square set, and the rows are not the columns; take K[train, train]"
             raise InputError(msg)
         (centered, left), _ = measure([self.center(), self.residualize(Z)])
-        before, after = (np.asarray(found.lens().diagonal()).sum(axis=1) for found in (centered, left))
+        before, after = (np.asarray(K.lens().diagonal()).sum(axis=1) for K in (centered, left))
         share = 1.0 - np.divide(after, before, out=np.ones_like(before), where=before > 0)
         coords = {"kernel": list(self.names)}
         return describe(xr.DataArray(share, dims=("kernel",), coords=coords, name="share"))
@@ -296,9 +294,9 @@ class KernelSet:
         return self._step(Residualize(covariates, cols, rows, weights))
 
     def weighed(self, weights: Array) -> KernelSet:
-        """D^{1/2} K D^{1/2}, D = diag(weights) of the column samples, as often as each of them counts.
+        """D^{1/2} K D^{1/2} with D = diag(weights), the sample weights of the column samples.
 
-        The first rows are the column samples, in their order; other rows that follow them are left as they are.
+        The first rows are the column samples, in their order; rows that follow them are not scaled.
         """
         scale = np.sqrt(weights)
         rows = np.ones(self.shape[1])
@@ -309,10 +307,9 @@ class KernelSet:
         return self._with(replace(self._view, steps=(*self._view.steps, step)))
 
     def product(self) -> KernelSet:
-        """One kernel: the entrywise geometric mean of all, (∏_j K_j)^(1/n), computed tile by tile as it is read.
+        """One kernel, the entrywise geometric mean (∏_j K_j)^(1/n), computed tile by tile when it is read.
 
-        It is defined for kernels without steps and with entries that are not negative; a negative entry is an error
-        when it is met.
+        It is defined for kernels without steps and without negative entries; reading a negative entry is an error.
 
         Raises
         ------
@@ -327,23 +324,23 @@ class KernelSet:
         return KernelSet(view, labels=self._labels, tasks=self._tasks, splits=self._splits)
 
     def persist(self) -> KernelSet:
-        """Load the tiles of this view into memory (the workers' on a cluster); the same calls then read nothing."""
+        """Load the tiles of this view into memory (that of the workers on a cluster), so that nothing is read later."""
         return self._with(persisted(self._view), self._fitted)
 
     # --- statistics of the steps ---------------------------------------------------------------------------------
 
     def measured(self) -> tuple[KernelSet, float]:
-        """The same set with the statistics of its steps at hand, and the passes that took (at most one a centering)."""
-        (found,), n_passes = measure([self])
-        return found, n_passes
+        """The same set with the statistics of its steps, and the number of passes (at most one for each centering)."""
+        (K,), n_passes = measure([self])
+        return K, n_passes
 
     def lens(self) -> Lens:
-        """What a pass goes through: the view and the statistics of its steps, measured now if they are not at hand."""
-        found, _ = self.measured()
-        assert found._fitted is not None
-        return Lens(found._view, found._fitted)
+        """The view with the statistics of its steps, which are measured now if they are not known yet."""
+        K, _ = self.measured()
+        assert K._fitted is not None
+        return Lens(K._view, K._fitted)
 
-    # --- the primitive -------------------------------------------------------------------------------------------
+    # --- products ------------------------------------------------------------------------------------------------
 
     def apply(self, V: npt.ArrayLike, *, dtype: npt.DTypeLike | None = None) -> da.Array:
         """K_j V for every kernel: one pass over the stored tiles, lazy.
@@ -353,13 +350,13 @@ class KernelSet:
         V
             (columns, b), or (columns,) for one vector.
         dtype
-            Precision of the products; that of the kernels by default, float64 to lose nothing of their entries.
+            Precision of the products; by default that of the kernels. float64 keeps all digits of their entries.
 
         Returns
         -------
         dask.array.Array
-            (kernels, rows, b), or (kernels, rows). Computing it is few large tasks on the threads of this
-            process, or on the `distributed` client that is there.
+            (kernels, rows, b), or (kernels, rows). Computing it runs few large tasks on the threads of this process, or
+            on the current `distributed` client.
 
         Raises
         ------
@@ -368,8 +365,8 @@ class KernelSet:
         MemoryBudgetError
             If the projected memory exceeds the budget; nothing is run.
         """
-        found = self._products(V, "each", dtype, "apply")
-        return cast(da.Array, found[:, :, 0]) if np.ndim(V) == 1 else found
+        products = self._products(V, "each", dtype, "apply")
+        return cast(da.Array, products[:, :, 0]) if np.ndim(V) == 1 else products
 
     def project(self, V: npt.ArrayLike, *, dtype: npt.DTypeLike | None = None) -> da.Array:
         """VᵀK_jV for every kernel of a square set: one pass, half the arithmetic of `apply`, lazy.
@@ -393,21 +390,21 @@ class KernelSet:
         MemoryBudgetError
             If the projected memory exceeds the budget; nothing is run.
         """
-        found = self._products(V, "project", dtype, "project")
-        return cast(da.Array, found[:, 0, 0]) if np.ndim(V) == 1 else found
+        products = self._products(V, "project", dtype, "project")
+        return cast(da.Array, products[:, 0, 0]) if np.ndim(V) == 1 else products
 
     def _products(self, V: npt.ArrayLike, want: Want, dtype: npt.DTypeLike | None, verb: str) -> da.Array:
         """One lazy pass, its results one after the other, (kernels, …)."""
         block, precision = self._checked_block(V), self.compute_dtype(dtype)
-        # Without steps there is nothing to measure, and nothing of the store's statistics has to be read.
-        known, later = self._fitted if self._view.steps else Fitted(), None
-        if known is None:
+        # Without steps there is nothing to measure, and no statistics of the store have to be read.
+        fitted, later = self._fitted if self._view.steps else Fitted(), None
+        if fitted is None:
             state = statistics.chain_statistics(self._view)
-            known = Fitted() if isinstance(state, Delayed) else state.fitted
+            fitted = Fitted() if isinstance(state, Delayed) else state.fitted
             later = delayed(_chain_for_products, pure=True)(state) if isinstance(state, Delayed) else None
         token = tokenize(self._view, self._fitted, block, want, precision.str)
         graph = pass_graph(
-            [Lens(self._view, known)], [Columns(block, want, None, precision)], f"{verb}-pass", token, later, alone
+            [Lens(self._view, fitted)], [Columns(block, want, None, precision)], f"{verb}-pass", token, later, alone
         )
         shape = (self.shape[1] if want == "each" else block.shape[1], block.shape[1])
         dtype = precision if want == "each" else np.dtype(np.float64)
@@ -432,35 +429,35 @@ class KernelSet:
         return block
 
     def compute_dtype(self, dtype: npt.DTypeLike | None = None) -> np.dtype[Any]:
-        """The precision of products for an asked `dtype`: never less than that of the kernels."""
+        """The precision of products for a requested `dtype`: at least that of the kernels."""
         return self.dtype if dtype is None else np.result_type(self.dtype, np.dtype(dtype))
 
-    # --- how alike the kernels are -------------------------------------------------------------------------------
+    # --- alignment -----------------------------------------------------------------------------------------------
 
     def alignment(self, centered: bool = True, *, probes: int | None = None, seed: int = 0) -> xr.DataArray:
         """A_ij = ⟨K_i, K_j⟩/(‖K_i‖‖K_j‖) for all pairs of kernels of a square set; Frobenius products, run now.
 
-        Exact, it is one pass in which a task reads the tiles of all kernels at the same place. With `probes` it is an
-        estimate from z_aᵀK_jz_b for pairs of random sign vectors; its standard error comes from leaving out one probe
-        at a time (`dmkl.numerics.alignment.estimated`). Centering over some of the samples, or after cosine
-        normalization, takes a pass for its means before.
+        The exact value takes one pass in which a task reads the tiles of all kernels at the same position. With
+        `probes` it is an estimate from z_aᵀK_jz_b for pairs of random sign vectors, with a standard error from leaving
+        out one probe at a time (`dmkl.numerics.alignment.estimated`). Centering over some of the samples, or after
+        cosine normalization, takes one more pass before, for the means.
 
         Parameters
         ----------
         centered
-            Align the kernels centered in feature space, (I − 11ᵀ/m)K(I − 11ᵀ/m); False aligns them as they are, and
-            then a common offset makes all of them alike.
+            Align the kernels centered in feature space, (I − 11ᵀ/m)K(I − 11ᵀ/m). Without centering, a common offset
+            makes all of them similar.
         probes
             Number of random vectors for an estimate, at least 3; exact by default.
         seed
-            Of the random vectors.
+            Seed of the random vectors.
 
         Returns
         -------
         xarray.DataArray
-            (kernel, kernel_2), from −1 to 1 and not below 0 for positive semidefinite kernels; NaN for a kernel of
-            which centering leaves nothing but rounding. An estimate has a coordinate ``standard_error`` of the same
-            shape. The attributes say what it is.
+            (kernel, kernel_2), from −1 to 1, and from 0 for positive semidefinite kernels; NaN for a kernel that is
+            zero after centering, up to rounding. An estimate has a coordinate ``standard_error`` of the same shape. The
+            attributes name the method.
 
         Raises
         ------
@@ -482,16 +479,11 @@ class KernelSet:
         names = np.array(self.names, dtype=str)
         what = "alignment of centered kernels" if centered else "alignment of the kernels"
         method = "exact" if probes is None else f"estimate from {probes} random probes, seed {seed}"
-        found = xr.DataArray(
-            value,
-            dims=("kernel", "kernel_2"),
-            coords={"kernel": names, "kernel_2": names, **errors},
-            name="alignment",
-            attrs={"long_name": what, "method": method},
-        )
-        return describe(found)
+        coords = {"kernel": names, "kernel_2": names, **errors}
+        attrs = {"long_name": what, "method": method}
+        return describe(xr.DataArray(value, coords, ("kernel", "kernel_2"), name="alignment", attrs=attrs))
 
-    # --- the matrices themselves ---------------------------------------------------------------------------------
+    # --- matrices ------------------------------------------------------------------------------------------------
 
     def to_dask(self, chunk: int | None = None) -> da.Array:
         """The transformed matrices as a lazy array (kernels, rows, columns), float64 where there are steps.
@@ -506,33 +498,28 @@ class KernelSet:
 
     def to_xarray(self, chunk: int | None = None) -> xr.DataArray:
         """`to_dask` with the names of kernels and samples."""
-        found = xr.DataArray(
-            self.to_dask(chunk),
-            dims=("kernel", "sample", "train_sample"),
-            coords={
-                "kernel": np.array(self.names, dtype=str),
-                "sample": self.samples.astype(str),
-                "train_sample": self.train_samples.astype(str),
-            },
-            name="gram",
-        )
-        return describe(found)
+        coords = {
+            "kernel": np.array(self.names, dtype=str),
+            "sample": self.samples.astype(str),
+            "train_sample": self.train_samples.astype(str),
+        }
+        return describe(xr.DataArray(self.to_dask(chunk), coords, tuple(coords), name="gram"))
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
-        # All of it is in memory in the end: tiles that are small go together, to be few tasks.
+        # The result is in memory in any case: several small tiles make one task, to limit the number of tasks.
         chunk = max(self._view.source.tiling.tile, 1024)
         return np.asarray(self.to_dask(chunk).compute(), dtype=dtype)
 
 
 def measure(sets: Sequence[KernelSet]) -> tuple[list[KernelSet], float]:
-    """Several sets of the same kernels with the statistics of their steps at hand, and the passes that took.
+    """Several sets of the same kernels with the statistics of their steps, and the number of passes.
 
-    Sets whose statistics need a pass share it, whatever their steps.
+    Sets whose statistics need a pass share it.
     """
     missing = [K.view for K in sets if K._fitted is None]
     lenses, n_passes = statistics.measure(missing)
-    found = iter(lenses)
-    return [K if K._fitted is not None else K._with(K.view, next(found).fitted) for K in sets], n_passes
+    measured = iter(lenses)
+    return [K if K._fitted is not None else K._with(K.view, next(measured).fitted) for K in sets], n_passes
 
 
 def _chain_for_products(state: ChainState) -> Fitted:

@@ -1,7 +1,7 @@
-"""Settings, kept in Dask's own configuration under the key ``dmkl``.
+"""Settings, kept in Dask's configuration under the key ``dmkl``.
 
-So they are set the way a user of Dask sets anything: ``dask.config.set({"dmkl.memory": "2GiB"})``, a YAML file in
-Dask's configuration folder, or the environment (``DASK_DMKL__MEMORY=2GiB``).
+They are set like all of Dask's: ``dask.config.set({"dmkl.memory": "2GiB"})``, a YAML file in Dask's configuration
+folder, or the environment (``DASK_DMKL__MEMORY=2GiB``).
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ __all__ = [
 
 DEFAULTS: dict[str, Any] = {
     # Bytes that the arrays of one computation may take on one machine, all its processes together. "auto" is 60 % of
-    # the memory that is free there at that moment: of the machine's own, of a container's or of a job's. On a cluster
-    # each worker's machine says what it has, unless the client sets a number, which then holds for every machine.
+    # the memory of the machine, the container or the job that is free at that moment. On a cluster each machine of a
+    # worker determines its own limit, unless the client sets a number for all machines.
     "memory": "auto",
     # Side of a tile in samples. "auto" is 1024, or 2048 for more than 4,096 samples. Measured on 8,192 samples with 64
-    # vectors, a pass takes 2 % less with 2048 than with 1024 on idle cores and 18 % less on busy ones: longer products
-    # and fewer files. More than 2048 gains nothing.
+    # vectors, a pass takes 2 % less time with 2048 than with 1024 on idle cores and 18 % less on busy ones: products
+    # are longer and files fewer. More than 2048 gains nothing.
     "tile": "auto",
-    # Columns that ride one pass. Beyond some 64 columns a pass is bound by arithmetic; beyond this many it is split,
-    # so that its memory stays bounded.
+    # Most columns of one pass. Beyond some 64 columns the arithmetic limits the speed of a pass; wider blocks are split
+    # to limit memory.
     "block-width": 256,
-    # BLAS threads of one task. With one, results do not depend on how many tasks run side by side: with another number
-    # BLAS rounds otherwise. "auto" is the cores of the machine divided by the tasks that run side by side.
+    # BLAS threads of one task. With one, results do not depend on the number of concurrent tasks, since BLAS rounds
+    # differently with other numbers. "auto" is the number of cores of the machine divided by that of concurrent tasks.
     "blas-threads": 1,
     # Seconds to wait for a cluster's first worker.
     "workers-timeout": 60,
-    # Read the other files that an HDF5 file points to: external storage, external links, virtual data sets.
+    # Read other files that an HDF5 file refers to: external storage, external links, virtual data sets.
     "external-files": False,
-    # Options of fsspec for URLs, such as {"endpoint_url": …}, beside its own configuration and the object store's.
+    # Options of fsspec for URLs, such as {"endpoint_url": …}, in addition to its configuration files.
     "storage": {},
     # Verify the checksum of a tile when a process first reads it ("first"), each time ("always") or "never".
     "verify": "first",
@@ -64,13 +64,13 @@ def available_cores() -> int:
 
 
 _TASK_BYTES = 2**28
-"""Memory that a task should have: what it takes to read and multiply tiles of the largest size, and as much again."""
+"""Memory of a task: twice what it takes to read and multiply tiles of the largest size."""
 
 
 def tasks_at_once() -> int:
-    """Tasks that run side by side on this machine where nobody says: one for each core, fewer of a small budget.
+    """Default concurrency on this machine: one task for each core, fewer if memory is scarce.
 
-    Each holds tiles, vectors and results of its own, so that many of them with little memory can do less than few.
+    Each task has its own tiles, vectors and results, so that many tasks with little memory do less work than few.
     """
     return max(1, min(available_cores(), memory_budget_bytes() // _TASK_BYTES))
 
@@ -98,12 +98,12 @@ def memory_budget_bytes() -> int:
 
 
 def check_memory(what: str, needed_bytes: int, way_out: str) -> None:
-    """Refuse to read what takes more memory than a computation may.
+    """Raise MemoryBudgetError if something takes more memory than a computation may.
 
-    Raises
-    ------
-    MemoryBudgetError
-        If it does.
+    Parameters
+    ----------
+    what, way_out
+        What takes the memory, and what to do about it, for the message.
     """
     budget_bytes = memory_budget_bytes()
     if needed_bytes > budget_bytes:
@@ -126,7 +126,7 @@ def tile_size(n_samples: int, tile: int | None = None) -> int:
 
 
 def block_width() -> int:
-    """Most columns that ride one pass."""
+    """Most columns of one pass."""
     width = int(get("block-width"))
     if width < 1:
         msg = f"dmkl.block-width must be at least 1, got {width}"

@@ -20,8 +20,8 @@ from dmkl.kernelset import KernelSet
 from dmkl.numerics.spectrum import Repair
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.view import View
+from dmkl.store.groups import Location
 from dmkl.store.ingest import ingest
-from dmkl.store.opening import Location
 from dmkl.store.reader import StoreReader
 
 __all__ = ["Kernels", "as_kernel_set", "create", "open"]
@@ -31,7 +31,7 @@ Kernels = KernelSet | xr.DataArray | Array | Sequence[Any] | Mapping[str, Any]
 
 
 def open(path: Location) -> KernelSet:
-    """Open a stored kernel set; nothing but its labels is read.
+    """Open a stored kernel set; only its names and labels are read.
 
     Parameters
     ----------
@@ -74,13 +74,13 @@ def create(
 ) -> KernelSet:
     """Store kernel matrices as a kernel set, reading them one at a time and a tile at a time.
 
-    Interrupted at any moment, the same call goes on with the first kernel that is not whole yet (matrices from a
-    generator, which cannot be identified, are taken in anew).
+    After an interruption the same call continues with the first kernel that is not complete (matrices from a generator
+    cannot be identified, and are imported again).
 
     Where kernels, labels and splits carry the names of their samples, these are matched by name: in the index and the
     columns of a data frame (unless they only count), in the coordinates of an xarray array, in an index or a column of
     names of labels and splits. The stored order is that of `samples`, or else of the first kernel with names, so that
-    what has no names and stands in that order still fits. Without names, samples are matched by their position.
+    arrays without names in that order still fit. Without names, samples are matched by their position.
 
     Parameters
     ----------
@@ -88,14 +88,14 @@ def create(
         Where to write: a folder, a URL or a Zarr store; None keeps the set in memory.
     kernels
         An array (n, m, m), an iterable of (m, m) arrays or data frames read one at a time, a mapping from names to
-        such, a Dask array, a Zarr array, or an xarray array, whose dimension called kernel, or the first, counts the
-        kernels; AnnData or MuData, whose kernels lie in ``obsp``. Rectangular kernels (n, rows, columns) are new
+        such, a Dask array, a Zarr array, or an xarray array, with the kernels along the dimension "kernel" or the
+        first; AnnData or MuData with kernels in ``obsp``. Rectangular kernels (n, rows, columns) are new
         samples against training samples.
     names
-        The kernels' names, unique; ``kernel_0``, ``kernel_1`` … where missing.
+        The kernels' names, unique; ``kernel_0``, ``kernel_1`` … by default.
     samples, train_samples
-        Names of the row and column samples, unique. Of kernels that carry names, those that are wanted, in this order.
-        Where nothing names the samples, numbers from 0.
+        Names of the row and column samples, unique. If the kernels carry names, the samples to keep, in this order. By
+        default the names of the kernels, or numbers from 0.
     labels
         (rows,) classes or numbers, or (rows, tasks) of 0 and 1 or of numbers, NaN where unknown; a data frame or an
         xarray array names the tasks too.
@@ -103,31 +103,31 @@ def create(
         (splits, rows): 0 train, 1 validation, 2 test, -1 in no part. A data frame has a column for each split.
     join
         "exact": all kernels, labels and splits name the same samples, in any order. "inner": the samples that all have,
-        and whose label is not missing. "outer": the samples of all kernels, for square ones. To a sample that lacks a
-        kernel the mean of the training samples that have it is given, in that kernel's feature space: the kernel stays
-        positive semidefinite, and centered over the training samples its row is zero, so that the sample is judged by
-        its other kernels. Training samples are those of the first split, or all.
+        and whose label is not missing. "outer": the samples of any kernel, for square ones. A sample that lacks a
+        kernel gets the mean of the training samples that have it, in that kernel's feature space: the kernel stays
+        positive semidefinite, and its row is zero after centering over the training samples, so that the sample is
+        predicted from its other kernels. Training samples are those of the first split, or all.
     tile
         Side of a tile in samples; the setting ``dmkl.tile`` by default.
     dtype
         float32 or float64; by default that of `kernels` (float64 for integers). Kernels of mixed precision need it.
     tasks
-        Names of the columns of labels with several.
+        Names of the columns of `labels`, if there are several.
     symmetric
-        Whether the kernels are symmetric; square ones are taken to be.
+        Whether the kernels are symmetric; by default square kernels are.
     full
-        Store both halves of symmetric kernels, for readers other than dmkl.
+        Store both halves of symmetric kernels, for other programs.
     diagonal
         (n, rows), k(x, x) of the row samples of rectangular kernels: cosine normalization needs it.
     repair
         "clip", "flip" or "shift" negative eigenvalues of each kernel (see `dmkl.numerics.spectrum.repair_psd`);
-        takes one kernel whole into memory.
+        needs memory for one kernel.
     symmetry_tol
-        How far two mirrored entries may differ, relative to the largest entry; 1e-5 for float32, 1e-8 for float64.
+        Largest difference of mirrored entries, relative to the largest entry; 1e-5 for float32, 1e-8 for float64.
     symmetrize
-        Store (K + Kᵀ)/2 of kernels whose mirrored entries differ; by how much at most is kept in `provenance`.
+        Store (K + Kᵀ)/2 of kernels whose mirrored entries differ; `provenance` records the largest difference.
     overwrite
-        Replace a finished set; it stays in its place until the new one is complete.
+        Replace a finished set; it stays until the new one is complete.
 
     Returns
     -------
@@ -137,19 +137,18 @@ def create(
     Raises
     ------
     InputError
-        If a kernel holds NaN or infinity, is not symmetric, or has another shape than the first; if names are
-        not unique, hold control characters, or differ between sources so that they cannot be joined; if a length does
-        not fit; if the entries of a kernel depend on nothing but the classes of both samples. What was at `path` is as
-        it was.
+        If a kernel holds NaN or infinity, is not symmetric, or has another shape than the first; if names are not
+        unique, hold control characters, or cannot be joined; if a length does not fit; if the entries of a kernel
+        depend only on the classes of both samples. `path` is unchanged.
     StoreExistsError
-        If a finished set is there and `overwrite` was not given.
+        If there is a finished set at `path` and `overwrite` was not given.
     DiskFullError
-        If the disk ran full; the same call goes on from there.
+        If the disk is full; the same call continues from there.
 
     Warns
     -----
     SampleOrderWarning
-        If something without names is matched by position with samples that have names.
+        If kernels, labels or splits without names are matched by position with samples that have names.
     """
     source = JoinedSource(
         as_source(kernels, names),
@@ -181,18 +180,18 @@ def create(
 
 
 def as_kernel_set(K: Any, what: str, train_samples: Array | None = None) -> KernelSet:
-    """A kernel set as it is; one in memory of matrices, as `dmkl.create` takes them.
+    """Return a kernel set unchanged, and convert matrices as `dmkl.create` takes them to a set in memory.
 
     Parameters
     ----------
     train_samples
-        The samples of the columns, where the rows are new ones: columns with names are put in this order, those without
-        are taken to be in it.
+        The samples of the columns if the rows are new samples: columns with names are put in this order, and columns
+        without names must be in it.
 
     Raises
     ------
     InputError
-        If it is neither.
+        If `K` is neither.
     """
     if isinstance(K, KernelSet):
         return K

@@ -10,7 +10,7 @@ import xarray as xr
 from helpers.annotated import cells, modalities, quietly, write
 
 from dmkl.errors import InputError
-from dmkl.outputs.annotated import into_annotated
+from dmkl.outputs import into_annotated
 
 # anndata asks pandas 3 for an option that goes with pandas 4, and consolidated metadata are no part of Zarr 3 yet.
 pytestmark = [
@@ -67,8 +67,8 @@ def test_kernels_and_scores_stand_with_their_samples(form, tmp_path):
             {"scores": {"new": SCORES.assign_coords(sample=[*KNOWN[1:], "?"])}},
             r"of the 6 samples 1 are no obs_names.*'\?'",
         ),
-        ({"scores": {"new": SCORES.assign_coords(sample=KNOWN[:1] * 6)}}, "some are there twice"),
-        ({"kernels": {"combined": K, "dense": K}}, "obsp/dense is there already; choose another name, or overwrite"),
+        ({"scores": {"new": SCORES.assign_coords(sample=KNOWN[:1] * 6)}}, "some occur twice"),
+        ({"kernels": {"combined": K, "dense": K}}, "obsp/dense exists already; choose another name, or overwrite"),
     ],
 )
 def test_what_does_not_fit_changes_nothing(more, message, tmp_path):

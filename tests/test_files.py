@@ -12,19 +12,19 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import psutil
 import pytest
 
 import dmkl
+from dmkl import outputs
 from dmkl.cli.main import main
 from dmkl.errors import DamagedFileError, DiskFullError, InputError, LockedError
-from dmkl.files import locks
+from dmkl.files import writing
 from dmkl.files.arrays import check_file, load_array, load_arrays, load_rows, save_array, save_arrays
-from dmkl.files.locks import claim, lock_of
-from dmkl.files.writing import replacing, write_whole
-from dmkl.outputs import tables
+from dmkl.files.writing import lock, lock_path, replacing, write_whole
 
 # --- arrays ----------------------------------------------------------------------------------------------------------
 
@@ -126,8 +126,8 @@ def test_predictions_are_the_old_ones_or_the_new(tmp_path, stored, small_files, 
     model, out = str(tmp_path / "model"), tmp_path / "predictions.csv"
     dmkl.MKFDA().fit(stored[:12, :12], np.arange(12) % 2).save(model)
     out.write_text("old")
-    write = tables.write_table
-    monkeypatch.setattr(tables, "write_table", lambda *given, **more: (small_files(64), write(*given, **more)))
+    write = outputs.write_table
+    monkeypatch.setattr(outputs, "write_table", lambda *given, **more: (small_files(64), write(*given, **more)))
     assert main(["predict", model, str(stored.view.source.location), "--out", str(out), "--overwrite"]) == 1
     told = capsys.readouterr().err
     assert re.search(
@@ -144,7 +144,7 @@ def test_a_place_where_nothing_can_be_written_is_found_first(tmp_path, stored, c
     store = str(stored.view.source.location)
     given = ["predict", "nowhere", store, "--out", out] if command == "predict" else [command, "nowhere", out]
     assert main(given) == 1
-    assert re.search(r"out cannot be written: .* \(.*file\); choose another place", capsys.readouterr().err)
+    assert re.search(r"out cannot be written: .* \(.*file\); choose another path", capsys.readouterr().err)
 
 
 # --- links -----------------------------------------------------------------------------------------------------------
@@ -170,10 +170,10 @@ def test_a_link_stays_and_its_target_is_written(tmp_path, write, dangling):
     link.symlink_to("inner/target")
     if not dangling:
         write(target, 1)
-    with claim(link):  # a claim of the link is one of its target
-        with claim(target):
+    with lock(link):  # the lock of the link is that of its target
+        with lock(target):
             write(link, 2)
-        assert lock_of(target).exists()
+        assert lock_path(target).exists()
     assert os.readlink(link) == "inner/target"
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["inner", "link"]
     assert [entry.name for entry in (tmp_path / "inner").iterdir()] == ["target"]
@@ -232,47 +232,47 @@ def lock_by(path, **changes):
     here = psutil.Process().parent()
     holder = {
         "host": socket.gethostname(),
-        "machine": locks._machine(),
+        "machine": writing._machine(),
         "pid": here.pid,
-        "started": locks._started(here.pid),
+        "started": writing._start(here.pid),
         "since": "2026-01-02 03:04:05",
         "token": "theirs",
     }
-    lock_of(path).write_text(json.dumps({**holder, **changes}))
+    lock_path(path).write_text(json.dumps({**holder, **changes}))
 
 
 def test_an_output_belongs_to_one_process(tmp_path):
     out = tmp_path / "out"
-    with claim(out), claim(out):  # what it holds it may claim again
-        assert json.loads(lock_of(out).read_text())["pid"] == os.getpid()
+    with lock(out), lock(out):  # a process may lock again what it holds
+        assert json.loads(lock_path(out).read_text())["pid"] == os.getpid()
     assert not list(tmp_path.iterdir())
     lock_by(out)
     message = rf"out is being written by process {os.getppid()} on .* since 2026-01-02 03:04:05; wait .*out\.lock"
-    with pytest.raises(LockedError, match=message), claim(out):
+    with pytest.raises(LockedError, match=message), lock(out):
         pass
-    assert json.loads(lock_of(out).read_text())["token"] == "theirs"
+    assert json.loads(lock_path(out).read_text())["token"] == "theirs"
 
 
 @pytest.mark.parametrize("gone", [{"pid": 2**22 + 1}, {"started": 1.0}], ids=["no such process", "a later one"])
 def test_the_lock_of_a_process_that_is_gone_is_taken_over(tmp_path, gone):
     lock_by(tmp_path / "out", **gone)
-    with claim(tmp_path / "out"):
-        assert json.loads(lock_of(tmp_path / "out").read_text())["pid"] == os.getpid()
+    with lock(tmp_path / "out"):
+        assert json.loads(lock_path(tmp_path / "out").read_text())["pid"] == os.getpid()
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("lives", [True, False])
 def test_another_machine_lives_while_it_touches_its_lock(tmp_path, monkeypatch, lives):
-    monkeypatch.setattr(locks, "_BEAT", 0.05)
+    monkeypatch.setattr(writing, "_BEAT", 0.05)
     out = tmp_path / "out"
     lock_by(out, host="elsewhere", machine="elsewhere")
     if lives:
         beats = itertools.count(1)
-        monkeypatch.setattr(locks.time, "sleep", lambda seconds: os.utime(lock_of(out), (0, next(beats))))
-        with pytest.raises(LockedError, match="on elsewhere since"), claim(out):
+        monkeypatch.setattr(writing.time, "sleep", lambda seconds: os.utime(lock_path(out), (0, next(beats))))
+        with pytest.raises(LockedError, match="on elsewhere since"), lock(out):
             pass
     else:
-        with claim(out):
+        with lock(out):
             pass
         assert not list(tmp_path.iterdir())
 
@@ -280,34 +280,45 @@ def test_another_machine_lives_while_it_touches_its_lock(tmp_path, monkeypatch, 
 def test_a_lock_that_was_taken_meanwhile_is_put_back(tmp_path):
     out = tmp_path / "out"
     lock_by(out, token="old")
-    judged = locks._read(lock_of(out))
+    judged = writing._read(lock_path(out))
     lock_by(out, token="new")
-    locks._remove(lock_of(out), judged)
-    assert json.loads(lock_of(out).read_text())["token"] == "new"
+    writing._remove(lock_path(out), judged)
+    assert json.loads(lock_path(out).read_text())["token"] == "new"
+
+
+def test_one_of_many_that_lock_at_once_holds_the_lock(tmp_path):
+    file, made = lock_path(tmp_path / "out"), []
+    holders = [writing._Holder("elsewhere", "", 1, 0.0, "today", str(k)) for k in range(8)]
+    threads = [threading.Thread(target=lambda h=h: made.append(writing._make(file, h))) for h in holders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(made) == [False] * 7 + [True]
 
 
 def test_a_step_of_the_clock_does_not_end_a_holder(tmp_path, monkeypatch):
     """The start of a process in seconds of the wall clock, as psutil has it, moves when the clock is set."""
-    code = "import sys; from dmkl.files.locks import claim\nwith claim(sys.argv[1]): print(flush=True); input()"
+    code = "import sys; from dmkl.files.writing import lock\nwith lock(sys.argv[1]): print(flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "out")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
         other.stdout.readline()
         create_time = psutil.Process.create_time
         monkeypatch.setattr(psutil.Process, "create_time", lambda process: create_time(process) + 3600)
-        with pytest.raises(LockedError, match=f"process {other.pid} on"), claim(tmp_path / "out"):
+        with pytest.raises(LockedError, match=f"process {other.pid} on"), lock(tmp_path / "out"):
             pass
         other.communicate("\n")
 
 
 def test_another_boot_of_a_machine_of_the_same_name_is_watched(tmp_path, monkeypatch):
     """Machines may share a name and have a process of the same number."""
-    monkeypatch.setattr(locks, "_BEAT", 0.05)
+    monkeypatch.setattr(writing, "_BEAT", 0.05)
     out = tmp_path / "out"
     lock_by(out, machine="another boot", pid=2**22 + 1)
     beats = itertools.count(1)
-    monkeypatch.setattr(locks.time, "sleep", lambda seconds: os.utime(lock_of(out), (0, next(beats))))
-    with pytest.raises(LockedError), claim(out):
+    monkeypatch.setattr(writing.time, "sleep", lambda seconds: os.utime(lock_path(out), (0, next(beats))))
+    with pytest.raises(LockedError), lock(out):
         pass
 
 
@@ -323,23 +334,23 @@ def saved_again(out):
 @pytest.mark.parametrize("write", [stored_again, saved_again, lambda out: write_whole(out / "state.json", b"new")])
 def test_who_has_lost_its_lock_changes_nothing(tmp_path, monkeypatch, write, lost):
     """As after a suspension during which another process has taken the lock over."""
-    monkeypatch.setattr(locks, "_BEAT", 0.05)
+    monkeypatch.setattr(writing, "_BEAT", 0.05)
     out = tmp_path / "out"
     if write is saved_again:
         dmkl.MKFDA().fit(dmkl.create(None, [np.eye(4)]), [0, 1, 0, 1]).save(out)
     else:
         dmkl.create(out, [np.eye(4)])
     before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
-    with claim(out):
+    with lock(out):
         if lost == "removed":
-            lock_of(out).unlink()
+            lock_path(out).unlink()
         else:
             lock_by(out)
         with pytest.raises(LockedError, match=r"does not belong to this process any more: .* run it again"):
             write(out)
-        assert not lock_of(out).exists() or json.loads(lock_of(out).read_text())["token"] == "theirs"
+        assert not lock_path(out).exists() or json.loads(lock_path(out).read_text())["token"] == "theirs"
     assert {file: file.read_bytes() for file in out.rglob("*") if file.is_file()} == before
-    assert (lost == "taken over") == lock_of(out).exists()  # it is theirs to remove
+    assert (lost == "taken over") == lock_path(out).exists()  # it is theirs to remove
 
 
 @pytest.mark.parametrize("moment", range(1, 9))
@@ -349,12 +360,12 @@ def test_a_set_whose_lock_is_lost_while_it_is_written_is_not_put_in_place(tmp_pa
     identity = dmkl.open(out).content_id
     calls = itertools.count(1)
 
-    def confirm(path, confirm=locks.confirm):
+    def check_lock(path, check_lock=writing.check_lock):
         if next(calls) == moment:
             lock_by(out)
-        confirm(path)
+        check_lock(path)
 
-    monkeypatch.setattr("dmkl.store.writer.confirm", confirm)
+    monkeypatch.setattr("dmkl.store.writer.check_lock", check_lock)
     with pytest.raises(LockedError):
         dmkl.create(out, [2 * np.eye(4)], tile=2, overwrite=True)
     assert dmkl.open(out).content_id == identity

@@ -13,7 +13,7 @@ import dmkl
 from dmkl.errors import InputError
 from dmkl.estimators.learner import MODELS
 from dmkl.health.check import check
-from dmkl.store.schema import NODES
+from dmkl.store.format import NODES
 from dmkl.variables import VARIABLES, describe, variable
 
 Y = np.array(["apple", "pear", "plum"])[np.arange(45) % 3]

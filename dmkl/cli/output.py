@@ -141,13 +141,12 @@ def claim_output(path: Place, *, overwrite: bool, what: str = "path") -> None:
     That is, with StoreExistsError something that exists, with LockedError what another process writes, and with OSError
     a place where nothing can be written.
     """
-    from dmkl.files.locks import claim
-    from dmkl.files.writing import clear_beside
+    from dmkl.files.writing import lock, remove_leftovers
 
     refuse_existing(path, overwrite=overwrite, what=what)
-    _CLAIMED.get().enter_context(claim(path))
+    _CLAIMED.get().enter_context(lock(path))
     if isinstance(path, Path):
-        clear_beside(path)
+        remove_leftovers(path)
 
 
 def save_figure(figure: Figure, path: Path, **options: Any) -> None:

@@ -109,7 +109,7 @@ def predict(
     """
     import numpy as np
 
-    from dmkl.outputs.tables import as_frame, check_table, write_table
+    from dmkl.outputs import as_frame, check_table, write_table
 
     for place in [as_place(path) for path in (out, contributions) if path is not None]:
         check_table(place)
@@ -164,7 +164,7 @@ def predict(
         frame, dataset = _tables(scores, labels, estimator, calibrated_ones)
         write_table(as_place(out), frame, dataset, overwrite=overwrite)
     if anndata is not None:
-        from dmkl.outputs.annotated import into_annotated
+        from dmkl.outputs import into_annotated
 
         into_annotated(anndata, scores={key: scores}, overwrite=overwrite)
     if contributions is not None and shares is not None:

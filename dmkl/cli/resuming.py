@@ -58,7 +58,7 @@ def state_of(out: Place, what: str, kind: str, given: Path | None, *, overwrite:
 @contextmanager
 def keeping_kernels(out: str) -> Iterator[None]:
     """Say what is kept of a kernel set where its import or build is ended from outside."""
-    from dmkl.store.opening import partial_path
+    from dmkl.store.groups import partial_path
 
     try:
         yield

@@ -42,7 +42,7 @@ def kind_of(path: str) -> Kind | None:
     """
     folder = as_place(path)
     if isinstance(folder, Url):
-        from dmkl.store.objects import root_attributes
+        from dmkl.store.groups import root_attributes
 
         return _KINDS.get(str(root_attributes(folder).get("format")))
     if (folder / "state.json").is_file():
@@ -140,9 +140,9 @@ def _labeled_damage(folder: Place) -> Iterator[str]:
 
 
 def _sealed(folder: Place) -> bool:
-    from dmkl.store.metadata import is_sealed, open_group
+    from dmkl.store.groups import has_checksum, open_group
 
-    return is_sealed(open_group(folder))
+    return has_checksum(open_group(folder))
 
 
 def _model_facts(folder: Place) -> dict[str, Any]:

@@ -166,8 +166,7 @@ def _progress_of(store: str) -> str:
     import numpy as np
     import zarr
 
-    from dmkl.store.objects import zarr_store
-    from dmkl.store.opening import partial_path
+    from dmkl.store.groups import partial_path, zarr_store
 
     begun = partial_path(resolved(store))
     try:

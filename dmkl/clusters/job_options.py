@@ -13,8 +13,7 @@ from dask.utils import parse_bytes, parse_timedelta
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dmkl.clusters.batch_systems import SYSTEMS, cluster_class
-from dmkl.errors import InputError
-from dmkl.features.spec_files import did_you_mean, shown
+from dmkl.errors import InputError, did_you_mean, short_repr
 from dmkl.files.documents import read_document
 
 __all__ = ["JobOptions", "job_options", "read_description"]
@@ -142,7 +141,8 @@ def job_options(system: str, given: Mapping[str, Any], source: str = "") -> JobO
         keys = dict.fromkeys(str(problem["loc"][0]) for problem in error.errors(include_url=False))
         fields = JobOptions.model_fields
         problems += [
-            f"{_place(source, key)}{key} must be {fields[key].description}, got {shown(options[key])}" for key in keys
+            f"{_place(source, key)}{key} must be {fields[key].description}, got {short_repr(options[key])}"
+            for key in keys
         ]
     problems += [
         f"{_place(source, key)}{key} must be one line of printable characters, got {value!r}"
@@ -186,14 +186,15 @@ def read_description(path: Path) -> tuple[str, dict[str, Any]]:
     """
     content = read_document(path, "a cluster", {".yaml": _yaml, ".yml": _yaml})
     if not isinstance(content, dict):
-        msg = f"{path} must map options of a cluster to values, got {shown(content)}"
+        msg = f"{path} must map options of a cluster to values, got {short_repr(content)}"
         raise InputError(msg)
     name = content.pop(_CLASS, None)
     system = str(name).lower().removesuffix("cluster")
     if system not in SYSTEMS:
         msg = (
             f"{_place(str(path), _CLASS)}{_CLASS} must be one of {', '.join(SYSTEMS)}, or the class in dask-jobqueue, "
-            f"such as SLURMCluster, got {'nothing' if name is None else shown(name)}{did_you_mean(system, SYSTEMS)}"
+            f"such as SLURMCluster, got {'nothing' if name is None else short_repr(name)}"
+            f"{did_you_mean(system, SYSTEMS)}"
         )
         raise InputError(msg)
     return system, content

@@ -165,7 +165,7 @@ def _look(store: tuple[str, str] | None, mark: Path | None) -> Host:
 
 
 def _of_store(name: str, location: str, content_id: str) -> Iterator[str]:
-    from dmkl.store.opening import Root
+    from dmkl.store.reader import Root
 
     shared = "the path must mean the same folder on every machine"
     try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from dmkl.estimators.predicting import Predicting
     from dmkl.features.cross import TrainingFeatures
-    from dmkl.features.recipes import Recipe
+    from dmkl.features.specs import Recipe
     from dmkl.store.features import FeatureTable
     from dmkl.stores import Kernels
 

@@ -17,8 +17,8 @@ from dmkl.estimators.problems import Statistics
 from dmkl.features.cross import TrainingFeatures
 from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.steps import load_step
-from dmkl.store.metadata import seal
-from dmkl.store.saved import Saved, check_version, put_in_place, write_dataset
+from dmkl.store.groups import consolidate
+from dmkl.store.saved import Saved, check_version, replace_group, write_dataset
 from dmkl.variables import describe
 
 __all__ = ["MODELS", "READERS", "decode", "encode", "load", "models", "read", "save_model", "write_model"]
@@ -56,7 +56,7 @@ def models() -> dict[str, type[Any]]:
 
 def save_model(model: Any, path: Any, *, overwrite: bool = False) -> None:
     """See `KernelLearner.save`."""
-    put_in_place(path, lambda written: write_model(model, written), FORMAT, "model", overwrite=overwrite)
+    replace_group(path, lambda written: write_model(model, written), FORMAT, "model", overwrite=overwrite)
 
 
 def write_model(model: Any, path: Path) -> None:
@@ -104,7 +104,7 @@ def write_model(model: Any, path: Path) -> None:
     write_dataset(model.history_, path, "a", "history")
     if not isinstance(features, str):
         features.save(zarr.open_group(path, mode="r+", zarr_format=3, use_consolidated=False))
-    seal(path)
+    consolidate(path)
 
 
 def encode(value: Any) -> Any:

@@ -13,13 +13,10 @@ import numpy.typing as npt
 from dmkl import settings, stores
 from dmkl.arrays import Array, Index, Mask
 from dmkl.errors import InputError, MemoryBudgetError
-from dmkl.features.bandwidths import resolve
 from dmkl.features.functions import WORDS
-from dmkl.features.missing import filled
-from dmkl.features.recipes import Recipe
-from dmkl.features.specs import Planned, plan, read_specs
+from dmkl.features.specs import Recipe, plan, read_specs
+from dmkl.features.tasks import fill_absent, resolve_bandwidths, write_kernels
 from dmkl.features.tiles import Axis, FeatureTiles
-from dmkl.features.writing import write_kernels
 from dmkl.inputs.features import FeatureMatrix, against, as_features
 from dmkl.inputs.label_tables import given_data
 from dmkl.inputs.labels import labels_in
@@ -31,18 +28,18 @@ from dmkl.numerics.spectrum import Repair
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.view import View
 from dmkl.store.features import ArrayTable, FeatureTable, Scan, scan
-from dmkl.store.layout import Header
-from dmkl.store.opening import Location
-from dmkl.store.writer import StoreWriter, claim_place
+from dmkl.store.format import Header
+from dmkl.store.groups import Location
+from dmkl.store.writer import StoreWriter, lock_location
 
 __all__ = [
     "Missing",
-    "at_hand",
     "build",
+    "check_missing",
     "check_present",
     "check_values",
     "computed_set",
-    "how_missing",
+    "copy_tables",
     "provenances",
 ]
 
@@ -71,8 +68,8 @@ def build(
 ) -> KernelSet:
     """Compute kernels from features, a tile at a time in Dask tasks, and store them as a kernel set.
 
-    Interrupted at any moment, the same call goes on: kernels that are whole stay, and of the others all tiles that are.
-    The features are kept beside the kernels: `build_cross` and fitted models compute kernels of new samples from them.
+    After an interruption the same call continues: complete kernels and complete tiles are kept. The features are stored
+    with the kernels: `build_cross` and fitted models compute kernels of new samples from them.
 
     Parameters
     ----------
@@ -83,31 +80,31 @@ def build(
         Tables (samples, columns) by name: a mapping, one array or DataFrame, an xarray Dataset, or files: ``.npz``,
         ``.npy``, HDF5, Zarr, MATLAB (every two-dimensional variable is a table), CSV and Parquet (a table a file).
     specs
-        What to compute: a mapping or a list of mappings with `function`, `feature` and the function's parameters, or a
-        TOML file with a table ``[[kernel]]`` for each. `dmkl.features.specs.FUNCTIONS` has the functions. A list of
-        values for a parameter is a grid, a pattern such as ``"*"`` for the feature stands for all that match, `columns`
-        takes some columns, or one kernel for each entry of a mapping from names to columns.
+        The kernels: a mapping or a list of mappings with `function`, `feature` and the function's parameters, or a TOML
+        file with a table ``[[kernel]]`` for each. `dmkl.features.specs.FUNCTIONS` lists the functions. A list of values
+        for a parameter is a grid, a pattern such as ``"*"`` for the feature means all that match, `columns` takes some
+        columns, or one kernel for each entry of a mapping from names to columns.
     train
         The training samples, positions or mask: bandwidths are multiples of mean distances between them. By default the
         training part of the first split, or all samples.
     samples, labels, splits, tasks
-        As in `dmkl.create`; what the files hold of them by default. Rows of tables with names are matched by these.
+        As in `dmkl.create`; by default those that the files hold. Rows of tables with names are matched by these.
     present
-        For a table a mask of the samples that it has; rows of NaN are absent by themselves.
+        For each table, a mask of the samples that it has; rows of NaN are absent in any case.
     join
-        "exact": all tables, labels and splits with names have the same samples, in any order. "inner": the samples that
-        all have. "outer": the samples that any table has.
+        "exact": all tables, labels and splits with names have the same samples, in any order. "inner": keep the samples
+        that all have. "outer": keep the samples that any table has.
     missing
-        What to do with samples that lack a table: "refuse" them, or, with "zero", give them the mean of the training
-        samples that have it, in the kernel's feature space. Its row of a kernel centered over the training samples is
-        zero then: the sample is judged by its other sources. By default "zero" where join="outer", else "refuse".
+        "refuse" samples that lack a table, or, with "zero", give them the mean of the training samples that have it, in
+        the kernel's feature space. In a kernel centered over the training samples their row is zero: such a sample is
+        predicted from its other tables. By default "zero" if join="outer", else "refuse".
     transpose
-        Take the columns of tables for the samples, and their rows for the features.
+        Columns of the tables are samples, and rows are features.
     repair
-        "clip", "flip" or "shift" negative eigenvalues of each kernel, for kernels of given distances alone: those of
-        features are positive semidefinite, and those of new samples could not be repaired alike.
+        "clip", "flip" or "shift" negative eigenvalues of each kernel; only for kernels of given distances, since
+        kernels of features are positive semidefinite, and kernels of new samples could not be repaired in the same way.
     tile, dtype, overwrite
-        As in `dmkl.create`; the precision is that of the features by default.
+        As in `dmkl.create`; the default precision is that of the features.
 
     Returns
     -------
@@ -118,46 +115,37 @@ def build(
     ------
     InputError
         If features, specs or labels do not fit, a value is not finite, or a kernel would be computed from a column that
-        equals the labels up to renaming. What was at `path` is as it was.
+        equals the labels up to renaming. `path` is unchanged.
     StoreExistsError
-        If a finished set is there and `overwrite` was not given.
+        If there is a finished set at `path` and `overwrite` was not given.
     MemoryBudgetError
         If a task would take more than its share of memory.
     DiskFullError
-        If the disk ran full; the same call goes on from there.
+        If the disk is full; the same call continues from there.
     """
-    missing = how_missing(missing, join)
-    given = given_data(labels=labels, splits=splits, tasks=tasks)
-    found = as_features(features, samples=samples, present=present, join=join, beside=given, transpose=transpose)
-    planned, _ = plan(read_specs(specs), found.blocks)
-    n_samples = next(iter(found.blocks.values())).shape[0]
-    nodes = replace(found.labels, samples=found.samples).checked(n_samples, n_samples, rectangular=False)
+    missing = check_missing(missing, join)
+    more = given_data(labels=labels, splits=splits, tasks=tasks)
+    given = as_features(features, samples=samples, present=present, join=join, beside=more, transpose=transpose)
+    planned, _ = plan(read_specs(specs), given.blocks)
+    n_samples = next(iter(given.blocks.values())).shape[0]
+    nodes = replace(given.labels, samples=given.samples).checked(n_samples, n_samples, rectangular=False)
     rows = _training_rows(train, nodes["split"], n_samples)
-    used = {item.feature for item in planned if item.feature is not None}
-    square = {item.feature for item in planned if STATISTIC[item.function] == "given"}
+    used = {recipe.feature for recipe in planned if recipe.feature is not None}
+    square = {recipe.feature for recipe in planned if recipe.feature and STATISTIC[recipe.function] == "given"}
     tables = {
-        name: against(table, found.samples) if name in square else table
-        for name, table in found.blocks.items()
+        name: against(table, given.samples) if name in square else table
+        for name, table in given.blocks.items()
         if name in used
     }
     labels_ = labels_in(nodes)
     watching = {name: label_columns(labels_, table.shape[1]) for name, table in tables.items()}
-    scans = {name: scan(table, found.samples, watching[name]) for name, table in tables.items()}
-    check_values(planned, tables, scans, found.samples)
+    scans = {name: scan(table, given.samples, watching[name]) for name, table in tables.items()}
+    check_values(planned, tables, scans, given.samples)
     for name, table in tables.items():
-        _refuse_labels(planned, table, {int(k) for each in watching[name] for k in each.found()})
+        _refuse_labels(planned, table, {int(k) for columns in watching[name] for k in columns.found()})
     check_present({name: table.absent for name, table in scans.items()}, missing)
-    for item in planned:
-        if item.feature in square and STATISTIC[item.function] != "given":
-            msg = (
-                f"{item.feature!r} is taken as a matrix of distances or as a kernel and, by kernel {item.name!r}, as a "
-                "table of features; name the features of each spec (feature=)"
-            )
-            raise InputError(msg)
-        if item.feature in square and scans[str(item.feature)].absent.any():
-            msg = f"the {WORDS[item.function]} {item.feature!r} lack samples; leave those out (join='inner')"
-            raise InputError(msg)
-    # Of random kernels alone there are no tables.
+    _check_square(planned, square, scans, repair)
+    # There are no tables if all kernels are random.
     widest = np.result_type(np.float32, *(table.dtype for table in tables.values()))
     stored = widest if dtype is None else np.dtype(dtype)
     header = Header(n_samples, n_samples, stored.name, settings.tile_size(n_samples, tile), symmetric=True, full=False)
@@ -166,20 +154,15 @@ def build(
         raise InputError(msg)
     samples_ = nodes["sample"]
     assert samples_ is not None
-    if repair is not None:
-        of_features = [item.name for item in planned if STATISTIC[item.function] != "given"]
-        if of_features:
-            msg = (
-                f"repair is for kernels of given distances, and {of_features[0]!r} is computed from features, whose "
-                "kernels are positive semidefinite; leave repair out, or build the others alone"
-            )
-            raise InputError(msg)
-        computed = computed_set(_source(planned, at_hand(tables, scans), samples_, scans, rows, header), nodes)
+    if path is None or repair is not None:
+        computed = computed_set(_source(planned, copy_tables(tables, scans), samples_, scans, rows, header), nodes)
+        if repair is None:
+            return computed
         return stores.create(
             path,
             computed.to_dask(),
             names=computed.names,
-            samples=samples_ if found.samples is not None else None,
+            samples=samples_ if given.samples is not None else None,
             labels=labels_,
             tasks=nodes["task"],
             splits=nodes["split"],
@@ -188,39 +171,60 @@ def build(
             dtype=stored,
             overwrite=overwrite,
         )
-    if path is None:
-        return computed_set(_source(planned, at_hand(tables, scans), samples_, scans, rows, header), nodes)
-    with claim_place(path):
+    with lock_location(path):
         writer = StoreWriter(path, header, len(planned), overwrite=overwrite)
         try:
-            held = writer.write_features([(table, scans[name]) for name, table in tables.items()])
-            source = _source(planned, held, samples_, scans, rows, header)
+            stored_tables = writer.write_features([(table, scans[name]) for name, table in tables.items()])
+            source = _source(planned, stored_tables, samples_, scans, rows, header)
             write_kernels(source, writer, provenances(source, rows))
         except (InputError, MemoryBudgetError):
             writer.abandon()
             raise
-        writer.forget_features({feature for feature in square if feature is not None})
+        writer.forget_features(square)
         return stores.open(writer.finish(source.names, nodes))
 
 
-def _refuse_labels(planned: Sequence[Planned], table: FeatureMatrix, columns: Collection[int]) -> None:
-    """Refuse kernels of columns that are the labels under another name: their scores would mean nothing."""
-    for item in planned:
-        seen = columns if item.columns is None else set(item.columns) & set(columns)
-        if item.feature == table.name and seen:
-            first = min(seen)
-            name = repr(table.columns[first]) if table.columns is not None else f"number {first}"
-            which = "they are" if len(seen) == table.shape[1] else f"column {name} is"
+def _check_square(
+    planned: Sequence[Recipe], square: Collection[str], scans: Mapping[str, Scan], repair: Repair | None
+) -> None:
+    """Check the use of matrices of distances and of given kernels."""
+    for recipe in planned:
+        if STATISTIC[recipe.function] == "given":
+            if scans[str(recipe.feature)].absent.any():
+                msg = f"the {WORDS[recipe.function]} {recipe.feature!r} lack samples; leave those out (join='inner')"
+                raise InputError(msg)
+        elif recipe.feature in square:
             msg = (
-                f"kernel {item.name!r} would be computed from the labels: of features {table.name!r}, {which} equal to "
-                "the labels up to renaming. Leave that out: name the features that are meant (feature=, --feature), or "
-                "their columns (columns=). If it is meant, build without labels, and give them to `fit` (y)"
+                f"{recipe.feature!r} is taken as a matrix of distances or as a kernel and, by kernel {recipe.name!r}, "
+                "as a table of features; name the features of each spec (feature=)"
+            )
+            raise InputError(msg)
+        elif repair is not None:
+            msg = (
+                f"repair is for kernels of given distances, and {recipe.name!r} is computed from features, whose "
+                "kernels are positive semidefinite; leave repair out, or build the others alone"
             )
             raise InputError(msg)
 
 
-def how_missing(missing: Missing | None, join: Join) -> Missing:
-    """What to do with samples that lack a table, where nothing was said too."""
+def _refuse_labels(planned: Sequence[Recipe], table: FeatureMatrix, columns: Collection[int]) -> None:
+    """Refuse kernels of columns that are the labels under another name: their scores would mean nothing."""
+    for recipe in planned:
+        seen = columns if recipe.columns is None else set(recipe.columns) & set(columns)
+        if recipe.feature == table.name and seen:
+            first = min(seen)
+            name = repr(table.columns[first]) if table.columns is not None else f"number {first}"
+            which = "they are" if len(seen) == table.shape[1] else f"column {name} is"
+            msg = (
+                f"kernel {recipe.name!r} would be computed from the labels: of features {table.name!r}, {which} equal "
+                "to the labels up to renaming. Leave that out: name the intended features (feature=, --feature), or "
+                "their columns (columns=). If it is intended, build without labels, and give them to `fit` (y)"
+            )
+            raise InputError(msg)
+
+
+def check_missing(missing: Missing | None, join: Join) -> Missing:
+    """Check the parameter `missing`, and fill in its default."""
     if missing not in (None, "refuse", "zero"):
         msg = f"missing must be 'refuse' or 'zero', got {missing!r}"
         raise InputError(msg)
@@ -228,7 +232,7 @@ def how_missing(missing: Missing | None, join: Join) -> Missing:
 
 
 def computed_set(source: FeatureTiles, nodes: Mapping[str, Array | None]) -> KernelSet:
-    """A set that computes its tiles whenever a pass needs them."""
+    """A kernel set that computes its tiles whenever a pass needs them."""
     rows = np.arange(len(source.samples))
     cols = rows if source.symmetric else np.arange(len(source.train_samples))
     return KernelSet(
@@ -243,34 +247,34 @@ def computed_set(source: FeatureTiles, nodes: Mapping[str, Array | None]) -> Ker
 def _training_rows(train: npt.ArrayLike | None, splits: Array | None, n_samples: int) -> Index:
     if train is None:
         return np.arange(n_samples) if splits is None else np.flatnonzero(splits[0] == 0)
-    given = np.asarray(train)
-    if given.dtype == bool and given.shape == (n_samples,):
-        return np.flatnonzero(given)
-    inside = given.ndim == 1 and given.dtype.kind in "iu" and len(given) and 0 <= given.min() <= given.max() < n_samples
-    if not inside or len(np.unique(given)) != len(given):
+    rows = np.asarray(train)
+    if rows.dtype == bool and rows.shape == (n_samples,):
+        return np.flatnonzero(rows)
+    inside = rows.ndim == 1 and rows.dtype.kind in "iu" and len(rows) and 0 <= rows.min() <= rows.max() < n_samples
+    if not inside or len(np.unique(rows)) != len(rows):
         msg = f"train must be different positions among the {n_samples} samples, or a mask of them, got {train!r:.100}"
         raise InputError(msg)
-    return np.sort(given.astype(np.int64))
+    return np.sort(rows.astype(np.int64))
 
 
 def check_values(
-    kernels: Sequence[Planned | Recipe],
+    recipes: Sequence[Recipe],
     tables: Mapping[str, FeatureMatrix],
     scans: Mapping[str, Scan],
     samples: Sequence[str] | Array | None,
 ) -> None:
     """Refuse negative values for functions of histograms."""
-    for item in kernels:
-        if item.feature is None or STATISTIC[item.function] not in NONNEGATIVE:
+    for recipe in recipes:
+        if recipe.feature is None or STATISTIC[recipe.function] not in NONNEGATIVE:
             continue
-        lowest, row, column = scans[item.feature].lowest
+        lowest, row, column = scans[recipe.feature].lowest
         if lowest < 0:
-            names = tables[item.feature].columns
+            names = tables[recipe.feature].columns
             sample = int(row) if samples is None else str(samples[row])
             msg = (
-                f"{item.function} is for histograms, with no negative values, but {item.feature!r} has {lowest:g} at "
-                f"sample {sample!r}, column {column if names is None else names[column]!r}; take another function, or "
-                "shift or clip the features"
+                f"{recipe.function} is for histograms, with no negative values, but {recipe.feature!r} has {lowest:g} "
+                f"at sample {sample!r}, column {column if names is None else names[column]!r}; take another "
+                "function, or shift or clip the features"
             )
             raise InputError(msg)
 
@@ -287,7 +291,7 @@ def check_present(absent: Mapping[str, Mask], missing: Missing) -> None:
         raise InputError(msg)
 
 
-def at_hand(tables: Mapping[str, FeatureMatrix], scans: Mapping[str, Scan]) -> dict[str, FeatureTable]:
+def copy_tables(tables: Mapping[str, FeatureMatrix], scans: Mapping[str, Scan]) -> dict[str, FeatureTable]:
     """Copies of the tables in memory, for kernels that are computed on demand."""
     return {
         name: ArrayTable(
@@ -298,14 +302,14 @@ def at_hand(tables: Mapping[str, FeatureMatrix], scans: Mapping[str, Scan]) -> d
             scans[name].content,
             scans[name].center,
             int(scans[name].absent.sum()),
-            np.array(table.read(slice(0, table.shape[0]))),  # the caller's own array may change
+            np.array(table.read(slice(0, table.shape[0]))),  # the caller may change its array
         )
         for name, table in tables.items()
     }
 
 
 def _source(
-    planned: Sequence[Planned],
+    planned: Sequence[Recipe],
     tables: Mapping[str, FeatureTable],
     samples: Array,
     scans: Mapping[str, Scan],
@@ -314,38 +318,38 @@ def _source(
 ) -> FeatureTiles:
     axis = Axis(samples, tables)
     present = {name: train[~scans[name].absent[train]] for name in tables}
-    recipes = resolve(planned, axis, present, train, header.dtype, header.tile)
+    recipes = resolve_bandwidths(planned, axis, present, train, header.dtype, header.tile)
     source = FeatureTiles(recipes, axis, None, header.dtype, header.tile)
     absent = {name: table.absent for name, table in scans.items()}
-    return filled(source, absent, absent, present)
+    return fill_absent(source, absent, absent, present)
 
 
 def provenances(source: FeatureTiles, train: Index | None = None) -> list[dict[str, Any]]:
-    """Provenance of each kernel for the store: enough to tell it from any other, and to compute it again.
+    """Provenance of each kernel for the store: enough to identify it, and to compute it again.
 
-    `train` are the training rows that bandwidths and means refer to, of a symmetric set.
+    `train` are the training rows of bandwidths and means, for a symmetric set.
     """
     rows = None if train is None else hashlib.blake2b(train.astype("<i8").tobytes(), digest_size=16).hexdigest()
     axes = source.axes[: 1 if source.symmetric else 2]
     # Random kernels are functions of the samples' names.
     names = [hashlib.blake2b("\0".join(map(str, axis.samples)).encode(), digest_size=16).hexdigest() for axis in axes]
-    found = []
+    records = []
     for k, recipe in enumerate(source.recipes):
         contents = names if recipe.feature is None else [_content(axis, recipe.feature) for axis in axes]
         identity: dict[str, Any] = {"recipe": recipe.as_json(), "content": contents}
         if k in source.fills:
             identity["means"] = rows or "columns"
-        noted = {"name": recipe.name, **recipe.as_json(), "identity": identity}
+        record = {"name": recipe.name, **recipe.as_json(), "identity": identity}
         if k in source.fills:
-            noted["n_missing"] = int(source.fills[k].rows_absent.sum())
+            record["n_missing"] = int(source.fills[k].rows_absent.sum())
         if recipe.feature is not None:
-            noted["feature_content"] = contents[0]
+            record["feature_content"] = contents[0]
         if rows is not None:
-            noted["training_content"] = rows
-        found.append(noted)
-    return found
+            record["training_content"] = rows
+        records.append(record)
+    return records
 
 
 def _content(axis: Axis, feature: str) -> str:
-    # Of distances to training samples there is no table of the training samples.
+    # Distances to training samples have no table of the training samples.
     return axis.tables[feature].content if feature in axis.tables else ""

@@ -14,17 +14,16 @@ from dmkl.arrays import Array, Mask
 from dmkl.errors import InputError, MemoryBudgetError, StoreError
 from dmkl.features.build import (
     Missing,
-    at_hand,
+    check_missing,
     check_present,
     check_values,
     computed_set,
-    how_missing,
+    copy_tables,
     provenances,
 )
-from dmkl.features.missing import filled
-from dmkl.features.recipes import Recipe
+from dmkl.features.specs import Recipe
+from dmkl.features.tasks import fill_absent, write_kernels
 from dmkl.features.tiles import Axis, FeatureTiles
-from dmkl.features.writing import write_kernels
 from dmkl.inputs.features import FeatureMatrix, against, as_features
 from dmkl.inputs.label_tables import given_data
 from dmkl.inputs.labels import Labels, SideData
@@ -35,11 +34,11 @@ from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.view import GeometricMean
 from dmkl.store.features import FeatureTable, TableOfRows, read_tables, scan, write_table
-from dmkl.store.layout import Header
-from dmkl.store.opening import Location
+from dmkl.store.format import Header
+from dmkl.store.groups import Location
 from dmkl.store.reader import StoreReader
 from dmkl.store.saved import Saved
-from dmkl.store.writer import StoreWriter, claim_place
+from dmkl.store.writer import StoreWriter, lock_location
 
 __all__ = ["TrainingFeatures", "build_cross", "cross_tiles", "row_features", "training_features"]
 
@@ -49,7 +48,7 @@ class TrainingFeatures:
     """Recipes and features from which kernels of new samples against training samples are computed."""
 
     recipes: Mapping[str, Recipe]  # by the name of the kernel
-    tables: Mapping[str, FeatureTable]  # the features of the training samples, by the name of the source
+    tables: Mapping[str, FeatureTable]  # the features of the training samples, by name
     samples: Array
     dtype: np.dtype[Any]  # precision of the kernels
     tile: int  # side of a tile
@@ -62,32 +61,32 @@ class TrainingFeatures:
         return TrainingFeatures(recipes, tables, self.samples, self.dtype, self.tile)
 
     def as_json(self) -> dict[str, Any]:
-        """The recipes and settings that `load` needs beside the tables."""
+        """The recipes and settings that `load` needs in addition to the tables."""
         recipes = [{"name": recipe.name, **recipe.as_json()} for recipe in self.recipes.values()]
         return {"recipes": recipes, "dtype": self.dtype.name, "tile": self.tile}
 
     def save(self, root: Any) -> None:
         """Write the tables into a Zarr group."""
         for number, table in enumerate(self.tables.values()):
-            # The center is part of what tiles are computed from to the last bit, and not that of these rows alone.
-            found = replace(scan(table, self.samples), center=table.center)
-            write_table(root, number, table, found, self.tile)
+            # Tiles are computed with the center of the whole table, which is not the mean of these rows.
+            scanned = replace(scan(table, self.samples), center=table.center)
+            write_table(root, number, table, scanned, self.tile)
 
     @classmethod
-    def load(cls, model: Saved, noted: Mapping[str, Any], samples: Array) -> Self:
-        """Load what `save` wrote into the group of a model; `noted` is what `as_json` told."""
-        recipes = {entry["name"]: _recipe(entry["name"], entry) for entry in noted["recipes"]}
+    def load(cls, model: Saved, attributes: Mapping[str, Any], samples: Array) -> Self:
+        """Load what `save` wrote into the group of a model; `attributes` is the result of `as_json`."""
+        recipes = {entry["name"]: _recipe(entry["name"], entry) for entry in attributes["recipes"]}
         tables = read_tables(str(model.path), model.within)
-        return cls(recipes, tables, samples, np.dtype(noted["dtype"]), int(noted["tile"]))
+        return cls(recipes, tables, samples, np.dtype(attributes["dtype"]), int(attributes["tile"]))
 
 
 def row_features(K: KernelSet) -> TrainingFeatures:
-    """The features that the kernels of a set were computed from, of its row samples; raises as `training_features`."""
+    """The features of the row samples of a set that was built from features; raises as `training_features`."""
     return _features(K, 0)
 
 
 def training_features(K: KernelSet) -> TrainingFeatures:
-    """The features that the kernels of a set were computed from, of its column samples."""
+    """The features of the column samples of a set that was built from features; InputError if it was not."""
     return _features(K, 1)
 
 
@@ -97,24 +96,25 @@ def _features(K: KernelSet, axis: int) -> TrainingFeatures:
         source = source.origin if isinstance(source, HeldTiles) else source.source
     if K.view.is_transformed:
         msg = (
-            "kernels of new samples are computed as they were stored, but this set was centered or normalized itself; "
-            "let the model do that (steps=)"
+            "kernels of new samples are computed without steps, but this set was centered or normalized; let the model "
+            "do that (steps=)"
         )
         raise InputError(msg)
     if isinstance(source, FeatureTiles):
         recipes, tables = {recipe.name: recipe for recipe in source.recipes}, dict(source.axes[axis].tables)
     elif isinstance(source, StoreReader):
-        made = {entry["name"]: entry for entry in source.provenance if "function" in entry}
-        recipes, tables = {name: _recipe(name, entry) for name, entry in made.items()}, read_tables(source.location)
+        entries = {entry["name"]: entry for entry in source.provenance if "function" in entry}
+        recipes = {name: _recipe(name, entry) for name, entry in entries.items()}
+        tables = read_tables(source.location)
     else:
         recipes, tables = {}, {}
     if not recipes:
         msg = (
-            "these kernels were not computed from features by dmkl.build (dmkl build), so those of new samples cannot "
-            "be; give their kernels against the training samples as a rectangular set"
+            "these kernels were not computed from features by dmkl.build (dmkl build), so kernels of new samples "
+            "cannot be computed; give their kernels against the training samples as a rectangular set"
         )
         raise InputError(msg)
-    # Of distances there is no table: new samples bring their own, to the columns.
+    # Distances have no table: new samples come with their distances to the columns.
     used = {recipe.feature for recipe in recipes.values() if STATISTIC[recipe.function] != "given"}
     tables = {name: table for name, table in tables.items() if name in used}
     at = K.view.final_positions()[axis]
@@ -124,11 +124,11 @@ def _features(K: KernelSet, axis: int) -> TrainingFeatures:
     return TrainingFeatures(recipes, tables, samples, source.dtype, source.tiling.tile)
 
 
-_NOTED = ("name", "feature_content", "training_content", "identity", "n_missing")
+_NO_RECIPE = ("name", "feature_content", "training_content", "identity", "n_missing")
 
 
 def _recipe(name: str, entry: dict[str, Any]) -> Recipe:
-    return Recipe.from_json(name, {key: value for key, value in entry.items() if key not in _NOTED})
+    return Recipe.from_json(name, {key: value for key, value in entry.items() if key not in _NO_RECIPE})
 
 
 @one_blas_thread
@@ -152,16 +152,16 @@ def build_cross(
     Parameters
     ----------
     store
-        The set, or where it is. Of a view such as ``K[train, train]``, the columns are the training samples.
+        The set, or its location. The columns of a view such as ``K[train, train]`` are the training samples.
     features
-        Of the new samples, as in `build`: the same tables with the same columns; other tables are left out.
+        Features of the new samples, as in `build`: the same tables with the same columns; other tables are ignored.
     path
         Where to write the rectangular set; by default nothing is written, and tiles are computed whenever a pass needs
         them.
     samples, labels, tasks
-        Of the new samples, as in `dmkl.create`.
+        Those of the new samples, as in `dmkl.create`.
     present, join, missing
-        As in `build`; means are those over the training samples that have the source.
+        As in `build`; means are taken over the training samples that have the table.
     overwrite
         Replace a finished set.
 
@@ -173,7 +173,7 @@ def build_cross(
     Raises
     ------
     InputError
-        If the set was not built from features, or a table or a column is missing, renamed or in another place.
+        If the set was not built from features, or a table or a column is missing, renamed or at another position.
     """
     K = store if isinstance(store, KernelSet) else stores.open(store)
     training = training_features(K)
@@ -181,15 +181,14 @@ def build_cross(
     if absent:
         msg = f"kernel {absent[0]!r} was not computed from features; leave it out with select(), or import its kernel"
         raise InputError(msg)
-    given = given_data(labels=labels, tasks=tasks)
-    source, known = cross_tiles(training.select(K.names), features, samples, present, join, missing, given)
-    known = Labels(known.samples, K.train_samples, known.labels, known.tasks)
+    labels_ = given_data(labels=labels, tasks=tasks)
+    source, given = cross_tiles(training.select(K.names), features, samples, present, join, missing, labels_)
     n_rows, n_cols = len(source.samples), len(source.train_samples)
-    nodes = known.checked(n_rows, n_cols, rectangular=True)
+    nodes = replace(given, train_samples=K.train_samples).checked(n_rows, n_cols, rectangular=True)
     if path is None:
         return computed_set(source, nodes)
     header = Header(n_rows, n_cols, source.dtype.name, source.tiling.tile, symmetric=False, full=False)
-    with claim_place(path):
+    with lock_location(path):
         writer = StoreWriter(path, header, len(source.names), overwrite=overwrite)
         try:
             write_kernels(source, writer, provenances(source))
@@ -206,33 +205,33 @@ def cross_tiles(
     present: Mapping[str, npt.ArrayLike] | None,
     join: Join,
     missing: Missing | None,
-    given: Sequence[SideData] = (),
+    labels: Sequence[SideData] = (),
 ) -> tuple[FeatureTiles, Labels]:
-    """Tiles of new samples against training samples, and the labels given or found beside the new features."""
-    found = as_features(features, samples=samples, present=present, join=join, beside=given)
+    """Tiles of new samples against training samples, and labels as given or from the files of features."""
+    given = as_features(features, samples=samples, present=present, join=join, beside=labels)
     needed = {recipe.feature: recipe.function for recipe in training.recipes.values() if recipe.feature is not None}
-    tables = {name: _same_columns(name, function, found.blocks, training) for name, function in needed.items()}
-    scans = {name: scan(table, found.samples) for name, table in tables.items()}
+    tables = {name: _check_columns(name, function, given.blocks, training) for name, function in needed.items()}
+    scans = {name: scan(table, given.samples) for name, table in tables.items()}
     recipes = list(training.recipes.values())
-    n_rows = next(iter(found.blocks.values())).shape[0]
-    names = np.array([str(i) for i in range(n_rows)] if found.samples is None else found.samples, dtype=object)
-    if found.samples is None and any(recipe.feature is None for recipe in recipes):
+    n_rows = next(iter(given.blocks.values())).shape[0]
+    names = np.array([str(i) for i in range(n_rows)] if given.samples is None else given.samples, dtype=object)
+    if given.samples is None and any(recipe.feature is None for recipe in recipes):
         msg = "random kernels are functions of the samples' names, and the new samples have none; give them (samples=)"
         raise InputError(msg)
     check_values(recipes, tables, scans, names)
-    check_present({name: each.absent for name, each in scans.items()}, how_missing(missing, join))
-    rows = Axis(names, at_hand(tables, scans))
-    cols = Axis(training.samples, {name: table.reopened() for name, table in training.tables.items()})
+    absent = {name: scanned.absent for name, scanned in scans.items()}
+    check_present(absent, check_missing(missing, join))
+    rows = Axis(names, copy_tables(tables, scans))
+    cols = Axis(training.samples, {name: table.reopen() for name, table in training.tables.items()})
     tile = min(training.tile, max(n_rows, len(training.samples)))
     source = FeatureTiles(recipes, rows, cols, training.dtype, tile)
-    labels = Labels(names, None, found.labels.labels, found.labels.tasks)
-    absent = {name: each.absent for name, each in scans.items()}
-    lacking = {name: _absent(table) for name, table in training.tables.items()}
-    having = {name: np.flatnonzero(~mask) for name, mask in lacking.items()}
-    return filled(source, absent, lacking, having), labels
+    train_absent = {name: _absent(table) for name, table in training.tables.items()}
+    present_train = {name: np.flatnonzero(~mask) for name, mask in train_absent.items()}
+    given_labels = Labels(names, None, given.labels.labels, given.labels.tasks)
+    return fill_absent(source, absent, train_absent, present_train), given_labels
 
 
-def _same_columns(
+def _check_columns(
     name: str, function: str, given: Mapping[str, FeatureMatrix], training: TrainingFeatures
 ) -> FeatureMatrix:
     """The new table of this name, checked to have the same columns as in training."""
@@ -244,13 +243,13 @@ def _same_columns(
         raise InputError(msg)
     if function == "precomputed":
         msg = (
-            f"kernels of the training samples were taken from {name!r} as they stood, so those of new samples cannot "
-            "be computed; give their kernels against the training samples as a rectangular set"
+            f"kernels of the training samples were given as {name!r}, so kernels of new samples cannot be computed; "
+            "give their kernels against the training samples as a rectangular set"
         )
         raise InputError(msg)
     new, table = given[name], training.tables.get(name)
     if table is None and function != "distance":
-        msg = f"the features {name!r} of the training samples are not there any more; build their kernels again"
+        msg = f"the features {name!r} of the training samples are missing; build their kernels again"
         raise StoreError(msg)
     if table is None:
         new = against(new, list(training.samples))

@@ -18,13 +18,11 @@ FUNCTIONS: dict[str, str] = {
     "weights=(2^−L, then 2^(l−L−1)) (Lazebnik, Schmid, Ponce 2006)",
     "proximity": "Σ_s w_s Σ min(x, y) over the columns of scale s, for x, y ≥ 0; scales, weights=1 (Ling, Soatto 2007)",
     "random_rbf": "rbf of Gaussian random vectors, no feature; seed=0, copies=1, dimensions=16, gamma or bandwidth=1",
-    "random": "uniform noise on [0, 2 mean], symmetric, indefinite, no feature; seed=0, copies=1, mean=0.5",
 }
 """Every function: k(x, y) of two rows of a feature table, and its parameters with their defaults.
 
-bandwidth b stands for gamma = 1/(b · mean distance over pairs of training rows), the distance being what gamma
-multiplies.
+A bandwidth b means gamma = 1/(b · mean distance over pairs of training rows); gamma multiplies the same distance.
 """
 
 WORDS = {"distance": "distances", "precomputed": "kernel values"}
-"""What the entries are of square matrices, by the function that takes them."""
+"""The entries of the square matrices that a function takes."""

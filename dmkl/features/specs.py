@@ -1,42 +1,53 @@
-"""What kernels to make from which features: specifications are checked and planned into single kernels.
+"""Specifications of kernels: read from mappings and files, checked, and expanded into one recipe for each kernel.
 
-A specification is a mapping. `function` says what is computed (see `FUNCTIONS`), `feature` of which feature tables, all
-other keys are the function's parameters:
+A specification is a mapping. `function` is the kernel function (see `FUNCTIONS`), `feature` the feature tables, and all
+other keys are parameters of the function:
 
->>> specs = [{"function": "rbf", "feature": "pixels", "bandwidth": [0.5, 1, 2]}, {"function": "random", "copies": 2}]
+>>> specs = [{"function": "rbf", "feature": "pixels", "bandwidth": [0.5, 1]}, {"function": "random_rbf", "copies": 2}]
 
 `function` and `feature` may be lists, a feature may be a pattern (``dsift*``), and a parameter with a list of values is
-a grid. `plan` turns each combination into one kernel with a name of its own.
+a grid. `plan` turns each combination into a recipe with a unique name.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 
-from dmkl.errors import InputError
-from dmkl.features.functions import FUNCTIONS
-from dmkl.features.spec_files import did_you_mean, plain, read_specs, shown, some
-from dmkl.features.spec_schema import MODELS, NO_GRID, OnColumns, Random, Spec, listed
+from dmkl.errors import InputError, StoreError, did_you_mean, first_names, short_repr
+from dmkl.features.functions import FUNCTIONS, WORDS
+from dmkl.files.documents import read_document
 from dmkl.inputs.features import FeatureMatrix
+from dmkl.numerics.functions import STATISTIC
 from dmkl.settings import check_memory
 
-__all__ = ["FUNCTIONS", "Planned", "plan", "read_specs"]
+__all__ = ["FUNCTIONS", "Recipe", "plan", "read_specs"]
 
-
-_PLANNED_BYTES = 2048
-"""What one kernel of a plan takes with its name and parameters."""
+_RECIPE_BYTES = 2048
+"""Memory of one recipe with its name and parameters."""
 
 
 @dataclass(frozen=True)
-class Planned:
-    """One kernel of a plan."""
+class Recipe:
+    """How one kernel is computed from features."""
 
     name: str
     """Unique among all that are planned together."""
@@ -45,12 +56,289 @@ class Planned:
     feature: str | None
     """The feature table; None for random kernels, which need none."""
     columns: tuple[int, ...] | None
-    """Positions of the columns that the function sees, in their order; None for all."""
+    """Positions of the columns of the table that the function sees, in their order; None for all."""
     parameters: dict[str, Any]
-    """The function's parameters, defaults filled in, each an int, a float or a tuple of these."""
+    """Parameters of the function, each a number or a tuple of numbers; `plan` leaves `bandwidth` to be replaced by
+    `gamma` (`dmkl.features.tasks.resolve_bandwidths`)."""
+    made: dict[str, Any] = field(default_factory=dict)
+    """How `gamma` was computed: bandwidth, mean distance, number of training rows."""
+
+    @property
+    def statistic(self) -> tuple[Any, ...]:
+        """Key of the pairwise statistic that this kernel is a function of; kernels with equal keys share it."""
+        more = tuple(self.parameters.get(key) for key in ("widths", "weights", "seed", "dimensions"))
+        return STATISTIC[self.function], self.feature, self.columns, more
+
+    def as_json(self) -> dict[str, Any]:
+        """The recipe for the provenance of a store or the attributes of a model."""
+        recipe: dict[str, Any] = {"function": self.function}
+        if self.feature is not None:
+            recipe["feature"] = self.feature
+        if self.columns is not None:
+            recipe["columns"] = list(self.columns)
+        parameters = {key: list(v) if isinstance(v, tuple) else v for key, v in self.parameters.items()}
+        return recipe | {"parameters": parameters, **self.made}
+
+    @classmethod
+    def from_json(cls, name: str, recipe: dict[str, Any]) -> Self:
+        """The inverse of `as_json`; StoreError if the function is unknown or something is missing."""
+        made = dict(recipe)
+        function, columns = made.pop("function", None), made.pop("columns", None)
+        if not isinstance(function, str) or function not in STATISTIC:
+            msg = (
+                f"kernel {name!r} was computed by the function {function!r:.80}, which this dmkl does not have; "
+                "install the version of dmkl that wrote it, or leave the kernel out"
+            )
+            raise StoreError(msg)
+        parameters = made.pop("parameters", None)
+        if not isinstance(parameters, dict) or not isinstance(columns, list | None):
+            msg = f"the recipe of kernel {name!r} is damaged: its parameters or columns are missing; build it again"
+            raise StoreError(msg)
+        parameters = {key: tuple(v) if isinstance(v, list) else v for key, v in parameters.items()}
+        feature = made.pop("feature", None)
+        return cls(name, function, feature, None if columns is None else tuple(columns), parameters, made)
 
 
-# --- checking ------------------------------------------------------------------------------------------------------
+# --- reading -------------------------------------------------------------------------------------------------------
+
+
+def read_specs(specs: Any) -> list[dict[str, Any]]:
+    """Read specifications from a mapping, a list or a file; `plan` checks their content.
+
+    Parameters
+    ----------
+    specs
+        A list of mappings, one mapping, or the path of a .toml file with one table ``[[kernel]]`` for each. Paths in
+        such a file are relative to it.
+
+    Returns
+    -------
+    list of dict
+        One for each specification, in their order.
+
+    Raises
+    ------
+    InputError
+        If there are none, one is not a mapping, or the file cannot be read.
+    """
+    if isinstance(specs, str | os.PathLike):
+        return _read_toml(Path(specs))
+    listed = [specs] if isinstance(specs, Mapping) else specs
+    if not isinstance(listed, Sequence) or not listed:
+        msg = (
+            "kernels are specified by a mapping such as {'function': 'rbf', 'feature': '*'}, a list of at least one, "
+            f"or the path of a .toml file, got {short_repr(specs)}"
+        )
+        raise InputError(msg)
+    for number, spec in enumerate(listed, 1):
+        if not isinstance(spec, Mapping):
+            msg = (
+                f"spec {number} of {len(listed)} must be a mapping such as {{'function': 'rbf', 'feature': '*'}}, "
+                f"got {short_repr(spec)}"
+            )
+            raise InputError(msg)
+    return [dict(spec) for spec in listed]
+
+
+def _read_toml(path: Path) -> list[dict[str, Any]]:
+    if path.suffix.lower() != ".toml":
+        msg = f"a file of kernel specifications ends in .toml, got {path}"
+        raise InputError(msg)
+    content = read_document(path, "specifications")
+    tables = content.pop("kernel", None)
+    if not isinstance(tables, list) or not tables or content:
+        keys = [*content, *([] if tables is None else [f"kernel = {short_repr(tables)}"])]
+        msg = (
+            f"{path} must hold one table [[kernel]] for each specification and nothing else, got "
+            f"{first_names(keys) or 'an empty file'}"
+        )
+        raise InputError(msg)
+    specs = read_specs(tables)
+    for spec in specs:
+        if isinstance(spec.get("columns"), str):
+            spec["columns"] = str(path.parent / spec["columns"])
+    return specs
+
+
+def _parse_gmt(text: str) -> dict[str, list[str]]:
+    """Gene sets in the format of MSigDB: name, description and members of one set a line, separated by tabs."""
+    sets: dict[str, list[str]] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        name, *rest = (text.strip() for text in line.split("\t"))
+        if len(rest) < 2 or not name or name in sets:
+            got = f"the second set named {name!r}" if name in sets else short_repr(line)
+            msg = f"line {number} must be name, description and members of a new set, separated by tabs, got {got}"
+            raise ValueError(msg)
+        sets[name] = [member for member in rest[1:] if member]
+    return sets
+
+
+def _read_columns(value: Any) -> Any:
+    """Replace the path of a file by the mapping that it holds."""
+    if not isinstance(value, str | os.PathLike):
+        return value
+    path = Path(value)
+    if path.suffix.lower() not in (".json", ".toml", ".gmt"):
+        msg = (
+            "columns must be a list, a mapping, or the path of a .json, .toml or .gmt file, "
+            f"got {short_repr(str(value))}; write a single column as a list too"
+        )
+        raise ValueError(msg)
+    content = read_document(path, "column sets", {".gmt": _parse_gmt})
+    if not isinstance(content, dict):
+        msg = f"the file of column sets {path} must map names to lists of columns, got {short_repr(content)}"
+        raise InputError(msg)
+    return _to_python(content)
+
+
+def _to_python(value: Any) -> Any:
+    """Convert NumPy's numbers to Python's, and lists, ranges and arrays to tuples."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {key: _to_python(item) for key, item in value.items()}
+    return tuple(map(_to_python, value)) if isinstance(value, list | tuple | range) else value
+
+
+# --- the keys of each function -------------------------------------------------------------------------------------
+
+
+def _as_tuple(value: Any) -> Any:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _check_weights(weights: tuple[float, ...]) -> tuple[float, ...]:
+    if any(weights):
+        return weights
+    msg = f"weights must hold at least one number > 0, got {list(weights)}"
+    raise ValueError(msg)
+
+
+_MOST_COPIES = 1_000_000
+"""Random kernels of one specification, each a matrix."""
+_Text = Annotated[str, Field(min_length=1)]
+_Count = Annotated[int, Field(ge=1)]
+_Column = Annotated[int, Field(ge=0)] | str
+_Columns = Annotated[tuple[_Column, ...], Field(min_length=1)]
+_Sets = Annotated[dict[_Text, tuple[_Column, ...]], Field(min_length=1)]
+_Grid = (BeforeValidator(_as_tuple), Field(min_length=1))
+_Counts = Annotated[tuple[_Count, ...], *_Grid]
+_Positive = Annotated[tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...], *_Grid]
+_NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Widths = Annotated[tuple[_Count, ...], Field(min_length=1)]
+
+# Type, default and the description that completes "KEY must be …".
+_KEYS: dict[str, Any] = {
+    "name": (_Text, Field(default="", description="a name or a template of names")),
+    "feature": (
+        Annotated[tuple[_Text, ...], *_Grid],
+        Field(default=(), description="the name of a feature, a pattern such as 'dsift*', or a list of them"),
+    ),
+    "columns": (
+        Annotated[_Columns | _Sets, BeforeValidator(_read_columns)],
+        Field(
+            default=(),
+            description="a list of column names or positions ≥ 0, a mapping from names to such lists, or the path of a "
+            ".json, .toml or .gmt file that holds such a mapping",
+        ),
+    ),
+    "min_columns": (_Count, Field(default=1, description="an integer ≥ 1")),
+    "degree": (_Counts, Field(default=(3,), description="an integer ≥ 1 or a list of them")),
+    "gamma": (_Positive, Field(default=(), description="a number > 0 or a list of them")),
+    "bandwidth": (_Positive, Field(default=(), description="a number > 0 or a list of them")),
+    "coef0": (
+        Annotated[tuple[_NonNegative, ...], *_Grid],
+        Field(
+            default=(1.0,),
+            description="a number ≥ 0 or a list of them (a negative one makes kernels that are not positive "
+            "semidefinite)",
+        ),
+    ),
+    "levels": (
+        Annotated[int, Field(ge=1, le=20)] | _Widths,
+        Field(
+            description="a number of levels from 1 to 20, or the list of the levels' numbers of columns, coarse to fine"
+        ),
+    ),
+    "scales": (
+        _Count | _Widths,
+        Field(description="a number of scales ≥ 1, or the list of the scales' numbers of columns"),
+    ),
+    "weights": (
+        Annotated[tuple[_NonNegative, ...], Field(min_length=1), AfterValidator(_check_weights)],
+        Field(default=(), description="a list of numbers ≥ 0, one for each level or scale"),
+    ),
+    "seed": (
+        Annotated[tuple[Annotated[int, Field(ge=0)], ...], *_Grid],
+        Field(default=(0,), description="an integer ≥ 0 or a list of them"),
+    ),
+    "copies": (
+        Annotated[int, Field(ge=1, le=_MOST_COPIES)],
+        Field(default=1, description=f"an integer from 1 to {_MOST_COPIES:,}"),
+    ),
+    "dimensions": (_Counts, Field(default=(16,), description="an integer ≥ 1 or a list of them")),
+}
+# A list of these is not a grid.
+_SINGLE = {"name", "feature", "columns", "min_columns", "levels", "scales", "weights", "copies"}
+_PARTS = {"pyramid": ("levels", 4), "proximity": ("scales", 1)}
+"""Functions of consecutive parts of the columns: the key of the parts, and how many times as many columns as the part
+before a part has where only the number of parts is given."""
+
+
+class _Spec(BaseModel):
+    """A specification of one function: the keys of one row of `_MODELS`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @model_validator(mode="after")
+    def _check_combinations(self) -> Self:
+        keys = dict(self)
+        gamma, bandwidth, seed = (keys.get(key, ()) for key in ("gamma", "bandwidth", "seed"))
+        if gamma and bandwidth:
+            msg = (
+                f"gamma and bandwidth exclude each other, got gamma={short_repr(gamma)} and "
+                f"bandwidth={short_repr(bandwidth)}; bandwidth b means gamma = 1/(b · mean distance): leave out one"
+            )
+            raise ValueError(msg)
+        if len(seed) > 1 and keys["copies"] > 1:
+            msg = (
+                f"copies={keys['copies']} counts up from one seed, got seed={short_repr(seed)}; "
+                "give one seed, or a list of seeds without copies"
+            )
+            raise ValueError(msg)
+        for key, _ in _PARTS.values():
+            parts, weights = keys.get(key, ()), keys.get("weights", ())
+            count = parts if isinstance(parts, int) else len(parts)
+            if count and weights and len(weights) != count:
+                msg = (
+                    f"weights must hold one number for each of the {count} {key}, got {len(weights)}: "
+                    f"{short_repr(weights)}"
+                )
+                raise ValueError(msg)
+        return self
+
+
+def _model(function: str, *keys: str) -> type[_Spec]:
+    return create_model(function, __base__=_Spec, **{key: _KEYS[key] for key in keys})
+
+
+_TABLE = ("name", "feature", "columns", "min_columns")
+_MODELS: dict[str, type[_Spec]] = {
+    "linear": _model("linear", *_TABLE),
+    "polynomial": _model("polynomial", *_TABLE, "degree", "gamma", "coef0"),
+    "cosine": _model("cosine", *_TABLE),
+    "rbf": _model("rbf", *_TABLE, "gamma", "bandwidth"),
+    "laplacian": _model("laplacian", *_TABLE, "gamma", "bandwidth"),
+    "chi2": _model("chi2", *_TABLE, "gamma", "bandwidth"),
+    "distance": _model("distance", "name", "feature", "gamma", "bandwidth"),
+    "precomputed": _model("precomputed", "name", "feature"),
+    "intersection": _model("intersection", *_TABLE),
+    "pyramid": _model("pyramid", *_TABLE, "levels", "weights"),
+    "proximity": _model("proximity", *_TABLE, "scales", "weights"),
+    "random_rbf": _model("random_rbf", "name", "seed", "copies", "gamma", "bandwidth", "dimensions"),
+}
 
 
 class _Checked(NamedTuple):
@@ -58,90 +346,87 @@ class _Checked(NamedTuple):
 
     where: str
     function: str
-    model: Spec
+    keys: dict[str, Any]
     axes: dict[str, tuple[Any, ...]]
-    """The values of each parameter that can have several; those written come first, in their order."""
+    """The values of each parameter that can have several, first those that were written, in their order."""
 
 
-def _checked(specs: Sequence[Mapping[str, Any]]) -> list[_Checked]:
+def _check_specs(specs: Sequence[Mapping[str, Any]]) -> list[_Checked]:
     checked: list[_Checked] = []
     problems: list[str] = []
     for number, raw in enumerate(specs, 1):
-        # None is what a key that was left out would be.
-        spec = {key: plain(value) for key, value in raw.items() if value is not None}
+        # None stands for a key that was left out.
+        spec = {key: _to_python(value) for key, value in raw.items() if value is not None}
         where = f"spec {number} of {len(specs)} ({_label(spec)})"
-        functions = listed(spec.pop("function", ()))
-        unknown = [name for name in functions if not isinstance(name, str) or name not in MODELS]
-        problems += [
-            f"{where}: there is no function {shown(name)}{did_you_mean(name, MODELS)}; "
-            f"the functions are {', '.join(MODELS)}"
-            for name in unknown
-        ]
+        functions = _as_tuple(spec.pop("function", ()))
         if not functions:
-            problems.append(f"{where}: function is missing; it is one of {', '.join(MODELS)}, or a list of these")
+            problems.append(f"{where}: function is missing; it is one of {', '.join(_MODELS)}, or a list of these")
         for function in functions:
-            if function in unknown:
+            if not isinstance(function, str) or function not in _MODELS:
+                problems.append(
+                    f"{where}: there is no function {short_repr(function)}{did_you_mean(function, _MODELS)}; "
+                    f"the functions are {', '.join(_MODELS)}"
+                )
                 continue
             try:
-                model = MODELS[function].model_validate(spec)
+                keys = dict(_MODELS[function].model_validate(spec))
             except ValidationError as error:
-                problems += [f"{where}: {text}" for text in _reworded(error, function, several=len(functions) > 1)]
+                problems += [f"{where}: {text}" for text in _reword(error, function, several=len(functions) > 1)]
             else:
-                checked.append(_Checked(where, function, model, _axes(model, spec)))
+                checked.append(_Checked(where, function, keys, _axes(keys, spec)))
     if problems:
         raise InputError("\n".join(dict.fromkeys(problems)))
     return checked
 
 
-def _axes(model: Spec, written: Iterable[str]) -> dict[str, tuple[Any, ...]]:
-    keys = [key for key in dict.fromkeys([*written, *type(model).model_fields]) if key not in NO_GRID]
-    axes = {key: values for key in keys if (values := getattr(model, key, ()))}
-    if isinstance(model, Random) and model.copies > 1:
-        axes["seed"] = tuple(range(model.seed[0], model.seed[0] + model.copies))
+def _label(spec: Mapping[str, Any]) -> str:
+    text = first_names(_as_tuple(spec.get("name") or spec.get("function") or "no function"))
+    return text if text.isprintable() else short_repr(text)
+
+
+def _axes(keys: Mapping[str, Any], written: Iterable[str]) -> dict[str, tuple[Any, ...]]:
+    axes = {key: keys[key] for key in dict.fromkeys([*written, *keys]) if key not in _SINGLE and keys[key]}
+    if keys.get("copies", 1) > 1:
+        axes["seed"] = tuple(range(keys["seed"][0], keys["seed"][0] + keys["copies"]))
     return axes
 
 
-def _reworded(error: ValidationError, function: str, *, several: bool) -> Iterator[str]:
+def _reword(error: ValidationError, function: str, *, several: bool) -> Iterator[str]:
     """One sentence for each key that breaks a rule, from the most specific of pydantic's errors about it."""
-    fields = MODELS[function].model_fields
+    fields = _MODELS[function].model_fields
     worst: dict[Any, Any] = {}
     for problem in error.errors(include_url=False):
         key = problem["loc"][0] if problem["loc"] else None
         if key not in worst or len(problem["loc"]) > len(worst[key]["loc"]):
             worst[key] = problem
     for key, problem in worst.items():
-        if problem["type"] == "value_error":  # our own validators say it all
+        if problem["type"] == "value_error":  # raised by a validator of this file
             yield str(problem["ctx"]["error"])
         elif key not in fields:
             way_out = f"; give {function} a spec of its own" if several else ""
             yield (
-                f"{function} takes no {shown(key)}{did_you_mean(key, fields)}; "
+                f"{function} takes no {short_repr(key)}{did_you_mean(key, fields)}; "
                 f"its keys are function, {', '.join(fields)}{way_out}"
             )
         elif problem["type"] == "missing":
             yield f"{function} needs {key}: {fields[key].description}"
         else:
-            yield f"{key} must be {fields[key].description}, got {shown(problem['input'])}"
-
-
-def _label(spec: Mapping[str, Any]) -> str:
-    text = some(listed(spec.get("name") or spec.get("function") or "no function"))
-    return text if text.isprintable() else shown(text)
+            yield f"{key} must be {fields[key].description}, got {short_repr(problem['input'])}"
 
 
 # --- planning ------------------------------------------------------------------------------------------------------
 
 
-def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Planned], list[str]]:
-    """Expand specifications into single kernels, and check them against the features.
+def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Recipe], list[str]]:
+    """Expand specifications into recipes of single kernels, and check them against the features.
 
     There is one kernel for each function, feature, set of columns and combination of listed parameters, in this order,
-    the last running fastest; among parameters the order is that in which they are written.
+    the last running fastest; parameters vary in the order in which they are written.
 
     Parameters
     ----------
     specs
-        What `read_specs` takes or gives. The keys of each:
+        As `read_specs` takes or returns them. The keys of each:
 
         function
             A key of `FUNCTIONS`, or a list of them.
@@ -151,12 +436,12 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Planned]
         columns
             A list of column names or positions: the function sees these only. A mapping from names to such lists: one
             kernel for each. The path of a .json or .toml file with such a mapping, or of a .gmt file of gene sets.
-            A string is always a name, and means every column that bears it. Names that the feature lacks are refused
-            in a list, and left out in a mapping.
+            A string is always a name, and means every column of that name. Names that the feature lacks are refused in
+            a list, and left out in a mapping.
         min_columns
             Sets of a mapping that have fewer columns than this in the feature are left out; 1 by default.
         copies
-            So many random kernels, their seeds counting up from `seed`.
+            The number of random kernels, whose seeds count up from `seed`.
         name
             The kernel's name, in which ``{feature}``, ``{function}``, ``{columns}`` and ``{PARAMETER}`` are filled in.
             By default feature, function, the name of the set of columns and each parameter that has several values,
@@ -169,10 +454,10 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Planned]
 
     Returns
     -------
-    planned : list of Planned
+    recipes : list of Recipe
         The kernels.
     notes : list of str
-        What was left out, for the user to see.
+        Messages on what was left out.
 
     Raises
     ------
@@ -180,114 +465,203 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Planned]
         If a specification breaks a rule, means no kernel or an unknown feature or column, does not fit a table's number
         of columns, or two kernels would have the same name.
     """
-    planned: list[Planned] = []
+    recipes: list[Recipe] = []
     notes: list[str] = []
-    made: dict[str, tuple[str, dict[str, Any]]] = {}
-    for where, function, model, axes in _checked(read_specs(specs)):
-        before = len(planned)
-        for feature in model.features(tables, where):
+    named: dict[str, tuple[str, dict[str, Any]]] = {}
+    for where, function, keys, axes in _check_specs(read_specs(specs)):
+        before = len(recipes)
+        for feature in _features(function, keys, tables, where):
             here = where if feature is None else f"{where}, feature {feature!r}"
             table = None if feature is None else tables[feature]
-            for subset, columns in _subsets(model, table, here, notes):
+            for subset, columns in _subsets(keys, table, here, notes):
                 n_columns = 0 if table is None else table.shape[1] if columns is None else len(columns)
-                derived = model.derived(n_columns, here)
+                derived = _derived_parameters(function, keys, n_columns, here)
                 maker = {"feature": feature, "function": function, "columns": subset}
                 source = {key: value for key, value in maker.items() if value is not None}
-                _check_number(here, len(planned) + math.prod(map(len, axes.values())))
+                n_kernels = len(recipes) + math.prod(map(len, axes.values()))
+                check_memory(
+                    f"{here}: the list of {n_kernels:,} kernels",
+                    n_kernels * _RECIPE_BYTES,
+                    "ask for fewer, or allow more",
+                )
                 for values in itertools.product(*axes.values()):
                     parameters = dict(zip(axes, values, strict=True)) | derived
                     fields = source | parameters
-                    name = _name(model.name or _template(source, axes), fields, where)
-                    if name in made:
-                        raise InputError(_same_name(name, made[name], (where, fields)))
-                    made[name] = (where, fields)
-                    planned.append(Planned(name, function, feature, columns, parameters))
-        if len(planned) == before:
-            assert isinstance(model, OnColumns)  # only sets of columns can be left out
+                    name = _fill_in(keys["name"] or _template(source, axes), fields, where)
+                    if name in named:
+                        raise InputError(_same_name(name, named[name], (where, fields)))
+                    named[name] = (where, fields)
+                    recipes.append(Recipe(name, function, feature, columns, parameters))
+        if len(recipes) == before:  # only sets of columns can be left out
             msg = (
                 f"{where}: every set of columns was left out, so there is no kernel to make: a set needs at least "
-                f"{model.min_columns} (min_columns) of the feature's columns; "
+                f"{keys['min_columns']} (min_columns) of the feature's columns; "
                 "compare the sets' members with the names of the columns"
             )
             raise InputError(msg)
-    return planned, list(dict.fromkeys(notes))  # several functions of one spec leave out the same
+    return recipes, list(dict.fromkeys(notes))  # several functions of one spec leave out the same sets
 
 
-def _check_number(where: str, n_kernels: int) -> None:
-    """Refuse more kernels than can be listed, before they are."""
-    check_memory(
-        f"{where}: the list of {n_kernels:,} kernels", n_kernels * _PLANNED_BYTES, "ask for fewer, or allow more"
-    )
+def _features(
+    function: str, keys: Mapping[str, Any], tables: Mapping[str, FeatureMatrix], where: str
+) -> Sequence[str | None]:
+    """Names of the feature tables that a specification means; ``[None]`` for kernels without one."""
+    if "feature" not in keys:
+        return [None]
+    if function in WORDS:
+        return _square_features(function, keys["feature"], tables, where)
+    if keys["feature"] or not tables:
+        return _matching_features(keys["feature"] or ("*",), tables, where)
+    names = [name for name, table in tables.items() if not table.holds]
+    if not names:
+        msg = (
+            f"{where}: there are no tables of features, but {first_names(tables)}; the function precomputed takes "
+            "kernels, and distance takes distances"
+        )
+        raise InputError(msg)
+    return names
+
+
+def _matching_features(patterns: Sequence[str], tables: Mapping[str, FeatureMatrix], where: str) -> list[str]:
+    names: dict[str, None] = {}
+    for pattern in patterns:
+        matching = [pattern] if pattern in tables else [name for name in tables if fnmatchcase(name, pattern)]
+        if not matching:
+            msg = (
+                f"{where}: no feature is named {pattern!r}{did_you_mean(pattern, tables)}; "
+                f"the features are: {first_names(tables) or 'none'}"
+            )
+            raise InputError(msg)
+        names.update(dict.fromkeys(matching))
+    return list(names)
+
+
+def _square_features(
+    function: str, patterns: Sequence[str], tables: Mapping[str, FeatureMatrix], where: str
+) -> list[str]:
+    """Square matrices for `distance` or `precomputed`; by default those that are known to be meant for it, or all."""
+    square = {name: table for name, table in tables.items() if table.shape[0] == table.shape[1]}
+    rule = f"{where}: {function} needs a square matrix of {WORDS[function]} (samples × samples)"
+    if not patterns:
+        content = "distances" if function == "distance" else "kernel"
+        names = [name for name, table in square.items() if table.holds in ("", content)]
+        if not names:
+            shapes = first_names(f"{name} {table.shape}" for name, table in tables.items())
+            msg = f"{rule}, got {shapes or 'none'}"
+            raise InputError(msg)
+        return [name for name in names if square[name].holds] or names
+    names = _matching_features(patterns, tables, where)
+    for name in names:
+        if name not in square:
+            msg = (
+                f"{rule}, but feature {name!r} has the shape {tables[name].shape}; for a table of columns "
+                "take rbf, laplacian or chi2"
+            )
+            raise InputError(msg)
+    return names
 
 
 def _subsets(
-    model: Spec, table: FeatureMatrix | None, where: str, notes: list[str]
+    keys: Mapping[str, Any], table: FeatureMatrix | None, where: str, notes: list[str]
 ) -> list[tuple[str | None, tuple[int, ...] | None]]:
     """Sets of columns to make kernels of: the name of each and its positions."""
-    if table is None or not isinstance(model, OnColumns) or not model.columns:
+    columns = keys.get("columns", ())
+    if table is None or not columns:
         return [(None, None)]
-    if not isinstance(model.columns, dict):
-        bearers = _bearers(model.columns, table, where)
-        lacking = [name for name, positions in bearers.items() if not positions]
+    if not isinstance(columns, dict):
+        positions = _positions(columns, table, where)
+        lacking = [column for column in positions if not positions[column]]
         if lacking:
             msg = (
-                f"{where}: {len(lacking)} of the {len(bearers)} columns are not there: {some(lacking)}"
-                f"{did_you_mean(lacking[0], table.columns or ())}; the columns are {some(table.columns or ())}"
+                f"{where}: {len(lacking)} of the {len(positions)} columns are not there: {first_names(lacking)}"
+                f"{did_you_mean(lacking[0], table.columns or ())}; the columns are {first_names(table.columns or ())}"
             )
             raise InputError(msg)
-        chosen = [position for member in model.columns for position in bearers[member]]
+        chosen = [position for column in columns for position in positions[column]]
         twice = [position for position, count in Counter(chosen).items() if count > 1]
         if twice:
-            msg = f"{where}: each column may be listed once, got the columns at {some(twice)} several times"
+            msg = f"{where}: each column may be listed once, got the columns at {first_names(twice)} several times"
             raise InputError(msg)
-        label = "+".join(map(str, model.columns)) if len(model.columns) <= 3 else f"{len(chosen)}columns"
+        label = "+".join(map(str, columns)) if len(columns) <= 3 else f"{len(chosen)}columns"
         return [(label, tuple(chosen))]
 
-    bearers = _bearers(itertools.chain.from_iterable(model.columns.values()), table, where)
+    positions = _positions(itertools.chain.from_iterable(columns.values()), table, where)
     # A set has each column once, in the order of its members.
     sets = {
-        name: tuple(dict.fromkeys(itertools.chain.from_iterable(bearers[member] for member in members)))
-        for name, members in model.columns.items()
+        name: tuple(dict.fromkeys(itertools.chain.from_iterable(positions[member] for member in members)))
+        for name, members in columns.items()
     }
-    lacking = [member for member, positions in bearers.items() if not positions]
-    small = [name for name, positions in sets.items() if len(positions) < model.min_columns]
+    lacking = [member for member in positions if not positions[member]]
+    small = [name for name in sets if len(sets[name]) < keys["min_columns"]]
     if lacking:
         notes.append(
-            f"{where}: ignored {len(lacking)} of the {len(bearers)} members of the column sets, which are no columns: "
-            f"{some(lacking)}"
+            f"{where}: ignored {len(lacking)} of the {len(positions)} members of the column sets, which are no "
+            f"columns: {first_names(lacking)}"
         )
     if small:
         notes.append(
             f"{where}: left out {len(small)} of the {len(sets)} column sets, with fewer columns than "
-            f"min_columns={model.min_columns}: {some(small)}"
+            f"min_columns={keys['min_columns']}: {first_names(small)}"
         )
-    return [(name, positions) for name, positions in sets.items() if len(positions) >= model.min_columns]
+    return [(name, sets[name]) for name in sets if name not in small]
 
 
-def _bearers(members: Iterable[int | str], table: FeatureMatrix, where: str) -> dict[int | str, list[int]]:
-    """Positions of columns that are given by name or position."""
+def _positions(members: Iterable[int | str], table: FeatureMatrix, where: str) -> dict[int | str, list[int]]:
+    """Positions of columns that are given by name or position; several columns may have the same name."""
     members = dict.fromkeys(members)
     outside = [member for member in members if isinstance(member, int) and member >= table.shape[1]]
     if outside:
         msg = (
-            f"{where}: positions of columns go from 0 to {table.shape[1] - 1}, got {some(outside)}; "
+            f"{where}: positions of columns go from 0 to {table.shape[1] - 1}, got {first_names(outside)}; "
             "a column's name is written as a string"
         )
         raise InputError(msg)
     names = [member for member in members if isinstance(member, str)]
     if names and table.columns is None:
         msg = (
-            f"{where}: columns are chosen by name ({some(names)}), but the feature has no column names; "
+            f"{where}: columns are chosen by name ({first_names(names)}), but the feature has no column names; "
             "give positions, or a table with names (a DataFrame, a CSV file)"
         )
         raise InputError(msg)
-    named: dict[str, list[int]] = {}
+    by_name: dict[str, list[int]] = {}
     for position, name in enumerate(table.columns or ()):
-        named.setdefault(name, []).append(position)
-    return {member: [member] if isinstance(member, int) else named.get(member, []) for member in members}
+        by_name.setdefault(name, []).append(position)
+    return {member: [member] if isinstance(member, int) else by_name.get(member, []) for member in members}
 
 
-class _Short(float):
+def _derived_parameters(function: str, keys: Mapping[str, Any], n_columns: int, where: str) -> dict[str, Any]:
+    """Parameters that follow from other keys or from the number of columns."""
+    if function in _PARTS:
+        return _widths_and_weights(function, keys, n_columns, where)
+    if keys.get("gamma", True) or keys.get("bandwidth"):
+        return {}
+    return {"gamma": 1 / n_columns} if function == "polynomial" else {"bandwidth": 1.0}
+
+
+def _widths_and_weights(function: str, keys: Mapping[str, Any], n_columns: int, where: str) -> dict[str, Any]:
+    """Numbers of columns and weights of the levels of a pyramid or the scales of neighborhoods."""
+    key, growth = _PARTS[function]
+    parts, weights = keys[key], keys["weights"]
+    if isinstance(parts, int):
+        total = parts if growth == 1 else (growth**parts - 1) // (growth - 1)
+        share, rest = divmod(n_columns, total)
+        if not share or rest:
+            msg = (
+                f"{where}: {key}={parts} needs a multiple of {total} columns, got {n_columns}; "
+                f"list the number of columns of each part, {key}=[…], or give another number"
+            )
+            raise InputError(msg)
+        parts = tuple(share * growth**part for part in range(parts))
+    elif sum(parts) != n_columns:
+        msg = f"{where}: {key}={short_repr(parts)} must add up to the {n_columns} columns, got {sum(parts)}"
+        raise InputError(msg)
+    if not weights:
+        count = len(parts)
+        weights = tuple(1.0 if growth == 1 else 2.0 ** (max(part, 1) - count) for part in range(count))
+    return {"widths": parts, "weights": weights}
+
+
+class _ShortFloat(float):
     """A float that templates write without needless digits."""
 
     def __format__(self, spec: str) -> str:
@@ -295,19 +669,19 @@ class _Short(float):
 
 
 def _template(source: Mapping[str, str], axes: Mapping[str, Sequence[Any]]) -> str:
-    # The seed is always told, so that names stay when copies are added.
-    told = [key for key, values in axes.items() if len(values) > 1 or key == "seed"]
-    return "-".join([*(f"{{{key}}}" for key in source), *(f"{key}{{{key}}}" for key in told)])
+    # The seed is always part of the name, so that names stay when copies are added.
+    varying = [key for key, values in axes.items() if len(values) > 1 or key == "seed"]
+    return "-".join([*(f"{{{key}}}" for key in source), *(f"{key}{{{key}}}" for key in varying)])
 
 
-def _name(template: str, fields: Mapping[str, Any], where: str) -> str:
-    short = {key: _Short(value) if isinstance(value, float) else value for key, value in fields.items()}
+def _fill_in(template: str, fields: Mapping[str, Any], where: str) -> str:
+    short = {key: _ShortFloat(value) if isinstance(value, float) else value for key, value in fields.items()}
     try:
         return template.format_map(short)
     except (LookupError, ValueError, TypeError, AttributeError) as error:
         msg = (
             f"{where}: the name {template!r} cannot be filled in ({error!r}); it may hold "
-            f"{', '.join(f'{{{key}}}' for key in fields)}, and a brace of its own is written twice"
+            f"{', '.join(f'{{{key}}}' for key in fields)}, and a literal brace is written twice"
         )
         raise InputError(msg) from error
 
@@ -318,11 +692,11 @@ def _same_name(name: str, first: tuple[str, dict[str, Any]], second: tuple[str, 
     if where == where_too and not differ:
         return f"{where} makes the kernel {name!r} twice; a list of values holds each once"
     if where == where_too:
-        # In full: the default name writes six digits.
-        told = " or ".join(f"{{{key}:.17g}}" if isinstance(fields[key], float) else f"{{{key}}}" for key in differ)
-        return f"{where} makes two kernels named {name!r}; tell them apart by name=, a template that holds {told}"
-    told = ", ".join(f"{{{key}}}" for key in fields_too)
+        # All digits: the default name writes six.
+        holes = " or ".join(f"{{{key}:.17g}}" if isinstance(fields[key], float) else f"{{{key}}}" for key in differ)
+        return f"{where} makes two kernels named {name!r}; tell them apart by name=, a template that holds {holes}"
+    holes = ", ".join(f"{{{key}}}" for key in fields_too)
     return (
         f"{where} and {where_too} both make a kernel named {name!r}; give one of them another name=, "
-        f"a template that may hold {told}"
+        f"a template that may hold {holes}"
     )

@@ -1,7 +1,7 @@
-"""A source of tiles that are computed from features when they are asked for.
+"""A source of tiles that computes them from features on request.
 
-It stands wherever a stored set does: a pass over it multiplies kernels that nobody has written, `dmkl.build` writes its
-tiles, and the kernels of new samples against training samples are such a source with other samples along its rows.
+It can replace a stored set in a pass. `dmkl.build` writes its tiles to a store. Kernels of new samples against training
+samples are a source with the new samples along its rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.errors import InputError
 from dmkl.features.functions import WORDS
-from dmkl.features.recipes import Recipe
+from dmkl.features.specs import Recipe
 from dmkl.numerics import functions
 from dmkl.numerics.tiling import Tiling
 from dmkl.passes.view import TileKey
@@ -29,7 +29,7 @@ from dmkl.store.features import FeatureTable
 __all__ = ["Axis", "FeatureTiles", "MeanFill", "RandomTable", "table_of"]
 
 _ROWS_BYTES = 128 * 2**20
-"""Rows of a table that are kept from one tile to the next, if they take no more."""
+"""Rows of a table are kept from one tile to the next if they take at most this many bytes."""
 
 _STRIP = 64
 
@@ -39,26 +39,26 @@ class Axis:
     """The samples along the rows or the columns, and their features."""
 
     samples: Array
-    tables: Mapping[str, FeatureTable]  # by the name of the source
+    tables: Mapping[str, FeatureTable]  # by name
     at: Index | None = None
-    """Where the samples stand among the columns of a matrix of distances; as they come where missing."""
+    """Positions of the samples among the columns of a matrix of distances; all of them in order where None."""
 
 
 @dataclass(frozen=True)
 class MeanFill:
-    """Entries of a kernel for samples that lack its source: the mean over training samples that have it.
+    """Entries of a kernel for samples that lack its table: the mean over training samples that have it.
 
-    The mean is that in feature space: centered over those training samples, the row of such a sample is zero.
+    The mean is taken in feature space: centered over those training samples, the row of such a sample is zero.
     """
 
-    rows_absent: Mask  # which samples lack it
-    cols_absent: Mask  # which samples lack it
-    row_mean: Float  # mean of k(x, ·) over the training samples that have the source, for every sample of an axis
-    col_mean: Float  # mean of k(x, ·) over the training samples that have the source, for every sample of an axis
-    mean: float  # mean of k over all pairs of them
+    rows_absent: Mask  # row samples that lack the table
+    cols_absent: Mask  # column samples that lack the table
+    row_mean: Float  # mean of k(x, ·) over the training samples that have the table, for every row sample
+    col_mean: Float  # the same for every column sample
+    mean: float  # mean of k over all pairs of these training samples
 
-    def into(self, tile: Array, rows: slice, cols: slice) -> None:
-        """Write it into a tile."""
+    def write_into(self, tile: Array, rows: slice, cols: slice) -> None:
+        """Fill the entries in the tile of these rows and columns."""
         down, across = self.rows_absent[rows], self.cols_absent[cols]
         tile[down, :] = self.col_mean[cols][None, :]
         tile[:, across] = self.row_mean[rows][:, None]
@@ -67,28 +67,28 @@ class MeanFill:
 
 @dataclass(frozen=True)
 class RandomTable(FeatureTable):
-    """A Gaussian vector for each sample, from its name: the same whatever set the sample is in."""
+    """A Gaussian vector for each sample, a function of the sample's name and the seed alone."""
 
     samples: Array
     seed: int
 
     @classmethod
     def of(cls, samples: Array, seed: int, n_columns: int) -> Self:
-        """Vectors of a length for samples of these names; `seed` tells tables apart."""
+        """Vectors of `n_columns` numbers for samples of these names; tables with different seeds are independent."""
         shape, dtype = (len(samples), n_columns), np.dtype(np.float64)
         return cls("", shape, dtype, None, f"random-{seed}", np.zeros(n_columns), 0, samples, seed)
 
     def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
         """See `FeatureTable`."""
-        found = functions.gaussians(functions.sample_keys(self.samples[rows], self.seed), self.shape[1])
-        return found if columns is None else found[:, columns]
+        vectors = functions.gaussians(functions.sample_keys(self.samples[rows], self.seed), self.shape[1])
+        return vectors if columns is None else vectors[:, columns]
 
 
 def table_of(recipe: Recipe, axis: Axis) -> FeatureTable:
     """The feature table from which a kernel is computed along one axis."""
     if recipe.feature is not None:
         return axis.tables[recipe.feature]
-    return RandomTable.of(axis.samples, recipe.parameters["seed"], int(recipe.parameters.get("dimensions", 1)))
+    return RandomTable.of(axis.samples, recipe.parameters["seed"], recipe.parameters["dimensions"])
 
 
 _IDLE = threading.local()
@@ -98,8 +98,8 @@ _IDLE = threading.local()
 class _Scratch:
     """Arrays that one stream keeps between tiles.
 
-    Large arrays outlive it, for the next stream of the thread, which most often is the next tile of a build: making
-    them anew would cost as much as the arithmetic, in fresh pages.
+    Large arrays are kept for the next stream of the thread, usually the next tile of a build: allocating them again
+    would cost as much as the arithmetic, in page faults.
     """
 
     pairs_of: tuple[Any, ...] | None = None
@@ -111,14 +111,14 @@ class _Scratch:
 
     def __enter__(self) -> Self:
         self.buffers = getattr(_IDLE, "buffers", {})
-        _IDLE.buffers = {}  # a stream that begins before this one has ended makes its own
+        _IDLE.buffers = {}  # a stream that begins before this one ends allocates its own
         return self
 
     def __exit__(self, *_: object) -> None:
         _IDLE.buffers = self.buffers
 
     def buffer(self, what: str, shape: tuple[int, int], dtype: np.dtype[Any], side: int) -> Array:
-        """An array of this shape; what was in it is lost."""
+        """An uninitialized array of this shape."""
         key = f"{what} {dtype}"
         if key not in self.buffers or len(self.buffers[key]) < side * side:
             self.buffers[key] = np.empty(side * side, dtype)
@@ -128,7 +128,7 @@ class _Scratch:
 class FeatureTiles:
     """Kernels of features as a source of tiles; without `cols` the set is symmetric.
 
-    `fills` are for kernels (by position) some of whose samples lack their source.
+    `fills` are given by position for kernels some of whose samples lack the table.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class FeatureTiles:
     # --- tiles ------------------------------------------------------------------------------------------------
 
     def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
-        """See `TileSource`. Kernels that share a statistic share its computation where one follows the other."""
+        """See `TileSource`. Consecutive keys of kernels with the same statistic share its computation."""
         with _Scratch() as scratch:
             for key in keys:
                 yield key, self._tile(key, scratch)
@@ -195,7 +195,7 @@ class FeatureTiles:
         tile = scratch.buffer("entries", shape, self.dtype, self.tiling.tile)
         functions.entries(recipe.function, recipe.parameters, scratch.pairs, scratch.row_sizes, scratch.col_sizes, tile)
         if k in self.fills:
-            self.fills[k].into(tile, self.tiling.row_slice(i), self.tiling.col_slice(j))
+            self.fills[k].write_into(tile, self.tiling.row_slice(i), self.tiling.col_slice(j))
         if self.symmetric and i == j:
             _mirror(tile)
         return tile
@@ -207,13 +207,7 @@ class FeatureTiles:
         total = scratch.buffer("pairs", self.tiling.tile_shape(i, j), dtype, self.tiling.tile)
         same = self.symmetric and i == j
         scratch.pairs = total
-        if statistic == "noise":
-            keys = [
-                functions.sample_keys(self._samples(axis, at), recipe.parameters["seed"])
-                for axis, at in ((0, i), (1, j))
-            ]
-            functions.noise(keys[0], keys[1], total)
-        elif statistic == "given":
+        if statistic == "given":
             total[:] = self._given(recipe, i, j)
         else:
             pairs = functions.PairSum(statistic, total)
@@ -227,12 +221,8 @@ class FeatureTiles:
     def _slice(self, axis: int, at: int) -> slice:
         return self.tiling.row_slice(at) if axis == 0 else self.tiling.col_slice(at)
 
-    def _samples(self, axis: int, at: int) -> Array:
-        names: Array = self.axes[axis].samples[self._slice(axis, at)]
-        return names
-
     def _panels(self, recipe: Recipe) -> Iterator[slice]:
-        """Places in the list of the kernel's columns."""
+        """Slices of the list of the kernel's columns."""
         n_columns = table_of(recipe, self.axes[1]).shape[1] if recipe.columns is None else len(recipe.columns)
         for start in range(0, n_columns, functions.PANEL):
             yield slice(start, min(start + functions.PANEL, n_columns))
@@ -240,14 +230,13 @@ class FeatureTiles:
     def _panel(
         self, recipe: Recipe, axis: int, at: int, panel: slice, dtype: np.dtype[Any], scratch: _Scratch
     ) -> Array:
-        """Some columns of the samples of a tile, as their statistic takes them; zeros where there are none."""
+        """Some columns of the samples of a tile, centered or weighted as the statistic needs; 0 for absent samples."""
         table = table_of(recipe, self.axes[axis])
         columns: slice | Index = panel if recipe.columns is None else np.array(recipe.columns)[panel]
         rows = self._rows(table, axis, at, scratch)
-        found = table.read(self._slice(axis, at), columns) if rows is None else rows[:, columns]
-        values = np.array(found, dtype=dtype)
+        values = np.array(table.read(self._slice(axis, at), columns) if rows is None else rows[:, columns], dtype=dtype)
         if functions.STATISTIC[recipe.function] == "sqeuclidean":
-            # The center of the training samples for both axes: distances do not change, and cancel less.
+            # Both axes subtract the center of the training samples: distances do not change, and lose fewer digits.
             values -= table_of(recipe, self.axes[1]).center[columns].astype(dtype)
         weights = _column_weights(recipe)
         if weights is not None:
@@ -257,7 +246,7 @@ class FeatureTiles:
         return values
 
     def _rows(self, table: FeatureTable, axis: int, at: int, scratch: _Scratch) -> Array | None:
-        """All columns of the samples of a tile, kept for the kernels and tiles that need them one after another."""
+        """All columns of the samples of a tile, kept for the next kernels and tiles; None if they are too large."""
         if self.tiling.tile * table.shape[1] * table.dtype.itemsize > _ROWS_BYTES:
             return None
         key = (f"{table.name} {table.content}", at)
@@ -269,52 +258,44 @@ class FeatureTiles:
         assert recipe.feature is not None
         rows, cols = self._slice(0, i), self._slice(1, j)
         table, at = self.axes[0].tables[recipe.feature], self.axes[1].at
-        found = table.read(rows, cols if at is None else at[cols])
+        entries = table.read(rows, cols if at is None else at[cols])
         if self.symmetric:
             mirrored = table.read(cols, rows if at is None else at[rows]).T
-            apart = np.abs(found - mirrored)
-            if apart.max() > 1e-5 * np.abs(found).max():
-                a, b = np.unravel_index(int(apart.argmax()), apart.shape)
-                words = WORDS.get(recipe.function, WORDS["distance"])  # of distances the mean is taken too
+            difference = np.abs(entries - mirrored)
+            if difference.max() > 1e-5 * np.abs(entries).max():
+                a, b = np.unravel_index(int(difference.argmax()), difference.shape)
+                words = WORDS.get(recipe.function, WORDS["distance"])  # the function may be "mean-given"
                 msg = (
                     f"the {words} {recipe.feature!r} are not symmetric: entry ({rows.start + a}, "
-                    f"{cols.start + b}) is {found[a, b]:.8g} and its mirror image {mirrored[a, b]:.8g}; symmetrize "
+                    f"{cols.start + b}) is {entries[a, b]:.8g} and its mirror image {mirrored[a, b]:.8g}; symmetrize "
                     "them, (D + D.T)/2"
                 )
                 raise InputError(msg)
-        return found
+        return entries
 
     # --- statistics -------------------------------------------------------------------------------------------
 
     def diagonal(self, kernels: Index) -> Array | None:
-        """See `TileSource`: known for new samples too."""
-        found = np.empty((len(kernels), len(self.samples)))
-        for place, k in enumerate(kernels):
+        """See `TileSource`: it exists for new samples too."""
+        values = np.empty((len(kernels), len(self.samples)))
+        for row, k in zip(values, kernels, strict=True):
             for i in range(self.tiling.shape[0]):
-                rows = self._slice(0, i)
-                found[place, rows] = self._diagonal(self.recipes[k], i)
+                row[self._slice(0, i)] = self._diagonal(self.recipes[k], i)
             if k in self.fills:
-                found[place, self.fills[k].rows_absent] = self.fills[k].mean
-        return found
+                row[self.fills[k].rows_absent] = self.fills[k].mean
+        return values
 
     def _diagonal(self, recipe: Recipe, i: int) -> Float:
         statistic = functions.STATISTIC[recipe.function]
         rows, parameters = self._slice(0, i), recipe.parameters
         size = rows.stop - rows.start
-        if statistic == "noise":
-            keys = functions.sample_keys(self._samples(0, i), parameters["seed"])
-            pairs = np.empty((size, 1), self.dtype)
-            for place, key in enumerate(keys):
-                functions.noise(key[None], key[None], pairs[place : place + 1])
-            functions.entries(recipe.function, parameters, pairs, np.zeros(0), np.zeros(0), pairs)
-            return pairs[:, 0].astype(np.float64)
         if statistic == "given" and self.symmetric:
             assert recipe.feature is not None
             at = np.arange(rows.start, rows.stop) if self.axes[0].at is None else self.axes[0].at[rows]
-            own = self.axes[0].tables[recipe.feature].read(rows, at).diagonal()[:, None]
-            pairs = np.empty((size, 1), self.dtype)
-            functions.entries(recipe.function, parameters, own, np.zeros(0), np.zeros(0), pairs)
-            return pairs[:, 0].astype(np.float64)
+            entries = self.axes[0].tables[recipe.feature].read(rows, at).diagonal()[:, None]
+            values = np.empty((size, 1), self.dtype)
+            functions.entries(recipe.function, parameters, entries, np.zeros(0), np.zeros(0), values)
+            return values[:, 0].astype(np.float64)
         sizes = np.zeros(size)
         if recipe.function not in functions.BANDED:
             scratch = _Scratch()
@@ -323,12 +304,12 @@ class FeatureTiles:
         return functions.diagonal(recipe.function, parameters, sizes)
 
     def row_sum(self, kernels: Index) -> Array | None:
-        """See `TileSource`: not known without a pass."""
+        """See `TileSource`: None, since it takes a pass."""
         return None
 
 
 def _mirror(tile: Array) -> None:
-    """Copy the upper half into the lower one: what is computed in another order differs in its last bit."""
+    """Copy the upper half into the lower one: sums in another order differ in the last bit."""
     for start in range(0, len(tile), _STRIP):
         strip = slice(start, start + _STRIP)
         tile[strip, :start] = tile[:start, strip].T

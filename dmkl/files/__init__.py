@@ -1,1 +1,1 @@
-"""Files of dmkl's own: written whole or not at all, checked when they are read, and by one process at a time."""
+"""Files of dmkl: written completely or not at all, by one process at a time, and checked when they are read."""

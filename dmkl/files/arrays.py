@@ -1,6 +1,6 @@
-"""Arrays in files of NumPy's that carry checksums, so that each part is checked when it is read.
+"""Arrays in files of NumPy's formats with checksums, so that each part is checked when it is read.
 
-What follows NumPy's bytes in a file is left alone by NumPy:
+After NumPy's bytes, where NumPy ignores them, a file has
 
     CRC-32C of each 2²⁰ bytes of it, the last ones being fewer   4 bytes each
     the number of those bytes                                    8 bytes
@@ -30,18 +30,23 @@ from dmkl.arrays import Array
 from dmkl.errors import DamagedFileError
 from dmkl.files.writing import replacing
 
-__all__ = ["check_file", "load_array", "load_arrays", "load_rows", "read_array", "save_array", "save_arrays"]
+__all__ = ["check_file", "crc32c", "load_array", "load_arrays", "load_rows", "read_array", "save_array", "save_arrays"]
 
 _BLOCK = 2**20
 _END = 12
 """Bytes after the checksums of the blocks."""
 
 
+def crc32c(block: Array) -> int:
+    """CRC-32C (Castagnoli) of the numbers of a block, row after row."""
+    return int(google_crc32c.value(np.ascontiguousarray(block).view(np.uint8).reshape(-1)))
+
+
 # --- writing -------------------------------------------------------------------------------------------------------
 
 
 class _Checking:
-    """Passes bytes on to a file, and ends it with their checksums."""
+    """Writes bytes to a file, and then their checksums."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -50,7 +55,7 @@ class _Checking:
         self._size = 0
 
     def write(self, data: Any) -> int:
-        """As of a file."""
+        """Write bytes, as a file does."""
         view = memoryview(data).cast("B")
         for start, stop in _cut(self._size, len(view)):
             part = np.frombuffer(view[start:stop], dtype=np.uint8)
@@ -70,18 +75,18 @@ class _Checking:
 
 
 def _cut(offset: int, length: int) -> list[tuple[int, int]]:
-    """Where bytes that follow `offset` others fall into blocks."""
+    """Cut `length` bytes that follow `offset` others at the ends of blocks."""
     first = min(length, -offset % _BLOCK)
     edges = [0, *range(first, length, _BLOCK), length]
     return [(a, b) for a, b in itertools.pairwise(edges) if b > a]
 
 
 def save_array(path: str | os.PathLike[str], array: Array) -> None:
-    """Write an array so that a file of that name is always whole."""
+    """Write an array completely or not at all."""
     array = np.asarray(array)
     with replacing(path) as file:
         checking = _Checking(file)
-        # As np.save does it, whose own way of writing to a file tells nothing of a full disk.
+        # As np.save, which does not report a full disk when it writes to a file.
         form = np.lib.format
         header = form.header_data_from_array_1_0(array)
         header["fortran_order"] = False
@@ -92,7 +97,7 @@ def save_array(path: str | os.PathLike[str], array: Array) -> None:
 
 
 def _parts(array: Array) -> Iterator[Array]:
-    """An array whole where it lies in memory as it is written; else about a block at a time, for a copy of each."""
+    """The whole array if its memory is contiguous; else parts of about a block, each of which is copied."""
     if array.flags.c_contiguous or array.ndim < 2:
         yield array
         return
@@ -102,12 +107,12 @@ def _parts(array: Array) -> Iterator[Array]:
 
 
 def save_arrays(path: str | os.PathLike[str], arrays: dict[str, Array]) -> None:
-    """Write small arrays by name so that a file of that name is always whole."""
-    held = io.BytesIO()
-    np.savez(held, **arrays)  # type: ignore[arg-type]
+    """Write small arrays by name, completely or not at all."""
+    content = io.BytesIO()
+    np.savez(content, **arrays)  # type: ignore[arg-type]
     with replacing(path) as file:
         checking = _Checking(file)
-        checking.write(held.getbuffer())
+        checking.write(content.getbuffer())
         checking.finish()
 
 
@@ -115,12 +120,12 @@ def save_arrays(path: str | os.PathLike[str], arrays: dict[str, Array]) -> None:
 
 
 def load_array(path: str | os.PathLike[str]) -> Array:
-    """Map an array into memory, to be read; all of it is checked, when the setting ``dmkl.verify`` says, as for tiles.
+    """Map an array into memory for reading; all of it is checked as the setting ``dmkl.verify`` asks.
 
     Raises
     ------
     DamagedFileError
-        If it is missing, or not what was written.
+        If it is missing, or differs from what was written.
     """
     with _Checked(path) as file:
         file.verify(0, file.size)
@@ -129,35 +134,29 @@ def load_array(path: str | os.PathLike[str]) -> Array:
 
 
 def read_array(path: str | os.PathLike[str], scratch: Array) -> Array:
-    """Read an array into the memory of `scratch` where it fits, and new memory where not; raises as `load_array`.
+    """Read an array into the memory of `scratch` if it fits, else into new memory; raises as `load_array`.
 
-    For files that are read again and again in several threads: what maps and unmaps files, or takes new pages, waits
-    for all other threads of the process that do.
+    For files that several threads read repeatedly: mapping files and allocating pages takes a lock of the process.
     """
     with _Checked(path) as file:
         file.verify(0, file.size)
         shape, dtype, offset = file.form()
-        held = scratch.reshape(-1).view(np.uint8) if scratch.flags.c_contiguous else np.empty(0, np.uint8)
+        buffer = scratch.reshape(-1).view(np.uint8) if scratch.flags.c_contiguous else np.empty(0, np.uint8)
         n_bytes = math.prod(shape) * dtype.itemsize
-        held = held[:n_bytes] if len(held) >= n_bytes else np.empty(n_bytes, np.uint8)
-        file.read(offset, held)
-        return held.view(dtype).reshape(shape)
+        buffer = buffer[:n_bytes] if len(buffer) >= n_bytes else np.empty(n_bytes, np.uint8)
+        file.read(offset, buffer)
+        return buffer.view(dtype).reshape(shape)
 
 
-def load_rows(path: str | os.PathLike[str], place: int, rows: slice) -> Array:
-    """Some rows of one of the matrices of an array, as a copy; nothing else is read. Raises as `load_array`.
+def load_rows(path: str | os.PathLike[str], matrix: int, rows: slice) -> Array:
+    """A copy of some rows of one matrix of an array (matrices, rows, columns); raises as `load_array`.
 
-    Parameters
-    ----------
-    place
-        Which matrix of an array (matrices, rows, columns).
-    rows
-        Which rows, from the first to the one after the last.
+    Nothing else is read.
     """
     with _Checked(path) as file:
         (_, n_rows, n_cols), dtype, offset = file.form()
         part = np.empty((rows.stop - rows.start, n_cols), dtype)
-        first = offset + (place * n_rows + rows.start) * n_cols * dtype.itemsize
+        first = offset + (matrix * n_rows + rows.start) * n_cols * dtype.itemsize
         file.verify(first, first + part.nbytes)
         file.read(first, part.reshape(-1).view(np.uint8))
         return part
@@ -167,8 +166,8 @@ def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
     """The arrays that `save_arrays` wrote; raises as `load_array`."""
     with _Checked(path) as file:
         file.verify(0, file.size, "always")
-        with np.load(io.BytesIO(file.content(0, file.size))) as found:
-            return dict(found)
+        with np.load(io.BytesIO(file.content(0, file.size))) as arrays:
+            return dict(arrays)
 
 
 def check_file(path: str | os.PathLike[str]) -> None:
@@ -178,11 +177,11 @@ def check_file(path: str | os.PathLike[str]) -> None:
 
 
 @dataclass(eq=False)
-class _Known:
-    """What a process knows of a file that it has opened once: the header is slow to parse."""
+class _FileInfo:
+    """Header and checksums of a file that this process has opened, since headers are slow to parse."""
 
     size: int
-    """NumPy's bytes."""
+    """Number of NumPy's bytes."""
     sums: npt.NDArray[np.uint32]
     verified: npt.NDArray[np.bool_]
     """Which blocks have been checked."""
@@ -191,15 +190,15 @@ class _Known:
 
 
 _PARSING = threading.Lock()
-"""NumPy's headers are Python literals, and CPython 3.11 ends in a SystemError where two threads parse such at once."""
-_MOST_KNOWN = 10_000
-_KNOWN: dict[tuple[str, int, int, int], _Known] = {}
+"""NumPy's headers are Python literals, and CPython 3.11 raises SystemError if two threads parse them at once."""
+_MOST_INFOS = 10_000
+_INFOS: dict[tuple[str, int, int, int], _FileInfo] = {}
 """Files by path, inode, time of writing and size."""
-_WAY_OUT = "what it belongs to cannot be gone on with: start anew (--restart), or move its folder away"
+_WAY_OUT = "the computation that wrote it cannot continue: start again (--restart), or move its folder away"
 
 
 class _Checked:
-    """A file of NumPy's with its checksums, open."""
+    """An open file of NumPy's with checksums."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.fspath(path)
@@ -211,17 +210,17 @@ class _Checked:
         try:
             stat = os.fstat(self._file)
             key = (self._path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
-            known = _KNOWN.get(key)
-            if known is None:
-                known = self._learn(stat.st_size)
-                if len(_KNOWN) >= _MOST_KNOWN:
-                    _KNOWN.clear()
-                _KNOWN[key] = known
+            info = _INFOS.get(key)
+            if info is None:
+                info = self._read_info(stat.st_size)
+                if len(_INFOS) >= _MOST_INFOS:
+                    _INFOS.clear()
+                _INFOS[key] = info
         except BaseException:
             os.close(self._file)
             raise
-        self._known = known
-        self.size = known.size
+        self._info = info
+        self.size = info.size
 
     def __enter__(self) -> _Checked:
         return self
@@ -229,7 +228,7 @@ class _Checked:
     def __exit__(self, *_: object) -> None:
         os.close(self._file)
 
-    def _learn(self, n_bytes: int) -> _Known:
+    def _read_info(self, n_bytes: int) -> _FileInfo:
         if n_bytes < _END:
             self._refuse(f"it has {n_bytes} bytes")
         end = self.content(n_bytes - _END, _END)
@@ -238,31 +237,31 @@ class _Checked:
         ends = self.content(size, n_bytes - size - 4) if size + 4 * n_blocks + _END == n_bytes else b""
         if not ends or google_crc32c.value(ends) != int.from_bytes(end[-4:], "little"):
             self._refuse("the checksums at its end are not those that were written")
-        return _Known(size, np.frombuffer(ends, dtype="<u4", count=n_blocks), np.zeros(n_blocks, dtype=bool))
+        return _FileInfo(size, np.frombuffer(ends, dtype="<u4", count=n_blocks), np.zeros(n_blocks, dtype=bool))
 
     def verify(self, start: int, stop: int, rule: str | None = None) -> None:
-        """Check the blocks that some bytes are in."""
+        """Check the blocks that contain some bytes."""
         rule = rule or settings.get("verify")
         first, last = start // _BLOCK, -(-stop // _BLOCK)
-        if rule == "never" or (rule == "first" and self._known.verified[first:last].all()):
+        if rule == "never" or (rule == "first" and self._info.verified[first:last].all()):
             return
         data = np.empty(min(_BLOCK, self.size), dtype=np.uint8)
         for block in range(first, last):
-            if rule == "first" and self._known.verified[block]:
+            if rule == "first" and self._info.verified[block]:
                 continue
             offset = block * _BLOCK
             part = data[: min(_BLOCK, self.size - offset)]
             self.read(offset, part)
-            found, written = google_crc32c.value(part), int(self._known.sums[block])
-            if found != written:
+            computed, written = google_crc32c.value(part), int(self._info.sums[block])
+            if computed != written:
                 self._refuse(
-                    f"bytes {offset:,} to {offset + len(part):,} have the checksum {found:08x}, {written:08x} was "
+                    f"bytes {offset:,} to {offset + len(part):,} have the checksum {computed:08x}, {written:08x} was "
                     "written"
                 )
-            self._known.verified[block] = True
+            self._info.verified[block] = True
 
     def read(self, offset: int, into: npt.NDArray[np.uint8]) -> None:
-        """Read bytes from an offset on, as many as there is room for."""
+        """Fill an array with the bytes from an offset on."""
         done = 0
         while done < len(into):
             n_bytes = os.preadv(self._file, [into[done:].data], offset + done)
@@ -272,9 +271,9 @@ class _Checked:
 
     def content(self, offset: int, n_bytes: int) -> bytes:
         """Some bytes."""
-        held = np.empty(n_bytes, dtype=np.uint8)
-        self.read(offset, held)
-        return held.tobytes()
+        buffer = np.empty(n_bytes, dtype=np.uint8)
+        self.read(offset, buffer)
+        return buffer.tobytes()
 
     def mapped(self) -> mmap.mmap:
         """The whole file, mapped into memory."""
@@ -282,21 +281,21 @@ class _Checked:
 
     def form(self) -> tuple[tuple[int, ...], np.dtype[Any], int]:
         """Shape and type of the array, and its first byte."""
-        if self._known.form is None:
-            known = min(self.size, _BLOCK)
-            self.verify(0, known)  # the header before it is believed
-            start = io.BytesIO(self.content(0, known))
+        if self._info.form is None:
+            n_bytes = min(self.size, _BLOCK)
+            self.verify(0, n_bytes)  # before the header is parsed
+            start = io.BytesIO(self.content(0, n_bytes))
             form = np.lib.format
             try:
                 form.read_magic(start)
                 with _PARSING:
                     shape, _, dtype = form.read_array_header_1_0(start)
-            except (ValueError, TypeError) as error:  # unchecked, or written by something else
+            except (ValueError, TypeError) as error:  # not checked, or written by another program
                 self._refuse(str(error))
             if start.tell() + math.prod(shape) * dtype.itemsize > self.size:
                 self._refuse(f"it has no room for an array of shape {shape}")
-            self._known.form = shape, dtype, start.tell()
-        return self._known.form
+            self._info.form = shape, dtype, start.tell()
+        return self._info.form
 
     def _refuse(self, why: str) -> NoReturn:
         msg = f"{self._path} is damaged: {why}; {_WAY_OUT}"

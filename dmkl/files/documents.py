@@ -1,4 +1,4 @@
-"""TOML and JSON files of users: read whole, and refused where they are nested beyond sense."""
+"""JSON and TOML: files of users, which are limited in size and nesting, and checksums of JSON objects."""
 
 from __future__ import annotations
 
@@ -9,58 +9,67 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
+
 from dmkl.errors import DmklError, InputError, one_line
 from dmkl.settings import check_memory
 
-__all__ = ["read_document"]
+__all__ = ["json_crc32c", "parse_json", "read_document"]
 
 _MOST_DEEP = 32
-"""Tables in tables, lists in lists: what goes through a document calls itself so many times."""
-_MOST_GROWN = 40
-"""Bytes of memory that a byte of a document takes at most, about, as Python's objects."""
+"""Levels of tables in tables and lists in lists, since documents are processed recursively."""
+_MOST_GROWTH = 40
+"""Most bytes of memory that a byte of a document takes as Python objects, about."""
 
 
 def read_document(path: Path, what: str, more: Mapping[str, Callable[[str], Any]] | None = None) -> Any:
-    """The content of a .toml or .json file; `more` are parsers by further extensions, `what` it is of for messages.
+    """The content of a .toml or .json file.
+
+    Parameters
+    ----------
+    what
+        The content in words, for messages.
+    more
+        Parsers for other extensions.
 
     Raises
     ------
     InputError
-        If the file cannot be read, is none of its format, or is nested too deep.
+        If the file cannot be read, is not of its format, or is nested too deeply.
     MemoryBudgetError
         If it is too long.
     """
     parsers: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": json.loads, **(more or {})}
     form = path.suffix[1:].upper()
-    where = str(path) if str(path).isprintable() else repr(str(path))  # another file may have named it
+    name = str(path) if str(path).isprintable() else repr(str(path))  # the path may come from another file
     try:
         size_bytes = path.stat().st_size
-        check_memory(f"the file of {what} {where}", _MOST_GROWN * size_bytes, "write a shorter one, or allow more")
+        check_memory(f"the file of {what} {name}", _MOST_GROWTH * size_bytes, "write a shorter one, or allow more")
         text = path.read_text(encoding="utf-8-sig")
-        if form == "TOML" and _longest_key(text) > _MOST_DEEP:  # its parser takes the square of that in time
-            raise InputError(_too_deep(where, what))
+        if form == "TOML" and _longest_key(text) > _MOST_DEEP:  # the parser takes quadratic time for long keys
+            raise InputError(_too_deep(name, what))
         content = parsers[path.suffix.lower()](text)
     except OSError as error:
-        msg = f"the file of {what} {where} cannot be read: {error.strerror}"
+        msg = f"the file of {what} {name} cannot be read: {error.strerror}"
         raise InputError(msg) from error
     except DmklError:
         raise
     except ValueError as error:  # tomllib's, json's, Unicode's and those of `more`
-        msg = f"the file of {what} {where} is not valid {form}: {one_line(error)}"
+        msg = f"the file of {what} {name} is not valid {form}: {one_line(error)}"
         raise InputError(msg) from error
     except RecursionError as error:
-        raise InputError(_too_deep(where, what)) from error
+        raise InputError(_too_deep(name, what)) from error
     if not _is_shallow(content):
-        raise InputError(_too_deep(where, what))
+        raise InputError(_too_deep(name, what))
     return content
 
 
-def _too_deep(where: str, what: str) -> str:
-    return f"the file of {what} {where} is nested deeper than {_MOST_DEEP} levels, which none is that dmkl reads"
+def _too_deep(name: str, what: str) -> str:
+    return f"the file of {what} {name} is nested deeper than {_MOST_DEEP} levels, more than dmkl reads"
 
 
 def _longest_key(text: str) -> int:
-    """The most parts that a dotted key of a TOML text can have; of values it may tell more than are there."""
+    """An upper bound of the number of parts of a dotted key of a TOML text."""
     lines = ("".join(line.split()) for line in text.splitlines() if not line.lstrip().startswith("#"))
     keys = (key.split(".") for line in lines if "." in line for key in re.split(r"[=,\[\]{}]", line))
     return max((sum(map(bool, parts)) for parts in keys), default=0)
@@ -74,3 +83,22 @@ def _is_shallow(content: Any) -> bool:
         if not level:
             return True
     return False
+
+
+def json_crc32c(content: Mapping[str, Any]) -> str:
+    """CRC-32C, in eight hexadecimal digits, of an object as JSON in ASCII without spaces and with sorted keys."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return f"{google_crc32c.value(text.encode()):08x}"
+
+
+def parse_json(data: bytes) -> dict[str, Any]:
+    """The object of a JSON text; ValueError if it is not JSON or not an object."""
+    try:
+        content = json.loads(data)
+    except RecursionError as error:
+        msg = "it is nested too deeply"
+        raise ValueError(msg) from error
+    if not isinstance(content, dict):
+        msg = f"it holds {type(content).__name__}, expected an object"
+        raise ValueError(msg)
+    return content

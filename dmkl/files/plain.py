@@ -1,7 +1,7 @@
-"""Folders that may come from others: only the regular files in them are read.
+"""Folders of unknown origin, in which only regular files are read.
 
-A symbolic link in a folder that was copied from elsewhere may lead to any file of this machine, whose text a message
-would show; reading a device never ends, and reading a pipe waits for a writer that never comes.
+A symbolic link in a folder that was copied from another machine may lead to any file of this one, whose text a message
+would show; reading a device never ends, and reading a pipe waits for a writer.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ _KINDS = {
 
 
 def check_plain(root: str | Path, name: str) -> int:
-    """The bytes of a file of a folder, given by its name in it; 0 where there is none.
+    """The number of bytes of a file in a folder; 0 if there is none.
 
     Raises
     ------
     DamagedFileError
-        If it, or a folder between, is a symbolic link, a device or a pipe.
+        If the file, or a folder in between, is a symbolic link, a device or a pipe.
     """
     path, size = os.fspath(root), 0
     for part in name.split("/"):
         path = f"{path}/{part}"
         try:
-            found = os.lstat(path)
+            status = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
             return 0
-        kind, size = _KINDS.get(stat.S_IFMT(found.st_mode)), found.st_size
+        kind, size = _KINDS.get(stat.S_IFMT(status.st_mode)), status.st_size
         if kind is not None:
             msg = (
-                f"{path} is {kind}, and nothing but regular files is read there: it may lead to any file of this "
-                "machine. If what links lead to is trusted, copy the folder with it (cp -rL)"
+                f"{path} is {kind}, and only regular files are read there: it may lead to any file of this machine. If "
+                "the targets of links are trusted, copy the folder with them (cp -rL)"
             )
             raise DamagedFileError(msg)
     return size
 
 
 class PlainStore(LocalStore):
-    """A Zarr store in a folder, of which only regular files are read, and of these none that exceeds the memory."""
+    """A Zarr store in a folder, which reads only regular files that fit the memory budget."""
 
     def _check(self, key: str, byte_range: Any) -> None:
         size = check_plain(self.root, key)
         if byte_range is None and size > (budget := settings.memory_budget_bytes()):
             msg = (
                 f"{self.root}/{key} has {size:.3g} bytes, more than a computation may hold in memory (the setting "
-                f"dmkl.memory, {budget:.3g} bytes); it is damaged, or more has to be allowed"
+                f"dmkl.memory, {budget:.3g} bytes); it is damaged, or allow more"
             )
             raise DamagedFileError(msg)
 

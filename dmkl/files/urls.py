@@ -1,4 +1,8 @@
-"""Where things lie: in a folder of this machine, or at a URL in an object store, which fsspec reads and writes."""
+"""Places of inputs and outputs: paths of this machine, and URLs in object stores, which fsspec reads and writes.
+
+`Url` wraps the few operations that dmkl needs, many objects at a time, and turns errors of every file system into
+dmkl's; `universal_pathlib.UPath` has single objects only, and their own errors.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,10 @@ __all__ = ["Place", "Url", "as_place", "files_in", "is_url", "local_path", "reso
 
 @dataclass(frozen=True)
 class Url:
-    """A place in an object store, with those methods of a path that are used of places.
+    """A place in an object store, with some of the methods of a path.
 
-    There is no renaming, and no folder: a "folder" is what the names of some objects begin with. An object is written
-    whole or not at all. No method takes what was listed before for what is there now.
+    Objects cannot be renamed, and a "folder" is a common prefix of their names. An object is written completely or not
+    at all. Listings are not cached.
     """
 
     text: str
@@ -43,79 +47,62 @@ class Url:
         return Url(self.text.rsplit("/", 1)[0])
 
     def with_name(self, name: str) -> Url:
-        """Another place beside this one."""
+        """Another place in the same folder."""
         return self.parent / name
 
     def exists(self) -> bool:
         """Whether there is an object of this name, or a folder."""
-        with self._reached() as (fs, path):
+        with self._file_system() as (fs, path):
             return bool(fs.exists(path))
 
     def is_file(self) -> bool:
         """Whether there is an object of this name."""
-        with self._reached() as (fs, path):
+        with self._file_system() as (fs, path):
             return bool(fs.isfile(path))
 
     def read_bytes(self) -> bytes:
         """An object; FileNotFoundError if there is none."""
-        with self._reached() as (fs, path):
+        with self._file_system() as (fs, path):
             return bytes(fs.cat_file(path))
 
-    def write_bytes(self, data: bytes, *, new: bool = False) -> None:
-        """Write an object in one step; where `new`, raise FileExistsError if there is one."""
-        with self._reached() as (fs, path):
-            try:
-                fs.pipe_file(path, data, mode="create" if new else "overwrite")
-            except (NotImplementedError, OSError) as error:
-                told = str(error).casefold()
-                if new and "pre-condition" in told:
-                    raise FileExistsError(str(self)) from error
-                if new and (isinstance(error, NotImplementedError) or "not implemented" in told):
-                    msg = (
-                        f"{self} cannot be written: this object store cannot write an object only where there is none "
-                        "(If-None-Match), which keeps two writers apart; write to a folder, and copy it there"
-                    )
-                    raise StoreError(msg) from error
-                raise
-
-    def modified(self) -> Any:
-        """When an object was written; FileNotFoundError if there is none."""
-        with self._reached() as (fs, path):
-            return fs.modified(path)
+    def write_bytes(self, data: bytes) -> None:
+        """Write an object in one step."""
+        with self._file_system() as (fs, path):
+            fs.pipe_file(path, data)
 
     def files(self) -> dict[str, int]:
         """The objects of a folder by their names in it, and their bytes."""
-        with self._reached() as (fs, path):
-            found = fs.find(path, detail=True)
-            return {name.removeprefix(path).lstrip("/"): int(entry["size"]) for name, entry in found.items()}
+        with self._file_system() as (fs, path):
+            entries = fs.find(path, detail=True)
+            return {name.removeprefix(path).lstrip("/"): int(entry["size"]) for name, entry in entries.items()}
 
     def remove(self, names: list[str]) -> None:
         """Remove objects of a folder by their names in it."""
-        with self._reached() as (fs, path):
+        with self._file_system() as (fs, path):
             if names:
                 fs.rm([f"{path}/{name}" for name in names])
 
     def unlink(self, *, missing_ok: bool = False) -> None:
         """Remove an object."""
-        with self._reached() as (fs, path):
+        with self._file_system() as (fs, path):
             if not missing_ok or fs.exists(path):
                 fs.rm_file(path)
 
     def upload(self, folder: Path, names: list[str]) -> None:
-        """Write files of a local folder as objects of this one, side by side."""
-        with self._reached() as (fs, path):
+        """Write files of a local folder as objects of this one, concurrently."""
+        with self._file_system() as (fs, path):
             if names:
                 fs.put([str(folder / name) for name in names], [f"{path}/{name}" for name in names])
 
     def copy_from(self, other: Url, names: list[str]) -> None:
-        """Copy objects of another folder of the same store into this one, side by side, where they lie."""
-        with self._reached() as (fs, path), other._reached() as (_, theirs):
+        """Copy objects of another folder of the same store into this one, concurrently and within the store."""
+        with self._file_system() as (fs, path), other._file_system() as (_, source):
             if names:
-                fs.copy([f"{theirs}/{name}" for name in names], [f"{path}/{name}" for name in names])
+                fs.copy([f"{source}/{name}" for name in names], [f"{path}/{name}" for name in names])
 
     @contextmanager
-    def _reached(self) -> Iterator[tuple[Any, str]]:
-        """The file system of fsspec and the path in it; what keeps it from answering is told in a line."""
+    def _file_system(self) -> Iterator[tuple[Any, str]]:
+        """The file system of fsspec and the path in it; its errors are turned into dmkl's."""
         from fsspec.core import url_to_fs
 
         try:
@@ -125,38 +112,36 @@ class Url:
         except ImportError as error:
             msg = f"{self} needs a package that is not installed: {one_line(error)}; for s3://, pip install 'dmkl[s3]'"
             raise InputError(msg) from error
-        except Exception as error:  # of each implementation its own
+        except Exception as error:  # each file system raises its own
             if "Protocol not known" in str(error):
                 kind = self.text.split("://", 1)[0]
-                msg = (
-                    f"{kind}:// is nothing that fsspec knows ({self}); give a folder, or a URL such as s3://bucket/name"
-                )
+                msg = f"fsspec knows no {kind}:// ({self}); give a folder, or a URL such as s3://bucket/name"
                 raise InputError(msg) from error
             msg = (
-                f"{self} cannot be read or written: {one_line(error)}; look whether its bucket, the endpoint (such as "
-                "AWS_ENDPOINT_URL) and the credentials are right here"
+                f"{self} cannot be read or written: {one_line(error)}; check its bucket, the endpoint (such as "
+                "AWS_ENDPOINT_URL) and the credentials on this machine"
             )
             raise StoreError(msg) from error
 
 
 Place = Path | Url
 _LOST_SLASH = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+:)/(?=[^/])")
-"""What a path makes of the beginning of a URL."""
+"""The beginning of a URL that was converted to a path."""
 
 
 def is_url(path: object) -> bool:
-    """Whether a path is a URL, but for those of local files."""
+    """Whether a path is a URL, other than a URL of a local file."""
     text = str(path)
     return "://" in text and not text.startswith("file://")
 
 
 def as_place(path: str | os.PathLike[str] | Url) -> Place:
-    """The place that a path or a URL means; a local one is absolute.
+    """The place of a path or a URL; a local path is absolute.
 
     Raises
     ------
     InputError
-        If it is a URL of a whole bucket, or was made a path of, which loses a slash.
+        If it is a URL of a whole bucket, or a URL that was converted to a path, which loses a slash.
     """
     if isinstance(path, Url):
         return path
@@ -164,7 +149,7 @@ def as_place(path: str | os.PathLike[str] | Url) -> Place:
     if text.startswith("file://"):
         text = unquote(text.removeprefix("file://"))
     if not is_url(text):
-        if _LOST_SLASH.match(text):  # a folder named "s3:" is never meant
+        if _LOST_SLASH.match(text):  # nobody names a folder "s3:"
             msg = f"{text} is a URL that has lost a slash, as in a pathlib.Path; give it as text, such as s3://bucket/name"
             raise InputError(msg)
         return Path(text).expanduser().absolute()
@@ -180,10 +165,10 @@ def resolved(path: Path) -> Path: ...
 @overload
 def resolved(path: str | os.PathLike[str] | Url) -> Place: ...
 def resolved(path: str | os.PathLike[str] | Url) -> Place:
-    """The place that a path or a URL means, or, of a symbolic link, the place that it leads to.
+    """The place of a path or a URL; for a symbolic link, the place of its target.
 
-    What replaces an output by renaming goes there: a rename onto the link would replace the link and leave its target
-    as it was.
+    An output that replaces another by renaming is renamed to the target: otherwise it would replace the link and leave
+    the target unchanged.
 
     Raises
     ------
@@ -201,7 +186,7 @@ def resolved(path: str | os.PathLike[str] | Url) -> Place:
 
 
 def files_in(place: Place) -> dict[str, int]:
-    """All files of a folder, or objects, by their names in it, and their bytes."""
+    """The sizes in bytes of all files or objects of a folder, by their names in it."""
     if isinstance(place, Url):
         return place.files()
     files = [file for file in place.rglob("*") if file.is_file()]
@@ -209,12 +194,9 @@ def files_in(place: Place) -> dict[str, int]:
 
 
 def local_path(path: str | os.PathLike[str], what: str, way_out: str = "") -> Path:
-    """A path of this machine, for what cannot lie in an object store.
+    """A path of this machine, for content that cannot be in an object store; InputError if it is a URL.
 
-    Raises
-    ------
-    InputError
-        If it is a URL; `what` and `way_out` are the words for it.
+    `what` and `way_out` complete the message.
     """
     text = _LOST_SLASH.sub(r"\1//", os.fspath(path))
     if is_url(text):
@@ -225,18 +207,18 @@ def local_path(path: str | os.PathLike[str], what: str, way_out: str = "") -> Pa
 
 
 def storage_options() -> dict[str, Any]:
-    """What fsspec is told of every URL beside its own configuration: the setting ``dmkl.storage``.
+    """Options of fsspec for every URL, in addition to its own configuration: the setting ``dmkl.storage``.
 
     Raises
     ------
     InputError
-        If the setting is no mapping.
+        If the setting is not a mapping.
     """
     from dmkl import settings  # which imports Dask
 
-    found = settings.get("storage")
-    if not isinstance(found, Mapping):
-        msg = f"dmkl.storage must be a mapping of options for fsspec, such as {{'endpoint_url': …}}, got {found!r}"
+    options = settings.get("storage")
+    if not isinstance(options, Mapping):
+        msg = f"dmkl.storage must be a mapping of options for fsspec, such as {{'endpoint_url': …}}, got {options!r}"
         raise InputError(msg)
-    # What other processes write meanwhile has to be seen.
-    return {"use_listings_cache": False, **found}
+    # Objects that other processes write meanwhile have to be seen.
+    return {"use_listings_cache": False, **options}

@@ -1,40 +1,70 @@
-"""Writing beside and renaming: at a name there is the whole old file or the whole new one; a full disk is told."""
+"""Outputs are written completely or not at all, and by one process at a time.
+
+A file or a folder is written under a temporary name and renamed. The lock of PATH is the file PATH.lock, made by one
+atomic operation without `flock`, which network file systems may lack. A process of this machine that holds a lock is
+known to live or not; a process on another machine touches its lock every `_BEAT` seconds, and counts as dead after four
+times as long without. A process that was suspended for longer loses its lock without noticing: so it renames what it
+wrote only after `check_lock` has found its token in the lock. A process is identified by the boot of its machine and
+the clock ticks from that boot to its start, which do not change when the wall clock is set.
+
+`filelock.SoftFileLease` does nearly the same, but it identifies machines by name: it takes over the lock of a living
+process on another machine with the same name.
+"""
 
 from __future__ import annotations
 
 import errno
 import glob
+import json
 import os
 import re
 import shutil
+import socket
 import tempfile
+import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from dmkl.errors import DiskFullError
-from dmkl.files.locks import confirm
+from dmkl.errors import DiskFullError, InputError, LockedError
 from dmkl.files.urls import Url, is_url, resolved
 
-__all__ = ["KEPT", "beside", "clear_beside", "full_disk", "into_folder", "replacing", "write_whole"]
+__all__ = [
+    "KEPT",
+    "check_lock",
+    "into_folder",
+    "lock",
+    "lock_path",
+    "remove_leftovers",
+    "replace_folder",
+    "replacing",
+    "reporting_full_disk",
+    "temporary_name",
+    "write_whole",
+]
 
-KEPT = "What was written is kept: free some space and run the same command again, and it goes on from there"
-"""What becomes of an import, a build or a search whose disk is full."""
-_ANEW = "Free some space, or choose another place, and run it again; what was there before is as it was"
+KEPT = "What was written is kept: free some space and run the same command again to continue"
+"""Way out of a full disk for imports, builds and searches."""
+_ANEW = "Free some space, or choose another path, and run it again; the previous output is unchanged"
 
 
-def beside(path: str | os.PathLike[str], end: str = "partial") -> Path:
-    """A new name beside a path, for what is not whole yet or not wanted any more."""
+# --- whole files ---------------------------------------------------------------------------------------------------
+
+
+def temporary_name(path: str | os.PathLike[str], end: str = "partial") -> Path:
+    """A new name in the folder of a path, for content that is not complete yet or no longer needed."""
     path = Path(path)
     return path.with_name(f"{path.name}.{uuid.uuid4().hex}.{end}")
 
 
-def clear_beside(path: Path) -> None:
-    """Remove what killed processes have left beside a path under names of `beside`; this process must have claimed it.
+def remove_leftovers(path: Path) -> None:
+    """Remove files with names of `temporary_name` that killed processes have left; this process must hold the lock.
 
-    A folder that was moved aside, when the process was killed before the new one had its name, gets its name back.
+    A folder that was moved aside by a process that was killed before the new one was renamed gets its name back.
     """
     for left in path.parent.glob(f"{glob.escape(path.name)}.*"):
         end = re.fullmatch(r"\.[0-9a-f]{32}\.(partial|replaced)", left.name[len(path.name) :])
@@ -48,12 +78,21 @@ def clear_beside(path: Path) -> None:
             left.unlink(missing_ok=True)
 
 
+def replace_folder(written: Path, path: Path) -> None:
+    """Rename a folder to `path`, and remove what was there before."""
+    replaced = temporary_name(path, "replaced")
+    if path.exists():
+        path.rename(replaced)
+    written.rename(path)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
 @contextmanager
 def replacing(path: str | os.PathLike[str] | Url, mode: str = "wb", **options: Any) -> Iterator[IO[Any]]:
-    """Open a file that gets its name when it is whole; a failure leaves what was there before.
+    """Open a file that is renamed to `path` when it is complete; a failure leaves the previous file.
 
-    What goes to a URL is written to a temporary file first. A file that this process has claimed, or that lies in a
-    folder that it has claimed, gets its name only while the claim holds (`dmkl.files.locks.confirm`).
+    An output at a URL is written to a temporary file first. A file that this process has locked, or a file in a folder
+    that it has locked, is renamed only while the lock holds (`check_lock`).
 
     Parameters
     ----------
@@ -63,25 +102,24 @@ def replacing(path: str | os.PathLike[str] | Url, mode: str = "wb", **options: A
     Raises
     ------
     DiskFullError
-        If the disk ran full.
+        If the disk is full.
     LockedError
-        If this process has lost its claim to the path.
+        If this process has lost its lock of the path.
     """
     if isinstance(path, Url):
         with tempfile.TemporaryDirectory(prefix="dmkl-") as folder:
             written = Path(folder) / "written"
-            with full_disk(folder, _ANEW), open(written, mode, **options) as file:
+            with reporting_full_disk(folder, _ANEW), open(written, mode, **options) as file:
                 yield file
-            confirm(path)
             path.write_bytes(written.read_bytes())
         return
     path = resolved(Path(path))
-    partial = beside(path)
+    partial = temporary_name(path)
     try:
-        with full_disk(path, _ANEW):
+        with reporting_full_disk(path, _ANEW):
             with open(partial, mode, **options) as file:
                 yield file
-            confirm(path)
+            check_lock(path)
             os.replace(partial, path)
     except BaseException:
         with suppress(OSError):
@@ -90,14 +128,14 @@ def replacing(path: str | os.PathLike[str] | Url, mode: str = "wb", **options: A
 
 
 def write_whole(path: str | os.PathLike[str] | Url, data: bytes) -> None:
-    """Write a file that gets its name when it is whole; see `replacing`."""
+    """Write a file completely or not at all; see `replacing`."""
     with replacing(path) as file:
         file.write(data)
 
 
 @contextmanager
 def into_folder(path: Path) -> Iterator[None]:
-    """Make a folder for the files that are written inside; a failure leaves none that is empty."""
+    """Make a folder for files that are written inside; it is removed after a failure if it is empty."""
     resolved(path).mkdir(parents=True, exist_ok=True)
     try:
         yield
@@ -108,17 +146,11 @@ def into_folder(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def full_disk(location: Any, way_out: str = KEPT) -> Iterator[None]:
-    """Say what to do where work inside this context finds the disk full.
-
-    Raises
-    ------
-    DiskFullError
-        If it does.
-    """
+def reporting_full_disk(location: Any, way_out: str = KEPT) -> Iterator[None]:
+    """Raise DiskFullError with a way out if the disk is full inside this context."""
     try:
         yield
-    except DiskFullError:  # told by whoever wrote the file
+    except DiskFullError:  # raised by an inner context
         raise
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -128,7 +160,7 @@ def full_disk(location: Any, way_out: str = KEPT) -> Iterator[None]:
 
 
 def _free(location: Any) -> str:
-    """How much is free where a file goes; nothing where that cannot be known."""
+    """The free space of the disk in words; empty if it is unknown."""
     if is_url(location):
         return ""
     folder = Path(str(location)).absolute()
@@ -139,3 +171,231 @@ def _free(location: Any) -> str:
     except OSError:
         return ""
     return f" ({n_bytes / 2**20:,.1f} MiB free on its disk)"
+
+
+# --- locks ---------------------------------------------------------------------------------------------------------
+
+_BEAT = 15.0
+_END = ".lock"
+_HELD: dict[Path, tuple[str, int]] = {}
+"""The token of each lock that this process holds, and how often it was locked."""
+_GUARD = threading.RLock()
+_BEATING = threading.Event()
+
+
+@dataclass(frozen=True)
+class _Holder:
+    """The process that holds a lock."""
+
+    host: str
+    machine: str  # its boot and namespace of process numbers: containers of a machine have different namespaces
+    pid: int
+    started: float | None  # clock ticks from boot to the start of the process, since numbers are used again
+    since: str
+    token: str
+
+
+def lock_path(path: str | os.PathLike[str]) -> Path:
+    """The lock file of a path of this machine."""
+    place = resolved(path)
+    assert isinstance(place, Path)
+    return place.with_name(f"{place.name}{_END}")
+
+
+@contextmanager
+def lock(path: str | os.PathLike[str] | Url) -> Iterator[None]:
+    """Hold the lock of an output; a process may lock what it holds already again. URLs have no locks.
+
+    Since the lock lies in the folder of the output, a folder that cannot be written to is found before any work.
+
+    Raises
+    ------
+    LockedError
+        If another process holds it.
+    InputError
+        If nothing can be written there.
+    DiskFullError
+        If the disk is full.
+    """
+    if isinstance(path, Url) or is_url(path):
+        yield
+        return
+    file = lock_path(os.fspath(path))
+    with _GUARD:
+        token, count = _HELD.get(file, ("", 0))
+        if count:
+            check_lock(path)
+        else:
+            try:
+                with reporting_full_disk(path, "Free some space, or choose another path"):
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    token = _acquire(file)
+            except (LockedError, DiskFullError):
+                raise
+            except OSError as error:
+                msg = f"{path} cannot be written: {error.strerror or error} ({file.parent}); choose another path"
+                raise InputError(msg) from error
+        _HELD[file] = (token, count + 1)
+    if not _BEATING.is_set():
+        _BEATING.set()
+        threading.Thread(target=_beat, name="dmkl-locks", daemon=True).start()
+    try:
+        yield
+    finally:
+        with _GUARD:
+            token, count = _HELD.pop(file)
+            if count > 1:
+                _HELD[file] = (token, count - 1)
+            elif (holder := _read(file)) is not None and holder.token == token:
+                with suppress(OSError):
+                    file.unlink()
+
+
+def check_lock(path: str | os.PathLike[str] | Url) -> None:
+    """Check that this process still holds its locks of a path and of the folders around it.
+
+    Called before an output is renamed. Paths that this process has not locked pass: a task on a worker writes for the
+    client that holds the lock.
+
+    Raises
+    ------
+    LockedError
+        If another process has taken a lock over, or the lock file was removed.
+    """
+    place = str(resolved(path))
+    for file, (token, _) in list(_HELD.items()):
+        locked = str(file).removesuffix(_END)
+        if place != locked and not place.startswith(f"{locked}/"):
+            continue
+        holder = _read(file)
+        if holder is None:  # a process that tries to take over an older lock may be restoring this one
+            time.sleep(_BEAT / 15)
+            holder = _read(file)
+        if holder is None or holder.token != token:
+            reason = "its lock is gone or unreadable" if holder is None else f"{_describe(holder)} has taken it over"
+            msg = (
+                f"{locked} does not belong to this process any more: {reason}, as after a process that was suspended "
+                f"for more than {4 * _BEAT:.0f} seconds. Nothing more is written there; run it again when nothing else "
+                "writes there"
+            )
+            raise LockedError(msg)
+
+
+def _acquire(file: Path) -> str:
+    """Make the lock file and return its token; LockedError if another process holds it."""
+    now = time.strftime("%Y-%m-%d %H:%M:%S")
+    holder = _Holder(socket.gethostname(), _machine(), os.getpid(), _start(os.getpid()), now, uuid.uuid4().hex)
+    while not _make(file, holder):
+        before = _read(file)
+        if not _is_dead(file, before):
+            msg = (
+                f"{str(file).removesuffix(_END)} is being written by {_describe(before)}; wait until it is done, or "
+                f"choose another path. Its lock is {file}: remove it if that process is dead"
+            )
+            raise LockedError(msg)
+        _remove(file, before)
+    return holder.token
+
+
+def _describe(holder: _Holder | None) -> str:
+    return "another process" if holder is None else f"process {holder.pid} on {holder.host} since {holder.since}"
+
+
+def _make(lock: Path, holder: _Holder) -> bool:
+    """Make a lock file with its content in one step; False if there is one."""
+    text = json.dumps(asdict(holder)).encode()
+    written = lock.with_name(f"{lock.name}.{holder.token}")
+    try:
+        written.write_bytes(text)
+        try:
+            os.link(written, lock)
+        except OSError as error:
+            if error.errno == errno.EEXIST:
+                return False
+            # A file system without hard links: for a moment the lock is empty, which counts as held.
+            with suppress(FileExistsError), open(lock, "xb") as file:
+                file.write(text)
+                return True
+            return False
+    finally:
+        written.unlink(missing_ok=True)
+    return True
+
+
+def _read(lock: Path) -> _Holder | None:
+    """The holder of a lock; None if the file cannot be read."""
+    try:
+        return _Holder(**json.loads(lock.read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _is_dead(lock: Path, holder: _Holder | None) -> bool:
+    """Whether the process that made a lock is dead."""
+    if holder is not None and holder.machine == _machine():
+        return _start(holder.pid) not in (holder.started, _HIDDEN)
+    try:
+        last = lock.stat().st_mtime_ns
+        deadline = time.monotonic() + 4 * _BEAT
+        while time.monotonic() < deadline:
+            time.sleep(_BEAT / 15)
+            if lock.stat().st_mtime_ns != last:
+                return False
+    except FileNotFoundError:
+        pass
+    return True
+
+
+def _remove(lock: Path, holder: _Holder | None) -> None:
+    """Remove the lock of a dead process, and restore it if another process has made one meanwhile."""
+    aside = lock.with_name(f"{lock.name}.{uuid.uuid4().hex}")
+    with suppress(FileNotFoundError):
+        lock.rename(aside)
+        if _read(aside) != holder:
+            with suppress(OSError):
+                os.link(aside, lock)
+        aside.unlink()
+
+
+def _machine() -> str:
+    """The boot of this machine, or its name if the system does not identify boots, and the process namespace."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = socket.gethostname()
+    try:
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return boot
+
+
+_HIDDEN = -1.0
+"""The start of a process that exists, but whose start the system does not show."""
+
+
+def _start(pid: int) -> float | None:
+    """The start of a process of this machine, as in `_Holder.started`; None if there is no such process."""
+    import psutil
+
+    try:
+        # The name of the program, in parentheses, may contain spaces: fields are counted from its end.
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return float(fields[19])
+    except OSError:
+        if not psutil.pid_exists(pid):
+            return None
+    try:  # there is no such file, or it is not readable
+        return float(psutil.Process(pid).create_time())
+    except psutil.Error:
+        return _HIDDEN
+
+
+def _beat() -> None:
+    """Touch the locks of this process, unless they were taken over, as long as it lives."""
+    while True:
+        time.sleep(_BEAT)
+        for file, (token, _) in list(_HELD.items()):
+            holder = _read(file)
+            if holder is not None and holder.token == token:
+                with suppress(OSError):
+                    os.utime(file)

@@ -88,7 +88,7 @@ def check(K: KernelSet, *, n_steps: int = 30, seed: int = 0) -> xr.Dataset:
 def _findings_beside_tiles(source: StoreReader) -> list[Finding]:
     """What is damaged of a store beside its tiles: metadata, names, labels, statistics, features."""
     found = [Finding("error", "", one) for one in damage(source.location, but=("gram", "gram_upper"))]
-    return found if source.sealed else [*found, Finding("note", "", UNSEALED)]
+    return found if source.has_checksum else [*found, Finding("note", "", UNSEALED)]
 
 
 def _examine_all(

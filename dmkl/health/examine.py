@@ -10,7 +10,7 @@ import numpy as np
 
 from dmkl.arrays import Array, Index
 from dmkl.errors import CorruptTileError
-from dmkl.files.checksums import crc32c
+from dmkl.files.arrays import crc32c
 from dmkl.numerics.alignment import centered_probes
 from dmkl.numerics.determined import LabelKernel
 from dmkl.numerics.spectrum import Extremes, extreme_eigenvalues

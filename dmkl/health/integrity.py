@@ -11,7 +11,7 @@ from zarr.abc.store import Store
 
 from dmkl.errors import DamagedFileError
 from dmkl.files.urls import Place
-from dmkl.store.metadata import differing_metadata, is_sealed, open_group
+from dmkl.store.groups import differing_metadata, has_checksum, open_group
 
 __all__ = ["UNSEALED", "damage"]
 
@@ -39,7 +39,7 @@ def damage(location: str | Store | Place, but: Collection[str] = ()) -> Iterator
     except DamagedFileError as error:
         yield str(error)
         return
-    if is_sealed(group):
+    if has_checksum(group):
         yield from differing_metadata(group)
     for name, member in sorted(group.members(max_depth=None)):
         if isinstance(member, ZarrArray) and name not in but:

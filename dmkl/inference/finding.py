@@ -15,8 +15,8 @@ from dmkl._version import __version__
 from dmkl.errors import InputError, StoreError
 from dmkl.estimators.saving import READERS
 from dmkl.searching.labeled import read_dataset
-from dmkl.store.metadata import seal
-from dmkl.store.saved import Saved, check_version, put_in_place, write_dataset
+from dmkl.store.groups import consolidate
+from dmkl.store.saved import Saved, check_version, replace_group, write_dataset
 from dmkl.variables import describe
 
 __all__ = ["Finding"]
@@ -98,12 +98,12 @@ class Finding(ABC):
         StoreExistsError
             If something is at `path` and `overwrite` was not given, or it is of another kind.
         """
-        put_in_place(path, self._write, self.FORMAT, self.TITLE, overwrite=overwrite)
+        replace_group(path, self._write, self.FORMAT, self.TITLE, overwrite=overwrite)
 
     def _write(self, path: Path) -> None:
         own = {"format": self.FORMAT, "format_version": self.FORMAT_VERSION}
         write_dataset(self._data.assign_attrs(own), path, "a", None)
-        seal(path)
+        consolidate(path)
 
 
 def _read(kind: type[Finding], saved: Saved) -> Finding:

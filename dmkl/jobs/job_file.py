@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dmkl.errors import InputError
-from dmkl.features.spec_files import did_you_mean, shown
+from dmkl.errors import InputError, did_you_mean, short_repr
 from dmkl.files.documents import read_document
 
 __all__ = ["JobFile", "read_job"]
@@ -73,11 +72,11 @@ def read_job(path: Path, known: Iterable[str]) -> JobFile:
             msg = f"no such table{did_you_mean(name, known)}; a job file has {', '.join(known)}"
             raise job.problem(msg, name)
         if not isinstance(keys, dict):
-            msg = f"must be a table, [{name}] and a line for each key, got {shown(keys)}"
+            msg = f"must be a table, [{name}] and a line for each key, got {short_repr(keys)}"
             raise job.problem(msg, name)
         for key, value in keys.items():
             if name != "recorded" and not _is_plain(value):
-                msg = f"must be a text, a number, true, false or a list, got {shown(value)}"
+                msg = f"must be a text, a number, true, false or a list, got {short_repr(value)}"
                 raise job.problem(msg, name, key)
     return job
 

@@ -10,7 +10,6 @@ Every function is made in two steps, so that kernels that differ in a parameter 
        chi2         Σ_k (x_k − y_k)²/(x_k + y_k), 0/0 = 0
        minimum      Σ_k w_k min(x_k, y_k)
        given        the entries of a square matrix, of distances or of a kernel
-       noise        a number in [0, 1) that two samples have in common
 
 2. the *entries*, an elementwise function of it.
 
@@ -42,7 +41,6 @@ __all__ = [
     "diagonal",
     "entries",
     "gaussians",
-    "noise",
     "precision",
     "sample_keys",
     "sizes",
@@ -61,7 +59,6 @@ STATISTIC = {
     "pyramid": "minimum",
     "proximity": "minimum",
     "random_rbf": "sqeuclidean",
-    "random": "noise",
     "mean-l1": "l1",
     "mean-chi2": "chi2",
     "mean-given": "given",
@@ -164,8 +161,6 @@ def entries(
     elif function == "cosine":
         np.multiply(pairs, _inverse_norms(row_sizes)[:, None], out=out, casting="same_kind")
         out *= _inverse_norms(col_sizes)[None, :]
-    elif function == "random":
-        np.multiply(pairs, 2.0 * parameters["mean"], out=out, casting="same_kind")
     else:
         np.copyto(out, pairs, casting="same_kind")
 
@@ -186,7 +181,7 @@ def _inverse_norms(squares: Float) -> Float:
     return np.divide(1.0, np.sqrt(squares), out=np.zeros_like(squares), where=squares > 0)
 
 
-# --- noise ---------------------------------------------------------------------------------------------------------
+# --- random vectors ----------------------------------------------------------------------------------------------
 
 
 def sample_keys(names: Array, seed: int) -> npt.NDArray[np.uint64]:
@@ -194,17 +189,6 @@ def sample_keys(names: Array, seed: int) -> npt.NDArray[np.uint64]:
     prefix = f"{seed}\0".encode()
     digests = (hashlib.blake2b(prefix + str(name).encode(), digest_size=8).digest() for name in names)
     return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
-
-
-def noise(rows: npt.NDArray[np.uint64], cols: npt.NDArray[np.uint64], out: Array) -> None:
-    """Numbers in [0, 1) that look random, symmetric in the two keys: SplitMix64 of their sum and difference."""
-    with np.errstate(over="ignore"):
-        mixed = _scrambled(rows[:, None] + cols[None, :])
-        mixed ^= rows[:, None] ^ cols[None, :]
-        mixed = _scrambled(mixed)
-    # The highest bits that the precision holds, so that nothing is rounded up to one.
-    bits = np.finfo(out.dtype).nmant
-    np.multiply(mixed >> np.uint64(64 - bits), 2.0**-bits, out=out, casting="same_kind")
 
 
 def gaussians(keys: npt.NDArray[np.uint64], n_columns: int) -> Float:

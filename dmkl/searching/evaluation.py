@@ -22,8 +22,8 @@ from dmkl.searching.means import chance_told, mean_and_error, task_dim, tasks_of
 from dmkl.searching.result import SearchResult
 from dmkl.searching.texts import bandwidth_notes, count, edge_notes, value_told, with_error
 from dmkl.solvers.outcome import WORDS
-from dmkl.store.metadata import seal
-from dmkl.store.saved import Saved, check_version, put_in_place, write_dataset
+from dmkl.store.groups import consolidate
+from dmkl.store.saved import Saved, check_version, replace_group, write_dataset
 from dmkl.variables import describe
 
 if TYPE_CHECKING:
@@ -288,14 +288,14 @@ class EvaluationResult:
         StoreExistsError
             If something is at `path` and `overwrite` was not given, or it is no evaluation.
         """
-        put_in_place(path, self._write, FORMAT, "evaluation", overwrite=overwrite)
+        replace_group(path, self._write, FORMAT, "evaluation", overwrite=overwrite)
 
     def _write(self, path: Path) -> None:
         for number, search in enumerate(self._searches.values()):
             search.write(path / _search(number))
         own = {"format": FORMAT, "format_version": FORMAT_VERSION}
         write_dataset(self._scores.assign_attrs(own), path, "a", None)
-        seal(path)
+        consolidate(path)
 
 
 def _search(number: int) -> str:

@@ -25,7 +25,7 @@ from dmkl.estimators.given import labeled_targets
 from dmkl.estimators.held_out import HeldOut
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan
-from dmkl.files.locks import claim
+from dmkl.files.writing import lock
 from dmkl.inputs.label_tables import matched
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.covariates import Covariates
@@ -381,7 +381,7 @@ def fit_grids(questions: Sequence[Question], workspace: Workspace) -> Iterator[G
 def state_claimed(state: str | Path | None) -> Iterator[Path | None]:
     """Keep the folder of a state to this process, and put temporary files into it; nothing where None."""
     folder = None if state is None else state_folder(state)
-    with nullcontext() if folder is None else claim(folder), temporary_files_in(folder):
+    with nullcontext() if folder is None else lock(folder), temporary_files_in(folder):
         yield folder
 
 

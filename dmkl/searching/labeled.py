@@ -16,7 +16,7 @@ from dmkl.estimators.saving import decode, encode
 from dmkl.searching.folds import TEST, TRAIN, VALIDATION
 from dmkl.searching.means import mean_and_error
 from dmkl.solvers.outcome import WORDS
-from dmkl.store.metadata import SEAL
+from dmkl.store.groups import CHECKSUM
 from dmkl.store.saved import Saved
 from dmkl.variables import describe, variable
 
@@ -143,7 +143,7 @@ def read_dataset(saved: Saved) -> xr.Dataset:
         If an array has missing values, or is not what was written.
     """
     stored = saved.dataset().drop_encoding()
-    stored.attrs.pop(SEAL, None)
+    stored.attrs.pop(CHECKSUM, None)
     strings = {
         name: (variable.dims, variable.values.astype(object).astype(str), variable.attrs)
         for name, variable in stored.variables.items()

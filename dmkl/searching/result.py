@@ -24,8 +24,8 @@ from dmkl.searching.labeled import by_fold, completed, folds_of, nested, read_da
 from dmkl.searching.means import best_index, chance_told, class_values, mean_and_error, task_dim, tasks_of
 from dmkl.searching.texts import bandwidth_notes, count, edge_notes, told, with_error
 from dmkl.solvers.outcome import WORDS
-from dmkl.store.metadata import seal
-from dmkl.store.saved import Saved, check_version, put_in_place, write_dataset
+from dmkl.store.groups import consolidate
+from dmkl.store.saved import Saved, check_version, replace_group, write_dataset
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -436,7 +436,7 @@ class SearchResult:
         StoreExistsError
             If something is at `path` and `overwrite` was not given, or it is no search.
         """
-        put_in_place(path, self.write, FORMAT, "search", overwrite=overwrite)
+        replace_group(path, self.write, FORMAT, "search", overwrite=overwrite)
 
     def write(self, path: Path) -> None:
         """Write the result as a Zarr group at a path where there is none; see `save`."""
@@ -449,7 +449,7 @@ class SearchResult:
             "has_model": self._best is not None,
         }
         write_dataset(self._scores.assign_attrs(own), path, "a", None)
-        seal(path)
+        consolidate(path)
 
 
 def _flat(params: Any, means: Any, depth: int, labels: tuple[str, ...] = ()) -> Iterator[tuple[Any, Any, Any]]:

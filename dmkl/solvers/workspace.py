@@ -44,7 +44,7 @@ import numpy as np
 from dmkl.arrays import Array
 from dmkl.errors import DamagedFileError, InputError, StoreError
 from dmkl.files.arrays import load_arrays, save_arrays
-from dmkl.files.checksums import json_crc32c, parse_json
+from dmkl.files.documents import json_crc32c, parse_json
 from dmkl.files.urls import local_path, resolved
 from dmkl.files.writing import write_whole
 from dmkl.numerics.steps import Fitted, load_step

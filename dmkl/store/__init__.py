@@ -1,1 +1,1 @@
-"""Kernel sets on disk: one Zarr v3 group is one kernel set (see storage/FORMAT.md)."""
+"""Kernel sets, feature tables, models and results on disk."""

@@ -1,10 +1,10 @@
-"""Feature tables kept beside kernels, or in a model: what kernels of new samples are computed from.
+"""Feature tables in a kernel set or a model, from which kernels of new samples are computed.
 
 The group `features` holds one group for each table, 0, 1, …:
 
-    values   (sample, feature)  float32 or float64, a row of NaN for a sample that lacks this source
+    values   (sample, feature)  float32 or float64, a row of NaN for a sample that lacks the table
     column   (feature)          names of the columns, if they have any
-    center   (feature)          means over the samples that have it, for distances that do not cancel
+    center   (feature)          means over the samples that have the table, subtracted before distances are computed
 
 with the attributes `name`, `content` (a digest of the values) and `n_missing`.
 """
@@ -26,9 +26,8 @@ from dmkl.errors import DmklError, StoreError, one_line
 from dmkl.inputs.features import FeatureMatrix, check_rows
 from dmkl.inputs.formats.zarr_folders import check_chunks
 from dmkl.numerics.determined import LabelColumns, TargetColumns
-from dmkl.store.consistency import check_tables
-from dmkl.store.layout import create_strings
-from dmkl.store.metadata import open_part
+from dmkl.store.format import check_tables, create_strings
+from dmkl.store.groups import open_part
 
 __all__ = [
     "FEATURES",
@@ -51,33 +50,27 @@ _SMALL_BYTES = 4 * 2**20
 
 @dataclass(frozen=True)
 class FeatureTable:
-    """A feature table that was scanned, read in parts by tasks; fields as in `FeatureMatrix`, and some more."""
+    """A feature table that was scanned, read in parts by tasks; it has the fields of `FeatureMatrix` and more."""
 
     name: str
     shape: tuple[int, int]
     dtype: np.dtype[Any]
     columns: tuple[str, ...] | None
     content: str  # a digest of the values
-    center: Float  # the column means, (columns,), that distances are taken relative to
-    n_missing: int  # samples without this source; of some rows of a table an upper bound
+    center: Float  # the column means, (columns,), subtracted before distances are computed
+    n_missing: int  # samples that lack the table; an upper bound for some rows of a table
 
     @property
     def holds(self) -> str:
-        """See `FeatureMatrix`: square matrices are forgotten once their kernels are computed."""
+        """See `FeatureMatrix`: empty, since square matrices are removed once their kernels are computed."""
         return ""
 
     def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
-        """Some rows and columns; rows of NaN for samples without this source."""
+        """Some rows and columns; rows of NaN for samples that lack the table."""
         raise NotImplementedError
 
-    def reopened(self) -> Self:
-        """The same table, checked to hold still the values that it was made of.
-
-        Raises
-        ------
-        StoreError
-            If it does not.
-        """
+    def reopen(self) -> Self:
+        """The same table opened again; StoreError if its values have changed."""
         return self
 
 
@@ -94,14 +87,14 @@ class ArrayTable(FeatureTable):
 
 @dataclass(frozen=True)
 class StoredTable(FeatureTable):
-    """A table in the group at a path of a Zarr store; its values are opened when they are first read."""
+    """A table in a group of a Zarr store; its values are opened at the first read."""
 
     location: str | Store
     path: str
 
     @classmethod
     def open(cls, location: str | Store, path: str) -> Self:
-        """The table at a place; StoreError if it is damaged."""
+        """Open the table in a group; StoreError if it is damaged."""
         try:
             group = open_part(location, path)
             values = group["values"]
@@ -127,51 +120,54 @@ class StoredTable(FeatureTable):
             group = open_part(self.location, self.path)
             content, values = group.attrs.get("content"), group["values"]
         except Exception as error:
-            told = one_line(error)
-            msg = f"the features {self.name!r} are not in {self.location} any more ({told}); build the kernels again"
+            msg = (
+                f"the features {self.name!r} are gone from {self.location} ({one_line(error)}); build the kernels again"
+            )
             raise StoreError(msg) from error
         if content != self.content:
             msg = (
                 f"{self.location} holds other features {self.name!r} now than when it was opened; open the set again, "
-                "and fit models anew"
+                "and fit models again"
             )
             raise StoreError(msg)
         return values
 
     @cached_property
     def _whole(self) -> Array | None:
-        """All values of a small table: Zarr takes a millisecond or more for each part, however small."""
+        """All values of a small table: Zarr takes at least a millisecond for each part, however small."""
         if self.shape[0] * self.shape[1] * self.dtype.itemsize > _SMALL_BYTES:
             return None
-        whole = self._part(slice(None), None)
-        whole.flags.writeable = False
-        return whole
+        values = self._read_part(slice(None), None)
+        values.flags.writeable = False
+        return values
 
     def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
         """See `FeatureTable`."""
         if self._whole is None:
-            return self._part(rows, columns)
+            return self._read_part(rows, columns)
         return self._whole[rows] if columns is None else self._whole[rows][:, columns]
 
-    def _part(self, rows: slice | Index, columns: slice | Index | None) -> Array:
+    def _read_part(self, rows: slice | Index, columns: slice | Index | None) -> Array:
         try:
             key = rows if columns is None else (rows, columns)
             check_chunks(self._values, key, f"the features {self.name!r} in {self.location}")
-            found = np.asarray(self._values.oindex[rows, slice(None) if columns is None else columns])
+            values = np.asarray(self._values.oindex[rows, slice(None) if columns is None else columns])
         except Exception as error:
-            told = one_line(error)
-            msg = f"the features {self.name!r} in {self.location} cannot be read: {told}; build the kernels again"
+            msg = (
+                f"the features {self.name!r} in {self.location} cannot be read: {one_line(error)}; build the kernels "
+                "again"
+            )
             raise StoreError(msg) from error
-        if np.isposinf(found).any():  # the fill value, which no stored table holds: a chunk is missing
+        if np.isposinf(values).any():  # the fill value, which no stored table holds: a chunk is missing
             msg = f"a part of the features {self.name!r} in {self.location} is missing; build the kernels again"
             raise StoreError(msg)
-        return found
+        return values
 
-    def reopened(self) -> Self:
-        """See `FeatureTable`: its values are opened anew."""
-        found = replace(self)
-        _ = found._values
-        return found
+    def reopen(self) -> Self:
+        """See `FeatureTable`."""
+        table = replace(self)
+        _ = table._values
+        return table
 
 
 @dataclass(frozen=True)
@@ -185,15 +181,15 @@ class TableOfRows(FeatureTable):
     def of(cls, table: FeatureTable, rows: Index) -> Self:
         """The rows at some positions.
 
-        The center is that of the whole table, so that kernels of its rows are bit for bit those of the whole.
+        The center is that of the whole table, so that kernels of its rows equal those of the whole to the last bit.
         """
         digest = hashlib.blake2b(rows.astype("<i8").tobytes(), digest_size=16).hexdigest()
         shape, content = (len(rows), table.shape[1]), f"{table.content}[{digest}]"
         return cls(table.name, shape, table.dtype, table.columns, content, table.center, table.n_missing, table, rows)
 
-    def reopened(self) -> Self:
+    def reopen(self) -> Self:
         """See `FeatureTable`."""
-        return replace(self, table=self.table.reopened())
+        return replace(self, table=self.table.reopen())
 
     def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
         """See `FeatureTable`."""
@@ -205,7 +201,7 @@ class Scan:
     """Digest, column means and missing samples of a table, found by reading it once."""
 
     content: str  # a digest of its values
-    center: Float  # column means over the samples that have this source
+    center: Float  # column means over the samples that have the table
     absent: Mask  # samples that lack it, (samples,)
     lowest: tuple[float, int, int]  # the smallest value, its row and its column
 
@@ -215,9 +211,9 @@ def scan(
     samples: Sequence[str] | Array | None,
     watching: Sequence[LabelColumns | TargetColumns] = (),
 ) -> Scan:
-    """Go once through a table, a strip of rows at a time; values must be finite, or NaN in a whole row.
+    """Read a table once, a strip of rows at a time; values must be finite, or NaN in a whole row.
 
-    `watching` are given each strip.
+    Each object of `watching` receives every strip.
     """
     rows, columns = table.shape
     names = None if samples is None else [str(sample) for sample in samples]
@@ -228,8 +224,8 @@ def scan(
         values = table.read(strip)
         digest.update(np.ascontiguousarray(values).data)
         absent[strip] = check_rows(table.name, values, strip.start, names, table.columns)
-        for each in watching:
-            each.take(strip, values)
+        for watcher in watching:
+            watcher.take(strip, values)
         present = values if not absent[strip].any() else values[~absent[strip]]
         if len(present):
             total += present.sum(axis=0, dtype=np.float64)
@@ -246,17 +242,17 @@ def _strips(table: FeatureMatrix | FeatureTable, multiple: int = 1) -> Iterator[
         yield slice(start, min(start + side, rows))
 
 
-def write_table(root: Any, number: int, table: FeatureMatrix | FeatureTable, found: Scan, chunk_rows: int) -> None:
-    """Write a table into the group `features` of a kernel set or a model; not again where it stands already.
+def write_table(root: Any, number: int, table: FeatureMatrix | FeatureTable, scanned: Scan, chunk_rows: int) -> None:
+    """Write a table into the group `features` of a kernel set or a model, unless it is there already.
 
-    It is written in the precision of its dtype, in chunks of `chunk_rows`, what tasks read at a time; `found` is what
-    `scan` told of it.
+    It is written in the precision of its dtype, in chunks of `chunk_rows`, the rows that a task reads at a time;
+    `scanned` is the result of `scan`.
     """
     path = f"{FEATURES}/{number}"
     if path in root:
-        there = dict(root[path].attrs)
+        attrs = dict(root[path].attrs)
         names = root[f"{path}/column"][:].tolist() if f"{path}/column" in root else None
-        same = there.get("content") == found.content and there.get("name") == table.name
+        same = attrs.get("content") == scanned.content and attrs.get("name") == table.name
         if same and names == (None if table.columns is None else list(table.columns)):
             return
         del root[path]
@@ -269,11 +265,11 @@ def write_table(root: Any, number: int, table: FeatureMatrix | FeatureTable, fou
     for strip in _strips(table, chunks[0]):
         values[strip] = table.read(strip)
     center = _array(group, "center", ("feature",), (columns,), (columns,), "float64", "mean of the feature in training")
-    center[:] = found.center
+    center[:] = scanned.center
     if table.columns is not None:
         create_strings(group, "column", np.array(table.columns, dtype=object), ("feature",), "names of the features")
-    # The digest last: it says that the table is whole.
-    group.update_attributes({"name": table.name, "n_missing": int(found.absent.sum()), "content": found.content})
+    # The digest last: it marks the table as complete.
+    group.update_attributes({"name": table.name, "n_missing": int(scanned.absent.sum()), "content": scanned.content})
 
 
 def _array(
@@ -290,7 +286,7 @@ def _array(
         shape=shape,
         chunks=chunks,
         dtype=dtype,
-        # NaN is a value here, a sample without this source; infinity is none, and tells a missing chunk.
+        # NaN is a possible value, of a sample that lacks the table; infinity is not, and shows a missing chunk.
         fill_value=np.inf,
         config={"write_empty_chunks": True},
         dimension_names=dims,
@@ -301,29 +297,20 @@ def _array(
 
 
 def read_tables(location: str | Store, within: str = "") -> dict[str, FeatureTable]:
-    """The feature tables that lie in a kernel set or a model, by name; none where there are none.
+    """The feature tables of a kernel set or a model, by name; empty if there are none.
 
     Parameters
     ----------
     within
-        Where the model is in what is saved at the location.
+        Path of the model within the group at the location.
     """
     path = f"{within}/{FEATURES}".lstrip("/")
     try:
-        group = open_part(location, path)
+        keys = sorted(open_part(location, path).group_keys(), key=int)
     except (FileNotFoundError, KeyError):
         return {}
     except Exception as error:
         msg = f"the features of {location} are damaged ({one_line(error)}); build the kernels again"
         raise StoreError(msg) from error
-    tables = [StoredTable.open(location, f"{path}/{key}") for key in _keys(group, location)]
+    tables = [StoredTable.open(location, f"{path}/{key}") for key in keys]
     return {table.name: table for table in tables}
-
-
-def _keys(group: Any, location: str | Store) -> list[str]:
-    """Names of the groups of tables, in their order."""
-    try:
-        return sorted(group.group_keys(), key=int)
-    except Exception as error:
-        msg = f"the features of {location} are damaged ({one_line(error)}); build the kernels again"
-        raise StoreError(msg) from error

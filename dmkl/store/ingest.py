@@ -1,4 +1,4 @@
-"""Importing matrices into a new kernel set: checked, cut into tiles, written kernel after kernel."""
+"""Importing matrices into a new kernel set: they are checked, cut into tiles, and written one kernel at a time."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from dmkl.inputs.matrices import Matrix, fingerprint
 from dmkl.inputs.names import as_text, unique_names
 from dmkl.numerics.determined import LabelKernel, label_codes
 from dmkl.numerics.spectrum import Repair, repair_psd, worst_minor
-from dmkl.store.layout import Header, check_names
-from dmkl.store.opening import Location
-from dmkl.store.writer import StoreWriter, claim_place
+from dmkl.store.format import Header, check_names
+from dmkl.store.groups import Location
+from dmkl.store.writer import StoreWriter, lock_location
 
 __all__ = ["ingest"]
 
@@ -41,7 +41,7 @@ def ingest(
     symmetrize: bool = False,
     overwrite: bool = False,
 ) -> str | Store:
-    """Write a kernel set, or go on with an interrupted one. See `dmkl.create` for the parameters."""
+    """Write a kernel set, or continue an interrupted import. See `dmkl.create` for the parameters."""
     iterator = iter(source.matrices())
     try:
         first = next(iterator)
@@ -75,7 +75,7 @@ def ingest(
         diagonal = None
     if diagonal is not None:
         diagonal = _checked_diagonal(diagonal, source.n_kernels, rows)
-    with claim_place(location):
+    with lock_location(location):
         writer = StoreWriter(location, header, source.n_kernels, overwrite=overwrite)
         codes = label_codes(labels_in(nodes))
         tol = np.inf if symmetrize else symmetry_tol
@@ -90,20 +90,20 @@ def ingest(
             for j, matrix in enumerate(matrices):
                 name = _name_of(source, j)
                 names.append(name)
-                own_diagonal = _row_of(diagonal, j)
+                diagonal_row = _row_of(diagonal, j)
                 identity = source.identity(j)
                 if identity is not None and repair is not None:
                     identity = {**identity, "repair": repair}
                 if identity is not None and symmetrize:
                     identity = {**identity, "symmetrized": True}
-                if identity is not None and own_diagonal is not None:
-                    identity = {**identity, "diagonal": fingerprint(own_diagonal[None, :])}
+                if identity is not None and diagonal_row is not None:
+                    identity = {**identity, "diagonal": fingerprint(diagonal_row[None, :])}
                 if writer.is_done(j, identity):
                     watch.advance(kernel_bytes)
                     continue
                 missing = source.n_missing(j)
-                noted = {"identity": identity, **({"n_missing": missing} if missing else {})}
-                intake.take(j, name, matrix, noted, own_diagonal)
+                provenance = {"identity": identity, **({"n_missing": missing} if missing else {})}
+                intake.take(j, name, matrix, provenance, diagonal_row)
             unique_names(names, len(names), "kernel")
             if source.names is not None and len(names) != len(source.names):
                 msg = f"found {len(names)} kernels but {len(source.names)} names"
@@ -118,7 +118,7 @@ def ingest(
 
 def _all(first: Matrix, others: Iterator[Matrix]) -> Iterator[Matrix]:
     yield first
-    del first  # `itertools.chain` would hold it, and the kernel with it, as long as the others last
+    del first  # `itertools.chain` would keep the kernel in memory until the end
     yield from others
 
 
@@ -141,15 +141,15 @@ def _name_of(source: KernelSource, j: int) -> str:
 
 
 def _stored_dtype(dtype: npt.DTypeLike | None, first: Matrix) -> np.dtype[Any]:
-    found = _narrowest(np.dtype(first.dtype)) if dtype is None else np.dtype(dtype)
-    if found not in (np.dtype(np.float32), np.dtype(np.float64)):
-        msg = f"kernels are stored as float32 or float64, not {found}"
+    stored = _narrowest(np.dtype(first.dtype)) if dtype is None else np.dtype(dtype)
+    if stored not in (np.dtype(np.float32), np.dtype(np.float64)):
+        msg = f"kernels are stored as float32 or float64, not {stored}"
         raise InputError(msg)
-    return found
+    return stored
 
 
 def _narrowest(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The stored type that loses nothing of entries of this type."""
+    """The smallest stored type that represents entries of this type exactly."""
     return np.dtype(np.float32 if dtype.kind == "f" and dtype.itemsize <= 4 else np.float64)
 
 
@@ -182,16 +182,16 @@ class _Intake:
     ) -> None:
         self.symmetrize = symmetrize
         self.writer, self.header, self.repair, self.asked_dtype = writer, writer.header, repair, asked_dtype
-        # Relative to the largest entry: what different orders of summation leave in two halves of one kernel.
+        # Rounding differences of the halves of a kernel, relative to its largest entry.
         rounding = 1e-5 if self.header.dtype == "float32" else 1e-8
         self._codes, self._like_labels = codes, list[LabelKernel]()
         self.symmetry_tol = rounding if symmetry_tol is None else symmetry_tol
 
     def _refuse_labels(self, name: str) -> None:
-        if any(each.found() for each in self._like_labels):
+        if any(kernel.found() for kernel in self._like_labels):
             msg = (
-                f"kernel {name!r} is the labels under another name: its entries depend on nothing but the classes of "
-                "both samples. Leave it out. If it is meant, import without labels, and give them to `fit` (y)"
+                f"kernel {name!r} is the labels under another name: its entries depend only on the classes of both "
+                "samples. Leave it out. If it is intended, import without labels, and give them to `fit` (y)"
             )
             raise InputError(msg)
 
@@ -204,24 +204,24 @@ class _Intake:
                 f"{header.cols} as the first"
             )
             raise InputError(msg)
-        found = np.dtype(matrix.dtype)
-        if found.kind not in "fiub":
-            msg = f"kernel {name!r} holds {found}, expected real numbers"
-            if found.kind == "c":
+        dtype = np.dtype(matrix.dtype)
+        if dtype.kind not in "fiub":
+            msg = f"kernel {name!r} holds {dtype}, expected real numbers"
+            if dtype.kind == "c":
                 msg += "; take the real part if the imaginary one is rounding"
             raise InputError(msg)
-        if not self.asked_dtype and _narrowest(found).itemsize > np.dtype(header.dtype).itemsize:
+        if not self.asked_dtype and _narrowest(dtype).itemsize > np.dtype(header.dtype).itemsize:
             msg = (
-                f"kernel {name!r} is {found}, but the set would be stored as {header.dtype}, as its first "
-                "kernel is; say which one is meant, dtype='float32' or dtype='float64'"
+                f"kernel {name!r} is {dtype}, but the set would be stored as {header.dtype}, as its first "
+                "kernel is; choose one, dtype='float32' or dtype='float64'"
             )
             raise InputError(msg)
         if self.repair is not None:
             if not header.symmetric:
                 msg = f"repair={self.repair!r} is for symmetric kernels; these are rectangular"
                 raise InputError(msg)
-            matrix, found = self._repaired(name, matrix)
-            provenance |= found
+            matrix, facts = self._repair(name, matrix)
+            provenance |= facts
         self.writer.begin_kernels({j: provenance})
         if header.symmetric:
             row_sum, diagonal = self._symmetric(j, name, matrix)
@@ -240,8 +240,8 @@ class _Intake:
             cause = (
                 f"overflows {self.header.dtype}; store it as float64"
                 if np.isfinite(value)
-                else "is not finite; mend or drop that sample or kernel. A sample that lacks a kernel is left out of "
-                "that kernel's file, and taken by its name from the others (join='outer', --join outer)"
+                else "is not finite; correct or drop that sample or kernel. If a sample lacks a kernel, leave it out "
+                "of that kernel's file, and match samples by name (join='outer', --join outer)"
             )
             msg = f"kernel {name!r}: entry ({rows.start + i}, {cols.start + k}) is {value}, which {cause}"
             raise InputError(msg)
@@ -261,11 +261,11 @@ class _Intake:
     def _symmetric(self, j: int, name: str, matrix: Matrix) -> tuple[Array, Array]:
         """Write the tiles on and above the diagonal, and compare those below it with their mirror images.
 
-        The matrix is gone through strip by strip, left to right, as it lies in most files.
+        The matrix is read in strips of rows, left to right, the order of most files.
         """
         tiling, watch = self.writer.tiling, progress.current()
         row_sum, diagonal = np.zeros(self.header.rows), np.zeros(self.header.rows)
-        largest, proof, apart = 0.0, (0.0, 0, 0), _NONE_APART
+        largest, proof, difference = 0.0, (0.0, 0, 0), _NO_DIFFERENCE
         self._like_labels = [LabelKernel(codes, np.dtype(self.header.dtype)) for codes in self._codes]
         for row in range(tiling.shape[0]):
             rows = tiling.row_slice(row)
@@ -276,7 +276,7 @@ class _Intake:
                 largest = max(largest, float(np.abs(block).max()))
                 if col < row:
                     above = self.writer.tiles.read(j, col, row).T
-                    apart = max(apart, _furthest_apart(block, above, rows, cols))
+                    difference = max(difference, _largest_difference(block, above, rows, cols))
                     if self.symmetrize:
                         mean = _mean(block, above)
                         self.writer.write_tile(j, col, row, mean.T)
@@ -288,78 +288,76 @@ class _Intake:
                         self.writer.write_tile(j, row, col, block)
                 else:
                     if row == col:
-                        apart = max(apart, _furthest_apart(block, block.T, rows, cols))
-                        # The half above is the one that counts, in the diagonal tile too.
+                        difference = max(difference, _largest_difference(block, block.T, rows, cols))
+                        # The upper half is stored, in the diagonal tile too.
                         upper = np.triu(block) + np.triu(block, 1).T
                         block = _mean(block, block.T) if self.symmetrize else upper
                         diagonal[rows] = block.diagonal()
                     else:
                         row_sum[cols] += block.sum(axis=0, dtype=np.float64)
                     row_sum[rows] += block.sum(axis=1, dtype=np.float64)
-                    for each in self._like_labels:
-                        each.take(rows, cols, block)
+                    for kernel in self._like_labels:
+                        kernel.take(rows, cols, block)
                     self.writer.write_tile(j, row, col, block)
                     watch.advance(tiling.tile**2 * block.itemsize)
                 if col <= row:
                     minor = worst_minor(block, diagonal[rows], diagonal[cols], 1e-4)
                     if minor is not None:
                         a, b = rows.start + minor[1], cols.start + minor[2]
-                        # A negative diagonal entry is a minor of one sample, and bounds the eigenvalue
-                        # itself.
+                        # A negative diagonal entry is a minor of one sample, and bounds the eigenvalue.
                         proof = min(proof, (diagonal[a] if a == b else minor[0], a, b))
-        # Only now is the largest entry known, which the tolerance is relative to.
-        self._check_symmetric(name, apart, largest)
+        # The tolerance is relative to the largest entry, which is known only now.
+        self._check_symmetric(name, difference, largest)
         self._refuse_labels(name)
         if self.symmetrize and self.repair is None:
-            self.writer.note(j, {"symmetrized": {"largest_asymmetry": apart[0]}})
+            self.writer.add_provenance(j, {"symmetrized": {"largest_asymmetry": difference[0]}})
         if proof[0] < 0:
             bound, a, b = proof
-            self.writer.note(j, {"indefinite": {"samples": [a, b], "eigenvalue_at_most": float(bound)}})
+            self.writer.add_provenance(j, {"indefinite": {"samples": [a, b], "eigenvalue_at_most": float(bound)}})
             witness = f"sample {a} alone proves" if a == b else f"samples {a} and {b} alone prove"
             warnings.warn(
                 f"kernel {name!r} is not positive semidefinite: {witness} an eigenvalue of at most "
-                f"{bound:.3g} (largest entry {largest:.3g}). Learners that need positive semidefinite "
-                "kernels may refuse it; repair='clip', "
-                "'flip' or 'shift' mends it while it is imported",
+                f"{bound:.3g} (largest entry {largest:.3g}). Learners that need positive semidefinite kernels may "
+                "refuse it; repair='clip', 'flip' or 'shift' repairs it during import",
                 IndefiniteKernelWarning,
                 stacklevel=2,
             )
         return row_sum, diagonal
 
-    def _check_symmetric(self, name: str, apart: _Apart, largest: float) -> None:
-        difference, a, b, value, mirrored = apart
-        if difference <= self.symmetry_tol * largest:
+    def _check_symmetric(self, name: str, difference: _Difference, largest: float) -> None:
+        size, a, b, value, mirrored = difference
+        if size <= self.symmetry_tol * largest:
             return
         msg = (
             f"kernel {name!r} is not symmetric: entry ({a}, {b}) is {value:.8g} and entry ({b}, {a}) is "
-            f"{mirrored:.8g}, further apart than {self.symmetry_tol:g} of the largest entry ({largest:.3g}). "
-            "Symmetrize it ((K + Kᵀ)/2: symmetrize=True, --symmetrize), or say symmetric=False (--rectangular) if its "
+            f"{mirrored:.8g}, which differ by more than {self.symmetry_tol:g} of the largest entry ({largest:.3g}). "
+            "Symmetrize it ((K + Kᵀ)/2: symmetrize=True, --symmetrize), or give symmetric=False (--rectangular) if its "
             "rows and columns are different samples"
         )
         raise InputError(msg)
 
-    def _repaired(self, name: str, matrix: Matrix) -> tuple[Array, dict[str, Any]]:
+    def _repair(self, name: str, matrix: Matrix) -> tuple[Array, dict[str, Any]]:
         assert self.repair is not None
         whole = self._block(name, matrix, slice(0, self.header.rows), slice(0, self.header.cols))
         everything = slice(0, self.header.rows)
-        apart = _furthest_apart(whole, whole.T, everything, everything)
-        self._check_symmetric(name, apart, float(np.abs(whole).max()))
-        repaired, lowest = repair_psd(whole, self.repair)  # which takes (K + Kᵀ)/2
-        found = {"repair": {"method": self.repair, "lowest_eigenvalue": lowest}}
-        return repaired, found | ({"symmetrized": {"largest_asymmetry": apart[0]}} if self.symmetrize else {})
+        difference = _largest_difference(whole, whole.T, everything, everything)
+        self._check_symmetric(name, difference, float(np.abs(whole).max()))
+        repaired, lowest = repair_psd(whole, self.repair)  # which symmetrizes it
+        facts = {"repair": {"method": self.repair, "lowest_eigenvalue": lowest}}
+        return repaired, facts | ({"symmetrized": {"largest_asymmetry": difference[0]}} if self.symmetrize else {})
 
 
-_Apart = tuple[float, int, int, float, float]
-"""How far apart two mirrored entries are, their row and column, and their values."""
+_Difference = tuple[float, int, int, float, float]
+"""The absolute difference of two mirrored entries, their row and column, and their values."""
 
-_NONE_APART: _Apart = (-1.0, 0, 0, 0.0, 0.0)
+_NO_DIFFERENCE: _Difference = (-1.0, 0, 0, 0.0, 0.0)
 
 
 def _mean(block: Array, mirrored: Array) -> Array:
     return 0.5 * block + 0.5 * mirrored  # their sum may overflow
 
 
-def _furthest_apart(block: Array, mirrored: Array, rows: slice, cols: slice) -> _Apart:
+def _largest_difference(block: Array, mirrored: Array, rows: slice, cols: slice) -> _Difference:
     difference = np.abs(block - mirrored)
     i, k = np.unravel_index(int(difference.argmax()), difference.shape)
     a, b = rows.start + int(i), cols.start + int(k)

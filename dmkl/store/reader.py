@@ -1,7 +1,8 @@
-"""Reading a stored kernel set: its labels, and its tiles one after another with the next on its way."""
+"""Reading a stored kernel set: its names and labels, and its tiles, each checked while the next is fetched."""
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections import OrderedDict
@@ -9,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import google_crc32c
 import numpy as np
@@ -22,29 +23,133 @@ from dmkl.errors import (
     CorruptTileError,
     DamagedFileError,
     DmklError,
+    FormatVersionError,
+    IncompleteStoreError,
     StoreError,
     StoreNotFoundError,
     one_line,
 )
-from dmkl.files.checksums import crc32c
-from dmkl.files.urls import is_url
+from dmkl.files.arrays import crc32c
+from dmkl.files.urls import as_place, is_url
 from dmkl.numerics.tiling import Tiling
-from dmkl.store.chunks import plain_chunks
-from dmkl.store.consistency import check_metadata, check_unique
-from dmkl.store.metadata import is_sealed
-from dmkl.store.opening import FileMark, Location, Root, as_location, other_set
+from dmkl.store.format import FORMAT, FORMAT_VERSION, check_metadata
+from dmkl.store.groups import ROOT, Location, as_location, has_checksum, open_group, partial_path
+from dmkl.store.tiles import FileVersion, chunk_reader, file_version
 
-__all__ = ["Location", "StoreReader"]
+__all__ = ["Root", "StoreReader"]
 
 TileKey = tuple[int, int, int]
 """(kernel, tile row, tile column)"""
 
 
+class Root:
+    """The root of a set, opened and checked for changes while the set is read."""
+
+    def __init__(self, location: str | Store) -> None:
+        self.location = location
+        self._version: FileVersion | None = None
+
+    def open(self) -> Any:
+        """Open the group.
+
+        Raises
+        ------
+        StoreNotFoundError, IncompleteStoreError, FormatVersionError, StoreError
+            As `StoreReader` does.
+        """
+        self._version = self._stat()
+        group = _open_group(self.location)
+        _check_root(dict(group.attrs), str(self.location))
+        return group
+
+    def check(self, content_id: str) -> None:
+        """Check that a set in a local folder was not deleted, moved or replaced since it was opened; one `stat`.
+
+        Raises
+        ------
+        StoreNotFoundError
+            If it was deleted or moved.
+        StoreError
+            If it was replaced.
+        """
+        if self._version is None or self._version == (now := self._stat()):
+            return
+        try:
+            present = str(_open_group(self.location).attrs.get("content_id"))
+        except StoreNotFoundError as error:
+            msg = (
+                f"the kernel set at {self.location} is gone from {socket.gethostname()}: it was deleted or moved while "
+                "it was read. Put it back and run the same again, or import or build it again"
+            )
+            raise StoreNotFoundError(msg) from error
+        if present != content_id:
+            _refuse_other_set(self.location, content_id, present)
+        self._version = now
+
+    def _stat(self) -> FileVersion | None:
+        if isinstance(self.location, Store) or is_url(self.location):
+            return None
+        try:
+            return file_version(os.stat(os.path.join(self.location, ROOT)))
+        except OSError:
+            return None
+
+
+def _refuse_other_set(location: str | Store, before: str, now: str) -> NoReturn:
+    msg = (
+        f"{location} holds another set now ({now}) than when this computation began ({before}), on "
+        f"{socket.gethostname()}; open it again with dmkl.open"
+    )
+    raise StoreError(msg)
+
+
+def _open_group(location: str | Store) -> Any:
+    try:
+        return open_group(location)
+    except FileNotFoundError as error:
+        begun = partial_path(as_place(location)) if isinstance(location, str) else None
+        if begun is not None and begun.exists():
+            msg = (
+                f"{location} is not finished: an interrupted import or build of it is at {begun}. Run the same command "
+                "again to continue it"
+            )
+            raise IncompleteStoreError(msg) from error
+        msg = f"there is no kernel set at {location}; make one with dmkl.create or `dmkl import`"
+        raise StoreNotFoundError(msg) from error
+    except DmklError:
+        raise
+    except Exception as error:  # a Zarr array, or metadata that cannot be read
+        msg = f"{location} is not a Zarr group, and so not a kernel set: {one_line(error)}"
+        raise StoreError(msg) from error
+
+
+def _check_root(attrs: dict[str, Any], where: str) -> None:
+    if attrs.get("format") != FORMAT:
+        msg = (
+            f"{where} is a Zarr group but not a kernel set: its attribute 'format' is "
+            f"{attrs.get('format')!r:.80}, expected {FORMAT!r}"
+        )
+        raise StoreError(msg)
+    version = attrs.get("format_version")
+    if not isinstance(version, int) or version < 1:
+        msg = f"{where} has format_version {version!r}, expected an integer from 1 to {FORMAT_VERSION}"
+        raise StoreError(msg)
+    if version > FORMAT_VERSION:
+        msg = (
+            f"{where} has format version {version}, and this dmkl reads up to {FORMAT_VERSION}; install a "
+            "newer dmkl (pip install --upgrade dmkl)"
+        )
+        raise FormatVersionError(msg)
+    if attrs.get("complete") is not True:
+        msg = f"{where} is not finished: its import or build was interrupted. Run the same command again to continue it"
+        raise IncompleteStoreError(msg)
+
+
 class StoreReader:
     """A stored kernel set, opened for reading.
 
-    Cheap to pickle: what travels is its place and its content id. A copy opens the set when it is first asked for
-    anything, in the task that reads it: where the set cannot be opened, that task fails, and not what unpickles.
+    A pickle contains only the location and the content id. The copy opens the set at the first access to an attribute,
+    in the task that reads it: if the set cannot be opened, that task fails, and not the unpickling.
 
     Parameters
     ----------
@@ -63,15 +168,15 @@ class StoreReader:
         If it is not a kernel set.
     """
 
-    reads_per_tile = 1  # stored tiles that one tile costs to read
-    scratch_bytes = 0  # memory that reading a tile takes beside the tile
+    reads_per_tile = 1  # stored tiles that are read for one tile
+    scratch_bytes = 0  # memory for reading a tile, in addition to the tile
 
     def __init__(self, location: Location) -> None:
         self.location = as_location(location)
         self._root = Root(self.location)
         self._group = self._root.open()
         self.attrs: dict[str, Any] = dict(self._group.attrs)
-        self.sealed = is_sealed(self._group)  # whether its metadata carry a checksum
+        self.has_checksum = has_checksum(self._group)
         try:
             check_metadata(self._group, self.attrs, str(self.location))
             self._open()
@@ -80,9 +185,11 @@ class StoreReader:
         except KeyError as error:
             msg = f"{self.location} is damaged: it has no {error.args[0]!r}; import or build it again"
             raise StoreError(msg) from error
-        except Exception as error:  # what Zarr raises for damaged metadata, names or labels is of many kinds
-            told = one_line(error)
-            msg = f"{self.location} is damaged: its names or labels cannot be read ({told}); import or build it again"
+        except Exception as error:  # Zarr raises many kinds for damaged metadata, names or labels
+            msg = (
+                f"{self.location} is damaged: its names or labels cannot be read ({one_line(error)}); import or build "
+                "it again"
+            )
             raise StoreError(msg) from error
 
     def _open(self) -> None:
@@ -94,37 +201,38 @@ class StoreReader:
         self.dtype = np.dtype(self._gram.dtype)
         n_kernels, rows, cols = self._gram.shape
         self.shape: tuple[int, int, int] = (n_kernels, rows, cols)
-        # Of a symmetric set stored in full the tiles below the diagonal are never read: they repeat the upper
-        # ones.
+        # Tiles below the diagonal of a symmetric set stored in full are never read: they repeat the upper ones.
         self.tiling = Tiling(rows, cols, int(attrs["tile"]), upper=self.symmetric)
         self.names: tuple[str, ...] = tuple(str(name) for name in self._group["kernel"][:])
         self.samples: Array = _strings(self._group["sample"][:])
         self.train_samples: Array = (
             _strings(self._group["train_sample"][:]) if "train_sample" in self._group else self.samples
         )
-        for what, names in (("kernel", self.names), ("sample", self.samples), ("train_sample", self.train_samples)):
-            check_unique(names, what, str(self.location))
+        for node, names in (("kernel", self.names), ("sample", self.samples), ("train_sample", self.train_samples)):
+            if len(set(names)) < len(names):  # also where a chunk is missing
+                msg = f"{self.location} is damaged: the names in {node!r} are not unique; import or build it again"
+                raise StoreError(msg)
         self.labels: Array | None = self._optional("label")
         if self.labels is None:
             self.labels = self._optional("target")
         self.tasks: Array | None = self._optional("task")
         self.splits: Array | None = self._optional("split")
-        self._chunks = plain_chunks(self._gram)
-        self._verified: dict[TileKey, FileMark | None] = {}
-        self._known: dict[str, dict[int, Array]] = {}
+        self._chunks = chunk_reader(self._gram)
+        self._verified: dict[TileKey, FileVersion | None] = {}
+        self._statistics: dict[str, dict[int, Array]] = {}
         self._table: npt.NDArray[np.uint32] | None = None
         self._pool: ThreadPoolExecutor | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived, (self.location, self.content_id)
+        return _unpickle, (self.location, self.content_id)
 
-    if not TYPE_CHECKING:  # which would take every name for an attribute
+    if not TYPE_CHECKING:  # a type checker would accept every name as an attribute
 
         def __getattr__(self, name: str) -> Any:
             if not name.startswith("__"):  # pickle and copy look for such names
                 with _OPENING:
-                    if "_root" not in self.__dict__:  # a copy that nobody has asked before
-                        self.__dict__.update(vars(_reopened(self.location, self.content_id)))
+                    if "_root" not in self.__dict__:  # a copy at its first access
+                        self.__dict__.update(vars(_open_again(self.location, self.content_id)))
                 if name in self.__dict__:
                     return self.__dict__[name]
             msg = f"{type(self).__name__!r} object has no attribute {name!r}"
@@ -160,23 +268,23 @@ class StoreReader:
         n_kernels, rows, _ = self.shape
         if n_kernels * rows * 8 > _SMALL_BYTES:
             return self._read_statistic(name, kernels)
-        # Those of a small set are kept: Zarr takes some milliseconds for them, which is as long as a pass.
-        known = self._known.setdefault(name, {})
-        new = np.setdiff1d(kernels, list(known))
+        # Kept for small sets: Zarr takes some milliseconds to read them, as long as a pass.
+        cache = self._statistics.setdefault(name, {})
+        new = np.setdiff1d(kernels, list(cache))
         if len(new):
-            known.update(zip(new.tolist(), self._read_statistic(name, new), strict=True))
-        return np.array([known[k] for k in kernels.tolist()]).reshape(len(kernels), rows)
+            cache.update(zip(new.tolist(), self._read_statistic(name, new), strict=True))
+        return np.array([cache[k] for k in kernels.tolist()]).reshape(len(kernels), rows)
 
     def _read_statistic(self, name: str, kernels: Index) -> Array:
-        where = f"{name!r} of {self.location}"
+        node = f"{name!r} of {self.location}"
         try:
             values = np.asarray(self._group[name].oindex[kernels, slice(None)], dtype=np.float64)
         except Exception as error:
-            msg = f"{where} is damaged: {one_line(error)}; import or build the set again"
+            msg = f"{node} is damaged: {one_line(error)}; import or build the set again"
             raise StoreError(msg) from error
         missing = np.flatnonzero(np.isnan(values).any(axis=1))  # an absent chunk reads as the fill value
         if len(missing):
-            msg = f"{where} is missing for kernel {self.names[kernels[missing[0]]]!r}; import or build the set again"
+            msg = f"{node} is missing for kernel {self.names[kernels[missing[0]]]!r}; import or build the set again"
             raise StoreError(msg)
         return values
 
@@ -192,16 +300,16 @@ class StoreReader:
         return table
 
     def forget(self) -> None:
-        """Read everything from the store again that has been read before."""
-        self._verified, self._known, self._table = {}, {}, None
+        """Discard what was read, so that it is read from the store again."""
+        self._verified, self._statistics, self._table = {}, {}, None
 
     # --- tiles ----------------------------------------------------------------------------------------------
 
     def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
-        """Yield each tile, without padding; the next one is fetched while the caller works on this one.
+        """Yield each tile, without padding; the next tile is fetched while the caller works on this one.
 
-        An uncompressed local tile is memory-mapped and never copied; the kernel is asked to read the next one
-        ahead. One in an object store is fetched in ranges. Any other is read and decoded by Zarr in a second thread.
+        An uncompressed local tile is memory-mapped without a copy, and the kernel is asked to read the next one ahead.
+        A tile in an object store is fetched in ranges. Zarr reads and decodes other tiles in a second thread.
         """
         if not keys:
             return
@@ -214,7 +322,7 @@ class StoreReader:
                     upcoming = self._begin(keys[position + 1])
                 yield key, self._finish(key, current)
         except StoreError:
-            # Where the set was deleted or exchanged meanwhile, that is what has to be said, not that a tile is wrong.
+            # If the set was deleted or replaced meanwhile, the error says so instead of naming a damaged tile.
             self._root.check(self.content_id)
             raise
         self._root.check(self.content_id)
@@ -224,7 +332,7 @@ class StoreReader:
         return self._finish(key, self._begin(key))
 
     def verify(self, kernel: int) -> StoreError | None:
-        """Read every tile of a kernel from the store and check it, whatever was checked before; what is wrong first."""
+        """Read and check every tile of a kernel, also those checked before; returns the first error."""
         self.forget()
         try:
             for key, tile in self.stream([(kernel, row, col) for row, col in self.tiling.pairs()]):
@@ -235,7 +343,7 @@ class StoreReader:
 
     def _begin(self, key: TileKey) -> Any:
         if self._chunks is not None:
-            with self._naming(key):
+            with self._errors_of(key):
                 return self._chunks.begin(key, self._chunk_bytes)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="dmkl-read-ahead")
@@ -248,47 +356,45 @@ class StoreReader:
                 self._compare(key, crc32c(tile))
                 self._verified[key] = None
             return tile
-        with self._naming(key):
+        with self._errors_of(key):
             begun = self._chunks.finish(begun)
         if isinstance(begun, int):
             msg = (
                 f"{self._name(key)} has {begun} bytes, expected {self._chunk_bytes}; import or build this kernel again"
             )
             raise CorruptTileError(msg)
-        mapped, mark = begun
+        mapped, version = begun
         side = self.tiling.tile
         rows, cols = self.tiling.tile_shape(key[1], key[2])
         tile = np.frombuffer(mapped, dtype=self.dtype, count=side * side).reshape(side, side)[:rows, :cols]
-        if self._must_verify(key, mark):
+        if self._must_verify(key, version):
             view = memoryview(mapped)
             stored = int.from_bytes(view[-4:], "little")
-            found = google_crc32c.value(np.frombuffer(view[:-4], dtype=np.uint8))
-            if stored != found:
+            computed = google_crc32c.value(np.frombuffer(view[:-4], dtype=np.uint8))
+            if stored != computed:
                 msg = (
-                    f"{self._name(key)} fails its checksum: stored {stored:08x}, computed {found:08x}. The "
+                    f"{self._name(key)} fails its checksum: stored {stored:08x}, computed {computed:08x}. The "
                     "file was damaged after it was written; import or build this kernel again"
                 )
                 raise CorruptTileError(msg)
-            # The chunk's own checksum goes with the file: only the table knows a tile that was exchanged for
-            # another.
-            self._compare(key, found if (rows, cols) == (side, side) else crc32c(tile))
-            self._verified[key] = mark
+            # The chunk's checksum is part of the file: only the table detects a file that was replaced by another tile.
+            self._compare(key, computed if (rows, cols) == (side, side) else crc32c(tile))
+            self._verified[key] = version
         return tile
 
-    def _compare(self, key: TileKey, found: int) -> None:
+    def _compare(self, key: TileKey, computed: int) -> None:
         expected = int(self.tile_crc32c()[key])
-        if found != expected:
+        if computed != expected:
             msg = (
-                f"{self._name(key)} is not the tile that was written there: its checksum is {found:08x}, the "
-                f"set's table says {expected:08x}. It was exchanged or replaced; import or build this kernel "
-                "again"
+                f"{self._name(key)} is not the tile that was written there: its checksum is {computed:08x}, and the "
+                f"set's table has {expected:08x}. The file was replaced; import or build this kernel again"
             )
             raise CorruptTileError(msg)
 
-    def _must_verify(self, key: TileKey, mark: FileMark | None) -> bool:
+    def _must_verify(self, key: TileKey, version: FileVersion | None) -> bool:
         rule = settings.get("verify")
-        known = key in self._verified and self._verified[key] == mark  # a file that was written since is another
-        return bool(rule == "always" or (rule == "first" and not known))
+        verified = key in self._verified and self._verified[key] == version
+        return bool(rule == "always" or (rule == "first" and not verified))
 
     @property
     def _chunk_bytes(self) -> int:
@@ -296,8 +402,8 @@ class StoreReader:
         return int(self.tiling.tile**2 * self.dtype.itemsize) + 4
 
     @contextmanager
-    def _naming(self, key: TileKey) -> Iterator[None]:
-        """Say of which tile it is that its bytes are not there, or do not come."""
+    def _errors_of(self, key: TileKey) -> Iterator[None]:
+        """Name the tile in errors of reading its bytes."""
         try:
             yield
         except FileNotFoundError as error:
@@ -317,10 +423,10 @@ class StoreReader:
         j, row, col = key
         try:
             tile = np.asarray(self._gram[j, self.tiling.row_slice(row), self.tiling.col_slice(col)])
-        except Exception as error:  # what Zarr's codecs raise for a damaged chunk
+        except Exception as error:  # Zarr's codecs raise many kinds for a damaged chunk
             msg = f"{self._name(key)} cannot be read: {one_line(error)}"
             raise CorruptTileError(msg) from error
-        # An absent chunk reads as the fill value, NaN, which no stored tile holds.
+        # An absent chunk is read as the fill value NaN, which no stored tile holds.
         if np.isnan(tile.ravel()[0]):
             msg = f"{self._name(key)} is missing; import or build this kernel again"
             raise CorruptTileError(msg)
@@ -331,26 +437,26 @@ class StoreReader:
 
 
 _SMALL_BYTES = 4 * 2**20
-_ARRIVED: OrderedDict[tuple[str, str], StoreReader] = OrderedDict()
-_ARRIVING = threading.Lock()
+_UNPICKLED: OrderedDict[tuple[str, str], StoreReader] = OrderedDict()
+_UNPICKLING = threading.Lock()
 _OPENING = threading.RLock()
 
 
-def _arrived(location: str | Store, content_id: str) -> StoreReader:
-    """A set in a worker, to be opened, once for all the tasks that read it there."""
+def _unpickle(location: str | Store, content_id: str) -> StoreReader:
+    """A reader that opens its set later; all tasks of a process share one for each set."""
     reader = StoreReader.__new__(StoreReader)
     reader.location, reader.content_id = location, content_id
     if not isinstance(location, str):
         return reader
-    with _ARRIVING:
-        reader = _ARRIVED.setdefault((location, content_id), reader)
-        while len(_ARRIVED) > 8:
-            _ARRIVED.popitem(last=False)
+    with _UNPICKLING:
+        reader = _UNPICKLED.setdefault((location, content_id), reader)
+        while len(_UNPICKLED) > 8:
+            _UNPICKLED.popitem(last=False)
     return reader
 
 
-def _reopened(location: str | Store, content_id: str) -> StoreReader:
-    """Open a set in a process to which it was sent."""
+def _open_again(location: str | Store, content_id: str) -> StoreReader:
+    """Open a set in a process that received a reader of it."""
     try:
         reader = StoreReader(location)
     except StoreNotFoundError as error:
@@ -361,7 +467,7 @@ def _reopened(location: str | Store, content_id: str) -> StoreReader:
         )
         raise StoreNotFoundError(msg) from error
     if reader.content_id != content_id:
-        raise StoreError(other_set(location, content_id, reader.content_id))
+        _refuse_other_set(location, content_id, reader.content_id)
     return reader
 
 

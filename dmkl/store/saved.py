@@ -1,4 +1,4 @@
-"""Models and results on disk: folders of labeled arrays that are put in place whole, and checked as they are read."""
+"""Models and results on disk: Zarr groups of labeled arrays, replaced as a whole and checked when they are read."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import xarray as xr
 import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
+from dmkl._version import __version__
 from dmkl.errors import (
     DmklError,
     FormatVersionError,
@@ -21,31 +22,36 @@ from dmkl.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from dmkl.files.locks import claim, confirm
 from dmkl.files.urls import Place, Url, as_place, resolved
-from dmkl.files.writing import beside, clear_beside, full_disk
-from dmkl.store.metadata import is_sealed, open_group
-from dmkl.store.objects import root_attributes, upload, zarr_store
+from dmkl.files.writing import (
+    check_lock,
+    lock,
+    remove_leftovers,
+    replace_folder,
+    reporting_full_disk,
+    temporary_name,
+)
+from dmkl.store.groups import consolidate, has_checksum, open_group, root_attributes, upload, zarr_store
 from dmkl.variables import describe
 
-__all__ = ["Saved", "check_version", "has_format", "put_in_place", "write_dataset"]
+__all__ = ["Saved", "check_version", "has_format", "replace_group", "save_dataset", "write_dataset"]
 
 
 # --- writing -------------------------------------------------------------------------------------------------------
 
 
-def put_in_place(path: Any, write: Callable[[Path], None], form: str, what: str, *, overwrite: bool) -> None:
-    """Write beside `path` and rename, so that what is there is whole, the old or the new.
+def replace_group(path: Any, write: Callable[[Path], None], form: str, what: str, *, overwrite: bool) -> None:
+    """Write a Zarr group under a temporary name and rename it, so that `path` is always the old or the new group.
 
-    What goes to a URL is written to a temporary folder first; there is no renaming in an object store, where the old is
-    removed before the new is put there (see `dmkl.store.objects`).
+    A group for a URL is written to a temporary folder first. Object stores cannot rename: the old group is removed
+    before the new one is uploaded (see `dmkl.store.groups`).
 
     Parameters
     ----------
     write
-        Writes a Zarr group at the path that it is given.
+        Writes a Zarr group at the path of its argument.
     form
-        The attribute "format" of what may be replaced.
+        The attribute "format" of a group that may be replaced.
     what
         Its name in messages.
 
@@ -54,27 +60,37 @@ def put_in_place(path: Any, write: Callable[[Path], None], form: str, what: str,
     StoreExistsError
         If something is at `path` and `overwrite` was not given, or it is of another format.
     LockedError
-        If another process writes there, or has taken the path over meanwhile.
+        If another process writes there, or has taken the lock over meanwhile.
     DiskFullError
-        If the disk ran full.
+        If the disk is full.
     """
     final = resolved(path)
-    with claim(final):
+    with lock(final):
         if isinstance(final, Path):
-            clear_beside(final)
-        _refuse_in_the_way(final, form, what, overwrite=overwrite)
+            remove_leftovers(final)
+        _check_replaceable(final, form, what, overwrite=overwrite)
         if isinstance(final, Url):
             with tempfile.TemporaryDirectory(prefix="dmkl-") as folder:
                 written = Path(folder) / "written"
-                with full_disk(folder, "Free some space, or choose another TMPDIR, and save it again"):
+                with reporting_full_disk(folder, "Free some space, or choose another TMPDIR, and save it again"):
                     write(written)
-                confirm(final)
                 upload(written, final, {"format": form})
         else:
-            _put_in_place(final, write)
+            _replace_folder(final, write)
 
 
-def _refuse_in_the_way(final: Place, form: str, what: str, *, overwrite: bool) -> None:
+def save_dataset(path: Any, dataset: xr.Dataset, form: str, what: str, *, overwrite: bool) -> None:
+    """Save labeled arrays as the Zarr group of a format, version 1; see `replace_group`."""
+    attrs = {"format": form, "format_version": 1, "created_by": f"dmkl {__version__}", **dataset.attrs}
+
+    def write(written: Path) -> None:
+        write_dataset(dataset.assign_attrs(attrs), written, "w-", None)
+        consolidate(written)
+
+    replace_group(path, write, form, what, overwrite=overwrite)
+
+
+def _check_replaceable(final: Place, form: str, what: str, *, overwrite: bool) -> None:
     if final.exists():
         if not overwrite:
             msg = (
@@ -87,23 +103,20 @@ def _refuse_in_the_way(final: Place, form: str, what: str, *, overwrite: bool) -
             raise StoreExistsError(msg)
 
 
-def _put_in_place(final: Path, write: Callable[[Path], None]) -> None:
-    written, replaced = beside(final), beside(final, "replaced")
+def _replace_folder(final: Path, write: Callable[[Path], None]) -> None:
+    written = temporary_name(final)
     try:
-        with full_disk(final, "Free some space, or choose another place, and save it again"):
+        with reporting_full_disk(final, "Free some space, or choose another path, and save it again"):
             write(written)
-        confirm(final)
+        check_lock(final)
     except BaseException:
         shutil.rmtree(written, ignore_errors=True)
         raise
-    if final.exists():
-        final.rename(replaced)
-    written.rename(final)
-    shutil.rmtree(replaced, ignore_errors=True)
+    replace_folder(written, final)
 
 
 def has_format(path: Place, form: str) -> bool:
-    """Whether there is a Zarr group at `path` whose attribute "format" is this."""
+    """Whether there is a Zarr group with this attribute "format" at `path`."""
     if isinstance(path, Url):
         return root_attributes(path).get("format") == form
     try:
@@ -113,12 +126,12 @@ def has_format(path: Place, form: str) -> bool:
 
 
 def write_dataset(dataset: xr.Dataset, path: Path, mode: Any, group: str | None) -> None:
-    """Write labeled arrays as a Zarr group whose chunks carry checksums; `seal` does the same for its metadata.
+    """Write labeled arrays as a Zarr group whose chunks carry checksums; `consolidate` does the same for its metadata.
 
-    What the registry of `dmkl.variables` knows of each is written with it.
+    Their attributes come from the registry of `dmkl.variables`.
     """
     dataset = describe(dataset.copy())
-    # Names as variable-length strings: Zarr warns of fixed-length ones that their v3 encoding is not settled.
+    # Variable-length strings: Zarr warns that fixed-length ones are not part of the specification of v3.
     plain = dataset.assign(
         {
             name: (variable.dims, variable.values.astype(object), variable.attrs)
@@ -127,7 +140,7 @@ def write_dataset(dataset: xr.Dataset, path: Path, mode: Any, group: str | None)
         }
     )
     encoding = {name: {"compressors": [ZstdCodec(), Crc32cCodec()]} for name in plain.variables}
-    # A chunk that holds the fill value alone is written too, so that one that is missing is damage.
+    # Chunks of fill values are written too, so that a missing chunk is known as damage.
     plain.to_zarr(
         path,
         mode=mode,
@@ -144,32 +157,32 @@ def write_dataset(dataset: xr.Dataset, path: Path, mode: Any, group: str | None)
 
 @dataclass(frozen=True)
 class Saved:
-    """A model or a result on disk, or a part of one: a Zarr group, its metadata checked."""
+    """A model or a result on disk, or a part of one: a Zarr group whose metadata were checked."""
 
     path: Place
-    """The folder of the whole."""
+    """The folder of the model or the result."""
     group: Any = field(repr=False)
     within: str = ""
-    """Where the part is in it."""
+    """Path of the part in this folder."""
 
     @classmethod
     def open(cls, path: Any) -> Saved:
-        """What is saved at a path.
+        """Open a model or a result.
 
         Raises
         ------
         StoreNotFoundError
-            If there is nothing.
+            If there is nothing at the path.
         IncompleteStoreError
-            If it was not written whole, at a URL.
+            If it was not written completely, at a URL.
         DamagedFileError, StoreError
-            If it is damaged, or no Zarr group.
+            If it is damaged, or not a Zarr group.
         """
         final = as_place(path)
         try:
             group = open_group(final)
-            if not is_sealed(group):
-                # What was saved before there were seals has no metadata of all its parts at its root.
+            if not has_checksum(group):
+                # Groups that were written without checksums have no consolidated metadata.
                 group = zarr.open_group(zarr_store(final), mode="r", use_consolidated=False)
         except DmklError:
             raise
@@ -180,15 +193,13 @@ class Saved:
             msg = f"{final} is not a model: {error}"
             raise StoreError(msg) from error
         if isinstance(final, Url) and group.attrs.get("complete") is False:
-            msg = (
-                f"{final} is not finished: what wrote it was interrupted; write it again (overwrite=True, --overwrite)"
-            )
+            msg = f"{final} is not finished: its writer was interrupted; write it again (overwrite=True, --overwrite)"
             raise IncompleteStoreError(msg)
         return cls(final, group)
 
     @property
     def place(self) -> Place:
-        """The folder of the part, as messages name it."""
+        """The folder of the part, for messages."""
         return self.path / self.within if self.within else self.path
 
     @property
@@ -206,7 +217,7 @@ class Saved:
         Raises
         ------
         ValueError, RuntimeError
-            If a chunk is missing, or is not what was written.
+            If a chunk is missing or damaged.
         """
         for name, array in self.group.arrays():
             if array.nchunks_initialized < array.nchunks:
@@ -217,13 +228,7 @@ class Saved:
 
 
 def check_version(saved: Saved, newest: int, what: str) -> None:
-    """Refuse what a newer dmkl wrote.
-
-    Raises
-    ------
-    FormatVersionError
-        If the attribute "format_version" is above `newest`.
-    """
+    """Raise FormatVersionError if the attribute "format_version" is above `newest`."""
     version = saved.attrs.get("format_version", 0)
     if version > newest:
         msg = (

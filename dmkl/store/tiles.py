@@ -1,33 +1,163 @@
-"""Writing single tiles of a kernel set, from the process that begins it or from any task that sees it."""
+"""The tiles of a stored set as bytes: mapped from files, fetched from URLs, and written one by one."""
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import mmap
 import os
+import sys
 import threading
 import uuid
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import zarr
-from zarr.abc.store import Store
+from zarr.abc.store import RangeByteRequest, Store
+from zarr.codecs import BytesCodec, Crc32cCodec
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
+from zarr.storage import FsspecStore, LocalStore
 
 from dmkl.arrays import Array
-from dmkl.files.checksums import crc32c
+from dmkl.files.arrays import crc32c
+from dmkl.files.plain import check_plain
 from dmkl.numerics.tiling import Tiling
-from dmkl.store.chunks import plain_folder
-from dmkl.store.objects import zarr_store
+from dmkl.store.groups import zarr_store
 
-__all__ = ["TileWriter"]
+__all__ = ["FetchedChunks", "FileVersion", "MappedChunks", "TileWriter", "chunk_folder", "chunk_reader", "file_version"]
+
+_RANGE_BYTES = 4 * 2**20
+"""Bytes of one request: a chunk of 16 MiB takes four concurrent requests."""
+_FETCHES = 8
+"""Chunks of a set that a process fetches at a time: those that its tasks work on, and as many ahead."""
+
+FileVersion = tuple[int, int]
+"""Inode and time of the last change of a file."""
+
+
+def file_version(stat: os.stat_result) -> FileVersion:
+    """The version of a file, from the result of `os.stat`."""
+    return stat.st_ino, stat.st_mtime_ns
+
+
+def _is_plain(gram: Any) -> bool:
+    """Whether a chunk is the bytes of the tile and their checksum."""
+    codecs = gram.metadata.codecs
+    return (
+        sys.byteorder == "little"
+        and gram.metadata.encode_chunk_key((0, 0, 0)) == "c/0/0/0"
+        and len(codecs) == 2
+        and isinstance(codecs[0], BytesCodec)
+        and codecs[0].endian is not None
+        and codecs[0].endian.value == "little"
+        and isinstance(codecs[1], Crc32cCodec)
+    )
+
+
+def chunk_folder(gram: Any) -> str | None:
+    """The folder of the chunks, if a chunk's file is the bytes of the tile and their checksum; else None."""
+    store = gram.store
+    return str(Path(store.root) / gram.path / "c") if isinstance(store, LocalStore) and _is_plain(gram) else None
+
+
+# --- reading -------------------------------------------------------------------------------------------------------
+
+
+def chunk_reader(gram: Any) -> MappedChunks | FetchedChunks | None:
+    """Reads the bytes of chunks; None if Zarr has to decode them."""
+    if chunk_folder(gram) is not None:
+        return MappedChunks(str(gram.store.root), f"{gram.path}/c")
+    if isinstance(gram.store, FsspecStore) and _is_plain(gram):
+        return FetchedChunks(gram.store, f"{gram.path}/c".lstrip("/"), ThreadPoolExecutor(_FETCHES, "dmkl-fetch"))
+    return None
+
+
+@dataclass(frozen=True)
+class MappedChunks:
+    """Files of a folder, mapped into memory without a copy; the kernel is asked to read them ahead."""
+
+    root: str
+    """The folder of the set."""
+    prefix: str
+    """The folder of the chunks in it."""
+
+    def begin(self, key: Sequence[int], n_bytes: int) -> tuple[mmap.mmap, FileVersion] | int:
+        """Map a chunk of `n_bytes`; returns its number of bytes instead if it has another.
+
+        FileNotFoundError is raised if there is none, and DamagedFileError if it is not a regular file.
+        """
+        name = f"{self.prefix}/{'/'.join(map(str, key))}"
+        check_plain(self.root, name)
+        path = f"{self.root}/{name}"
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        try:
+            stat = os.fstat(descriptor)
+            if stat.st_size != n_bytes:
+                return stat.st_size
+            mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        finally:
+            os.close(descriptor)
+        if hasattr(mmap, "MADV_WILLNEED"):
+            mapped.madvise(mmap.MADV_WILLNEED)
+        return mapped, file_version(stat)
+
+    def finish(self, begun: tuple[mmap.mmap, FileVersion] | int) -> tuple[mmap.mmap, FileVersion] | int:
+        """The result of `begin`."""
+        return begun
+
+
+@dataclass(frozen=True)
+class FetchedChunks:
+    """Objects of a store, fetched by other threads in concurrent ranges."""
+
+    store: FsspecStore
+    prefix: str
+    pool: ThreadPoolExecutor
+
+    def begin(self, key: Sequence[int], n_bytes: int) -> Future[npt.NDArray[np.uint8] | int]:
+        """Request a chunk of `n_bytes`."""
+        return self.pool.submit(sync, self._fetch(f"{self.prefix}/{'/'.join(map(str, key))}", n_bytes))
+
+    def finish(self, begun: Future[npt.NDArray[np.uint8] | int]) -> tuple[npt.NDArray[np.uint8], None] | int:
+        """Wait for a chunk; returns its number of bytes if it is not the expected one."""
+        result = begun.result()
+        return result if isinstance(result, int) else (result, None)
+
+    async def _fetch(self, name: str, n_bytes: int) -> npt.NDArray[np.uint8] | int:
+        whole = np.empty(n_bytes, dtype=np.uint8)
+        # One byte more than expected shows whether the object is longer.
+        edges = [*range(0, n_bytes, _RANGE_BYTES), n_bytes + 1]
+        if len(edges) > 2 and edges[-1] - edges[-2] < _RANGE_BYTES // 2:
+            del edges[-2]
+        sizes = await asyncio.gather(*(self._fetch_range(name, a, b, whole) for a, b in itertools.pairwise(edges)))
+        size = sum(sizes)
+        return whole if size == n_bytes else size
+
+    async def _fetch_range(self, name: str, start: int, stop: int, whole: npt.NDArray[np.uint8]) -> int:
+        buffer = await self.store.get(name, default_buffer_prototype(), RangeByteRequest(start, stop))
+        if buffer is None:
+            raise FileNotFoundError(name)
+        part = np.asarray(buffer.as_numpy_array(), dtype=np.uint8)[: len(whole) - start]
+        whole[start : start + len(part)] = part
+        return len(buffer)
+
+
+# --- writing -------------------------------------------------------------------------------------------------------
 
 
 class TileWriter:
-    """The tiles of an unfinished kernel set. Cheap to pickle: a copy opens the set again where it arrives."""
+    """Writes the tiles of an unfinished kernel set, from any process. A pickled copy opens the set on arrival."""
 
     def __init__(self, target: str | Store, node: str, tiling: Tiling) -> None:
         self.target, self.node, self.tiling = target, node, tiling
         self._gram: Any = zarr.open_group(zarr_store(target), mode="r+", zarr_format=3, use_consolidated=False)[node]
-        self._files = plain_folder(self._gram)
+        self._folder = chunk_folder(self._gram)
         self._local = threading.local()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -37,49 +167,49 @@ class TileWriter:
         """Write one tile of kernel j in one atomic step; returns its checksum without padding."""
         block = np.ascontiguousarray(block)
         checksum = crc32c(block)
-        if self._files is None:
+        if self._folder is None:
             self._gram[j, self.tiling.row_slice(row), self.tiling.col_slice(col)] = block
             return checksum
-        # As Zarr does it, without its two copies of the tile.
-        whole = self._padded(block)
-        path = f"{self._files}/{j}/{row}/{col}"
-        # One after another, and not those above: a set that was given up meanwhile is not begun again.
-        for folder in (self._files, f"{self._files}/{j}", os.path.dirname(path)):
+        # The same bytes as Zarr writes, without its two copies of the tile.
+        padded = self._pad(block)
+        path = f"{self._folder}/{j}/{row}/{col}"
+        # No parents of the chunks' folder are made: that would bring back a set that was abandoned meanwhile.
+        for folder in (self._folder, f"{self._folder}/{j}", os.path.dirname(path)):
             Path(folder).mkdir(exist_ok=True)
         written = f"{path}.{uuid.uuid4().hex}.partial"
         try:
             with open(written, "xb") as file:
-                file.write(whole.data)
-                file.write((checksum if whole is block else crc32c(whole)).to_bytes(4, "little"))
+                file.write(padded.data)
+                file.write((checksum if padded is block else crc32c(padded)).to_bytes(4, "little"))
             os.replace(written, path)
         except BaseException:
             Path(written).unlink(missing_ok=True)
             raise
         return checksum
 
-    def _padded(self, block: Array) -> Array:
-        """A ragged tile with NaN to the full side, in an array that this thread uses again and again."""
+    def _pad(self, block: Array) -> Array:
+        """Pad a ragged tile with NaN, in an array that this thread uses again."""
         side, (rows, cols) = self.tiling.tile, block.shape
         if block.shape == (side, side):
             return block
         if not hasattr(self._local, "padded"):
             self._local.padded = np.empty((side, side), block.dtype)
-        whole: Array = self._local.padded
-        whole[:rows, :cols] = block
-        whole[:rows, cols:] = np.nan
-        whole[rows:] = np.nan
-        return whole
+        padded: Array = self._local.padded
+        padded[:rows, :cols] = block
+        padded[:rows, cols:] = np.nan
+        padded[rows:] = np.nan
+        return padded
 
     def read(self, j: int, row: int, col: int) -> Array:
-        """Read back a tile that was written."""
+        """Read a tile that was written."""
         return np.asarray(self._gram[j, self.tiling.row_slice(row), self.tiling.col_slice(col)])
 
-    def standing(self, j: int, row: int, col: int) -> Array | None:
-        """A tile that an interrupted run has written whole; None where there is none, or a damaged one.
+    def read_written(self, j: int, row: int, col: int) -> Array | None:
+        """Read a tile that an interrupted run has written; None if there is none or it is damaged.
 
-        Known of local folders alone: elsewhere every tile of an unfinished kernel is written anew.
+        Only for local folders: elsewhere every tile of an unfinished kernel is written again.
         """
-        if self._files is None or not os.path.exists(f"{self._files}/{j}/{row}/{col}"):
+        if self._folder is None or not os.path.exists(f"{self._folder}/{j}/{row}/{col}"):
             return None
         try:
             block = self.read(j, row, col)

@@ -1,17 +1,14 @@
-"""Writing a kernel set so that it can be killed at any moment: tiles, each kernel's record, `complete` last.
+"""Writing a kernel set so that the writer can be killed at any time.
 
-A local set is written beside its place, in `<name>.partial`, and renamed when it is complete: at its own name
-there is either a whole set or what was there before. A set at a URL is written at its own name, where it says
-that it is not complete; one that replaces another is written beside it as well, and moved (see
-`dmkl.store.objects`). A kernel counts as done when its row sums stand; they
-are written after all its tiles, so that an interrupted import goes on with the first kernel that has none.
-The root attributes come before the arrays, and are what tells an unfinished set from anything else that may
-stand there.
+A local set is written to `<name>.partial` and renamed when it is complete: `<name>` is either a complete set or what
+was there before. A set at a URL is written in place with the attribute ``"complete": false``; a set that replaces
+another is written to `<name>.partial` too, and moved (see `dmkl.store.groups`). Row sums of a kernel are written after
+all its tiles and mark it as done, so that an interrupted import continues with the first kernel without them. The
+attributes of the root are written before the arrays, and identify an unfinished set.
 """
 
 from __future__ import annotations
 
-import re
 import shutil
 import uuid
 from collections.abc import Collection, Mapping, Sequence
@@ -19,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -30,38 +27,48 @@ from zarr.storage import LocalStore
 from dmkl._version import __version__
 from dmkl.arrays import Array
 from dmkl.errors import InputError, StoreExistsError
-from dmkl.files.locks import claim, confirm
 from dmkl.files.urls import Place, Url, as_place
-from dmkl.files.writing import full_disk
+from dmkl.files.writing import check_lock, lock, remove_leftovers, replace_folder, reporting_full_disk
 from dmkl.inputs.features import FeatureMatrix
-from dmkl.store.chunks import plain_folder
 from dmkl.store.features import FEATURES, FeatureTable, Scan, read_tables, write_table
-from dmkl.store.layout import (
+from dmkl.store.format import (
+    FORMAT,
+    FORMAT_VERSION,
+    NODES,
     Header,
     check_room,
+    content_id,
     create_array,
     create_strings,
-    header_of,
     is_recoverable,
     provenance_of,
 )
-from dmkl.store.metadata import SEAL, seal
-from dmkl.store.objects import clear, move, remove, root_attributes, zarr_store
-from dmkl.store.opening import Location, as_location, partial_path
-from dmkl.store.schema import FORMAT, FORMAT_VERSION, NODES, attributes, content_id, gram_node
-from dmkl.store.tiles import TileWriter
+from dmkl.store.groups import (
+    CHECKSUM,
+    ROOT,
+    Location,
+    as_location,
+    clear,
+    consolidate,
+    move,
+    partial_path,
+    remove,
+    root_attributes,
+    zarr_store,
+)
+from dmkl.store.tiles import TileWriter, chunk_folder
 
-__all__ = ["StoreWriter", "claim_place"]
+__all__ = ["StoreWriter", "lock_location"]
 
 
-# The tiles last: room for a kernel there means room in the others.
+# The tiles last: an array of tiles with room for a kernel means that the others have it too.
 _PER_KERNEL = ("row_sum", "tile_crc32c", "diagonal", "gram_upper", "gram")
 
 
-def claim_place(location: Location) -> AbstractContextManager[None]:
-    """Keep the place of a set to this process while it is written; see `dmkl.files.locks`. Not of Zarr stores."""
+def lock_location(location: Location) -> AbstractContextManager[None]:
+    """Lock a local folder while a set is written there; URLs and Zarr stores have no locks."""
     place = as_location(location)
-    return claim(place) if isinstance(place, str) else nullcontext()
+    return lock(place) if isinstance(place, str) else nullcontext()
 
 
 class StoreWriter:
@@ -74,17 +81,17 @@ class StoreWriter:
     header
         Shape, type and tiles.
     n_kernels
-        How many kernels will come; None where that is not known yet.
+        Number of kernels; None if it is not known yet.
     overwrite
-        Whether a finished set, or an unfinished one with another header, may be replaced. The old set stays
-        in its place until the new one is complete (except in stores that cannot rename).
+        Whether a finished set, or an unfinished one with another header, may be replaced. The old set stays until the
+        new one is complete (except in stores that cannot rename).
 
     Raises
     ------
     StoreExistsError
-        If a finished set, or anything else, is in the way.
+        If there is a finished set, or anything else, at the location.
     InputError
-        If an unfinished set with another header is in the way.
+        If there is an unfinished set with another header.
     """
 
     def __init__(self, location: Location, header: Header, n_kernels: int | None, *, overwrite: bool = False) -> None:
@@ -96,14 +103,14 @@ class StoreWriter:
         self._local = isinstance(place, Path)
         self._target: str | Store = self.location
         if self._url is not None:
-            self._target = str(self._beside(self._url, overwrite=overwrite))
+            self._target = str(self._target_url(self._url, overwrite=overwrite))
         if isinstance(place, Path):
             if place.exists() and not overwrite:
-                raise _in_the_way(place)
+                _refuse_existing(place)
             check_room(place, header, n_kernels)
             place.parent.mkdir(parents=True, exist_ok=True)
             self._target = str(partial_path(place))
-        # Leave to replace a set is no leave to replace what else stands where it is written.
+        # `overwrite` refers to the set, not to other content of the folder that the set is written to.
         self._replace = overwrite and place is None
         self._group = self._resume(overwrite)
         self._resumed = self._group is not None
@@ -117,99 +124,96 @@ class StoreWriter:
 
     @property
     def n_kernels(self) -> int:
-        """Kernels that the arrays have room for at present."""
+        """Number of kernels that the arrays have room for."""
         return int(self._gram.shape[0])
 
     @property
     def folder(self) -> Path | None:
-        """Where the unfinished set stands, if that is a folder of this machine."""
+        """The folder of the unfinished set; None for a URL or a Zarr store."""
         return Path(str(self._target)) if self._local else None
-
-    @property
-    def _node(self) -> str:
-        return gram_node(symmetric=self.header.symmetric, full=self.header.full).name
 
     @cached_property
     def _gram(self) -> Any:
-        return self._group[self._node]
+        return self._group[self.header.node]
 
     @cached_property
     def tiles(self) -> TileWriter:
-        """Writes the tiles, here or where tasks run."""
-        return TileWriter(self._target, self._node, self.tiling)
+        """Writes the tiles, here or in tasks."""
+        return TileWriter(self._target, self.header.node, self.tiling)
 
-    # --- begin or go on -------------------------------------------------------------------------------------
+    # --- begin or continue ------------------------------------------------------------------------------------
 
     @staticmethod
-    def _beside(final: Url, *, overwrite: bool) -> Url:
-        """Where the set of a URL is written: beside it where one is to be replaced, or this was begun before."""
-        there, beside = root_attributes(final), as_place(str(partial_path(final)))
-        assert isinstance(beside, Url)
-        is_set = there.get("format") == FORMAT
-        if is_set and there.get("complete") is True:
+    def _target_url(final: Url, *, overwrite: bool) -> Url:
+        """The URL to write to: `<name>.partial` if a set is to be replaced, or if this was begun before."""
+        attrs, partial = root_attributes(final), as_place(str(partial_path(final)))
+        assert isinstance(partial, Url)
+        is_set = attrs.get("format") == FORMAT
+        if is_set and attrs.get("complete") is True:
             if not overwrite:
-                raise _in_the_way(final)
-            return beside
-        return beside if is_set and root_attributes(beside).get("format") == FORMAT else final
+                _refuse_existing(final)
+            return partial
+        return partial if is_set and root_attributes(partial).get("format") == FORMAT else final
 
     def _resume(self, overwrite: bool) -> Any:
-        """The unfinished set that stands there, if it can be continued."""
+        """The unfinished set at the target, if it can be continued."""
         try:
             group: Any = zarr.open_group(zarr_store(self._target), mode="r+", zarr_format=3, use_consolidated=False)
             attrs = dict(group.attrs)
         except (OSError, ValueError, KeyError):
             attrs = {}
         if attrs.get("format") != FORMAT or attrs.get("format_version") != FORMAT_VERSION:
-            # Anything else that stands there is not ours to replace unasked; `_begin` refuses it.
+            # `_begin` refuses to replace anything else.
             if self._local and _holds_only_strays(Path(str(self._target))):
                 shutil.rmtree(str(self._target))
             return None
         complete = attrs.get("complete") is True
         if complete and not self._local and self._url is None:
             return None
-        found = header_of(group)
-        if found != self.header:
-            if found is not None and not overwrite and is_recoverable(group):
-                there, here = asdict(found), asdict(self.header)
+        header = Header.of(group)
+        if "row_sum" not in group or "tile_crc32c" not in group:  # killed before it could hold a kernel
+            header = None
+        if header != self.header:
+            if header is not None and not overwrite and is_recoverable(group):
+                old, new = asdict(header), asdict(self.header)
                 differ = ", ".join(
-                    f"{key} {there[key]!r} there, {here[key]!r} here" for key in here if there[key] != here[key]
+                    f"{key} {old[key]!r} there, {new[key]!r} here" for key in new if old[key] != new[key]
                 )
                 msg = (
-                    f"an unfinished set of another make stands at {self._target} ({differ}); run "
+                    f"there is an unfinished set of another kind at {self._target} ({differ}); run "
                     "the command that began it, or ask for it to be replaced (overwrite=True, --overwrite)"
                 )
                 raise InputError(msg)
             self._clear()
             return None
-        rooms = [int(group[name].shape[0]) for name in _PER_KERNEL if name in group]
-        if len(set(rooms)) > 1:  # killed while the arrays were resized
+        lengths = [int(group[name].shape[0]) for name in _PER_KERNEL if name in group]
+        if len(set(lengths)) > 1:  # killed while the arrays were resized
             self._group = group
-            self._resize(min(rooms))
-        if complete:  # a local set that was killed when it was whole, just before it got its name
-            begun = {key: value for key, value in attrs.items() if key not in ("content_id", "created_by", SEAL)}
+            self._resize(min(lengths))
+        if complete:  # a local set whose writer was killed just before it was renamed
+            begun = {key: value for key, value in attrs.items() if key not in ("content_id", "created_by", CHECKSUM)}
             group.attrs.put({**begun, "complete": False})
         return group
 
     def _clear(self) -> None:
-        """Give up an unfinished set of ours."""
+        """Remove an unfinished set of dmkl."""
         self._replace = True
         if self._url is not None:
             clear(Url(str(self._target)), {"format": FORMAT, "format_version": FORMAT_VERSION})
         elif self._local:
-            # The root last: it tells that the rest is ours, should this be killed.
+            # The root is kept: if this is killed, it identifies the rest as an unfinished set.
             for entry in Path(str(self._target)).iterdir():
                 if entry.is_dir():
                     shutil.rmtree(entry)
-                elif entry.name != "zarr.json":
+                elif entry.name != ROOT:
                     entry.unlink()
 
     def _begin(self, n_kernels: int | None) -> Any:
-        n, header = n_kernels or 0, self.header
-        first = attributes(tile=header.tile, symmetric=header.symmetric, complete=False, kernels=[])
+        attrs = self.header.root_attributes()
         with self.writing():
             try:
                 group = zarr.open_group(
-                    zarr_store(self._target), mode="w" if self._replace else "w-", zarr_format=3, attributes=first
+                    zarr_store(self._target), mode="w" if self._replace else "w-", zarr_format=3, attributes=attrs
                 )
             except (FileExistsError, NotADirectoryError) as error:
                 way_out = (
@@ -219,12 +223,8 @@ class StoreWriter:
                 )
                 msg = f"{self._target} holds something already; choose another path, or {way_out}"
                 raise StoreExistsError(msg) from error
-            node = gram_node(symmetric=header.symmetric, full=header.full)
-            create_array(
-                group, node.name, (n, header.rows, header.cols), (1, header.tile, header.tile), header.dtype, np.nan
-            )
-            create_array(group, "row_sum", (n, header.rows), (1, header.rows), "float64", np.nan)
-            create_array(group, "tile_crc32c", (n, *self.tiling.shape), (1, *self.tiling.shape), "uint32", 0)
+            for name in (self.header.node, "row_sum", "tile_crc32c"):
+                self.header.create_node(group, name, n_kernels or 0)
         return group
 
     def _resize(self, n: int) -> None:
@@ -236,32 +236,32 @@ class StoreWriter:
             self.__dict__.pop(name, None)
 
     def abandon(self) -> None:
-        """Give up after bad input: remove what was begun here, unless a later run can go on from it."""
+        """Remove the set after bad input, unless a later run can continue it."""
         if self._resumed or is_recoverable(self._group):
             return
         if self._url is not None:
             remove(Url(str(self._target)))
         elif self._local:
-            # Under another name no task finds it that has not heard yet, and would write to it while it is removed.
+            # Renamed first, so that tasks that still run cannot write to it while it is removed.
             aside = Path(f"{self._target}.{uuid.uuid4().hex}")
-            with suppress(FileNotFoundError):  # removed by somebody else: what went wrong before is to be told
+            with suppress(FileNotFoundError):  # removed by another process: the error before is more important
                 Path(str(self._target)).rename(aside)
             shutil.rmtree(aside, ignore_errors=True)
 
     # --- one kernel -----------------------------------------------------------------------------------------
 
     def is_done(self, j: int, identity: dict[str, Any] | None) -> bool:
-        """Whether kernel j stands whole, and was made from the same content."""
+        """Whether kernel j is complete, and was computed from the same content."""
         if identity is None or j >= len(self._provenance) or self._provenance[j] is None:
             return False
         recorded = dict(self._provenance[j] or {}).get("identity")
         return recorded == identity and not np.isnan(self._group["row_sum"][j, 0])
 
     def begin_kernels(self, provenances: Mapping[int, dict[str, Any]]) -> None:
-        """Make room for some kernels and note where they come from, with one write of the root.
+        """Make room for some kernels and record their provenance, with one write of the root.
 
-        What stood there no longer counts as done. Tiles of a kernel that was begun from the same content stay, for a
-        task to find (`TileWriter.standing`); those of other content are removed before the record says otherwise.
+        These kernels no longer count as done. Tiles of the same content stay, for tasks to find
+        (`TileWriter.read_written`); tiles of other content are removed before the record changes.
         """
         with self.writing():
             most = max(provenances) + 1
@@ -278,9 +278,9 @@ class StoreWriter:
         self._crc[:] = 0
 
     def _remove_tiles(self, j: int) -> None:
-        folder = plain_folder(self._gram)
+        folder = chunk_folder(self._gram)
         if self._url is not None:
-            tiles = Url(f"{self._target}/{self._node}/c/{j}")
+            tiles = Url(f"{self._target}/{self.header.node}/c/{j}")
             tiles.remove(list(tiles.files()))
         elif folder is not None:
             shutil.rmtree(f"{folder}/{j}", ignore_errors=True)
@@ -295,45 +295,43 @@ class StoreWriter:
     ) -> None:
         """Record kernel j as done: its checksums and diagonal, and its row sums last.
 
-        The checksums are those of the tiles written here where they are not given.
+        By default the checksums are those of the tiles written by this object.
         """
         with self.writing():
             if diagonal is not None:
                 if "diagonal" not in self._group:
-                    shape = (self.n_kernels, self.header.rows)
-                    create_array(self._group, "diagonal", shape, (1, self.header.rows), "float64", np.nan)
+                    self.header.create_node(self._group, "diagonal", self.n_kernels)
                 self._group["diagonal"][j, :] = diagonal
-            elif "diagonal" in self._group:
-                # Of an import that had one: no kernel of this import has.
+            elif "diagonal" in self._group:  # from an interrupted import with diagonals
                 del self._group["diagonal"]
             self._group["tile_crc32c"][j] = self._crc if checksums is None else checksums
             self._group["row_sum"][j, :] = row_sum
 
-    def note(self, j: int, found: Mapping[str, Any]) -> None:
-        """Add to where kernel j comes from what shows only once it has been read."""
+    def add_provenance(self, j: int, more: Mapping[str, Any]) -> None:
+        """Add facts about kernel j that are known once it has been read."""
         with self.writing():
-            self._provenance[j] = {**(self._provenance[j] or {}), **found}
+            self._provenance[j] = {**(self._provenance[j] or {}), **more}
             self._group.update_attributes({"kernels": self._provenance})
 
     def writing(self) -> AbstractContextManager[None]:
-        """Check that the place still belongs to this process, and say what to do where the disk runs full inside.
+        """Check that this process still holds the lock, and explain what to do if the disk is full inside.
 
         Raises
         ------
         LockedError
-            If another process has taken the place over.
+            If another process holds the lock.
         """
         if isinstance(self.location, str):
-            confirm(self.location)
-        return full_disk(self.location)
+            check_lock(self.location)
+        return reporting_full_disk(self.location)
 
     # --- features ---------------------------------------------------------------------------------------------
 
     def write_features(self, tables: Sequence[tuple[FeatureMatrix, Scan]]) -> dict[str, FeatureTable]:
-        """Keep the features that the kernels are computed from beside them; returns them as they are stored."""
+        """Store the features of the kernels in the set; returns them as stored tables."""
         with self.writing():
-            for number, (table, found) in enumerate(tables):
-                write_table(self._group, number, table, found, self.header.tile)
+            for number, (table, scanned) in enumerate(tables):
+                write_table(self._group, number, table, scanned, self.header.tile)
             if FEATURES in self._group:
                 for key in list(self._group[FEATURES].group_keys()):
                     if int(key) >= len(tables):
@@ -350,9 +348,9 @@ class StoreWriter:
     # --- the end --------------------------------------------------------------------------------------------
 
     def finish(self, names: Sequence[str], labels: dict[str, Array | None]) -> str | Store:
-        """Write the labels, mark the set complete and move it to its place."""
+        """Write the labels, mark the set complete and rename or move it; returns its location."""
         with self.writing():
-            if self.n_kernels != len(names):  # an earlier import of an unknown number of kernels had got further
+            if self.n_kernels != len(names):  # an interrupted import had more kernels
                 self._resize(len(names))
                 del self._provenance[len(names) :]
             for name, values in {"kernel": np.array(names, dtype=object), **labels}.items():
@@ -368,17 +366,19 @@ class StoreWriter:
                 {"name": n} | {key: value for key, value in (p or {}).items() if key != "name"}
                 for n, p in zip(names, self._provenance, strict=True)
             ]
-            if not self._features and FEATURES in self._group:  # of a build that this import goes on from
+            if not self._features and FEATURES in self._group:  # from an interrupted build
                 del self._group[FEATURES]
             self._remove_strays()
-            # One write of the root makes the set complete, where there is no renaming too.
-            seal(self._target, attrs)
+            # One write of the root completes the set, also at a URL.
+            consolidate(self._target, attrs)
         if isinstance(self.location, str):
-            confirm(self.location)
+            check_lock(self.location)
         if self._url is not None and str(self._target) != str(self._url):
             move(Url(str(self._target)), self._url, {"format": FORMAT, "format_version": FORMAT_VERSION})
         elif self._local:
-            self._move_into_place(Path(str(self._target)), Path(str(self.location)))
+            final = Path(str(self.location))
+            replace_folder(Path(str(self._target)), final)
+            remove_leftovers(final)  # of a run that was killed between the renames
         return self.location
 
     def _remove_strays(self) -> None:
@@ -391,19 +391,6 @@ class StoreWriter:
         if root is not None:
             for stray in Path(root).rglob("*.partial"):
                 stray.unlink()
-
-    @staticmethod
-    def _move_into_place(written: Path, final: Path) -> None:
-        if final.exists():
-            final.rename(final.with_name(f"{final.name}.{uuid.uuid4().hex}.replaced"))
-        written.rename(final)
-        # Also what a run left that was killed just here.
-        for entry in final.parent.iterdir():
-            if re.fullmatch(re.escape(final.name) + r"\.[0-9a-f]{32}\.replaced", entry.name):
-                if entry.is_dir() and not entry.is_symlink():
-                    shutil.rmtree(entry)
-                else:
-                    entry.unlink()
 
     def _label(self, name: str, values: Array) -> None:
         dims = NODES[name].dims
@@ -419,11 +406,11 @@ class StoreWriter:
             array[...] = values
 
 
-def _in_the_way(place: Place) -> StoreExistsError:
+def _refuse_existing(place: Place) -> NoReturn:
     msg = f"{place} exists already; choose another path, or ask for it to be replaced (overwrite=True, --overwrite)"
-    return StoreExistsError(msg)
+    raise StoreExistsError(msg)
 
 
 def _holds_only_strays(folder: Path) -> bool:
-    """Whether a folder holds nothing but temporary files of a killed first write."""
+    """Whether a folder holds only temporary files of a killed first write."""
     return folder.is_dir() and all(entry.name.endswith(".partial") and entry.is_file() for entry in folder.iterdir())

@@ -13,9 +13,7 @@ import zarr
 
 import dmkl
 from dmkl.errors import InputError, StoreError
-from dmkl.outputs.annotated import into_annotated
-from dmkl.outputs.kernels import write_kernel
-from dmkl.outputs.tables import as_frame, write_table
+from dmkl.outputs import as_frame, into_annotated, write_kernel, write_table
 
 pytest_plugins = ["helpers.command_line"]
 
@@ -146,7 +144,7 @@ def test_a_class_of_several(run, tmp_path, store):
 def test_what_is_refused_before_anything_is_computed(run, tmp_path, store, model):
     status, _, err = run("export", model, store, tmp_path / "k.mat", *HERE)
     assert status == 1
-    assert "a kernel is written to .npy, .zarr, .grm.bin, .h5ad, told by the end of the name, got 'k.mat'" in err
+    assert "a kernel is written to a file with one of the suffixes .npy, .zarr, .grm.bin, .h5ad, got 'k.mat'" in err
     status, _, err = run("export", model, store, "memory://x/k.grm.bin", *HERE)
     assert (status, "has to be a file of this machine; write .npy or .zarr there" in err) == (1, True)
     assert list(tmp_path.iterdir()) == []

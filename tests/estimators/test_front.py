@@ -246,7 +246,7 @@ def test_labels_that_mean_nothing_are_refused_before_kernels_are_computed(data, 
 
 
 def test_columns_without_any_difference_are_named():
-    with pytest.raises(InputError, match="at one place"):
+    with pytest.raises(InputError, match="all of them are equal"):
         dmkl.MKLClassifier().fit(np.ones((6, 2)), [0, 1, 0, 1, 0, 1])
 
 

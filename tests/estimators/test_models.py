@@ -217,9 +217,9 @@ def test_what_a_killed_save_has_left_is_removed_by_the_next(tmp_path):
     """A process that is killed cannot clean up: the next one does, and puts back what was moved aside."""
     path = tmp_path / "model"
     killed = (
-        "import os, pathlib, signal, sys; from dmkl.store.saved import put_in_place\n"
+        "import os, pathlib, signal, sys; from dmkl.store.saved import replace_group\n"
         "def write(path):\n    path.mkdir()\n    (path / 'part').touch()\n    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "put_in_place(pathlib.Path(sys.argv[1]), write, 'dmkl-model', 'model', overwrite=False)"
+        "replace_group(pathlib.Path(sys.argv[1]), write, 'dmkl-model', 'model', overwrite=False)"
     )
     assert subprocess.run([sys.executable, "-c", killed, path], check=False).returncode == -signal.SIGKILL
     assert list(tmp_path.glob("model.*.partial"))

@@ -27,7 +27,7 @@ from helpers.faults import (
     told,
 )
 
-from dmkl.files.locks import _machine, _started, lock_of
+from dmkl.files.writing import _machine, _start, lock_path
 
 pytest_plugins = ["helpers.command_line"]
 
@@ -105,7 +105,7 @@ def test_a_set_that_is_damaged_in_the_middle(run, places, undisturbed, phase, da
     ((error,), _) = told(err)
     assert str(own / "set.zarr") in error
     assert {
-        "deleted": "is not there any more",
+        "deleted": "is gone from",
         "cut": "bytes, expected",
         "flipped": "fails its checksum",
         "missing": "is missing",
@@ -125,11 +125,11 @@ def test_an_output_that_another_process_writes(run, places, phase):
         "host": socket.gethostname(),
         "machine": _machine(),
         "pid": parent.pid,
-        "started": _started(parent.pid),
+        "started": _start(parent.pid),
         "since": "2026-11-22 08:00:00",
         "token": "theirs",
     }
-    lock_of(out).write_text(json.dumps(holder))
+    lock_path(out).write_text(json.dumps(holder))
     status, _, err = run(*PHASES[phase].command(own, out))
     assert status == 1
     ((error,), notes) = told(err)
@@ -148,7 +148,7 @@ def test_an_output_that_cannot_be_written_is_found_first(run, places, phase):
     assert status == 1
     ((error,), notes) = told(err)
     assert f"{out} cannot be written" in error
-    assert "choose another place" in error
+    assert "choose another path" in error
     assert not notes
 
 

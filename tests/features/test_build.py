@@ -42,7 +42,6 @@ SPECS = [
     {"function": "proximity", "feature": "a", "scales": [2, 4], "weights": [1.0, 0.5]},
     {"function": "distance", "feature": "D"},
     {"function": "random_rbf", "copies": 2},
-    {"function": "random"},
 ]
 
 
@@ -233,7 +232,7 @@ def test_features_stand_beside_the_kernels(tmp_path):
 
 @pytest.mark.usefixtures("synchronous")
 def test_random_kernels_need_no_table(tmp_path):
-    K = dmkl.build(tmp_path / "set.zarr", some("a"), [{"function": "random"}, {"function": "random_rbf"}])
+    K = dmkl.build(tmp_path / "set.zarr", some("a"), [{"function": "random_rbf"}])
     assert K.dtype == np.float32
     assert not problems(tmp_path / "set.zarr")
 
@@ -311,7 +310,7 @@ BUILD = """
         features = dict(held)
     specs = [
         {"function": ["rbf", "chi2"], "feature": "*", "bandwidth": [0.5, 2]},
-        {"function": "linear"}, {"function": "random"},
+        {"function": "linear"}, {"function": "random_rbf"},
     ]
     print("begun", flush=True)
     dmkl.build(sys.argv[2], features, specs, tile=4, labels=np.arange(len(features["a"])) % 3)
@@ -598,7 +597,7 @@ REFUSED = {
         {},
         r"kernel 'b-linear': the entry of samples '4' and '4' overflows float32",
     ),
-    "constant features": (constant, RBF, {}, "'a' put all of them at one place"),
+    "constant features": (constant, RBF, {}, "all of them are equal in 'a'"),
     "asymmetric distances": (uneven, {"function": "distance"}, {}, r"not symmetric: entry \((2, 30|30, 2)\)"),
     "asymmetric, gamma": (uneven, {"function": "distance", "gamma": 1.0}, {}, "not symmetric"),
     "missing": (lambda: spoiled(np.nan, 4, slice(None)), RBF, {}, "'a' is missing for 1 of 37"),

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dmkl.errors import InputError
-from dmkl.features.functions import WORDS
-from dmkl.features.specs import FUNCTIONS, Planned, plan, read_specs
+from dmkl.features.functions import FUNCTIONS, WORDS
+from dmkl.features.specs import Recipe, plan, read_specs
 
 
 @dataclass(frozen=True)
@@ -90,15 +90,13 @@ def test_parameters_are_whole(spec, parameters):
 @pytest.mark.parametrize(
     ("spec", "parameters"),
     [
-        ({"function": "random"}, {"seed": 0, "mean": 0.5}),
-        ({"function": "random", "seed": 7, "mean": 2}, {"seed": 7, "mean": 2.0}),
         ({"function": "random_rbf"}, {"seed": 0, "dimensions": 16, "bandwidth": 1.0}),
         ({"function": "random_rbf", "dimensions": 3, "gamma": 0.5}, {"seed": 0, "dimensions": 3, "gamma": 0.5}),
     ],
 )
 def test_random_kernels_need_no_feature(spec, parameters):
     name = f"{spec['function']}-seed{parameters['seed']}"
-    assert planned(spec, blocks={}) == [Planned(name, spec["function"], None, None, parameters)]
+    assert planned(spec, blocks={}) == [Recipe(name, spec["function"], None, None, parameters)]
 
 
 @given(count=st.integers(1, 5), v=st.integers(1, 4))
@@ -121,7 +119,7 @@ def test_arrays_and_scalars_of_numpy_and_pandas_are_plain_numbers():
     (kernel,) = planned({"function": "linear", "feature": "fou", "columns": np.array([3, 0])})
     assert kernel.columns == (3, 0)
     assert all(type(position) is int for position in kernel.columns)
-    assert names({"function": "random", "seed": range(2)}) == ["random-seed0", "random-seed1"]
+    assert names({"function": "random_rbf", "seed": range(2)}) == ["random_rbf-seed0", "random_rbf-seed1"]
 
 
 # --- features --------------------------------------------------------------------------------------------------------
@@ -166,7 +164,7 @@ def test_patterns_are_those_of_the_shell(blocks, patterns):
 
 
 def test_distance_is_of_square_features():
-    assert planned({"function": "distance"}) == [Planned("D-distance", "distance", "D", None, {"bandwidth": 1.0})]
+    assert planned({"function": "distance"}) == [Recipe("D-distance", "distance", "D", None, {"bandwidth": 1.0})]
     assert names({"function": "distance", "feature": ["D"], "gamma": [1, 2]}) == [
         "D-distance-gamma1",
         "D-distance-gamma2",
@@ -234,11 +232,11 @@ def test_plans_are_products_with_names_of_their_own(grid, features, subsets):
     assert len({kernel.name for kernel in kernels}) == len(kernels)
 
 
-@given(seed=st.integers(0, 2**40), copies=st.integers(1, 20), means=st.sampled_from([[0.5], [1, 2]]))
-def test_copies_count_their_seeds_up(seed, copies, means):
-    kernels = planned({"function": "random", "mean": means, "seed": seed, "copies": copies})
-    expected = list(itertools.product(means, range(seed, seed + copies)))
-    assert [(k.parameters["mean"], k.parameters["seed"]) for k in kernels] == expected
+@given(seed=st.integers(0, 2**40), copies=st.integers(1, 20), gammas=st.sampled_from([[0.5], [1, 2]]))
+def test_copies_count_their_seeds_up(seed, copies, gammas):
+    kernels = planned({"function": "random_rbf", "gamma": gammas, "seed": seed, "copies": copies})
+    expected = list(itertools.product(gammas, range(seed, seed + copies)))
+    assert [(k.parameters["gamma"], k.parameters["seed"]) for k in kernels] == expected
     assert len({kernel.name for kernel in kernels}) == len(kernels)
     assert all("copies" not in kernel.parameters for kernel in kernels)
 
@@ -246,10 +244,7 @@ def test_copies_count_their_seeds_up(seed, copies, means):
 def test_copies_start_at_seed_0_and_seeds_may_be_listed():
     assert names({"function": "random_rbf", "copies": 3}) == [f"random_rbf-seed{seed}" for seed in range(3)]
     assert names({"function": "random_rbf", "seed": [5, 3]}) == ["random_rbf-seed5", "random_rbf-seed3"]
-    assert names({"function": ["random", "random_rbf"], "seed": 1_234_567}) == [
-        "random-seed1234567",
-        "random_rbf-seed1234567",
-    ]
+    assert names({"function": "random_rbf", "seed": 1_234_567}) == ["random_rbf-seed1234567"]
 
 
 # --- columns ---------------------------------------------------------------------------------------------------------
@@ -267,7 +262,7 @@ def test_copies_start_at_seed_0_and_seeds_may_be_listed():
 )
 def test_a_list_of_columns_is_one_kernel(columns, name, positions):
     assert planned({"function": "linear", "feature": "fou", "columns": columns}) == [
-        Planned(name, "linear", "fou", positions, {})
+        Recipe(name, "linear", "fou", positions, {})
     ]
 
 
@@ -406,7 +401,7 @@ def test_names_from_templates(spec, expected):
 def test_templates_that_cannot_be_filled_in(name):
     found = refused({"function": "rbf", "feature": "fou", "name": name})
     assert f"the name {name!r} cannot be filled in" in found
-    assert found.endswith("it may hold {feature}, {function}, {bandwidth}, and a brace of its own is written twice")
+    assert found.endswith("it may hold {feature}, {function}, {bandwidth}, and a literal brace is written twice")
 
 
 @pytest.mark.parametrize(
@@ -476,13 +471,12 @@ KNOWN = ", ".join(FUNCTIONS)
             "coef0 must be a number ≥ 0 or a list of them (a negative one makes kernels that are not positive "
             "semidefinite), got -1",
         ),
-        ({"function": "random", "mean": 0}, "mean must be a number > 0 or a list of them, got 0"),
-        ({"function": "random", "seed": -1}, "seed must be an integer ≥ 0 or a list of them, got -1"),
-        ({"function": "random", "copies": 0}, "copies must be an integer from 1 to 1,000,000, got 0"),
-        ({"function": "random", "copies": [1, 2]}, "copies must be an integer from 1 to 1,000,000, got [1, 2]"),
+        ({"function": "random_rbf", "seed": -1}, "seed must be an integer ≥ 0 or a list of them, got -1"),
+        ({"function": "random_rbf", "copies": 0}, "copies must be an integer from 1 to 1,000,000, got 0"),
+        ({"function": "random_rbf", "copies": [1, 2]}, "copies must be an integer from 1 to 1,000,000, got [1, 2]"),
         ({"function": "random_rbf", "dimensions": 0}, "dimensions must be an integer ≥ 1 or a list of them, got 0"),
         (
-            {"function": "random", "copies": 2, "seed": [1, 2]},
+            {"function": "random_rbf", "copies": 2, "seed": [1, 2]},
             "copies=2 counts up from one seed, got seed=[1, 2]; give one seed, or a list of seeds without copies",
         ),
         (
@@ -509,11 +503,11 @@ KNOWN = ", ".join(FUNCTIONS)
         ),
         (
             {"function": "pyramid", "levels": 2, "weights": 3},
-            "weights must be a list of numbers ≥ 0, one for each level, got 3",
+            "weights must be a list of numbers ≥ 0, one for each level or scale, got 3",
         ),
         (
             {"function": "proximity", "scales": 2, "weights": [1, -1]},
-            "weights must be a list of numbers ≥ 0, one for each scale, got -1",
+            "weights must be a list of numbers ≥ 0, one for each level or scale, got -1",
         ),
         (
             {"function": "pyramid", "levels": 2, "weights": [0, 0]},
@@ -532,8 +526,8 @@ KNOWN = ", ".join(FUNCTIONS)
         ({"function": "rbf", "columns": {"x": [1.5]}}, COLUMNS + "1.5"),
         (
             {"function": "rbf", "columns": "a"},
-            "columns must be a list, a mapping, or the path of a .json, .toml or .gmt file, got 'a'; a single column "
-            "stands in a list too",
+            "columns must be a list, a mapping, or the path of a .json, .toml or .gmt file, got 'a'; write a single "
+            "column as a list too",
         ),
         ({"function": "rbf", "min_columns": 0}, "min_columns must be an integer ≥ 1, got 0"),
         ({"function": "rbf", "feature": 3}, FEATURE + "3"),
@@ -545,8 +539,8 @@ KNOWN = ", ".join(FUNCTIONS)
             "min_columns, gamma, bandwidth",
         ),
         (
-            {"function": "random", "feature": "fou"},
-            "random takes no 'feature'; its keys are function, name, seed, copies, mean",
+            {"function": "random_rbf", "feature": "fou"},
+            "random_rbf takes no 'feature'; its keys are function, name, seed, copies, gamma, bandwidth, dimensions",
         ),
         (
             {"function": "distance", "columns": [1]},
@@ -584,9 +578,9 @@ def test_all_problems_are_told_at_once():
     starts = [
         "spec 1 of 3 (rbf): bandwidth must be a number > 0",
         "spec 1 of 3 (rbf): rbf takes no 'gama' (did you mean gamma?)",
-        f"spec 3 of 3 (linear, rbf, rdf): there is no function 'rdf' (did you mean rbf?); the functions are {KNOWN}",
         "spec 3 of 3 (linear, rbf, rdf): linear takes no 'gamma'; its keys are function, name, feature, columns, "
         "min_columns; give linear a spec of its own",
+        f"spec 3 of 3 (linear, rbf, rdf): there is no function 'rdf' (did you mean rbf?); the functions are {KNOWN}",
     ]
     lines = found.split("\n")
     assert len(lines) == len(starts)
@@ -668,10 +662,10 @@ def test_without_features():
 
 
 def test_specs_as_list_mapping_or_file(tmp_path):
-    one, two = {"function": "rbf", "feature": "fou", "bandwidth": [0.5, 1]}, {"function": "random", "copies": 2}
+    one, two = {"function": "rbf", "feature": "fou", "bandwidth": [0.5, 1]}, {"function": "random_rbf", "copies": 2}
     (tmp_path / "kernels.toml").write_text(
         '[[kernel]]\nfunction = "rbf"\nfeature = "fou"\nbandwidth = [0.5, 1]\n'
-        '[[kernel]]\nfunction = "random"\ncopies = 2\n'
+        '[[kernel]]\nfunction = "random_rbf"\ncopies = 2\n'
     )
     assert read_specs(one) == [one]
     for given_as in ([one, two], (one, two), tmp_path / "kernels.toml", str(tmp_path / "kernels.toml")):

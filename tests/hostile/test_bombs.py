@@ -15,10 +15,10 @@ import zarr
 import dmkl
 from dmkl.errors import DmklError, InputError, MemoryBudgetError
 from dmkl.features.specs import plan
-from dmkl.files.checksums import json_crc32c
+from dmkl.files.documents import json_crc32c
 from dmkl.inputs import as_features, open_files, read_vector
+from dmkl.store.groups import CHECKSUM
 from dmkl.store.ingest import ingest
-from dmkl.store.metadata import SEAL
 
 
 @pytest.fixture(autouse=True)
@@ -141,8 +141,8 @@ def changed(path, **changes):
         file = path / name / "zarr.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | change))
         root["consolidated_metadata"]["metadata"][name] |= change
-    del root["attributes"][SEAL]
-    root["attributes"][SEAL] = json_crc32c(root)
+    del root["attributes"][CHECKSUM]
+    root["attributes"][CHECKSUM] = json_crc32c(root)
     (path / "zarr.json").write_text(json.dumps(root))
 
 
@@ -177,8 +177,11 @@ def tables():
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("[[kernel]]\nfunction = 'random'\ncopies = 1_000_000_000", "copies must be an integer from 1 to 1,000,000"),
-        ("[[kernel]]\nfunction = 'random'\ncopies = 900_000", "the list of 900,000 kernels takes"),
+        (
+            "[[kernel]]\nfunction = 'random_rbf'\ncopies = 1_000_000_000",
+            "copies must be an integer from 1 to 1,000,000",
+        ),
+        ("[[kernel]]\nfunction = 'random_rbf'\ncopies = 900_000", "the list of 900,000 kernels takes"),
         (f"kernel = {'[' * 20_000}{']' * 20_000}", "nested deeper than 32 levels"),
         (f"{'.'.join('a' * 20_000)} = 1", "nested deeper than 32 levels"),
         ("x = [" + "1," * 2_000_000 + "]", "the file of specifications .* takes"),
@@ -197,7 +200,7 @@ def test_column_sets_nested_beyond_sense(tmp_path, tables):
 
 
 def test_a_set_larger_than_the_disk(tmp_path):
-    specs = [{"function": "random", "copies": 20_000}, {"function": "linear"}]
+    specs = [{"function": "random_rbf", "copies": 20_000}, {"function": "linear"}]
     with pytest.raises(InputError, match=r"a set of 20,001 kernels of 60,000 × 60,000 takes .* the whole disk"):
         dmkl.build(tmp_path / "out.zarr", {"x": np.ones((60_000, 1), dtype="f4")}, specs)
     assert not list(tmp_path.iterdir())

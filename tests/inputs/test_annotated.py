@@ -209,7 +209,7 @@ def test_kernels_and_distances_of_obsp_beside_kernels_of_features(form, data, tm
     np.testing.assert_array_equal(found[2], data.obsp["dense"][::-1, ::-1])
     np.testing.assert_array_equal(found[3], dense(data.obsp["sparse"])[::-1, ::-1])
     np.testing.assert_allclose(found[4], np.exp(-dense(data.obsp["knn_distances"])), rtol=1e-6)
-    with pytest.raises(InputError, match="taken from 'obsp/dense' as they stood, so those of new samples cannot be"):
+    with pytest.raises(InputError, match="given as 'obsp/dense', so kernels of new samples cannot be"):
         dmkl.build_cross(K.select(["obsp/dense-precomputed"]), given)
 
 

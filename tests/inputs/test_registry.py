@@ -11,7 +11,7 @@ from dmkl.inputs.formats import registry
 from dmkl.inputs.formats.file_arrays import FileArray
 from dmkl.inputs.formats.registry import FORMATS, Format, arrays_in, format_of
 from dmkl.inputs.formats.zarr_folders import KERNEL_SET
-from dmkl.store.schema import FORMAT
+from dmkl.store.format import FORMAT
 
 
 def binary_arrays(path):

@@ -42,7 +42,7 @@ from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import machine, send_all
 from dmkl.passes.run import run_pass
 from dmkl.passes.sweep import Columns
-from dmkl.store.metadata import SEAL
+from dmkl.store.groups import CHECKSUM
 
 M = 23
 DOUBLE, SINGLE = np.dtype(np.float64), np.dtype(np.float32)
@@ -426,7 +426,7 @@ def compressed(tmp_path, dense):
     dmkl.create(tmp_path / "zstd.zarr", dense, tile=5)
     metadata = tmp_path / "zstd.zarr" / "zarr.json"
     root = json.loads(metadata.read_text()) | {"consolidated_metadata": None}
-    del root["attributes"][SEAL]
+    del root["attributes"][CHECKSUM]
     metadata.write_text(json.dumps(root))
     group = zarr.open_group(tmp_path / "zstd.zarr", mode="r+", zarr_format=3)
     gram = group["gram_upper"]

@@ -36,7 +36,7 @@ def other(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _nothing_arrived(monkeypatch):
-    monkeypatch.setattr(reading, "_ARRIVED", type(reading._ARRIVED)())
+    monkeypatch.setattr(reading, "_UNPICKLED", type(reading._UNPICKLED)())
 
 
 def tile_file(path):
@@ -78,7 +78,7 @@ def deleted(path, other):
         (cut, CorruptTileError, r"tile \(1, 1\) of kernel .* has 20 bytes, expected 204"),
         (missing, CorruptTileError, r"tile \(1, 1\) of kernel .* is missing"),
         (exchanged, StoreError, "set.zarr holds another set now .* open it again"),
-        (deleted, StoreNotFoundError, "set.zarr is not there any more on .* Put it back"),
+        (deleted, StoreNotFoundError, "set.zarr is gone from on .* Put it back"),
     ],
 )
 def test_what_changes_after_it_was_read_is_named(path, other, change, error, told):
@@ -91,7 +91,7 @@ def test_what_changes_after_it_was_read_is_named(path, other, change, error, tol
 
 
 @pytest.mark.parametrize("before", [1, 3, 6])
-@pytest.mark.parametrize(("change", "told"), [(exchanged, "holds another set now"), (deleted, "is not there any more")])
+@pytest.mark.parametrize(("change", "told"), [(exchanged, "holds another set now"), (deleted, "is gone from")])
 def test_what_happens_to_the_set_between_two_tiles_is_said_rather_than_of_a_tile(path, other, change, told, before):
     reader = StoreReader(path)
     tiles = reader.stream([(k, i, j) for k in range(2) for i, j in reader.tiling.pairs()][:6])

@@ -23,8 +23,8 @@ from dmkl.cli.main import main
 from dmkl.errors import CorruptTileError
 from dmkl.health.integrity import damage
 from dmkl.searching.state import damage_of_state
+from dmkl.store.format import NODES
 from dmkl.store.reader import StoreReader
-from dmkl.store.schema import NODES
 
 ARCHIVES = sorted((STORAGE / "archives").glob("v*/*.zarr"))
 SEALED = STORAGE / "archives" / "sealed"
@@ -344,7 +344,7 @@ def test_archives_with_checksums_stay_readable(name, tmp_path):
         K = dmkl.open(SEALED / name)
         square = np.arange(9.0) ** 2
         np.testing.assert_array_equal(np.asarray(K)[0], np.outer(square, square))
-        assert StoreReader(SEALED / name).sealed
+        assert StoreReader(SEALED / name).has_checksum
     elif name == "state":  # `test_a_state_of_before_is_gone_on_with` reads it
         assert not list(damage_of_state(SEALED / name))
     else:

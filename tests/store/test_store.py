@@ -621,7 +621,7 @@ def test_a_generator_starts_anew_whatever_its_length(tmp_path, longer_first):
 def test_an_unfinished_set_of_another_make_is_kept_unless_it_may_be_replaced(tmp_path):
     path = tmp_path / "set.zarr"
     interrupted_create(path, psd(3, 9), 2, tile=4)
-    with pytest.raises(InputError, match=r"another make.*tile 4 there, 3 here"):
+    with pytest.raises(InputError, match=r"another kind.*tile 4 there, 3 here"):
         dmkl.create(path, psd(3, 9), tile=3)
     dmkl.create(path, psd(3, 9), tile=3, overwrite=True)
     assert not problems(path)
@@ -789,7 +789,7 @@ def test_places_without_a_set_are_told(tmp_path):
     for name in ("nothing.zarr", "file.txt", "folder"):
         with pytest.raises(StoreNotFoundError, match="there is no kernel set at"):
             dmkl.open(tmp_path / name)
-    with pytest.raises(StoreError, match="is no Zarr group"):
+    with pytest.raises(StoreError, match="is not a Zarr group"):
         dmkl.open(tmp_path / "array.zarr")
 
 

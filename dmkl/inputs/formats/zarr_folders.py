@@ -24,7 +24,7 @@ from dmkl.inputs.formats.file_arrays import (
 )
 
 KERNEL_SET = "dmkl-kernel-set"
-"""The attribute `format` of kernel sets (`dmkl.store.schema.FORMAT`), which are opened and not imported."""
+"""The attribute `format` of kernel sets (`dmkl.store.format.FORMAT`), which are opened and not read."""
 
 _MOST_CHUNKS = 100_000
 """Files that are opened for one strip of a matrix or a vector, or searched for a chunk that was written."""

@@ -1,0 +1,434 @@
+"""Dask tasks over computed tiles: writing kernels, mean distances for bandwidths, and means for absent samples.
+
+A task computes one tile of some kernels and returns a part of the result for each kernel, such as sums of rows. The
+caller adds the parts in the order of the tiles, and BLAS has one thread inside tasks, so that results are the same to
+the last bit whatever the number of tasks, threads or workers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from dask.delayed import delayed
+
+from dmkl import progress
+from dmkl.arrays import Array, Float, Index, Mask
+from dmkl.errors import InputError
+from dmkl.features.specs import Recipe
+from dmkl.features.tiles import Axis, FeatureTiles, MeanFill, RandomTable
+from dmkl.files.arrays import crc32c
+from dmkl.numerics.functions import STATISTIC
+from dmkl.passes.blas import pinned_blas
+from dmkl.passes.execute import again, check_memory, check_shared, execute, graph_token, machine, send_all
+from dmkl.store.features import FeatureTable, TableOfRows
+from dmkl.store.tiles import TileWriter
+from dmkl.store.writer import StoreWriter
+
+__all__ = ["fill_absent", "resolve_bandwidths", "write_kernels"]
+
+Part = TypeVar("Part")
+TileIndex = tuple[int, int]
+"""(tile row, tile column)"""
+TileFunction = Callable[[FeatureTiles, Any, tuple[int, ...], TileIndex], list[Part]]
+"""The work of a task, from a source, data shared by all tasks, some kernels and a tile: a part for each kernel."""
+
+_PARTS_BYTES = 256 * 2**20
+"""Most memory of row sums of single tiles that wait for the last tile of their kernel."""
+
+
+# --- running tasks -------------------------------------------------------------------------------------------------
+
+
+def _check_task_memory(source: FeatureTiles, what: str) -> None:
+    """Check that computing a tile fits the memory of a task; MemoryBudgetError if not."""
+    check_memory(
+        what,
+        {"tiles": 2 * source.tiling.tile**2 * source.dtype.itemsize, "features and distances": source.scratch_bytes},
+        machine().task_bytes,
+        "Set dmkl.memory higher, give the workers more memory, or build with a smaller tile",
+    )
+
+
+def _batches(source: FeatureTiles, kernels: Sequence[int], n_tiles: int) -> Iterator[list[tuple[int, ...]]]:
+    """Cut the work on some kernels, `n_tiles` of each, into batches of groups that keep every worker busy."""
+    slots = machine().slots
+    batch: list[tuple[int, ...]] = []
+    for group in _groups(source, kernels, n_tiles, slots):
+        batch.append(group)
+        if len(batch) * n_tiles >= 16 * slots:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _groups(source: FeatureTiles, kernels: Sequence[int], n_tiles: int, slots: int) -> Iterator[tuple[int, ...]]:
+    """Groups of kernels of one table, whose tiles one task computes; kernels with the same statistic are adjacent.
+
+    A task reads the rows of its group once. Large groups make few tasks and hold sums of many tiles, so their size is
+    limited by both.
+    """
+    order = sorted(kernels, key=lambda k: (str(source.recipes[k].feature), str(source.recipes[k].statistic), k))
+    most = max(1, _PARTS_BYTES // (n_tiles * source.tiling.tile * 16))
+    for _, same_table in groupby(order, key=lambda k: source.recipes[k].feature):
+        of_table = list(same_table)
+        # Kernels with the same statistic are separated only if there would be too few tasks otherwise.
+        runs = [list(run) for _, run in groupby(of_table, key=lambda k: source.recipes[k].statistic)]
+        n_groups = max(-(-len(of_table) // most), min(len(runs), -(-4 * slots // n_tiles)))
+        longest = -(-len(of_table) // n_groups)
+        group: list[int] = []
+        for run in runs:
+            if group and len(group) + len(run) > longest:
+                yield tuple(group)
+                group = []
+            group += run
+            while len(group) > most:
+                yield tuple(group[:most])
+                group = group[most:]
+        if group:
+            yield tuple(group)
+
+
+def _run_batch(
+    source: FeatureTiles,
+    batch: Sequence[tuple[int, ...]],
+    tiles: Sequence[TileIndex],
+    of_tile: TileFunction[Part],
+    shared: Any,
+    verb: str,
+) -> dict[int, list[Part]]:
+    """Run the tasks of one batch, a task for each group and tile; returns the parts of each kernel in tile order.
+
+    Each worker receives `shared` once; `verb` names the tasks in displays of progress.
+    """
+    work = [(group, tile) for group in batch for tile in tiles]
+    results = again(partial(_run, source, work, of_tile, shared, verb), verb)
+    parts: dict[int, list[Part]] = {k: [] for group in batch for k in group}
+    for (group, _), of_group in zip(work, results, strict=True):
+        for k, part in zip(group, of_group, strict=True):
+            parts[k].append(part)
+    return parts
+
+
+def _run(
+    source: FeatureTiles,
+    work: Sequence[tuple[tuple[int, ...], TileIndex]],
+    of_tile: TileFunction[Part],
+    shared: Any,
+    verb: str,
+) -> list[list[Part]]:
+    token = graph_token(machine(), source, work)
+    sent_source, sent_shared = send_all({f"{verb}-features-{token}": source, f"{verb}-shared-{token}": shared})
+    tasks = [
+        delayed(_on_one_thread, pure=False)(
+            of_tile, sent_source, sent_shared, group, tile, dask_key_name=f"{verb}-tile-{number}-{token}"
+        )
+        for number, (group, tile) in enumerate(work)
+    ]
+    tile_bytes = source.tiling.tile**2 * source.dtype.itemsize
+    sizes = [len(group) * tile_bytes for group, _ in work]
+    return execute(tasks, list(zip(tasks, sizes, strict=True)), verb)
+
+
+def _on_one_thread(
+    of_tile: TileFunction[Part], source: FeatureTiles, shared: Any, group: tuple[int, ...], tile: TileIndex
+) -> list[Part]:
+    with pinned_blas(1):  # products round differently with more threads
+        return of_tile(source, shared, group, tile)
+
+
+# --- writing -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _TilePart:
+    """Checksum and sums of one written tile."""
+
+    checksum: int
+    row_sum: Float
+    col_sum: Float | None
+    diagonal: Float | None
+
+
+def write_kernels(source: FeatureTiles, writer: StoreWriter, provenances: Sequence[dict[str, Any]]) -> None:
+    """Write all kernels of a source that are not written yet.
+
+    Tiles that an interrupted run has written are read for their sums, and not computed again.
+
+    Raises
+    ------
+    InputError
+        If an entry overflows the stored precision.
+    MemoryBudgetError
+        If a task would take more than its share of the memory; nothing is written.
+    DiskFullError
+        If the disk is full; the same build continues from there.
+    """
+    _check_task_memory(source, "building these kernels")
+    if writer.folder is not None:
+        way_out = "write to a file system that all machines share, or compute on this machine"
+        check_shared(writer.folder, "where the kernels are written", way_out)
+    tiling, n_kernels = source.tiling, len(source.recipes)
+    todo = [k for k in range(n_kernels) if not writer.is_done(k, provenances[k]["identity"])]
+    tiles, tile_bytes = list(tiling.pairs()), tiling.tile**2 * source.dtype.itemsize
+    watch, started, done = progress.current(), time.monotonic(), 0
+    for batch in _batches(source, todo, len(tiles)):
+        chosen = [k for group in batch for k in group]
+        writer.begin_kernels({k: provenances[k] for k in chosen})
+        with writer.writing():
+            parts = _run_batch(source, batch, tiles, _write_tile, writer.tiles, "build")
+        for k in chosen:
+            _end_kernel(source, writer, k, tiles, parts[k])
+        done += len(chosen)
+        rate = done * len(tiles) * tile_bytes / (time.monotonic() - started)
+        left = (len(todo) - done) * len(tiles) * tile_bytes / rate
+        watch.note(
+            f"{done + n_kernels - len(todo):,} of {n_kernels:,} kernels built, "
+            f"{done * len(tiles):,} tiles at {rate / 1e9:.2f} GB/s, about {left:.0f} s left"
+        )
+
+
+def _write_tile(source: FeatureTiles, tiles: TileWriter, kernels: tuple[int, ...], tile: TileIndex) -> list[_TilePart]:
+    """Compute and write one tile of some kernels."""
+    i, j = tile
+    parts: dict[int, _TilePart] = {}
+    for k in kernels:
+        written = tiles.read_written(k, i, j)
+        if written is not None:
+            parts[k] = _sums(source, k, tile, written, crc32c(written))
+    with np.errstate(over="ignore", invalid="ignore"):  # `_sums` reports overflow
+        for (k, _, _), block in source.stream([(k, i, j) for k in kernels if k not in parts]):
+            part = _sums(source, k, tile, block, 0)  # which checks the tile before it is written
+            parts[k] = replace(part, checksum=tiles.write(k, i, j, block))
+    return [parts[k] for k in kernels]
+
+
+def _sums(source: FeatureTiles, k: int, tile: TileIndex, block: Array, checksum: int) -> _TilePart:
+    i, j = tile
+    row_sum = block.sum(axis=1, dtype=np.float64)
+    if not np.isfinite(row_sum).all():
+        a, b = np.argwhere(~np.isfinite(block))[0]
+        row, col = source.tiling.row_slice(i).start + a, source.tiling.col_slice(j).start + b
+        msg = (
+            f"kernel {source.names[k]!r}: the entry of samples {str(source.samples[row])!r} and "
+            f"{str(source.train_samples[col])!r} overflows {source.dtype}; scale the features, take another "
+            "function, or store the kernels as float64"
+        )
+        raise InputError(msg)
+    if not source.symmetric:
+        return _TilePart(checksum, row_sum, None, None)
+    if i == j:
+        return _TilePart(checksum, row_sum, None, block.diagonal().astype(np.float64))
+    return _TilePart(checksum, row_sum, block.sum(axis=0, dtype=np.float64), None)
+
+
+def _end_kernel(
+    source: FeatureTiles, writer: StoreWriter, k: int, tiles: Sequence[TileIndex], parts: Sequence[_TilePart]
+) -> None:
+    """Record a kernel from the parts of its tiles."""
+    tiling = source.tiling
+    row_sum = _add_sums(source, tiles, [(part.row_sum, part.col_sum) for part in parts])
+    checksums = np.zeros(tiling.shape, dtype=np.uint32)
+    diagonal = np.zeros(tiling.rows) if source.symmetric else None
+    for (i, j), part in zip(tiles, parts, strict=True):
+        checksums[i, j] = part.checksum
+        if diagonal is not None and part.diagonal is not None:
+            diagonal[tiling.row_slice(i)] = part.diagonal
+    if diagonal is None:
+        diagonals = source.diagonal(np.array([k]))
+        diagonal = None if diagonals is None else diagonals[0]
+    writer.end_kernel(k, row_sum, diagonal, checksums)
+
+
+def _add_sums(source: FeatureTiles, tiles: Sequence[TileIndex], sums: Sequence[tuple[Float, Float | None]]) -> Float:
+    """Add sums of rows, and of columns for the mirror images of tiles of symmetric kernels."""
+    total = np.zeros(source.tiling.rows)
+    for (i, j), (of_rows, of_cols) in zip(tiles, sums, strict=True):
+        total[source.tiling.row_slice(i)] += of_rows
+        if of_cols is not None:
+            total[source.tiling.row_slice(j)] += of_cols
+    return total
+
+
+# --- absent samples ------------------------------------------------------------------------------------------------
+
+
+def fill_absent(
+    source: FeatureTiles, rows_absent: Mapping[str, Mask], cols_absent: Mapping[str, Mask], present: Mapping[str, Index]
+) -> FeatureTiles:
+    """Fill the entries of samples that lack a table with the mean over training samples that have it.
+
+    Parameters
+    ----------
+    source
+        Has zeros for absent features, and is returned unchanged if there are none.
+    rows_absent, cols_absent
+        For each table, masks of the samples of either axis that lack it.
+    present
+        For each table, ascending positions among the columns of the training samples that have it.
+    """
+    used = {recipe.feature for recipe in source.recipes}
+    incomplete = {name for name in cols_absent if name in used and (rows_absent[name].any() or cols_absent[name].any())}
+    affected = [k for k, recipe in enumerate(source.recipes) if recipe.feature in incomplete]
+    if not affected:
+        return source
+    recipes, (row_axis, col_axis), tile = source.recipes, source.axes, source.tiling.tile
+    square = source if source.symmetric else FeatureTiles(recipes, col_axis, None, source.dtype, tile)
+    col_means = _row_means(square, affected, present)
+    row_means = col_means if source.symmetric else _row_means(source, affected, present)
+    fills = {}
+    for k in affected:
+        feature = str(recipes[k].feature)
+        rows, cols = rows_absent[feature], cols_absent[feature]
+        mean = float(col_means[k][present[feature]].mean())
+        # An entry of two samples that both lack the table is the mean of the means.
+        fills[k] = MeanFill(rows, cols, np.where(rows, mean, row_means[k]), np.where(cols, mean, col_means[k]), mean)
+    return FeatureTiles(recipes, row_axis, None if source.symmetric else col_axis, source.dtype, tile, fills)
+
+
+def _row_means(source: FeatureTiles, kernels: Sequence[int], present: Mapping[str, Index]) -> dict[int, Float]:
+    """For some kernels, the mean of k(x, ·) over the columns that have the table, for every row x, (rows,)."""
+    for feature in dict.fromkeys(str(source.recipes[k].feature) for k in kernels):
+        if not len(present[feature]):
+            msg = f"no training sample has {feature!r}, so its entries cannot be filled in; leave its kernels out"
+            raise InputError(msg)
+    _check_task_memory(source, "the means of kernels whose samples lack a table")
+    tiles, means = list(source.tiling.pairs()), dict[int, Float]()
+    for batch in _batches(source, kernels, len(tiles)):
+        for k, sums in _run_batch(source, batch, tiles, _sum_present, present, "means").items():
+            means[k] = _add_sums(source, tiles, sums) / len(present[str(source.recipes[k].feature)])
+    return means
+
+
+def _sum_present(
+    source: FeatureTiles, present: Mapping[str, Index], kernels: tuple[int, ...], tile: TileIndex
+) -> list[tuple[Float, Float | None]]:
+    """Sum a tile's rows, and those of its mirror image if it is symmetric, over the samples that have the table."""
+    i, j = tile
+    sums = []
+    for (k, _, _), block in source.stream([(k, i, j) for k in kernels]):
+        positions = present[str(source.recipes[k].feature)]
+        rows, cols = (_positions_in(positions, run) for run in (source.tiling.row_slice(i), source.tiling.col_slice(j)))
+        mirrored = block[rows].sum(axis=0, dtype=np.float64) if source.symmetric and i != j else None
+        sums.append((block[:, cols].sum(axis=1, dtype=np.float64), mirrored))
+    return sums
+
+
+def _positions_in(positions: Index, run: slice) -> Index:
+    """Positions relative to a tile that holds the samples `run`; `positions` ascend."""
+    start, stop = np.searchsorted(positions, (run.start, run.stop))
+    return np.asarray(positions[start:stop] - run.start)
+
+
+# --- bandwidths ----------------------------------------------------------------------------------------------------
+
+_DistanceKey = tuple[str, str | None, tuple[int, ...] | None, tuple[int, int] | None]
+"""Statistic, table, columns, seed and dimensions: kernels with equal keys have the same mean distance."""
+
+_STRIP = 4096
+
+
+def resolve_bandwidths(
+    planned: Sequence[Recipe], axis: Axis, present: Mapping[str, Index], train: Index, dtype: npt.DTypeLike, tile: int
+) -> list[Recipe]:
+    """Replace every bandwidth b by γ = 1/(b · D̄).
+
+    D̄ is the mean over all pairs of different training samples that have the table, of the distance that γ multiplies:
+    exact, in closed form for ‖x − y‖² and from computed tiles for the others. `train` are positions of the training
+    samples, `present` of those that have a table. InputError if all of them are equal.
+    """
+    keys = list(dict.fromkeys(_distance_key(recipe) for recipe in planned if "bandwidth" in recipe.parameters))
+    groups: dict[Any, list[_DistanceKey]] = {}
+    for key in keys:
+        groups.setdefault((key[0], key[1], key[3]), []).append(key)
+    means = {
+        key: mean
+        for group in groups.values()
+        for key, mean in zip(group, _mean_distances(group, axis, present, train, dtype, tile), strict=True)
+    }
+    return [_with_gamma(recipe, means, len(train)) for recipe in planned]
+
+
+def _distance_key(recipe: Recipe) -> _DistanceKey:
+    random = (recipe.parameters["seed"], recipe.parameters["dimensions"]) if recipe.feature is None else None
+    return STATISTIC[recipe.function], recipe.feature, recipe.columns, random
+
+
+def _with_gamma(recipe: Recipe, means: Mapping[_DistanceKey, float], n_train: int) -> Recipe:
+    if "bandwidth" not in recipe.parameters:
+        return recipe
+    parameters = dict(recipe.parameters)
+    bandwidth, mean = parameters.pop("bandwidth"), means[_distance_key(recipe)]
+    if not mean > 0 or not np.isfinite(1.0 / (bandwidth * mean)):
+        source = f"the columns of {recipe.feature!r} that it takes" if recipe.columns else repr(recipe.feature)
+        msg = (
+            f"kernel {recipe.name!r}: the bandwidth is a multiple of the mean distance between training samples, but "
+            f"all of them are equal in {source} (mean distance {mean:g}). Leave the kernel out, or give gamma as a "
+            "number"
+        )
+        raise InputError(msg)
+    parameters["gamma"] = 1.0 / (bandwidth * mean)
+    made = {"bandwidth": bandwidth, "mean_distance": mean, "training_rows": n_train}
+    return replace(recipe, parameters=parameters, made=made)
+
+
+def _mean_distances(
+    keys: Sequence[_DistanceKey],
+    axis: Axis,
+    present: Mapping[str, Index],
+    train: Index,
+    dtype: npt.DTypeLike,
+    tile: int,
+) -> Iterable[float]:
+    """The mean distances of one statistic of one table, over several sets of its columns."""
+    statistic, feature, _, random = keys[0]
+    rows = train if feature is None else present[feature]
+    if len(rows) < 2:
+        msg = (
+            f"a bandwidth is a multiple of the mean distance between training samples, but {len(rows)} training "
+            f"samples have {feature!r}; give gamma as a number"
+        )
+        raise InputError(msg)
+    if statistic == "sqeuclidean":
+        table = RandomTable.of(axis.samples, *random) if random is not None else axis.tables[str(feature)]
+        return _mean_squared_distances(keys, table, rows)
+    assert feature is not None
+    tables = {feature: TableOfRows.of(axis.tables[feature], rows)}
+    rows_axis = Axis(axis.samples[rows], tables, rows if statistic == "given" else None)
+    recipes = [Recipe(str(k), f"mean-{statistic}", feature, key[2], {}) for k, key in enumerate(keys)]
+    source = FeatureTiles(recipes, rows_axis, None, dtype, tile)
+    _check_task_memory(source, "the mean distances of these bandwidths")
+    pairs, sums = list(source.tiling.pairs()), np.zeros(len(keys))
+    for batch in _batches(source, range(len(keys)), len(pairs)):
+        for k, parts in _run_batch(source, batch, pairs, _sum_entries, None, "distances").items():
+            sums[k] = sum(parts)
+    diagonal = source.diagonal(np.arange(len(keys)))
+    assert diagonal is not None
+    means: list[float] = ((sums - diagonal.sum(axis=1)) / (len(rows) * (len(rows) - 1.0))).tolist()
+    return means
+
+
+def _sum_entries(source: FeatureTiles, _: None, kernels: tuple[int, ...], tile: TileIndex) -> list[float]:
+    """The sum of a tile's entries, and of its mirror image's, for each kernel."""
+    i, j = tile
+    times = 1.0 if i == j else 2.0
+    return [times * float(block.sum(dtype=np.float64)) for _, block in source.stream([(k, i, j) for k in kernels])]
+
+
+def _mean_squared_distances(keys: Sequence[_DistanceKey], table: FeatureTable, rows: Index) -> list[float]:
+    """2/(m−1) · Σ_k Σ_i (x_ik − x̄_k)², the mean of ‖x_i − x_j‖² over i ≠ j."""
+    total, squares = np.zeros(table.shape[1]), np.zeros(table.shape[1])
+    for start in range(0, len(rows), _STRIP):
+        # Relative to a center near the mean, so that the difference below loses few digits.
+        values = table.read(rows[start : start + _STRIP]).astype(np.float64) - table.center
+        total += values.sum(axis=0)
+        squares += np.einsum("ik,ik->k", values, values)
+    by_column = 2.0 / (len(rows) - 1.0) * (squares - total**2 / len(rows))
+    return [float(by_column.sum() if c is None else by_column[list(c)].sum()) for _, _, c, _ in keys]

@@ -1,0 +1,430 @@
+"""Writers of files for other programs: tables, kernel matrices, and annotated data.
+
+Tables are CSV, Parquet or Zarr; kernel matrices are NumPy, Zarr, GCTA or AnnData; kernels and scores are written into
+AnnData or MuData, in memory or in files. A kernel matrix may be lazy and larger than memory: its blocks are computed
+once, into a temporary Zarr array in the folder of the output, and written some rows at a time. Only AnnData needs it in
+memory.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+import zarr
+
+from dmkl.arrays import Array
+from dmkl.errors import InputError, StoreExistsError
+from dmkl.files.urls import Place, Url, resolved
+from dmkl.files.writing import check_lock, replace_folder, replacing, reporting_full_disk, temporary_name
+from dmkl.store.saved import save_dataset
+
+__all__ = [
+    "KERNEL_FORMAT",
+    "TABLE_FORMAT",
+    "as_frame",
+    "check_kernel_file",
+    "check_table",
+    "into_annotated",
+    "write_kernel",
+    "write_table",
+]
+
+KERNEL_FORMAT = "dmkl-combined-kernel"
+TABLE_FORMAT = "dmkl-table"
+_GRM = ".grm.bin"
+_ROWS_BYTES = 2**26
+"""Rows that are read from disk at a time."""
+_ANOTHER_PLACE = "Free some space, or choose another path, and export it again"
+
+
+# --- tables --------------------------------------------------------------------------------------------------------
+
+
+def check_table(place: Place) -> None:
+    """Raise InputError if a table cannot be written to this place: it ends in .parquet, and pyarrow is missing."""
+    if place.name.lower().endswith(".parquet") and find_spec("pyarrow") is None:
+        msg = f"{place}: Parquet files are written with pyarrow, which is not installed; pip install pyarrow"
+        raise InputError(msg)
+
+
+def write_table(place: Place, frame: pd.DataFrame, dataset: xr.Dataset, *, overwrite: bool) -> None:
+    """Write the frame as Parquet (.parquet) or CSV (.csv, .csv.gz, any other), or the labeled data as Zarr (.zarr).
+
+    In CSV, floating-point numbers other than labels have nine digits; everything else has all digits.
+
+    Raises
+    ------
+    StoreExistsError
+        If there is a Zarr group at `place` that `overwrite` does not allow to replace.
+    DiskFullError
+        If the disk is full.
+    """
+    name = place.name.lower()
+    if name.endswith(".zarr"):
+        save_dataset(place, dataset, TABLE_FORMAT, "table", overwrite=overwrite)
+        return
+    with replacing(place) as file:
+        if name.endswith(".parquet"):
+            frame.to_parquet(file, index=False)
+        else:
+            texts = {column: frame[column].map("{:.9g}".format) for column in _measured(frame)}
+            frame.assign(**texts).to_csv(file, index=False, compression="gzip" if name.endswith(".gz") else None)
+
+
+def _measured(frame: pd.DataFrame) -> list[str]:
+    names = map(str, frame)
+    return [name for name in names if frame[name].dtype.kind == "f" and not name.startswith("predicted")]
+
+
+def as_frame(array: xr.DataArray, columns: str, prefix: str = "") -> pd.DataFrame:
+    """A column for each label of the dimension `columns`, a row for each combination of the other labels."""
+    plain = array.reset_coords(drop=True).transpose(..., columns)
+    others = [str(dim) for dim in plain.dims[:-1]]
+    rows = pd.MultiIndex.from_product([plain[dim].values for dim in others], names=others).to_frame(index=False)
+    names = [f"{prefix}{label}" for label in plain[columns].values]
+    numbers = pd.DataFrame(plain.values.reshape(len(rows), -1), columns=names)
+    return pd.concat([rows, numbers], axis=1)
+
+
+# --- kernel matrices -----------------------------------------------------------------------------------------------
+
+
+def check_kernel_file(place: Place, kernel_dims: tuple[str, ...] | None = None, *, overwrite: bool = False) -> None:
+    """Refuse a place that the kernel cannot be written to, before it is computed.
+
+    Raises
+    ------
+    InputError
+        If its name has none of the suffixes, AnnData is not installed, or the format needs other dimensions.
+    StoreExistsError
+        If one of its files exists, and `overwrite` is not given.
+    """
+    write = _writer(place)
+    if write is _write_anndata and find_spec("anndata") is None:
+        msg = f"{place}: .h5ad files are written with anndata, which is not installed; pip install anndata"
+        raise InputError(msg)
+    if isinstance(place, Url) and write in (_write_grm, _write_anndata):
+        msg = f"{place} has to be a file of this machine; write .npy or .zarr there"
+        raise InputError(msg)
+    for file in [place] if write is not _write_grm else _grm_files(Path(str(place))):
+        if file.exists() and not overwrite:
+            msg = f"{file} exists already; choose another path, or replace it (overwrite=True, --overwrite)"
+            raise StoreExistsError(msg)
+    if kernel_dims is None or write is _write_zarr:
+        return
+    if len(kernel_dims) > 2:
+        msg = (
+            f"{place.name} holds one matrix, and there is one for each {kernel_dims[0]}; choose one (--of), or write "
+            "all of them to .zarr"
+        )
+        raise InputError(msg)
+    if kernel_dims[1] != "sample_2" and write is not _write_npy:
+        msg = (
+            f"{place.name} holds a square matrix, and these are rows against training samples; take a square set with "
+            "the training samples in it, or write .npy or .zarr"
+        )
+        raise InputError(msg)
+
+
+def write_kernel(place: Place, kernel: xr.DataArray, *, overwrite: bool = False, **more: Any) -> None:
+    """Write a kernel matrix, (sample, sample_2) or (sample, train_sample), in the format of the place's suffix.
+
+    ``.npy``: the numbers alone, float64. ``.zarr``: with the names, and with all weights if there are several; xarray
+    opens it. ``.grm.bin``: for GCTA, the lower triangle in single precision, the names as family and individual in
+    ``.grm.id`` and, since no variants were counted, ones in ``.grm.N.bin``. ``.h5ad``: in ``obsp``, see
+    `into_annotated`.
+
+    Parameters
+    ----------
+    place
+        The output; ``.npy`` and ``.zarr`` may be URLs.
+    kernel
+        The result of `KernelLearner.combined_kernel`.
+    overwrite
+        Replace an existing output.
+    **more
+        For ``.h5ad`` the `key` in ``obsp``, and `source`, an .h5ad file whose contents are copied.
+
+    Raises
+    ------
+    InputError, StoreExistsError
+        As `check_kernel_file`; if names cannot be written in this format, or entries are NaN.
+    DiskFullError
+        If the disk is full.
+    """
+    check_kernel_file(place, tuple(map(str, kernel.dims)), overwrite=overwrite)
+    _writer(place)(place, kernel, overwrite, **more)
+
+
+def _writer(place: Place) -> Callable[..., None]:
+    for suffix, write in _WRITERS.items():
+        if place.name.lower().endswith(suffix):
+            return write
+    msg = f"a kernel is written to a file with one of the suffixes {', '.join(_WRITERS)}, got {place.name!r}"
+    raise InputError(msg)
+
+
+def _write_zarr(place: Place, kernel: xr.DataArray, overwrite: bool) -> None:
+    lazy = kernel.chunk() if kernel.chunks is None else kernel.copy(data=kernel.data.rechunk(kernel.data.chunksize))
+    dataset = lazy.to_dataset(name=str(kernel.name))
+    save_dataset(place, dataset, KERNEL_FORMAT, "weighted kernel", overwrite=overwrite)
+
+
+@contextmanager
+def _rows(place: Place, kernel: xr.DataArray) -> Iterator[Iterator[tuple[int, Array]]]:
+    """The matrix some rows at a time, with the number of the first row; computed once, into a temporary folder."""
+    if kernel.chunks is None:
+        yield iter([(0, kernel.values)])
+        return
+    path = temporary_name(place if isinstance(place, Path) else Path(place.name))
+    try:
+        with reporting_full_disk(path, _ANOTHER_PLACE):
+            kernel.data.rechunk(kernel.data.chunksize).to_zarr(str(path), zarr_format=3)
+        stored: Any = zarr.open_array(path, mode="r")
+        side = max(1, _ROWS_BYTES // (8 * max(1, kernel.shape[1])))
+        yield ((start, stored[start : start + side]) for start in range(0, kernel.shape[0], side))
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _write_npy(place: Place, kernel: xr.DataArray, overwrite: bool) -> None:
+    with _rows(place, kernel) as strips, replacing(place) as file:
+        header = {"descr": "<f8", "fortran_order": False, "shape": kernel.shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for _, strip in strips:
+            file.write(np.ascontiguousarray(strip, dtype="<f8").tobytes())
+
+
+def _grm_files(place: Path) -> list[Path]:
+    stem = place.name[: -len(_GRM)]
+    return [place.with_name(f"{stem}.grm{end}") for end in (".id", ".N.bin", ".bin")]
+
+
+def _write_grm(place: Path, kernel: xr.DataArray, overwrite: bool) -> None:
+    names = kernel["sample"].values.astype(str).tolist()
+    bad = next((name for name in names if not name or name.startswith("#") or name.split() != [name]), None)
+    if bad is not None:
+        msg = f"{place.name} names individuals by words, and one sample is called {bad!r}; give it another name"
+        raise InputError(msg)
+    ids, counts, matrix = _grm_files(place)
+    with _rows(place, kernel) as strips, replacing(matrix) as file:
+        for start, strip in strips:
+            _refuse_nan(place, strip)
+            for i, row in enumerate(strip, start):
+                file.write(row[: i + 1].astype("<f4").tobytes())
+        check_lock(place)  # the three files are one output, which has the lock of the matrix
+        with replacing(counts) as file_of_counts:
+            for i in range(len(names)):
+                file_of_counts.write(np.ones(i + 1, dtype="<f4").tobytes())
+        with replacing(ids, "w", encoding="utf-8") as file_of_names:
+            file_of_names.writelines(f"{name}\t{name}\n" for name in names)
+
+
+def _refuse_nan(place: Place, entries: Array) -> None:
+    if np.isnan(entries).any():
+        msg = f"{place.name} cannot hold the unknown entries (NaN) of this kernel; write .zarr or .npy"
+        raise InputError(msg)
+
+
+def _write_anndata(
+    place: Path, kernel: xr.DataArray, overwrite: bool, *, key: str = "dmkl", source: Path | None = None
+) -> None:
+    partial = temporary_name(place)
+    try:
+        with reporting_full_disk(place, _ANOTHER_PLACE):
+            if source is None:
+                _new_annotated(partial, kernel["sample"].values.astype(str).tolist())
+            else:
+                shutil.copyfile(source, partial)
+            _write_into(partial, {f"obsp/{key}": kernel}, overwrite=True)
+        check_lock(place)
+        os.replace(partial, resolved(place))
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+_WRITERS: dict[str, Callable[..., None]] = {
+    ".npy": _write_npy,
+    ".zarr": _write_zarr,
+    _GRM: _write_grm,
+    ".h5ad": _write_anndata,
+}
+
+
+# --- annotated data ------------------------------------------------------------------------------------------------
+
+
+Arrays = Mapping[str, xr.DataArray]
+
+
+def into_annotated(
+    target: Any, *, kernels: Arrays | None = None, scores: Arrays | None = None, overwrite: bool = False
+) -> None:
+    """Put kernels into ``obsp`` and scores into ``obsm``, by the names of samples.
+
+    For a file, a copy is changed and replaces the file when it is complete.
+
+    Parameters
+    ----------
+    target
+        AnnData, MuData, or the path of an .h5ad, an .h5mu or their Zarr form.
+    kernels
+        By name, (samples, samples) with the names of the samples as coordinates of both dimensions. Entries of other
+        samples are NaN.
+    scores
+        By name, (samples,) or (samples, columns), with the names of the samples as coordinate of the first dimension
+        and those of the columns, such as classes, as that of the second. Rows of other samples are NaN.
+    overwrite
+        Replace entries of these names.
+
+    Raises
+    ------
+    InputError
+        If a sample is not among ``obs_names`` or occurs twice, an array has no names or other dimensions, an entry
+        exists already, the file cannot be opened, or anndata is not installed.
+    """
+    entries = {f"obsp/{name}": array for name, array in (kernels or {}).items()}
+    entries |= {f"obsm/{name}": array for name, array in (scores or {}).items()}
+    if not isinstance(target, str | os.PathLike):
+        names = pd.Index(target.obs_names).astype(str)
+        existing = {f"{group}/{name}" for group in ("obsp", "obsm") for name in getattr(target, group)}
+        for entry, values in _in_order(entries, names, existing, overwrite).items():
+            group, name = entry.split("/", 1)
+            getattr(target, group)[name] = values
+        return
+    with _copy_of(Path(target)) as copy:
+        _write_into(copy, entries, overwrite=overwrite)
+
+
+def _new_annotated(path: Path, names: Sequence[str]) -> None:
+    """Write an .h5ad file that has observations of these names, and nothing else."""
+    _anndata_io()
+    anndata = importlib.import_module("anndata")
+    with _allowing_nullable_strings():
+        anndata.AnnData(obs=pd.DataFrame(index=list(names))).write_h5ad(path)
+
+
+def _write_into(path: Path, entries: Arrays, *, overwrite: bool = False) -> None:
+    """Write entries such as ``obsp/weighted`` into a file in place."""
+    with _open_annotated(path) as root:
+        library = _anndata_io()
+        index = root["obs"].attrs["_index"]
+        names = pd.Index(np.asarray(library.read_elem(root["obs"][index]), dtype=object)).astype(str)
+        existing = {f"{group}/{name}" for group in ("obsp", "obsm") if group in root for name in root[group]}
+        for entry, values in _in_order(entries, names, existing, overwrite).items():
+            with _allowing_nullable_strings():
+                library.write_elem(root, entry, values)
+
+
+def _anndata_io() -> Any:
+    try:
+        return importlib.import_module("anndata.io")
+    except ImportError as error:
+        msg = "AnnData and MuData files are written with anndata, which is not installed; pip install 'dmkl[anndata]'"
+        raise InputError(msg) from error
+
+
+@contextmanager
+def _allowing_nullable_strings() -> Iterator[None]:
+    """Let anndata write the strings of pandas 3."""
+    settings: Any = importlib.import_module("anndata").settings
+    with settings.override(allow_write_nullable_strings=True):
+        yield
+
+
+@contextmanager
+def _copy_of(path: Path) -> Iterator[Path]:
+    """A copy that replaces the file unless an exception is raised."""
+    if not path.exists():
+        msg = f"there is no file {path}"
+        raise InputError(msg)
+    path = resolved(path)
+    copy = temporary_name(path)
+    try:
+        with reporting_full_disk(path, "Free some space and run it again; the file is unchanged"):
+            if path.is_dir():
+                shutil.copytree(path, copy, symlinks=True)
+            else:
+                shutil.copyfile(path, copy)
+            yield copy
+        check_lock(path)
+        if path.is_dir():
+            replace_folder(copy, path)
+        else:
+            copy.replace(path)
+    except BaseException:
+        if copy.is_dir():
+            shutil.rmtree(copy)
+        copy.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _open_annotated(path: Path) -> Iterator[Any]:
+    if path.is_dir():
+        root: Any = zarr.open_group(str(path), mode="r+", use_consolidated=False)
+        yield root
+        zarr.consolidate_metadata(root.store)
+        return
+    import h5py
+
+    try:
+        file = h5py.File(path, "r+")
+    except OSError as error:
+        msg = f"{path} cannot be opened as HDF5: {error}"
+        raise InputError(msg) from error
+    with file:
+        yield file
+
+
+def _in_order(entries: Arrays, names: pd.Index[Any], existing: set[str], overwrite: bool) -> dict[str, Any]:
+    """The values of all entries in the order of the names; all are checked before any is written."""
+    for entry in entries:
+        if entry in existing and not overwrite:
+            msg = f"{entry} exists already; choose another name, or overwrite it (overwrite=True, --overwrite)"
+            raise InputError(msg)
+    return {entry: _values_in_order(entry, array, names) for entry, array in entries.items()}
+
+
+def _values_in_order(entry: str, array: xr.DataArray, names: pd.Index[Any]) -> Any:
+    square = entry.startswith("obsp/")
+    if array.ndim not in ((2,) if square else (1, 2)):
+        msg = f"{entry} has the dimensions {array.dims}, expected {'two of samples' if square else 'samples, columns'}"
+        raise InputError(msg)
+    rows = _sample_positions(entry, array, 0, names)
+    values = array.to_numpy()
+    if square:
+        matrix = np.full((len(names), len(names)), np.nan, dtype=np.result_type(values.dtype, np.float32))
+        matrix[np.ix_(rows, _sample_positions(entry, array, 1, names))] = values
+        return matrix
+    table = np.full((len(names), *values.shape[1:]), np.nan, dtype=np.result_type(values.dtype, np.float32))
+    table[rows] = values
+    titled = array.ndim == 2 and array.dims[1] in array.coords
+    titles = list(map(str, array.coords[array.dims[1]].to_numpy().tolist())) if titled else None
+    return pd.DataFrame(table, names, titles) if titles else table.reshape(len(names), -1)
+
+
+def _sample_positions(entry: str, array: xr.DataArray, axis: int, names: pd.Index[Any]) -> Array:
+    """Positions of the samples of an axis among the names."""
+    dimension = array.dims[axis]
+    if dimension not in array.coords:
+        msg = f"{entry}: dimension {dimension!r} has no names of samples; give them as its coordinate"
+        raise InputError(msg)
+    samples = pd.Index(array.coords[dimension].to_numpy()).astype(str)
+    positions = np.asarray(names.get_indexer(samples)) if names.is_unique else np.full(len(samples), -1)
+    lacking = samples[positions < 0]
+    if len(lacking) or not samples.is_unique:
+        why = f"{len(lacking)} are no obs_names, the first {lacking[0]!r}" if len(lacking) else "some occur twice"
+        msg = f"{entry}: of the {len(samples)} samples {why}; every sample must be one of obs_names, and occur once"
+        raise InputError(msg)
+    return positions

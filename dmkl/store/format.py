@@ -1,0 +1,345 @@
+"""The format of a stored kernel set: its arrays and attributes, their creation, and checks before they are read.
+
+storage/FORMAT.md describes the format normatively.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NoReturn, Self
+
+import numpy as np
+import numpy.typing as npt
+from zarr.codecs import Crc32cCodec
+
+from dmkl.arrays import Array
+from dmkl.errors import InputError, StoreError
+from dmkl.numerics.tiling import Tiling
+from dmkl.settings import check_memory, memory_budget_bytes
+
+__all__ = [
+    "FORMAT",
+    "FORMAT_VERSION",
+    "NODES",
+    "Header",
+    "Node",
+    "check_metadata",
+    "check_names",
+    "check_room",
+    "check_tables",
+    "content_id",
+    "create_array",
+    "create_strings",
+    "is_recoverable",
+    "provenance_of",
+]
+
+FORMAT: Final = "dmkl-kernel-set"
+FORMAT_VERSION: Final = 1
+
+_STRING_BYTES = 64
+"""Memory of a Python string, and of the reference to it in an array."""
+_MOST_CHUNKS = 10_000
+"""A node that is read as a whole has at most this many chunks, or two for each kernel: each is a file."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One array of the group."""
+
+    name: str
+    dims: tuple[str, ...]
+    doc: str
+
+
+NODES: Final = {
+    node.name: node
+    for node in (
+        Node("gram_upper", ("kernel", "sample", "sample_2"), "symmetric kernels, tiles on and above the diagonal"),
+        Node("gram", ("kernel", "sample", "train_sample"), "kernels in full: samples against training samples"),
+        Node("kernel", ("kernel",), "names of the kernels, unique"),
+        Node("sample", ("sample",), "names of the samples, unique"),
+        Node("train_sample", ("train_sample",), "names of the training samples, unique"),
+        Node("label", ("sample",), "classes, or 0/1 for each task (sample, task)"),
+        Node("target", ("sample",), "numbers, or one for each task (sample, task); NaN is unknown"),
+        Node("task", ("task",), "names of the columns of labels or targets"),
+        Node("split", ("split", "sample"), "0 train, 1 validation, 2 test, -1 in no part"),
+        Node("diagonal", ("kernel", "sample"), "k(x, x) of every sample"),
+        Node("row_sum", ("kernel", "sample"), "sum over all (training) samples of every row"),
+        Node("tile_crc32c", ("kernel", "tile_row", "tile_col"), "CRC32C of each stored tile without padding"),
+    )
+}
+_NUMBERS: dict[str, tuple[str, float]] = {
+    "diagonal": ("float64", np.nan),
+    "row_sum": ("float64", np.nan),
+    "tile_crc32c": ("uint32", 0),
+}
+"""Type and fill value of arrays with one chunk for each kernel."""
+_TEXTS = ("kernel", "sample", "train_sample", "task", "column")
+_READ_IN_PARTS = ("gram_upper", "gram", "row_sum", "diagonal")
+
+
+@dataclass(frozen=True)
+class Header:
+    """Shape, type and tiles, which all kernels of a set have in common; a resumed import must have the same."""
+
+    rows: int
+    cols: int
+    dtype: str
+    tile: int
+    symmetric: bool
+    full: bool
+    """Symmetric kernels are stored with both halves."""
+
+    @classmethod
+    def of(cls, group: Any) -> Self | None:
+        """Header of a group; None if it has no array of kernels."""
+        node = next((name for name in ("gram_upper", "gram") if name in group), None)
+        if node is None:
+            return None
+        _, rows, cols = group[node].shape
+        symmetric = bool(group.attrs["symmetric"])
+        full = symmetric and node == "gram"
+        return cls(rows, cols, group[node].dtype.name, int(group.attrs["tile"]), symmetric, full)
+
+    @property
+    def tiling(self) -> Tiling:
+        """The tiles of one kernel that are stored."""
+        return Tiling(self.rows, self.cols, self.tile, upper=self.symmetric and not self.full)
+
+    @property
+    def node(self) -> str:
+        """Name of the array of the kernels."""
+        return "gram_upper" if self.symmetric and not self.full else "gram"
+
+    def lengths(self, n_kernels: int) -> dict[str, int]:
+        """Lengths of the dimensions of `NODES` that are determined by the header and the number of kernels."""
+        tile_rows, tile_cols = self.tiling.shape
+        lengths = {"kernel": n_kernels, "sample": self.rows, "sample_2": self.cols, "train_sample": self.cols}
+        return lengths | {"tile_row": tile_rows, "tile_col": tile_cols}
+
+    def describe(self, n_kernels: int | None) -> str:
+        """The set in words, for messages."""
+        return f"a set of {n_kernels or 1:,} kernels of {self.rows:,} × {self.cols:,}"
+
+    def root_attributes(self) -> dict[str, Any]:
+        """Attributes of the root of an unfinished set without kernels."""
+        attrs = {"format": FORMAT, "format_version": FORMAT_VERSION, "tile": self.tile, "symmetric": self.symmetric}
+        return {**attrs, "complete": False, "kernels": []}
+
+    def create_node(self, group: Any, name: str, n_kernels: int) -> None:
+        """Create the array of the kernels, or one of their statistics."""
+        lengths = self.lengths(n_kernels)
+        shape = tuple(lengths[dim] for dim in NODES[name].dims)
+        if name == self.node:
+            create_array(group, name, shape, (1, self.tile, self.tile), self.dtype, np.nan)
+        else:
+            create_array(group, name, shape, (1, *shape[1:]), *_NUMBERS[name])
+
+
+def content_id(names: Iterable[str], tile_crc32c: Iterable[npt.NDArray[np.uint32]]) -> str:
+    """Identify the kernels' content.
+
+    SHA-256 over, for each kernel in order: its name in UTF-8, a zero byte, and its table of tile checksums as
+    little-endian 32-bit integers in row-major order.
+    """
+    digest = hashlib.sha256()
+    for name, table in zip(names, tile_crc32c, strict=True):
+        digest.update(name.encode() + b"\0")
+        digest.update(np.ascontiguousarray(table, dtype="<u4").tobytes())
+    return f"sha256:{digest.hexdigest()}"
+
+
+# --- writing -------------------------------------------------------------------------------------------------------
+
+
+def check_names(header: Header, n_kernels: int | None) -> None:
+    """Refuse a set whose names alone take more memory than a computation may (MemoryBudgetError)."""
+    needed_bytes = (header.rows + header.cols + (n_kernels or 1)) * _STRING_BYTES
+    way_out = "allow more, or check whether the source is damaged"
+    check_memory(f"a list of the names in {header.describe(n_kernels)}", needed_bytes, way_out)
+
+
+def check_room(path: Path, header: Header, n_kernels: int | None) -> None:
+    """Refuse a set that is larger than the disk it would be written to (InputError)."""
+    disk = shutil.disk_usage(next(folder for folder in path.parents if folder.exists()))
+    rows, cols = header.tiling.shape
+    n_tiles = rows * (rows + 1) // 2 if header.tiling.upper else rows * cols
+    needed_bytes = (n_kernels or 1) * n_tiles * header.tile**2 * np.dtype(header.dtype).itemsize
+    if needed_bytes > disk.total:
+        msg = (
+            f"{header.describe(n_kernels)} takes {needed_bytes:.3g} bytes, and the whole disk of {path} has "
+            f"{disk.total:.3g}; write it to another disk, or take fewer kernels"
+        )
+        raise InputError(msg)
+
+
+def provenance_of(group: Any, n_kernels: int) -> list[dict[str, Any] | None]:
+    """Provenance of each kernel of an unfinished set; None for those that were never begun."""
+    entries = [None if entry is None else dict(entry) for entry in group.attrs["kernels"][:n_kernels]]
+    for entry in entries:
+        if entry is not None:
+            entry.pop("name", None)
+    return entries + [None] * (n_kernels - len(entries))
+
+
+def is_recoverable(group: Any) -> bool:
+    """Whether an unfinished set holds a complete kernel that a later import can recognize."""
+    return any(
+        entry is not None and entry.get("identity") is not None and not np.isnan(group["row_sum"][j, 0])
+        for j, entry in enumerate(provenance_of(group, int(group["row_sum"].shape[0])))
+    )
+
+
+def create_array(
+    group: Any,
+    name: str,
+    shape: tuple[int, ...],
+    chunks: tuple[int, ...],
+    dtype: str,
+    fill: float,
+    dims: tuple[str, ...] | None = None,
+    *,
+    overwrite: bool = False,
+) -> Any:
+    """Create an array of numbers with the dimensions and the description of `NODES`."""
+    return group.create_array(
+        name,
+        shape=shape,
+        chunks=tuple(max(1, length) for length in chunks),
+        dtype=dtype,
+        fill_value=fill,
+        dimension_names=NODES[name].dims if dims is None else dims,
+        # Kernel matrices hardly compress. An uncompressed local tile can be memory-mapped instead of decoded.
+        filters=None,
+        compressors=[Crc32cCodec()],
+        # A tile of zeros is written like any other: a tile that is absent was never written.
+        config={"write_empty_chunks": True},
+        attributes={"long_name": NODES[name].doc, "units": "1"},
+        overwrite=overwrite,
+    )
+
+
+def create_strings(group: Any, name: str, values: Array, dims: tuple[str, ...], meaning: str) -> None:
+    """Write an array of strings, in one chunk."""
+    array = group.create_array(
+        name,
+        shape=values.shape,
+        chunks=values.shape,
+        dtype=str,
+        dimension_names=dims,
+        filters=None,
+        compressors=[Crc32cCodec()],
+        attributes={"long_name": meaning},
+        overwrite=True,
+    )
+    array[...] = np.array([str(value) for value in values.ravel()], dtype=object).reshape(values.shape)
+
+
+# --- checks of what is read ----------------------------------------------------------------------------------------
+
+_ATTRIBUTES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "tile": ("an integer from 1 on", lambda value: type(value) is int and value >= 1),
+    "symmetric": ("true or false", lambda value: isinstance(value, bool)),
+    "content_id": ("a string", lambda value: isinstance(value, str)),
+    "kernels": (
+        "a list of objects",
+        lambda value: isinstance(value, list) and all(isinstance(entry, dict) for entry in value),
+    ),
+}
+
+
+def check_metadata(group: Any, attrs: Mapping[str, Any], where: str) -> None:
+    """Check attributes and arrays of a kernel set against `storage/FORMAT.md`.
+
+    Raises
+    ------
+    StoreError
+        If the type or the shape of one does not fit the others.
+    MemoryBudgetError
+        If names and labels alone take more memory than a computation may.
+    """
+    for key, (rule, holds) in _ATTRIBUTES.items():
+        if not holds(attrs[key]):
+            _refuse(where, f"its attribute {key!r} is {attrs[key]!r:.80}", rule)
+    gram = group["gram_upper" if "gram_upper" in group else "gram"]
+    if gram.ndim != 3 or 0 in gram.shape or gram.dtype not in (np.float32, np.float64):
+        got = f"{gram.basename!r} has the shape {gram.shape} and holds {gram.dtype}"
+        _refuse(where, got, "kernels of float32 or float64")
+    header = Header.of(group)
+    assert header is not None
+    n_kernels, tile = gram.shape[0], header.tile
+    if header.symmetric and header.rows != header.cols:
+        got = f"{gram.basename!r} has the shape {gram.shape}"
+        _refuse(where, got, "square kernels, since its attribute 'symmetric' is true")
+    if gram.chunks != (1, tile, tile):
+        _refuse(where, f"{gram.basename!r} has chunks {gram.chunks}", f"(1, {tile}, {tile}), the tiles")
+    if len(attrs["kernels"]) != n_kernels:
+        got = f"its attribute 'kernels' has {len(attrs['kernels'])} entries"
+        _refuse(where, got, f"one for each of {n_kernels} kernels")
+    lengths, needed_bytes = header.lengths(n_kernels), 0
+    for name, node in NODES.items():
+        if name in group and name not in ("gram", "gram_upper"):
+            array = group[name]
+            dims = (*node.dims, "task")[: max(len(node.dims), array.ndim if name in ("label", "target") else 0)]
+            _check_shape(name, array, dims, lengths, where)
+            whole = name not in _READ_IN_PARTS
+            needed_bytes += _check_node(array, name, where, whole=whole, n_kernels=n_kernels)
+    _check_names_memory(needed_bytes, where)
+
+
+def check_tables(values: Any, names: Any, center: Any, where: str) -> None:
+    """Check the arrays of a feature table against one another; raises as `check_metadata`."""
+    if values.ndim != 2 or 0 in values.shape or values.dtype not in (np.float32, np.float64):
+        got = f"'values' has the shape {values.shape} and holds {values.dtype}"
+        _refuse(where, got, "a matrix of float32 or float64")
+    needed_bytes = 0
+    for name, array in (("column", names), ("center", center)):
+        if array is not None:
+            if array.shape != values.shape[1:]:
+                _refuse(where, f"{name!r} has the shape {array.shape}", f"{values.shape[1:]}, one for each column")
+            needed_bytes += _check_node(array, name, where)
+    _check_node(values, "values", where, whole=False)
+    _check_names_memory(needed_bytes, where)
+
+
+def _check_shape(name: str, array: Any, dims: Sequence[str], lengths: dict[str, int], where: str) -> None:
+    """Compare a shape with known lengths; the first array with tasks or splits defines their number."""
+    if array.ndim != len(dims):
+        _refuse(where, f"{name!r} has {array.ndim} dimensions", f"({', '.join(dims)})")
+    expected = tuple(lengths.setdefault(dim, length) for dim, length in zip(dims, array.shape, strict=True))
+    if array.shape != expected:
+        _refuse(where, f"{name!r} has the shape {array.shape}", f"{expected}, ({', '.join(dims)})")
+
+
+def _check_node(array: Any, name: str, where: str, *, whole: bool = True, n_kernels: int = 0) -> int:
+    """Check type and chunks of an array; returns its bytes if it is read as a whole, else 0."""
+    kind = array.dtype.kind
+    text = kind in "TOU"
+    if not (text or kind in "fiub") or (text != (name in _TEXTS) and name != "label"):
+        _refuse(where, f"{name!r} holds {array.dtype}", "text" if name in _TEXTS else "real numbers")
+    itemsize = _STRING_BYTES if text else array.dtype.itemsize
+    chunk_bytes, n_bytes = (math.prod(map(int, lengths)) * itemsize for lengths in (array.chunks, array.shape))
+    if chunk_bytes > max(memory_budget_bytes(), n_bytes):
+        _refuse(where, f"a chunk of {name!r} takes {chunk_bytes:.3g} bytes", "chunks no larger than the array")
+    if not whole:
+        return 0
+    n_chunks = math.prod(-(-length // chunk) for length, chunk in zip(array.shape, array.chunks, strict=True))
+    if n_chunks > max(_MOST_CHUNKS, 2 * n_kernels):
+        _refuse(where, f"{name!r} has {n_chunks:,} chunks", f"at most {_MOST_CHUNKS:,}")
+    return n_bytes
+
+
+def _check_names_memory(needed_bytes: int, where: str) -> None:
+    way_out = "allow more, or check whether its metadata are damaged"
+    check_memory(f"a list of the names and labels of {where}", needed_bytes, way_out)
+
+
+def _refuse(where: str, got: str, expected: str) -> NoReturn:
+    msg = f"{where} is damaged: {got}, expected {expected}; import or build it again"
+    raise StoreError(msg)

@@ -1,0 +1,253 @@
+"""Zarr groups in folders and object stores: opened with a check of their metadata, and put in place.
+
+Zarr keeps the metadata of each array in a separate file, and can gather ("consolidate") them at the root. dmkl reads
+them only there, and the root carries a checksum of itself as its attribute `metadata_crc32c`. Together with a CRC32C
+codec at the end of each array's codecs, every bit that is read is checked.
+
+An object store cannot rename. There the root is written last: while a group is written, replaced or removed, its root
+has the attribute ``"complete": false``. So no reader takes an incomplete group for a complete one, and after a kill the
+next writer knows that the objects are dmkl's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import zarr
+from zarr.abc.store import Store
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
+from zarr.errors import ZarrUserWarning
+from zarr.storage import FsspecStore, StorePath
+
+from dmkl.errors import DamagedFileError
+from dmkl.files.documents import json_crc32c, parse_json
+from dmkl.files.plain import PlainStore, check_plain
+from dmkl.files.urls import Place, Url, as_place, is_url, resolved, storage_options
+
+__all__ = [
+    "CHECKSUM",
+    "ROOT",
+    "Location",
+    "as_location",
+    "clear",
+    "consolidate",
+    "differing_metadata",
+    "has_checksum",
+    "move",
+    "open_group",
+    "open_part",
+    "partial_path",
+    "remove",
+    "root_attributes",
+    "upload",
+    "zarr_store",
+]
+
+Location = str | os.PathLike[str] | Store
+ROOT = "zarr.json"
+CHECKSUM = "metadata_crc32c"
+"""Attribute of the root with the checksum of its metadata."""
+
+
+def as_location(location: Location) -> str | Store:
+    """A local folder as an absolute path, links resolved; a URL or a Zarr store unchanged."""
+    if isinstance(location, Store):
+        return location
+    return str(resolved(location))
+
+
+def partial_path(path: Place) -> Place:
+    """Where a set is written until it is complete.
+
+    A set at a URL is written in place if it replaces none, since moving it costs a copy.
+    """
+    return path.with_name(path.name + ".partial")
+
+
+def zarr_store(location: str | Path | Url | Store) -> Store:
+    """The Zarr store of a location; a process shares one store, and its connections, for each URL."""
+    if isinstance(location, Store):
+        return location
+    if not is_url(location):
+        return PlainStore(str(location))
+    return _url_store(
+        str(as_place(str(location))), json.dumps(storage_options(), sort_keys=True, default=str), os.getpid()
+    )
+
+
+@lru_cache(maxsize=32)
+def _url_store(url: str, options: str, pid: int) -> FsspecStore:
+    del options, pid  # only keys of the cache
+    return FsspecStore.from_url(url, storage_options=storage_options())
+
+
+# --- metadata with a checksum --------------------------------------------------------------------------------------
+
+
+def consolidate(location: str | Store | Path | Url, attrs: Mapping[str, Any] | None = None) -> None:
+    """Gather the metadata of all arrays of a group at its root, and write them with their checksum in one write.
+
+    Parameters
+    ----------
+    attrs
+        The attributes of the root; those that it has if None.
+    """
+    with warnings.catch_warnings():
+        # Zarr warns that consolidated metadata are not part of the specification of v3; xarray warns without them.
+        warnings.simplefilter("ignore", ZarrUserWarning)
+        group: Any = zarr.consolidate_metadata(zarr_store(location), zarr_format=3)
+    attrs = {key: value for key, value in (group.attrs if attrs is None else attrs).items() if key != CHECKSUM}
+    written = replace(group.metadata, attributes=attrs).to_buffer_dict(default_buffer_prototype())[ROOT]
+    group.attrs.put({**attrs, CHECKSUM: json_crc32c(parse_json(written.to_bytes()))})
+
+
+def has_checksum(group: Any) -> bool:
+    """Whether the metadata of a group that `open_group` opened carry a checksum."""
+    return CHECKSUM in group.attrs
+
+
+def open_group(location: str | Store | Path | Url) -> Any:
+    """Open a Zarr group for reading; its metadata are checked if they carry a checksum.
+
+    Raises
+    ------
+    DamagedFileError
+        If they differ from what was written.
+    StoreError
+        If an object store does not answer.
+    FileNotFoundError, ValueError, TypeError, KeyError
+        If it is not a Zarr group, as Zarr raises them.
+    """
+    if isinstance(location, Store):
+        group = zarr.open_group(location, mode="r", zarr_format=3)
+        if not has_checksum(group):
+            return group
+        _check(_parse(_read(group.store_path), location), location)
+    else:
+        # For a relative folder Zarr would strip the folder's name from the names of arrays too.
+        place = location if isinstance(location, Url) else as_place(location)
+        # The checksum is verified before Zarr parses the metadata.
+        if isinstance(place, Path):
+            check_plain(place, ROOT)
+        checked = (place / ROOT).is_file() and _check(_parse((place / ROOT).read_bytes(), place), place)
+        location = zarr_store(place)
+        if not checked:
+            return zarr.open_group(location, mode="r", zarr_format=3)
+    return zarr.open_group(location, mode="r", zarr_format=3, use_consolidated=True)
+
+
+def open_part(location: str | Store, path: str) -> Any:
+    """Open a group within a group; raises as `open_group`, and KeyError if there is none."""
+    group = open_group(location)
+    if has_checksum(group):
+        return group[path]
+    # Groups that were written without checksums have no consolidated metadata.
+    return zarr.open_group(zarr_store(location), mode="r", path=path, zarr_format=3)
+
+
+def _read(place: StorePath) -> bytes:
+    buffer = sync((place / ROOT).get())
+    return b"" if buffer is None else buffer.to_bytes()
+
+
+def _parse(data: bytes, where: Any) -> dict[str, Any]:
+    try:
+        return parse_json(data)
+    except ValueError as error:
+        msg = f"{where}/{ROOT} is damaged, or no metadata of Zarr: {error}"
+        raise DamagedFileError(msg) from error
+
+
+def _check(metadata: dict[str, Any], where: Any) -> bool:
+    """Whether the metadata of a root carry a checksum; DamagedFileError if it is wrong."""
+    attrs = metadata.get("attributes")
+    if not isinstance(attrs, dict) or CHECKSUM not in attrs:
+        return False
+    computed = json_crc32c({**metadata, "attributes": {key: value for key, value in attrs.items() if key != CHECKSUM}})
+    if attrs[CHECKSUM] != computed:
+        msg = (
+            f"{where}/{ROOT} is damaged: its checksum is {computed}, {attrs[CHECKSUM]!r} was written; if it was "
+            f"changed on purpose, remove its attribute {CHECKSUM!r}"
+        )
+        raise DamagedFileError(msg)
+    return True
+
+
+def differing_metadata(group: Any) -> Iterator[str]:
+    """One sentence for each array or group whose own metadata differ from the copy at the root.
+
+    dmkl reads only the copies; other programs may read the originals.
+    """
+    copies = parse_json(_read(group.store_path))["consolidated_metadata"]["metadata"]
+    for name, copy in sorted(copies.items()):
+        try:
+            metadata = parse_json(_read(group.store_path / name))
+        except (ValueError, DamagedFileError) as error:
+            yield f"{name}/{ROOT} is damaged: {error}"
+            continue
+        if _without_copies(metadata) != _without_copies(copy):
+            yield f"{name}/{ROOT} is not what was written: the root has other metadata of it"
+        else:
+            try:
+                _check(metadata, name)  # a group within the group may carry a checksum too
+            except DamagedFileError as error:
+                yield str(error)
+
+
+def _without_copies(metadata: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in metadata.items() if key != "consolidated_metadata"}
+
+
+# --- object stores -------------------------------------------------------------------------------------------------
+
+
+def root_attributes(url: Url) -> dict[str, Any]:
+    """Attributes of a group's root; empty if there is no group or its root cannot be read."""
+    try:
+        attrs = json.loads((url / ROOT).read_bytes())["attributes"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return attrs if isinstance(attrs, dict) else {}
+
+
+def clear(url: Url, attrs: Mapping[str, Any]) -> None:
+    """Remove all of a group but its root, which gets these attributes and ``"complete": false``."""
+    root = {"zarr_format": 3, "node_type": "group", "attributes": {**attrs, "complete": False}}
+    (url / ROOT).write_bytes(json.dumps(root).encode())
+    url.remove([name for name in url.files() if name != ROOT])
+
+
+def remove(url: Url) -> None:
+    """Remove a group, its root last."""
+    clear(url, root_attributes(url))
+    (url / ROOT).unlink(missing_ok=True)
+
+
+def upload(folder: Path, url: Url, attrs: Mapping[str, Any]) -> None:
+    """Upload a complete group from a folder, its root last; the previous content of the URL is removed.
+
+    Parameters
+    ----------
+    attrs
+        Attributes of the root until then.
+    """
+    clear(url, attrs)
+    names = [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*")) if file.is_file()]
+    url.upload(folder, [name for name in names if name != ROOT])
+    (url / ROOT).write_bytes((folder / ROOT).read_bytes())
+
+
+def move(source: Url, url: Url, attrs: Mapping[str, Any]) -> None:
+    """Move a complete group to another URL of the same store, by copies within the store; see `upload`."""
+    clear(url, attrs)
+    url.copy_from(source, [name for name in source.files() if name != ROOT])
+    (url / ROOT).write_bytes((source / ROOT).read_bytes())
+    remove(source)
