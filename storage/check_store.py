@@ -226,7 +226,7 @@ class ZarrRules(Rules):
         """Zarr v3 group."""
         if not self.path.exists():
             beside = self.path.with_name(self.path.name + ".partial")
-            unfinished = f"; an unfinished set stands at {beside}" if beside.exists() else ""
+            unfinished = f"; there is an unfinished set at {beside}" if beside.exists() else ""
             msg = f"there is nothing at {self.path}{unfinished}"
             raise Broken(msg)
         try:

@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from dmkl import settings, stores
 from dmkl.arrays import Array, Index, Mask
-from dmkl.errors import InputError, MemoryBudgetError
+from dmkl.errors import InputError
 from dmkl.features.functions import WORDS
 from dmkl.features.specs import Recipe, plan, read_specs
 from dmkl.features.tasks import fill_absent, resolve_bandwidths, write_kernels
-from dmkl.features.tiles import Axis, FeatureTiles
+from dmkl.features.tiles import FeatureTiles, SampleAxis
 from dmkl.inputs.features import FeatureMatrix, against, as_features
 from dmkl.inputs.label_tables import given_data
 from dmkl.inputs.labels import labels_in
@@ -28,9 +28,9 @@ from dmkl.numerics.spectrum import Repair
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.view import View
 from dmkl.store.features import ArrayTable, FeatureTable, Scan, scan
-from dmkl.store.format import Header
+from dmkl.store.format import Header, check_dtype
 from dmkl.store.groups import Location
-from dmkl.store.writer import StoreWriter, lock_location
+from dmkl.store.writer import writing_set
 
 __all__ = [
     "Missing",
@@ -147,11 +147,8 @@ def build(
     _check_square(planned, square, scans, repair)
     # There are no tables if all kernels are random.
     widest = np.result_type(np.float32, *(table.dtype for table in tables.values()))
-    stored = widest if dtype is None else np.dtype(dtype)
+    stored = check_dtype(widest if dtype is None else dtype)
     header = Header(n_samples, n_samples, stored.name, settings.tile_size(n_samples, tile), symmetric=True, full=False)
-    if stored not in (np.dtype(np.float32), np.dtype(np.float64)):
-        msg = f"kernels are stored as float32 or float64, not {stored}"
-        raise InputError(msg)
     samples_ = nodes["sample"]
     assert samples_ is not None
     if path is None or repair is not None:
@@ -171,15 +168,10 @@ def build(
             dtype=stored,
             overwrite=overwrite,
         )
-    with lock_location(path):
-        writer = StoreWriter(path, header, len(planned), overwrite=overwrite)
-        try:
-            stored_tables = writer.write_features([(table, scans[name]) for name, table in tables.items()])
-            source = _source(planned, stored_tables, samples_, scans, rows, header)
-            write_kernels(source, writer, provenances(source, rows))
-        except (InputError, MemoryBudgetError):
-            writer.abandon()
-            raise
+    with writing_set(path, header, len(planned), overwrite=overwrite) as writer:
+        stored_tables = writer.write_features([(table, scans[name]) for name, table in tables.items()])
+        source = _source(planned, stored_tables, samples_, scans, rows, header)
+        write_kernels(source, writer, provenances(source, rows))
         writer.forget_features(square)
         return stores.open(writer.finish(source.names, nodes))
 
@@ -316,7 +308,7 @@ def _source(
     train: Index,
     header: Header,
 ) -> FeatureTiles:
-    axis = Axis(samples, tables)
+    axis = SampleAxis(samples, tables)
     present = {name: train[~scans[name].absent[train]] for name in tables}
     recipes = resolve_bandwidths(planned, axis, present, train, header.dtype, header.tile)
     source = FeatureTiles(recipes, axis, None, header.dtype, header.tile)
@@ -350,6 +342,6 @@ def provenances(source: FeatureTiles, train: Index | None = None) -> list[dict[s
     return records
 
 
-def _content(axis: Axis, feature: str) -> str:
+def _content(axis: SampleAxis, feature: str) -> str:
     # Distances to training samples have no table of the training samples.
     return axis.tables[feature].content if feature in axis.tables else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dmkl import stores
 from dmkl.arrays import Array, Mask
-from dmkl.errors import InputError, MemoryBudgetError, StoreError
+from dmkl.errors import InputError, StoreError
 from dmkl.features.build import (
     Missing,
     check_missing,
@@ -23,7 +23,7 @@ from dmkl.features.build import (
 )
 from dmkl.features.specs import Recipe
 from dmkl.features.tasks import fill_absent, write_kernels
-from dmkl.features.tiles import Axis, FeatureTiles
+from dmkl.features.tiles import FeatureTiles, SampleAxis
 from dmkl.inputs.features import FeatureMatrix, against, as_features
 from dmkl.inputs.label_tables import given_data
 from dmkl.inputs.labels import Labels, SideData
@@ -38,7 +38,7 @@ from dmkl.store.format import Header
 from dmkl.store.groups import Location
 from dmkl.store.reader import StoreReader
 from dmkl.store.saved import Saved
-from dmkl.store.writer import StoreWriter, lock_location
+from dmkl.store.writer import writing_set
 
 __all__ = ["TrainingFeatures", "build_cross", "cross_tiles", "row_features", "training_features"]
 
@@ -75,9 +75,10 @@ class TrainingFeatures:
     @classmethod
     def load(cls, model: Saved, attributes: Mapping[str, Any], samples: Array) -> Self:
         """Load what `save` wrote into the group of a model; `attributes` is the result of `as_json`."""
-        recipes = {entry["name"]: _recipe(entry["name"], entry) for entry in attributes["recipes"]}
         tables = read_tables(str(model.path), model.within)
-        return cls(recipes, tables, samples, np.dtype(attributes["dtype"]), int(attributes["tile"]))
+        return cls(
+            _recipes(attributes["recipes"]), tables, samples, np.dtype(attributes["dtype"]), int(attributes["tile"])
+        )
 
 
 def row_features(K: KernelSet) -> TrainingFeatures:
@@ -103,9 +104,7 @@ def _features(K: KernelSet, axis: int) -> TrainingFeatures:
     if isinstance(source, FeatureTiles):
         recipes, tables = {recipe.name: recipe for recipe in source.recipes}, dict(source.axes[axis].tables)
     elif isinstance(source, StoreReader):
-        entries = {entry["name"]: entry for entry in source.provenance if "function" in entry}
-        recipes = {name: _recipe(name, entry) for name, entry in entries.items()}
-        tables = read_tables(source.location)
+        recipes, tables = _recipes(source.provenance), read_tables(source.location)
     else:
         recipes, tables = {}, {}
     if not recipes:
@@ -127,8 +126,18 @@ def _features(K: KernelSet, axis: int) -> TrainingFeatures:
 _NO_RECIPE = ("name", "feature_content", "training_content", "identity", "n_missing")
 
 
-def _recipe(name: str, entry: dict[str, Any]) -> Recipe:
-    return Recipe.from_json(name, {key: value for key, value in entry.items() if key not in _NO_RECIPE})
+def _recipes(entries: Iterable[Mapping[str, Any]]) -> dict[str, Recipe]:
+    """The recipes in the provenance of kernels, by name.
+
+    Kernels of the function `random`, which dmkl had before its first release, can be read but not computed.
+    """
+    return {
+        entry["name"]: Recipe.from_json(
+            entry["name"], {key: value for key, value in entry.items() if key not in _NO_RECIPE}
+        )
+        for entry in entries
+        if entry.get("function") not in (None, "random")
+    }
 
 
 @one_blas_thread
@@ -188,13 +197,8 @@ def build_cross(
     if path is None:
         return computed_set(source, nodes)
     header = Header(n_rows, n_cols, source.dtype.name, source.tiling.tile, symmetric=False, full=False)
-    with lock_location(path):
-        writer = StoreWriter(path, header, len(source.names), overwrite=overwrite)
-        try:
-            write_kernels(source, writer, provenances(source))
-        except (InputError, MemoryBudgetError):
-            writer.abandon()
-            raise
+    with writing_set(path, header, len(source.names), overwrite=overwrite) as writer:
+        write_kernels(source, writer, provenances(source))
         return stores.open(writer.finish(source.names, nodes))
 
 
@@ -221,8 +225,8 @@ def cross_tiles(
     check_values(recipes, tables, scans, names)
     absent = {name: scanned.absent for name, scanned in scans.items()}
     check_present(absent, check_missing(missing, join))
-    rows = Axis(names, copy_tables(tables, scans))
-    cols = Axis(training.samples, {name: table.reopen() for name, table in training.tables.items()})
+    rows = SampleAxis(names, copy_tables(tables, scans))
+    cols = SampleAxis(training.samples, {name: table.reopen() for name, table in training.tables.items()})
     tile = min(training.tile, max(n_rows, len(training.samples)))
     source = FeatureTiles(recipes, rows, cols, training.dtype, tile)
     train_absent = {name: _absent(table) for name, table in training.tables.items()}

@@ -288,7 +288,7 @@ before a part has where only the number of parts is given."""
 
 
 class _Spec(BaseModel):
-    """A specification of one function: the keys of one row of `_MODELS`."""
+    """A specification of one function, with the keys of `_KEYS_OF`."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -320,24 +320,24 @@ class _Spec(BaseModel):
         return self
 
 
-def _model(function: str, *keys: str) -> type[_Spec]:
-    return create_model(function, __base__=_Spec, **{key: _KEYS[key] for key in keys})
-
-
 _TABLE = ("name", "feature", "columns", "min_columns")
+_KEYS_OF: dict[str, tuple[str, ...]] = {
+    "linear": _TABLE,
+    "polynomial": (*_TABLE, "degree", "gamma", "coef0"),
+    "cosine": _TABLE,
+    "rbf": (*_TABLE, "gamma", "bandwidth"),
+    "laplacian": (*_TABLE, "gamma", "bandwidth"),
+    "chi2": (*_TABLE, "gamma", "bandwidth"),
+    "distance": ("name", "feature", "gamma", "bandwidth"),
+    "precomputed": ("name", "feature"),
+    "intersection": _TABLE,
+    "pyramid": (*_TABLE, "levels", "weights"),
+    "proximity": (*_TABLE, "scales", "weights"),
+    "random_rbf": ("name", "seed", "copies", "gamma", "bandwidth", "dimensions"),
+}
 _MODELS: dict[str, type[_Spec]] = {
-    "linear": _model("linear", *_TABLE),
-    "polynomial": _model("polynomial", *_TABLE, "degree", "gamma", "coef0"),
-    "cosine": _model("cosine", *_TABLE),
-    "rbf": _model("rbf", *_TABLE, "gamma", "bandwidth"),
-    "laplacian": _model("laplacian", *_TABLE, "gamma", "bandwidth"),
-    "chi2": _model("chi2", *_TABLE, "gamma", "bandwidth"),
-    "distance": _model("distance", "name", "feature", "gamma", "bandwidth"),
-    "precomputed": _model("precomputed", "name", "feature"),
-    "intersection": _model("intersection", *_TABLE),
-    "pyramid": _model("pyramid", *_TABLE, "levels", "weights"),
-    "proximity": _model("proximity", *_TABLE, "scales", "weights"),
-    "random_rbf": _model("random_rbf", "name", "seed", "copies", "gamma", "bandwidth", "dimensions"),
+    function: create_model(function, __base__=_Spec, **{key: _KEYS[key] for key in keys})
+    for function, keys in _KEYS_OF.items()
 }
 
 

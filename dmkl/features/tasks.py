@@ -22,7 +22,7 @@ from dmkl import progress
 from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.errors import InputError
 from dmkl.features.specs import Recipe
-from dmkl.features.tiles import Axis, FeatureTiles, MeanFill, RandomTable
+from dmkl.features.tiles import FeatureTiles, MeanFill, RandomTable, SampleAxis
 from dmkl.files.arrays import crc32c
 from dmkl.numerics.functions import STATISTIC
 from dmkl.passes.blas import pinned_blas
@@ -336,7 +336,12 @@ _STRIP = 4096
 
 
 def resolve_bandwidths(
-    planned: Sequence[Recipe], axis: Axis, present: Mapping[str, Index], train: Index, dtype: npt.DTypeLike, tile: int
+    planned: Sequence[Recipe],
+    axis: SampleAxis,
+    present: Mapping[str, Index],
+    train: Index,
+    dtype: npt.DTypeLike,
+    tile: int,
 ) -> list[Recipe]:
     """Replace every bandwidth b by γ = 1/(b · D̄).
 
@@ -381,7 +386,7 @@ def _with_gamma(recipe: Recipe, means: Mapping[_DistanceKey, float], n_train: in
 
 def _mean_distances(
     keys: Sequence[_DistanceKey],
-    axis: Axis,
+    axis: SampleAxis,
     present: Mapping[str, Index],
     train: Index,
     dtype: npt.DTypeLike,
@@ -401,7 +406,7 @@ def _mean_distances(
         return _mean_squared_distances(keys, table, rows)
     assert feature is not None
     tables = {feature: TableOfRows.of(axis.tables[feature], rows)}
-    rows_axis = Axis(axis.samples[rows], tables, rows if statistic == "given" else None)
+    rows_axis = SampleAxis(axis.samples[rows], tables, rows if statistic == "given" else None)
     recipes = [Recipe(str(k), f"mean-{statistic}", feature, key[2], {}) for k, key in enumerate(keys)]
     source = FeatureTiles(recipes, rows_axis, None, dtype, tile)
     _check_task_memory(source, "the mean distances of these bandwidths")

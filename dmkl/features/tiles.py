@@ -26,7 +26,7 @@ from dmkl.numerics.tiling import Tiling
 from dmkl.passes.view import TileKey
 from dmkl.store.features import FeatureTable
 
-__all__ = ["Axis", "FeatureTiles", "MeanFill", "RandomTable", "table_of"]
+__all__ = ["FeatureTiles", "MeanFill", "RandomTable", "SampleAxis", "table_of"]
 
 _ROWS_BYTES = 128 * 2**20
 """Rows of a table are kept from one tile to the next if they take at most this many bytes."""
@@ -35,7 +35,7 @@ _STRIP = 64
 
 
 @dataclass(frozen=True)
-class Axis:
+class SampleAxis:
     """The samples along the rows or the columns, and their features."""
 
     samples: Array
@@ -84,7 +84,7 @@ class RandomTable(FeatureTable):
         return vectors if columns is None else vectors[:, columns]
 
 
-def table_of(recipe: Recipe, axis: Axis) -> FeatureTable:
+def table_of(recipe: Recipe, axis: SampleAxis) -> FeatureTable:
     """The feature table from which a kernel is computed along one axis."""
     if recipe.feature is not None:
         return axis.tables[recipe.feature]
@@ -134,8 +134,8 @@ class FeatureTiles:
     def __init__(
         self,
         recipes: Sequence[Recipe],
-        rows: Axis,
-        cols: Axis | None,
+        rows: SampleAxis,
+        cols: SampleAxis | None,
         dtype: npt.DTypeLike,
         tile: int,
         fills: Mapping[int, MeanFill] | None = None,

@@ -45,7 +45,7 @@ def crc32c(block: Array) -> int:
 # --- writing -------------------------------------------------------------------------------------------------------
 
 
-class _Checking:
+class _ChecksumWriter:
     """Writes bytes to a file, and then their checksums."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -85,15 +85,15 @@ def save_array(path: str | os.PathLike[str], array: Array) -> None:
     """Write an array completely or not at all."""
     array = np.asarray(array)
     with replacing(path) as file:
-        checking = _Checking(file)
+        writer = _ChecksumWriter(file)
         # As np.save, which does not report a full disk when it writes to a file.
         form = np.lib.format
         header = form.header_data_from_array_1_0(array)
         header["fortran_order"] = False
-        form.write_array_header_1_0(checking, header)
+        form.write_array_header_1_0(writer, header)
         for part in _parts(array):
-            checking.write(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
-        checking.finish()
+            writer.write(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
+        writer.finish()
 
 
 def _parts(array: Array) -> Iterator[Array]:
@@ -111,9 +111,9 @@ def save_arrays(path: str | os.PathLike[str], arrays: dict[str, Array]) -> None:
     content = io.BytesIO()
     np.savez(content, **arrays)  # type: ignore[arg-type]
     with replacing(path) as file:
-        checking = _Checking(file)
-        checking.write(content.getbuffer())
-        checking.finish()
+        writer = _ChecksumWriter(file)
+        writer.write(content.getbuffer())
+        writer.finish()
 
 
 # --- reading -------------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def load_array(path: str | os.PathLike[str]) -> Array:
     DamagedFileError
         If it is missing, or differs from what was written.
     """
-    with _Checked(path) as file:
+    with _CheckedFile(path) as file:
         file.verify(0, file.size)
         shape, dtype, offset = file.form()
         return np.ndarray(shape, dtype, file.mapped(), offset)
@@ -138,7 +138,7 @@ def read_array(path: str | os.PathLike[str], scratch: Array) -> Array:
 
     For files that several threads read repeatedly: mapping files and allocating pages takes a lock of the process.
     """
-    with _Checked(path) as file:
+    with _CheckedFile(path) as file:
         file.verify(0, file.size)
         shape, dtype, offset = file.form()
         buffer = scratch.reshape(-1).view(np.uint8) if scratch.flags.c_contiguous else np.empty(0, np.uint8)
@@ -153,7 +153,7 @@ def load_rows(path: str | os.PathLike[str], matrix: int, rows: slice) -> Array:
 
     Nothing else is read.
     """
-    with _Checked(path) as file:
+    with _CheckedFile(path) as file:
         (_, n_rows, n_cols), dtype, offset = file.form()
         part = np.empty((rows.stop - rows.start, n_cols), dtype)
         first = offset + (matrix * n_rows + rows.start) * n_cols * dtype.itemsize
@@ -164,7 +164,7 @@ def load_rows(path: str | os.PathLike[str], matrix: int, rows: slice) -> Array:
 
 def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
     """The arrays that `save_arrays` wrote; raises as `load_array`."""
-    with _Checked(path) as file:
+    with _CheckedFile(path) as file:
         file.verify(0, file.size, "always")
         with np.load(io.BytesIO(file.content(0, file.size))) as arrays:
             return dict(arrays)
@@ -172,7 +172,7 @@ def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
 
 def check_file(path: str | os.PathLike[str]) -> None:
     """Read a whole file and check it; raises as `load_array`."""
-    with _Checked(path) as file:
+    with _CheckedFile(path) as file:
         file.verify(0, file.size, "always")
 
 
@@ -197,7 +197,7 @@ _INFOS: dict[tuple[str, int, int, int], _FileInfo] = {}
 _WAY_OUT = "the computation that wrote it cannot continue: start again (--restart), or move its folder away"
 
 
-class _Checked:
+class _CheckedFile:
     """An open file of NumPy's with checksums."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -222,7 +222,7 @@ class _Checked:
         self._info = info
         self.size = info.size
 
-    def __enter__(self) -> _Checked:
+    def __enter__(self) -> _CheckedFile:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -204,7 +204,7 @@ def lock_path(path: str | os.PathLike[str]) -> Path:
 
 @contextmanager
 def lock(path: str | os.PathLike[str] | Url) -> Iterator[None]:
-    """Hold the lock of an output; a process may lock what it holds already again. URLs have no locks.
+    """Hold the lock of an output; a process may lock again what it holds. URLs have no locks.
 
     Since the lock lies in the folder of the output, a folder that cannot be written to is found before any work.
 

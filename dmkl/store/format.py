@@ -28,6 +28,7 @@ __all__ = [
     "NODES",
     "Header",
     "Node",
+    "check_dtype",
     "check_metadata",
     "check_names",
     "check_room",
@@ -140,6 +141,15 @@ class Header:
             create_array(group, name, shape, (1, self.tile, self.tile), self.dtype, np.nan)
         else:
             create_array(group, name, shape, (1, *shape[1:]), *_NUMBERS[name])
+
+
+def check_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """The precision of stored kernels; InputError if it is not float32 or float64."""
+    stored = np.dtype(dtype)
+    if stored not in (np.dtype(np.float32), np.dtype(np.float64)):
+        msg = f"kernels are stored as float32 or float64, not {stored}"
+        raise InputError(msg)
+    return stored
 
 
 def content_id(names: Iterable[str], tile_crc32c: Iterable[npt.NDArray[np.uint32]]) -> str:

@@ -12,16 +12,16 @@ from zarr.abc.store import Store
 
 from dmkl import progress, settings
 from dmkl.arrays import Array, Index
-from dmkl.errors import IndefiniteKernelWarning, InputError, MemoryBudgetError
+from dmkl.errors import IndefiniteKernelWarning, InputError
 from dmkl.inputs.kernels import KernelSource
 from dmkl.inputs.labels import Labels, labels_in
 from dmkl.inputs.matrices import Matrix, fingerprint
 from dmkl.inputs.names import as_text, unique_names
 from dmkl.numerics.determined import LabelKernel, label_codes
 from dmkl.numerics.spectrum import Repair, repair_psd, worst_minor
-from dmkl.store.format import Header, check_names
+from dmkl.store.format import Header, check_dtype, check_names
 from dmkl.store.groups import Location
-from dmkl.store.writer import StoreWriter, lock_location
+from dmkl.store.writer import StoreWriter, writing_set
 
 __all__ = ["ingest"]
 
@@ -61,9 +61,8 @@ def ingest(
     if rows == 0 or cols == 0:
         msg = f"kernels must have at least one row and one column, the first is {rows} × {cols}"
         raise InputError(msg)
-    header = Header(
-        rows, cols, _stored_dtype(dtype, first).name, settings.tile_size(max(rows, cols), tile), symmetric, full
-    )
+    stored = check_dtype(_narrowest(np.dtype(first.dtype)) if dtype is None else dtype)
+    header = Header(rows, cols, stored.name, settings.tile_size(max(rows, cols), tile), symmetric, full)
     check_names(header, source.n_kernels)
     nodes = labels.checked(rows, cols, rectangular=not symmetric or full)
     if nodes["train_sample"] is not None and symmetric and labels.train_samples is None:
@@ -74,9 +73,8 @@ def ingest(
     if symmetric:
         diagonal = None
     if diagonal is not None:
-        diagonal = _checked_diagonal(diagonal, source.n_kernels, rows)
-    with lock_location(location):
-        writer = StoreWriter(location, header, source.n_kernels, overwrite=overwrite)
+        diagonal = _check_diagonal(diagonal, source.n_kernels, rows)
+    with writing_set(location, header, source.n_kernels, overwrite=overwrite) as writer:
         codes = label_codes(labels_in(nodes))
         tol = np.inf if symmetrize else symmetry_tol
         intake = _Intake(writer, repair, tol, symmetrize=symmetrize, asked_dtype=dtype is not None, codes=codes)
@@ -108,9 +106,6 @@ def ingest(
             if source.names is not None and len(names) != len(source.names):
                 msg = f"found {len(names)} kernels but {len(source.names)} names"
                 raise InputError(msg)
-        except (InputError, MemoryBudgetError):
-            writer.abandon()
-            raise
         finally:
             watch.end()
         return writer.finish(names, nodes)
@@ -140,20 +135,12 @@ def _name_of(source: KernelSource, j: int) -> str:
     return as_text(source.names[j])
 
 
-def _stored_dtype(dtype: npt.DTypeLike | None, first: Matrix) -> np.dtype[Any]:
-    stored = _narrowest(np.dtype(first.dtype)) if dtype is None else np.dtype(dtype)
-    if stored not in (np.dtype(np.float32), np.dtype(np.float64)):
-        msg = f"kernels are stored as float32 or float64, not {stored}"
-        raise InputError(msg)
-    return stored
-
-
 def _narrowest(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The smallest stored type that represents entries of this type exactly."""
     return np.dtype(np.float32 if dtype.kind == "f" and dtype.itemsize <= 4 else np.float64)
 
 
-def _checked_diagonal(diagonal: Array, n_kernels: int | None, rows: int) -> Array:
+def _check_diagonal(diagonal: Array, n_kernels: int | None, rows: int) -> Array:
     diagonal = np.asarray(diagonal, dtype=np.float64)
     if diagonal.ndim != 2 or diagonal.shape[1] != rows or (n_kernels is not None and diagonal.shape[0] != n_kernels):
         msg = (

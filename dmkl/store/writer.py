@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,7 @@ from zarr.storage import LocalStore
 
 from dmkl._version import __version__
 from dmkl.arrays import Array
-from dmkl.errors import InputError, StoreExistsError
+from dmkl.errors import InputError, MemoryBudgetError, StoreExistsError
 from dmkl.files.urls import Place, Url, as_place
 from dmkl.files.writing import check_lock, lock, remove_leftovers, replace_folder, reporting_full_disk
 from dmkl.inputs.features import FeatureMatrix
@@ -58,17 +58,11 @@ from dmkl.store.groups import (
 )
 from dmkl.store.tiles import TileWriter, chunk_folder
 
-__all__ = ["StoreWriter", "lock_location"]
+__all__ = ["StoreWriter", "writing_set"]
 
 
 # The tiles last: an array of tiles with room for a kernel means that the others have it too.
 _PER_KERNEL = ("row_sum", "tile_crc32c", "diagonal", "gram_upper", "gram")
-
-
-def lock_location(location: Location) -> AbstractContextManager[None]:
-    """Lock a local folder while a set is written there; URLs and Zarr stores have no locks."""
-    place = as_location(location)
-    return lock(place) if isinstance(place, str) else nullcontext()
 
 
 class StoreWriter:
@@ -98,20 +92,20 @@ class StoreWriter:
         self.location = as_location(location)
         self.header = header
         self.tiling = header.tiling
-        place = as_place(self.location) if isinstance(self.location, str) else None
-        self._url = place if isinstance(place, Url) else None
-        self._local = isinstance(place, Path)
-        self._target: str | Store = self.location
-        if self._url is not None:
-            self._target = str(self._target_url(self._url, overwrite=overwrite))
-        if isinstance(place, Path):
-            if place.exists() and not overwrite:
-                _refuse_existing(place)
-            check_room(place, header, n_kernels)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            self._target = str(partial_path(place))
+        final = as_place(self.location) if isinstance(self.location, str) else None
+        self._final: Place | None = final
+        self._place: Place | None = None  # where the set is written until it is complete; None for a Zarr store
+        if isinstance(final, Url):
+            self._place = self._partial_url(final, overwrite=overwrite)
+        elif final is not None:
+            if final.exists() and not overwrite:
+                _refuse_existing(final)
+            check_room(final, header, n_kernels)
+            final.parent.mkdir(parents=True, exist_ok=True)
+            self._place = partial_path(final)
+        self._target: str | Store = self.location if self._place is None else str(self._place)
         # `overwrite` refers to the set, not to other content of the folder that the set is written to.
-        self._replace = overwrite and place is None
+        self._replace = overwrite and final is None
         self._group = self._resume(overwrite)
         self._resumed = self._group is not None
         if self._group is None:
@@ -130,7 +124,7 @@ class StoreWriter:
     @property
     def folder(self) -> Path | None:
         """The folder of the unfinished set; None for a URL or a Zarr store."""
-        return Path(str(self._target)) if self._local else None
+        return self._place if isinstance(self._place, Path) else None
 
     @cached_property
     def _gram(self) -> Any:
@@ -144,7 +138,7 @@ class StoreWriter:
     # --- begin or continue ------------------------------------------------------------------------------------
 
     @staticmethod
-    def _target_url(final: Url, *, overwrite: bool) -> Url:
+    def _partial_url(final: Url, *, overwrite: bool) -> Url:
         """The URL to write to: `<name>.partial` if a set is to be replaced, or if this was begun before."""
         attrs, partial = root_attributes(final), as_place(str(partial_path(final)))
         assert isinstance(partial, Url)
@@ -164,11 +158,11 @@ class StoreWriter:
             attrs = {}
         if attrs.get("format") != FORMAT or attrs.get("format_version") != FORMAT_VERSION:
             # `_begin` refuses to replace anything else.
-            if self._local and _holds_only_strays(Path(str(self._target))):
-                shutil.rmtree(str(self._target))
+            if self.folder is not None and _holds_only_strays(self.folder):
+                shutil.rmtree(self.folder)
             return None
         complete = attrs.get("complete") is True
-        if complete and not self._local and self._url is None:
+        if complete and self._place is None:
             return None
         header = Header.of(group)
         if "row_sum" not in group or "tile_crc32c" not in group:  # killed before it could hold a kernel
@@ -198,11 +192,11 @@ class StoreWriter:
     def _clear(self) -> None:
         """Remove an unfinished set of dmkl."""
         self._replace = True
-        if self._url is not None:
-            clear(Url(str(self._target)), {"format": FORMAT, "format_version": FORMAT_VERSION})
-        elif self._local:
+        if isinstance(self._place, Url):
+            clear(self._place, {"format": FORMAT, "format_version": FORMAT_VERSION})
+        elif self._place is not None:
             # The root is kept: if this is killed, it identifies the rest as an unfinished set.
-            for entry in Path(str(self._target)).iterdir():
+            for entry in self._place.iterdir():
                 if entry.is_dir():
                     shutil.rmtree(entry)
                 elif entry.name != ROOT:
@@ -239,13 +233,13 @@ class StoreWriter:
         """Remove the set after bad input, unless a later run can continue it."""
         if self._resumed or is_recoverable(self._group):
             return
-        if self._url is not None:
-            remove(Url(str(self._target)))
-        elif self._local:
+        if isinstance(self._place, Url):
+            remove(self._place)
+        elif self._place is not None:
             # Renamed first, so that tasks that still run cannot write to it while it is removed.
-            aside = Path(f"{self._target}.{uuid.uuid4().hex}")
+            aside = self._place.with_name(f"{self._place.name}.{uuid.uuid4().hex}")
             with suppress(FileNotFoundError):  # removed by another process: the error before is more important
-                Path(str(self._target)).rename(aside)
+                self._place.rename(aside)
             shutil.rmtree(aside, ignore_errors=True)
 
     # --- one kernel -----------------------------------------------------------------------------------------
@@ -279,8 +273,8 @@ class StoreWriter:
 
     def _remove_tiles(self, j: int) -> None:
         folder = chunk_folder(self._gram)
-        if self._url is not None:
-            tiles = Url(f"{self._target}/{self.header.node}/c/{j}")
+        if isinstance(self._place, Url):
+            tiles = self._place / f"{self.header.node}/c/{j}"
             tiles.remove(list(tiles.files()))
         elif folder is not None:
             shutil.rmtree(f"{folder}/{j}", ignore_errors=True)
@@ -321,8 +315,8 @@ class StoreWriter:
         LockedError
             If another process holds the lock.
         """
-        if isinstance(self.location, str):
-            check_lock(self.location)
+        if self._final is not None:
+            check_lock(self._final)
         return reporting_full_disk(self.location)
 
     # --- features ---------------------------------------------------------------------------------------------
@@ -371,25 +365,20 @@ class StoreWriter:
             self._remove_strays()
             # One write of the root completes the set, also at a URL.
             consolidate(self._target, attrs)
-        if isinstance(self.location, str):
-            check_lock(self.location)
-        if self._url is not None and str(self._target) != str(self._url):
-            move(Url(str(self._target)), self._url, {"format": FORMAT, "format_version": FORMAT_VERSION})
-        elif self._local:
-            final = Path(str(self.location))
-            replace_folder(Path(str(self._target)), final)
-            remove_leftovers(final)  # of a run that was killed between the renames
+        if self._final is not None:
+            check_lock(self._final)
+        if isinstance(self._place, Path) and isinstance(self._final, Path):
+            replace_folder(self._place, self._final)
+            remove_leftovers(self._final)  # of a run that was killed between the renames
+        elif isinstance(self._place, Url) and isinstance(self._final, Url) and self._place != self._final:
+            move(self._place, self._final, {"format": FORMAT, "format_version": FORMAT_VERSION})
         return self.location
 
     def _remove_strays(self) -> None:
         """Remove temporary files of writes that were killed."""
-        root: str | Path | None = None
-        if isinstance(self._target, LocalStore):
-            root = self._target.root
-        elif self._local:
-            root = str(self._target)
-        if root is not None:
-            for stray in Path(root).rglob("*.partial"):
+        folder = self._target.root if isinstance(self._target, LocalStore) else self.folder
+        if folder is not None:
+            for stray in Path(folder).rglob("*.partial"):
                 stray.unlink()
 
     def _label(self, name: str, values: Array) -> None:
@@ -404,6 +393,24 @@ class StoreWriter:
                 self._group, name, values.shape, values.shape, values.dtype.name, fill, dims, overwrite=True
             )
             array[...] = values
+
+
+@contextmanager
+def writing_set(
+    location: Location, header: Header, n_kernels: int | None, *, overwrite: bool = False
+) -> Iterator[StoreWriter]:
+    """Write a kernel set, and lock it meanwhile; see `StoreWriter`. URLs and Zarr stores have no locks.
+
+    After bad input the set is removed, unless a later run can continue it.
+    """
+    place = as_location(location)
+    with lock(place) if isinstance(place, str) else nullcontext():
+        writer = StoreWriter(place, header, n_kernels, overwrite=overwrite)
+        try:
+            yield writer
+        except (InputError, MemoryBudgetError):
+            writer.abandon()
+            raise
 
 
 def _refuse_existing(place: Place) -> NoReturn:

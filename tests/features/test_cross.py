@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -544,3 +545,20 @@ def test_prediction_on_a_cluster(built, client):
         model.decision_function(features=of(TEST), samples=TEST),
         model.decision_function(built[TEST, TRAIN]),
     )
+
+
+def test_kernels_of_the_former_function_random_are_read(tmp_path):
+    table = np.random.default_rng(0).random((12, 3))
+    specs = [{"function": "linear"}, {"function": "random_rbf"}]
+    dmkl.build(tmp_path / "set.zarr", {"a": table}, specs, labels=np.arange(12) % 2)
+    root = tmp_path / "set.zarr" / "zarr.json"
+    metadata = json.loads(root.read_text())
+    del metadata["attributes"]["metadata_crc32c"]
+    metadata["attributes"]["kernels"][1]["function"] = "random"
+    root.write_text(json.dumps(metadata))
+    K = dmkl.open(tmp_path / "set.zarr")
+    model = dmkl.MKFDA(p=2).fit(K)
+    model.save(tmp_path / "model")
+    same(dmkl.load(tmp_path / "model").decision_function(K), model.decision_function(K))
+    with pytest.raises(InputError, match="kernel 'random_rbf-seed0' was not computed from features"):
+        dmkl.build_cross(K, {"a": table})

@@ -78,7 +78,7 @@ def deleted(path, other):
         (cut, CorruptTileError, r"tile \(1, 1\) of kernel .* has 20 bytes, expected 204"),
         (missing, CorruptTileError, r"tile \(1, 1\) of kernel .* is missing"),
         (exchanged, StoreError, "set.zarr holds another set now .* open it again"),
-        (deleted, StoreNotFoundError, "set.zarr is gone from on .* Put it back"),
+        (deleted, StoreNotFoundError, "set.zarr is gone from .* Put it back"),
     ],
 )
 def test_what_changes_after_it_was_read_is_named(path, other, change, error, told):

@@ -268,7 +268,7 @@ def test_it_compares_consolidated_metadata(symmetric):
 
 def test_an_unfinished_set_is_told(sound, tmp_path):
     shutil.copytree(sound / "symmetric.zarr", tmp_path / "set.zarr.partial")
-    assert "an unfinished set stands at" in problems(tmp_path / "set.zarr")
+    assert "there is an unfinished set at" in problems(tmp_path / "set.zarr")
 
 
 def test_unknown_nodes_and_attributes_pass(symmetric):
