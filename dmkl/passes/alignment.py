@@ -1,10 +1,10 @@
-"""Inner products of all pairs of kernels: one pass whose tasks read the tiles of every kernel at the same place.
+"""Inner products of all pairs of kernels: one pass whose tasks read the same tile of every kernel.
 
     ⟨K_i, K_j⟩ = Σ_ab (K_i)_ab (K_j)_ab
 
-A tile above the diagonal counts twice. The kernels are centered and scaled entry by entry before they are multiplied:
-⟨CK_iC, CK_jC⟩ = ⟨K_i, K_j⟩ − (2/m) r_iᵀr_j + s_is_j/m², with row sums r and grand sums s, would need no means
-beforehand, but loses every digit of kernels whose means are large beside what centering leaves.
+A tile above the diagonal counts twice. Each kernel is centered and scaled entry by entry before the product. The
+formula ⟨CK_iC, CK_jC⟩ = ⟨K_i, K_j⟩ − (2/m) r_iᵀr_j + s_is_j/m², with row sums r and grand sums s, would need no means
+beforehand, but cancellation leaves no correct digit where the means are large compared with the centered entries.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from dmkl.passes.view import Lens, StoreOrder, TileKey, View
 __all__ = ["align", "check_alignable", "gram_pass", "rounding"]
 
 _PANEL_ENTRIES = 2**15
-"""Entries of each kernel that are transformed and multiplied at a time: a few such arrays stay in a core's cache."""
+"""Entries of each kernel that are transformed and multiplied at a time: a few such arrays fit in a core's cache."""
 _PANEL_BYTES = 2**26
-"""The most that such a panel of all kernels takes; of many kernels it has fewer entries each."""
+"""Largest size of such a panel over all kernels: with many kernels, the panel has fewer entries of each."""
 
 
 @dataclass(frozen=True)
 class _Band:
-    """Some rows of the tiles of all kernels at one place; rows and columns are runs of the samples in store order."""
+    """Some rows of one tile of every kernel; `rows` and `cols` are runs of the samples in store order."""
 
     i: int
     j: int
     rows: slice
     cols: slice
     n_bytes: int
-    """Its part of the bytes of the tiles that it is cut from."""
+    """Share of the bytes of the tiles that the band is cut from."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -59,16 +59,16 @@ def _samples(lens: Lens) -> StoreOrder:
 
 
 def rounding(lens: Lens) -> Float:
-    """Size below which the entries of each kernel are rounding noise of what is stored, (n,).
+    """Size below which the entries of each kernel are rounding error of the stored entries, (n,).
 
-    What centering took away is the measure of it: it is zero where nothing was centered.
+    It is proportional to the size of what centering removed: zero where nothing was centered.
     """
     unit = 32.0 * float(np.finfo(lens.view.source.dtype).eps)
     return unit * np.broadcast_to(lens.fitted.removed(), len(lens.view.kernels))
 
 
 def check_alignable(view: View) -> None:
-    """Refuse, by InputError, a view whose kernels have no alignment: one that is not square, or has no samples."""
+    """Raise InputError for a view that has no alignment: one that is not square or has no samples."""
     _, n_rows, n_cols = view.shape
     if not view.is_square:
         way_out = "take K[rows, rows] first" if view.source.symmetric else "this set is rectangular"
@@ -80,9 +80,9 @@ def check_alignable(view: View) -> None:
 
 
 def align(lens: Lens, probes: Float | None = None) -> tuple[Float, Float | None]:
-    """Alignments of all pairs of kernels of a square view, (n, n), and their standard errors where they are estimates.
+    """Alignments of all pairs of kernels of a square view, (n, n), and their standard errors if they are estimates.
 
-    They are estimated where random probes (m, b) are given (see `dmkl.numerics.alignment.estimated`), exact otherwise.
+    With random probes (m, b) they are estimates (see `dmkl.numerics.alignment.estimated`), otherwise exact.
     """
     floor = lens.view.shape[1] * rounding(lens)
     if probes is None:
@@ -93,43 +93,49 @@ def align(lens: Lens, probes: Float | None = None) -> tuple[Float, Float | None]
 
 _COUNTER = itertools.count(1)
 _TASKS = 64
-"""At most: wherever it runs, so that sums are added up in the same order."""
+"""Largest number of tasks. It does not depend on the cluster, so that sums are added in the same order everywhere."""
 
 
 def gram_pass(lens: Lens) -> Float:
     """⟨K_i, K_j⟩ for all pairs of kernels of a square view, (n, n), in float64: one pass, run now.
 
-    Every tile is read once. Where the tiles of all kernels at one place do not fit the memory of a task, they are
-    read in bands of rows, again for each band; of a tile that is mapped into memory only the band's rows are touched.
-    MemoryBudgetError is raised, before anything is run, if a row of every kernel's tile exceeds the budget of a task.
+    Every tile is read once. If one tile of every kernel does not fit in the memory of a task, the tiles are read in
+    bands of rows, once for each band; from a memory-mapped tile only the rows of the band are touched.
+    MemoryBudgetError is raised before anything runs if a row of every kernel's tile exceeds the memory of a task.
     """
     return again(lambda: _gram_pass(lens), "alignment")
 
 
 def _gram_pass(lens: Lens) -> Float:
-    where = machine()
+    host = machine()
     name, token = f"alignment-pass-{next(_COUNTER)}", uuid.uuid4().hex
-    bands = _bands(lens, where)
+    bands = _bands(lens, host)
+    # The cut depends on the bands alone: a fixed number of partial sums, added in a fixed tree, rounds the same
+    # with any number of workers.
     cuts = np.array_split(np.arange(len(bands)), min(len(bands), _TASKS))
     plan = [[bands[b] for b in cut] for cut in cuts]
-    shared = send_all({f"{name}-lens-{token}": lens, f"{name}-plan-{token}": plan, f"{name}-held-{token}": _held(lens)})
-    side_by_side = min(where.slots_per_host, len(plan))
+    shared = send_all(
+        {f"{name}-lens-{token}": lens, f"{name}-plan-{token}": plan, f"{name}-held-{token}": _loaded_tiles(lens)}
+    )
+    side_by_side = min(host.slots_per_host, len(plan))
     tasks = [
         (
             delayed(_add_bands, pure=False)(*shared, number, side_by_side, dask_key_name=f"{name}-{number}-{token}"),
-            sum(band.n_bytes for band in some),
+            sum(band.n_bytes for band in bands_of_task),
         )
-        for number, some in enumerate(plan)
+        for number, bands_of_task in enumerate(plan)
     ]
     parts = [task for task, _ in tasks]
     return np.asarray(execute([add_in_tree(parts, f"{name}-add-{token}")], tasks, name)[0])
 
 
-def _bands(lens: Lens, where: Machine) -> list[_Band]:
+def _bands(lens: Lens, host: Machine) -> list[_Band]:
     """The tiles to read, cut into bands of rows that fit the memory of a task."""
     view = lens.view
     n, side, itemsize = len(view.kernels), view.source.tiling.tile, view.source.dtype.itemsize
     tile_bytes = side**2 * itemsize
+    # A task holds the tile in use and the next one, which is read meanwhile; the panel has one more row block for
+    # each of four temporaries of the steps.
     needed = {
         "tiles": 2 * tile_bytes + view.source.scratch_bytes,
         "statistics": lens.fitted.n_bytes,
@@ -140,15 +146,16 @@ def _bands(lens: Lens, where: Machine) -> list[_Band]:
     check_memory(
         "this pass",
         {**needed, "a row of every kernel's tile": row_bytes},
-        where.task_bytes,
+        host.task_bytes,
         "Set dmkl.memory higher, give the workers more memory, select fewer kernels, or store the set with smaller "
         "tiles",
     )
-    height = min(side, (where.task_bytes - sum(needed.values())) // row_bytes)
+    height = min(side, (host.task_bytes - sum(needed.values())) // row_bytes)
     samples = _samples(lens)
     final = view.final_positions()[0]
     bands = []
     for tile in replace(view, rows=final, cols=final, steps=()).tile_tasks():
+        # The last band of a tile may be lower than the others; its bytes are counted as an equal share.
         rows, cols = samples.run(tile.i), samples.run(tile.j)
         starts = range(rows.start, rows.stop, height)
         n_bytes = n * view.bytes_per_tile // len(starts)
@@ -158,32 +165,33 @@ def _bands(lens: Lens, where: Machine) -> list[_Band]:
     return bands
 
 
-def _held(lens: Lens) -> dict[TileKey, Array]:
-    """The tiles that are in this process's memory; workers, which hold some kernels each, read them anew."""
+def _loaded_tiles(lens: Lens) -> dict[TileKey, Array]:
+    """The tiles in this process's memory; workers of a cluster read their tiles from the source instead."""
     source = lens.view.source
     if not isinstance(source, HeldTiles) or active_client() is not None:
         return {}
-    parts = [held for kernel in lens.view.kernels for _, held in source.parts[int(kernel)]]
-    return {key: tile for held in parts if isinstance(held, Mapping) for key, tile in held.items()}
+    parts = [loaded for kernel in lens.view.kernels for _, loaded in source.parts[int(kernel)]]
+    return {key: tile for loaded in parts if isinstance(loaded, Mapping) for key, tile in loaded.items()}
 
 
 def _add_bands(
-    lens: Lens, plan: Sequence[Sequence[_Band]], held: Mapping[TileKey, Array], number: int, tasks_per_machine: int
+    lens: Lens, plan: Sequence[Sequence[_Band]], loaded: Mapping[TileKey, Array], number: int, tasks_per_machine: int
 ) -> Float:
     """The inner products over the bands of one task, (n, n)."""
     view = lens.view
     keys = [(int(k), band.i, band.j) for band in plan[number] for k in view.kernels]
-    inside = all(key in held for key in keys)
-    stream = ((key, held[key]) for key in keys) if inside else view.source.stream(keys)
+    inside = all(key in loaded for key in keys)
+    stream = ((key, loaded[key]) for key in keys) if inside else view.source.stream(keys)
     n = len(view.kernels)
     samples, gram = _samples(lens), np.zeros((n, n))
-    # Two arrays for all bands of the task: new ones for each would cost as much in page faults as the products do.
+    # Two arrays serve all bands of the task: new ones for each band would cost as much in page faults as the products.
     stored = np.empty(n * max(band.shape[0] * band.shape[1] for band in plan[number]), view.source.dtype)
     scratch = np.empty((n, max(_panel_rows(n, *band.shape) * band.shape[1] for band in plan[number])))
     with pinned_blas(blas_threads(tasks_per_machine)):
         for band in plan[number]:
             raw = stored[: n * band.shape[0] * band.shape[1]].reshape(n, *band.shape)
             _read(raw, band, samples, stream)
+            # Only the upper tiles are read. The mirror image of a tile above the diagonal has the same inner products.
             times = 1.0 if band.i == band.j else 2.0
             for panel in _panels(raw, band, lens.fitted, samples.order, scratch):
                 gram += times * (panel @ panel.T)
@@ -193,9 +201,9 @@ def _add_bands(
 def _read(raw: Array, band: _Band, samples: StoreOrder, stream: Iterator[tuple[TileKey, Array]]) -> None:
     """Fill `raw` with a band of every kernel as it is stored, (n, rows, columns)."""
     rows, cols = samples.inside(band.rows), samples.inside(band.cols)
-    for place in raw:
+    for block in raw:
         _, tile = next(stream)
-        place[:] = tile[rows][:, cols]
+        block[:] = tile[rows][:, cols]
 
 
 def _panel_rows(n: int, n_rows: int, n_cols: int) -> int:
@@ -203,7 +211,7 @@ def _panel_rows(n: int, n_rows: int, n_cols: int) -> int:
 
 
 def _panels(raw: Array, band: _Band, fitted: Fitted, order: Index, scratch: Float) -> Iterator[Float]:
-    """A band after the steps, some rows at a time, (n, entries); each is good until the next is asked for."""
+    """A band after the steps, some rows at a time, (n, entries); each panel is overwritten by the next."""
     n, n_rows, n_cols = raw.shape
     height = _panel_rows(n, n_rows, n_cols)
     for start in range(0, n_rows, height):

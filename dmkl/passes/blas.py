@@ -1,9 +1,9 @@
 """Keeping BLAS threads × tasks within the cores of a machine.
 
-BLAS starts a thread for each core, whoever calls it, and threads that have nothing left to do spin for a while instead
-of sleeping: between the small products of one fit they take all cores and do nothing, and where other programs want
-these cores, each product waits for a thread that is not running. So work of one thread is what every entry of this
-package begins with (`one_blas_thread`), and what gains from more asks for them while it lasts (`pinned_blas`).
+BLAS starts a thread for each core in every process, and its idle threads spin for a while before they sleep. Between
+the small products of one fit they occupy all cores without doing anything, and on a shared machine every product waits
+for a thread that is not running. Every public entry of this package therefore starts with one BLAS thread
+(`one_blas_thread`); the parts that gain from more threads request them for their own duration (`pinned_blas`).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 _SMALL_ORDER = 4096
-"""Of order 1,088 a Cholesky factor takes 15 ms with one thread and no less with two, of order 4,096 0.6 s and 0.4.
-Where other programs have the cores, threads that wait for one another make it a hundred times that."""
+"""A Cholesky factor of order 1,088 takes 15 ms with one thread or two; one of order 4,096 takes 0.6 s and 0.4 s. On a
+machine whose cores are busy with other programs, waiting threads make it a hundred times slower."""
 
 
 def blas_threads(tasks_per_machine: int) -> int:
     """BLAS threads for one of the tasks that run side by side on this machine."""
-    asked = settings.get("blas-threads")
-    return max(1, settings.available_cores() // max(1, tasks_per_machine)) if asked == "auto" else int(asked)
+    setting = settings.get("blas-threads")
+    return max(1, settings.available_cores() // max(1, tasks_per_machine)) if setting == "auto" else int(setting)
 
 
 def factor_threads(order: int) -> int:
-    """BLAS threads for the Cholesky factor of a matrix of this order, in a task that runs alone on its machine."""
+    """BLAS threads for the Cholesky factor of a matrix of this order, in a task that has its machine to itself."""
     return 1 if order <= _SMALL_ORDER else settings.available_cores()
 
 
@@ -45,9 +45,9 @@ def factor_threads(order: int) -> int:
 def pinned_blas(threads: int) -> Iterator[None]:
     """Limit BLAS to `threads` threads inside this context.
 
-    The limit is a setting of the whole process, which tasks in several threads share: it is the most that any of those
-    inside asks for, and the last one out puts back what was there before the first. Setting and resetting it in each
-    task would let one task's exit lift the limit under another.
+    The limit is a setting of the whole process, and tasks in several threads share it: it is the largest limit that an
+    active context requests, and the last context to end restores the values from before the first. If each task set
+    and reset the limit itself, the exit of one task would lift it for another.
     """
     _LIMIT.enter(threads)
     try:
@@ -57,7 +57,7 @@ def pinned_blas(threads: int) -> Iterator[None]:
 
 
 def one_blas_thread(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Make a function run with one BLAS thread, but for the parts of it that ask for more."""
+    """Make a function run with one BLAS thread, except for the parts of it that request more."""
 
     @functools.wraps(function)
     def pinned(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
@@ -68,7 +68,7 @@ def one_blas_thread(function: Callable[Parameters, Result]) -> Callable[Paramete
 
 
 class _Limit:
-    """The limit of this process, by what those inside ask for."""
+    """The BLAS limit of this process: the largest of the limits that active contexts request."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -94,6 +94,7 @@ class _Limit:
             return
         self._set = wanted
         for library, before in self._before:
+            # The library object was made when no context was active, so its thread count is the user's.
             _free_control()
             library.set_num_threads(before if wanted is None else wanted)
         _free_control()
@@ -104,17 +105,17 @@ _LIMIT = _Limit()
 
 @functools.cache
 def _libraries() -> list[Any]:
-    """What has threads of BLAS in this process; looking through all loaded libraries takes some milliseconds."""
-    import scipy.linalg  # noqa: F401  # its BLAS is another than NumPy's, and must be there when they are looked for
+    """The BLAS libraries in this process; the search through all loaded libraries takes some milliseconds."""
+    import scipy.linalg  # noqa: F401  # SciPy has a BLAS of its own, which must be loaded before the search
 
-    return [found for found in ThreadpoolController().lib_controllers if found.user_api == "blas"]
+    return [library for library in ThreadpoolController().lib_controllers if library.user_api == "blas"]
 
 
 def _free_control() -> None:
     """Let this thread set the limit.
 
-    From 3.8 on threadpoolctl gives OpenBLAS to the first thread that sets a limit and silently ignores all others,
-    while here the first one in and the last one out may be two.
+    Since version 3.8 threadpoolctl lets only the first thread that sets a limit control OpenBLAS and silently ignores
+    the others, but here the first context and the last one may belong to different threads.
     """
     clear = getattr(getattr(threadpoolctl, "OpenBLASController", None), "clear_controlling_thread", None)
     if clear is not None:

@@ -1,4 +1,4 @@
-"""Damage that came after a tile was first read and checked: looked for before anything else is blamed."""
+"""Search for tiles that were damaged on disk after their first check, before another cause is reported."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ __all__ = ["looking_for_damage", "refuse_damage"]
 
 @contextmanager
 def looking_for_damage(view: View) -> Iterator[None]:
-    """Where work on a view meets what sound kernels cannot give, check its tiles on disk before that is said.
+    """If work on a view fails in a way that sound kernels cannot cause, check its tiles on disk first.
 
     Raises
     ------
     CorruptTileError
-        If one of them is missing, or not what was written; otherwise what the work raised.
+        If a tile is missing or differs from what was written; otherwise the original error is raised.
     """
     try:
         yield
     except Exception as error:
-        # What dmkl raises on purpose is about arguments and machines, but for kernels that prove unfit.
+        # Errors that dmkl raises on purpose concern arguments and machines. The exceptions are an indefinite or a
+        # degenerate kernel, which damaged tiles can imitate.
         if isinstance(error, IndefiniteKernelError | DegenerateKernelError) or not isinstance(error, DmklError):
             refuse_damage(view, error)
         raise
 
 
 def refuse_damage(view: View, reason: Exception | None = None) -> None:
-    """Read the tiles of the kernels of a view once more, each against its checksum: one pass.
+    """Read all tiles of the kernels of a view again and compare each with its checksum: one pass.
 
     Raises
     ------
     CorruptTileError
-        If one of them is missing, or not what was written.
+        If a tile is missing or differs from what was written.
     """
     source = view.source
     if not isinstance(source, StoreReader):
@@ -53,7 +54,7 @@ def refuse_damage(view: View, reason: Exception | None = None) -> None:
     ]
     tile_bytes = source.tiling.tile**2 * source.dtype.itemsize
     n_bytes = tile_bytes * sum(1 for _ in source.tiling.pairs())
-    found = execute(tasks, [(task, n_bytes) for task in tasks], "verify")
-    for error in found:
+    outcomes = execute(tasks, [(task, n_bytes) for task in tasks], "verify")
+    for error in outcomes:
         if error is not None:
             raise error from reason

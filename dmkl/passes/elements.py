@@ -31,6 +31,7 @@ def raw_block(view: View, k: int, rows: Index, cols: Index) -> Array:
             wanted.setdefault(key, []).append((np.flatnonzero(tile_rows == i), np.flatnonzero(tile_cols == j), swap))
     keys = [(k, i, j) for i, j in wanted]
     for (_, i, j), tile in source.stream(keys):
+        # A set that stores the upper tiles has no tile (i, j) with i > j: it is the transpose of tile (j, i).
         for at_rows, at_cols, swap in wanted[i, j]:
             whole = tile.T if swap else tile
             inside = np.ix_(rows[at_rows] % side, cols[at_cols] % side)
@@ -47,10 +48,10 @@ def entries(view: View, fitted: Fitted, kernel: int, rows: Index, cols: Index) -
 
 
 def whole_kernels(lenses: Sequence[Lens], kernel: int) -> Iterator[Float]:
-    """A kernel after all steps through each of several lenses of one source, (rows, columns); its tiles are read once.
+    """One kernel after all steps, through each of several lenses of one source, (rows, columns); tiles are read once.
 
-    Each is made as a product with the unit matrix: the means of other rows, which entries need and products do without,
-    are another pass.
+    Each matrix is computed as a product with the identity. Single entries would need the means of rows outside the
+    view, which are another pass; products do not.
     """
     views = [lens.view for lens in lenses]
     rows = np.unique(np.concatenate([view.rows for view in views]))
@@ -64,7 +65,7 @@ def whole_kernels(lenses: Sequence[Lens], kernel: int) -> Iterator[Float]:
 
 
 def view_blocks(view: View, state: ChainState | Delayed, chunk: int | None) -> da.Array:
-    """The whole view as a lazy array, a block a task."""
+    """The whole view as a lazy array, one task for each block."""
     n, n_rows, n_cols = view.shape
     side = view.source.tiling.tile if chunk is None else chunk
     dtype = np.dtype(np.float64) if view.steps else view.source.dtype
@@ -73,7 +74,7 @@ def view_blocks(view: View, state: ChainState | Delayed, chunk: int | None) -> d
         return nothing
     token = graph_token(machine(), view, side)
     shared = send(view, f"block-view-{token}")
-    held: Any = send(state, f"block-statistics-{token}") if isinstance(state, ChainState) else state
+    statistics: Any = send(state, f"block-statistics-{token}") if isinstance(state, ChainState) else state
     block = delayed(_block, pure=False)
     rows = [np.arange(start, min(start + side, n_rows)) for start in range(0, n_rows, side)]
     cols = [np.arange(start, min(start + side, n_cols)) for start in range(0, n_cols, side)]
@@ -81,7 +82,7 @@ def view_blocks(view: View, state: ChainState | Delayed, chunk: int | None) -> d
         [
             [
                 da.from_delayed(
-                    block(shared, held, j, r, c, dask_key_name=f"block-{j}-{a}-{b}-{token}"),
+                    block(shared, statistics, j, r, c, dask_key_name=f"block-{j}-{a}-{b}-{token}"),
                     (1, len(r), len(c)),
                     dtype=dtype,
                 )
@@ -100,10 +101,10 @@ def _block(view: View, state: ChainState, kernel: int, rows: Index, cols: Index)
 
 
 def weighted_blocks(lens: Lens, weights: Float, chunk: int | None = None) -> da.Array:
-    """Σ_j w_j K_j after all steps for each row of `weights`, (sets, rows, columns), as a lazy array, a block a task.
+    """Σ_j w_j K_j after all steps for each row of `weights`, (sets, rows, columns), as a lazy array of blocks.
 
-    A block has all sets, whose tiles are read once for them. Of a square view the blocks below the diagonal are those
-    above it, turned.
+    A block holds all sets of weights, so that its tiles are read once. The blocks below the diagonal of a square view
+    are transposes of the blocks above it.
     """
     view = lens.view
     _, n_rows, n_cols = view.shape
@@ -137,9 +138,9 @@ def _weighted(shared: tuple[Lens, Float], rows: Index, cols: Index) -> Float:
     total = np.zeros((len(weights), len(rows), len(cols)))
     for kernel in np.flatnonzero(weights.any(axis=0)):
         part = entries(lens.view, lens.fitted, int(kernel), rows, cols)
-        for own, weight in zip(total, weights[:, kernel], strict=True):
+        for sum_, weight in zip(total, weights[:, kernel], strict=True):
             if weight:
-                own += weight * part
+                sum_ += weight * part
     return total
 
 

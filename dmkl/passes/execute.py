@@ -1,7 +1,7 @@
 """Running the tasks of a pass on whatever scheduler Dask uses: threads of this process, or a cluster.
 
-The memory and cores of workers are taken from the workers themselves, since the client may be another machine. Values
-that many tasks need are nodes of their graph, or are sent to the workers of a cluster once.
+Memory and cores are those of the workers, since the client may run on another machine. A value that many tasks need is
+a node of their graph, or is sent once to the workers of a cluster.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ if TYPE_CHECKING:
 __all__ = ["Worker", "common", "look_at"]
 
 _BESIDE_ARRAYS = 200 * 2**20
-"""What the interpreter with its libraries takes of a worker's limit before the first array."""
+"""Bytes of a worker's limit that the interpreter and its libraries take before the first array."""
 _TOO_SMALL = 0.5
-"""Workers whose tasks may take less than this share of what is common are left out."""
+"""Workers whose tasks may take less than this share of the median are left out."""
 
 
 @dataclass(frozen=True)
 class Worker:
-    """A worker, as far as a pass has to know."""
+    """The properties of a worker that a pass needs."""
 
     address: str
     place: tuple[str, str]
-    """Its host and its job there: workers of one place share their memory."""
+    """Its host and its job there: workers of one place share memory."""
     slots: int
     """Tasks that it runs at once."""
     task_bytes: int
@@ -71,7 +71,7 @@ class Worker:
 
 
 _LOOKED: WeakKeyDictionary[Client, dict[str, tuple[str, int]]] = WeakKeyDictionary()
-"""Of each worker of a client what it said when it was first seen."""
+"""For each client and worker, the answer that the worker gave when it was first seen."""
 
 
 def _look() -> tuple[str, int]:
@@ -79,37 +79,39 @@ def _look() -> tuple[str, int]:
     return limits.machine_name(), settings.memory_budget_bytes()
 
 
-def look_at(client: Client, told: Mapping[str, Any], kept: int = 0) -> list[Worker]:
-    """The workers that the scheduler tells of, each with what it may take.
+def look_at(client: Client, reports: Mapping[str, Any], kept: int = 0) -> list[Worker]:
+    """The workers in the scheduler's report, each with its limits.
 
-    Where the setting ``dmkl.memory`` is a number, it is that of every host, less the bytes that the client has `kept`,
-    which may be on one of them. Otherwise each worker is asked once, when it is first seen; one that gives no answer is
-    taken by the limit that Dask gives it.
+    If the setting ``dmkl.memory`` is a number, it is the budget of every host, less the bytes that the client has
+    `kept`, which may be on one of these hosts. Otherwise each worker is asked once, when it is first seen; a worker
+    that does not answer gets the limit that Dask gives it.
     """
-    known: dict[str, tuple[str, int]] = {}
+    answers: dict[str, tuple[str, int]] = {}
     if settings.get("memory") == "auto":
-        known = _LOOKED.setdefault(client, {})
-        if new := [address for address in told if address not in known]:
-            answers = client.run(_look, workers=new, on_error="return")
-            known |= {address: found for address, found in answers.items() if isinstance(found, tuple)}
-    # A look at the limits of this machine takes milliseconds, which are saved where every worker has told its own.
-    budget = 0 if known.keys() >= told.keys() else max(1, settings.memory_budget_bytes() - kept)
-    places = {address: (worker["host"], known.get(address, ("", 0))[0]) for address, worker in told.items()}
+        answers = _LOOKED.setdefault(client, {})
+        if new := [address for address in reports if address not in answers]:
+            replies = client.run(_look, workers=new, on_error="return")
+            answers |= {address: reply for address, reply in replies.items() if isinstance(reply, tuple)}
+    # Reading the limits of this machine takes milliseconds; skip it if every worker has reported its own.
+    budget = 0 if answers.keys() >= reports.keys() else max(1, settings.memory_budget_bytes() - kept)
+    places = {address: (worker["host"], answers.get(address, ("", 0))[0]) for address, worker in reports.items()}
     slots: Counter[tuple[str, str]] = Counter()
     budgets: dict[tuple[str, str], int] = {}
-    for address, worker in told.items():
+    for address, worker in reports.items():
         place = places[address]
         slots[place] += worker["nthreads"]
-        # Later ones were asked when arrays of the others had taken some of it.
-        own = known.get(address, ("", budget))[1]
-        budgets[place] = max(budgets.get(place, 0), own)
-    found = []
-    for address, worker in told.items():
+        # Workers of one host share a budget: the largest answer, since later workers were asked when the arrays of
+        # earlier ones already took part of it.
+        budget_there = answers.get(address, ("", budget))[1]
+        budgets[place] = max(budgets.get(place, 0), budget_there)
+    workers = []
+    for address, worker in reports.items():
         place, threads = places[address], worker["nthreads"]
         limit = _usable(worker["memory_limit"]) or budgets[place]
+        # Two bounds: Dask's limit is for one worker process and its threads, the budget for all slots of the host.
         task = min(limit // threads, budgets[place] // slots[place])
-        found.append(Worker(address, place, threads, task, min(limit, budgets[place])))
-    return found
+        workers.append(Worker(address, place, threads, task, min(limit, budgets[place])))
+    return workers
 
 
 def _usable(memory_limit: int) -> int:
@@ -121,10 +123,9 @@ def _usable(memory_limit: int) -> int:
 
 
 def common(workers: Sequence[Worker]) -> list[Worker]:
-    """The workers that are given tasks: all but those with far less memory than is common.
+    """The workers that are given tasks: all but those with far less memory than the median over all slots.
 
-    Tasks are of one size, which the smallest of these sets. What is common is the median over all slots. Who is left
-    out is told, once.
+    All tasks have one size, which the smallest of these workers sets. A warning names the workers left out, once.
     """
     by_slot = sorted(worker.task_bytes for worker in workers for _ in range(worker.slots))
     median = by_slot[(len(by_slot) - 1) // 2]
@@ -175,7 +176,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Machine:
-    """Where tasks run, as far as a pass has to know."""
+    """The limits of the place where tasks run that a pass needs."""
 
     slots: int
     """Tasks that run at once, everywhere together."""
@@ -186,19 +187,19 @@ class Machine:
     total_bytes: int
     """Memory that a task which runs alone may take."""
     workers: tuple[str, ...] | None = None
-    """The addresses of the workers that have so much, where others have not: tasks go to these alone."""
+    """The addresses of the workers with enough memory if others have less: tasks go to these alone."""
 
 
 _HERE: ContextVar[Machine | None] = ContextVar("dmkl-here", default=None)
 
 
 @contextmanager
-def computing_here(where: Machine) -> Iterator[None]:
-    """Let passes inside this context run in this thread: for a task, which may take this of its machine.
+def computing_here(limits_here: Machine) -> Iterator[None]:
+    """Let passes inside this context run in this thread: for a task, which may take these limits of its machine.
 
     Dask's own configuration of the scheduler is one for all threads of a process, so tasks cannot set it.
     """
-    token = _HERE.set(where)
+    token = _HERE.set(limits_here)
     try:
         yield
     finally:
@@ -210,7 +211,7 @@ _KEPT: ContextVar[int] = ContextVar("dmkl-kept", default=0)
 
 @contextmanager
 def keeping(n_bytes: int) -> Iterator[None]:
-    """Leave so much of this machine's budget to what this process itself holds inside this context."""
+    """Reserve bytes of this machine's budget for values that this process itself holds inside this context."""
     token = _KEPT.set(_KEPT.get() + n_bytes)
     try:
         yield
@@ -220,7 +221,7 @@ def keeping(n_bytes: int) -> Iterator[None]:
 
 def active_client() -> Client | None:
     """The `distributed` client that a computation would go to now, if any."""
-    # Whoever has a client has imported distributed, which takes long.
+    # Whoever has a client has imported distributed already; importing it here would take long.
     if _HERE.get() is not None or "distributed" not in sys.modules:
         return None
     from distributed import Client
@@ -235,8 +236,8 @@ def machine() -> Machine:
     NoWorkersError is raised if a cluster has no worker within the setting ``dmkl.workers-timeout``, SchedulerLostError
     if it is gone.
     """
-    if (here := _HERE.get()) is not None:
-        return here
+    if (inside := _HERE.get()) is not None:
+        return inside
     client = active_client()
     if client is None:
         slots, budget = _local_slots(), max(1, settings.memory_budget_bytes() - _KEPT.get())
@@ -261,12 +262,12 @@ def _local_slots() -> int:
     scheduler = dask.config.get("scheduler", None)
     if scheduler in ("sync", "synchronous", "single-threaded"):
         return 1
-    asked = dask.config.get("num_workers", None)
-    return settings.tasks_at_once() if asked is None else int(asked)
+    number = dask.config.get("num_workers", None)
+    return settings.tasks_at_once() if number is None else int(number)
 
 
 def workers_of(client: Client) -> Mapping[str, Any]:
-    """What the scheduler says of its workers, by address, once there are any; NoWorkersError if that takes too long."""
+    """The scheduler's report on its workers, by address, once there are any; NoWorkersError after a timeout."""
     deadline = time.monotonic() + float(settings.get("workers-timeout"))
     while not (workers := told_workers(client)):
         if time.monotonic() > deadline:
@@ -281,11 +282,11 @@ def workers_of(client: Client) -> Mapping[str, Any]:
 
 
 def told_workers(client: Client) -> Mapping[str, Any]:
-    """What the scheduler says of its workers now, by address; SchedulerLostError if it is gone."""
+    """The scheduler's report on its present workers, by address; SchedulerLostError if the scheduler is gone."""
     if client.scheduler is None:
         raise _scheduler_lost()
-    # `client.scheduler_info` returns what the client keeps, which its own periodic question, without the workers, may
-    # have replaced between the answer and the return.
+    # Not `client.scheduler_info`: it returns a copy that the client's own periodic request, which leaves the workers
+    # out, may have replaced in the meantime.
     try:
         workers: Mapping[str, Any] = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
     except (KeyError, OSError, CancelledError) as error:  # the scheduler went away before its answer came
@@ -300,7 +301,7 @@ _TEMPORARY: ContextVar[Path | None] = ContextVar("dmkl-temporary", default=None)
 def temporary_files_in(folder: Path | None) -> Iterator[None]:
     """Put temporary files that workers share into `folder` inside this context; into TMPDIR where it is None.
 
-    The folder of a state is on a file system that all machines share, and TMPDIR (/tmp) often is not.
+    The folder of a checkpoint is on a file system that all machines share, and TMPDIR (/tmp) often is not.
     """
     token = _TEMPORARY.set(folder)
     try:
@@ -310,18 +311,18 @@ def temporary_files_in(folder: Path | None) -> Iterator[None]:
 
 
 def temporary_root() -> Path:
-    """The folder in which temporary files that workers share are put: see `temporary_files_in`."""
+    """The folder for temporary files that workers share: see `temporary_files_in`."""
     return _TEMPORARY.get() or Path(tempfile.gettempdir())
 
 
 @contextmanager
 def shared_folder(what: str) -> Iterator[Path]:
-    """Make a temporary folder that every worker sees, for files that workers write or read.
+    """Make a temporary folder that every worker can reach, for files that workers write or read.
 
     Raises
     ------
     InputError
-        If a worker does not see it: with `what` it is for.
+        If a worker cannot reach it; the message says `what` the folder is for.
     """
     with tempfile.TemporaryDirectory(prefix="dmkl-", dir=temporary_root()) as name:
         check_shared(Path(name), what)
@@ -329,10 +330,10 @@ def shared_folder(what: str) -> Iterator[Path]:
 
 
 def check_shared(folder: Path, what: str, way_out: str | None = None) -> None:
-    """Make sure that every worker of a cluster sees a folder of this machine, or raise InputError.
+    """Raise InputError unless every worker of a cluster can reach this folder.
 
     The message says `what` the folder is for, as in "where the kernels are written", and the way out. By default that
-    is another folder for the state, or another TMPDIR where no state is kept.
+    is another folder for the checkpoint, or another TMPDIR if no checkpoint is kept.
     """
     client = active_client()
     if client is None:
@@ -352,7 +353,7 @@ def check_shared(folder: Path, what: str, way_out: str | None = None) -> None:
 
 
 def check_memory(what: str, needed: dict[str, int], allowed: int, way_out: str, place: str = "in one task") -> None:
-    """Refuse work whose parts, `needed` in bytes, add up to more than is allowed at one place: MemoryBudgetError."""
+    """Raise MemoryBudgetError if the parts of `needed`, in bytes, add up to more than is allowed at one place."""
     total = sum(needed.values())
     if total <= allowed:
         return
@@ -369,23 +370,23 @@ def _size(n_bytes: float) -> str:
     raise AssertionError
 
 
-def graph_token(where: Machine, *content: Any) -> str:
-    """The end of the keys of a graph of this content: equal for equal work, and only then.
+def graph_token(host: Machine, *content: Any) -> str:
+    """The last part of the keys of a graph: equal for equal work, and only then.
 
-    How work is cut into tasks depends on where it runs, so that is part of it. What `send` sends to a cluster has a
-    key of its own each time, and tasks that take different inputs must not have equal keys: there every token is new.
+    How work is cut into tasks depends on the machine, so the number of slots is part of the token. On a cluster every
+    token is new: `send` uses a new key for each value, and tasks with different inputs must not have equal keys.
     """
     if active_client() is not None:
         return uuid.uuid4().hex
-    return str(tokenize(content, where.slots, where.slots_per_host))
+    return str(tokenize(content, host.slots, host.slots_per_host))
 
 
 def again(run: Callable[[], Result], what: str) -> Result:
-    """Call `run`, which builds and executes a graph, and call it again where a cluster lost what it had been sent.
+    """Call `run`, which builds and executes a graph, and call it again if a cluster lost values that were sent to it.
 
-    A lost task is computed again elsewhere, but what was sent is lost when all workers that hold it die.
-    WorkerLostError is raised if that happens as often as Dask lets workers die under one task, SchedulerLostError if
-    the cluster itself is gone.
+    Dask computes a lost task again elsewhere, but a value that was sent is lost when all workers that hold it die.
+    WorkerLostError is raised after as many such losses as Dask allows worker deaths for one task, SchedulerLostError
+    if the scheduler itself is gone.
     """
     client = active_client()
     if client is None:
@@ -410,7 +411,7 @@ def again(run: Callable[[], Result], what: str) -> Result:
 
 
 def check_scheduler(client: Client, what: str, error: BaseException) -> None:
-    """Raise SchedulerLostError where an error comes of a scheduler that is gone."""
+    """Raise SchedulerLostError if an error comes from a scheduler that is gone."""
     if client.status != "running":
         raise _scheduler_lost(what) from error
 
@@ -426,10 +427,10 @@ def _scheduler_lost(what: str = "the computation") -> SchedulerLostError:
 def execute(
     results: Sequence[Delayed], units: Sequence[tuple[Delayed, int]], what: str, *, keep: bool = False
 ) -> list[Any]:
-    """Compute `results`; `units` are the tasks among them whose bytes are told to the watch as they end.
+    """Compute `results`; `units` are the tasks among them whose bytes are reported as progress when they end.
 
     With `keep`, results of a cluster stay on its workers and futures of them are returned. WorkerLostError if workers
-    died again and again under one task.
+    died repeatedly while running one task.
     """
     watch = progress.current()
     watch.begin(what, sum(n_bytes for _, n_bytes in units))
@@ -449,13 +450,13 @@ def _executed(
         return _on_cluster(client, results, units, sizes, watch, keep)
     with Callback(posttask=lambda key, *_: watch.advance(sizes.get(key, 0))):
         schedule = get_scheduler(collections=results) if _HERE.get() is None else get_sync
-        # Dask's own number of threads may be more than memory, or what a batch system grants, allows.
+        # Dask's default number of threads may be more than memory, or the grant of a batch system, allows.
         slots = _local_slots()
         return list(schedule(_tasks_of(results), [result.key for result in results], num_workers=slots))
 
 
 def _tasks_of(results: Sequence[Delayed]) -> dict[Any, Any]:
-    """The tasks of all results by key; `dask.compute` would make an expression of them first, and hash all arrays."""
+    """The tasks of all results by key; `dask.compute` would first make an expression of them and hash all arrays."""
     layers: dict[str, Mapping[Any, Any]] = {}
     for result in results:
         layers |= result.dask.layers
@@ -475,6 +476,8 @@ def _on_cluster(
     allowed = machine().workers
     futures = client.compute([*results, *(unit for unit, _ in units)], optimize_graph=False, workers=allowed)
     wanted, watched = futures[: len(results)], futures[len(results) :]
+    # Dask keeps a result while a future of it exists. So the lists are dropped here, and each future is dropped as soon
+    # as its task has ended: otherwise the results of all tasks would stay on the workers until the pass ends.
     kept = {future.key for future in wanted}
     del futures
     watching = {future.key for future in watched}
@@ -486,7 +489,7 @@ def _on_cluster(
             if future.status == "error":
                 break
             if future.key not in kept:
-                future.release()  # a worker need not keep what its dependents have taken in
+                future.release()  # its dependents have taken the result in
             del future
         if keep:
             wait(wanted)
@@ -508,10 +511,10 @@ _LOOK_SECONDS = 2.0
 
 
 def _as_they_end(client: Client, allowed: Sequence[str] | None, ended: as_completed) -> Iterator[Any]:
-    """The futures of tasks as they end, while there are workers for them: Dask would wait for one without end.
+    """Yield the futures of tasks as they end, while there are workers for them: Dask alone would wait without end.
 
-    NoWorkersError once there has been none for as long as workers are waited for; CancelledError where there are some,
-    but none of those that tasks may run on.
+    NoWorkersError if there has been no worker for as long as the setting allows; CancelledError if workers are left,
+    but none that the tasks may run on.
     """
     looked = time.monotonic()
     while not ended.is_empty():
@@ -537,9 +540,9 @@ if TYPE_CHECKING:
 __all__ = ["send", "send_all"]
 
 _SECONDS, _BYTES_PER_SECOND = 30.0, 1e6
-"""How long sending may take: so much, and a second for so many bytes to each worker."""
+"""Time limit for sending: a fixed part, and a second for so many bytes to each worker."""
 _BRANCHING = 4
-"""How many workers each one that has the values gives them to, in each round."""
+"""Number of workers to which each holder of the values gives them in each round."""
 
 
 def send(value: Any, name: str) -> Any:
@@ -558,15 +561,16 @@ def send_all(values: Mapping[str, Any], *, broadcast: bool = True) -> list[Any]:
     given = list(values.values())
     seconds = _SECONDS + sizeof(given) / _BYTES_PER_SECOND
     for pause_seconds in (0.2, 1.0, 5.0, None):
-        allowed = machine().workers  # waits for one, and says so if none comes
+        allowed = machine().workers  # waits for a worker, and raises if none comes
         try:
-            # Dask's own timeout is for finding workers: a worker that never answers is waited for without end.
+            # The timeout also covers the transfer: Dask's own limits only the search for workers, and a worker that
+            # never answers would be waited for without end.
             sent = list(client.sync(client.scatter, given, workers=allowed, hash=False, callback_timeout=seconds))
             if broadcast:
                 _spread(client, sent, list(allowed or workers_of(client)), sizeof(given))
             return sent
-        # A worker has died, and the scheduler has yet to notice, has just noticed, or knows no other that has the
-        # values; an error of a connection that ends is an OSError, and so is a TimeoutError.
+        # A worker died and the scheduler has not noticed yet, has just noticed, or knows no other holder of the
+        # values. A broken connection is an OSError, and so is a TimeoutError.
         except (OSError, KeyError, CancelledError):
             if pause_seconds is None or client.status != "running":
                 raise
@@ -575,13 +579,13 @@ def send_all(values: Mapping[str, Any], *, broadcast: bool = True) -> list[Any]:
 
 
 def _spread(client: Client, sent: Sequence[Future[Any]], addresses: Sequence[str], n_bytes: int) -> None:
-    """Copy what one worker each has to all of these, in rounds, in each of which those who have it give it on.
+    """Copy values from the workers that hold them to all others, in rounds; each holder serves some workers per round.
 
-    It is only done ahead for speed: tasks fetch what their worker lacks. Dask would send tasks to the few workers that
-    have what they take first, and those would then give it to all others at once.
+    This only saves time: a task fetches a value that its worker lacks. Without it Dask would prefer the few workers
+    that hold the values, and these would then serve all others at once.
 
-    Dask's own `broadcast` tries without end to reach a worker that died meanwhile, and holds a lock of the scheduler
-    that every later one waits for. A task that takes the values needs no lock, and runs elsewhere if its worker dies.
+    Dask's own `broadcast` retries a dead worker without end while it holds a lock of the scheduler. A task that takes
+    the values as arguments needs no lock, and runs elsewhere if its worker dies.
     """
     from distributed import wait
 
@@ -595,10 +599,10 @@ def _spread(client: Client, sent: Sequence[Future[Any]], addresses: Sequence[str
         ]
         try:
             wait(taken, timeout=_SECONDS + len(taken) * n_bytes / _BYTES_PER_SECOND)
-        except TimeoutError:  # a worker neither answers nor dies; whoever needs the values fetches them
+        except TimeoutError:  # a worker neither answers nor dies; tasks that need the values will fetch them
             return
         start, stop = stop, stop * (1 + _BRANCHING)
 
 
 def _take(*_: Any) -> None:
-    """On a worker: nothing but to have had the arguments there."""
+    """Do nothing on a worker; Dask brings the arguments there."""

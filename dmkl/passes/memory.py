@@ -1,4 +1,4 @@
-"""Tiles kept in memory between passes: this process's, or the workers' of a cluster, each part where it was read."""
+"""Tiles kept in memory between passes: in this process, or on the workers of a cluster that read them."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ __all__ = ["HeldTiles", "persisted"]
 
 
 class HeldTiles:
-    """A source of which some tiles are held in memory, in the parts in which they were loaded.
+    """A source with some tiles in memory, in the parts in which they were loaded.
 
-    Of each kernel these are which tiles, and a mapping of them (or a future of one); single entries are still read from
-    the source they come from, `origin`.
+    `parts` maps each kernel to pairs of a set of tile positions and a mapping with these tiles (or a future of it).
+    Single entries are still read from `origin`, the source of the tiles.
     """
 
     def __init__(self, origin: TileSource, parts: dict[int, list[tuple[frozenset[tuple[int, int]], Any]]]) -> None:
         self.origin, self.parts = origin, parts
-        self.token = uuid.uuid4().hex  # sets cut into other parts make other tasks
+        self.token = uuid.uuid4().hex  # a set that is cut into other parts needs other task keys
         self.names, self.samples, self.train_samples = origin.names, origin.samples, origin.train_samples
         self.dtype, self.tiling, self.symmetric = origin.dtype, origin.tiling, origin.symmetric
         self.content_id, self.reads_per_tile = origin.content_id, origin.reads_per_tile
         self.scratch_bytes = origin.scratch_bytes
 
     def __getstate__(self) -> dict[str, Any]:
-        # What travels to a worker describes the set; the tiles are there already and come as arguments.
+        # Only the description of the set is sent to workers; the tiles are there already and arrive as arguments.
         return {**self.__dict__, "parts": {}}
 
     def __dask_tokenize__(self) -> Any:
@@ -54,45 +54,45 @@ class HeldTiles:
     def units(self, view: View) -> list[tuple[Unit, Any]]:
         """The tasks of a pass, cut as the tiles lie in memory, each with its tiles.
 
-        Tiles that are not held make a task that reads them: those of training samples among themselves, say, of which
-        only the rows of test samples were loaded.
+        Tiles that are not in memory make a task that reads them, for example those among the training samples if only
+        the rows of test samples were loaded.
         """
         tasks = view.tile_tasks()
-        found: list[tuple[Unit, Any]] = []
+        units: list[tuple[Unit, Any]] = []
         for place, kernel in enumerate(view.kernels):
-            parts = [(pairs, held) for pairs, held in self.parts[int(kernel)] if _usable(held)]
+            parts = [(pairs, tiles) for pairs, tiles in self.parts[int(kernel)] if _usable(tiles)]
             everywhere = frozenset().union(*(pairs for pairs, _ in parts))
             missing = tuple(task for task in tasks if (task.i, task.j) not in everywhere)
-            cut = [(tuple(task for task in tasks if (task.i, task.j) in pairs), held) for pairs, held in parts]
-            wanted = [(chosen, held) for chosen, held in [*cut, (missing, None)] if chosen] or [((), None)]
-            found += [
-                (Unit(np.array([place]), chosen, first=position == 0, whole=len(wanted) == 1), held)
-                for position, (chosen, held) in enumerate(wanted)
+            cut = [(tuple(task for task in tasks if (task.i, task.j) in pairs), tiles) for pairs, tiles in parts]
+            wanted = [(chosen, tiles) for chosen, tiles in [*cut, (missing, None)] if chosen] or [((), None)]
+            units += [
+                (Unit(np.array([place]), chosen, first=part == 0, whole=len(wanted) == 1), tiles)
+                for part, (chosen, tiles) in enumerate(wanted)
             ]
-        return found
+        return units
 
 
 def _load(source: TileSource, keys: list[TileKey]) -> dict[TileKey, Array]:
     return {key: np.array(tile) for key, tile in source.stream(keys)}
 
 
-def _usable(held: Any) -> bool:
-    """Whether tiles are still where they were loaded: not on the workers of a cluster that is no longer in use."""
-    client = getattr(held, "client", None)  # of a future
-    return client is None or (client is active_client() and held.status != "cancelled")
+def _usable(tiles: Any) -> bool:
+    """Whether the tiles are still where they were loaded: not on the workers of a cluster that is no longer in use."""
+    client = getattr(tiles, "client", None)  # of a future
+    return client is None or (client is active_client() and tiles.status != "cancelled")
 
 
 def persisted(view: View) -> View:
-    """Load the tiles that a view needs; MemoryBudgetError if they do not fit the memory of all workers together."""
-    where = machine()
+    """Load the tiles that a view needs; MemoryBudgetError if they exceed the memory of all workers together."""
+    host = machine()
     check_memory(
         "keeping this set in memory",
         {"tiles": view.bytes_per_pass},
-        where.task_bytes * where.slots,
+        host.task_bytes * host.slots,
         "Leave out persist(), select fewer kernels or add workers",
     )
     client = active_client()
-    # A node of the graph, and not sent ahead: what a worker takes along when it dies can then be loaded again.
+    # The source is a node of the graph and not scattered: Dask can then reload the tiles of a worker that dies.
     token = uuid.uuid4().hex
     shared = delayed(view.source, name=f"load-source-{token}", traverse=False)
     parts: dict[int, list[tuple[frozenset[tuple[int, int]], Any]]] = {int(k): [] for k in view.kernels}
@@ -100,7 +100,7 @@ def persisted(view: View) -> View:
     owners: list[tuple[int, frozenset[tuple[int, int]]]] = []
     side_bytes = view.source.tiling.tile**2 * view.source.dtype.itemsize
     for kernel in view.kernels:
-        # Kernel by kernel, whatever the number of workers: a later view may select any of them.
+        # Tiles are loaded kernel by kernel for any number of workers: a later view may select any of the kernels.
         for unit in units_of(replace(view, kernels=np.array([kernel])), beside=len(view.kernels) - 1):
             keys = [(int(kernel), task.i, task.j) for task in unit.tiles]
             task = delayed(_load, pure=False)(shared, keys, dask_key_name=f"load-tiles-{len(tasks)}-{token}")
@@ -110,6 +110,6 @@ def persisted(view: View) -> View:
         loaded = execute([task for task, _ in tasks], tasks, "load-tiles")
     else:
         loaded = client.compute([task for task, _ in tasks])
-    for (kernel, pairs), held in zip(owners, loaded, strict=True):
-        parts[kernel].append((pairs, held))
+    for (kernel, pairs), tiles in zip(owners, loaded, strict=True):
+        parts[kernel].append((pairs, tiles))
     return replace(view, source=HeldTiles(view.source, parts))

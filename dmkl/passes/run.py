@@ -1,4 +1,4 @@
-"""A pass as a Dask graph: which tasks there are, what they are called, how their results are put together."""
+"""A pass as a Dask graph: its tasks, their keys, and how their results are combined."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from dmkl.passes.view import Lens, TileKey, Unit, covering, units_of
 __all__ = ["PassGraph", "Then", "add_in_tree", "alone", "part_bytes", "pass_bytes", "pass_graph", "run_pass"]
 
 _FAN_IN = 8
-"""Results added by one task: few enough to bound its memory, many enough to keep the tree flat."""
+"""Results that one task adds: few enough to bound its memory, many enough to keep the tree flat."""
 
 
 Then = Callable[[int, tuple[int, ...]], Last]
-"""For a group of kernels, its number and their positions: what becomes of their results where they are made."""
+"""Maps a group of kernels, by its number and positions, to a function of their results that runs where they are."""
 
 
 @dataclass(frozen=True)
@@ -52,18 +52,18 @@ class PassGraph:
     """The tasks of one pass, none of them run."""
 
     units: list[tuple[Delayed, int]]
-    """Those that read tiles, each with the bytes it reads."""
+    """The tasks that read tiles, each with the bytes that it reads."""
     groups: list[tuple[tuple[int, ...], Delayed]]
-    """Kernels, by position, and their results for the columns that are no sums over all kernels; or what `then` makes
-    of them."""
+    """Positions of kernels, and their results for the columns that are not sums over all kernels (or the values that
+    `then` computes from them)."""
     sums: Delayed | None
-    """The results for those that are."""
+    """The results for the columns that are sums over all kernels."""
     token: str
-    """The end of every key."""
+    """The last part of every key."""
 
 
 def add_in_tree(parts: list[Delayed], name: str, add: Callable[[list[Any]], Any] = merge) -> Delayed:
-    """The sum of some results, by tasks that `add` a few each; `name` is the prefix of their keys."""
+    """The sum of results, by tasks that `add` a few of them each; `name` is the prefix of the keys."""
     for level in itertools.count():
         if len(parts) == 1:
             break
@@ -72,7 +72,7 @@ def add_in_tree(parts: list[Delayed], name: str, add: Callable[[list[Any]], Any]
 
 
 def _added(parts: list[Delayed], name: str, add: Callable[[list[Any]], Any]) -> list[Delayed]:
-    """Fewer results of the same sum."""
+    """One level of the tree: fewer results with the same sum."""
     chunks = [parts[start : start + _FAN_IN] for start in range(0, len(parts), _FAN_IN)]
     call = delayed(add, pure=False)
     return [chunk[0] if len(chunk) == 1 else call(chunk, dask_key_name=f"{name}-{chunk[0].key}") for chunk in chunks]
@@ -87,23 +87,23 @@ def pass_graph(
     then: Then | None = None,
     vectors: Callable[[], Sequence[Array]] | None = None,
 ) -> PassGraph:
-    """Build the tasks of one pass; nothing is computed.
+    """Build the tasks of one pass without computing anything.
 
     The lenses are views of the same kernels of one source; each of the columns goes through one of them. `name` is the
-    prefix of every key, such as ``apply-pass-3``, and `token` identifies the work for its end, a new one each time
-    where it is missing. `fitted` stands in for the statistics of a single lens where they are still to be computed.
-    With `then`, what it gives for a group of kernels is called with their results by the task that has made them, so
-    that these move nowhere; there are no sums among the columns then. `vectors` gives the blocks of the columns, whose
-    own have only their shape then: each process that has tasks calls it, so that this one need not hold them.
+    prefix of every key, such as ``apply-pass-3``, and `token` the last part, new for each call by default. `fitted`
+    replaces the statistics of a single lens if they are not computed yet. `then` returns, for a group of kernels, a
+    function that the task with their results calls on them, so that the results move nowhere; the columns then contain
+    no sums. `vectors` returns the blocks of the columns, which then give their shapes alone: each process with tasks
+    calls it, so that this process need not hold the blocks.
     """
-    where = machine()
+    host = machine()
     view = covering([lens.view for lens in lenses])
-    _check_pass(lenses, columns, where)
-    # A graph that is kept for later keeps no buffers: they would live as long as it does.
+    _check_pass(lenses, columns, host)
+    # A graph that is kept for later shares no buffers: they would live as long as the graph.
     bench = Workbench() if token is None else None
-    token = uuid.uuid4().hex if token is None else graph_token(where, token)
-    cut = _units(lenses, columns, where)
-    # One node for what every task takes: the graph holds it once, a worker receives it once.
+    token = uuid.uuid4().hex if token is None else graph_token(host, token)
+    cut = _units(lenses, columns, host)
+    # All tasks take one node: the graph holds it once, and a worker receives it once.
     parts_of = [unit for unit, _ in cut]
     riding = columns if vectors is None else [c.without_vectors() for c in columns]
     everything = _shared(lenses, riding, parts_of, bench, vectors, load=fitted is None and vectors is None)
@@ -116,10 +116,10 @@ def pass_graph(
     units: list[tuple[Delayed, int]] = []
     for group, numbers in enumerate(members.values()):
         for number in numbers:
-            unit, held = cut[number]
+            unit, tiles = cut[number]
             last = then(group, kernels[group]) if then is not None and unit.whole else None
             key = f"{name}-{number}-{token}"
-            task = sweeping(shared, fitted, number, where.slots_per_host, held, last, dask_key_name=key)
+            task = sweeping(shared, fitted, number, host.slots_per_host, tiles, last, dask_key_name=key)
             units.append((task, len(unit.kernels) * len(unit.tiles) * view.bytes_per_tile))
     sums = [k for k, c in enumerate(columns) if c.want == "sum"]
     others = [k for k, c in enumerate(columns) if c.want != "sum"]
@@ -129,6 +129,8 @@ def pass_graph(
         if parts_of[numbers[0]].whole:
             groups.append((kernels[group], parts[0]))
             continue
+        # Parts of one kernel are merged before the steps are applied: centering a part would need the column sums of
+        # the whole product. The last few are merged by the task that applies the steps.
         while len(parts) > _FAN_IN:
             parts = _added(parts, f"{name}-add", merge_partials)
         last = None if then is None else then(group, kernels[group])
@@ -145,19 +147,19 @@ def pass_graph(
 
 
 def alone(group: int, kernels: tuple[int, ...]) -> Last:
-    """For `then`, of a pass with one block of columns: the result itself, and no list of one.
+    """For `then` in a pass with one block of columns: the result itself instead of a list of one result.
 
-    Of a graph with a token alone, whose tasks share no buffers.
+    It is for graphs with a token only, whose tasks share no buffers.
     """
     return _first
 
 
-def _first(found: Partial, buffers: Buffers) -> Any:
-    return found[0]
+def _first(results: Partial, buffers: Buffers) -> Any:
+    return results[0]
 
 
 def _some(task: Delayed, positions: list[int], columns: Sequence[Columns], name: str) -> Delayed:
-    """The results of some of the columns: those of a task itself where it has no others, which would move along."""
+    """The results of some of the columns; the task itself if it has no others, which would have to be moved as well."""
     if len(positions) < len(columns):
         task = delayed(_pick, pure=False)(task, positions, dask_key_name=f"{name}-{task.key}")
     return task
@@ -172,23 +174,23 @@ _LOADING = threading.Lock()
 
 @dataclass(frozen=True)
 class _Shared:
-    """What all tasks of a pass take."""
+    """The inputs that all tasks of a pass share."""
 
     lenses: list[Lens]
     columns: list[Columns]
     units: list[Unit]
     lanes: list[Lane]
     ready: Loaded | None
-    """The vectors, where all kernels see them alike; the columns are without them then."""
+    """The vectors, if they are the same for all kernels; the columns are then without them."""
     bench: Workbench | None
     vectors: Callable[[], Sequence[Array]] | None
-    """Where the columns are still to get their blocks."""
+    """The function that makes the blocks of the columns, if they are not here yet."""
 
     def here(self) -> _Shared:
-        """The same with the vectors: the first task of a process makes it, the others wait for it.
+        """The same inputs with the vectors: the first task of a process makes them, and the others wait for it.
 
-        A task of its own for them would leave them with one worker, which Dask then prefers for all that takes them,
-        and the others would wait until it finds the time to send them.
+        A separate task for the vectors would leave them on one worker. Dask would then prefer that worker for all
+        tasks that need them, and the other workers would be idle until it has time to send them.
         """
         if self.vectors is None:
             return self
@@ -203,7 +205,7 @@ class _Shared:
         return {name: value for name, value in self.__dict__.items() if name != "_made"}
 
     def __sizeof__(self) -> int:
-        # By its size sending it to a cluster is given its time.
+        # Dask and `send_all` estimate the time of sending from this size.
         vectors = sum(c.block.nbytes for c in self.columns) + (0 if self.ready is None else sys.getsizeof(self.ready))
         return vectors + sum(lens.fitted.n_bytes for lens in self.lenses)
 
@@ -223,7 +225,7 @@ def _shared(
 
 
 def _loaded_once(shared: _Shared) -> _Shared:
-    """The same with the vectors as products take them, where all kernels see them alike."""
+    """The same inputs with the vectors in the form that products take, if all kernels share them."""
     if not all(lens.fitted.same_for_all for lens in shared.lenses):
         return shared
     ready = loaded(shared.lenses, shared.columns, shared.lanes, 0)
@@ -235,7 +237,7 @@ def _sweep_part(
     fitted: Fitted | None,
     number: int,
     tasks_per_machine: int,
-    held: dict[TileKey, Array] | None,
+    tiles: dict[TileKey, Array] | None,
     last: Last | None,
 ) -> Any:
     shared = shared.here()
@@ -244,7 +246,7 @@ def _sweep_part(
         shared.units[number],
         shared.columns,
         tasks_per_machine,
-        held,
+        tiles,
         lanes=shared.lanes,
         ready=shared.ready,
         bench=shared.bench,
@@ -260,27 +262,27 @@ def _finish(
     parts: list[Partial],
     last: Last | None,
 ) -> Any:
-    """The results of a kernel of which several tasks have gone through some tiles each."""
+    """The results of a kernel whose tiles are divided among several tasks."""
     shared = shared.here()
     columns = [shared.columns[position] for position in positions]
     ready = (
         None if shared.ready is None else replace(shared.ready, offsets=[shared.ready.offsets[p] for p in positions])
     )
-    found = finish(_lenses(shared, fitted), columns, kernel, ready, parts)
-    return found if last is None else last(found, Buffers())
+    results = finish(_lenses(shared, fitted), columns, kernel, ready, parts)
+    return results if last is None else last(results, Buffers())
 
 
 def _lenses(shared: _Shared, fitted: Fitted | None) -> list[Lens]:
     return shared.lenses if fitted is None else [replace(shared.lenses[0], fitted=fitted)]
 
 
-def _units(lenses: Sequence[Lens], columns: Sequence[Columns], where: Machine) -> list[tuple[Unit, Any]]:
-    """The tasks, each with its tiles where they are held in memory."""
+def _units(lenses: Sequence[Lens], columns: Sequence[Columns], host: Machine) -> list[tuple[Unit, Any]]:
+    """The tasks, each with its tiles if these are in memory."""
     view = covering([lens.view for lens in lenses])
     if isinstance(view.source, HeldTiles):
         return view.source.units(view)
-    # The K_jV of a task's kernels are all in memory at its end: no more of them than a quarter of it holds.
-    most = max(1, where.task_bytes // 4 // max(1, _bytes_per_kernel(lenses, columns)))
+    # A task holds the K_jV of all its kernels at its end; they may take a quarter of its memory.
+    most = max(1, host.task_bytes // 4 // max(1, _bytes_per_kernel(lenses, columns)))
     return [(unit, None) for unit in units_of(view, most)]
 
 
@@ -289,7 +291,7 @@ def _bytes_per_kernel(lenses: Sequence[Lens], columns: Sequence[Columns]) -> int
 
 
 def part_bytes(unit: Unit, lens: Lens, c: Columns) -> int:
-    """Bytes of what the task of a unit returns of one of the columns."""
+    """Bytes that the task of a unit returns for one of the columns."""
     if c.want == "project":
         return len(unit.kernels) * c.width**2 * 8
     if c.want == "sum":
@@ -298,7 +300,7 @@ def part_bytes(unit: Unit, lens: Lens, c: Columns) -> int:
     return n_rows * c.width * c.dtype.itemsize
 
 
-def _check_pass(lenses: Sequence[Lens], columns: Sequence[Columns], where: Machine) -> None:
+def _check_pass(lenses: Sequence[Lens], columns: Sequence[Columns], host: Machine) -> None:
     source = lenses[0].view.source
     for c in columns:
         view = lenses[c.lens].view
@@ -314,22 +316,23 @@ def _check_pass(lenses: Sequence[Lens], columns: Sequence[Columns], where: Machi
             raise InputError(msg)
     check_memory(
         "this pass",
-        pass_bytes(lenses, columns, where),
-        where.task_bytes,
+        pass_bytes(lenses, columns, host),
+        host.task_bytes,
         "Set dmkl.memory higher or dmkl.block-width lower, give the workers more memory, or store the set with "
         "smaller tiles",
     )
 
 
-def pass_bytes(lenses: Sequence[Lens], columns: Sequence[Columns], where: Machine) -> dict[str, int]:
-    """Bytes that one task of a pass holds, by what they are."""
+def pass_bytes(lenses: Sequence[Lens], columns: Sequence[Columns], host: Machine) -> dict[str, int]:
+    """Bytes that one task of a pass holds, by name."""
     view = covering([lens.view for lens in lenses])
     tiling, dtype = view.source.tiling, view.source.dtype
     width, tile_bytes = sum(c.width for c in columns), tiling.tile**2 * dtype.itemsize
-    group = max(len(unit.kernels) for unit, _ in _units(lenses, columns, where))
+    group = max(len(unit.kernels) for unit, _ in _units(lenses, columns, host))
     return {
-        # One is read while the other is multiplied, as it lies or cut and cast.
+        # One tile is read while another is multiplied, either as stored or as a copy that is cut and cast.
         "tiles": 2 * tile_bytes + tiling.tile**2 * max(c.dtype.itemsize for c in columns) + view.source.scratch_bytes,
+        # The given block and its carried copy, in up to float64 each; then the running totals and one product.
         "vectors": tiling.cols * width * 16,
         "products": tiling.rows * width * 8 * 2,
         "results": group * _bytes_per_kernel(lenses, columns),
@@ -340,10 +343,10 @@ _COUNTER = itertools.count(1)
 
 
 def run_pass(lenses: Sequence[Lens], columns: Sequence[Columns], verb: str = "apply") -> tuple[list[Array], int]:
-    """Run one pass and bring its results here, and the number of passes run.
+    """Run one pass and return its results, and the number of passes run.
 
-    Columns beyond the setting ``dmkl.block-width`` ride further passes. Results are (kernels, rows, b), (rows, b) or
-    (kernels, b, b), as `Columns.want` says.
+    Columns beyond the setting ``dmkl.block-width`` go through further passes. Results are (kernels, rows, b),
+    (rows, b) or (kernels, b, b), as `Columns.want` says.
     """
     wide, places = _joined(columns)
     results: list[list[Array]] = [[] for _ in wide]
@@ -355,21 +358,21 @@ def run_pass(lenses: Sequence[Lens], columns: Sequence[Columns], verb: str = "ap
             results[owner].append(result)
     axis = {"each": 2, "sum": 1, "project": 0}
     whole = [np.concatenate(r, axis=axis[c.want]) if len(r) > 1 else r[0] for r, c in zip(results, wide, strict=True)]
-    found = [whole[k] if part is None else np.ascontiguousarray(whole[k][..., part]) for k, part in places]
-    return found, len(loads)
+    parts_of_columns = [whole[k] if part is None else np.ascontiguousarray(whole[k][..., part]) for k, part in places]
+    return parts_of_columns, len(loads)
 
 
 def _run(lenses: Sequence[Lens], columns: Sequence[Columns], name: str) -> list[Array]:
     graph = pass_graph(lenses, columns, name)
-    wanted = [found for _, found in graph.groups] + ([] if graph.sums is None else [graph.sums])
-    found = execute(wanted, graph.units, name)
-    sums = iter(() if graph.sums is None else found.pop())
-    others = iter([np.concatenate(pieces) for pieces in zip(*found, strict=True)])
+    wanted = [result for _, result in graph.groups] + ([] if graph.sums is None else [graph.sums])
+    results = execute(wanted, graph.units, name)
+    sums = iter(() if graph.sums is None else results.pop())
+    others = iter([np.concatenate(pieces) for pieces in zip(*results, strict=True)])
     return [next(sums) if c.want == "sum" else next(others) for c in columns]
 
 
 def _joined(columns: Sequence[Columns]) -> tuple[list[Columns], list[tuple[int, slice | None]]]:
-    """The columns of one kind and precision through one lens side by side, and where each of those given is there.
+    """Put the columns of one kind, precision and lens side by side; return them, and where each given block is.
 
     A graph has tasks for each of the columns: for many narrow ones these would cost more than the products.
     """
@@ -379,27 +382,28 @@ def _joined(columns: Sequence[Columns]) -> tuple[list[Columns], list[tuple[int, 
     wide: list[Columns] = []
     places: list[tuple[int, slice | None]] = [(0, None)] * len(columns)
     for members in alike.values():
-        some = [columns[k] for k in members]
-        if len(some) == 1:
+        group = [columns[k] for k in members]
+        if len(group) == 1:
             places[members[0]] = (len(wide), None)
-            wide += some
+            wide += group
             continue
-        ends = np.cumsum([c.width for c in some]).tolist()
-        for k, c, end in zip(members, some, ends, strict=True):
+        ends = np.cumsum([c.width for c in group]).tolist()
+        for k, c, end in zip(members, group, ends, strict=True):
             places[k] = (len(wide), slice(end - c.width, end))
-        weights = [c.weights for c in some if c.weights is not None]
+        weights = [c.weights for c in group if c.weights is not None]
         together = np.concatenate(weights, axis=1) if weights else None
-        wide.append(replace(some[0], block=np.concatenate([c.block for c in some], axis=1), weights=together))
+        wide.append(replace(group[0], block=np.concatenate([c.block for c in group], axis=1), weights=together))
     return wide, places
 
 
 def _loads(columns: Sequence[Columns]) -> list[list[tuple[int, Columns]]]:
-    """Distribute the columns over as few passes as the block width allows, each with its place among those given."""
+    """Distribute the columns over as few passes as the block width allows, with positions among those given."""
     width = settings.block_width()
     loads: list[list[tuple[int, Columns]]] = []
     room = 0
     for owner, c in enumerate(columns):
         start, end = 0, -1
+        # A projection VᵀKV needs all columns of V in one pass; other blocks may be split between passes.
         while end < c.width:
             if room == 0 or (c.want == "project" and c.width > room):
                 loads.append([])

@@ -1,7 +1,7 @@
-"""The statistics that centering and normalizing need, with as few passes as possible.
+"""The statistics that centering and normalizing need, computed in as few passes as possible.
 
-Over all samples none is needed: diagonal and row sums are stored. Over some of them, each centering (and each
-multiplicative normalization before one) needs the row means over those samples: one pass with a single vector.
+Over all samples of a set no pass is needed, as the diagonal and the row sums are stored. Over a subset, each centering
+(and each multiplicative normalization before one) needs the row means over that subset: one pass with one vector.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ __all__ = ["chain_statistics", "measure", "measure_new"]
 
 @dataclass(frozen=True)
 class _Means:
-    """Row means over the columns, or products with a step's own block, of kernels after the steps before it."""
+    """A request for row means over the columns, or products with a block of the step, after the steps before it."""
 
     view: View
     fitted: Any
-    """Their chain; Delayed where it is still to come."""
+    """The fitted steps before; Delayed if they are not computed yet."""
     name: str
-    """Name of the pass that finds them."""
+    """Name of the pass that computes them."""
     weights: Array | None = None
-    """What each column counts; all alike where None."""
+    """Weight of each column; None for equal weights."""
     vectors: Array | None = None
-    """The block that is multiplied in place of what the columns count, (cols, b)."""
+    """The block that is multiplied instead of the weights, (cols, b)."""
 
     def columns(self, lens: int = 0) -> Columns:
         """The vectors of the pass."""
@@ -45,49 +45,58 @@ class _Means:
         weights = np.ones(self.view.shape[2]) if self.weights is None else self.weights
         return Columns((weights / weights.sum())[:, None], "each", None, np.dtype(np.float64), lens)
 
-    def shaped(self, found: Array) -> Array:
-        """What the pass found, (kernel, rows) of means and (kernel, rows, b) of a block."""
-        return found[:, :, 0] if self.vectors is None else found
+    def shaped(self, results: Array) -> Array:
+        """The results of the pass in the shape of the request: means (kernel, rows) or a block (kernel, rows, b)."""
+        return results[:, :, 0] if self.vectors is None else results
 
 
 _Fitting = Generator[list[_Means], list[Any], Any]
 
 
 def _fitting(view: View, trained: Sequence[FittedStep] = (), *, elements: bool = False) -> _Fitting:
-    """Fit the steps of a view one by one, then steps that are `trained` already, to its rows as new samples.
+    """Fit the steps of a view one by one, then apply steps that are `trained` already to its rows as new samples.
 
-    Yields the means that the next step needs and nobody knows, (kernel, rows) each, and is sent them, at hand or
-    Delayed; returns the ChainState at the end, Delayed where one of them was.
+    This generator yields the means that the next step needs and that are not available yet, and receives them,
+    (kernel, rows) each, computed or Delayed. It returns the final ChainState, Delayed if one of the means was.
 
-    With `elements` single entries will be transformed, which need means that products do without.
+    `elements` requests the statistics to transform single entries as well, which need means that products do not.
     """
     _check(view)
     state: Any = _begin(view)
     square = view.base_is_square
-    # What is known has to be followed without its values, which may be still to come.
-    known, known_rows = state.col_mean is not None, state.row_mean is not None
-    weights: Array | None = None  # of the means that are known
+    # The two flags say which means exist. The means themselves may be Delayed, so they cannot be inspected here.
+    has_col_mean, has_row_mean = state.col_mean is not None, state.row_mean is not None
+    weights: Array | None = None  # of the present means
     steps = [*view.steps, *trained]
     for position, step in enumerate(steps):
         if position == len(view.steps):
+            # From here on the rows are new samples: the means of rows and of columns differ.
             state, square = _call(_as_new_samples, state), False
         prefix = replace(view, steps=view.steps[:position])
         vectors = step.vectors
-        own = vectors is not None or step.weights is not weights
-        if (step.needs_means or step.needs_row_means) and own:
-            state, known, known_rows, weights = _call(ChainState.without_means, state), False, False, step.weights
+        recompute = vectors is not None or step.weights is not weights
+        # Means are reused from step to step only if they were taken with the same weights of the samples.
+        if (step.needs_means or step.needs_row_means) and recompute:
+            state, has_col_mean, has_row_mean, weights = (
+                _call(ChainState.without_means, state),
+                False,
+                False,
+                step.weights,
+            )
         wanted = {}
-        if step.needs_means and not known:
+        if step.needs_means and not has_col_mean:
             chain = _call(_training_chain, state)
             wanted["col_mean"] = _Means(prefix.training(), chain, "center-pass", step.weights, vectors)
+        # A product with a centered right-hand side needs no row means: C K C V subtracts them from the result. They
+        # are computed only for single entries and for a later step that needs the diagonal of the rows.
         later = elements or any(following.needs_row_diagonal for following in steps[position + 1 :])
-        if step.needs_row_means and later and not known_rows and not square:
+        if step.needs_row_means and later and not has_row_mean and not square:
             wanted["row_mean"] = _Means(prefix, _call(_chain, state), "center-rows-pass", step.weights, vectors)
-        found = dict(zip(wanted, (yield list(wanted.values())), strict=True)) if wanted else {}
-        state = _call(ChainState.step, state, step, found.get("col_mean"), found.get("row_mean"))
+        answers = dict(zip(wanted, (yield list(wanted.values())), strict=True)) if wanted else {}
+        state = _call(ChainState.step, state, step, answers.get("col_mean"), answers.get("row_mean"))
         square = square and step.keeps_square
-        known = (known or step.needs_means) and not step.forgets_means
-        known_rows = known if square else (known_rows or "row_mean" in wanted) and not step.forgets_means
+        has_col_mean = (has_col_mean or step.needs_means) and not step.forgets_means
+        has_row_mean = has_col_mean if square else (has_row_mean or "row_mean" in wanted) and not step.forgets_means
     return state
 
 
@@ -110,16 +119,17 @@ def _check(view: View) -> None:
 
 
 def _begin(view: View) -> ChainState:
-    """What a source knows of a view before its steps."""
+    """The statistics of a view before its steps, from the source."""
     source, n = view.source, view.source.tiling.cols
     diagonal = source.diagonal(view.kernels)
     square = view.base_is_square
-    # Of a rectangular set the stored diagonal is that of its rows; the training samples' is not there.
+    # The stored diagonal of a rectangular set belongs to its rows; the diagonal of its training samples is not stored.
     diag_rows = None if diagonal is None else diagonal[:, view.rows]
     diag_cols = diag_rows if square else (diagonal[:, view.cols] if source.symmetric and diagonal is not None else None)
     col_mean = row_mean = None
     if source.symmetric and len(view.cols) == n and np.array_equal(np.sort(view.cols), np.arange(n)):
         row_sum = source.row_sum(view.kernels)
+        # The columns are all samples in some order, so the stored row sums give the means without a pass.
         if row_sum is not None:
             means = row_sum / n
             col_mean, row_mean = means[:, view.cols], means[:, view.rows]
@@ -135,12 +145,12 @@ def _begin(view: View) -> ChainState:
 
 
 def _call(function: Callable[..., Any], *values: Any) -> Any:
-    """What the function returns, Delayed where one of its arguments is."""
+    """Call the function, or make a Delayed call if one of its arguments is Delayed."""
     if not any(isinstance(value, Delayed) for value in values):
         return function(*values)
-    # Dask would take the dataclasses among them apart.
-    held = [value if isinstance(value, Delayed) else delayed(value, pure=True, traverse=False) for value in values]
-    return delayed(function, pure=True)(*held)
+    # `traverse=False` keeps Dask from searching the fields of the dataclasses among the arguments for tasks.
+    arguments = [value if isinstance(value, Delayed) else delayed(value, pure=True, traverse=False) for value in values]
+    return delayed(function, pure=True)(*arguments)
 
 
 def _chain(state: ChainState) -> Fitted:
@@ -156,7 +166,7 @@ def _as_new_samples(state: ChainState) -> ChainState:
 
 
 def _drive(fittings: Sequence[_Fitting], answer: Callable[[list[_Means]], list[Any]]) -> list[Any]:
-    """Advance all until each has returned; all that they ask for in one round is answered at once."""
+    """Advance all generators until each has returned; the requests of one round are answered by one pass."""
     states: list[Any] = [None] * len(fittings)
     answers: dict[int, list[Any] | None] = dict.fromkeys(range(len(fittings)))
     while answers:
@@ -166,15 +176,15 @@ def _drive(fittings: Sequence[_Fitting], answer: Callable[[list[_Means]], list[A
                 wanted[k] = fittings[k].send(answered)  # type: ignore[arg-type]  # None starts it
             except StopIteration as end:
                 states[k] = end.value
-        found = iter(answer([means for mine in wanted.values() for means in mine]) if wanted else ())
-        answers = {k: [next(found) for _ in mine] for k, mine in wanted.items()}
+        results = iter(answer([means for means_of_fit in wanted.values() for means in means_of_fit]) if wanted else ())
+        answers = {k: [next(results) for _ in means_of_fit] for k, means_of_fit in wanted.items()}
     return states
 
 
 def chain_statistics(view: View, *, elements: bool = False) -> ChainState | Delayed:
-    """Fit the steps of a view, computing nothing: the state itself where no pass is needed, a Delayed of it otherwise.
+    """Fit the steps of a view without computing: the state if no pass is needed, otherwise a Delayed of it.
 
-    With `elements` single entries will be transformed (they need means that products do without).
+    `elements` requests the statistics to transform single entries as well (they need means that products do not).
     """
     (state,) = _drive([_fitting(view, elements=elements)], lambda wanted: [_means_later(means) for means in wanted])
     return state  # type: ignore[no-any-return]
@@ -189,26 +199,26 @@ def _means_later(wanted: _Means) -> Delayed:
 
 
 def _stack(parts: list[Array], single: bool) -> Array:
-    found = np.concatenate(parts).astype(np.float64, copy=False)
-    return found[:, :, 0] if single else found
+    means = np.concatenate(parts).astype(np.float64, copy=False)
+    return means[:, :, 0] if single else means
 
 
 def measure(views: Sequence[View]) -> tuple[list[Lens], float]:
-    """Fit the steps of several views of the same kernels of one source, run now, in passes that they share.
+    """Fit the steps of several views of the same kernels of one source now, in passes that they share.
 
-    The views may be the folds of a cross-validation, or the points of a grid over steps: the steps may differ. Returns
-    them with their statistics, and the number of passes that took.
+    The views may be the folds of a cross-validation or the points of a grid over steps; their steps may differ.
+    Returns the views with their statistics, and the number of passes.
     """
     states, n_passes = _run([_fitting(view) for view in views])
     return [Lens(view, state.fitted) for view, state in zip(views, states, strict=True)], n_passes
 
 
 def measure_new(view: View, trained: Sequence[FittedStep], *, elements: bool = False) -> tuple[Lens, float]:
-    """Fit the steps of a view, then apply `trained` steps to its rows as new samples; run now.
+    """Fit the steps of a view, then apply `trained` steps to its rows as new samples, now.
 
-    The view is of new samples against the training samples, in the order of training; `trained` are a model's own
-    steps. Returns the view with the statistics of all steps, and the number of passes that took. With `elements` single
-    entries will be transformed (they need means that products do without).
+    The view holds new samples against the training samples, in the order of training; `trained` are the steps of a
+    model. Returns the view with the statistics of all steps, and the number of passes. `elements` requests the
+    statistics to transform single entries as well (they need means that products do not).
     """
     (state,), n_passes = _run([_fitting(view, trained, elements=elements)])
     return Lens(view, state.fitted), n_passes
@@ -220,8 +230,8 @@ def _run(fittings: Sequence[_Fitting]) -> tuple[list[ChainState], float]:
     def answer(wanted: list[_Means]) -> list[Array]:
         nonlocal n_passes
         lenses = [Lens(means.view, means.fitted) for means in wanted]
-        found, passes = run_pass(lenses, [means.columns(k) for k, means in enumerate(wanted)], "center")
+        results, passes = run_pass(lenses, [means.columns(k) for k, means in enumerate(wanted)], "center")
         n_passes += passes
-        return [means.shaped(block) for means, block in zip(wanted, found, strict=True)]
+        return [means.shaped(block) for means, block in zip(wanted, results, strict=True)]
 
     return _drive(fittings, answer), n_passes

@@ -1,7 +1,7 @@
 """A view of stored kernels, and the tasks that read its tiles.
 
-A view is some kernels, rows and columns of a source of tiles, with the steps (centering, normalizing …) that are
-applied to them. A pass over a view is cut into tasks: some kernels, and some of their tiles.
+A view consists of some kernels, rows and columns of a source of tiles, and of the steps (centering, normalizing …) that
+are applied to them. A pass over a view is cut into tasks: some kernels, and some of their tiles.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TileKey = tuple[int, int, int]
 
 
 class TileSource(Protocol):
-    """Where tiles come from: a store, memory, or a function of another source's tiles."""
+    """The origin of tiles: a store, memory, or a function of another source's tiles."""
 
     names: tuple[str, ...]
     samples: Array
@@ -53,24 +53,24 @@ class TileSource(Protocol):
 
     @property
     def content_id(self) -> str:
-        """Changes whenever a bit of the kernels does."""
+        """An identifier that changes with every bit of the kernels."""
 
     @property
     def reads_per_tile(self) -> int:
-        """Stored tiles that one tile costs to read."""
+        """Stored tiles that are read to make one tile."""
 
     @property
     def scratch_bytes(self) -> int:
-        """Memory that making a tile takes beside the tile, in one task."""
+        """Memory in one task, in addition to the tile, that making a tile takes."""
 
     def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
-        """Yield the tiles (kernel, tile row, tile column) in this order; each is good until the next is asked for."""
+        """Yield the tiles (kernel, tile row, tile column) in this order; each may be overwritten by the next."""
 
     def diagonal(self, kernels: Index) -> Array | None:
-        """k(x, x) of every sample, where known."""
+        """k(x, x) of every sample, if the source has it."""
 
     def row_sum(self, kernels: Index) -> Array | None:
-        """Sum of every row over all columns, where known without a pass."""
+        """Sum of every row over all columns, if the source has it without a pass."""
 
 
 @dataclass(frozen=True)
@@ -85,17 +85,17 @@ class TileTask:
 
 @dataclass(frozen=True)
 class View:
-    """Kernels, rows and columns of a source, then steps (see `dmkl.numerics.steps`) in order."""
+    """Kernels, rows and columns of a source, and the steps (see `dmkl.numerics.steps`) applied to them in order."""
 
     source: TileSource
-    """Where tiles come from."""
+    """The origin of the tiles."""
     kernels: Index
     """Positions of the kernels in the source."""
     rows: Index
     cols: Index
-    """Positions of the samples in the source, before any step; they may repeat and come in any order."""
+    """Positions of the samples in the source, before any step; they may repeat and may be in any order."""
     steps: tuple[Step, ...] = ()
-    """Centering, normalizing and further taking of rows and columns."""
+    """Centering, normalizing, and the selection of rows and columns after either."""
 
     @cached_property
     def base_is_square(self) -> bool:
@@ -124,7 +124,7 @@ class View:
 
     @property
     def has_names(self) -> bool:
-        """Whether the samples of the source have names; where they have none, numbers from 0 stand for them."""
+        """Whether the samples of the source have names; without names they are numbered from 0."""
         return any(str(name) != str(number) for number, name in enumerate(self.source.samples))
 
     @property
@@ -134,11 +134,11 @@ class View:
 
     @property
     def takes_samples(self) -> bool:
-        """Whether a step takes some of the rows and columns that the steps before it had."""
+        """Whether a step selects some of the rows and columns that the steps before it had."""
         return any(not step.changes_entries for step in self.steps)
 
     def taking(self, row_positions: Index, col_positions: Index) -> View:
-        """These rows and columns of the view."""
+        """The view of these rows and columns."""
         if not self.steps:
             square = self.base_is_square and np.array_equal(row_positions, col_positions)
             rows = self.rows[row_positions]
@@ -147,7 +147,7 @@ class View:
         return replace(self, steps=(*self.steps, Take(row_positions, col_positions, np.array([n_rows, n_cols]))))
 
     def training(self) -> View:
-        """The square view of the column samples, in which the steps take their statistics."""
+        """The square view of the column samples, over which the steps compute their statistics."""
         return replace(self, rows=self.cols, steps=tuple(step.training() for step in self.steps))
 
     def tile_tasks(self) -> list[TileTask]:
@@ -157,6 +157,7 @@ class View:
         has_rows = np.bincount(self.rows // side, minlength=tiling.shape[0]) > 0
         has_cols = np.bincount(self.cols // side, minlength=tiling.shape[1]) > 0
         tasks = []
+        # Tile (i, j) of a symmetric set also serves as tile (j, i), so it is read if either of them is needed.
         for i, j in tiling.pairs():
             forward = bool(has_rows[i] and has_cols[j])
             transposed = bool(tiling.upper and i != j and has_rows[j] and has_cols[i])
@@ -166,7 +167,7 @@ class View:
 
     @property
     def bytes_per_tile(self) -> int:
-        """Bytes of stored tiles that one tile of a kernel costs to read."""
+        """Bytes of stored tiles that are read to make one tile of a kernel."""
         return self.source.tiling.tile**2 * self.source.dtype.itemsize * self.source.reads_per_tile
 
     @property
@@ -177,46 +178,46 @@ class View:
 
 @dataclass(frozen=True)
 class Lens:
-    """A view and the statistics of its steps: what a block of vectors needs to go through the stored kernels.
+    """A view with the statistics of its steps: all that a block of vectors needs to go through the stored kernels.
 
-    Several lenses share a pass where they look at the same kernels of the same source: the folds of a
-    cross-validation, each with rows, columns and means of its own.
+    Several lenses of the same kernels of one source share a pass: for example the folds of a cross-validation, each
+    with its rows, columns and means.
     """
 
     view: View
     fitted: Fitted = field(default_factory=Fitted)
 
     def training(self) -> Lens:
-        """The square lens of the column samples, in which the steps took their statistics."""
+        """The square lens of the column samples, over which the steps computed their statistics."""
         return Lens(self.view.training(), self.fitted.training())
 
     def rows(self, positions: Index) -> Lens:
-        """The lens of some of the rows of the view: a pass through it reads and multiplies the tiles of these alone.
+        """The lens of some of the rows of the view: a pass through it reads and multiplies only their tiles.
 
-        They keep the statistics that they had among all rows, and the columns theirs: it is K[test, train] of a fold
-        whose training samples are the columns.
+        Rows and columns keep the statistics that they have in the whole view: for a fold with the training samples as
+        columns, this is K[test, train].
         """
         steps, rows = restricted(self.view.steps, positions, rows=True)
         fitted, _ = restricted(self.fitted.steps, positions, rows=True)
         return Lens(replace(self.view, rows=self.view.rows[rows], steps=steps), replace(self.fitted, steps=fitted))
 
     def columns(self, positions: Index) -> Lens:
-        """The lens of some of the columns of a square view: a pass through it reads the tiles of these alone.
+        """The lens of some of the columns of a square view: a pass through it reads only their tiles.
 
-        Products through it are K_j[:, positions] V, centered over all columns; its view cannot be measured anew.
+        Products through it are K_j[:, positions] V, centered over all columns. Its steps cannot be fitted again.
         """
         steps, cols = restricted(self.view.steps, positions, rows=False)
         fitted, _ = restricted(self.fitted.steps, positions, rows=False)
         return Lens(replace(self.view, cols=self.view.cols[cols], steps=steps), replace(self.fitted, steps=fitted))
 
     def diagonal(self) -> Array | None:
-        """The diagonals of the kernels after all steps, (n, m), of a square view; None where the source has none."""
+        """The diagonals of the kernels of a square view after all steps, (n, m); None if the source has none."""
         raw = self.view.source.diagonal(self.view.kernels)
         return None if raw is None else self.fitted.diagonal(raw[:, self.view.rows])
 
 
 def covering(views: Sequence[View]) -> View:
-    """The view, without steps, that has every row and column of some views of the same kernels."""
+    """A view without steps that has every row and column of several views of the same kernels."""
     if len(views) == 1:
         return views[0]
     rows = np.unique(np.concatenate([view.rows for view in views]))
@@ -232,11 +233,11 @@ class StoreOrder:
     """Samples sorted by their place in the source."""
 
     order: Index
-    """Position of each among the samples as they were given."""
+    """Position of each sample among the samples as they were given."""
     stored: Index
-    """Position of each in the source, ascending."""
+    """Position of each sample in the source, ascending."""
     side: int
-    """Of a tile, in samples."""
+    """Samples along the side of a tile."""
 
     @classmethod
     def of(cls, positions: Index, side: int) -> StoreOrder:
@@ -250,7 +251,7 @@ class StoreOrder:
         return slice(int(start), int(stop))
 
     def inside(self, run: slice) -> Any:
-        """Where in their tile the samples of a run lie: a slice where that can be, for it costs no copy."""
+        """Positions of the samples of a run in their tile: a slice if they are consecutive, since it costs no copy."""
         local = self.stored[run] % self.side
         if len(local) and np.all(np.diff(local) == 1):
             return slice(int(local[0]), int(local[-1]) + 1)
@@ -269,10 +270,10 @@ class Unit:
     first: bool
     """Whether this unit adds the parts of the result that are not sums over tiles."""
     whole: bool = True
-    """Whether these are all tiles of its kernels."""
+    """Whether these are all tiles of the kernels."""
 
     def rows(self, view: View) -> Index:
-        """Positions among the rows of a view, before its steps, of those that its products reach."""
+        """Positions, among the rows of a view before its steps, of the rows that the products of this unit reach."""
         there = np.zeros(view.source.tiling.shape[0], dtype=bool)
         there[[tile.i for tile in self.tiles if tile.forward]] = True
         there[[tile.j for tile in self.tiles if tile.transposed]] = True
@@ -280,29 +281,31 @@ class Unit:
 
 
 _TASKS = 16
-"""Tasks of a pass, as far as their size allows: some for each core of a machine, so that none waits long for others."""
+"""Tasks of a pass, as far as their size allows: several for each core, so that no core waits long for another."""
 _SMALLEST, _LARGEST = 2**24, 2**28
-"""Bytes of tiles of a task. Smaller ones take less time than Dask does to schedule them and to add up their results;
-larger ones tell too late how far the pass is, and lose too much when a worker dies."""
+"""Bytes of tiles of a task. Smaller tasks take less time than Dask needs to schedule them and to add up their results;
+larger ones report progress too rarely, and too much is lost when a worker dies."""
 _MOST = 2**12
-"""Tasks of a pass over a set of terabytes, about: a scheduler starts some hundred in a second."""
+"""Approximate number of tasks of a pass over a set of terabytes: a scheduler starts some hundreds in a second."""
 
 
 def bytes_of_task(total_bytes: float) -> float:
-    """Bytes of tiles that each task of a pass over so many should go through."""
+    """Bytes of tiles for each task of a pass over so many bytes."""
     return min(max(total_bytes / _TASKS, _SMALLEST), max(_LARGEST, total_bytes / _MOST))
 
 
 def units_of(view: View, most: int | None = None, beside: int = 0) -> list[Unit]:
-    """Cut a pass into tasks: some whole kernels each, at most `most`, or a part of one.
+    """Cut a pass into tasks: some whole kernels each, at most `most`, or a part of one kernel.
 
-    The data alone decide, and not where the pass runs: in another order sums would round otherwise, and weights be
-    others in the last digits. `beside` counts further kernels of the pass, which are cut by themselves.
+    The cut depends on the data alone and not on the machine: sums in another order would round differently and change
+    the last digits of weights. `beside` counts further kernels of the pass, which are cut separately.
     """
     tiles = view.tile_tasks()
     n = len(view.kernels)
     kernel_bytes = max(1, len(tiles) * view.bytes_per_tile)
     task_bytes = bytes_of_task((n + beside) * kernel_bytes)
+    # A kernel larger than a task is split; its parts return sums over some tiles, and the unit with `first` adds the
+    # terms that are not sums over tiles, so that they count once.
     parts = min(len(tiles), round(kernel_bytes / task_bytes))
     if parts > 1:
         cuts = _cut(tiles, parts)
@@ -316,19 +319,19 @@ def units_of(view: View, most: int | None = None, beside: int = 0) -> list[Unit]
 
 
 _LINES = {3: (0, 1), 7: (0, 1, 3), 13: (0, 1, 3, 9), 21: (0, 1, 4, 14, 16), 31: (0, 1, 3, 8, 12, 18)}
-"""Perfect difference sets: among their differences modulo P, every number but 0 is there once (Singer, Trans. AMS 43,
+"""Perfect difference sets: every nonzero number modulo P is exactly one of their differences (Singer, Trans. AMS 43,
 1938)."""
 _BROAD = 4
-"""Rows of tiles in each of P parts of the samples, at least: with fewer, tasks would be of too different sizes."""
+"""Smallest number of tile rows in each of the P bands of samples: with fewer, tasks would be of unequal sizes."""
 
 
 def _cut(tiles: Sequence[TileTask], parts: int) -> list[tuple[TileTask, ...]]:
-    """Cut the tiles of a kernel into about so many parts that reach few rows each, as what they reach has to be moved.
+    """Cut the tiles of a kernel into about `parts` parts that reach few rows each: the rows reached have to be moved.
 
-    The upper tiles of a symmetric kernel are cut by the lines of a projective plane: with the samples in P bands, line
-    u has the q + 1 bands u + d modulo P, and any two bands are on one line together. So the tiles between the bands of
-    a line reach (q + 1)/P of the rows, and all lines together q + 1, about √P, times the rows. Strips of tiles reach
-    some 2P/3 times the rows: they are taken where there are few tiles, or none that stand for a mirror image.
+    The upper tiles of a symmetric kernel are cut by the lines of a projective plane. With the samples in P bands, line
+    u consists of the q + 1 bands u + d modulo P, and any two bands are together on exactly one line. The tiles between
+    the bands of a line reach (q + 1)/P of the rows, and all lines together reach q + 1, about √P, times the rows.
+    Strips of tiles reach some 2P/3 times the rows; they are used for few tiles, or without mirrored tiles.
     """
     sides = sorted({tile.i for tile in tiles} | {tile.j for tile in tiles})
     costs = {
@@ -336,33 +339,35 @@ def _cut(tiles: Sequence[TileTask], parts: int) -> list[tuple[TileTask, ...]]:
         for n_lines, line in _LINES.items()
         if n_lines <= parts and _BROAD * n_lines <= len(sides)
     }
-    n_lines = min(costs, key=lambda one: costs[one], default=0)
+    n_lines = min(costs, key=lambda n: costs[n], default=0)
     if not n_lines or costs[n_lines] >= 2 * parts / 3 or not any(tile.transposed for tile in tiles):
         return _split(tiles, parts)
+    # `line_of` maps each pair of bands to its line. A pair of equal bands lies on q + 1 lines; only a = b = 0 is
+    # kept, so that each of these tiles is assigned once.
     band = {side: number * n_lines // len(sides) for number, side in enumerate(sides)}
-    found: list[list[TileTask]] = [[] for _ in range(n_lines)]
+    by_line: list[list[TileTask]] = [[] for _ in range(n_lines)]
     line_of = {
         ((u + a) % n_lines, (u + b) % n_lines): u
         for u, a, b in itertools.product(range(n_lines), _LINES[n_lines], _LINES[n_lines])
         if a != b or a == 0
     }
     for tile in sorted(tiles, key=lambda tile: (band[tile.i], band[tile.j])):
-        found[line_of[band[tile.i], band[tile.j]]].append(tile)
-    return [part for line in found for part in _split(line, max(1, round(parts / n_lines)))]
+        by_line[line_of[band[tile.i], band[tile.j]]].append(tile)
+    return [part for line in by_line for part in _split(line, max(1, round(parts / n_lines)))]
 
 
 def _split(tiles: Sequence[TileTask], parts: int) -> list[tuple[TileTask, ...]]:
-    """Some tiles after one another."""
+    """Split a list of tiles into consecutive parts of about equal length."""
     return [tuple(tiles[t] for t in cut) for cut in np.array_split(np.arange(len(tiles)), parts)]
 
 
-# --- kernels computed from the entries of others -------------------------------------------------------------------
+# --- kernels computed entry by entry from other kernels --------------------------------------------------------------
 
 
 class GeometricMean:
     """The entrywise geometric mean of some kernels of a source, as a source of one kernel.
 
-    (∏_j K_j)^(1/n), through logarithms, which neither overflow nor vanish however many kernels there are.
+    (∏_j K_j)^(1/n) is computed through logarithms, which neither overflow nor underflow for any number of kernels.
     """
 
     def __init__(self, source: TileSource, kernels: Index) -> None:
@@ -408,7 +413,7 @@ class GeometricMean:
         return np.repeat(np.exp(logs)[None], len(kernels), axis=0)
 
     def row_sum(self, kernels: Index) -> Array | None:
-        """See `TileSource`: not known, the sum of products is no product of sums."""
+        """See `TileSource`: not available, since the sum of products is not the product of sums."""
         return None
 
     def __dask_tokenize__(self) -> Any:
