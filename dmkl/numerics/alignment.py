@@ -1,4 +1,4 @@
-"""Alignments of matrices from their inner products, and matrices that are the same up to a positive factor.
+"""Alignments of matrices from their inner products, and groups of matrices that are equal up to a positive factor.
 
 Inner products are exact, or estimated from projections on random probes.
 """
@@ -21,14 +21,15 @@ def alignments(gram: Float, floor: Float | float = 0.0) -> Float:
     """⟨K_i, K_j⟩/(‖K_i‖‖K_j‖) from G_ij = ⟨K_i, K_j⟩, (n, n); NaN where a norm is not above its floor."""
     norm = np.sqrt(gram.diagonal())
     size = np.where(norm > floor, norm, np.nan)
-    found = gram / (size[:, None] * size[None, :])  # in this order it is symmetric to the last bit
-    # Rounding must not leave a matrix slightly more, or less, than aligned with itself.
-    np.fill_diagonal(found, np.where(np.isnan(size), np.nan, 1.0))
-    return np.asarray(np.clip(found, -1.0, 1.0))
+    # The outer product of the norms comes first: the result is then symmetric to the last bit.
+    values = gram / (size[:, None] * size[None, :])
+    # The alignment of a matrix with itself is exactly one, whatever the rounding.
+    np.fill_diagonal(values, np.where(np.isnan(size), np.nan, 1.0))
+    return np.asarray(np.clip(values, -1.0, 1.0))
 
 
 def sign_probes(size: int, width: int, seed: int) -> Float:
-    """Random vectors of independent entries ±1, (size, width), for `estimated`: at least 3, or InputError."""
+    """Random vectors with independent entries ±1, (size, width), for `estimated`; InputError for width below 3."""
     if width < 3:
         msg = f"an estimate from random probes and its standard error need at least 3 of them, got {width}"
         raise InputError(msg)
@@ -36,19 +37,19 @@ def sign_probes(size: int, width: int, seed: int) -> Float:
 
 
 def inner_products(projections: Array) -> Float:
-    """Unbiased estimates of ⟨K_i, K_j⟩, (n, n), from P_i = ZᵀK_iZ, (n, b, b), of independent probes z with E zzᵀ = I.
+    """Unbiased estimates of ⟨K_i, K_j⟩, (n, n), from P_i = ZᵀK_iZ, (n, b, b), for independent probes z with E zzᵀ = I.
 
     For a ≠ b, E[(z_aᵀK_iz_b)(z_aᵀK_jz_b)] = E[z_aᵀK_iK_jz_a] = tr K_iK_j, so the mean over all pairs of different
-    columns is unbiased; equal columns would add E(zᵀK_iz)(zᵀK_jz), which is something else. It is a U-statistic of
+    columns is unbiased; a pair of equal columns would add E(zᵀK_iz)(zᵀK_jz) instead. The mean is a U-statistic of
     second order: with M = ½(K_iK_j + K_jK_i) its variance is (4/b)·Var(zᵀMz) + O(b⁻²), where Var(zᵀMz) is 2‖M‖_F² for
-    normal probes, and 2(‖M‖_F² − Σ_a M_aa²), never more, for probes of random signs.
+    normal probes and 2(‖M‖_F² − Σ_a M_aa²), which is never larger, for probes of random signs.
     """
     b = projections.shape[1]
     return np.asarray(_pair_sums(projections) / (b * (b - 1)))
 
 
 def _pair_sums(projections: Array) -> Float:
-    """Σ over a ≠ b of (P_i)_ab (P_j)_ab: a Gram matrix, so what is estimated has alignments within [−1, 1] too."""
+    """Σ over a ≠ b of (P_i)_ab (P_j)_ab. It is a Gram matrix, so the estimated alignments are within [−1, 1] too."""
     off = np.asarray(projections, dtype=np.float64).copy()
     off[:, range(off.shape[1]), range(off.shape[1])] = 0.0
     flat = off.reshape(len(off), -1)
@@ -58,22 +59,23 @@ def _pair_sums(projections: Array) -> Float:
 def estimated(projections: Array, statistic: Callable[[Float], Float]) -> tuple[Float, Float]:
     """A function of the inner products, and its standard error by the jackknife over probes.
 
-    Each product shares its probes with 2(b − 2) others, so their scatter over pairs says little: what is left out at a
-    time is a probe, with all of its pairs. With θ_a the statistic without probe a, the squared error is
-    (b − 1)/b · Σ_a (θ_a − mean θ)² (Arvesen, Jackknifing U-statistics, Annals of Mathematical Statistics 40, 1969).
-    It is rather too large than too small: what pairs add beyond single probes, which falls as 1/b², it counts twice
-    (Efron, Stein, The jackknife estimate of variance, Annals of Statistics 9, 1981).
+    Products of pairs share probes, 2(b − 2) others with each, so the scatter over pairs underestimates the error. The
+    jackknife leaves out one probe at a time, with all of its pairs. With θ_a the statistic without probe a, the squared
+    error is (b − 1)/b · Σ_a (θ_a − mean θ)² (Arvesen, Jackknifing U-statistics, Annals of Mathematical Statistics 40,
+    1969). It is too large rather than too small: it counts the part of the variance that pairs add beyond single
+    probes, which falls as 1/b², twice (Efron, Stein, The jackknife estimate of variance, Annals of Statistics 9, 1981).
 
-    The projections are P, (n, b, b), b ≥ 3; the statistic takes estimates of the inner products, (n, n).
+    The projections P are (n, b, b), b ≥ 3; the statistic takes estimates of the inner products, (n, n).
     """
     b = projections.shape[1]
     sums = _pair_sums(projections)
     value = statistic(sums / (b * (b - 1)))
     mean, scatter = np.zeros_like(value), np.zeros_like(value)
     for a in range(b):
+        # P is symmetric: probe a occurs in row a and in column a, so its pairs are subtracted twice.
         of_a = np.delete(projections[:, a, :], a, axis=1)
         without = statistic((sums - 2.0 * of_a @ of_a.T) / ((b - 1) * (b - 2)))
-        # Welford's recurrence: b matrices of n × n are not all kept.
+        # Welford's recurrence: the b matrices of n × n need not all be stored.
         change = without - mean
         mean += change / (a + 1)
         scatter += change * (without - mean)
@@ -84,7 +86,7 @@ def estimated(projections: Array, statistic: Callable[[Float], Float]) -> tuple[
 
 
 def centered_probes(size: int, width: int, rng: np.random.Generator) -> Array:
-    """Random vectors (size, width) whose entries sum to zero, so that RᵀKR sees K as centering leaves it."""
+    """Random vectors (size, width) whose entries sum to zero, so that RᵀKR equals that of the centered K."""
     probes = rng.standard_normal((size, width))
     return np.asarray(probes - probes.mean(axis=0))
 
@@ -92,13 +94,13 @@ def centered_probes(size: int, width: int, rng: np.random.Generator) -> Array:
 def proportional_groups(projections: Array, noise: Array) -> list[list[int]]:
     """Group the matrices whose projections RᵀK_jR, (n, b, b), on the same probes point in the same direction.
 
-    `noise` (n,) says how far rounding of K_j's entries may have moved its projections (Frobenius norm). Returns groups
-    of two or more positions, each in ascending order. A matrix whose projections rounding could explain, or could turn
-    by more than a thousandth, is in none.
+    `noise` (n,) is the Frobenius norm of the change of K_j's projections that rounding of its entries may cause.
+    Returns groups of two or more positions, each in ascending order. A matrix is in no group if rounding could turn its
+    projections by more than a thousandth.
     """
     flat = projections.reshape(len(projections), -1)
     size = np.linalg.norm(flat, axis=1)
-    # NaN (a matrix that could not be read) fails this comparison too.
+    # NaN (a matrix that could not be read) fails this comparison as well.
     clear = np.flatnonzero(1e-3 * size > noise)
     directions = flat[clear] / size[clear, None]
     doubt = noise[clear] / size[clear]

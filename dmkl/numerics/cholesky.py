@@ -1,8 +1,8 @@
-"""Cholesky factors, also of symmetric matrices of which the lower triangle alone is kept.
+"""Cholesky factors, also of symmetric matrices with only their lower triangle stored.
 
-SciPy's functions hold the lock of the interpreter: tasks that factorize side by side in threads would wait for one
-another. Here the same routines of the same library are called through the addresses that `scipy.linalg.cython_lapack`
-and `cython_blas` give, which releases the lock. Matrices are column-major, and are overwritten where a routine says so.
+SciPy's functions hold the interpreter's lock (GIL), so that tasks that factorize in threads would wait for one another.
+Here the same routines of the same library are called through the addresses in `scipy.linalg.cython_lapack` and
+`cython_blas`, which releases the lock. Matrices are column-major, and are overwritten if the docstring says so.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ Argument = Array | bytes | int | float
 
 
 def call(name: str, *arguments: Argument) -> None:
-    """Call a routine, such as "dsymm", that says nothing of its success; what is float is double precision."""
+    """Call a routine without a status, such as "dsymm"; a Python float is passed in double precision."""
     _routine(name, len(arguments))(*map(_pointer, arguments))
 
 
 def status(name: str, *arguments: Argument) -> int:
-    """Call a routine, such as "dpotrf", whose last argument, which is not given, says how it went: 0, or what failed.
+    """Call a routine such as "dpotrf" and return its status, the last argument, which is left out here; 0 is success.
 
     Raises
     ------
     ValueError
-        If an argument is wrong.
+        If an argument is invalid.
     """
     info = ctypes.c_int(0)
     _routine(name, len(arguments) + 1)(*map(_pointer, arguments), ctypes.byref(info))
@@ -61,33 +61,33 @@ def _pointer(value: Argument) -> Any:
 
 @cache
 def _routine(name: str, n_arguments: int) -> Callable[..., None]:
-    """A routine by its address; ctypes lets go of the interpreter's lock while it runs."""
+    """A routine by its address; ctypes releases the interpreter's lock while it runs."""
     lapack, blas = (vars(module)["__pyx_capi__"] for module in (scipy.linalg.cython_lapack, scipy.linalg.cython_blas))
     capsule = lapack[name] if name in lapack else blas[name]
-    tell = ctypes.pythonapi.PyCapsule_GetName
-    tell.restype, tell.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    find = ctypes.pythonapi.PyCapsule_GetPointer
-    find.restype, find.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    # Arguments are told as pointers, whatever they point to: byref, c_char_p and c_void_p all pass as such.
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * n_arguments)(find(capsule, tell(capsule)))
+    get_name = ctypes.pythonapi.PyCapsule_GetName
+    get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    # Fortran takes every argument by reference, so all are declared as pointers: byref, c_char_p and c_void_p pass.
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * n_arguments)(get_pointer(capsule, get_name(capsule)))
 
 
 # --- Cholesky factors ----------------------------------------------------------------------------------------------
 
 
 _BLOCK = 64
-"""Rows or columns that are taken at once."""
+"""Rows or columns that are processed at once."""
 _PREFIX = {np.dtype(np.float32): "s", np.dtype(np.float64): "d"}
 
 
 @dataclass(frozen=True, eq=False)
 class Cholesky:
-    """A = LLᵀ of a positive definite matrix, in single or double precision.
+    """The factor L of A = LLᵀ, a positive definite matrix, in single or double precision.
 
     Parameters
     ----------
     lower
-        (m, m), column-major; what is above the diagonal means nothing.
+        (m, m), column-major; the part above the diagonal is undefined.
     """
 
     lower: Array
@@ -98,13 +98,14 @@ class Cholesky:
 
     @classmethod
     def of(cls, matrix: Array) -> Cholesky:
-        """Factorize a symmetric matrix of which the lower triangle is read; a column-major one is overwritten.
+        """Factorize a symmetric matrix, of which only the lower triangle is read; a column-major one is overwritten.
 
         Raises
         ------
         LinAlgError
             If it is not positive definite.
         """
+        # A factor of one triangle needs half the operations and memory traffic; the upper triangle is never touched.
         lower = np.asfortranarray(matrix)
         info = status(_PREFIX[lower.dtype] + "potrf", b"L", len(lower), lower, len(lower))
         if info:
@@ -120,7 +121,7 @@ class Cholesky:
         return solved
 
     def half_solve(self, b: Array) -> Array:
-        """L⁻¹B for B (m, c), so that (L⁻¹B)ᵀL⁻¹B = BᵀA⁻¹B: half the flops of A⁻¹B; a column-major B is overwritten."""
+        """L⁻¹B for B (m, c), with (L⁻¹B)ᵀL⁻¹B = BᵀA⁻¹B: half the operations of A⁻¹B; column-major B is overwritten."""
         return self._half_solved(b, b"N")
 
     def half_solve_transposed(self, b: Array) -> Array:
@@ -137,29 +138,32 @@ class Cholesky:
         """LᵀB for B (m, c)."""
         m = len(self.lower)
         product = np.array(b, dtype=self.lower.dtype, order="F")
-        one = np.ones(1, dtype=self.lower.dtype)
-        call(self._prefix + "trmm", b"L", b"L", b"T", b"N", m, product.shape[1], one, self.lower, m, product, max(m, 1))
+        unit = np.ones(1, dtype=self.lower.dtype)
+        call(
+            self._prefix + "trmm", b"L", b"L", b"T", b"N", m, product.shape[1], unit, self.lower, m, product, max(m, 1)
+        )
         return product
 
     def inverse(self) -> Array:
         """A⁻¹, (m, m)."""
         m = len(self.lower)
-        found = self.lower.copy(order="F")
-        status(self._prefix + "potri", b"L", m, found, m)
-        return _mirrored(found)
+        inverse = self.lower.copy(order="F")
+        status(self._prefix + "potri", b"L", m, inverse, m)
+        return _mirrored(inverse)
 
     def congruent(self, matrix: Array) -> Array:
-        """L⁻¹BL⁻ᵀ of a symmetric B, (m, m): half the flops of two products with L⁻¹."""
+        """L⁻¹BL⁻ᵀ for a symmetric B, (m, m): half the operations of two products with L⁻¹."""
         m = len(self.lower)
-        found = np.array(matrix, dtype=self.lower.dtype, order="F")
-        status(self._prefix + "sygst", 1, b"L", m, found, m, self.lower, m)
-        return _mirrored(found)
+        product = np.array(matrix, dtype=self.lower.dtype, order="F")
+        status(self._prefix + "sygst", 1, b"L", m, product, m, self.lower, m)
+        return _mirrored(product)
 
     def inverse_diagonal(self) -> Array:
         """The diagonal of A⁻¹, (m,): the squared lengths of the columns of L⁻¹."""
         m = len(self.lower)
         inverse, diagonal = self.lower.copy(order="F"), np.empty(m, self.lower.dtype)
         status(self._prefix + "trtri", b"L", b"N", m, inverse, m)
+        # (A⁻¹)_jj = Σ_i (L⁻¹)_ij²: L⁻¹ costs m³/3 operations, and A⁻¹ itself need not be formed.
         for start in range(0, m, _BLOCK):
             columns = np.tril(inverse[start:, start : start + _BLOCK])
             diagonal[start : start + _BLOCK] = np.einsum("ij,ij->j", columns, columns)
@@ -167,9 +171,10 @@ class Cholesky:
 
 
 def _mirrored(lower: Array) -> Array:
-    """A symmetric matrix, column-major, of which the lower triangle is known; in its place."""
+    """Copy the lower triangle of a column-major matrix to its upper triangle, in place."""
     for i in range(0, len(lower), _BLOCK):
         j = min(i + _BLOCK, len(lower))
+        # Blocks keep both the rows read and the columns written in the cache.
         square = lower[i:j, i:j]
         square[:] = np.tril(square) + np.tril(square, -1).T
         lower[i:j, j:] = lower[j:, i:j].T
@@ -184,28 +189,29 @@ _MIRRORED = 512
 
 
 class LowerTriangle:
-    """A symmetric matrix of which the lower triangle is right, put together from parts of its upper triangle.
+    """A symmetric matrix with a correct lower triangle only, assembled from parts of its upper triangle.
 
-    `entries` is (m, m), in the precision `dtype`; `order` the position of each row among the samples, None where that
-    is as they are.
+    `entries` is (m, m), in the precision `dtype`; `order` is the position of each row among the samples, or None if
+    the rows are in the order of the samples.
     """
 
     def __init__(self, order: Index, dtype: npt.DTypeLike = np.float64) -> None:
         self.order: Index | None = order
-        # Column-major, as LAPACK wants it. Parts above the diagonal, row-major, are parts below it in that order: each
-        # is copied as it lies, and the upper triangle is never written nor read.
+        # Column-major, as LAPACK expects. A row-major part above the diagonal is, read column-major, its transpose
+        # below the diagonal: each part is copied without a transposition, and the upper triangle is never touched.
         self.entries: Array = np.zeros((len(order), len(order)), dtype=dtype, order="F")
         self._sums: Float = np.zeros(len(order))
 
     def put(self, rows: slice, cols: slice, part: Float) -> None:
-        """Set a part on or above the diagonal; one on the diagonal is symmetric itself."""
+        """Set a part on or above the diagonal; a part on the diagonal is itself symmetric."""
         self.entries.T[rows, cols] = part
+        # The row sums are collected while the part is in the cache: centering without weights then needs no product.
         self._sums[rows] += part.sum(axis=1)
         if rows != cols:
             self._sums[cols] += part.sum(axis=0)
 
     def center(self, weights: Array | None = None) -> None:
-        """Center over the samples, by weights that sum to one where they are given, once all parts are put."""
+        """Center over the samples, with weights that sum to one if given, after all parts are put."""
         if weights is None:
             means = self._sums / len(self._sums)
             grand = means.mean()
@@ -213,6 +219,7 @@ class LowerTriangle:
             weights = weights if self.order is None else weights[self.order]
             means = self._product(weights)
             grand = means @ weights
+        # K_ij − u_i − u_j + c in the lower triangle, with u the means and c their mean.
         for start in range(0, len(means), _PANEL):
             panel = self.entries[start:, start : start + _PANEL]
             panel -= means[start:, None]
@@ -241,7 +248,7 @@ class LowerTriangle:
         self._sums, self.order = self.entries.sum(axis=1), None
 
     def whole(self) -> Float:
-        """Both triangles, (m, m), with rows in the order of the samples; `entries` are used up."""
+        """Both triangles, (m, m), with rows in the order of the samples; `entries` are overwritten."""
         lower = self.entries
         for start in range(0, len(lower), _MIRRORED):
             stop = min(start + _MIRRORED, len(lower))
@@ -257,12 +264,14 @@ class LowerTriangle:
 class Factor:
     """The Cholesky factor of A = ½(I + K(β)/λ); IndefiniteKernelError if A is not positive definite.
 
-    Of `combined`, K(β) (m, m), the lower triangle is read and overwritten; `order` is the position of each of its rows
-    among the samples, where that is another.
+    Only the lower triangle of `combined`, K(β) (m, m), is read; it is overwritten. `order` is the position of each of
+    its rows among the samples if they are in another order.
     """
 
     def __init__(self, combined: Float, lam: float, order: Index | None = None) -> None:
         self._order = order
+        # A is formed in place of K(β): one matrix of 8·m² bytes in all. A ⪰ ½I for positive semidefinite kernels, so a
+        # failed factorization proves an eigenvalue of K(β) below −λ (up to rounding).
         combined *= 0.5 / lam
         combined[np.diag_indices_from(combined)] += 0.5
         try:
@@ -277,7 +286,7 @@ class Factor:
 
     @property
     def size(self) -> int:
-        """M."""
+        """The order of the matrix, m."""
         return len(self._factor.lower)
 
     def solve(self, b: Array) -> Float:
@@ -294,7 +303,7 @@ class Factor:
 
 
 def _in_order(values: Array, order: Index | None) -> Float:
-    """Values of the rows of a matrix, in the order of the samples and in double precision."""
+    """Values by row of a matrix, in the order of the samples and in double precision."""
     ordered = np.empty(len(values))
     ordered[slice(None) if order is None else order] = values
     return ordered
@@ -303,24 +312,24 @@ def _in_order(values: Array, order: Index | None) -> Float:
 # --- factors that need not be trusted ------------------------------------------------------------------------------
 
 Solve = Callable[[Float], Float]
-"""X such that M X is about B."""
+"""Maps B to an approximate solution X of MX = B."""
 _SHARP = 0.02
-"""Share of the bound that the error of the solution may make up."""
+"""Largest share of the bound that the error of the solution may contribute."""
 _REFINEMENTS = 4
 
 
 @dataclass(frozen=True, eq=False)
 class RoughFactor:
-    """What solves MX = B about, M = ½(I + K/ρ), by a Cholesky factor in single precision: 4·m² bytes.
+    """An approximate solver of MX = B, M = ½(I + K/ρ), by a Cholesky factor in single precision: 4·m² bytes.
 
-    Nothing is proven of its solutions: see `refined_and_bounded`.
+    Its solutions have no guarantee by themselves: see `refined_and_bounded`.
 
     Parameters
     ----------
     factor
-        Of M.
+        The factor of M.
     order
-        The position of each of its rows among the samples, where that is another.
+        The position of each of its rows among the samples, if they are in another order.
     """
 
     factor: Cholesky
@@ -328,13 +337,13 @@ class RoughFactor:
 
     @classmethod
     def of(cls, matrix: Callable[[], tuple[Array, Index | None]], ridge: float) -> RoughFactor:
-        """Factorize M; where rounding leaves it indefinite, a multiple of the identity is added to it.
+        """Factorize M; if rounding makes it indefinite, a multiple of the identity is added to it.
 
         Parameters
         ----------
         matrix
-            Makes K anew, of which the lower triangle is right and is overwritten, in single precision and in LAPACK's
-            order; and the position of each of its rows among the samples, where that is another.
+            Makes K anew, in single precision and column-major, with a correct lower triangle, which is overwritten;
+            and the position of each of its rows among the samples, if they are in another order.
         ridge
             ρ
 
@@ -347,6 +356,7 @@ class RoughFactor:
         while True:
             lower, order = matrix()
             lower *= lower.dtype.type(0.5 / ridge)
+            # Every (m + 1)-th entry of the flat matrix, as a view: the diagonal of a contiguous matrix.
             diagonal = lower.reshape(-1, order="A")[:: len(lower) + 1]
             diagonal += lower.dtype.type(0.5 + shift)
             largest = float(np.abs(diagonal).max())
@@ -356,50 +366,54 @@ class RoughFactor:
             try:
                 return cls(Cholesky.of(lower), order)
             except np.linalg.LinAlgError:
+                # Rounding of the factorization moves eigenvalues by a few ε‖M‖. The first shift is of that size, and
+                # further ones grow tenfold. A failed attempt destroys the matrix, so it is made anew.
                 shift = max(10.0 * shift, 8.0 * float(np.finfo(lower.dtype).eps) * largest)
 
     def inverse_diagonal(self) -> Float:
-        """The diagonal of M⁻¹, approximately, (m,)."""
+        """The diagonal of M⁻¹ (approximate), (m,)."""
         return _in_order(self.factor.inverse_diagonal(), self.order)
 
     def solve(self, b: Float) -> Float:
-        """M⁻¹B about, (m, c)."""
-        found = self.factor.solve(b if self.order is None else b[self.order])
+        """M⁻¹B (approximate), (m, c)."""
+        solution = self.factor.solve(b if self.order is None else b[self.order])
         if self.order is None:
-            return np.asarray(found, dtype=np.float64)
+            return np.asarray(solution, dtype=np.float64)
         solved = np.empty(b.shape)
-        solved[self.order] = found
+        solved[self.order] = solution
         return solved
 
 
 def refined_and_bounded(
     x: Float, solve: Solve, product: Callable[[Float], Float], ridge: float, b: Float
 ) -> tuple[Float, Float]:
-    """X such that MX is about B, and for each column an upper bound of bᵀM⁻¹b, for M = ½(I + K/ρ), K ⪰ 0.
+    """An approximate solution X of MX = B, and an upper bound of bᵀM⁻¹b for each column, for M = ½(I + K/ρ), K ⪰ 0.
 
     For any x and r = b − Mx, since M ⪰ ½I,
 
         bᵀM⁻¹b = xᵀ(b + r) + rᵀM⁻¹r ≤ xᵀ(b + r) + 2‖r‖²,
 
-    so that the factor need not be trusted. The solution is refined until the last term is small.
+    so the bound holds for any factor. The solution is refined until the last term is small.
 
     Parameters
     ----------
     x
-        What `solve` makes of B.
+        The approximate solution that `solve` returns for B.
     solve
         See `RoughFactor`.
     product
-        KX in double precision.
+        Maps X to KX in double precision.
     ridge
         ρ
     b
         B, (m, c).
     """
     for step in range(_REFINEMENTS):
+        # The residual is computed from x itself in double precision: the proof above uses nothing else.
         r = b - 0.5 * (x + product(x) / ridge)
         left = 2.0 * np.sum(r * r, axis=0)
         bound = np.sum(x * (b + r), axis=0) + left
+        # Refinement with a shifted factor may diverge in some columns, so each column keeps its lowest bound.
         if not step:
             best, lowest = x, bound
         else:

@@ -1,6 +1,6 @@
-"""Loops that numba compiles when they are first called; importing numba takes a while, and most programs need none.
+"""Loops that numba compiles on their first call; importing numba is slow, and most programs need no compiled loop.
 
-The loops take rows and columns out of tiles, and add products to sums, casting on the way. NumPy's fancy indexing takes
+The loops take rows and columns out of tiles and add products to sums, and cast on the way. NumPy's fancy indexing takes
 ten times as long and makes a new array for every tile; its addition of single precision to double takes twice as long.
 """
 
@@ -27,17 +27,17 @@ Loop = TypeVar("Loop", bound=Callable[..., Any])
 def compiled(fastmath: Set[str] = frozenset()) -> Callable[[Loop], Loop]:
     """Compile a function with numba, for each type of its arguments, and keep the result on disk.
 
-    Compiled functions that it names are compiled before it, and called without the interpreter. They are of the same
-    file: what is kept is compiled anew when that file changes, and no other.
+    A compiled function may call other compiled functions of the same file: these are compiled before it and called
+    without the interpreter. Numba's cache is invalidated by changes of that file alone.
 
-    It is kept beside the source file, or where that cannot be written in the user's folder for caches (numba's
-    NUMBA_CACHE_DIR names another); where nothing can be written it is compiled anew in each process. The function runs
-    without the interpreter's lock, and divides as NumPy does: a division by zero is no exception.
+    The cache is in the folder of the source file or, if that is read-only, in the user's cache folder (set by numba's
+    NUMBA_CACHE_DIR); without a writable folder each process compiles again. The function runs without the interpreter's
+    lock, and divides as NumPy does: a division by zero raises no exception.
 
     Parameters
     ----------
     fastmath
-        What the compiler may assume beyond IEEE 754, by the names of LLVM's flags.
+        Assumptions of the compiler beyond IEEE 754, by the names of LLVM's flags.
     """
 
     def decorate(loop: Loop) -> Loop:
@@ -45,7 +45,7 @@ def compiled(fastmath: Set[str] = frozenset()) -> Callable[[Loop], Loop]:
 
         def dispatcher() -> Any:
             if not made:
-                with lock:  # threads that come at once wait for one
+                with lock:  # threads that arrive at the same time wait for one compilation
                     if not made:
                         made.append(_compile(loop, fastmath))
             return made[0]
@@ -63,14 +63,14 @@ def compiled(fastmath: Set[str] = frozenset()) -> Callable[[Loop], Loop]:
 def _compile(loop: Callable[..., Any], fastmath: Set[str]) -> Any:
     import numba
 
-    known = {name: loop.__globals__[name] for name in loop.__code__.co_names if name in loop.__globals__}
-    if others := {name: value.dispatcher() for name, value in known.items() if hasattr(value, "dispatcher")}:
-        # numba calls what the names of a function stand for, which are wrappers otherwise.
+    globals_used = {name: loop.__globals__[name] for name in loop.__code__.co_names if name in loop.__globals__}
+    if others := {name: value.dispatcher() for name, value in globals_used.items() if hasattr(value, "dispatcher")}:
+        # The globals hold Python wrappers; numba needs the compiled dispatchers under the same names.
         loop = functools.wraps(loop)(types.FunctionType(loop.__code__, loop.__globals__ | others, loop.__name__))
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": set(fastmath)}
     try:
         return numba.njit(cache=True, **options)(loop)
-    except RuntimeError:  # numba's, where it finds no folder to write to
+    except RuntimeError:  # numba found no folder that it can write to
         return numba.njit(**options)(loop)
 
 
@@ -78,7 +78,7 @@ def _compile(loop: Callable[..., Any], fastmath: Set[str]) -> Any:
 
 
 SMALL = 500
-"""Sets of no more samples do without compiled loops: loading these would take longer than that saves."""
+"""Sets of at most so many samples are processed without compiled loops: loading them would cost more than it saves."""
 
 
 @compiled()
@@ -87,7 +87,7 @@ def gather(matrix: Array, rows: Array, cols: Array, out: Array) -> None:
 
     Positions are unsigned, which saves a comparison.
     """
-    # Four rows at a time: a position is looked up once for all of them.
+    # Four rows at a time share one look-up of each position.
     fours = len(rows) - len(rows) % 4
     for i in range(0, fours, 4):
         first, second, third, fourth = matrix[rows[i]], matrix[rows[i + 1]], matrix[rows[i + 2]], matrix[rows[i + 3]]
@@ -128,9 +128,10 @@ def take_rows(matrix: Array, rows: Array, out: Array) -> None:
 def add_weighted(tiles: Array, rows: Array, cols: Array, weights: Array, totals: Array) -> None:
     """Add weights @ tiles[:, rows][:, :, cols] to totals, in double precision; positions are unsigned.
 
-    Weights are (sums, tiles). A row of each tile is taken once for all sums, and a row of a sum goes through memory
+    Weights are (sums, tiles). A row of each tile is gathered once for all sums, and a row of a sum goes through memory
     once for all tiles.
     """
+    # One gathered row of every tile is small enough to stay in the cache while all sums use it.
     taken = np.empty((len(tiles), len(cols)))
     for i in range(len(rows)):
         for k in range(len(tiles)):
@@ -142,6 +143,7 @@ def add_weighted(tiles: Array, rows: Array, cols: Array, weights: Array, totals:
             total = totals[s, i]
             for k in range(len(tiles)):
                 weight = weights[s, k]
+                # Skipping zeros also keeps NaN and infinity of an unused kernel out of the sum.
                 if weight == 0.0:
                     continue
                 target = taken[k]

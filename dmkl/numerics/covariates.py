@@ -1,4 +1,4 @@
-"""Covariates of samples, as residualizing takes them: a design of numbers, and an orthonormal basis of its columns."""
+"""Covariates of samples for residualizing: a numeric design, and an orthonormal basis of its columns."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from dmkl.errors import InputError
 __all__ = ["Covariates", "basis", "of_new", "residualize"]
 
 _TOLERANCE = 1e-8
-"""Singular values of the standardized design under this part of the largest count as zero: columns are collinear."""
+"""Singular values of the standardized design below this fraction of the largest are zero: columns are collinear."""
 
 
 @dataclass(frozen=True, eq=False)
 class Covariates:
-    """Numbers about samples that have names: a step, where it stands among the names of steps (see `residualize`)."""
+    """Numbers about named samples. It is a step, and is used in place of the name of a step (see `residualize`)."""
 
     samples: tuple[str, ...]
     columns: tuple[str, ...]
-    """Names of the covariates, and of the levels of those that are categories."""
+    """Names of the covariates, and of the levels of categorical ones."""
     design: Array
     """(samples, columns)"""
 
     @cached_property
     def digest(self) -> str:
-        """It differs wherever a name or a number does."""
+        """A hash that changes with every name and number."""
         text = "\0".join((str(self.design.shape), *self.samples, *self.columns))
         return sha256(text.encode() + self.design.tobytes()).hexdigest()[:16]
 
@@ -48,15 +48,15 @@ class Covariates:
         return f"residualize({', '.join(self.columns)}; {len(self.samples)} samples, {self.digest})"
 
     def of(self, samples: Array) -> Array:
-        """The rows [1, z] of samples by their names, (samples, 1 + columns); InputError if one is not there."""
+        """The rows [1, z] of samples by name, (samples, 1 + columns); InputError if a sample has no row."""
         names = [str(name) for name in samples]
         missing = [name for name in names if name not in self._positions]
         if missing:
             msg = (
                 f"residualize needs the covariates of every sample, but {len(missing)} of {len(names)} have no row, "
-                f"the first being {missing[0]!r}; give residualize a table with a row for every sample learned from "
-                "or predicted, by its name (an array is for samples without names, in their order), or those of new "
-                "samples to predict (covariates=, --covariates)"
+                f"the first being {missing[0]!r}; give residualize a table with a row for every sample of training and "
+                "prediction, by its name (an array is for samples without names, in their order), or the covariates of "
+                "new samples to predict (covariates=, --covariates)"
             )
             raise InputError(msg)
         rows = self.design[[self._positions[name] for name in names]]
@@ -64,25 +64,26 @@ class Covariates:
 
 
 def residualize(Z: Any) -> Covariates:
-    """The step that takes covariates out of kernels: K ↦ PKP, P = I − Z̃(Z̃ᵀZ̃)⁻¹Z̃ᵀ, Z̃ = [1, Z] over training samples.
+    """The step that removes covariates from kernels: K ↦ PKP, P = I − Z̃(Z̃ᵀZ̃)⁻¹Z̃ᵀ, Z̃ = [1, Z] of training samples.
 
-    It stands among the names of steps in place of "center", which is the case without covariates:
+    It is used in place of the step name "center", which is the case without covariates:
     ``MKFDA(steps=(dmkl.residualize(Z), "trace"))``. A row of a new sample x becomes
-    [k(x, ·) − z̃(x)(Z̃ᵀZ̃)⁻¹Z̃ᵀK] P: what the training samples tell of z is taken from it. In folds P is that of
-    each fold's own training samples. Collinear columns (dummies of sites, say) do no harm; of a site that no training
-    sample has nothing is known, and a mixture of the known sites' means is taken from its samples.
+    [k(x, ·) − z̃(x)(Z̃ᵀZ̃)⁻¹Z̃ᵀK] P: the part that the regression on the training samples predicts from z is removed.
+    In a fold P is computed from the training samples of that fold. Collinear columns (dummies of sites, say) do no
+    harm. For a site without training samples nothing can be estimated: its samples lose a mixture of the means of the
+    other sites.
 
     Parameters
     ----------
     Z
-        A pandas DataFrame with a row for each sample, its index being their names. Columns of numbers are taken as they
-        are, others as categories. It may hold more samples than are trained on, and has to hold those that are
-        predicted. An array (samples, covariates) or (samples,) of numbers is for samples without names, in their order.
+        A pandas DataFrame with a row for each sample, indexed by sample names. Numeric columns are used as they are,
+        others as categories. It may hold more samples than the training set, and must hold the samples to predict. An
+        array (samples, covariates) or (samples,) of numbers is for samples without names, in their order.
 
     Raises
     ------
     InputError
-        If a value is missing or infinite, a name is there twice, or Z has other than one or two dimensions.
+        If a value is missing or infinite, a name is there twice, or Z has neither one nor two dimensions.
     """
     import pandas as pd
 
@@ -121,62 +122,62 @@ def residualize(Z: Any) -> Covariates:
 
 
 def of_new(Z: Any, trained: Covariates, samples: Array) -> Covariates:
-    """Covariates of new samples in the columns of those that a model was trained with, whose samples stay known.
+    """Covariates of new samples, in the columns of a trained model; its training samples are kept.
 
     Parameters
     ----------
     Z
         A DataFrame by sample, as `residualize` takes it, for some or all of the samples; an array has a row for each
-        of them, in their order. A category that training did not have is none of those that it had; further columns
-        are left alone.
+        sample, in their order. A category that was absent from training has zeros for all trained levels; further
+        columns are ignored.
 
     Raises
     ------
     InputError
-        If a covariate is missing, or is a category where training had numbers; as `residualize`.
+        If a covariate is missing, or is categorical but was numeric in training; also as `residualize`.
     """
     import pandas as pd
 
     if isinstance(Z, Covariates):
-        found = Z
+        given_covariates = Z
     elif isinstance(Z, pd.DataFrame | pd.Series):
-        found = residualize(Z)
+        given_covariates = residualize(Z)
     else:
         rows = np.asarray(Z)
         if len(rows) != len(samples) or rows.ndim not in (1, 2):
             msg = (
-                f"covariates must be an array with a row for each of the {len(samples)} samples that are predicted, or "
+                f"covariates must be an array with a row for each of the {len(samples)} samples to predict, or "
                 f"a DataFrame by their names, got shape {rows.shape}"
             )
             raise InputError(msg)
-        found = residualize(pd.DataFrame(rows, index=[str(name) for name in samples]))
-    place = {name: position for position, name in enumerate(found.columns)}
-    categories = {name.partition("=")[0] for name in found.columns if "=" in name}
+        given_covariates = residualize(pd.DataFrame(rows, index=[str(name) for name in samples]))
+    place = {name: position for position, name in enumerate(given_covariates.columns)}
+    categories = {name.partition("=")[0] for name in given_covariates.columns if "=" in name}
     columns = []
     for name in trained.columns:
         if name in place:
-            columns.append(found.design[:, place[name]])
+            columns.append(given_covariates.design[:, place[name]])
         elif "=" in name and name.partition("=")[0] in categories:
-            columns.append(np.zeros(len(found.samples)))
+            columns.append(np.zeros(len(given_covariates.samples)))
         else:
-            known = ", ".join(map(repr, trained.columns[:10]))
+            expected = ", ".join(map(repr, trained.columns[:10]))
             msg = (
-                f"the model takes out the covariate {name!r}, which is not among those given, "
-                f"{', '.join(map(repr, found.columns[:10])) or 'none'}; give all of {known}"
+                f"the model removes the covariate {name!r}, which is not among those given, "
+                f"{', '.join(map(repr, given_covariates.columns[:10])) or 'none'}; give all of {expected}"
             )
             raise InputError(msg)
-    design = np.column_stack([np.zeros((len(found.samples), 0)), *columns])
-    given = set(found.samples)
+    design = np.column_stack([np.zeros((len(given_covariates.samples), 0)), *columns])
+    given = set(given_covariates.samples)
     others = [k for k, name in enumerate(trained.samples) if name not in given]
-    names = (*found.samples, *(trained.samples[k] for k in others))
+    names = (*given_covariates.samples, *(trained.samples[k] for k in others))
     return Covariates(names, trained.columns, np.vstack([design, trained.design[others]]))
 
 
 def basis(design: Array, weights: Array | None = None) -> Array:
-    """B, (1 + columns, rank), such that Q = [1, Z]B has Qᵀdiag(w)Q = I and the ones for its first column.
+    """B, (1 + columns, rank), such that Q = [1, Z]B has Qᵀdiag(w)Q = I and a first column of ones.
 
-    `design` is [1, Z], (samples, 1 + columns); w sums to one, 1/m for each sample where `weights` is None. Columns that
-    are constant, and directions whose singular values are under `_TOLERANCE` of the largest, are left out.
+    `design` is [1, Z], (samples, 1 + columns); w sums to one, with 1/m for each sample by default. Constant columns,
+    and directions with singular values below `_TOLERANCE` of the largest, are left out.
     """
     m, width = design.shape
     w = np.full(m, 1.0 / m) if weights is None else weights / weights.sum()
@@ -184,18 +185,20 @@ def basis(design: Array, weights: Array | None = None) -> Array:
     mean = w @ Z
     centered = Z - mean
     scale = np.sqrt(w @ centered**2)
+    # Standardized columns make the tolerance independent of units. With w^{1/2}(Z − 1 mean)/scale = UΣVᵀ the columns of
+    # U = w^{1/2}(Z − 1 mean)(V/scale)Σ⁻¹ are orthonormal, so Q = (Z − 1 mean)(V/scale)Σ⁻¹, which is [1, Z]B.
     varies = scale > _TOLERANCE * np.sqrt(w @ Z**2)
     inverse = np.where(varies, 1.0 / np.where(varies, scale, 1.0), 0.0)
     _, sizes, directions = np.linalg.svd(np.sqrt(w)[:, None] * (centered * inverse), full_matrices=False)
     kept = sizes > _TOLERANCE * max(sizes.max(initial=0.0), 1e-300)
-    found = np.zeros((width, 1 + np.count_nonzero(kept)))
-    found[1:, 1:] = inverse[:, None] * (directions[kept].T / sizes[kept])
-    found[0, 1:] = -mean @ found[1:, 1:]
-    found[0, 0] = 1.0
-    if found.shape[1] >= m:
+    combination = np.zeros((width, 1 + np.count_nonzero(kept)))
+    combination[1:, 1:] = inverse[:, None] * (directions[kept].T / sizes[kept])
+    combination[0, 1:] = -mean @ combination[1:, 1:]
+    combination[0, 0] = 1.0
+    if combination.shape[1] >= m:
         msg = (
             f"residualize leaves nothing of {m} training samples: the mean and the covariates span "
-            f"{found.shape[1]} dimensions, expected fewer than samples; give fewer covariates, or more samples"
+            f"{combination.shape[1]} dimensions, expected fewer than samples; give fewer covariates, or more samples"
         )
         raise InputError(msg)
-    return found
+    return combination

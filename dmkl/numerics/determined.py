@@ -1,9 +1,9 @@
 """Columns and kernels that determine the labels exactly: the labels themselves, under another name.
 
-A column determines labels if it is constant within each class and different between classes, so that one is the other
+A column determines labels if it is constant within each class and differs between classes, so that it equals the labels
 up to renaming. A kernel does if k(x, z) depends on the classes of x and z alone, up to rounding, and differently for
-each class. Both are exact: values that vary within a class by more than rounding, however informative, never count.
-A small data set may have such a column by chance, and one with hardly two samples of a class always has.
+each class. Both tests are exact: values that vary within a class by more than rounding never count, however
+informative they are. A small data set may have such a column by chance, and one with few samples of a class always has.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dmkl.arrays import Array, Float, Index
 __all__ = ["LabelColumns", "LabelKernel", "TargetColumns", "by_chance", "label_codes", "label_columns"]
 
 _EXPECTED = 0.01
-"""Columns that may be expected to determine the labels by chance: where there may be more, none is taken for labels."""
+"""Expected number of columns that determine the labels by chance, above which no column is reported."""
 _MOST_CLASSES = 2048
 _FIRST_ROWS = 16
 
 
 def label_codes(labels: Array | None) -> list[Index]:
-    """The class of each sample as a number, −1 where unknown; of each task of 0 and 1, and none of targets."""
+    """The class of each sample as a number, −1 if unknown; one vector for each 0/1 output, and none for regression."""
     if labels is None or (labels.ndim == 1 and labels.dtype.kind == "f"):
         return []
     if labels.ndim == 1:
@@ -32,10 +32,10 @@ def label_codes(labels: Array | None) -> list[Index]:
 
 
 def by_chance(codes: Index, n_columns: int) -> bool:
-    """Whether `n_columns` columns of the same values, in random order, may well hold one that determines the labels.
+    """Whether one of `n_columns` columns of the same values in random order is likely to determine the labels.
 
-    Of the m!/∏n_c! orders of a column, those ∏ₖ r_k! determine them that exchange classes of equal size, of which there
-    are r_k for each size.
+    A column has m!/∏n_c! orders. Of these, ∏ₖ r_k! determine the labels: they exchange classes of equal size, with r_k
+    classes of each size.
     """
     sizes = np.bincount(codes[codes >= 0])
     sizes = sizes[sizes > 0]
@@ -47,12 +47,12 @@ def by_chance(codes: Index, n_columns: int) -> bool:
 
 
 class LabelColumns:
-    """Which columns of a table determine the labels, found as the table is read strip by strip.
+    """Search for the columns of a table that determine the labels, while the table is read strip by strip.
 
     Parameters
     ----------
     codes
-        (m,), the classes as `label_codes` has them.
+        (m,), the classes as returned by `label_codes`.
     n_columns
         Columns of the table.
     """
@@ -64,21 +64,22 @@ class LabelColumns:
         self._values: Float | None = None
 
     def take(self, strip: slice, values: Array) -> None:
-        """Some rows; those with NaN lack the table and tell nothing."""
+        """Use the next rows; rows with NaN are not in the table and are skipped."""
         if not len(self._columns):
             return
         codes = self._codes[strip]
         rows = np.flatnonzero((codes >= 0) & ~np.isnan(values).any(axis=1))
-        # Two samples of one class rule out nearly all columns before anything is kept of them.
+        # Two samples of one class rule out nearly all columns before any values are stored.
         classes, first, counts = np.unique(codes[rows], return_index=True, return_counts=True)
         if len(classes) and counts.max() > 1:
             of_one = rows[codes[rows] == classes[counts.argmax()]][:2]
             self._keep((values[of_one[0]] == values[of_one[1]])[self._columns])
         values = values[:, self._columns]
         new = self._first[classes] < 0
-        known = np.empty((0, values.shape[1])) if self._values is None else self._values
-        self._first[classes[new]] = len(known) + np.arange(int(new.sum()))
-        self._values = np.concatenate([known, values[rows[first[new]]]])
+        collected = np.empty((0, values.shape[1])) if self._values is None else self._values
+        self._first[classes[new]] = len(collected) + np.arange(int(new.sum()))
+        self._values = np.concatenate([collected, values[rows[first[new]]]])
+        # The remaining columns are compared in short strips: the first of them rules out most columns for the rest.
         for start in range(0, len(rows), _FIRST_ROWS**2):
             part = rows[start : start + _FIRST_ROWS**2]
             agree = values[part] == self._values[self._first[codes[part]]]
@@ -91,7 +92,7 @@ class LabelColumns:
         return kept
 
     def found(self) -> Index:
-        """Columns that determine the labels; all of them where only all together do, as indicators of classes."""
+        """Columns that determine the labels; all columns if only all together do, as indicators of classes."""
         if self._values is None or not len(self._columns):
             return np.arange(0)
         n = len(self._values)
@@ -102,43 +103,43 @@ class LabelColumns:
 
 
 class TargetColumns:
-    """Which columns of a table are the target of a regression itself; as `LabelColumns`."""
+    """Search for the columns of a table that equal the target of a regression; used as `LabelColumns`."""
 
     def __init__(self, target: Array, n_columns: int) -> None:
         self._target, self._columns = target, np.arange(n_columns)
 
     def take(self, strip: slice, values: Array) -> None:
-        """Some rows."""
+        """Use the next rows."""
         expected = self._target[strip].astype(values.dtype)[:, None]
-        known = ~(np.isnan(expected[:, 0]) | np.isnan(values).any(axis=1))
+        valid = ~(np.isnan(expected[:, 0]) | np.isnan(values).any(axis=1))
         for start in range(0, len(values), _FIRST_ROWS**2):
             part = slice(start, start + _FIRST_ROWS**2)
-            agree = (values[part][:, self._columns] == expected[part]) | ~known[part, None]
+            agree = (values[part][:, self._columns] == expected[part]) | ~valid[part, None]
             self._columns = self._columns[agree.all(axis=0)]
 
     def found(self) -> Index:
-        """The columns that are."""
+        """The columns that equal the target."""
         return self._columns
 
 
 def label_columns(labels: Array | None, n_columns: int) -> list[LabelColumns | TargetColumns]:
-    """What finds the columns of a table that determine the labels, or equal a target, of each task or target."""
+    """For each output or target, the search for columns that determine its labels or equal its values."""
     if labels is not None and labels.dtype.kind == "f":
         targets = [target for target in labels.reshape(len(labels), -1).T if len(np.unique(target)) > _FIRST_ROWS]
-        found: list[LabelColumns | TargetColumns] = [TargetColumns(target, n_columns) for target in targets]
-        return found + [LabelColumns(codes, n_columns) for codes in label_codes(labels)]
+        columns: list[LabelColumns | TargetColumns] = [TargetColumns(target, n_columns) for target in targets]
+        return columns + [LabelColumns(codes, n_columns) for codes in label_codes(labels)]
     return [LabelColumns(codes, n_columns) for codes in label_codes(labels)]
 
 
 class LabelKernel:
-    """Whether a symmetric kernel determines the labels, found as its tiles are read.
+    """Test whether a symmetric kernel determines the labels, while its tiles are read.
 
     Parameters
     ----------
     codes
-        (m,), the classes as `label_codes` has them.
+        (m,), the classes as returned by `label_codes`.
     dtype
-        Type of the stored entries, whose rounding is let pass.
+        Type of the stored entries, whose rounding is tolerated.
     """
 
     def __init__(self, codes: Index, dtype: np.dtype[np.floating]) -> None:
@@ -149,7 +150,7 @@ class LabelKernel:
         self._values, self._largest = np.full((n, n), np.nan), 0.0
 
     def take(self, rows: slice, cols: slice, block: Array) -> None:
-        """A tile on or above the diagonal."""
+        """Use a tile on or above the diagonal."""
         if not self._alive:
             return
         a, b = self._codes[rows], self._codes[cols]
@@ -158,6 +159,7 @@ class LabelKernel:
         if not block.size:
             return
         (of_a, i), (of_b, j) = (np.unique(codes, return_index=True) for codes in (a, b))
+        # The first entry seen for each pair of classes is the reference for all later ones.
         seen = self._values[np.ix_(of_a, of_b)]
         self._values[np.ix_(of_a, of_b)] = values = np.where(np.isnan(seen), block[np.ix_(i, j)], seen)
         self._values[np.ix_(of_b, of_a)] = values.T
@@ -172,9 +174,10 @@ class LabelKernel:
                 return
 
     def found(self) -> bool:
-        """Whether all that was read depends on the classes alone, and tells them apart."""
+        """Whether the entries read depend on the classes alone and differ between classes."""
         if not self._alive or not self._largest:
             return False
         there = ~np.isnan(self._values.diagonal())
+        # Rows that agree up to rounding become equal after rounding to a grid, and count as one class.
         levels = np.round(self._values[np.ix_(there, there)] / (8 * self._tolerance * self._largest))
         return len(np.unique(levels, axis=0)) == int(there.sum())

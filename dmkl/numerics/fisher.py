@@ -7,12 +7,12 @@ kernel weights, λ the ridge. For one problem
 
 is minimized over α and maximized over β ≥ 0, ‖β‖_p ≤ 1 (Eqs. 10 and 19).
 
-Where sample i counts d_i times, so that the loss is Σ_i d_i‖h_i − f(x_i)‖², this is the problem of D^{1/2}K_jD^{1/2}
-and D^{1/2}H, D = diag(d): its solution γ solves ½γ + D^{1/2}K(β)D^{1/2}γ/2λ = D^{1/2}H, and α = D^{1/2}γ is that of
-(½D⁻¹ + K(β)/2λ)α = H. The kernels are positive semidefinite as before, so every solver and the certificate hold as
-they are. If sample i stands d_i times in the set, K̃ = EKEᵀ and H̃ = EH with copies E, EᵀE = D. Any γ stands for
-α̃ = ED^{−1/2}γ there, equal for copies as the optimal α̃ is, with ‖α̃‖² = ‖γ‖², H̃ᵀα̃ = HᵀD^{1/2}γ and
-α̃ᵀK̃_jα̃ = γᵀD^{1/2}K_jD^{1/2}γ: S, F and ‖R‖² are the same.
+If sample i has the weight d_i, so that the loss is Σ_i d_i‖h_i − f(x_i)‖², this is the problem of D^{1/2}K_jD^{1/2} and
+D^{1/2}H, D = diag(d): its solution γ solves ½γ + D^{1/2}K(β)D^{1/2}γ/2λ = D^{1/2}H, and α = D^{1/2}γ solves
+(½D⁻¹ + K(β)/2λ)α = H. The scaled kernels are positive semidefinite, so every solver and the certificate remain valid.
+An integer weight is equivalent to d_i copies of a sample. With K̃ = EKEᵀ and H̃ = EH for the matrix E of copies,
+EᵀE = D, any γ corresponds to α̃ = ED^{−1/2}γ, which is equal for copies as the optimal α̃ is, with ‖α̃‖² = ‖γ‖²,
+H̃ᵀα̃ = HᵀD^{1/2}γ and α̃ᵀK̃_jα̃ = γᵀD^{1/2}K_jD^{1/2}γ: S, F and ‖R‖² are the same.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ __all__ = [
 ]
 
 _INFINITE_P = 1e6
-"""From here on p counts as infinite: every weight of the optimum is one to within 1e-5."""
+"""From this value on p counts as infinite: every weight of the optimum is one to within 1e-5."""
 
 
 def as_exponent(p: float) -> float:
-    """The norm's exponent, with everything from 1e6 on taken as ∞; InputError if it is below 1 or not a number."""
+    """The exponent of the norm, where values from 1e6 on mean ∞; InputError for a value below 1 or not a number."""
     value = float(p)
     if not value >= 1:
         msg = f"p must be at least 1 (from 1e6 on it counts as infinite), got {value!r}"
@@ -76,6 +76,7 @@ def norm(x: Float, p: float) -> float:
     largest = float(np.abs(x).max(initial=0.0))
     if largest == 0 or np.isinf(p):
         return largest
+    # Dividing by the largest entry first keeps every power in [0, 1].
     return largest * float(np.sum(np.abs(x / largest) ** p) ** (1.0 / p))
 
 
@@ -90,7 +91,7 @@ def uniform_weights(n: int, p: float) -> Float:
 
 
 def onto_sphere(beta: Float, p: float) -> Float:
-    """β with its negative part cut off, scaled to ‖β‖_p = 1 (S grows in β, so the optimum lies there)."""
+    """β without its negative part, scaled to ‖β‖_p = 1 (S grows with every β_j, so the optimum has norm one)."""
     positive = np.maximum(beta, 0.0)
     size = norm(positive, p)
     return uniform_weights(len(beta), p) if size == 0 else positive / size
@@ -103,6 +104,7 @@ def steepest(q: Float, p: float) -> Float:
         return uniform_weights(len(q), p)
     if p == 1:
         return np.asarray(np.eye(len(q))[int(np.argmax(positive))])
+    # Hölder's inequality with equality. Dividing by the largest q keeps the power from overflowing for p near 1.
     return onto_sphere((positive / positive.max()) ** (1.0 / (p - 1.0)), p)
 
 
@@ -114,49 +116,49 @@ Kind = Literal["binary", "multiclass", "multilabel", "regression"]
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """What is to be learned, as one or more independent problems over the same samples."""
+    """The targets of one or more independent problems over the same samples."""
 
     kind: Kind
-    """One problem if binary or multiclass, one binary problem for each task if multilabel, one for each target of a
+    """One problem if binary or multiclass, one binary problem for each output if multilabel, one for each target of a
     regression."""
     classes: Array
-    """The labels, sorted; for a multilabel set (0, 1); none for a regression."""
+    """The labels, sorted; (0, 1) for a multilabel set; none for a regression."""
     problems: tuple[Float, ...]
     """H of each problem over its labeled samples, (m, c): one column, or one for each class (multiclass)."""
     labels: Array
-    """The labels that were encoded, (m,) or (m, tasks); unknown ones are NaN."""
+    """The labels that were encoded, (m,) or (m, outputs); unknown ones are NaN."""
     rows: tuple[Index | None, ...]
-    """The labeled samples of each problem; all where None. Problems with the same samples share the array."""
+    """The labeled samples of each problem; None for all. Problems with the same samples share the array."""
     means: Float
-    """What was subtracted from the target of each regression problem."""
+    """The mean that was subtracted from the target of each regression problem."""
     weights: tuple[Float, ...] | None = None
-    """d of each problem, what its labeled samples count, (m,); all alike where None."""
+    """The sample weights d of the labeled samples of each problem, (m,); None for equal weights."""
 
     @property
     def dim(self) -> str | None:
-        """The dimension of independent problems, "task" or "target"; None where there is one problem."""
+        """The dimension of independent problems, "task" or "target"; None for a single problem."""
         if self.labels.ndim == 1:
             return None
         return "target" if self.kind == "regression" else "task"
 
     @property
     def one_column(self) -> bool:
-        """Whether a sample has one score: there is one problem, of two classes or a regression."""
+        """Whether a sample has one score: a single problem of two classes or of a regression."""
         return self.dim is None and self.kind != "multiclass"
 
     @cached_property
     def all_known(self) -> bool:
-        """Whether every sample has a label of every task."""
+        """Whether every sample has a label for every output."""
         return all(rows is None for rows in self.rows)
 
     @cached_property
     def values(self) -> tuple[Float, ...]:
-        """The targets of each regression problem as they were given, (m, 1)."""
+        """The original targets of each regression problem, (m, 1)."""
         return tuple(h + mean for h, mean in zip(self.problems, self.means, strict=True))
 
     @cached_property
     def sizes(self) -> tuple[Float, ...]:
-        """Labeled samples of each class, (classes,), for each problem of classes: the sum of their weights."""
+        """The total weight of the labeled samples of each class, (classes,), for each classification problem."""
         weights = self.weights or [None] * len(self.problems)
         return tuple(
             np.bincount(_class_of(h), d, minlength=len(self.classes)).astype(np.float64)
@@ -164,9 +166,9 @@ class Targets:
         )
 
     def weighted(self, weights: Sequence[Float]) -> Targets:
-        """The same where samples have weights d: H as of samples that are repeated d_i times.
+        """The targets for sample weights d: H as if sample i were repeated d_i times.
 
-        With the sum of weights in place of the number of samples (of a class) in JMLR Eqs. 4 and 18; of a regression
+        The sum of weights replaces the number of samples (of a class) in JMLR Eqs. 4 and 18; in a regression
         H = y − Σ_i d_iy_i/Σd.
         """
         if self.kind == "regression":
@@ -174,17 +176,17 @@ class Targets:
             problems = tuple(y - mean for y, mean in zip(self.values, means, strict=True))
             return replace(self, problems=problems, means=means, weights=tuple(weights))
         encode = _multiclass if self.kind == "multiclass" else _binary
-        found = [encode(_class_of(h), d) for h, d in zip(self.problems, weights, strict=True)]
-        return replace(self, problems=tuple(found), weights=tuple(weights))
+        encoded = [encode(_class_of(h), d) for h, d in zip(self.problems, weights, strict=True)]
+        return replace(self, problems=tuple(encoded), weights=tuple(weights))
 
     @cached_property
     def scaled(self) -> tuple[Float, ...]:
-        """D^{1/2}H of each problem; H where samples have no weights."""
+        """D^{1/2}H of each problem; H without sample weights."""
         return self._scaled(self.problems)
 
     @cached_property
     def scaled_values(self) -> tuple[Float, ...]:
-        """D^{1/2}y of each regression problem; y where samples have no weights."""
+        """D^{1/2}y of each regression problem; y without sample weights."""
         return self._scaled(self.values)
 
     def _scaled(self, targets: tuple[Float, ...]) -> tuple[Float, ...]:
@@ -201,30 +203,30 @@ def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None)
     Eq. 4). Multiclass: h_ik = √(m/m_k) − √(m_k/m) where y_i = k, −√(m_k/m) elsewhere (JMLR Eq. 18). Multilabel: each
     column of a 0/1 matrix is a binary problem over the samples whose label is known (see `dmkl.unknown.is_known`).
 
-    InputError is raised if the length is not m = `n_samples`, a label is no class or infinite, one of (m,) labels is
-    missing, or there is one class only.
+    InputError is raised if the length is not m = `n_samples`, a label is not a class or infinite, a label of (m,) is
+    missing, or there is only one class.
     """
     labels = _shaped(y, n_samples)
     if labels.ndim == 2:
         names, rule = _names(labels, tasks), "a two-dimensional y holds one task a column, 0 or 1 each"
         labels = zero_or_one(_as_numbers(labels, f"{rule}; for classes give a vector"))
-        known = ~np.isnan(labels)
-        if not np.isin(labels[known], (0, 1)).all():
-            others = ", ".join(f"{value:g}" for value in np.unique(labels[known])[:5])
+        has_label = ~np.isnan(labels)
+        if not np.isin(labels[has_label], (0, 1)).all():
+            others = ", ".join(f"{value:g}" for value in np.unique(labels[has_label])[:5])
             msg = (
                 f"{rule} (or -1 or 1), found {others}; say which of them stands for unknown labels (unknown=, "
                 "--unknown), or for classes give a vector"
             )
             raise InputError(msg)
-        for name, column, there in zip(names, labels.T, known.T, strict=True):
-            if len(found := np.unique(column[there])) < 2:
-                told = f"only the label {found[0]:g}" if len(found) else "no known labels"
-                msg = f"task {name!r} has {told} in training, expected both 0 and 1"
+        for name, column, there in zip(names, labels.T, has_label.T, strict=True):
+            if len(present := np.unique(column[there])) < 2:
+                labels_present = f"only the label {present[0]:g}" if len(present) else "no known labels"
+                msg = f"task {name!r} has {labels_present} in training, expected both 0 and 1"
                 raise InputError(msg)
-        rows = _labeled_rows(known)
-        taken = [_taken(column, some) for column, some in zip(labels.T, rows, strict=True)]
+        rows = _labeled_rows(has_label)
+        taken = [_taken(column, kept_rows) for column, kept_rows in zip(labels.T, rows, strict=True)]
         problems = tuple(_binary((column == 1).astype(np.intp)) for column in taken)
-        labels = labels.astype(np.int64) if known.all() else labels
+        labels = labels.astype(np.int64) if has_label.all() else labels
         return Targets("multilabel", np.array([0, 1]), problems, labels, rows, np.zeros(0))
     _refuse_missing(labels)
     if labels.dtype.kind == "f" and (broken := labels[labels != np.floor(labels)]).size:
@@ -247,28 +249,28 @@ def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None)
 
 
 def encode_values(y: npt.ArrayLike, n_samples: int, names: Array | None = None) -> Targets:
-    """Turn numbers into the targets of ridge regression: each less its mean, H = y − ȳ.
+    """Turn numbers into the targets of ridge regression: each minus its mean, H = y − ȳ.
 
-    Numbers are (m,), or (m, targets) for independent problems, each over the samples whose value is known (see
+    Numbers are (m,), or (m, targets) for independent problems, each over the samples with a known value (see
     `dmkl.unknown.is_known`). `names` names the targets in messages.
 
-    InputError is raised if the length is not m = `n_samples`, a value is no number or infinite, one of (m,) values is
-    missing, or all values of a target are the same.
+    InputError is raised if the length is not m = `n_samples`, a value is not a number or infinite, a value of (m,) is
+    missing, or all values of a target are equal.
     """
     labels = _shaped(y, n_samples)
     if labels.ndim == 1:
         _refuse_missing(labels)
     labels = _as_numbers(labels, "the targets of a regression are numbers; for classes take a classifier")
     columns = labels.reshape(n_samples, -1)
-    known = ~np.isnan(columns)
-    rows = _labeled_rows(known)
+    has_value = ~np.isnan(columns)
+    rows = _labeled_rows(has_value)
     problems, means = [], np.zeros(len(rows))
     for k, (name, column) in enumerate(zip(_names(columns, names), columns.T, strict=True)):
         value = _taken(column, rows[k])
         of_target = f"target {name!r}" if labels.ndim == 2 else "y"
         if not len(value) or value.min() == value.max():
-            told = f"a single value, {value[0]:g}," if len(value) else "no known value"
-            msg = f"{of_target} has {told} in training; a regression needs at least two that differ"
+            values_present = f"a single value, {value[0]:g}," if len(value) else "no known value"
+            msg = f"{of_target} has {values_present} in training; a regression needs at least two that differ"
             raise InputError(msg)
         means[k] = value.mean()
         problems.append((value - means[k])[:, None])
@@ -276,27 +278,27 @@ def encode_values(y: npt.ArrayLike, n_samples: int, names: Array | None = None) 
 
 
 def with_unknown(labels: npt.ArrayLike, code: Any = None) -> Array:
-    """Labels, those that are a code for unknown ones as NaN (None among strings); all as they are without a code.
+    """Labels with NaN (None among strings) in place of the code for unknown labels; unchanged without a code.
 
-    InputError is raised if labels are numbers and the code is none.
+    InputError is raised if labels are numbers and the code is not.
     """
-    found = np.asarray(labels)
+    values = np.asarray(labels)
     if code is None:
-        return found
-    if found.dtype.kind not in "biuf":
-        texts = found.astype(object)
-        texts[found.astype(str) == str(code)] = None
+        return values
+    if values.dtype.kind not in "biuf":
+        texts = values.astype(object)
+        texts[values.astype(str) == str(code)] = None
         return texts
     try:
-        hits = found == float(code)
+        hits = values == float(code)
     except (TypeError, ValueError) as error:
         msg = f"unknown must be a number, as the labels are, got {code!r}"
         raise InputError(msg) from error
-    return np.where(hits, np.nan, found) if hits.any() else found
+    return np.where(hits, np.nan, values) if hits.any() else values
 
 
 def zero_or_one(labels: Array) -> Array:
-    """Labels (m, tasks) of −1 and 1 as 0 and 1; all others, and unknown ones, as they are."""
+    """Labels (m, outputs) of −1 and 1 as 0 and 1; all other labels, and unknown ones, unchanged."""
     numbers = labels.ndim == 2 and labels.dtype.kind in "if"
     if not numbers or not np.isin(labels[is_known(labels)], (-1, 1)).all():
         return labels
@@ -304,7 +306,7 @@ def zero_or_one(labels: Array) -> Array:
 
 
 def _shaped(y: npt.ArrayLike, n_samples: int) -> Array:
-    """Labels (m,) or (m, tasks)."""
+    """Labels in the shape (m,) or (m, outputs)."""
     labels = np.asarray(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
@@ -328,16 +330,16 @@ def _refuse_missing(labels: Array) -> None:
 
 
 def _as_numbers(labels: Array, rule: str) -> Float:
-    """Labels as float64, NaN where unknown."""
-    known = is_known(labels)
-    found = np.full(labels.shape, np.nan)
+    """Labels as float64, NaN if unknown."""
+    has_label = is_known(labels)
+    numbers = np.full(labels.shape, np.nan)
     try:
-        found[known] = labels[known].astype(np.float64)
+        numbers[has_label] = labels[has_label].astype(np.float64)
     except (TypeError, ValueError) as error:
-        values = labels[known].tolist()
+        values = labels[has_label].tolist()
         msg = f"{rule}; found {next(filterfalse(_is_number, values), values[0])!r}"
         raise InputError(msg) from error
-    return found
+    return numbers
 
 
 def _is_number(value: Any) -> bool:
@@ -349,14 +351,14 @@ def _is_number(value: Any) -> bool:
 
 
 def _names(labels: Array, tasks: Array | None) -> list[str]:
-    """The names of the columns; their numbers where they have none."""
+    """The names of the columns, or their numbers."""
     return [str(k) for k in (range(labels.shape[1]) if tasks is None else tasks)]
 
 
-def _labeled_rows(known: npt.NDArray[np.bool_]) -> tuple[Index | None, ...]:
-    """The known rows of each column, None where that is all: one array for all columns that have the same."""
-    found: dict[bytes, Index | None] = {np.ones(len(known), dtype=bool).tobytes(): None}
-    return tuple(found.setdefault(column.tobytes(), np.flatnonzero(column)) for column in known.T)
+def _labeled_rows(has_label: npt.NDArray[np.bool_]) -> tuple[Index | None, ...]:
+    """The rows with a label in each column, None for all rows; equal columns share one array."""
+    shared: dict[bytes, Index | None] = {np.ones(len(has_label), dtype=bool).tobytes(): None}
+    return tuple(shared.setdefault(column.tobytes(), np.flatnonzero(column)) for column in has_label.T)
 
 
 def _taken(column: Array, rows: Index | None) -> Array:
@@ -388,14 +390,14 @@ def _class_of(h: Float) -> Index:
 
 _TINY = float(np.finfo(np.float64).tiny)
 _CROSSING = 1e-6
-"""By how much of their size bounds may cross: what sums in single precision leave."""
+"""Relative amount by which bounds may cross because of rounding in single precision sums."""
 
 
 def relative_gap(upper: float, lower: float, scale: float) -> float:
-    """The proven relative gap (upper − lower)/|scale|; infinite where the two contradict each other.
+    """The proven relative gap (upper − lower)/|scale|; infinite if the two bounds contradict each other.
 
-    Both bound the same optimum, so a lower bound above an upper one shows that a point lies outside its set, or that
-    the arithmetic failed: no such pair proves anything. Where they cross by rounding alone, the gap is zero.
+    Both bound the same optimum, so a lower bound above an upper one shows that a point lies outside its set or that
+    the arithmetic failed: such a pair proves nothing. If they cross by rounding alone, the gap is zero.
     """
     gap = (upper - lower) / (abs(scale) or _TINY)
     return max(gap, 0.0) if gap >= -_CROSSING else np.inf
@@ -403,10 +405,10 @@ def relative_gap(upper: float, lower: float, scale: float) -> float:
 
 @dataclass(frozen=True)
 class Certificate:
-    """How far a pair (α, β) can be from the optimum, proven from the pair alone.
+    """The largest possible distance of a pair (α, β) from the optimum, proven from the pair alone.
 
-    For any α, F(α) = ¼‖α‖² − tr(Hᵀα) + h(q(α)) bounds the optimum from above, h(q) being the maximum of βᵀq over the
-    set of weights: ‖q‖_p* for the ball of norm p (JMLR), others in `dmkl.solvers.weight_sets`. For any β of the set,
+    For any α, F(α) = ¼‖α‖² − tr(Hᵀα) + h(q(α)) bounds the optimum from above, where h(q) is the maximum of βᵀq over the
+    set of weights: ‖q‖_p* for the ball of norm p (JMLR), others in `dmkl.solvers.weight_sets`. For any β in the set,
     S(α, β) − ‖R‖² bounds it from below, where R = H − ½α − (1/2λ)K(β)α is the residual of the α-step: S is quadratic in
     α with Hessian A = ½(I + K(β)/λ) and gradient −R, so its minimum over α lies ½ tr(RᵀA⁻¹R) below, and A ⪰ ½I because
     the kernels are positive semidefinite. Hence the optimum lies in [S − ‖R‖², F].
@@ -417,11 +419,11 @@ class Certificate:
     upper: float
     """F(α)"""
     residual_sq: float
-    """‖R‖², summed over all columns, or a closer bound of S(α, β) − min_α S"""
+    """‖R‖², summed over all columns, or a tighter bound of S(α, β) − min_α S"""
     gradient: Float
     """q, (n,)"""
     kernel_part: float
-    """βᵀq, the part of S that the kernels make"""
+    """βᵀq, the part of S that depends on the kernels"""
 
     @classmethod
     def of(cls, beta: Float, gradient: Float, linear: float, weights: Support, residual_sq: float) -> Certificate:
@@ -449,7 +451,7 @@ class Certificate:
     def share(self) -> float:
         """βᵀq/|S|, in (0, 1].
 
-        It is the smallest positive number where rounding makes βᵀq negative: the share is then unknown.
+        It is the smallest positive number if rounding makes βᵀq negative: the share is then unknown.
         """
         return min(1.0, max(self.kernel_part / (abs(self.objective) or _TINY), _TINY))
 
@@ -460,21 +462,22 @@ def gradient(alpha: Float, products: Array, lam: float) -> Float:
 
 
 class Support(Protocol):
-    """A set of weights, as the certificate needs it."""
+    """A set of weights, as far as the certificate uses it."""
 
     def support(self, q: Float) -> float:
-        """The maximum of βᵀq over the set, or an upper bound of it."""
+        """The maximum of βᵀq over the set, or an upper bound of the maximum."""
 
 
 def certify(
     alpha: Float, products: Array, beta: Float, h: Float, lam: float, weights: Support
 ) -> tuple[Certificate, Float]:
-    """Certify a pair α (m, c) and β (n,) of the set of weights for targets H (m, c); also the residual R, (m, c).
+    """Certify α (m, c) and β (n,), a point of the set of weights, for targets H (m, c); returns the residual R too.
 
     Everything is computed from α itself and the products K_jα (n, m, c), in float64: quantities that an iteration
-    carries along can drift, and would certify values that the returned pair does not have.
+    updates can drift, and would certify values that the returned pair does not have.
     """
     linear = 0.25 * float(np.sum(alpha * alpha)) - float(np.sum(h * alpha))
+    # The products may be float32; they are summed in float64, so that R is the residual of the stored products.
     combined = np.tensordot(beta, products, axes=1).astype(np.float64, copy=False)
     residual = h - 0.5 * alpha - combined / (2.0 * lam)
     residual_sq = float(np.sum(residual * residual))

@@ -1,10 +1,10 @@
 """Compiled sums over columns that BLAS does not have: χ² distances, minima, absolute differences.
 
-Each adds Σ_k f(x_ik, y_jk) to an array (i, j). Neighboring j lie in one vector register, k in the loop around, so that
-no sum has to be rearranged to be vectorized; `_STRIP` columns of the result stay in the first cache level. Zeros of x
-are passed over without a division: histograms are full of them.
+Each adds Σ_k f(x_ik, y_jk) to an array (i, j). Neighboring j lie in one vector register, with k in the loop around, so
+that no sum has to be reordered for vectorization; `_STRIP` columns of the result fit in the first-level cache. Zeros of
+x, which are most entries of a histogram, need no division.
 
-Compiled when first called, for each precision, and kept on disk.
+The loops are compiled on the first call, for each precision, and cached on disk.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ __all__ = ["add_chi2", "add_l1", "add_minimum"]
 
 _STRIP = 1024
 
-# No care for signed zeros, and nothing that reorders or contracts: every operation rounds as IEEE 754 says, whatever
-# machine the loops were compiled for. `compiled` leaves out the test for a division by zero, which would keep the loop
-# from being vectorized.
+# The sign of zeros may be lost, but no operation is reordered or contracted: each rounds as IEEE 754 says, so the
+# result does not depend on the machine that compiles. `compiled` leaves out the test for a division by zero, which
+# would prevent vectorization.
 _compiled = compiled({"nsz"})
 
 
@@ -33,6 +33,7 @@ def add_chi2(X: Array, YT: Array, out: Array) -> None:
                 x = X[i, k]
                 y = YT[k, start:stop]
                 if x == 0:
+                    # (0 − y)²/(0 + y) = y, and 0 for y = 0: no division.
                     for j in range(stop - start):
                         total[j] += y[j]
                 else:
@@ -51,6 +52,7 @@ def add_minimum(X: Array, YT: Array, out: Array) -> None:
             for k in range(X.shape[1]):
                 x = X[i, k]
                 y = YT[k, start:stop]
+                # min(0, y) = 0 for y ≥ 0.
                 if x != 0:
                     for j in range(stop - start):
                         total[j] += min(x, y[j])

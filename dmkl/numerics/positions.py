@@ -1,4 +1,4 @@
-"""Positions that an index or names choose."""
+"""Positions selected by an index or by names."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["named_positions", "positions"]
 
 
 def positions(key: Any, length: int, what: str) -> Index:
-    """The positions, from 0 to `length` − 1, that an index chooses.
+    """The positions, from 0 to `length` − 1, that an index selects.
 
-    An index is an integer, a slice, a boolean mask or a vector of integers, of which negative ones count from the end;
-    InputError if it is none of these or chooses what is not there. `what` names one of the things, such as "row".
+    An index is an integer, a slice, a boolean mask or a vector of integers, where negative integers count from the end;
+    InputError for any other index, and for positions out of range. `what` is the noun for messages, such as "row".
     """
     if isinstance(key, slice):
         return np.arange(length)[key]
@@ -40,31 +40,31 @@ def positions(key: Any, length: int, what: str) -> Index:
     return np.where(index < 0, index + length, index)
 
 
-def named_positions(asked: Any, names: Sequence[str], what: str) -> Index:
-    """The positions of things that have names, in the order asked for.
+def named_positions(wanted: Any, names: Sequence[str], what: str) -> Index:
+    """The positions of named items, in the order requested.
 
-    Asked for are a name, a position, a slice, a boolean mask, or several names or positions; InputError if one is not
-    there. `what` names one of the things, such as "kernel".
+    The request is a name, a position, a slice, a boolean mask, or several names or positions; InputError if an item
+    does not exist. `what` is the noun for messages, such as "kernel".
     """
-    if isinstance(asked, slice):
-        return np.arange(len(names))[asked]
-    several = [asked] if isinstance(asked, str | int | np.integer) else list(asked)
-    if several and all(isinstance(one, bool | np.bool_) for one in several):
+    if isinstance(wanted, slice):
+        return np.arange(len(names))[wanted]
+    several = [wanted] if isinstance(wanted, str | int | np.integer) else list(wanted)
+    if several and all(isinstance(item, bool | np.bool_) for item in several):
         return positions(np.array(several, dtype=bool), len(names), what)
-    return np.array([_named_position(one, names, what) for one in several], dtype=np.int64)
+    return np.array([_named_position(item, names, what) for item in several], dtype=np.int64)
 
 
-def _named_position(asked: Any, names: Sequence[str], what: str) -> int:
+def _named_position(wanted: Any, names: Sequence[str], what: str) -> int:
     n = len(names)
-    if isinstance(asked, int | np.integer):
-        if not -n <= asked < n:
-            msg = f"there is no {what} {asked}; this set has {n}"
+    if isinstance(wanted, int | np.integer):
+        if not -n <= wanted < n:
+            msg = f"there is no {what} {wanted}; this set has {n}"
             raise InputError(msg)
-        return int(asked) % n
-    if asked not in names:
+        return int(wanted) % n
+    if wanted not in names:
         msg = (
-            f"there is no {what} named {asked!r}; the names are "
+            f"there is no {what} named {wanted!r}; the names are "
             f"{', '.join(map(repr, names[:10]))}{', …' if n > 10 else ''}"
         )
         raise InputError(msg)
-    return names.index(asked)
+    return names.index(wanted)

@@ -1,8 +1,8 @@
-"""Weighted sums of all kernels as matrices: factorized in memory (the direct α-step), or kept on disk.
+"""Weighted sums of all kernels as matrices: factorized in memory (the direct α-step) or kept on disk.
 
-One pass adds up the kernels tile by tile, in tasks that take some tiles each. For a factor one central task assembles
-the tiles, centers the sum and factorizes A = ½(I + K(β)/λ). Solvers that need a few columns of a sum at a time read
-them from disk.
+One pass adds up the kernels tile by tile, in tasks of some tiles each. For a factor, one central task assembles the
+tiles, centers the sum and factorizes A = ½(I + K(β)/λ). Solvers that need a few columns of a sum at a time read them
+from disk.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Combination:
-    """Σ_j w_j K_j through one of the lenses that share a pass, or Σ_j w_j D_j K_j D_j with diagonal matrices D_j."""
+    """Σ_j w_j K_j through one of the lenses of a pass, or Σ_j w_j D_j K_j D_j with diagonal matrices D_j."""
 
     lens: int
-    """Which one; of scaled kernels one whose chain is `entrywise`."""
+    """Position of the lens; with `scales`, the steps of the lens are applied entry by entry."""
     weights: Float
     """w, (n,)"""
     scales: Float | None = None
@@ -62,7 +62,7 @@ class Combination:
 
 
 class SumTile(NamedTuple):
-    """A tile of a sum: which of its rows and columns, in the order of the store, and the entries there."""
+    """A tile of a sum: its rows and columns, in the order of the store, and its entries."""
 
     rows: slice
     cols: slice
@@ -70,15 +70,15 @@ class SumTile(NamedTuple):
 
 
 def for_sums(lens: Lens) -> Lens:
-    """The lens with the statistics that sums need: those of products where the chain is left to the whole sum."""
+    """The lens with the statistics that sums need: those of products if the steps are applied to the whole sum."""
     return replace(lens, fitted=lens.fitted.for_products()) if lens.fitted.same_for_all else lens
 
 
 def sum_order(lens: Lens) -> StoreOrder:
-    """The samples of a sum: those before the steps where the chain is left to the whole sum, after them otherwise.
+    """The samples of a sum, in the order of the store: those before the steps if these are applied to the whole sum.
 
-    The sum is put together, centered and factorized in the order of the store, and only vectors are ever permuted:
-    taking a shuffled training set costs no scattered copy of a matrix.
+    The sum is assembled, centered and factorized in the order of the store, and only vectors are permuted: taking a
+    shuffled training set costs no scattered copy of a matrix.
     """
     rows = lens.view.rows if lens.fitted.same_for_all else lens.view.final_positions()[0]
     return StoreOrder.of(rows, lens.view.source.tiling.tile)
@@ -95,32 +95,34 @@ def put_together(tiles: Iterable[SumTile], lens: Lens, dtype: npt.DTypeLike = np
 
 
 _BESIDE = 8
-"""Kernels whose tiles are added at once, at most: a sum goes through memory once for all of them."""
+"""Largest number of kernels whose tiles are added at once: the sum goes through memory once for all of them."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """What a task of a sum may take of its machine."""
+    """The share of its machine that a task of a sum may use."""
 
     tasks_per_machine: int
-    """Tasks that run side by side there."""
+    """Tasks that run at the same time on one machine."""
     beside: int
-    """Kernels whose tiles it may hold at once."""
+    """Kernels whose tiles the task may hold at once."""
 
 
 def add_tiles(
     lenses: Sequence[Lens], combinations: Sequence[Combination], tiles: tuple[TileTask, ...], share: Share
 ) -> Iterator[tuple[TileTask, list[SumTile]]]:
-    """Every combination over some tiles, in float64, tile after tile.
+    """Yield every combination over some tiles, in float64, tile by tile.
 
-    Where the chain is the same for all kernels up to a factor (`Fitted.same_for_all`), raw tiles are added and the
-    chain is left to the whole sum; otherwise each tile is transformed entry by entry first. How many tiles are held at
-    once changes nothing of the result: they are added one after another.
+    If the steps are the same for all kernels up to a factor (`Fitted.same_for_all`), they are linear in the kernel and
+    commute with the sum: raw tiles are added and the steps are applied to the whole sum. Otherwise each tile is
+    transformed entry by entry first. The number of tiles held at once does not change the result: each entry receives
+    the kernels one after another, in the same order.
     """
     source, kernels = lenses[0].view.source, lenses[0].view.kernels
     orders = [sum_order(lens) for lens in lenses]
     used = [k for k in range(len(kernels)) if any(c.weights[k] for c in combinations)]
     stream = source.stream([(int(kernels[k]), tile.i, tile.j) for tile in tiles for k in used])
+    # Small sets are added in plain NumPy: compiling the loops would take longer than the sums.
     stacks = _stacks(lenses, combinations) if source.tiling.rows > SMALL else []
     alone = sorted({*range(len(combinations))} - {number for stack in stacks for number in stack.numbers})
     side = source.tiling.tile
@@ -131,8 +133,8 @@ def add_tiles(
             totals = [_empty(orders[c.lens], tile) for c in combinations]
             for stack in stacks:
                 stack.begin(orders[stack.lens], tile)
-            for some in (used[start : start + together] for start in range(0, len(used), together)):
-                for place, k in enumerate(some):
+            for group in (used[start : start + together] for start in range(0, len(used), together)):
+                for place, k in enumerate(group):
                     _, stored = next(stream)
                     if stacks:
                         beside[place, : stored.shape[0], : stored.shape[1]] = stored
@@ -140,7 +142,7 @@ def add_tiles(
                     for number in alone:
                         _add_alone(combinations[number], lenses, orders, totals[number], k, stored, parts)
                 for stack in stacks:
-                    stack.add(beside[: len(some)], some)
+                    stack.add(beside[: len(group)], group)
             for stack in stacks:
                 for number, entries in zip(stack.numbers, stack.totals, strict=True):
                     totals[number] = totals[number]._replace(entries=entries)
@@ -148,14 +150,14 @@ def add_tiles(
 
 
 class _Stack:
-    """The combinations through one lens, all over raw tiles: added row by row, for several kernels at once.
+    """The combinations through one lens over raw tiles: added row by row, for several kernels at once.
 
     Attributes
     ----------
     numbers : list of int
-        Which combinations.
+        Positions of the combinations.
     totals : ndarray
-        (combinations, rows, columns), of the present tile.
+        (combinations, rows, columns), of the current tile.
     """
 
     def __init__(self, lens: int, numbers: list[int], weights: Float) -> None:
@@ -163,27 +165,27 @@ class _Stack:
         self.totals: Float = np.empty((0, 0, 0))
 
     def begin(self, order: StoreOrder, tile: TileTask) -> None:
-        """Go on to a tile."""
+        """Start a tile."""
         place = order.run(tile.i), order.run(tile.j)
         self._rows, self._cols = ((order.stored[run] % order.side).astype(np.uint64) for run in place)
         self.totals = np.zeros((len(self.numbers), len(self._rows), len(self._cols)))
 
     def add(self, tiles: Array, kernels: Sequence[int]) -> None:
-        """Add the tiles of some kernels."""
+        """Add the tiles of several kernels."""
         if self.totals.size:
             weights = np.ascontiguousarray(self._weights[:, kernels])
             add_weighted(tiles, self._rows, self._cols, weights, self.totals)
 
 
 def _stacks(lenses: Sequence[Lens], combinations: Sequence[Combination]) -> list[_Stack]:
-    """Of each lens the combinations that take raw tiles as they are."""
-    found = []
+    """For each lens, the combinations that add raw tiles."""
+    stacks = []
     for number, lens in enumerate(lenses):
-        mine = [k for k, c in enumerate(combinations) if c.lens == number and c.scales is None]
-        if mine and lens.fitted.same_for_all:
+        numbers = [k for k, c in enumerate(combinations) if c.lens == number and c.scales is None]
+        if numbers and lens.fitted.same_for_all:
             factors = np.array([lens.fitted.factor(k) for k in range(len(lens.view.kernels))])
-            found.append(_Stack(number, mine, np.stack([combinations[k].weights for k in mine]) * factors))
-    return found
+            stacks.append(_Stack(number, numbers, np.stack([combinations[k].weights for k in numbers]) * factors))
+    return stacks
 
 
 def _add_alone(
@@ -195,7 +197,7 @@ def _add_alone(
     stored: Array,
     parts: dict[int, Array],
 ) -> None:
-    """Add a kernel's stored tile to one combination; `parts` keeps what each lens makes of it."""
+    """Add a kernel's stored tile to one combination; `parts` keeps the transformed tile of each lens."""
     if not c.weights[k] or not total.entries.size:
         return
     lens, order = lenses[c.lens], orders[c.lens]
@@ -215,7 +217,7 @@ def _empty(order: StoreOrder, tile: TileTask) -> SumTile:
 
 
 def _part(lens: Lens, order: StoreOrder, place: SumTile, k: int, stored: Array) -> Array:
-    """The entries of one kernel's stored tile that a tile of a sum takes, after steps that differ by kernel."""
+    """The entries of a stored tile that belong to a tile of a sum, after the steps if these differ by kernel."""
     part: Array = stored[order.inside(place.rows)][:, order.inside(place.cols)]
     if lens.fitted.same_for_all:
         return part
@@ -224,11 +226,11 @@ def _part(lens: Lens, order: StoreOrder, place: SumTile, k: int, stored: Array) 
 
 
 _PANEL = 32
-"""Rows added at a time: the scratch array then stays in the cache (0.8 instead of 1.35 ns an entry)."""
+"""Rows added at a time, so that the scratch array stays in the cache (0.8 instead of 1.35 ns for an entry)."""
 
 
 def _add(total: Float, part: Array, weight: float | Float, across: Float | None = None) -> None:
-    """Add weight · part to total, in float64; the weight is a number, or one for each row, and one for each column."""
+    """Add weight · part to total, in float64; `weight` is a number or a column, `across` a row."""
     scratch = np.empty((_PANEL, total.shape[1]))
     for start in range(0, len(total), _PANEL):
         rows = slice(start, min(start + _PANEL, len(total)))
@@ -245,24 +247,24 @@ _COUNTER = itertools.count(1)
 
 @dataclass(frozen=True)
 class SumPlan:
-    """How the adding up of some combinations is cut into tasks."""
+    """The tasks that add up a list of combinations."""
 
     lenses: list[Lens]
-    """With the statistics that sums need."""
+    """The lenses, with the statistics that sums need."""
     sent: tuple[Any, Any]
-    """The lenses and the combinations, as tasks take them."""
+    """The lenses and the combinations in the form that tasks take."""
     cuts: list[tuple[str, tuple[TileTask, ...], int]]
-    """Of each task its key, its tiles and the bytes it reads."""
+    """For each task its key, its tiles and the bytes that it reads."""
     share: Share
-    """What a task may take."""
+    """The share of a machine that a task may use."""
     name: str
     token: str
     """Prefix and end of every key."""
 
     @classmethod
     def of(cls, lenses: Sequence[Lens], combinations: Sequence[Combination]) -> SumPlan:
-        """Cut into tasks by the data alone, as other passes are: workers may come and go."""
-        where = machine()
+        """Cut into tasks by the data alone: workers may come and go, and sums must be added in the same order."""
+        host = machine()
         name, token = f"combine-pass-{next(_COUNTER)}", uuid.uuid4().hex
         through = [for_sums(lens) for lens in lenses]
         sent = send_all({f"{name}-lenses-{token}": through, f"{name}-weights-{token}": list(combinations)})
@@ -276,12 +278,12 @@ class SumPlan:
             (f"{name}-{number}-{token}", tuple(tiles[t] for t in cut), len(cut) * used * view.bytes_per_tile)
             for number, cut in enumerate(cuts)
         ]
-        beside = where.task_bytes // 4 // (view.source.tiling.tile**2 * view.source.dtype.itemsize)
-        share = Share(where.slots_per_host, max(1, min(_BESIDE, beside)))
+        beside = host.task_bytes // 4 // (view.source.tiling.tile**2 * view.source.dtype.itemsize)
+        share = Share(host.slots_per_host, max(1, min(_BESIDE, beside)))
         return cls(through, (sent[0], sent[1]), tasks, share, name, token)
 
     def tasks(self, work: Callable[..., Any], *more: Any) -> list[tuple[Delayed, int]]:
-        """For each cut a task, `work(lenses, combinations, tiles, share, *more)`, and the bytes it reads."""
+        """For each cut a task, `work(lenses, combinations, tiles, share, *more)`, and the bytes that it reads."""
         call = delayed(work, pure=False)
         return [
             (call(*self.sent, tiles, self.share, *more, dask_key_name=key), n_bytes)
@@ -300,10 +302,10 @@ _DIAGONAL_COLUMNS = 256
 
 
 def direct_bytes(view: View, n_systems: int) -> int:
-    """Bytes that one process holds at the height of the direct α-step for `n_systems` weightings at once."""
+    """Peak bytes of the process that factorizes `n_systems` combined kernels at once in the direct α-step."""
     m, base = view.shape[1], len(view.rows)
-    # The matrix, and the tiles of its upper half: a good half of it, diagonal tiles being whole. Where the steps take
-    # some of the rows after centering, both its halves are made once more, and what is taken comes on top.
+    # The matrix, and the tiles of its upper half: a little more than half of it, as diagonal tiles are whole. If the
+    # steps take rows after centering, both halves are written once more, and the rows taken are a further copy.
     tiles = 0.5 * base * (base + view.source.tiling.tile)
     taking = 2 * base * base + m * m if view.takes_samples else 0
     return int(8 * n_systems * (tiles + base * base + taking))
@@ -311,10 +313,10 @@ def direct_bytes(view: View, n_systems: int) -> int:
 
 @dataclass(eq=False)
 class FactorHandle:
-    """A factor where it lies: in this process, or, as a future, on the worker that made it.
+    """A factor in this process, or a future of it on the worker that made it.
 
-    A worker that leaves takes its factors along, and Dask has forgotten the pass that led to them: the handle keeps
-    what that pass needs, and `held` is then what it makes again.
+    When a worker leaves, its factors are lost, and Dask has forgotten the pass that led to them. The handle keeps the
+    inputs of that pass, and a new pass then replaces `held`.
     """
 
     held: Any
@@ -324,7 +326,7 @@ class FactorHandle:
 
 
 def solve_by_factors(factors: Sequence[FactorHandle], blocks: Sequence[Float]) -> list[Float]:
-    """A⁻¹B of each factor for its B (m, c)."""
+    """A⁻¹B for each factor and its block B (m, c)."""
     return _by_factors("solve", Factor.solve, factors, blocks)
 
 
@@ -336,27 +338,27 @@ def diagonals_of_inverses(factors: Sequence[FactorHandle]) -> list[Float]:
 def _by_factors(
     name: str, function: Callable[..., Float], factors: Sequence[FactorHandle], *blocks: Sequence[Float]
 ) -> list[Float]:
-    """What a function of each factor and its blocks returns: on a cluster where the factors lie, all at once."""
+    """Apply a function to each factor and its blocks; on a cluster on their workers, all at once."""
     client = active_client()
     if client is None:
-        return [_pinned(function, factor.held, *own) for factor, *own in zip(factors, *blocks, strict=True)]
+        return [_pinned(function, factor.held, *block_of) for factor, *block_of in zip(factors, *blocks, strict=True)]
 
     def run() -> list[Float]:
         lost = [factor for factor in factors if factor.held.status != "finished"]
         for factor, made in zip(lost, _made_again(lost), strict=True):
             factor.held = made.held
-        sent = [send_all({f"{name}-{k}": b for k, b in enumerate(some)}, broadcast=False) for some in blocks]
-        found = [
-            client.submit(_pinned, function, factor.held, *own, pure=False, key=f"alpha-{name}-{uuid.uuid4().hex}")
-            for factor, *own in zip(factors, *sent, strict=True)
+        sent = [send_all({f"{name}-{k}": b for k, b in enumerate(block)}, broadcast=False) for block in blocks]
+        futures = [
+            client.submit(_pinned, function, factor.held, *block_of, pure=False, key=f"alpha-{name}-{uuid.uuid4().hex}")
+            for factor, *block_of in zip(factors, *sent, strict=True)
         ]
-        return list(client.gather(found))
+        return list(client.gather(futures))
 
     return again(run, f"alpha-{name}")
 
 
 def _made_again(lost: Sequence[FactorHandle]) -> list[FactorHandle]:
-    """Factors that went with their workers, by one more pass for all of them."""
+    """Make the factors of lost workers again, by one pass for all of them."""
     if not lost:
         return []
     combinations = [replace(factor.combination, lens=number) for number, factor in enumerate(lost)]
@@ -371,22 +373,24 @@ def _pinned(function: Callable[..., Float], factor: Factor, *blocks: Float) -> F
 def factor_pass(
     lenses: Sequence[Lens], combinations: Sequence[Combination], lams: Sequence[float]
 ) -> list[FactorHandle]:
-    """Factorize A for several weightings at once, each through one of the lenses and with its λ: one pass.
+    """Factorize A for several combinations at once, each through one of the lenses and with its λ: one pass.
 
-    The lenses are square views of the same kernels. IndefiniteKernelError if one of them is not positive definite.
+    The lenses are square views of the same kernels. IndefiniteKernelError if one of the sums is not positive definite.
     """
     made = _of_sums(_factor, "cholesky", lenses, combinations, lams, keep=True)
-    return [FactorHandle(held, lenses[c.lens], c, lam) for held, c, lam in zip(made, combinations, lams, strict=True)]
+    return [
+        FactorHandle(factor, lenses[c.lens], c, lam) for factor, c, lam in zip(made, combinations, lams, strict=True)
+    ]
 
 
 def inverse_diagonals_pass(
     lenses: Sequence[Lens], combinations: Sequence[Combination], lams: Sequence[tuple[float, ...]], *, single: bool
 ) -> list[Float]:
-    """The diagonal of A⁻¹ − 2P at some λ of each combination, (λ, m): one pass, and no factor is kept.
+    """The diagonal of A⁻¹ − 2P at several λ for each combination, (λ, m): one pass; no factor is kept.
 
     P is the projection onto the vectors that the steps project out of the kernels (`Fitted.null_vectors`), on which
-    A⁻¹ = 2I. In single precision where `single`. Where rounding leaves A indefinite a multiple of the identity is
-    added to it.
+    A⁻¹ = 2I. `single` chooses single precision. If rounding makes A indefinite, a multiple of the identity is added
+    to it.
     """
     function = partial(_inverse_diagonals, np.float32 if single else np.float64)
     return list(_of_sums(function, "inverse-diagonal", lenses, combinations, lams, keep=False))
@@ -401,7 +405,7 @@ def _of_sums(
     *,
     keep: bool,
 ) -> list[Any]:
-    """What a function makes of each combination and its argument: one pass, and a central task for each combination."""
+    """Apply a function to each combination and its argument: one pass, and a central task for each combination."""
 
     def run() -> list[Any]:
         plan = SumPlan.of(lenses, combinations)
@@ -409,9 +413,11 @@ def _of_sums(
         parts = [part for part, _ in tasks]
         wanted = list(enumerate(zip(combinations, arguments, strict=True)))
         threads = max(factor_threads(plan.lenses[c.lens].view.shape[1]) for c in combinations)
-        if active_client() is None and threads > 1:  # one after another, each on all cores
-            found = execute(parts, tasks, plan.name)
-            return [function(found, number, plan.lenses, c.lens, argument) for number, (c, argument) in wanted]
+        # On this machine the factors are made one after another, each with all cores: a Cholesky factor of this
+        # order gains from threads.
+        if active_client() is None and threads > 1:
+            tile_parts = execute(parts, tasks, plan.name)
+            return [function(tile_parts, number, plan.lenses, c.lens, argument) for number, (c, argument) in wanted]
         task = delayed(function, pure=False)
         results = [
             task(parts, number, plan.sent[0], c.lens, argument, dask_key_name=f"{name}-{number}-{plan.token}")
@@ -425,13 +431,13 @@ def _of_sums(
 def _sum_tiles(
     lenses: Sequence[Lens], combinations: Sequence[Combination], tiles: tuple[TileTask, ...], share: Share
 ) -> list[list[SumTile]]:
-    """For each combination its tiles that one task adds up."""
-    found = [totals for _, totals in add_tiles(lenses, combinations, tiles, share)]
-    return [[totals[number] for totals in found] for number in range(len(combinations))]
+    """For each combination, the tiles that one task adds up."""
+    totals_of_tiles = [totals for _, totals in add_tiles(lenses, combinations, tiles, share)]
+    return [[totals[number] for totals in totals_of_tiles] for number in range(len(combinations))]
 
 
 def _factor(parts: list[list[list[SumTile]]], number: int, lenses: Sequence[Lens], lens: int, lam: float) -> Factor:
-    """Put the tiles of one combination together and factorize: the one central task of the direct α-step."""
+    """Assemble the tiles of one combination and factorize it: the central task of the direct α-step."""
     with pinned_blas(factor_threads(lenses[lens].view.shape[1])):
         total = put_together((tile for part in parts for tile in part[number]), lenses[lens])
         return Factor(total.entries, lam, total.order)
@@ -449,12 +455,14 @@ def _inverse_diagonals(
         total = put_together((tile for part in parts for tile in part[number]), lenses[lens], dtype)
         lower, order = total.entries, total.order
         samples = slice(None) if order is None else order
-        own = np.empty((2, len(lower)))
-        own[:, samples] = np.diagonal(lower), _row_squares(lower)
-        size, null, projected = own[0].sum(), lenses[lens].fitted.null_vectors(len(lower)), np.zeros(len(lower))
+        # Row 0 holds K_ii, row 1 holds (K²)_ii = Σ_k K_ik², both in the order of the view's samples.
+        moments = np.empty((2, len(lower)))
+        moments[:, samples] = np.diagonal(lower), _row_squares(lower)
+        size, null, projected = moments[0].sum(), lenses[lens].fitted.null_vectors(len(lower)), np.zeros(len(lower))
         if null is not None:
-            # Rounding leaves KN = 0 to a few ε‖K‖, which is as large as a small λ. So P is added to K on the scale of
-            # K, and 2P/(1 + tr K/λ), which it leaves in the inverse, is subtracted.
+            # KN = 0 holds only up to a few ε‖K‖ after rounding, which is as large as a small λ. So tr(K)·P is added
+            # to K, which moves these eigenvalues to the scale of K. The inverse then has 2P/(1 + tr K/λ) there instead
+            # of 2P; it is subtracted below.
             q = np.linalg.qr(null)[0]
             projected = np.einsum("mk,mk->m", q, q)
             lower += size * (q[samples].astype(dtype) @ q[samples].T.astype(dtype))
@@ -464,8 +472,10 @@ def _inverse_diagonals(
 
         def at(lam: float) -> Float:
             if lower.dtype == np.float32 and lam >= size:
-                # 1 − ½(A⁻¹)_ii = K_ii/λ − (K²)_ii/λ² + … is lost in the rounding of A⁻¹; the fraction has these terms.
-                return np.asarray(2.0 - 2.0 * projected - 2.0 * own[0] / (lam + own[1] / own[0]))
+                # For large λ, 1 − ½(A⁻¹)_ii = K_ii/λ − (K²)_ii/λ² + … is below the rounding error of A⁻¹ in single
+                # precision. The fraction K_ii/(λ + (K²)_ii/K_ii) has the same first two terms.
+                return np.asarray(2.0 - 2.0 * projected - 2.0 * moments[0] / (lam + moments[1] / moments[0]))
+            # A Cholesky factorization overwrites its matrix, so each λ starts from a copy of the sum.
             inverse = RoughFactor.of(matrix, lam).inverse_diagonal()
             return np.asarray(inverse - 2.0 * projected / (1.0 + size / lam))
 
@@ -473,9 +483,11 @@ def _inverse_diagonals(
 
 
 def _row_squares(lower: Array) -> Float:
-    """Σ_k K_ik² of each row of a symmetric matrix whose lower triangle is right, (m,)."""
+    """Σ_k K_ik² for each row of a symmetric matrix, (m,); only its lower triangle is read."""
     squares = np.zeros(len(lower))
     for start in range(0, len(lower), _DIAGONAL_COLUMNS):
+        # A panel of the lower triangle gives its rows a sum along each row, and, mirrored, its columns a sum along each
+        # column. Both count the diagonal, which is subtracted once at the end.
         panel = np.tril(lower[start:, start : start + _DIAGONAL_COLUMNS]).astype(np.float64) ** 2
         squares[start:] += panel.sum(axis=1)
         squares[start : start + panel.shape[1]] += panel.sum(axis=0)
@@ -487,17 +499,17 @@ def _row_squares(lower: Array) -> Float:
 
 @dataclass(frozen=True)
 class StoredSum:
-    """A combination that a pass has written to disk, tile by tile: larger together than the memory of a worker."""
+    """A combination that a pass has written to disk, tile by tile, because all of them exceed a worker's memory."""
 
     stem: str
-    """Of its files: ``<stem>-<tile row>-<tile column>.npy``."""
+    """The beginning of the file names: ``<stem>-<tile row>-<tile column>.npy``."""
     tiles: tuple[tuple[int, int], ...]
-    """Which tiles there are."""
+    """Positions of the tiles."""
     lens: Lens
-    """What it was seen through."""
+    """The lens of the sum."""
 
     def matrix(self, dtype: npt.DTypeLike = np.float64) -> tuple[Array, Index | None]:
-        """K(β), of which the lower triangle is right, and the position of each of its rows among the samples."""
+        """K(β), with a correct lower triangle only, and the position of each of its rows among the samples."""
         total = put_together(self.read(), self.lens, dtype)
         return total.entries, total.order
 
@@ -506,7 +518,7 @@ class StoredSum:
         return put_together(self.read(), self.lens).whole()
 
     def read(self) -> Iterator[SumTile]:
-        """The tiles, before the steps where the chain is left to the whole sum; each is gone when the next is taken."""
+        """The tiles, before the steps if these are applied to the whole sum; each is overwritten by the next."""
         order, entries = sum_order(self.lens), np.empty(0)
         for i, j in self.tiles:
             entries = read_array(_tile_file(self.stem, i, j), entries)
@@ -518,10 +530,10 @@ def _tile_file(stem: str, i: int, j: int) -> str:
 
 
 def combine_pass(lenses: Sequence[Lens], combinations: Sequence[Combination], stems: Sequence[str]) -> list[StoredSum]:
-    """Add up several combinations and write them to disk: one pass, and a tile of each in memory.
+    """Add up several combinations and write them to disk: one pass, with one tile of each in memory.
 
-    The lenses are square views of the same kernels; the stems say where each combination goes, in a folder that all
-    workers see (see `StoredSum`).
+    The lenses are square views of the same kernels; the stems are the paths of the combinations, in a folder that all
+    workers share (see `StoredSum`).
     """
 
     def run() -> SumPlan:
@@ -531,7 +543,7 @@ def combine_pass(lenses: Sequence[Lens], combinations: Sequence[Combination], st
         return plan
 
     plan = again(run, "combine")
-    tiles = tuple((tile.i, tile.j) for _, some, _ in plan.cuts for tile in some)
+    tiles = tuple((tile.i, tile.j) for _, cut, _ in plan.cuts for tile in cut)
     return [StoredSum(stem, tiles, plan.lenses[c.lens]) for c, stem in zip(combinations, stems, strict=True)]
 
 
@@ -551,15 +563,15 @@ def _write_tiles(
 
 
 class SumColumns:
-    """K(β) of a stored sum, after its chain of steps, as columns and products: `size` samples, m.
+    """K(β) of a stored sum after its steps, as columns and products over `size` samples.
 
-    The sum is stored before centering where the chain is the same for all kernels; then K = raw − u1ᵀ − 1uᵀ + c, with u
-    and c from products of the raw sum with one vector for each centering. The matrix itself is never in memory.
+    If the steps are the same for all kernels, the sum is stored before centering. Then K = raw − u1ᵀ − 1uᵀ + c, where u
+    and c come from products of the raw sum with one vector for each centering. The matrix itself is never in memory.
     """
 
     def __init__(self, total: StoredSum) -> None:
         self._total = total
-        # The raw row of each sample of the view.
+        # The raw row of each sample of the view: the inverse of the order of the store.
         self._chosen = np.argsort(sum_order(total.lens).order)
         n_raw = len(self._chosen)
         self._offset, self._constant = np.zeros(n_raw), 0.0
@@ -575,35 +587,38 @@ class SumColumns:
         for tile in self._total.read():
             if tile.rows == tile.cols:
                 diagonal[tile.rows] = tile.entries.diagonal()
-        found = (diagonal - 2.0 * self._offset + self._constant)[self._chosen]
-        return np.asarray(found if self._scale is None else found * self._scale**2)
+        diagonal_after = (diagonal - 2.0 * self._offset + self._constant)[self._chosen]
+        return np.asarray(diagonal_after if self._scale is None else diagonal_after * self._scale**2)
 
     def __call__(self, columns: Index) -> Float:
-        """K[:, columns], (m, columns): every tile that holds one of them is read, from the page cache at best."""
+        """K[:, columns], (m, columns), from all tiles that contain one of them (mostly in the page cache)."""
         wanted = self._chosen[columns]
         raw = np.empty((len(self._offset), len(wanted)))
         for rows, cols, entries in self._total.read():
+            # An upper tile holds its columns and, transposed, its rows as columns; a diagonal tile holds them once.
             for these, others, part in ((cols, rows, entries), (rows, cols, entries.T)):
-                mine = np.flatnonzero((wanted >= these.start) & (wanted < these.stop))
-                if len(mine):
-                    raw[others, mine] = part[:, wanted[mine] - these.start]
+                among = np.flatnonzero((wanted >= these.start) & (wanted < these.stop))
+                if len(among):
+                    raw[others, among] = part[:, wanted[among] - these.start]
                 if rows == cols:
                     break
         raw -= self._offset[:, None]
         raw += (self._constant - self._offset[wanted])[None, :]
-        found = raw[self._chosen]
-        return found if self._scale is None else found * self._scale[:, None] * self._scale[columns]
+        block = raw[self._chosen]
+        return block if self._scale is None else block * self._scale[:, None] * self._scale[columns]
 
     def product(self, v: Float) -> Float:
-        """K v for v (m,) or (m, c), one reading of the sum."""
+        """K v for v (m,) or (m, c), by reading the sum once."""
         if self._scale is None:
             return self._centered_product(self._spread(v))[self._chosen]
         factor = self._scale.reshape(-1, *(1,) * (v.ndim - 1))
         return factor * self._centered_product(self._spread(factor * v))[self._chosen]
 
     def center(self, weights: Float | None = None) -> None:
-        """Center the matrix over its samples, as a step of the chain."""
+        """Center the matrix over its samples, as a step of the chain does."""
         mean = self._spread(np.full(len(self._chosen), 1.0 / len(self._chosen)) if weights is None else weights)
+        # With w the weights (Σw = 1) and the matrix K so far, u = Kw and c = wᵀKw center it. Both come from one
+        # product; the raw tiles on disk stay as they are.
         if self._scale is not None:
             msg = "a sum on disk is centered before it is scaled, not after"
             raise NotImplementedError(msg)
@@ -612,27 +627,28 @@ class SumColumns:
         self._constant += float(means @ mean)
 
     def scale(self, factor: Float) -> None:
-        """Multiply rows and columns by numbers, as the last step of the chain that does so."""
+        """Multiply rows and columns by numbers, after any centering."""
         self._scale = factor if self._scale is None else self._scale * factor
 
     def take(self, positions: Index) -> None:
-        """Keep the samples at these positions, as a step of the chain."""
+        """Keep the samples at these positions."""
         self._chosen = self._chosen[positions]
         self._scale = None if self._scale is None else self._scale[positions]
 
     def _spread(self, v: Float) -> Float:
-        """A vector over the samples as one over the raw rows."""
+        """Scatter a vector over the samples to the raw rows."""
         spread = np.zeros((len(self._offset), *v.shape[1:]))
         np.add.at(spread, self._chosen, v)  # samples may repeat
         return spread
 
     def _centered_product(self, v: Float) -> Float:
-        """The product of the sum, as it is centered so far, with a vector over the raw rows."""
-        found = np.zeros(v.shape)
+        """The product of the sum, with the centering so far, and a vector over the raw rows."""
+        product = np.zeros(v.shape)
         for rows, cols, entries in self._total.read():
-            found[rows] += entries @ v[cols]
+            product[rows] += entries @ v[cols]
             if rows != cols:
-                found[cols] += entries.T @ v[rows]
+                product[cols] += entries.T @ v[rows]
+        # (raw − u1ᵀ − 1uᵀ + c11ᵀ) v without the matrix: u (1ᵀv), 1 (uᵀv) and c (1ᵀv) are rank-one terms.
         offset = self._offset.reshape(-1, *(1,) * (v.ndim - 1))
         whole = v.sum(axis=0)
-        return np.asarray(found - offset * whole - self._offset @ v + self._constant * whole)
+        return np.asarray(product - offset * whole - self._offset @ v + self._constant * whole)

@@ -4,22 +4,22 @@ Each tile is used as soon as it is read and never again. A tile above the diagon
 
     Y_i += K_ij V_j        Y_j += K_ijᵀ V_i,
 
-and for the small result VᵀKV once, since the mirrored tile contributes the transpose:
+and once for the small result VᵀKV, since the mirrored tile contributes the transpose:
 
     G += M + Mᵀ,   M = V_iᵀ (K_ij V_j).
 
 Views of the same kernels over different samples (the folds of a cross-validation) share the products. The samples are
-cut into segments: those that the same views have as rows, and the same as columns. A tile is permuted once so that
-segments are contiguous, and each segment is multiplied once, with the right-hand sides of all views that contain it
-side by side. That takes the least number of operations, 2·rows·cols·b for every view, one permutation of the tile for
-all of them, and wide products.
+cut into segments: samples that the same views have as rows, and the same views as columns. A tile is permuted once so
+that segments are contiguous, and each segment is multiplied once, with the right-hand sides of all views that contain
+it side by side. This needs the fewest operations, 2·rows·cols·b for every view, one permutation of the tile for all
+views, and wide products.
 
-Where segments are many and small, adding up their products costs more than this saves: then some views are cut
-together and others alone, or tiles are multiplied whole, with zeros where a view lacks a sample. `lanes_of` chooses
-what costs least, by the measured time of each operation.
+With many small segments, adding up their products costs more than the sharing saves. Then some views are cut together
+and others alone, or tiles are multiplied whole, with zeros where a view lacks a sample. `lanes_of` chooses the cheapest
+of these by the measured time of each operation.
 
-Right-hand sides are carried through the steps before a tile is multiplied. If the preprocessing differs between kernels
-by a scalar only, this is done once per pass, and tasks receive the result; otherwise each task does it for each kernel.
+The steps are applied to right-hand sides before a tile is multiplied. If the preprocessing differs between kernels by
+a scalar only, this is done once per pass, and tasks receive the result; otherwise each task does it for each kernel.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ Want = Literal["each", "sum", "project"]
 
 @dataclass(frozen=True)
 class Columns:
-    """A block of vectors that rides a pass."""
+    """A block of right-hand sides in a pass."""
 
     block: Array
     """V, (cols, b), over the columns of its view."""
@@ -75,9 +75,9 @@ class Columns:
     weights: Array | None
     """w, (kernels, b), for "sum"."""
     dtype: np.dtype[Any]
-    """The precision of the products: that of the kernels, or float64 to lose nothing of a float32 set's entries."""
+    """The precision of the products: that of the kernels, or float64 to use all digits of a float32 set's entries."""
     lens: int = 0
-    """Which of the lenses that share the pass it goes through."""
+    """Position of its lens among the lenses of the pass."""
 
     @property
     def width(self) -> int:
@@ -85,7 +85,7 @@ class Columns:
         return int(self.block.shape[1])
 
     def without_vectors(self) -> Columns:
-        """The same with a block of no rows: what a task needs to know where the vectors reach it in another way."""
+        """The same with a block of no rows, for tasks that receive the vectors in another way."""
         return replace(self, block=self.block[:0].copy())
 
 
@@ -98,50 +98,50 @@ if TYPE_CHECKING:
 __all__ = ["Axis", "Block", "Lane", "lanes_of"]
 
 _MULTIPLY = {4: 0.03, 8: 0.06}
-"""Nanoseconds of one multiplication and addition on one core, by the bytes of a number."""
+"""Nanoseconds of one multiplication and addition on one core, by the bytes of a number (measured)."""
 _GATHER, _CAST, _ADD, _CALL = 1.5, 1.0, 1.0, 10_000.0
-"""Nanoseconds of taking an entry out of a tile, of casting one where it is, of adding one to a sum, of one product."""
+"""Nanoseconds to copy an entry out of a tile, to cast an entry, to add an entry to a sum, and to call a product."""
 _MOST_SEATS = 16
-"""Lenses that are cut out together: more make segments too small to be worth it, and take long to find."""
+"""Largest number of lenses that are cut together: more make segments too small, and take long to search."""
 _BITS = 32
-"""Of the number that says which seats have a sample as a row, and as many which have it as a column."""
+"""Bits that mark the seats with a sample as a row; the next bits mark the seats with it as a column."""
 
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """The samples along one axis that a lane looks at, sorted by tile, and by segment within a tile."""
+    """The samples of a lane along one axis, sorted by tile, and by segment within a tile."""
 
     stored: Index
-    """Position of each in the source."""
+    """Position of each sample in the source."""
     bounds: Index
-    """(tiles, segments + 1): where each segment of each tile begins, and the last one ends."""
+    """(tiles, segments + 1): the start of each segment of each tile, and the end of the last one."""
     side: int
-    """Of a tile, in samples."""
+    """Samples along the side of a tile."""
     is_whole: bool
-    """Whether these are all samples of the source as they lie there: nothing has to be taken out of a tile."""
+    """Whether these are all samples of the source in their order: nothing has to be copied out of a tile."""
 
     def run(self, tile: int) -> slice:
-        """The samples that lie in one row (or column) of tiles."""
+        """The samples in one row (or column) of tiles."""
         return slice(int(self.bounds[tile, 0]), int(self.bounds[tile, -1]))
 
     def inside(self, tile: int) -> Index:
-        """Where in their tile the samples of a run lie."""
+        """Positions of the samples of a run in their tile."""
         return self.stored[self.run(tile)] - tile * self.side
 
     def segments(self, tile: int, first: int, last: int) -> slice:
-        """Consecutive segments within the samples of a tile."""
+        """Consecutive segments among the samples of a tile."""
         bounds = self.bounds[tile]
         return slice(int(bounds[first] - bounds[0]), int(bounds[last] - bounds[0]))
 
     def of_segment(self, segment: int) -> tuple[Index, Index]:
-        """The samples of one segment in all tiles, and where those of each tile begin, (tiles + 1,)."""
+        """The samples of one segment in all tiles, and the start of those of each tile, (tiles + 1,)."""
         sizes = self.bounds[:, segment + 1] - self.bounds[:, segment]
         starts = np.concatenate([[0], np.cumsum(sizes)])
         chosen = np.concatenate([np.arange(*bounds[segment : segment + 2]) for bounds in self.bounds])
         return self.stored[chosen], starts
 
     def find(self, positions: Index) -> Index:
-        """Where samples, given by their positions in the source, are among these."""
+        """Positions among these samples of samples given by their positions in the source."""
         places = np.zeros(int(self.stored.max(initial=-1)) + 1, dtype=np.int64)
         places[self.stored] = np.arange(len(self.stored))
         return places[positions]
@@ -149,31 +149,31 @@ class Axis:
 
 @dataclass(frozen=True)
 class Block:
-    """One product of a tile: a segment of columns, consecutive ones of rows, and the vectors that go through."""
+    """One product of a tile: a segment of columns, consecutive segments of rows, and their right-hand sides."""
 
     cols: int
-    """The segment."""
+    """The segment of columns."""
     rows: tuple[int, int]
-    """The first segment, and the one after the last."""
+    """The first segment of rows, and the end of the last."""
     vectors: tuple[slice, ...]
-    """Of the lane's vectors, where they stand side by side."""
+    """The columns of the lane's right-hand sides, as slices that are put side by side."""
 
 
 @dataclass(frozen=True, eq=False)
 class Lane:
-    """Columns that go through each tile together, and how it is cut for them."""
+    """Columns that are multiplied by each tile together, and the cut of a tile for them."""
 
     columns: tuple[int, ...]
     """Positions among the columns of the pass."""
     dtype: np.dtype[Any]
-    """Of the products."""
+    """Precision of the products."""
     project: bool
-    """Whether VᵀKV is wanted, of a single one of the columns."""
+    """Whether the result is VᵀKV, of the single one of the columns."""
     rows: Axis
     cols: Axis
-    """Of a symmetric source the same."""
+    """The same as the rows for a symmetric source."""
     blocks: tuple[Block, ...]
-    """The products of a tile. A mirrored tile has the same ones: its rows are columns."""
+    """The products of a tile. A mirrored tile has the same products, with its rows as columns."""
 
 
 # --- which lenses are cut out together -----------------------------------------------------------------------------
@@ -181,7 +181,7 @@ class Lane:
 
 @dataclass(frozen=True, eq=False)
 class _Seat:
-    """Samples that some of the columns look at, as rows and as columns."""
+    """The samples of some of the columns, as rows and as columns."""
 
     rows: Array
     cols: Array
@@ -189,7 +189,7 @@ class _Seat:
     columns: list[int]
     """Positions among the columns of the pass."""
     width: int
-    """Vectors of all these."""
+    """Number of right-hand sides of all these columns."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,11 +199,11 @@ class _Group:
     seats: tuple[_Seat, ...]
     row_bits: Index
     col_bits: Index
-    """For each sample of an axis the seats that have it, as a number with a bit for each."""
+    """For each sample of an axis a number with one bit for each seat that has it."""
     symmetric: bool
 
     def joined(self, seat: _Seat) -> _Group:
-        """With one more seat."""
+        """The group with one more seat."""
         bit = 1 << len(self.seats)
         return _Group(
             (*self.seats, seat), self.row_bits + bit * seat.rows, self.col_bits + bit * seat.cols, self.symmetric
@@ -211,32 +211,35 @@ class _Group:
 
     @cached_property
     def segments(self) -> tuple[tuple[Array, Index], tuple[Array, Index]]:
-        """For rows and columns what the seats of each segment have, (segments, 2), and the segment of each sample."""
+        """For rows and columns, the seats of each segment, (segments, 2), and the segment of each sample."""
         if self.symmetric:
+            # On a symmetric source rows and columns share one cut, so that a mirrored tile needs no second copy. Its
+            # segments must then agree in both roles of a sample.
             both = self.row_bits << _BITS | self.col_bits
-            found = _segments(both)
-            return found, found
+            segments = _segments(both)
+            return segments, segments
         return _segments(self.row_bits << _BITS), _segments(self.col_bits)
 
     @cached_property
     def blocks(self) -> list[tuple[int, tuple[int, int], int]]:
-        """Each a segment of the columns, a run of segments of the rows, and the seats that have both."""
+        """For each product a segment of columns, a run of segments of rows, and the seats that have both."""
         (rows, _), (cols, _) = self.segments
-        found: list[tuple[int, tuple[int, int], int]] = []
+        blocks: list[tuple[int, tuple[int, int], int]] = []
         for b, (_, there) in enumerate(cols):
             wanted = rows[:, 0] & there
+            # Neighboring row segments with the same seats for these columns become one product.
             cuts = [0, *(np.flatnonzero(np.diff(wanted)) + 1).tolist(), len(wanted)]
             for first, last in itertools.pairwise(cuts):
                 if wanted[first]:
-                    found.append((b, (first, last), int(wanted[first])))
-        return found
+                    blocks.append((b, (first, last), int(wanted[first])))
+        return blocks
 
     def width(self, bits: int) -> int:
-        """Vectors of some seats."""
+        """Number of right-hand sides of the seats in `bits`."""
         return sum(seat.width for k, seat in enumerate(self.seats) if bits >> k & 1)
 
     def nanoseconds(self, side: int, itemsize: int) -> float:
-        """What cutting and multiplying all tiles takes one core."""
+        """Estimated time to cut and multiply all tiles on one core."""
         (rows, row_segment), (cols, col_segment) = self.segments
         n_rows, n_cols = _sizes(rows, row_segment), _sizes(cols, col_segment)
         tiles = -(-len(col_segment) // side)
@@ -245,12 +248,13 @@ class _Group:
             float(n_rows[first:last].sum()) * self.width(bits) * (n_cols[b] * _MULTIPLY[itemsize] + tiles * _ADD)
             for b, (first, last), bits in self.blocks
         )
+        # A tile above the diagonal is cut once for both of its products.
         gathered = float(n_rows.sum() * n_cols.sum()) * (0.5 if self.symmetric else 1.0)
         return float(multiplied + calls * _CALL + _GATHER * gathered)
 
 
 def _segments(bits: Index) -> tuple[Array, Index]:
-    """The distinct numbers as what rows and columns have, and which of them each sample has; −1 where it has none."""
+    """The distinct numbers as pairs (row bits, column bits), and the index of each sample's pair; −1 for no bits."""
     values, segment = np.unique(bits, return_inverse=True)
     if len(values) and values[0] == 0:
         values, segment = values[1:], segment - 1
@@ -262,33 +266,35 @@ def _sizes(segments: Array, segment: Index) -> Index:
 
 
 def lanes_of(lenses: Sequence[Lens], columns: Sequence[Columns]) -> list[Lane]:
-    """The lanes of a pass: how its columns share the products of each tile at the least cost."""
+    """The lanes of a pass: the cheapest way for its columns to share the products of each tile."""
     source = lenses[0].view.source
     tiling = source.tiling
     masks = [_masks(lens) for lens in lenses]
     alike: dict[Any, dict[Any, list[int]]] = {}
     for position, c in enumerate(columns):
-        # A projection is of the product of its own block alone.
+        # A projection multiplies the product of its own block by that block alone, so it has a lane of its own.
         kind = (c.dtype, position if c.want == "project" else -1)
         rows, cols = masks[c.lens]
         alike.setdefault(kind, {}).setdefault((rows.tobytes(), cols.tobytes()), []).append(position)
     lanes = []
     for (dtype, projected), members in alike.items():
         seats = [
-            _Seat(*masks[columns[some[0]].lens], some, sum(columns[k].width for k in some)) for some in members.values()
+            _Seat(*masks[columns[positions[0]].lens], positions, sum(columns[k].width for k in positions))
+            for positions in members.values()
         ]
         groups, cost = _grouped(seats, tiling.tile, dtype.itemsize, symmetric=tiling.upper)
+        # Small sets are multiplied whole too: compiling the loops that cut tiles would take longer than the pass.
         if max(tiling.rows, tiling.cols) <= SMALL or _whole_nanoseconds(seats, source, dtype) <= cost:
             rows, cols = (np.ones(length, dtype=bool) for length in (tiling.rows, tiling.cols))
-            own = [k for seat in seats for k in seat.columns]
-            everything = _Seat(rows, cols, own, sum(seat.width for seat in seats))
+            everyone = [k for seat in seats for k in seat.columns]
+            everything = _Seat(rows, cols, everyone, sum(seat.width for seat in seats))
             groups = [_group(everything, symmetric=tiling.upper)]
         lanes += [_lane(group, columns, dtype, tiling.tile, project=projected >= 0) for group in groups]
     return lanes
 
 
 def _whole_nanoseconds(seats: Sequence[_Seat], source: TileSource, dtype: np.dtype[Any]) -> float:
-    """What multiplying whole tiles takes one core, with zeros where a lens has no sample."""
+    """Estimated time to multiply whole tiles on one core, with zeros for samples that a lens lacks."""
     tiling, width = source.tiling, sum(seat.width for seat in seats)
     down, across = tiling.shape
     cast = 0.0 if dtype == source.dtype else _CAST * (0.5 if tiling.upper else 1.0)
@@ -309,7 +315,7 @@ def _group(seat: _Seat, *, symmetric: bool) -> _Group:
 
 
 def _grouped(seats: Sequence[_Seat], side: int, itemsize: int, *, symmetric: bool) -> tuple[list[_Group], float]:
-    """Seats next to one another cut out together as long as that costs less than apart; and the cost of all."""
+    """Join neighboring seats while this costs less than cutting them apart; return the groups and the total cost."""
     groups: list[_Group] = []
     costs: list[float] = []
     for seat in seats:
@@ -356,14 +362,14 @@ def _axis(segment: Index, n_segments: int, side: int) -> Axis:
 
 
 def _merged(slices: Sequence[slice]) -> tuple[slice, ...]:
-    """Neighbors as one."""
-    found: list[slice] = []
-    for one in slices:
-        if found and found[-1].stop == one.start:
-            found[-1] = slice(found[-1].start, one.stop)
+    """Join adjacent slices."""
+    merged: list[slice] = []
+    for piece in slices:
+        if merged and merged[-1].stop == piece.start:
+            merged[-1] = slice(merged[-1].start, piece.stop)
         else:
-            found.append(one)
-    return tuple(found)
+            merged.append(piece)
+    return tuple(merged)
 
 
 # --- right-hand sides of a task ------------------------------------------------------------------------------------
@@ -371,29 +377,28 @@ def _merged(slices: Sequence[slice]) -> tuple[slice, ...]:
 
 @dataclass(frozen=True)
 class Loaded:
-    """The vectors of all columns of a pass, for kernels that see them alike."""
+    """The right-hand sides of all columns of a pass, for kernels with the same steps."""
 
     blocks: list[list[tuple[Array, Index]]]
-    """For each lane and each of its blocks the vectors over the samples of its segment, and where those of each tile
-    begin."""
+    """For each lane and block, the vectors over the samples of its segment, and the start of those of each tile."""
     offsets: list[list[Array | None]]
-    """For each of the columns what the offsets of its steps need (see `Fitted.left`)."""
+    """For each of the columns, the values that the steps subtract or add after the product (see `Fitted.left`)."""
 
     def __sizeof__(self) -> int:
         vectors = [v for lane in self.blocks for v, _ in lane]
         return sum(array.nbytes for array in [*vectors, *itertools.chain(*self.offsets)] if array is not None)
 
     def aligned(self) -> Loaded:
-        """The same, aligned in memory.
+        """The same values, aligned in memory.
 
-        What has come from another process may lie unaligned: NumPy then copies it for each product, into another
-        layout, for which BLAS takes another kernel that rounds otherwise.
+        Arrays from another process may be unaligned. NumPy then copies them for each product into another layout, for
+        which BLAS uses another kernel with other rounding.
         """
         return Loaded([[(_aligned(v), starts) for v, starts in lane] for lane in self.blocks], self.offsets)
 
 
 def loaded(lenses: Sequence[Lens], columns: Sequence[Columns], lanes: Sequence[Lane], kernel: int) -> Loaded:
-    """Load the vectors of a pass for the kernel at this position."""
+    """Prepare the right-hand sides of a pass for the kernel at this position."""
     carried = [_carried(lenses[c.lens], kernel, c) for c in columns]
     return Loaded(
         [_cut(lane, [carried[position][0] for position in lane.columns]) for lane in lanes],
@@ -402,17 +407,19 @@ def loaded(lenses: Sequence[Lens], columns: Sequence[Columns], lanes: Sequence[L
 
 
 def offsets_of(lens: Lens, kernel: int, c: Columns) -> list[Array | None]:
-    """What the offsets of the steps need of the vectors, for the kernel at this position."""
+    """The values that the steps need after the product, for the kernel at this position."""
     return lens.fitted.right(kernel, _aligned(c.block))[1]
 
 
 def _carried(lens: Lens, kernel: int, c: Columns) -> tuple[Array, list[Array | None]]:
-    """V over all columns of the source, zero where the view has no sample; and what the offsets need of it."""
+    """V over all columns of the source, zero where the view has no sample, and the values needed after the product."""
     view = lens.view
     carried, offsets = lens.fitted.right(kernel, _aligned(c.block))
     n_cols = view.source.tiling.cols
     if is_whole(view.cols, n_cols):
         return np.ascontiguousarray(carried, dtype=c.dtype), offsets
+    # A sample that the view holds several times gets the sum of its rows of V. The sum is taken in float64 and rounded
+    # once.
     once = np.bincount(view.cols, minlength=n_cols).max() <= 1
     wide = np.zeros((n_cols, c.width), dtype=c.dtype if once else np.float64)
     if once:
@@ -424,14 +431,14 @@ def _carried(lens: Lens, kernel: int, c: Columns) -> tuple[Array, list[Array | N
 
 def _cut(lane: Lane, wides: Sequence[Array]) -> list[tuple[Array, Index]]:
     wide = wides[0] if len(wides) == 1 else np.concatenate(wides, axis=1)
-    found = []
+    chosen_vectors = []
     for block in lane.blocks:
         stored, starts = lane.cols.of_segment(block.cols)
         chosen = wide if len(stored) == len(wide) else wide[stored]
         if sum(part.stop - part.start for part in block.vectors) < wide.shape[1]:
             chosen = np.concatenate([chosen[:, part] for part in block.vectors], axis=1)
-        found.append((chosen, starts))
-    return found
+        chosen_vectors.append((chosen, starts))
+    return chosen_vectors
 
 
 def _aligned(array: Array) -> Array:
@@ -439,7 +446,7 @@ def _aligned(array: Array) -> Array:
 
 
 def is_whole(positions: Index, length: int) -> bool:
-    """Whether the positions are all there are, in order: nothing has to be moved then."""
+    """Whether the positions are 0, 1, …, length − 1 in order: nothing has to be moved then."""
     return len(positions) == length and bool(np.all(positions == np.arange(length)))
 
 
@@ -450,7 +457,7 @@ Stream = Iterator[tuple[TileKey, Array]]
 
 
 class Rows(NamedTuple):
-    """Some rows of the raw product of one kernel: those that a part of its tiles reaches."""
+    """Some rows of the raw product of one kernel: the rows that a part of its tiles reaches."""
 
     where: Index
     """Their positions among the rows of the view before its steps."""
@@ -459,8 +466,8 @@ class Rows(NamedTuple):
 
 
 Partial = list[Any]
-"""For each Columns: (kernels of the unit, rows, b), (rows, b) or (kernels of the unit, b, b), as arrays; `Rows` in
-place of the first where the unit has a part of the tiles."""
+"""For each Columns: (kernels of the unit, rows, b), (rows, b) or (kernels of the unit, b, b), as arrays; `Rows` instead
+of the first if the unit has only a part of the tiles."""
 
 
 def merge(partials: list[Array]) -> Array:
@@ -479,12 +486,13 @@ def merge_partials(partials: list[Partial]) -> Partial:
 
 
 def _merged_rows(parts: Sequence[Rows]) -> Rows:
-    where = np.unique(np.concatenate([part.where for part in parts]))
-    return Rows(where, _added(parts, int(where.max(initial=-1)) + 1)[where].astype(parts[0].products.dtype, copy=False))
+    reached = np.unique(np.concatenate([part.where for part in parts]))
+    total = _added(parts, int(reached.max(initial=-1)) + 1)[reached]
+    return Rows(reached, total.astype(parts[0].products.dtype, copy=False))
 
 
 def _added(parts: Sequence[Rows], n_rows: int) -> Array:
-    """The sum of parts over all rows, in float64."""
+    """The sum of the parts over all rows, in float64."""
     total = np.zeros((n_rows, parts[0].products.shape[1]))
     for part in parts:
         total[part.where] += part.products
@@ -494,7 +502,7 @@ def _added(parts: Sequence[Rows], n_rows: int) -> Array:
 def finish(
     lenses: Sequence[Lens], columns: Sequence[Columns], kernel: int, ready: Loaded | None, partials: list[Partial]
 ) -> Partial:
-    """The results of one kernel from those of all parts of its tiles, the steps applied where that has been left."""
+    """The results of one kernel from all parts of its tiles; the steps are applied here if the parts left them out."""
     results: Partial = []
     for position, (c, same) in enumerate(zip(columns, zip(*partials, strict=True), strict=True)):
         if c.want != "each":
@@ -508,13 +516,13 @@ def finish(
 
 
 class Buffers:
-    """Arrays that are used again for every tile: fresh pages would take as long as filling them."""
+    """Arrays that are reused for every tile: page faults of new arrays would take as long as filling them."""
 
     def __init__(self) -> None:
         self._buffers: dict[Any, Array] = {}
 
     def take(self, use: Any, dtype: np.dtype[Any], *shape: int) -> Array:
-        """An array of this shape that holds anything; good until the next one for the same use."""
+        """An uninitialized array of this shape; valid until the next one for the same use."""
         size = math.prod(shape)
         buffer = self._buffers.get((use, dtype))
         if buffer is None or buffer.size < size:
@@ -523,29 +531,29 @@ class Buffers:
 
 
 Last = Callable[[Partial, Buffers], Any]
-"""What becomes of the results of a task where they are made: they lie in its buffers, which it may use."""
+"""A function of the results of a task, called where they are made; the results are in its buffers, which it may use."""
 
 
 class Workbench:
-    """The buffers of a pass in one process: tasks take them over from those that have ended."""
+    """The buffers of a pass in one process: tasks reuse the buffers of tasks that have ended."""
 
     def __init__(self) -> None:
         self._idle: list[Buffers] = []
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Workbench, ()  # another process has its own
+        return Workbench, ()  # another process makes buffers of its own
 
     @contextmanager
     def buffers(self) -> Iterator[Buffers]:
-        """Buffers that no other task uses inside this context."""
+        """Buffers for the exclusive use of one task inside this context."""
         with self._lock:
-            mine = self._idle.pop() if self._idle else Buffers()
+            buffers = self._idle.pop() if self._idle else Buffers()
         try:
-            yield mine
+            yield buffers
         finally:
             with self._lock:
-                self._idle.append(mine)
+                self._idle.append(buffers)
 
 
 def sweep(
@@ -560,19 +568,19 @@ def sweep(
     bench: Workbench | None = None,
     last: Last | None = None,
 ) -> Any:
-    """Go once through the tiles of a unit: those that are `held` in memory, or else as they are read.
+    """Multiply all tiles of a unit once: those in `held`, in memory, or else as they are read.
 
-    `lanes` are those of the pass (`lanes_of`), where it has found them for all of its units, and `ready` its vectors,
-    where they are the same for all kernels. The results come back, or what `last` makes of them: they lie in buffers of
-    the bench then, which the next task of it writes to.
+    `lanes` are those of the pass (`lanes_of`), if they were computed for all units, and `ready` its right-hand sides,
+    if they are the same for all kernels. Returns the results, or the value of `last` for them: the results are then in
+    buffers of the bench, which the next task overwrites.
     """
     view = lenses[0].view
     keys = [(int(view.kernels[k]), tile.i, tile.j) for k in unit.kernels for tile in unit.tiles]
     stream = view.source.stream(keys) if held is None else ((key, held[key]) for key in keys)
     lanes = lanes_of(lenses, columns) if lanes is None else lanes
     with pinned_blas(blas_threads(tasks_per_machine)), (bench or Workbench()).buffers() as buffers:
-        found = _sweep(lenses, unit, columns, lanes, ready, stream, buffers, reused=last is not None)
-        return found if last is None else last(found, buffers)
+        results = _sweep(lenses, unit, columns, lanes, ready, stream, buffers, reused=last is not None)
+        return results if last is None else last(results, buffers)
 
 
 def _sweep(
@@ -601,25 +609,27 @@ def _sweep(
     vectors = None if ready is None else ready.aligned()
     same_for_all = all(lens.fitted.same_for_all for lens in lenses)
     running = [_Running(number, lane, columns, seen, buffers) for number, lane in enumerate(lanes)]
+    # The loop goes kernel by kernel and tile by tile within a kernel, in the order of `keys`: the stream reads the next
+    # tile while this one is multiplied.
     for place, k in enumerate(unit.kernels):
         if vectors is None or not same_for_all:
             vectors = loaded(lenses, columns, lanes, int(k))
-        for one in running:
-            one.clear()
+        for lane_run in running:
+            lane_run.clear()
         for task in unit.tiles:
             _, tile = next(stream)
-            for one in running:
-                one.multiply(task, tile, vectors)
-        for one in running:
-            for position, total in one.totals():
+            for lane_run in running:
+                lane_run.multiply(task, tile, vectors)
+        for lane_run in running:
+            for position, total in lane_run.totals():
                 c, lens = columns[position], seen[position]
                 if c.want == "project":
                     results[position][place] = total * lens.fitted.factor(int(k))
                     continue
                 if c.want == "each" and not unit.whole:
-                    # The steps, of which centering reaches all rows, wait for the sum of all parts.
-                    where = unit.rows(lens.view)
-                    results[position] = Rows(where, total[where].astype(c.dtype))
+                    # Centering involves all rows of a product, so the steps wait for the sum of all parts.
+                    reached = unit.rows(lens.view)
+                    results[position] = Rows(reached, total[reached].astype(c.dtype))
                     continue
                 product = lens.fitted.left(int(k), total, vectors.offsets[position], offsets=unit.first)
                 if c.want == "sum":
@@ -635,26 +645,27 @@ def _shape(c: Columns, n_rows: int) -> tuple[int, int]:
 
 
 def _out(c: Columns) -> np.dtype[Any]:
-    # The blocks K_j V are the one large result: kept in the precision of the products, not of the sums.
+    # The blocks K_j V are the one large result: they are stored in the precision of the products, not of the sums.
     return c.dtype if c.want == "each" else np.dtype(np.float64)
 
 
 _APART = 32
-"""Numbers between the rows of a part that was cut out: rows that lie a power of two apart share lines of the cache, and
-products with their transpose take some percent longer."""
+"""Extra columns between the rows of a part that was cut out: rows whose distance is a power of two compete for the same
+lines of the cache, and products with their transpose take some percent longer."""
 
 
 class _Running:
-    """A lane while one kernel after another goes through it.
+    """The running sums of a lane while one kernel after another goes through it.
 
-    Sums over tiles are in float64: what they add up to then does not depend on which tiles went into which task.
+    Sums over tiles are in float64, so that dividing the tiles among tasks in another way changes float32 results
+    by less than their rounding.
     """
 
     def __init__(
         self, number: int, lane: Lane, columns: Sequence[Columns], seen: Sequence[Lens], buffers: Buffers
     ) -> None:
         self.lane, self._number, self._buffers = lane, number, buffers
-        # Passes over whole tiles do without loops that have to be compiled.
+        # Whole tiles need no compiled loops for taking rows and columns.
         self._whole = lane.rows.is_whole and lane.cols.is_whole
         self._seen = [seen[position] for position in lane.columns]
         ends = np.cumsum([columns[position].width for position in lane.columns]).tolist()
@@ -664,11 +675,11 @@ class _Running:
         width = ends[-1]
         shape = (width, width) if lane.project else (len(lane.rows.stored), width)
         self._total = buffers.take(("total", number), np.dtype(np.float64), *shape)
-        # Which of these are the rows of a view, where they are not all in order.
+        # Positions of a view's rows among those of the lane; all rows in order need no copy.
         self._where = [lane.rows.find(lens.view.rows) for lens in self._seen]
 
     def clear(self) -> None:
-        """Begin with the next kernel."""
+        """Set the sums to zero for the next kernel."""
         self._total[:] = 0.0
 
     def multiply(self, task: TileTask, tile: Array, loaded: Loaded) -> None:
@@ -685,35 +696,35 @@ class _Running:
             if task.forward:
                 self._add(block, vectors[starts[task.j] : starts[task.j + 1]], part, task.i, task.j)
             if task.transposed:
-                # The tile stands for its mirror image too, where its rows are columns.
+                # The mirror image of the tile, whose rows are columns.
                 self._add(block, vectors[starts[task.i] : starts[task.i + 1]], part.T, task.j, task.i)
 
     def totals(self) -> Iterator[tuple[int, Array]]:
         """For each of the columns, by position, its raw product for the rows of its view, or its projection.
 
-        It may be written to, and is good until the next one is asked for.
+        It may be overwritten, and is valid until the next one is requested.
         """
-        for position, where, place in zip(self.lane.columns, self._where, self._places, strict=True):
+        for position, rows_of_view, place in zip(self.lane.columns, self._where, self._places, strict=True):
             if self.lane.project:
                 yield position, self._total
                 continue
             rows = self._total[:, place]
-            if is_whole(where, len(rows)):
+            if is_whole(rows_of_view, len(rows)):
                 yield position, rows
             elif self._whole:
-                yield position, rows[where]
+                yield position, rows[rows_of_view]
             else:
-                chosen = self._buffers.take("rows", rows.dtype, len(where), rows.shape[1])
-                take_rows(rows, where.astype(np.uint64), chosen)
+                chosen = self._buffers.take("rows", rows.dtype, len(rows_of_view), rows.shape[1])
+                take_rows(rows, rows_of_view.astype(np.uint64), chosen)
                 yield position, chosen
 
     def _looks_at(self, i: int, j: int) -> bool:
-        """Whether any of the lane's samples are rows and columns of a tile."""
+        """Whether the lane has samples among the rows and among the columns of a tile."""
         rows, cols = self.lane.rows.run(i), self.lane.cols.run(j)
         return bool(rows.stop > rows.start and cols.stop > cols.start)
 
     def _cut(self, task: TileTask, tile: Array) -> Array:
-        """The samples of the lane, in its order and precision."""
+        """The entries of a tile at the samples of the lane, in its order and precision."""
         rows, cols, dtype = self.lane.rows, self.lane.cols, self.lane.dtype
         tile = np.require(tile, requirements=["ALIGNED"]).view()
         if self._whole:
@@ -724,20 +735,21 @@ class _Running:
             return part
         down, across = (positions.astype(np.uint64) for positions in (rows.inside(task.i), cols.inside(task.j)))
         part = self._buffers.take("tile", dtype, len(down), len(across) + _APART)
-        tile.flags.writeable = False  # one kind of array: each is compiled for anew
+        tile.flags.writeable = False  # numba compiles again for each kind of array: make all tiles read-only
         gather(tile, down, across, part)
         return part[:, : len(across)]
 
     def _project(self, task: TileTask, left: Array, part: Array, right: Array) -> None:
-        """Add V_iᵀ (K_ij V_j), of a view whose rows are its columns."""
+        """Add V_iᵀ (K_ij V_j) for a view whose rows are its columns."""
         product = np.matmul(part, right, out=self._buffers.take("product", self.lane.dtype, len(part), right.shape[1]))
         inner = left.T @ product
         self._total += inner
+        # VᵀKV is symmetric: the tile (j, i) contributes the transpose, without another product.
         if task.transposed:
             self._total += inner.T
 
     def _add(self, block: Block, vectors: Array, part: Array, i: int, j: int) -> None:
-        """Add a block's product of a tile (i, j), or of its mirror image."""
+        """Add a block's product of the tile (i, j), or of its mirror image."""
         lane = self.lane
         across, down = lane.cols.segments(j, block.cols, block.cols + 1), lane.rows.segments(i, *block.rows)
         if across.stop == across.start or down.stop == down.start:

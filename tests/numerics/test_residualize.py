@@ -278,7 +278,7 @@ def test_covariates_of_new_samples_as_an_array_and_of_a_new_site():
 def test_covariates_that_a_prediction_refuses():
     Z, seen, y = covariates(), in_memory(psd(1, M), 9), np.arange(M) % 2
     model = dmkl.MKFDA(steps=(dmkl.residualize(Z),)).fit(seen[TRAIN, TRAIN], y[TRAIN])
-    with pytest.raises(InputError, match="takes out the covariate 'age', which is not among those given, 'site=a'"):
+    with pytest.raises(InputError, match="removes the covariate 'age', which is not among those given, 'site=a'"):
         model.predict(seen[TEST, TRAIN], covariates=Z[["site"]])
     with pytest.raises(InputError, match="a row for each of the 4 samples that are predicted"):
         model.predict(seen[TEST, TRAIN], covariates=np.zeros((3, 2)))
