@@ -85,7 +85,7 @@ def cutting(request, monkeypatch):
     costs = {"_GATHER": np.inf} if request.param == "whole" else {"_GATHER": 1e-9, "_ADD": 0.0, "_CALL": 0.0}
     costs["SMALL"] = 0
     if request.param == "apart":
-        costs["_MOST_SEATS"] = 1
+        costs["_MOST_SUBSETS"] = 1
     for name, cost in costs.items():
         monkeypatch.setattr(f"dmkl.passes.sweep.{name}", cost)
 

@@ -18,12 +18,12 @@ __all__ = ["alignments", "centered_probes", "estimated", "inner_products", "prop
 
 
 def alignments(gram: Float, floor: Float | float = 0.0) -> Float:
-    """⟨K_i, K_j⟩/(‖K_i‖‖K_j‖) from G_ij = ⟨K_i, K_j⟩, (n, n); NaN where a norm is not above its floor."""
+    """⟨K_i, K_j⟩/(‖K_i‖‖K_j‖) from G_ij = ⟨K_i, K_j⟩, (n, n); NaN for a norm that is not above its floor."""
     norm = np.sqrt(gram.diagonal())
     size = np.where(norm > floor, norm, np.nan)
     # The outer product of the norms comes first: the result is then symmetric to the last bit.
     values = gram / (size[:, None] * size[None, :])
-    # The alignment of a matrix with itself is exactly one, whatever the rounding.
+    # The alignment of a matrix with itself is exactly one, in spite of rounding.
     np.fill_diagonal(values, np.where(np.isnan(size), np.nan, 1.0))
     return np.asarray(np.clip(values, -1.0, 1.0))
 
@@ -109,6 +109,8 @@ def proportional_groups(projections: Array, noise: Array) -> list[list[int]]:
     for a in range(len(clear)):
         if a in taken:
             continue
+        # Unit vectors in the same direction differ by at most the sum of their relative errors. The first matrix of a
+        # group is the reference for the others.
         distance = np.linalg.norm(directions - directions[a], axis=1)
         members = [b for b in np.flatnonzero(distance <= doubt + doubt[a]).tolist() if b not in taken]
         taken.update(members)

@@ -75,8 +75,8 @@ def _routine(name: str, n_arguments: int) -> Callable[..., None]:
 # --- Cholesky factors ----------------------------------------------------------------------------------------------
 
 
+# Rows or columns that are processed at once.
 _BLOCK = 64
-"""Rows or columns that are processed at once."""
 _PREFIX = {np.dtype(np.float32): "s", np.dtype(np.float64): "d"}
 
 
@@ -244,6 +244,7 @@ class LowerTriangle:
             positions = np.argsort(self.order)[positions]
         lower = np.tril(self.entries)
         whole = lower + np.tril(lower, -1).T
+        # Rows in a new order mix the two triangles, so that both are needed here.
         self.entries = np.asfortranarray(whole[np.ix_(positions, positions)])
         self._sums, self.order = self.entries.sum(axis=1), None
 
@@ -253,6 +254,7 @@ class LowerTriangle:
         for start in range(0, len(lower), _MIRRORED):
             stop = min(start + _MIRRORED, len(lower))
             lower[:start, start:stop] = lower[start:stop, :start].T
+            # The strip left of the diagonal block is copied above it; then the block itself is mirrored.
             corner = np.tril(lower[start:stop, start:stop])
             lower[start:stop, start:stop] = corner + np.tril(corner, -1).T
         if self.order is None or np.array_equal(self.order, np.arange(len(lower))):
@@ -313,8 +315,8 @@ def _in_order(values: Array, order: Index | None) -> Float:
 
 Solve = Callable[[Float], Float]
 """Maps B to an approximate solution X of MX = B."""
+# Largest share of the bound that the error of the solution may contribute.
 _SHARP = 0.02
-"""Largest share of the bound that the error of the solution may contribute."""
 _REFINEMENTS = 4
 
 

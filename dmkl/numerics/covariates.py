@@ -14,8 +14,8 @@ from dmkl.errors import InputError
 
 __all__ = ["Covariates", "basis", "of_new", "residualize"]
 
+# Singular values of the standardized design below this fraction of the largest are zero: columns are collinear.
 _TOLERANCE = 1e-8
-"""Singular values of the standardized design below this fraction of the largest are zero: columns are collinear."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +114,7 @@ def residualize(Z: Any) -> Covariates:
             names.append(column)
             parts.append(values.to_numpy(np.float64)[:, None])
         else:
+            # One indicator for each level. Their sum is constant, as the intercept is; `basis` drops what is collinear.
             text = values.astype(str).to_numpy(dtype=str)
             levels = np.unique(text)
             names += [f"{column}={level}" for level in levels]
@@ -168,6 +169,7 @@ def of_new(Z: Any, trained: Covariates, samples: Array) -> Covariates:
             raise InputError(msg)
     design = np.column_stack([np.zeros((len(given_covariates.samples), 0)), *columns])
     given = set(given_covariates.samples)
+    # Training samples keep the covariates that the model was trained with; the new table may redefine them.
     others = [k for k, name in enumerate(trained.samples) if name not in given]
     names = (*given_covariates.samples, *(trained.samples[k] for k in others))
     return Covariates(names, trained.columns, np.vstack([design, trained.design[others]]))
@@ -195,6 +197,7 @@ def basis(design: Array, weights: Array | None = None) -> Array:
     combination[1:, 1:] = inverse[:, None] * (directions[kept].T / sizes[kept])
     combination[0, 1:] = -mean @ combination[1:, 1:]
     combination[0, 0] = 1.0
+    # As many dimensions as samples would leave kernels of zero.
     if combination.shape[1] >= m:
         msg = (
             f"residualize leaves nothing of {m} training samples: the mean and the covariates span "

@@ -15,8 +15,8 @@ from dmkl.arrays import Array, Float, Index
 
 __all__ = ["LabelColumns", "LabelKernel", "TargetColumns", "by_chance", "label_codes", "label_columns"]
 
+# Expected number of columns that determine the labels by chance, above which no column is reported.
 _EXPECTED = 0.01
-"""Expected number of columns that determine the labels by chance, above which no column is reported."""
 _MOST_CLASSES = 2048
 _FIRST_ROWS = 16
 
@@ -41,6 +41,8 @@ def by_chance(codes: Index, n_columns: int) -> bool:
     sizes = sizes[sizes > 0]
     if len(sizes) < 2 or len(sizes) > _MOST_CLASSES:
         return True
+    # In logarithms, since the factorials overflow. The expected number is that of columns times the probability of
+    # each.
     log_orders = gammaln(sizes.sum() + 1) - gammaln(sizes + 1).sum()
     log_equal = gammaln(np.unique(sizes, return_counts=True)[1] + 1).sum()
     return bool(np.log(n_columns) + log_equal - log_orders > np.log(_EXPECTED))
@@ -75,6 +77,7 @@ class LabelColumns:
             of_one = rows[codes[rows] == classes[counts.argmax()]][:2]
             self._keep((values[of_one[0]] == values[of_one[1]])[self._columns])
         values = values[:, self._columns]
+        # The first sample of each class is the reference for all later ones of the class.
         new = self._first[classes] < 0
         collected = np.empty((0, values.shape[1])) if self._values is None else self._values
         self._first[classes[new]] = len(collected) + np.arange(int(new.sum()))
@@ -96,6 +99,7 @@ class LabelColumns:
         if self._values is None or not len(self._columns):
             return np.arange(0)
         n = len(self._values)
+        # A column that was constant within classes determines them if its values in different classes differ.
         alone = [k for k, values in enumerate(self._values.T) if len(np.unique(values)) == n]
         if not alone and len(self._columns) == self._n_columns and len(np.unique(self._values, axis=0)) == n:
             return self._columns

@@ -51,13 +51,14 @@ __all__ = [
     "zero_or_one",
 ]
 
+# From this value on p counts as infinite: every weight of the optimum is one to within 1e-5.
 _INFINITE_P = 1e6
-"""From this value on p counts as infinite: every weight of the optimum is one to within 1e-5."""
 
 
 def as_exponent(p: float) -> float:
     """The exponent of the norm, where values from 1e6 on mean ∞; InputError for a value below 1 or not a number."""
     value = float(p)
+    # The negated comparison also rejects NaN.
     if not value >= 1:
         msg = f"p must be at least 1 (from 1e6 on it counts as infinite), got {value!r}"
         raise InputError(msg)
@@ -103,6 +104,7 @@ def steepest(q: Float, p: float) -> Float:
     if np.isinf(p) or not positive.any():
         return uniform_weights(len(q), p)
     if p == 1:
+        # A linear function on the simplex is largest at a vertex.
         return np.asarray(np.eye(len(q))[int(np.argmax(positive))])
     # Hölder's inequality with equality. Dividing by the largest q keeps the power from overflowing for p near 1.
     return onto_sphere((positive / positive.max()) ** (1.0 / (p - 1.0)), p)
@@ -218,6 +220,7 @@ def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None)
                 "--unknown), or for classes give a vector"
             )
             raise InputError(msg)
+        # Each output is a problem of its own, so each needs both labels among its labeled samples.
         for name, column, there in zip(names, labels.T, has_label.T, strict=True):
             if len(present := np.unique(column[there])) < 2:
                 labels_present = f"only the label {present[0]:g}" if len(present) else "no known labels"
@@ -272,6 +275,7 @@ def encode_values(y: npt.ArrayLike, n_samples: int, names: Array | None = None) 
             values_present = f"a single value, {value[0]:g}," if len(value) else "no known value"
             msg = f"{of_target} has {values_present} in training; a regression needs at least two that differ"
             raise InputError(msg)
+        # The mean is the intercept: centered kernels span functions of mean zero over the training samples.
         means[k] = value.mean()
         problems.append((value - means[k])[:, None])
     return Targets("regression", np.zeros(0), tuple(problems), labels, rows, means)
@@ -375,6 +379,7 @@ def _multiclass(index: Index, weights: Float | None = None) -> Float:
     """JMLR Eq. 18, (m, classes)."""
     sizes = np.bincount(index, weights).astype(np.float64)
     m = sizes.sum()
+    # Every column sums to zero over the samples: m_k √(m/m_k) − m √(m_k/m) = 0.
     h = np.tile(-np.sqrt(sizes / m), (len(index), 1))
     h[np.arange(len(index)), index] += np.sqrt(m / sizes[index])
     return np.asarray(h)
@@ -389,14 +394,14 @@ def _class_of(h: Float) -> Index:
 
 
 _TINY = float(np.finfo(np.float64).tiny)
+# Relative amount by which bounds may cross because of rounding in single precision sums.
 _CROSSING = 1e-6
-"""Relative amount by which bounds may cross because of rounding in single precision sums."""
 
 
 def relative_gap(upper: float, lower: float, scale: float) -> float:
     """The proven relative gap (upper − lower)/|scale|; infinite if the two bounds contradict each other.
 
-    Both bound the same optimum, so a lower bound above an upper one shows that a point lies outside its set or that
+    Both bound the same optimum, so a lower bound above an upper one shows that a point is outside its set or that
     the arithmetic failed: such a pair proves nothing. If they cross by rounding alone, the gap is zero.
     """
     gap = (upper - lower) / (abs(scale) or _TINY)
@@ -410,8 +415,8 @@ class Certificate:
     For any α, F(α) = ¼‖α‖² − tr(Hᵀα) + h(q(α)) bounds the optimum from above, where h(q) is the maximum of βᵀq over the
     set of weights: ‖q‖_p* for the ball of norm p (JMLR), others in `dmkl.solvers.weight_sets`. For any β in the set,
     S(α, β) − ‖R‖² bounds it from below, where R = H − ½α − (1/2λ)K(β)α is the residual of the α-step: S is quadratic in
-    α with Hessian A = ½(I + K(β)/λ) and gradient −R, so its minimum over α lies ½ tr(RᵀA⁻¹R) below, and A ⪰ ½I because
-    the kernels are positive semidefinite. Hence the optimum lies in [S − ‖R‖², F].
+    α with Hessian A = ½(I + K(β)/λ) and gradient −R, so its minimum over α is lower by ½ tr(RᵀA⁻¹R), and A ⪰ ½I because
+    the kernels are positive semidefinite. Hence the optimum is in [S − ‖R‖², F].
     """
 
     objective: float
@@ -429,6 +434,7 @@ class Certificate:
     def of(cls, beta: Float, gradient: Float, linear: float, weights: Support, residual_sq: float) -> Certificate:
         """The certificate from q(α) and ¼‖α‖² − tr(Hᵀα) (`linear`)."""
         kernel_part = float(beta @ gradient)
+        # F(α) is the maximum of S(α, β) over the set of weights, so it is at least the saddle value for any α.
         upper = linear + weights.support(gradient)
         return cls(linear + kernel_part, upper, residual_sq, gradient, kernel_part)
 
@@ -453,6 +459,7 @@ class Certificate:
 
         It is the smallest positive number if rounding makes βᵀq negative: the share is then unknown.
         """
+        # S = −¼‖α‖² − βᵀq at the minimum over α, so the share is at most one there.
         return min(1.0, max(self.kernel_part / (abs(self.objective) or _TINY), _TINY))
 
 
@@ -476,6 +483,7 @@ def certify(
     Everything is computed from α itself and the products K_jα (n, m, c), in float64: quantities that an iteration
     updates can drift, and would certify values that the returned pair does not have.
     """
+    # S(α, β) = ¼‖α‖² − tr(Hᵀα) + βᵀq(α) is linear in β: the first two terms are common to both bounds.
     linear = 0.25 * float(np.sum(alpha * alpha)) - float(np.sum(h * alpha))
     # The products may be float32; they are summed in float64, so that R is the residual of the stored products.
     combined = np.tensordot(beta, products, axes=1).astype(np.float64, copy=False)

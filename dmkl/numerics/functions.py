@@ -1,6 +1,6 @@
 """Kernel functions of features, tile by tile.
 
-Every function is made in two steps, so that kernels that differ in a parameter share the first, which costs most:
+Every function is computed in two steps, so that kernels that differ in a parameter share the first, the expensive one:
 
 1. a *statistic* of all pairs of samples, a sum over columns that can be added up in panels of columns,
 
@@ -72,7 +72,7 @@ NONNEGATIVE = frozenset({"chi2", "minimum"})
 """Statistics of histograms, which negative values make meaningless."""
 
 PANEL = 2048
-"""Columns that are added up at a time: bounds the memory of a task whatever the features' width."""
+"""Columns that are added up at a time; this bounds the memory of a task for any number of features."""
 
 
 _STRIP = 32
@@ -81,7 +81,7 @@ _STRIP = 32
 def precision(statistic: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
     """The precision in which a statistic is added up, for kernels stored in `dtype`.
 
-    ‖x‖² + ‖y‖² − 2x·y cancels where samples are close to one another and far from their mean, so it is float64 always.
+    ‖x‖² + ‖y‖² − 2x·y loses digits if samples are close to one another and far from the origin, so it is in float64.
     """
     return np.dtype(np.float64) if statistic == "sqeuclidean" else np.dtype(dtype)
 
@@ -93,7 +93,7 @@ class PairSum:
     statistic: str
     """One of dot, sqeuclidean, l1, chi2, minimum."""
     total: Array
-    """Σ so far, (rows of X, rows of Y); overwritten."""
+    """The sum so far, (rows of X, rows of Y); overwritten."""
 
     def __post_init__(self) -> None:
         self._empty = True
@@ -106,6 +106,8 @@ class PairSum:
         self.col_sizes += sizes(self.statistic, Y)
         if self.statistic in ("dot", "sqeuclidean"):
             if self._empty:
+                # The first panel is written in place: the total need not be zeroed, and no second matrix of its size is
+                # made.
                 np.matmul(X, Y.T, out=self.total)
             else:
                 self.total += X @ Y.T
@@ -117,7 +119,7 @@ class PairSum:
         self._empty = False
 
     def finish(self, *, same: bool) -> None:
-        """Turn the sum into the statistic; `same` says that X and Y are the same rows."""
+        """Turn the sum into the statistic; `same` means that X and Y are the same rows."""
         if self.statistic != "sqeuclidean":
             return
         for start in range(0, len(self.total), _STRIP):  # a strip stays in the cache for all three steps
@@ -125,13 +127,14 @@ class PairSum:
             strip *= -2.0
             strip += self.row_sizes[start : start + _STRIP, None]
             strip += self.col_sizes[None, :]
+            # Rounding can make the squared distance of close samples negative.
             np.maximum(strip, 0.0, out=strip)
         if same:
             np.fill_diagonal(self.total, 0.0)
 
 
 def sizes(statistic: str, X: Array) -> Float:
-    """What the rows contribute to s(x, x) or to the norms: Σx² for products, Σx for minima, (rows,) in float64."""
+    """The contribution of each row to s(x, x) or to its norm: Σx² for products, Σx for minima, (rows,) in float64."""
     if statistic in ("dot", "sqeuclidean"):
         return np.asarray(np.einsum("rd,rd->r", X, X, dtype=np.float64))
     if statistic == "minimum":
@@ -142,12 +145,13 @@ def sizes(statistic: str, X: Array) -> Float:
 def entries(
     function: str, parameters: Mapping[str, Any], pairs: Array, row_sizes: Float, col_sizes: Float, out: Array
 ) -> None:
-    """Write the kernel's entries of a tile into `out`, (r, c) in the kernel's precision; `pairs` (r, c) stays as it is.
+    """Write the kernel's entries of a tile into `out`, (r, c), in the kernel's precision; `pairs` (r, c) is unchanged.
 
-    Function and parameters are those of the table of `dmkl.build`, with every number resolved; the statistic `pairs`
+    Function and parameters are those of the table of `dmkl.build`, with a value for every number; the statistic `pairs`
     and the sizes are those of a `PairSum`.
     """
     if function in BANDED:
+        # A strip stays in the cache between the multiplication and the exponential.
         for start in range(0, len(out), _STRIP):
             strip = out[start : start + _STRIP]
             np.multiply(pairs[start : start + _STRIP], -parameters["gamma"], out=strip, casting="same_kind")
@@ -156,9 +160,11 @@ def entries(
         base = parameters["gamma"] * pairs.astype(out.dtype, copy=False)
         base += parameters["coef0"]
         np.copyto(out, base)
+        # A small integer power by products: faster than `power`, and the same on every machine.
         for _ in range(parameters["degree"] - 1):
             out *= base
     elif function == "cosine":
+        # A sample of zeros has no direction: its row of the kernel is zero, and so is its k(x, x).
         np.multiply(pairs, _inverse_norms(row_sizes)[:, None], out=out, casting="same_kind")
         out *= _inverse_norms(col_sizes)[None, :]
     else:
@@ -166,7 +172,7 @@ def entries(
 
 
 def diagonal(function: str, parameters: Mapping[str, Any], row_sizes: Float) -> Float:
-    """k(x, x) of samples with these sizes, (rows,); of a square matrix it tells that of `distance`."""
+    """k(x, x) of samples with these sizes, (rows,); for a square matrix only that of `distance`."""
     if function in BANDED:
         return np.ones_like(row_sizes)
     if function == "polynomial":
@@ -185,7 +191,7 @@ def _inverse_norms(squares: Float) -> Float:
 
 
 def sample_keys(names: Array, seed: int) -> npt.NDArray[np.uint64]:
-    """64 random bits for each sample, from its name: the same whatever set the sample is in."""
+    """64 pseudorandom bits for each sample, from its name alone: the same in every set that contains the sample."""
     prefix = f"{seed}\0".encode()
     digests = (hashlib.blake2b(prefix + str(name).encode(), digest_size=8).digest() for name in names)
     return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
@@ -196,6 +202,7 @@ def gaussians(keys: npt.NDArray[np.uint64], n_columns: int) -> Float:
     with np.errstate(over="ignore"):
         counter = np.arange(1, n_columns + 1, dtype=np.uint64) * np.uint64(0xD1342543DE82EF95)
         mixed = _scrambled(_scrambled(keys[:, None] + counter[None, :]))
+    # The midpoints of 2⁵² equal intervals: never 0 or 1, where the quantile function is infinite.
     return np.asarray(scipy.special.ndtri((mixed >> np.uint64(12)) * 2.0**-52 + 2.0**-53))
 
 

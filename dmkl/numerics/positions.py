@@ -27,6 +27,7 @@ def positions(key: Any, length: int, what: str) -> Index:
             msg = f"a boolean {what} mask must have shape ({length},), got {index.shape}"
             raise InputError(msg)
         return np.flatnonzero(index)
+    # An empty list becomes a float array, which would be rejected below.
     if index.size == 0:
         index = index.astype(np.int64)
     if index.dtype.kind not in "iu" or index.ndim > 1:
@@ -49,6 +50,7 @@ def named_positions(wanted: Any, names: Sequence[str], what: str) -> Index:
     if isinstance(wanted, slice):
         return np.arange(len(names))[wanted]
     several = [wanted] if isinstance(wanted, str | int | np.integer) else list(wanted)
+    # Booleans are integers in Python, so a mask has to be recognized before positions.
     if several and all(isinstance(item, bool | np.bool_) for item in several):
         return positions(np.array(several, dtype=bool), len(names), what)
     return np.array([_named_position(item, names, what) for item in several], dtype=np.int64)

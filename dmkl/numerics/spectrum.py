@@ -1,4 +1,4 @@
-"""Both ends of the spectrum of a symmetric matrix, and making a matrix positive semidefinite."""
+"""Both ends of the spectrum of a symmetric matrix, and the repair of matrices that are not positive semidefinite."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Extremes:
     lowest: float
     lowest_bound: float
     highest: float
-    """Rayleigh quotients of vectors at hand, so proven: the matrix has an eigenvalue of at most `lowest`, and one of at
-    least `highest`."""
+    """Rayleigh quotients of the computed vectors, so these are proven: the matrix has an eigenvalue of at most
+    `lowest`, and one of at least `highest`."""
     highest_bound: float
-    """Residual norms ‖Kx − θx‖: within this distance of the Ritz value lies an eigenvalue (not always the last one)."""
+    """Residual norms ‖Kx − θx‖: an eigenvalue (not always the extreme one) is this close to the Ritz value."""
     steps: int
-    """Products that were taken."""
+    """Number of products."""
 
     def scaled(self, factor: float) -> Extremes:
-        """Those of the matrix times a positive factor."""
+        """The values for the matrix times a positive factor."""
         lowest, lowest_bound = self.lowest * factor, self.lowest_bound * factor
         return Extremes(lowest, lowest_bound, self.highest * factor, self.highest_bound * factor, self.steps)
 
@@ -53,25 +53,27 @@ def extreme_eigenvalues(
     """
     basis = np.empty((min(n_steps, size), size))
     diagonal: list[float] = []
-    beside: list[float] = []
+    off_diagonal: list[float] = []
     vector = rng.standard_normal(size)
     vector /= np.linalg.norm(vector)
     for k in range(len(basis)):
         basis[k] = vector
-        # A copy: the product may be a buffer of the caller's.
+        # A copy, since the product may be in a buffer of the caller.
         product = np.array(matvec(vector), dtype=np.float64)
         diagonal.append(float(vector @ product))
-        # Against the whole basis, not the last two vectors as in exact arithmetic: otherwise found
-        # eigenvalues come again as ghosts. Twice, because once loses what was nearly parallel to the basis.
+        # Orthogonalize against the whole basis and not only the last two vectors, as exact arithmetic would allow:
+        # otherwise converged eigenvalues reappear as copies. Twice, since one pass loses the digits of a product that
+        # was nearly parallel to the basis.
         for _ in range(2):
             product -= basis[: k + 1].T @ (basis[: k + 1] @ product)
-        beside.append(float(np.linalg.norm(product)))
-        # The space is invariant: all that this start vector can show is known, and what is left is rounding.
-        if beside[-1] <= 1e-13 * max(*map(abs, diagonal), *beside[:-1], 0.0):
+        off_diagonal.append(float(np.linalg.norm(product)))
+        # The space is invariant: this start vector shows no further eigenvalues, and what remains is rounding.
+        if off_diagonal[-1] <= 1e-13 * max(*map(abs, diagonal), *off_diagonal[:-1], 0.0):
             break
-        vector = product / beside[-1]
-    values, vectors = scipy.linalg.eigh_tridiagonal(np.array(diagonal), np.array(beside[:-1]))
-    residuals = beside[-1] * np.abs(vectors[-1])
+        vector = product / off_diagonal[-1]
+    values, vectors = scipy.linalg.eigh_tridiagonal(np.array(diagonal), np.array(off_diagonal[:-1]))
+    # ‖Kx − θx‖ = β_k |s|, with s the last entry of the eigenvector of the tridiagonal matrix: no further product.
+    residuals = off_diagonal[-1] * np.abs(vectors[-1])
     return Extremes(float(values[0]), float(residuals[0]), float(values[-1]), float(residuals[-1]), steps=len(diagonal))
 
 
@@ -82,7 +84,7 @@ Repair = Literal["clip", "flip", "shift"]
 
 
 def repair_psd(kernel: Array, method: Repair) -> tuple[Float, float]:
-    """Replace the negative part of the spectrum of a symmetric matrix (m, m); also its lowest eigenvalue, at most 0.
+    """Replace the negative part of the spectrum of a symmetric matrix (m, m); also returns its lowest eigenvalue or 0.
 
     With the eigendecomposition K = U diag(w) Uᵀ: "clip" sets negative w to zero (the nearest positive semidefinite
     matrix in Frobenius norm), "flip" takes |w|, "shift" adds −min(w) to every eigenvalue when min(w) < 0.
@@ -90,6 +92,7 @@ def repair_psd(kernel: Array, method: Repair) -> tuple[Float, float]:
     symmetric = np.array(kernel, dtype=np.float64)
     symmetric += symmetric.T
     symmetric *= 0.5
+    # A shift needs the lowest eigenvalue alone, without eigenvectors: a fraction of the time of the other two.
     if method == "shift":
         lowest = float(scipy.linalg.eigh(symmetric, eigvals_only=True, subset_by_index=[0, 0])[0])
         if lowest < 0:
@@ -105,19 +108,21 @@ def repair_psd(kernel: Array, method: Repair) -> tuple[Float, float]:
 
 
 def worst_minor(block: Array, diag_rows: Array, diag_cols: Array, tolerance: float) -> tuple[float, int, int] | None:
-    """Look for a 2 × 2 principal minor that proves a matrix indefinite: K_ij² > K_ii K_jj for i ≠ j.
+    """Search for a 2 × 2 principal minor that proves a matrix indefinite: K_ij² > K_ii K_jj for i ≠ j.
 
-    A negative K_ii proves it alone, and is for the caller to look at; in a block on the diagonal its own entries count
-    as pairs of equal samples, and only those with K_ii < 0 are ever reported.
+    A negative K_ii is a proof by itself and is left to the caller. In a block on the diagonal, its diagonal entries are
+    compared as pairs of equal samples, and are reported only if K_ii < 0.
 
-    The block (r, c) holds entries K_ij of rows and columns whose diagonal entries are given; `tolerance` is the
-    relative excess that rounding explains. Returns the lower eigenvalue of the worst such minor, an upper bound of the
+    The block (r, c) holds the entries K_ij of rows and columns with the given diagonal entries; `tolerance` is the
+    relative excess that rounding explains. Returns the lower eigenvalue of the worst minor, an upper bound of the
     matrix's lowest eigenvalue, with its row and column in the block.
     """
+    # √a·√b and not √(ab), which could overflow or underflow.
     limit = np.sqrt(np.maximum(diag_rows, 0.0))[:, None] * np.sqrt(np.maximum(diag_cols, 0.0))[None, :]
     excess = np.abs(block) - (1.0 + tolerance) * limit
     i, j = np.unravel_index(int(np.argmax(excess)), excess.shape)
     if not excess[i, j] > tolerance * max(float(np.abs(diag_rows).max()), float(np.abs(diag_cols).max())):
         return None
     a, b, k = float(diag_rows[i]), float(diag_cols[j]), float(block[i, j])
+    # The lower eigenvalue of [[a, k], [k, b]]; by Cauchy's interlacing theorem it is at least that of the whole matrix.
     return 0.5 * (a + b) - float(np.hypot(0.5 * (a - b), k)), int(i), int(j)

@@ -8,24 +8,24 @@
     take            K ↦ K[rows, cols]
     weigh           K ↦ S K S,  S_ii = √d_i                     column sample i has the weight d_i
 
-If column samples have weights d, with w = d/Σd, the statistics are those of a set in which sample i is repeated d_i
-times: (I − 1wᵀ) K (I − w1ᵀ), K / Σ_i d_iK_ii, and K / (Σ_i w_iK_ii − wᵀKw).
+If column samples have weights d, with w = d/Σd, the statistics are those of a set with d_i copies of sample i:
+(I − 1wᵀ) K (I − w1ᵀ), K / Σ_i d_iK_ii, and K / (Σ_i w_iK_ii − wᵀKw).
 
 A view of a stored kernel K is a chain of steps, and its products never need the transformed matrix. For the product
 with a block of vectors V, V is carried from the last step to the first, to the columns of the raw kernel
 (`Fitted.right`), and the raw product from the first step to the last, to the rows of the view (`Fitted.left`).
 
-In every step the statistics (row means, diagonals) are those of the column samples. Rows that are other samples (test
+The statistics of every step (row means, diagonals) are those of the column samples. Rows that are other samples (test
 rows) are centered and normalized by them: with r̄ the row means of the column samples, the centered test product is
-K(Cv) − 1 r̄ᵀ(Cv), because Cv sums to zero and the two other terms of the centered kernel vanish with it.
+K(Cv) − 1 r̄ᵀ(Cv), because Cv sums to zero and the other two terms of the centered kernel vanish.
 
 Residualizing: with w as above (1/m each without weights), [1, Z] has a basis Q with Qᵀdiag(w)Q = I
 (`dmkl.numerics.covariates.basis`). With G = diag(w)Q the projector is P = I − QGᵀ. It needs T = KG of a kernel, a block
-of columns in one pass, where centering needs the first of them, the means. For new rows with basis q(x):
+of columns in one pass; centering needs only the first of these columns, the means. For new rows with basis q(x):
 [k(x, ·) − q(x)Tᵀ] Pᵀ.
 
-A step that is asked for by name is a `Step` with an entry in `STEPS`. With its statistics it is a `FittedStep`, with an
-entry in `_FITTED`, which reads it back from files.
+A step that is requested by name is a `Step` with an entry in `STEPS`. With its statistics it is a `FittedStep`, with an
+entry in `_FITTED`, which reads it from files.
 """
 
 from __future__ import annotations
@@ -71,51 +71,51 @@ __all__ = [
 
 
 class KernelSum(Protocol):
-    """A weighted sum of stored kernels, to which a chain that is the same for all of them can be applied."""
+    """A weighted sum of stored kernels, to which steps that are the same for all of them can be applied."""
 
     def center(self, weights: Array | None = None) -> None:
-        """Center it over its samples, by their weighted mean where weights (m,), that sum to one, are given."""
+        """Center it over its samples, by their mean or, with weights (m,) that sum to one, their weighted mean."""
 
     def scale(self, factor: Array) -> None:
-        """Multiply its rows and its columns by numbers, (m,)."""
+        """Multiply its rows and its columns by factors, (m,)."""
 
     def take(self, positions: Index) -> None:
         """Keep the samples at these positions, as rows and as columns."""
 
 
 class Step(ABC):
-    """A step as it is asked for: what it needs to be fitted, and what it does to lists of rows and columns."""
+    """A step before it is fitted: the statistics that it needs, and its effect on lists of rows and columns."""
 
     name: ClassVar[str]
     changes_entries: ClassVar[bool] = True
     needs_training: ClassVar[bool] = False
-    """Whether its statistics come from the training kernels: a store of new samples alone does not have them."""
+    """Whether its statistics come from the training kernels, which a store of new samples does not have."""
     needs_means: ClassVar[bool] = False
-    """Whether it needs the means over the column samples of each column sample's row."""
+    """Whether it needs, for each column sample, the mean of its row over the column samples."""
     needs_row_means: ClassVar[bool] = False
-    """Whether it needs the means over the column samples of each row, where a later step needs the rows' diagonal."""
+    """Whether it needs the means of the rows too, if a later step needs the rows' diagonal."""
     needs_row_diagonal: ClassVar[bool] = False
     """Whether it needs k(x, x) of the row samples."""
     forgets_means: ClassVar[bool] = False
-    """Whether the means after it do not follow from those before."""
+    """Whether the means after it cannot be computed from those before."""
     weights: Array | None = None
-    """(cols,), what each column sample counts in its statistics; all alike where None."""
+    """(cols,), the weight of each column sample in its statistics; None for equal weights."""
 
     @property
     def vectors(self) -> Array | None:
-        """(cols, b): the block whose products it needs in place of the means; None where it needs the means."""
+        """(cols, b): the block whose products it needs instead of the means; None if it needs the means."""
         return None
 
     @abstractmethod
     def fit(self, state: ChainState) -> FittedStep:
-        """The step with its statistics, for kernels as the steps before it have left them.
+        """The step with its statistics, for kernels after the steps before it.
 
-        InputError is raised if a statistic is unknown, or is one of a kernel that its precision does not resolve.
+        InputError is raised if a statistic is missing, or if a kernel's precision does not resolve it.
         """
 
     @property
     def keeps_square(self) -> bool:
-        """Whether rows that are the column samples are so afterwards."""
+        """Whether rows that are the column samples remain so."""
         return True
 
     def shape(self, n_rows: int, n_cols: int) -> tuple[int, int]:
@@ -123,11 +123,11 @@ class Step(ABC):
         return n_rows, n_cols
 
     def taken(self, rows: Index, cols: Index) -> tuple[Index, Index]:
-        """What the step leaves of a list of rows and one of columns."""
+        """The rows and columns after the step, from lists of those before."""
         return rows, cols
 
     def training(self) -> Self:
-        """The step for the column samples as rows."""
+        """The step with the column samples as rows."""
         return self
 
     def for_rows(self, rows: Index) -> tuple[Self, Index]:
@@ -135,14 +135,14 @@ class Step(ABC):
         return self, rows
 
     def for_columns(self, cols: Index) -> tuple[Step, Index]:
-        """The step for products with some of the columns after it, of a square view, and their positions before it.
+        """The step for products with some of the columns of a square view, and their positions before it.
 
         Its statistics remain those over all columns.
         """
         return self, cols
 
     def arrays(self, *, rows: bool = True) -> dict[str, Array]:
-        """Its arrays by name, as they are saved; without `rows` those alone that new samples need."""
+        """Its arrays by name, as they are saved; without `rows` only those that new samples need."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
         return {
             name: value
@@ -154,46 +154,46 @@ class Step(ABC):
 class FittedStep(Step):
     """A step with its statistics: a dataclass of arrays.
 
-    The first axis of all but the `shared` ones is the kernel. Arrays called ``row_…`` are statistics of the rows, and
-    what `fit` replaces for new samples.
+    The first axis of every array is the kernel, except for the `shared` ones. Arrays called ``row_…`` are statistics of
+    the rows, and `fit` replaces them for new samples.
     """
 
     shared: ClassVar[frozenset[str]] = frozenset()
-    """Names of the arrays that all kernels have in common."""
+    """Names of the arrays that are common to all kernels."""
     same_for_all: ClassVar[bool] = True
     """Whether `right` is the same for every kernel."""
     scales_columns: ClassVar[bool] = False
-    """Whether it multiplies columns by numbers, which products with some of them need before they are taken."""
+    """Whether it multiplies columns by factors, which products with some of the columns need beforehand."""
 
     def fit(self, state: ChainState) -> FittedStep:
         """The same step for the rows of a view of new samples."""
         return self
 
     def of_samples(self, samples: Array, covariates: Any = None) -> Self:
-        """The step for rows that are new samples of these names; InputError if it lacks what it must know of them.
+        """The step for rows that are new samples with these names; InputError if it lacks their covariates.
 
-        `covariates` are those of samples by name, where it takes some out, in place of those that it has kept.
+        `covariates` replaces the covariates that the step has stored, if it removes some.
         """
         return self
 
     def mirrored(self, places: Index) -> FittedStep:
-        """The step between new samples, for single entries: fitted to rows of which `places` are the training samples.
+        """The step between new samples, for single entries; `places` are the positions of the training samples.
 
-        It is the step of a square view over these rows, by the statistics of the training samples among them.
+        It is the step of a square view over these rows, with the statistics of the training samples among them.
         """
         return self
 
     def right(self, j: int, v: Array) -> Array:
-        """Carry V of kernel j from the columns after the step to those before it."""
+        """Map V of kernel j from the columns after the step to those before it."""
         return v
 
     @property
     def has_offset(self) -> bool:
-        """Whether `left` adds something that depends on V alone."""
+        """Whether `left` adds a term that depends on V alone."""
         return False
 
     def left(self, j: int, y: Array, v: Array | None = None) -> Array:
-        """Carry the product Y of kernel j to the rows after the step; its offset is added where V is given."""
+        """Map the product Y of kernel j to the rows after the step; its offset is added if V is given."""
         return y
 
     def origins(self, rows: Index, cols: Index) -> tuple[Index, Index]:
@@ -205,53 +205,53 @@ class FittedStep(Step):
         return block
 
     def diagonal(self, diagonal: Array, *, rows: bool = False) -> Array | None:
-        """Transform k(x, x) of the column samples, (kernel, cols), or of the rows; None where that is not known."""
+        """Transform k(x, x) of the column samples, (kernel, cols), or of the rows; None if it cannot be computed."""
         return diagonal
 
     def means(self, mean: Array) -> Array:
-        """Transform means over the column samples, where they follow from those before."""
+        """Transform means over the column samples, if they can be computed from those before."""
         return mean
 
     def scalar(self, j: int) -> float:
-        """The number by which kernel j is multiplied."""
+        """The factor of kernel j."""
         return 1.0
 
     def counts(self, counts: Array) -> Array:
-        """What each column sample of a square view counts after the step, (cols,)."""
+        """The weight of each column sample of a square view after the step, (cols,)."""
         return counts
 
     def null_vectors(self, vectors: Array | None, n_cols: int) -> Array | None:
-        """Vectors (cols, k) that every square kernel maps to zero after the step; None where there are none.
+        """Vectors (cols, k) that every square kernel maps to zero after the step; None if there are none.
 
         `vectors` are those before the step.
         """
         return None
 
     def apply_to(self, total: KernelSum) -> None:
-        """Apply the step to a sum of kernels, whose weights have taken in the scalars."""
+        """Apply the step to a sum of kernels, whose weights include the factors already."""
 
     def removed(self, removed: Array | float) -> Array | float:
         """See `Fitted.removed`, from its value before the step."""
         return removed
 
     def for_products(self) -> Self:
-        """Without the statistics that products do not need."""
+        """The step without the statistics that products do not need."""
         return self
 
     def right_alone(self) -> Self:
-        """What the step does to V, and a `left` that leaves products as they are, where it scales columns."""
+        """For a step that scales columns: its effect on V, with a `left` that does not change products."""
         return self
 
     def select(self, kernels: Index) -> Self:
         """The same step for some of the kernels."""
-        own = {name: value[kernels] for name, value in self.arrays().items() if name not in self.shared}
-        return self._with(own)
+        of_kernels = {name: value[kernels] for name, value in self.arrays().items() if name not in self.shared}
+        return self._with(of_kernels)
 
     def _with(self, arrays: Mapping[str, Any]) -> Self:
         return replace(self, **arrays)  # type: ignore[type-var]
 
     def described(self) -> dict[str, Any]:
-        """What is saved beside the arrays, as JSON values: see `dmkl.numerics.steps.load_step`."""
+        """The values that are saved with the arrays, as JSON: see `dmkl.numerics.steps.load_step`."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
         return {"kind": self.name} | {name: value for name, value in values.items() if isinstance(value, bool)}
 
@@ -262,17 +262,17 @@ class Fitted:
 
     steps: tuple[FittedStep, ...] = ()
     entrywise: bool = False
-    """Whether sums of kernels must take them after the steps: their entries are weighted one by one."""
+    """Whether sums need the kernels after the steps, because each entry has its own weight."""
 
     @property
     def same_for_all(self) -> bool:
-        """Whether the chain is the same for every kernel up to a factor, and may be left to a sum of them."""
+        """Whether the chain is the same for every kernel up to a factor, so that it can be applied to their sum."""
         return not self.entrywise and all(step.same_for_all for step in self.steps)
 
     @property
     def n_bytes(self) -> int:
         """Memory that the statistics take."""
-        # Means and scales of a square view are those of its rows and of its columns.
+        # Means and scales of a square view are one array for rows and columns, which is counted once.
         return sum({id(array): array.nbytes for step in self.steps for array in step.arrays().values()}.values())
 
     def select(self, kernels: Index) -> Fitted:
@@ -280,15 +280,15 @@ class Fitted:
         return replace(self, steps=tuple(step.select(kernels) for step in self.steps))
 
     def training(self) -> Fitted:
-        """The chain for the column samples as rows."""
+        """The chain with the column samples as rows."""
         return replace(self, steps=tuple(step.training() for step in self.steps))
 
     def for_products(self) -> Fitted:
-        """Without the statistics that products do not need: a square centering needs none at all."""
+        """The chain without the statistics that products do not need: square centering needs none at all."""
         return Fitted(tuple(step.for_products() for step in self.steps))
 
     def right_alone(self) -> Fitted:
-        """Of a chain for some columns how it scales V, and a `left` that leaves products as they are."""
+        """For a chain of some columns: its scaling of V, with a `left` that does not change products."""
         return Fitted(tuple(step.right_alone() for step in self.steps if step.scales_columns))
 
     # --- products ------------------------------------------------------------------------------------------------
@@ -301,16 +301,16 @@ class Fitted:
         return value
 
     def counts(self, n_cols: int) -> Array:
-        """What each column sample counts: d of D^{1/2}KD^{1/2}, ones where samples have no weights."""
-        found = np.ones(n_cols)
+        """The weight of each column sample: d of D^{1/2}KD^{1/2}, ones without sample weights."""
+        weights = np.ones(n_cols)
         for step in self.steps:
-            found = step.counts(found)
-        return found
+            weights = step.counts(weights)
+        return weights
 
     def null_vectors(self, n_cols: int) -> Array | None:
-        """Vectors N (cols, k) with K_jN = 0 for every kernel of a square view; None where the steps imply none.
+        """Vectors N (cols, k) with K_jN = 0 for every kernel of a square view; None if the steps imply none.
 
-        They span the directions that the ridge does not penalize: the constant, and covariates that are projected out.
+        They span the directions that the ridge does not penalize: the constant, and covariates that are removed.
         """
         vectors: Array | None = None
         for step in self.steps:
@@ -318,8 +318,10 @@ class Fitted:
         return vectors
 
     def right(self, j: int, v: Array) -> tuple[Array, list[Array | None]]:
-        """Carry V from the view's columns to the raw kernel's; also what the offset of each step needs, last first."""
+        """Map V from the view's columns to the raw kernel's; also the V that each step's offset needs, last first."""
         if self.steps:
+            # Centering subtracts means of V; in float32 the result would not sum to zero accurately enough for the
+            # terms that vanish with the sum.
             v = v.astype(np.float64, copy=False)
         carried: list[Array | None] = []
         for step in reversed(self.steps):
@@ -328,9 +330,9 @@ class Fitted:
         return v, carried
 
     def left(self, j: int, y: Array, carried: list[Array | None], *, offsets: bool = True) -> Array:
-        """Carry the raw product Y back to the view's rows; it is overwritten.
+        """Map the raw product Y, which is overwritten, back to the view's rows.
 
-        Everything here is linear in Y but the offset −1 r̄ᵀ(Cv) of a rectangular centering: when Y is one of several
+        All steps are linear in Y except for the offset −1 r̄ᵀ(Cv) of a rectangular centering: if Y is one of several
         parts of a sum, exactly one part may be given `offsets`.
         """
         for step, v in zip(self.steps, reversed(carried), strict=True):
@@ -355,12 +357,12 @@ class Fitted:
 
     def diagonal(self, raw: Array) -> Array:
         """Transform the raw kernels' diagonals, (kernels, samples), of a square view, in float64."""
-        found: Array | None = np.asarray(raw, dtype=np.float64)
+        values: Array | None = np.asarray(raw, dtype=np.float64)
         for step in self.steps:
-            assert found is not None
-            found = step.diagonal(found)
-        assert found is not None
-        return found
+            assert values is not None
+            values = step.diagonal(values)
+        assert values is not None
+        return values
 
     def apply_to(self, total: KernelSum) -> None:
         """Apply a chain that is the same for all kernels to a sum of them, whose weights have taken in the factors."""
@@ -368,9 +370,9 @@ class Fitted:
             step.apply_to(total)
 
     def removed(self) -> Array | float:
-        """Size of the entries that centering took away, in units of the kernels as they are after the steps, (n,).
+        """Size of the entries that centering removed, in units of the kernels after the steps, (n,).
 
-        It is the measure of the rounding noise that centering leaves behind, and 0 where nothing was centered.
+        The rounding error that centering leaves behind is proportional to it; it is 0 without centering.
         """
         removed: Array | float = 0.0
         for step in self.steps:
@@ -379,12 +381,13 @@ class Fitted:
 
 
 def restricted(steps: Sequence[Any], positions: Index, *, rows: bool) -> tuple[tuple[Any, ...], Index]:
-    """Steps, fitted or not, for some of the rows (or columns) after them, and the positions of these before them."""
-    found = []
+    """Steps, fitted or not, for some of the rows (or columns) after them, and the positions before the steps."""
+    changed = []
     for step in reversed(steps):
+        # From the last step to the first, since each maps positions after it to positions before it.
         step, positions = step.for_rows(positions) if rows else step.for_columns(positions)
-        found.append(step)
-    return tuple(found[::-1]), positions
+        changed.append(step)
+    return tuple(changed[::-1]), positions
 
 
 _STATISTICS = {
@@ -396,31 +399,32 @@ _STATISTICS = {
 
 @dataclass(frozen=True)
 class ChainState:
-    """What is known of a view after the steps fitted so far."""
+    """The statistics of a view after the steps fitted so far."""
 
     names: tuple[str, ...]
     """The kernels' names, for messages."""
     diag_cols: Array | None
     diag_rows: Array | None
-    """(kernel, cols) and (kernel, rows): k(x, x) of the column and row samples after the steps so far. The same object
-    when the view is square; `diag_rows` is None where it is unknown (new samples without a diagonal)."""
+    """(kernel, cols) and (kernel, rows): k(x, x) of the column and row samples after the steps so far. They are one
+    object if the view is square; `diag_rows` is None for new samples without a diagonal."""
     col_mean: Array | None
     row_mean: Array | None
-    """(kernel, cols) and (kernel, rows): means over the column samples after the steps so far, where known; weighted
-    by what the last step that needed them was."""
+    """(kernel, cols) and (kernel, rows): means over the column samples after the steps so far, if available, with the
+    weights of the last step that needed means."""
     square: bool
     resolution: float
-    """Relative size under which what centering leaves is rounding noise: some multiple of the stored precision."""
+    """Relative size below which entries left by centering are rounding error: a multiple of the stored precision."""
     fitted: Fitted = field(default_factory=Fitted)
 
     def step(self, step: Step, col_mean: Array | None = None, row_mean: Array | None = None) -> ChainState:
-        """Fit one more step; `col_mean` and `row_mean` are given where a pass had to compute them."""
+        """Fit one more step; `col_mean` and `row_mean` are given if a pass had to compute them."""
         col_mean = self.col_mean if col_mean is None else col_mean
         row_mean = self.row_mean if row_mean is None else row_mean
         before = replace(self, col_mean=col_mean, row_mean=col_mean if self.square else row_mean)
         fitted = step.fit(before)
         square = self.square and fitted.keeps_square
         diag_cols, col_mean = before._after(fitted, rows=False)
+        # A square view has one object for rows and columns: the steps compute it once, and `n_bytes` counts it once.
         diag_rows, row_mean = (diag_cols, col_mean) if square else before._after(fitted, rows=True)
         chain = Fitted((*self.fitted.steps, fitted))
         return ChainState(self.names, diag_cols, diag_rows, col_mean, row_mean, square, self.resolution, chain)
@@ -434,11 +438,11 @@ class ChainState:
         )
 
     def without_means(self) -> ChainState:
-        """The same where the means are of no use: the next step takes others."""
+        """The state without its means, for a step with other weights."""
         return replace(self, col_mean=None, row_mean=None)
 
     def need(self, name: str) -> Array:
-        """A statistic that a step needs; InputError if it is unknown."""
+        """A statistic that a step needs; InputError if it is missing."""
         value: Array | None = getattr(self, name)
         if value is None:
             way_out = (
@@ -459,8 +463,10 @@ class ChainState:
         return any(step.name == "residualize" for step in self.fitted.steps)
 
     def check_diagonal(self, diagonal: Array) -> None:
-        """Refuse k(x, x), (kernel, samples), that are not positive, or rounding noise."""
+        """Raise InputError for k(x, x), (kernel, samples), that are not positive or are rounding error."""
+        # Entries after centering are differences of entries of size `removed`, so their error is ε · removed.
         floor = self.resolution * np.broadcast_to(self.fitted.removed(), len(diagonal))
+        # The negated comparison also rejects NaN.
         bad = np.argwhere(~(diagonal > floor[:, None]))
         if bad.size:
             j, i = bad[0]
@@ -473,7 +479,9 @@ class ChainState:
             raise InputError(msg)
 
     def check_size(self, size: Array, removed: Array | float, what: str) -> None:
-        """Refuse sizes (n,) by which a kernel cannot be divided; `removed` is what centering took away of each."""
+        """Raise DegenerateKernelError for sizes (n,) too small to divide by; `removed` is what centering removed."""
+        # A size below the rounding error of what centering removed may be any number, and dividing by it would blow up
+        # noise. NaN is rejected as well.
         bad = np.flatnonzero(~(size > self.resolution * removed))
         if bad.size:
             j = bad[0]
@@ -494,7 +502,7 @@ class ChainState:
 
 @dataclass(frozen=True)
 class Residualize(Step):
-    """Take the mean and the covariates out, by a regression over the column samples."""
+    """Remove the mean and the covariates, by a regression over the column samples."""
 
     name = "residualize"
     needs_training = needs_means = needs_row_means = True
@@ -553,13 +561,13 @@ class Residualizing(FittedStep):
     coefficients: Array
     """B, (1 + covariates, rank): q(x) = [1, z(x)]B."""
     samples: Array
-    """Names of the samples whose covariates are known."""
+    """Names of the samples with covariates."""
     design: Array
     """Their covariates, (samples, covariates)."""
     row_basis: Array | None = None
-    """q of each row, (rows, rank); None while it is not known for which rows."""
+    """q of each row, (rows, rank); None before the rows are chosen."""
     row_projected: Array | None = None
-    """(kernel, rows, rank): T of the rows; None where the rows differ and it was not needed."""
+    """(kernel, rows, rank): T of the rows; None if the rows differ and it was not needed."""
     square: bool = True
     """Whether the rows are the column samples."""
 
@@ -568,8 +576,8 @@ class Residualizing(FittedStep):
         return self.dual
 
     def of_samples(self, samples: Array, covariates: Covariates | None = None) -> Residualizing:
-        known = covariates or Covariates(tuple(map(str, self.samples)), (), self.design)
-        return replace(self, row_basis=known.of(samples) @ self.coefficients, row_projected=None, square=False)
+        given = covariates or Covariates(tuple(map(str, self.samples)), (), self.design)
+        return replace(self, row_basis=given.of(samples) @ self.coefficients, row_projected=None, square=False)
 
     def fit(self, state: ChainState) -> Residualizing:
         return replace(self, row_projected=state.row_mean, square=False)
@@ -579,16 +587,17 @@ class Residualizing(FittedStep):
         assert self.row_projected is not None
         dual = np.zeros((len(self.row_basis), self.dual.shape[1]))
         dual[places] = self.dual
+        # Samples other than those of training get zero in G, so that they do not influence the regression.
         return replace(self, basis=self.row_basis, dual=dual, projected=self.row_projected, square=True)
 
     def training(self) -> Residualizing:
         return replace(self, row_basis=self.basis, row_projected=self.projected, square=True)
 
     def for_rows(self, rows: Index) -> tuple[Residualizing, Index]:
-        near, mine = (self.projected, self.basis) if self.square else (self.row_projected, self.row_basis)
-        assert mine is not None
+        near, row_basis = (self.projected, self.basis) if self.square else (self.row_projected, self.row_basis)
+        assert row_basis is not None
         near = None if near is None else near[:, rows]
-        return replace(self, row_projected=near, row_basis=mine[rows], square=False), rows
+        return replace(self, row_projected=near, row_basis=row_basis[rows], square=False), rows
 
     def for_columns(self, cols: Index) -> tuple[ResidualizingOfColumns, Index]:
         assert self.square
@@ -599,6 +608,7 @@ class Residualizing(FittedStep):
         return not self.square
 
     def right(self, j: int, v: Array) -> Array:
+        # Pᵀv = v − G(Qᵀv): P is not symmetric if samples have weights.
         return np.asarray(v - self.dual @ (self.basis.T @ v))
 
     def left(self, j: int, y: Array, v: Array | None = None) -> Array:
@@ -606,24 +616,28 @@ class Residualizing(FittedStep):
             y -= self.basis @ (self.dual.T @ y)
         elif v is not None:
             assert self.row_basis is not None
+            # For new rows −q(x)Tᵀ(Pᵀv) is added; v has been projected by `right` already.
             y -= self.row_basis @ (self.projected[j].T @ v)
         return y
 
     def elementwise(self, j: int, block: Array, rows: Index, cols: Index) -> Array:
-        near, mine = (self.projected, self.basis) if self.square else (self.row_projected, self.row_basis)
+        near, row_basis = (self.projected, self.basis) if self.square else (self.row_projected, self.row_basis)
         assert near is not None
-        assert mine is not None
-        inner, q, other = self.dual.T @ self.projected[j], mine[rows], self.basis[cols]
+        assert row_basis is not None
+        inner, q, other = self.dual.T @ self.projected[j], row_basis[rows], self.basis[cols]
+        # PKPᵀ = K − QTᵀ − TQᵀ + Q(GᵀT)Qᵀ, entry by entry, with T = KG.
         return np.asarray(block - q @ self.projected[j][cols].T - near[j][rows] @ other.T + q @ inner @ other.T)
 
     def diagonal(self, diagonal: Array, *, rows: bool = False) -> Array | None:
         near, q = (self.row_projected, self.row_basis) if rows else (self.projected, self.basis)
         if near is None or q is None:
             return None
+        # The diagonal of PKPᵀ: K_xx − 2q(x)ᵀT(x) + q(x)ᵀ(GᵀT)q(x).
         inner = np.einsum("ma,nmb->nab", self.dual, self.projected)
         return np.asarray(diagonal - 2 * np.einsum("ma,nma->nm", q, near) + np.einsum("ma,nab,mb->nm", q, inner, q))
 
     def means(self, mean: Array) -> Array:
+        # P removes the constant among others, so that the means vanish.
         return np.zeros(mean.shape[:2])
 
     def null_vectors(self, vectors: Array | None, n_cols: int) -> Array:
@@ -656,6 +670,7 @@ class ResidualizingOfColumns(FittedStep):
 
     def left(self, j: int, y: Array, v: Array | None = None) -> Array:
         if v is not None:
+            # KPᵀV = KV − T(QᵀV) for V in the chosen columns; P is applied to all rows below.
             y -= self.projected[j] @ (self.chosen.T @ v)
         y -= self.basis @ (self.dual.T @ y)
         return y
@@ -678,20 +693,20 @@ class Centering(FittedStep):
     shared = frozenset({"weights"})
 
     col_mean: Array | None
-    """(kernel, cols): mean over the column samples of each column sample's row, before this step; None where only
+    """(kernel, cols): mean over the column samples of each column sample's row, before this step; None if only
     products with a square kernel are needed."""
     row_mean: Array | None = None
-    """(kernel, rows): the same of each row; None where the rows differ and it was not needed."""
+    """(kernel, rows): the mean of each row; None if the rows differ and it was not needed."""
     square: bool = True
     """Whether the rows are the column samples."""
     weights: Array | None = None
-    """w, (cols,), that sum to one; all alike where None."""
+    """w, (cols,), which sums to one; None for equal weights."""
 
     def fit(self, state: ChainState) -> Centering:
         return replace(self, row_mean=state.row_mean, square=False)
 
     def mirrored(self, places: Index) -> Centering:
-        # The mean of the means over the training samples is that of all, of which the others have no weight.
+        # The grand mean is over the training samples: the other rows get no weight.
         assert self.row_mean is not None
         weights = np.zeros(self.row_mean.shape[1])
         weights[places] = 1.0 / len(places) if self.weights is None else self.weights
@@ -720,6 +735,7 @@ class Centering(FittedStep):
         return np.asarray(v - np.outer(self.weights, v.sum(axis=0)))
 
     def left(self, j: int, y: Array, v: Array | None = None) -> Array:
+        # A square kernel needs no means: C(K(Cᵀv)) subtracts the means of the product instead.
         if self.square:
             return _less_mean(y, self.weights)
         if v is not None:
@@ -733,11 +749,13 @@ class Centering(FittedStep):
         assert row_mean is not None
         mean = self.col_mean[j]
         grand = mean.mean() if self.weights is None else mean @ self.weights
+        # ⟨φ(x) − μ, φ(z) − μ⟩ by the means of the row and of the column, and the grand mean.
         return np.asarray(block - row_mean[j][rows][:, None] - mean[cols][None, :] + grand)
 
     def diagonal(self, diagonal: Array, *, rows: bool = False) -> Array | None:
         assert self.col_mean is not None
         mean = self.row_mean if rows else self.col_mean
+        # ‖φ(x) − μ‖² = k(x, x) − 2⟨φ(x), μ⟩ + ‖μ‖², where ⟨φ(x), μ⟩ is the row mean of x and ‖μ‖² the grand mean.
         return None if mean is None else diagonal - 2.0 * mean + mean_over(self.col_mean, self.weights)[:, None]
 
     def means(self, mean: Array) -> Array:
@@ -752,17 +770,19 @@ class Centering(FittedStep):
 
     def removed(self, removed: Array | float) -> Array | float:
         assert self.col_mean is not None
+        # The entries lose means of this size, and keep the rounding error that they had before.
         return removed + mean_over(np.abs(self.col_mean), self.weights)
 
     def for_products(self) -> Centering:
+        # Tasks of a square view need no means at all, so that none are sent to them.
         return replace(self, col_mean=None if self.square else self.col_mean, row_mean=None)
 
 
 @dataclass(frozen=True)
 class CenteringOfColumns(FittedStep):
-    """Some columns of square kernels that are centered over all.
+    """Some columns of square kernels that are centered over all columns.
 
-    Centering spreads V over all columns; with C = I − 1wᵀ and μ = Kw, C K Cᵀ V = C (KV − μ 1ᵀV), where w = 1/m unless
+    Centering changes V in all columns; with C = I − 1wᵀ and μ = Kw, C K Cᵀ V = C (KV − μ 1ᵀV), where w = 1/m unless
     samples have weights.
     """
 
@@ -785,7 +805,8 @@ class CenteringOfColumns(FittedStep):
 
 
 def _less_mean(y: Array, weights: Array | None) -> Array:
-    """Take the mean of its rows, by weights that sum to one, from Y, which is overwritten."""
+    """Subtract from Y, which is overwritten, the mean of its rows, with weights that sum to one if given."""
+    # A float32 product is averaged in float64: the mean of many rows would otherwise lose digits.
     y -= y.mean(axis=0, keepdims=True, dtype=np.float64) if weights is None else weights @ y
     return y
 
@@ -823,7 +844,7 @@ class Scaling(FittedStep):
 
 @dataclass(frozen=True)
 class CosineScaling(FittedStep):
-    """Multiply the rows and the columns of each kernel by numbers."""
+    """Multiply the rows and the columns of each kernel by factors."""
 
     name = "cosine"
     needs_row_diagonal = forgets_means = scales_columns = True
@@ -832,7 +853,7 @@ class CosineScaling(FittedStep):
     col_scale: Array
     """(kernel, cols)"""
     row_scale: Array | None = None
-    """(kernel, rows); None while it is not known for which rows."""
+    """(kernel, rows); None before the rows are chosen."""
 
     def fit(self, state: ChainState) -> CosineScaling:
         diagonal = state.need("diag_rows")
@@ -879,7 +900,7 @@ class CosineScaling(FittedStep):
 
 @dataclass(frozen=True)
 class Weighing(FittedStep):
-    """Multiply rows and columns by numbers that all kernels have in common: a step without statistics."""
+    """Multiply rows and columns by factors that are common to all kernels: a step without statistics."""
 
     name = "weigh"
     forgets_means = scales_columns = True
@@ -919,6 +940,7 @@ class Weighing(FittedStep):
         return np.asarray(counts * self.col_scale**2)
 
     def null_vectors(self, vectors: Array | None, n_cols: int) -> Array | None:
+        # SKS (S⁻¹N) = SKN = 0.
         return None if vectors is None else np.asarray(vectors / self.col_scale[:, None])
 
     def apply_to(self, total: KernelSum) -> None:
@@ -939,9 +961,9 @@ class Take(FittedStep):
 
     rows: Index
     cols: Index
-    """Their positions among those before the step; they may repeat and come in any order."""
+    """Positions among the rows and columns before the step; they may repeat and may be in any order."""
     before: Index
-    """How many rows and columns there were."""
+    """The numbers of rows and columns before the step."""
 
     @property
     def keeps_square(self) -> bool:
@@ -964,7 +986,7 @@ class Take(FittedStep):
 
     def right(self, j: int, v: Array) -> Array:
         wide = np.zeros((self.before[1], v.shape[1]), dtype=v.dtype)
-        np.add.at(wide, self.cols, v)  # positions may repeat, as in NumPy's indexing
+        np.add.at(wide, self.cols, v)  # positions may repeat, and `wide[cols] += v` would add only one of them
         return wide
 
     def left(self, j: int, y: Array, v: Array | None = None) -> Array:
@@ -986,7 +1008,7 @@ _FITTED: dict[str, type[FittedStep]] = {
 
 
 def load_step(described: Mapping[str, Any], arrays: Mapping[str, Array]) -> FittedStep:
-    """The step of which `FittedStep.described` and `FittedStep.arrays` were saved; KeyError or TypeError if none."""
+    """The step that was saved by `FittedStep.described` and `FittedStep.arrays`; KeyError or TypeError if none was."""
     kind = _FITTED[described["kind"]]
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     return kind(**arrays, **{name: value for name, value in described.items() if name in names})
@@ -1023,6 +1045,7 @@ class Trace(Step):
         if self.weights is None:
             size, count = diagonal.sum(axis=1), float(diagonal.shape[1])
         else:
+            # Σ_i d_iK_ii: the trace of a set with d_i copies of sample i.
             size, count = diagonal @ self.weights, float(self.weights.sum())
         state.check_size(size, state.fitted.removed() * count, "trace")
         return Scaling(1.0 / size)
@@ -1039,7 +1062,9 @@ class Multiplicative(Step):
 
     def fit(self, state: ChainState) -> Scaling:
         diagonal, mean = state.need("diag_cols"), state.need("col_mean")
+        # The variance is the mean of ‖φ(x)‖² minus ‖μ‖²; centering does not change it.
         size = mean_over(diagonal, self.weights) - mean_over(mean, self.weights)
+        # The variance is a difference of two means: compare it with the size of the terms that cancel.
         removed = state.fitted.removed() + mean_over(abs(mean), self.weights)
         state.check_size(size, removed, "variance in feature space")
         return Scaling(1.0 / size)
@@ -1047,7 +1072,7 @@ class Multiplicative(Step):
 
 @dataclass(frozen=True)
 class Cosine(Step):
-    """Bring every sample to unit norm in feature space."""
+    """Scale every sample to unit norm in feature space."""
 
     name = "cosine"
     needs_row_diagonal = forgets_means = True
@@ -1055,18 +1080,19 @@ class Cosine(Step):
     def fit(self, state: ChainState) -> CosineScaling:
         diagonal = state.need("diag_cols")
         state.check_diagonal(diagonal)
+        # Rows that are other samples are scaled by their own diagonal, which new samples have to bring along.
         columns = CosineScaling(diagonal**-0.5)
         return columns.training() if state.square else columns.fit(state)
 
 
 STEPS: dict[str, Step] = {step.name: step for step in (Center(), Trace(), Multiplicative(), Cosine())}
-"""The steps that can be asked for by name."""
+"""The steps that can be requested by name."""
 NORMALIZATIONS = ("trace", "cosine", "multiplicative")
-"""Those that bring kernels to one scale."""
+"""The steps that bring kernels to a common scale."""
 
 
 def as_step(name: str, weights: Array | None = None) -> Step:
-    """A step by its name, with statistics over column samples of these weights, (cols,)."""
+    """A step by its name, with statistics over column samples that have these weights, (cols,)."""
     step = STEPS[name]
     return step if weights is None or not step.needs_training else replace(step, weights=weights)  # type: ignore[type-var]
 
@@ -1082,16 +1108,16 @@ def as_steps(steps: str | Iterable[str | Covariates] | None) -> tuple[Any, ...]:
     Raises
     ------
     InputError
-        If a name is none of theirs.
+        If a name is not one of them.
     """
     if isinstance(steps, str):
         steps = [] if steps.strip() in ("", "none") else [name.strip() for name in re.split("[,+]", steps)]
-    found = () if steps is None else tuple(steps)
-    for name in found:
+    names = () if steps is None else tuple(steps)
+    for name in names:
         if not isinstance(name, Covariates) and name not in STEPS:
             msg = (
                 f"steps takes names of steps in the order in which they are applied, of {', '.join(STEPS)}, such as "
                 f"('center', 'trace'), or residualize(Z) among them; got {plain_repr(name)}"
             )
             raise InputError(msg)
-    return found
+    return names

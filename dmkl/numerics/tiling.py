@@ -1,4 +1,4 @@
-"""How a matrix is cut into square tiles."""
+"""The division of a matrix into square tiles."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 
 A tile above the diagonal counts twice. Each kernel is centered and scaled entry by entry before the product. The
 formula ⟨CK_iC, CK_jC⟩ = ⟨K_i, K_j⟩ − (2/m) r_iᵀr_j + s_is_j/m², with row sums r and grand sums s, would need no means
-beforehand, but cancellation leaves no correct digit where the means are large compared with the centered entries.
+beforehand, but cancellation leaves no correct digit if the means are large compared with the centered entries.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from dmkl.passes.view import Lens, StoreOrder, TileKey, View
 
 __all__ = ["align", "check_alignable", "gram_pass", "rounding"]
 
+# Entries of each kernel that are transformed and multiplied at a time: a few such arrays fit in a core's cache.
 _PANEL_ENTRIES = 2**15
-"""Entries of each kernel that are transformed and multiplied at a time: a few such arrays fit in a core's cache."""
+# Largest size of such a panel over all kernels: with many kernels, the panel has fewer entries of each.
 _PANEL_BYTES = 2**26
-"""Largest size of such a panel over all kernels: with many kernels, the panel has fewer entries of each."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def _samples(lens: Lens) -> StoreOrder:
 def rounding(lens: Lens) -> Float:
     """Size below which the entries of each kernel are rounding error of the stored entries, (n,).
 
-    It is proportional to the size of what centering removed: zero where nothing was centered.
+    It is proportional to the size of what centering removed: zero without centering.
     """
     unit = 32.0 * float(np.finfo(lens.view.source.dtype).eps)
     return unit * np.broadcast_to(lens.fitted.removed(), len(lens.view.kernels))
@@ -92,8 +92,8 @@ def align(lens: Lens, probes: Float | None = None) -> tuple[Float, Float | None]
 
 
 _COUNTER = itertools.count(1)
+# Largest number of tasks. It does not depend on the cluster, so that sums are added in the same order everywhere.
 _TASKS = 64
-"""Largest number of tasks. It does not depend on the cluster, so that sums are added in the same order everywhere."""
 
 
 def gram_pass(lens: Lens) -> Float:
@@ -134,8 +134,8 @@ def _bands(lens: Lens, host: Machine) -> list[_Band]:
     view = lens.view
     n, side, itemsize = len(view.kernels), view.source.tiling.tile, view.source.dtype.itemsize
     tile_bytes = side**2 * itemsize
-    # A task holds the tile in use and the next one, which is read meanwhile; the panel has one more row block for
-    # each of four temporaries of the steps.
+    # A task holds the tile in use and the next one, which is read meanwhile, a panel of all kernels, and the
+    # temporaries of transforming one kernel.
     needed = {
         "tiles": 2 * tile_bytes + view.source.scratch_bytes,
         "statistics": lens.fitted.n_bytes,

@@ -25,9 +25,9 @@ __all__ = ["blas_threads", "factor_threads", "one_blas_thread", "pinned_blas"]
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
+# A Cholesky factor of order 1,088 takes 15 ms with one thread or two; one of order 4,096 takes 0.6 s and 0.4 s. On a
+# machine whose cores are busy with other programs, waiting threads make it a hundred times slower.
 _SMALL_ORDER = 4096
-"""A Cholesky factor of order 1,088 takes 15 ms with one thread or two; one of order 4,096 takes 0.6 s and 0.4 s. On a
-machine whose cores are busy with other programs, waiting threads make it a hundred times slower."""
 
 
 def blas_threads(tasks_per_machine: int) -> int:

@@ -48,6 +48,8 @@ def refuse_damage(view: View, reason: Exception | None = None) -> None:
         return
     token = uuid.uuid4().hex
     shared = send(source, f"verify-source-{token}")
+    # One task for each kernel, which returns an error instead of raising it: one damaged tile must not hide the others'
+    # tasks.
     look = delayed(StoreReader.verify, pure=False)
     tasks = [
         look(shared, int(kernel), dask_key_name=f"verify-kernel-{k}-{token}") for k, kernel in enumerate(view.kernels)

@@ -22,6 +22,7 @@ def raw_block(view: View, k: int, rows: Index, cols: Index) -> Array:
     source, tiling = view.source, view.source.tiling
     side = tiling.tile
     block = np.empty((len(rows), len(cols)), dtype=source.dtype)
+    # Positions are grouped by tile, so that each tile is read once for any order of rows and columns.
     tile_rows, tile_cols = rows // side, cols // side
     wanted: dict[tuple[int, int], list[tuple[Index, Index, bool]]] = {}
     for i in np.unique(tile_rows):
@@ -56,6 +57,7 @@ def whole_kernels(lenses: Sequence[Lens], kernel: int) -> Iterator[Float]:
     views = [lens.view for lens in lenses]
     rows = np.unique(np.concatenate([view.rows for view in views]))
     cols = np.unique(np.concatenate([view.cols for view in views]))
+    # The union of all rows and columns is read once, and each lens cuts its part from it.
     raw = raw_block(views[0], int(views[0].kernels[kernel]), rows, cols)
     for lens in lenses:
         view = lens.view
@@ -123,6 +125,7 @@ def weighted_blocks(lens: Lens, weights: Float, chunk: int | None = None) -> da.
         for b, c in enumerate(starts[1]):
             rows, cols = np.arange(r, min(r + side, n_rows)), np.arange(c, min(c + side, n_cols))
             key = f"weighted-{a}-{b}-{token}"
+            # Row a is built after all rows b < a, so the block above the diagonal exists already.
             if view.is_square and b < a:
                 made[a, b] = turned(made[b, a], dask_key_name=key)
             else:
@@ -136,6 +139,7 @@ def weighted_blocks(lens: Lens, weights: Float, chunk: int | None = None) -> da.
 def _weighted(shared: tuple[Lens, Float], rows: Index, cols: Index) -> Float:
     lens, weights = shared
     total = np.zeros((len(weights), len(rows), len(cols)))
+    # A kernel without weight in every set is not read.
     for kernel in np.flatnonzero(weights.any(axis=0)):
         part = entries(lens.view, lens.fitted, int(kernel), rows, cols)
         for sum_, weight in zip(total, weights[:, kernel], strict=True):

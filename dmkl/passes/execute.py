@@ -49,10 +49,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Worker", "common", "look_at"]
 
+# Bytes of a worker's limit that the interpreter and its libraries take before the first array.
 _BESIDE_ARRAYS = 200 * 2**20
-"""Bytes of a worker's limit that the interpreter and its libraries take before the first array."""
+# Workers whose tasks may take less than this share of the median are left out.
 _TOO_SMALL = 0.5
-"""Workers whose tasks may take less than this share of the median are left out."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class Worker:
     """Memory that a task which runs alone may take."""
 
 
+# For each client and worker, the answer that the worker gave when it was first seen.
 _LOOKED: WeakKeyDictionary[Client, dict[str, tuple[str, int]]] = WeakKeyDictionary()
-"""For each client and worker, the answer that the worker gave when it was first seen."""
 
 
 def _look() -> tuple[str, int]:
@@ -115,7 +115,7 @@ def look_at(client: Client, reports: Mapping[str, Any], kept: int = 0) -> list[W
 
 
 def _usable(memory_limit: int) -> int:
-    """Bytes of a worker's limit that arrays may take; 0 where there is no limit.
+    """Bytes of a worker's limit that arrays may take; 0 without a limit.
 
     Dask stops giving a worker tasks at 80 %.
     """
@@ -127,6 +127,8 @@ def common(workers: Sequence[Worker]) -> list[Worker]:
 
     All tasks have one size, which the smallest of these workers sets. A warning names the workers left out, once.
     """
+    # The lower median: an actual worker's value. Counting slots, not workers, weighs a worker by the tasks that it
+    # runs.
     by_slot = sorted(worker.task_bytes for worker in workers for _ in range(worker.slots))
     median = by_slot[(len(by_slot) - 1) // 2]
     chosen = [worker for worker in workers if worker.task_bytes >= _TOO_SMALL * median]
@@ -299,7 +301,7 @@ _TEMPORARY: ContextVar[Path | None] = ContextVar("dmkl-temporary", default=None)
 
 @contextmanager
 def temporary_files_in(folder: Path | None) -> Iterator[None]:
-    """Put temporary files that workers share into `folder` inside this context; into TMPDIR where it is None.
+    """Put temporary files that workers share into `folder` inside this context; into TMPDIR for None.
 
     The folder of a checkpoint is on a file system that all machines share, and TMPDIR (/tmp) often is not.
     """
@@ -338,6 +340,7 @@ def check_shared(folder: Path, what: str, way_out: str | None = None) -> None:
     client = active_client()
     if client is None:
         return
+    # The test is a new file and not the folder itself, which may exist on every machine's own disk under the same name.
     mark = folder / f"seen-{uuid.uuid4().hex}.partial"
     mark.touch()
     try:
@@ -539,10 +542,10 @@ if TYPE_CHECKING:
 
 __all__ = ["send", "send_all"]
 
+# Time limit for sending: a fixed part, and a second for so many bytes to each worker.
 _SECONDS, _BYTES_PER_SECOND = 30.0, 1e6
-"""Time limit for sending: a fixed part, and a second for so many bytes to each worker."""
+# Number of workers to which each holder of the values gives them in each round.
 _BRANCHING = 4
-"""Number of workers to which each holder of the values gives them in each round."""
 
 
 def send(value: Any, name: str) -> Any:

@@ -52,7 +52,7 @@ class HeldTiles:
         return self.origin.row_sum(kernels)
 
     def units(self, view: View) -> list[tuple[Unit, Any]]:
-        """The tasks of a pass, cut as the tiles lie in memory, each with its tiles.
+        """The tasks of a pass, cut into the parts that are in memory, each with its tiles.
 
         Tiles that are not in memory make a task that reads them, for example those among the training samples if only
         the rows of test samples were loaded.
@@ -61,6 +61,8 @@ class HeldTiles:
         units: list[tuple[Unit, Any]] = []
         for place, kernel in enumerate(view.kernels):
             parts = [(pairs, tiles) for pairs, tiles in self.parts[int(kernel)] if _usable(tiles)]
+            # A tile that was loaded on a worker that has gone is missing, and is read from the source like one never
+            # loaded.
             everywhere = frozenset().union(*(pairs for pairs, _ in parts))
             missing = tuple(task for task in tasks if (task.i, task.j) not in everywhere)
             cut = [(tuple(task for task in tasks if (task.i, task.j) in pairs), tiles) for pairs, tiles in parts]
@@ -101,7 +103,7 @@ def persisted(view: View) -> View:
     side_bytes = view.source.tiling.tile**2 * view.source.dtype.itemsize
     for kernel in view.kernels:
         # Tiles are loaded kernel by kernel for any number of workers: a later view may select any of the kernels.
-        for unit in units_of(replace(view, kernels=np.array([kernel])), beside=len(view.kernels) - 1):
+        for unit in units_of(replace(view, kernels=np.array([kernel])), other_kernels=len(view.kernels) - 1):
             keys = [(int(kernel), task.i, task.j) for task in unit.tiles]
             task = delayed(_load, pure=False)(shared, keys, dask_key_name=f"load-tiles-{len(tasks)}-{token}")
             tasks.append((task, len(keys) * side_bytes))

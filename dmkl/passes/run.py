@@ -39,8 +39,8 @@ from dmkl.passes.view import Lens, TileKey, Unit, covering, units_of
 
 __all__ = ["PassGraph", "Then", "add_in_tree", "alone", "part_bytes", "pass_bytes", "pass_graph", "run_pass"]
 
+# Results that one task adds: few enough to bound its memory, many enough to keep the tree flat.
 _FAN_IN = 8
-"""Results that one task adds: few enough to bound its memory, many enough to keep the tree flat."""
 
 
 Then = Callable[[int, tuple[int, ...]], Last]
@@ -121,6 +121,7 @@ def pass_graph(
             key = f"{name}-{number}-{token}"
             task = sweeping(shared, fitted, number, host.slots_per_host, tiles, last, dask_key_name=key)
             units.append((task, len(unit.kernels) * len(unit.tiles) * view.bytes_per_tile))
+    # Sums over all kernels are added in a tree over all tasks; other results are put together by group of kernels.
     sums = [k for k, c in enumerate(columns) if c.want == "sum"]
     others = [k for k, c in enumerate(columns) if c.want != "sum"]
     groups: list[tuple[tuple[int, ...], Delayed]] = []
@@ -356,6 +357,7 @@ def run_pass(lenses: Sequence[Lens], columns: Sequence[Columns], verb: str = "ap
         run = again(partial(_run, lenses, [c for _, c in load], name), name)
         for (owner, _), result in zip(load, run, strict=True):
             results[owner].append(result)
+    # A block that was split between passes is put together along its columns.
     axis = {"each": 2, "sum": 1, "project": 0}
     whole = [np.concatenate(r, axis=axis[c.want]) if len(r) > 1 else r[0] for r, c in zip(results, wide, strict=True)]
     parts_of_columns = [whole[k] if part is None else np.ascontiguousarray(whole[k][..., part]) for k, part in places]
@@ -372,7 +374,7 @@ def _run(lenses: Sequence[Lens], columns: Sequence[Columns], name: str) -> list[
 
 
 def _joined(columns: Sequence[Columns]) -> tuple[list[Columns], list[tuple[int, slice | None]]]:
-    """Put the columns of one kind, precision and lens side by side; return them, and where each given block is.
+    """Put the columns of one kind, precision and lens side by side; return them, and the place of each given block.
 
     A graph has tasks for each of the columns: for many narrow ones these would cost more than the products.
     """

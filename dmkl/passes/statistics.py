@@ -42,6 +42,7 @@ class _Means:
         """The vectors of the pass."""
         if self.vectors is not None:
             return Columns(self.vectors, "each", None, np.dtype(np.float64), lens)
+        # The mean is a product with one vector that sums to one, in float64 for kernels of any precision.
         weights = np.ones(self.view.shape[2]) if self.weights is None else self.weights
         return Columns((weights / weights.sum())[:, None], "each", None, np.dtype(np.float64), lens)
 
@@ -87,8 +88,8 @@ def _fitting(view: View, trained: Sequence[FittedStep] = (), *, elements: bool =
         if step.needs_means and not has_col_mean:
             chain = _call(_training_chain, state)
             wanted["col_mean"] = _Means(prefix.training(), chain, "center-pass", step.weights, vectors)
-        # A product with a centered right-hand side needs no row means: C K C V subtracts them from the result. They
-        # are computed only for single entries and for a later step that needs the diagonal of the rows.
+        # Products need no row means: the centered right-hand side sums to zero, so that their term vanishes. They are
+        # computed only for single entries and for a later step that needs the diagonal of the rows.
         later = elements or any(following.needs_row_diagonal for following in steps[position + 1 :])
         if step.needs_row_means and later and not has_row_mean and not square:
             wanted["row_mean"] = _Means(prefix, _call(_chain, state), "center-rows-pass", step.weights, vectors)

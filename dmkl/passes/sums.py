@@ -94,8 +94,8 @@ def put_together(tiles: Iterable[SumTile], lens: Lens, dtype: npt.DTypeLike = np
     return total
 
 
+# Largest number of kernels whose tiles are added at once: the sum goes through memory once for all of them.
 _BESIDE = 8
-"""Largest number of kernels whose tiles are added at once: the sum goes through memory once for all of them."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def add_tiles(
     orders = [sum_order(lens) for lens in lenses]
     used = [k for k in range(len(kernels)) if any(c.weights[k] for c in combinations)]
     stream = source.stream([(int(kernels[k]), tile.i, tile.j) for tile in tiles for k in used])
-    # Small sets are added in plain NumPy: compiling the loops would take longer than the sums.
+    # Small sets are added in plain NumPy: loading the compiled loops would take longer than the sums.
     stacks = _stacks(lenses, combinations) if source.tiling.rows > SMALL else []
     alone = sorted({*range(len(combinations))} - {number for stack in stacks for number in stack.numbers})
     side = source.tiling.tile
@@ -225,8 +225,8 @@ def _part(lens: Lens, order: StoreOrder, place: SumTile, k: int, stored: Array) 
     return lens.fitted.elementwise(k, part, trail)
 
 
+# Rows added at a time, so that the scratch array stays in the cache (0.8 instead of 1.35 ns for an entry).
 _PANEL = 32
-"""Rows added at a time, so that the scratch array stays in the cache (0.8 instead of 1.35 ns for an entry)."""
 
 
 def _add(total: Float, part: Array, weight: float | Float, across: Float | None = None) -> None:
@@ -294,8 +294,8 @@ class SumPlan:
 # --- combined kernels and their factors ----------------------------------------------------------------------------
 
 
+# Columns whose squares are added up at once.
 _DIAGONAL_COLUMNS = 256
-"""Columns whose squares are added up at once."""
 
 
 # --- factors in memory -------------------------------------------------------------------------------------------

@@ -97,14 +97,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Axis", "Block", "Lane", "lanes_of"]
 
+# Nanoseconds of one multiplication and addition on one core, by the bytes of a number (measured).
 _MULTIPLY = {4: 0.03, 8: 0.06}
-"""Nanoseconds of one multiplication and addition on one core, by the bytes of a number (measured)."""
+# Nanoseconds to copy an entry out of a tile, to cast an entry, to add an entry to a sum, and to call a product.
 _GATHER, _CAST, _ADD, _CALL = 1.5, 1.0, 1.0, 10_000.0
-"""Nanoseconds to copy an entry out of a tile, to cast an entry, to add an entry to a sum, and to call a product."""
-_MOST_SEATS = 16
-"""Largest number of lenses that are cut together: more make segments too small, and take long to search."""
+# Largest number of lenses that are cut together: more make segments too small, and take long to search.
+_MOST_SUBSETS = 16
+# Bits that mark the subsets with a sample as a row; the next bits mark the subsets with it as a column.
 _BITS = 32
-"""Bits that mark the seats with a sample as a row; the next bits mark the seats with it as a column."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,8 +180,8 @@ class Lane:
 
 
 @dataclass(frozen=True, eq=False)
-class _Seat:
-    """The samples of some of the columns, as rows and as columns."""
+class _Subset:
+    """The samples that some of the columns share, as rows and as columns of the source."""
 
     rows: Array
     cols: Array
@@ -196,22 +196,25 @@ class _Seat:
 class _Group:
     """Seats that are cut out of a tile together."""
 
-    seats: tuple[_Seat, ...]
+    subsets: tuple[_Subset, ...]
     row_bits: Index
     col_bits: Index
-    """For each sample of an axis a number with one bit for each seat that has it."""
+    """For each sample of an axis a number with one bit for each subset that has it."""
     symmetric: bool
 
-    def joined(self, seat: _Seat) -> _Group:
-        """The group with one more seat."""
-        bit = 1 << len(self.seats)
+    def joined(self, subset: _Subset) -> _Group:
+        """The group with one more subset."""
+        bit = 1 << len(self.subsets)
         return _Group(
-            (*self.seats, seat), self.row_bits + bit * seat.rows, self.col_bits + bit * seat.cols, self.symmetric
+            (*self.subsets, subset),
+            self.row_bits + bit * subset.rows,
+            self.col_bits + bit * subset.cols,
+            self.symmetric,
         )
 
     @cached_property
     def segments(self) -> tuple[tuple[Array, Index], tuple[Array, Index]]:
-        """For rows and columns, the seats of each segment, (segments, 2), and the segment of each sample."""
+        """For rows and columns, the subsets of each segment, (segments, 2), and the segment of each sample."""
         if self.symmetric:
             # On a symmetric source rows and columns share one cut, so that a mirrored tile needs no second copy. Its
             # segments must then agree in both roles of a sample.
@@ -222,12 +225,12 @@ class _Group:
 
     @cached_property
     def blocks(self) -> list[tuple[int, tuple[int, int], int]]:
-        """For each product a segment of columns, a run of segments of rows, and the seats that have both."""
+        """For each product a segment of columns, a run of segments of rows, and the subsets that have both."""
         (rows, _), (cols, _) = self.segments
         blocks: list[tuple[int, tuple[int, int], int]] = []
         for b, (_, there) in enumerate(cols):
             wanted = rows[:, 0] & there
-            # Neighboring row segments with the same seats for these columns become one product.
+            # Neighboring row segments with the same subsets for these columns become one product.
             cuts = [0, *(np.flatnonzero(np.diff(wanted)) + 1).tolist(), len(wanted)]
             for first, last in itertools.pairwise(cuts):
                 if wanted[first]:
@@ -235,8 +238,8 @@ class _Group:
         return blocks
 
     def width(self, bits: int) -> int:
-        """Number of right-hand sides of the seats in `bits`."""
-        return sum(seat.width for k, seat in enumerate(self.seats) if bits >> k & 1)
+        """Number of right-hand sides of the subsets in `bits`."""
+        return sum(subset.width for k, subset in enumerate(self.subsets) if bits >> k & 1)
 
     def nanoseconds(self, side: int, itemsize: int) -> float:
         """Estimated time to cut and multiply all tiles on one core."""
@@ -272,30 +275,30 @@ def lanes_of(lenses: Sequence[Lens], columns: Sequence[Columns]) -> list[Lane]:
     masks = [_masks(lens) for lens in lenses]
     alike: dict[Any, dict[Any, list[int]]] = {}
     for position, c in enumerate(columns):
-        # A projection multiplies the product of its own block by that block alone, so it has a lane of its own.
+        # A projection multiplies the product of its own block by that block alone, so it has its own lane.
         kind = (c.dtype, position if c.want == "project" else -1)
         rows, cols = masks[c.lens]
         alike.setdefault(kind, {}).setdefault((rows.tobytes(), cols.tobytes()), []).append(position)
     lanes = []
     for (dtype, projected), members in alike.items():
-        seats = [
-            _Seat(*masks[columns[positions[0]].lens], positions, sum(columns[k].width for k in positions))
+        subsets = [
+            _Subset(*masks[columns[positions[0]].lens], positions, sum(columns[k].width for k in positions))
             for positions in members.values()
         ]
-        groups, cost = _grouped(seats, tiling.tile, dtype.itemsize, symmetric=tiling.upper)
-        # Small sets are multiplied whole too: compiling the loops that cut tiles would take longer than the pass.
-        if max(tiling.rows, tiling.cols) <= SMALL or _whole_nanoseconds(seats, source, dtype) <= cost:
+        groups, cost = _grouped(subsets, tiling.tile, dtype.itemsize, symmetric=tiling.upper)
+        # Small sets are multiplied whole too: loading the compiled loops would take longer than the pass.
+        if max(tiling.rows, tiling.cols) <= SMALL or _whole_nanoseconds(subsets, source, dtype) <= cost:
             rows, cols = (np.ones(length, dtype=bool) for length in (tiling.rows, tiling.cols))
-            everyone = [k for seat in seats for k in seat.columns]
-            everything = _Seat(rows, cols, everyone, sum(seat.width for seat in seats))
+            everyone = [k for subset in subsets for k in subset.columns]
+            everything = _Subset(rows, cols, everyone, sum(subset.width for subset in subsets))
             groups = [_group(everything, symmetric=tiling.upper)]
         lanes += [_lane(group, columns, dtype, tiling.tile, project=projected >= 0) for group in groups]
     return lanes
 
 
-def _whole_nanoseconds(seats: Sequence[_Seat], source: TileSource, dtype: np.dtype[Any]) -> float:
+def _whole_nanoseconds(subsets: Sequence[_Subset], source: TileSource, dtype: np.dtype[Any]) -> float:
     """Estimated time to multiply whole tiles on one core, with zeros for samples that a lens lacks."""
-    tiling, width = source.tiling, sum(seat.width for seat in seats)
+    tiling, width = source.tiling, sum(subset.width for subset in subsets)
     down, across = tiling.shape
     cast = 0.0 if dtype == source.dtype else _CAST * (0.5 if tiling.upper else 1.0)
     multiplied = width * (tiling.cols * _MULTIPLY[dtype.itemsize] + across * _ADD)
@@ -309,20 +312,22 @@ def _masks(lens: Lens) -> tuple[Array, Array]:
     return rows, cols
 
 
-def _group(seat: _Seat, *, symmetric: bool) -> _Group:
-    empty = _Group((), np.zeros(len(seat.rows), dtype=np.int64), np.zeros(len(seat.cols), dtype=np.int64), symmetric)
-    return empty.joined(seat)
+def _group(subset: _Subset, *, symmetric: bool) -> _Group:
+    empty = _Group(
+        (), np.zeros(len(subset.rows), dtype=np.int64), np.zeros(len(subset.cols), dtype=np.int64), symmetric
+    )
+    return empty.joined(subset)
 
 
-def _grouped(seats: Sequence[_Seat], side: int, itemsize: int, *, symmetric: bool) -> tuple[list[_Group], float]:
-    """Join neighboring seats while this costs less than cutting them apart; return the groups and the total cost."""
+def _grouped(subsets: Sequence[_Subset], side: int, itemsize: int, *, symmetric: bool) -> tuple[list[_Group], float]:
+    """Join neighboring subsets while this costs less than cutting them apart; return the groups and the total cost."""
     groups: list[_Group] = []
     costs: list[float] = []
-    for seat in seats:
-        alone = _group(seat, symmetric=symmetric)
+    for subset in subsets:
+        alone = _group(subset, symmetric=symmetric)
         cost = alone.nanoseconds(side, itemsize)
-        if groups and len(groups[-1].seats) < _MOST_SEATS:
-            together = groups[-1].joined(seat)
+        if groups and len(groups[-1].subsets) < _MOST_SUBSETS:
+            together = groups[-1].joined(subset)
             cost_together = together.nanoseconds(side, itemsize)
             if cost_together < costs[-1] + cost:
                 groups[-1], costs[-1] = together, cost_together
@@ -336,17 +341,21 @@ def _lane(group: _Group, columns: Sequence[Columns], dtype: np.dtype[Any], side:
     (row_segments, row_segment), (col_segments, col_segment) = group.segments
     rows = _axis(row_segment, len(row_segments), side)
     cols = rows if group.symmetric else _axis(col_segment, len(col_segments), side)
-    ends = np.cumsum([seat.width for seat in group.seats]).tolist()
-    places = [slice(end - seat.width, end) for end, seat in zip(ends, group.seats, strict=True)]
+    # The right-hand sides of all subsets stand side by side; a product takes the columns of the subsets that have its
+    # samples.
+    ends = np.cumsum([subset.width for subset in group.subsets]).tolist()
+    places = [slice(end - subset.width, end) for end, subset in zip(ends, group.subsets, strict=True)]
     blocks = tuple(
         Block(b, run, _merged([place for k, place in enumerate(places) if bits >> k & 1]))
         for b, run, bits in group.blocks
     )
-    return Lane(tuple(k for seat in group.seats for k in seat.columns), dtype, project, rows, cols, blocks)
+    return Lane(tuple(k for subset in group.subsets for k in subset.columns), dtype, project, rows, cols, blocks)
 
 
 def _axis(segment: Index, n_segments: int, side: int) -> Axis:
     tile = np.arange(len(segment)) // side
+    # Sorted by tile and then by segment, so that the samples of a tile are one run. Samples without a subset have the
+    # segment −1 and are dropped.
     order = np.lexsort((segment, tile))
     stored = order[segment[order] >= 0]
     n_tiles = -(-len(segment) // side)
@@ -412,7 +421,7 @@ def offsets_of(lens: Lens, kernel: int, c: Columns) -> list[Array | None]:
 
 
 def _carried(lens: Lens, kernel: int, c: Columns) -> tuple[Array, list[Array | None]]:
-    """V over all columns of the source, zero where the view has no sample, and the values needed after the product."""
+    """V over all columns of the source, zero for samples outside the view, and the values needed after the product."""
     view = lens.view
     carried, offsets = lens.fitted.right(kernel, _aligned(c.block))
     n_cols = view.source.tiling.cols
@@ -472,6 +481,8 @@ of the first if the unit has only a part of the tiles."""
 
 def merge(partials: list[Array]) -> Array:
     """Add up the parts of one result."""
+    # The parts are added in the order of their tasks, whichever ended first: the rounding of a sum is then
+    # reproducible.
     total = partials[0].copy()
     for part in partials[1:]:
         total += part
@@ -542,7 +553,7 @@ class Workbench:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Workbench, ()  # another process makes buffers of its own
+        return Workbench, ()  # another process makes its own buffers
 
     @contextmanager
     def buffers(self) -> Iterator[Buffers]:
@@ -631,6 +642,8 @@ def _sweep(
                     reached = unit.rows(lens.view)
                     results[position] = Rows(reached, total[reached].astype(c.dtype))
                     continue
+                # `unit.first` makes exactly one of the units of a sum over kernels add the offsets, which are not sums
+                # over tiles.
                 product = lens.fitted.left(int(k), total, vectors.offsets[position], offsets=unit.first)
                 if c.want == "sum":
                     assert c.weights is not None
@@ -649,9 +662,9 @@ def _out(c: Columns) -> np.dtype[Any]:
     return c.dtype if c.want == "each" else np.dtype(np.float64)
 
 
+# Extra columns between the rows of a part that was cut out: rows whose distance is a power of two compete for the same
+# lines of the cache, and products with their transpose take some percent longer.
 _APART = 32
-"""Extra columns between the rows of a part that was cut out: rows whose distance is a power of two compete for the same
-lines of the cache, and products with their transpose take some percent longer."""
 
 
 class _Running:

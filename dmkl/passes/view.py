@@ -220,6 +220,7 @@ def covering(views: Sequence[View]) -> View:
     """A view without steps that has every row and column of several views of the same kernels."""
     if len(views) == 1:
         return views[0]
+    # Sorted and without repetition: a pass reads each tile once for all views.
     rows = np.unique(np.concatenate([view.rows for view in views]))
     cols = np.unique(np.concatenate([view.cols for view in views]))
     return replace(views[0], rows=rows, cols=cols, steps=())
@@ -242,6 +243,7 @@ class StoreOrder:
     @classmethod
     def of(cls, positions: Index, side: int) -> StoreOrder:
         """Sort samples, given by their positions in the source."""
+        # Stable, so that a sample that occurs several times keeps the order of its copies.
         order = np.argsort(positions, kind="stable")
         return cls(order, positions[order], side)
 
@@ -280,13 +282,13 @@ class Unit:
         return np.flatnonzero(there[view.rows // view.source.tiling.tile])
 
 
+# Tasks of a pass, as far as their size allows: several for each core, so that no core waits long for another.
 _TASKS = 16
-"""Tasks of a pass, as far as their size allows: several for each core, so that no core waits long for another."""
+# Bytes of tiles of a task. Smaller tasks take less time than Dask needs to schedule them and to add up their results;
+# larger ones report progress too rarely, and too much is lost when a worker dies.
 _SMALLEST, _LARGEST = 2**24, 2**28
-"""Bytes of tiles of a task. Smaller tasks take less time than Dask needs to schedule them and to add up their results;
-larger ones report progress too rarely, and too much is lost when a worker dies."""
+# Approximate number of tasks of a pass over a set of terabytes: a scheduler starts some hundreds in a second.
 _MOST = 2**12
-"""Approximate number of tasks of a pass over a set of terabytes: a scheduler starts some hundreds in a second."""
 
 
 def bytes_of_task(total_bytes: float) -> float:
@@ -294,16 +296,16 @@ def bytes_of_task(total_bytes: float) -> float:
     return min(max(total_bytes / _TASKS, _SMALLEST), max(_LARGEST, total_bytes / _MOST))
 
 
-def units_of(view: View, most: int | None = None, beside: int = 0) -> list[Unit]:
+def units_of(view: View, most: int | None = None, other_kernels: int = 0) -> list[Unit]:
     """Cut a pass into tasks: some whole kernels each, at most `most`, or a part of one kernel.
 
     The cut depends on the data alone and not on the machine: sums in another order would round differently and change
-    the last digits of weights. `beside` counts further kernels of the pass, which are cut separately.
+    the last digits of weights. `other_kernels` counts further kernels of the pass, which are cut separately.
     """
     tiles = view.tile_tasks()
     n = len(view.kernels)
     kernel_bytes = max(1, len(tiles) * view.bytes_per_tile)
-    task_bytes = bytes_of_task((n + beside) * kernel_bytes)
+    task_bytes = bytes_of_task((n + other_kernels) * kernel_bytes)
     # A kernel larger than a task is split; its parts return sums over some tiles, and the unit with `first` adds the
     # terms that are not sums over tiles, so that they count once.
     parts = min(len(tiles), round(kernel_bytes / task_bytes))
@@ -314,15 +316,16 @@ def units_of(view: View, most: int | None = None, beside: int = 0) -> list[Unit]
             for j in range(n)
             for position, cut in enumerate(cuts)
         ]
+    # Small kernels share a task; the groups differ by at most one kernel, so that tasks end at about the same time.
     together = max(1, min(int(task_bytes / kernel_bytes), n if most is None else most))
     return [Unit(group, tuple(tiles), first=True) for group in np.array_split(np.arange(n), -(-n // together))]
 
 
+# Perfect difference sets: every nonzero number modulo P is exactly one of their differences (Singer, Trans. AMS 43,
+# 1938).
 _LINES = {3: (0, 1), 7: (0, 1, 3), 13: (0, 1, 3, 9), 21: (0, 1, 4, 14, 16), 31: (0, 1, 3, 8, 12, 18)}
-"""Perfect difference sets: every nonzero number modulo P is exactly one of their differences (Singer, Trans. AMS 43,
-1938)."""
+# Smallest number of tile rows in each of the P bands of samples: with fewer, tasks would be of unequal sizes.
 _BROAD = 4
-"""Smallest number of tile rows in each of the P bands of samples: with fewer, tasks would be of unequal sizes."""
 
 
 def _cut(tiles: Sequence[TileTask], parts: int) -> list[tuple[TileTask, ...]]:

@@ -2,16 +2,16 @@
 
     min ⟨Q, Z⟩   subject to   Z ⪰ 0,  Z ≥ 0 in every entry,  ⟨E, Z⟩ = 1   (E: all ones)
 
-(Mukherjee, Singh, Peng, Hinrichs, CVPR 2010, Eq. 14) is solved by the alternating direction method of multipliers, one
-eigendecomposition and one projection of n² numbers onto the simplex a step. An interior point method would factorize a
-dense matrix of n⁴/4 entries instead: beyond some hundred kernels that does not fit.
+(Mukherjee, Singh, Peng, Hinrichs, CVPR 2010, Eq. 14) is solved by the alternating direction method of multipliers, with
+one eigendecomposition and one projection of n² numbers onto the simplex for each step. An interior point method would
+factorize a dense matrix of n⁴/4 entries instead, which does not fit in memory beyond some hundred kernels.
 
-Both bounds are proven from what is at hand, whether the iteration has converged or not:
+Both bounds are proven from the present iterate, whether the iteration has converged or not:
 
 - From below: for any X ⪰ 0, ⟨Q, Z⟩ = ⟨Q − X, Z⟩ + ⟨X, Z⟩ ≥ min_ij (Q − X)_ij, since the entries of Z are weights
-  that sum to one. In the dual (Eq. 16) that is the best y for X₁ = X. No eigenvalue has to be known: X = BBᵀ is
-  positive semidefinite whatever B is. (y + λ_min(Q − yE − X₂) for some X₂ ≥ 0 is a bound too, since tr Z ≤ ⟨E, Z⟩;
-  there a residual counts by its largest eigenvalue, here by its largest entry, which is never more.)
+  that sum to one. In the dual (Eq. 16) that is the best y for X₁ = X. No eigenvalue is needed: X = BBᵀ is positive
+  semidefinite for any B. (y + λ_min(Q − yE − X₂) for some X₂ ≥ 0 is a bound too, since tr Z ≤ ⟨E, Z⟩; there a residual
+  enters by its largest eigenvalue, here by its largest entry, which is never larger.)
 - From above: a Z ⪰ 0 with some negative entries is made feasible by adding |Z_ij| (e_i + e_j)(e_i + e_j)ᵀ for each of
   them, and scaling.
 """
@@ -36,15 +36,15 @@ __all__ = ["KernelCut", "Proof", "Relaxation", "best_cut", "relax"]
 
 Proof = Literal["single ratio", "theorem 1", "theorem 2", "bound", "none"]
 
+# Steps between two computations of the bounds and of the penalty.
 _CHECK = 25
-"""Steps from one look at the bounds, and at the penalty, to the next."""
 _OVER_RELAXATION = 1.6
 _EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True, eq=False)
 class Relaxation:
-    """A feasible Z of the relaxation, and how far from optimal it can be."""
+    """A feasible Z of the relaxation, with a bound of its distance from the optimum."""
 
     Z: Float
     """(n, n)"""
@@ -56,7 +56,7 @@ class Relaxation:
     """max Q − min Q, the unit of gaps: adding a constant to Q, or scaling it, changes no minimizer."""
     iterations: int
     steps: list[Step]
-    """What was known at each look at the bounds: √Z_ii, scaled to sum one, the value and the bound."""
+    """The history of the bounds: √Z_ii scaled to sum one, the value and the bound."""
 
     @property
     def gap(self) -> float:
@@ -71,9 +71,9 @@ def _step(weights: Float, value: float, bound: float) -> Step:
 def relax(Q: Float, start: Float | None = None, *, tol: float = 1e-6, max_iter: int = 5000) -> Relaxation:
     """Solve the semidefinite relaxation of min αᵀQα over the simplex, for a symmetric Q (n, n).
 
-    `start` is an α in the simplex, to begin with Z = ααᵀ: with a good one mostly its proof is left to be found, which
-    takes a tenth of the steps. Equal weights where missing. `tol` is the gap to prove, relative to the range of Q's
-    entries; what is proven after max_iter steps is returned. InputError if Q is not symmetric and finite.
+    `start` is an α in the simplex, and Z = ααᵀ the first iterate; from a good α mostly its proof remains to be found,
+    which takes a tenth of the steps. The default is equal weights. `tol` is the gap to prove, relative to the range of
+    Q's entries; the bounds after max_iter steps are returned. InputError if Q is not symmetric and finite.
     """
     Q = np.asarray(Q, dtype=np.float64)
     if Q.ndim != 2 or not np.array_equal(Q, Q.T) or not np.isfinite(Q).all():
@@ -84,8 +84,8 @@ def relax(Q: Float, start: Float | None = None, *, tol: float = 1e-6, max_iter: 
     Z = np.outer(alpha, alpha)
     if spread == 0:
         return Relaxation(Z, least, least, 0.0, 0, [_step(rounded(Z), least, least)])
-    # Shifted and scaled to entries from 0 to 1; ρ, W and U are in those units. BLAS threads would wait for one another
-    # longer than they work.
+    # The entries are shifted and scaled to [0, 1], which changes no minimizer because the entries of Z sum to one; ρ, W
+    # and U are in those units. One BLAS thread: more would wait for one another longer than they work.
     H = (Q - least) / spread
     rounding = 4.0 * _EPS * (abs(least) + spread)
     best, bound, steps = Z, -np.inf, list[Step]()
@@ -95,10 +95,11 @@ def relax(Q: Float, start: Float | None = None, *, tol: float = 1e-6, max_iter: 
     with pinned_blas(1):
         while iteration < max_iter:
             iteration += 1
-            # Z = (W − U − H/ρ)₊ of the positive eigenvalues; what they leave is −X/ρ.
+            # Z is the projection of W − U − H/ρ onto the positive semidefinite cone; the negative part is −X/ρ.
             point = W - U - H / rho
             values, vectors = scipy.linalg.eigh(point, driver="evr", check_finite=False)
             negative = int(np.searchsorted(values, 0.0))
+            # The smaller part of the spectrum is multiplied out; the other one is the difference.
             X = _gram(vectors[:, :negative], -values[:negative])
             Z = point + X if negative <= n // 2 else _gram(vectors[:, negative:], values[negative:])
             mixed = _OVER_RELAXATION * Z + (1.0 - _OVER_RELAXATION) * W + U
@@ -108,6 +109,8 @@ def relax(Q: Float, start: Float | None = None, *, tol: float = 1e-6, max_iter: 
             if iteration % _CHECK and iteration < max_iter:
                 continue
             X *= rho
+            # The bound is valid for the exact BBᵀ; `error` covers the rounding of its entries, which are at most its
+            # largest diagonal entry, and of H − X.
             error = (n + 4) * _EPS * (1.0 + float(X.diagonal().max()))
             bound = max(bound, float(np.min(H - X)) - error)
             feasible = _feasible(Z)
@@ -116,11 +119,13 @@ def relax(Q: Float, start: Float | None = None, *, tol: float = 1e-6, max_iter: 
             steps.append(_step(rounded(best), least + spread * value, least + spread * bound))
             if value - bound <= tol:
                 break
-            if iteration <= max_iter // 2:  # a penalty that changes for ever need not converge
+            if iteration <= max_iter // 2:  # a penalty that changes without end need not converge
+                # A larger ρ favors Z = W, a smaller one the objective: it is moved to make both residuals equal.
                 primal = _norm(Z - W) / max(_norm(Z), _norm(W))
                 dual = _norm(W - before) / max(_norm(U), _EPS)
                 factor = 1.5 if primal > 1.5 * dual else 1.0 / 1.5 if dual > 1.5 * primal else 1.0
                 rho, U = rho * factor, U / factor
+    # The value of the returned Z is computed from Q itself; both bounds allow for the rounding of the shifted entries.
     value = float(np.sum(Q * best)) + rounding
     return Relaxation(best, value, least + spread * bound - rounding, spread, iteration, steps)
 
@@ -131,20 +136,21 @@ def _norm(matrix: Float) -> float:
 
 def _gram(vectors: Float, values: Float) -> Float:
     """V diag(w) Vᵀ for w ≥ 0, as the product of a matrix with its own transpose."""
+    # Exactly symmetric and positive semidefinite up to rounding; BLAS needs half the operations for it.
     root = vectors * np.sqrt(values)
     return root @ root.T
 
 
 def _onto_simplex(matrix: Float, threshold: float) -> tuple[Float, float]:
-    """The nearest matrix of entries ≥ 0 that sum to one, max(M − t, 0); and t, found by Newton's method from a guess.
+    """The nearest matrix with entries ≥ 0 that sum to one, max(M − t, 0), and t by Newton's method from `threshold`.
 
-    Σ max(M − t, 0) − 1 falls in t, convex and linear in pieces: from the first step on t rises to its root, and stays
-    when the same entries remain.
+    Σ max(M − t, 0) − 1 is decreasing, convex and piecewise linear in t: from the first step on t rises to the root, and
+    the iteration ends when the set of positive entries no longer changes.
     """
     while True:
         inside = matrix > threshold
         n_inside = np.count_nonzero(inside)
-        # Beyond the largest entry there is no slope to go by; below it by one, that entry alone would do.
+        # Above the largest entry the derivative is zero; one below it, that entry alone has a sum of one.
         better = (float(matrix[inside].sum()) - 1.0) / n_inside if n_inside else float(matrix.max()) - 1.0
         if abs(better - threshold) <= 4.0 * _EPS * max(1.0, abs(better)):
             return np.maximum(matrix - better, 0.0), better
@@ -152,35 +158,35 @@ def _onto_simplex(matrix: Float, threshold: float) -> tuple[Float, float]:
 
 
 def _feasible(Z: Float) -> Float:
-    """Z ⪰ 0 made ≥ 0 and of sum one, staying ⪰ 0: what is added is diagonally dominant."""
+    """Make Z ⪰ 0 nonnegative with sum one; it remains ⪰ 0, since the matrix added is diagonally dominant."""
     lacking = np.maximum(-Z, 0.0)
     np.fill_diagonal(lacking, 0.0)
-    found = np.maximum(Z, 0.0)
-    found[np.diag_indices_from(found)] += lacking.sum(axis=1)
-    total = float(found.sum())
-    return found / total if total > 0 else np.full_like(Z, 1.0 / Z.size)
+    entries = np.maximum(Z, 0.0)
+    entries[np.diag_indices_from(entries)] += lacking.sum(axis=1)
+    total = float(entries.sum())
+    return entries / total if total > 0 else np.full_like(Z, 1.0 / Z.size)
 
 
 @dataclass(frozen=True, eq=False)
 class KernelCut:
-    """Weights of the kernels under which known partitions are good cuts, and how good they are proven to be."""
+    """Kernel weights under which given partitions are good cuts, with the bound that proves how good they are."""
 
     alpha: Float
     """(n,), in the simplex"""
     value: float
-    """αᵀQα; of a single ratio its value"""
+    """αᵀQα; for a single ratio, its value"""
     bound: float
-    """No weights have a lower value."""
+    """A lower bound of the value of all weights."""
     relaxed: float
     """⟨Q, Z⟩ of the relaxation's solution"""
     rounded: float
     """The value of the paper's rounding"""
     descended: float
-    """The value where a descent from there ended"""
+    """The value at the end of a descent from there"""
     gap: float
     """(value − bound)/(max Q − min Q)"""
     proof: Proof
-    """What proves α optimal to the tolerance."""
+    """The reason why α is optimal to the tolerance."""
     converged: bool
     """Whether the relaxation was solved to the tolerance."""
     iterations: int
@@ -190,15 +196,16 @@ class KernelCut:
 def best_cut(u: Float, v: Float, tol: float = 1e-6, max_iter: int = 5000) -> KernelCut:
     """Learn kernel weights from the ratios of cuts, u over v (ratios, kernels): relaxation, rounding, descent.
 
-    The result is the best of what descents from the paper's rounding and from `dmkl.numerics.ncuts.starts` find. Where
-    its value is within tol of the bound that proves it optimal, whatever led to it; `proof` names the theorem of the
-    paper that foretells it, if one does. InputError if there is one ratio, and no kernel has a positive denominator.
+    The result is the best end of the descents from the paper's rounding and from `dmkl.numerics.ncuts.starts`. It is
+    proven optimal if its value is within tol of the bound; `proof` names the theorem of the paper that predicts this,
+    if one does. InputError if there is one ratio and no kernel has a positive denominator.
     """
     if len(u) == 1:
         alpha, ratio = smallest_ratio(u[0], v[0])
         only = _step(alpha, ratio, ratio)
         return KernelCut(alpha, ratio, ratio, ratio, ratio, ratio, 0.0, "single ratio", True, 0, [only])
     Q = cut_matrix(u, v)
+    # The descents before the relaxation give it a good start; those after it start from its solution.
     alpha, value = _best_descent(Q, np.vstack([np.full(len(Q), 1.0 / len(Q)), np.eye(len(Q))]))
     relaxation = relax(Q, alpha, tol=tol, max_iter=max_iter)
     first = rounded(relaxation.Z)
@@ -226,6 +233,7 @@ def best_cut(u: Float, v: Float, tol: float = 1e-6, max_iter: int = 5000) -> Ker
 
 
 def _best_descent(Q: Float, points: Iterable[Float]) -> tuple[Float, float]:
-    """Where the lowest of the descents from some points ends, and its value."""
+    """The end of the best of the descents from several points, and its value."""
+    # All descents run roughly; only the lowest is continued to full precision.
     rough = (descend(Q, point, precision=1e-8, steps=20) for point in points)
-    return descend(Q, min(rough, key=lambda found: found[1])[0])
+    return descend(Q, min(rough, key=lambda result: result[1])[0])

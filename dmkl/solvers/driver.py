@@ -1,6 +1,7 @@
-"""Runs solvers side by side: whatever those that run ask for is answered by one pass over the stored kernels.
+"""Runs solvers side by side: one pass over the stored kernels answers the requests of all running solvers.
 
-`ANSWERS` says who answers which request. A new kind of request is a class in `requests`, and a line here.
+`ANSWERS` maps each kind of request to the function that answers it. A new kind of request needs a class in `requests`
+and a line here.
 """
 
 from __future__ import annotations
@@ -44,20 +45,20 @@ __all__ = ["ANSWERS", "Tally", "drive"]
 
 Result = TypeVar("Result")
 Asked = Sequence[tuple[Lens, Any]]
-"""Requests of one kind, each with what its solver sees the kernels through."""
+"""Requests of one kind, each with the lens of its solver."""
 
 
 class Tally:
-    """The passes that some work took, parts of a pass as parts, and what each was for."""
+    """The passes that a piece of work took (a part of a pass counts as a fraction), and the purpose of each."""
 
     def __init__(self) -> None:
         self.n_passes = 0.0
         self.rounds: list[Round] = []
         self.phases: dict[str, float] = {}
-        """Seconds of each phase of the work (`dmkl.progress.PHASES`), once it is over."""
+        """Seconds of each phase of the work (`dmkl.progress.PHASES`), set at its end."""
 
     def add(self, kind: str, passes: float, seconds: float, bytes_per_pass: int) -> None:
-        """Count a step of the work."""
+        """Add a step of the work."""
         self.n_passes += passes
         if passes:
             self.rounds.append(Round(kind, seconds, passes * bytes_per_pass))
@@ -75,26 +76,26 @@ def drive(
     Parameters
     ----------
     solvers
-        One for each independent problem, with what it sees the kernels through. All lenses look at the same kernels
-        of one source.
+        One for each independent problem, with the lens through which it uses the kernels. All lenses belong to the same
+        kernels of one source.
     at_once
-        The most that run at once; all where missing. What a running solver holds in memory (a factor) it holds
-        until it asks for the next.
+        The largest number of solvers that run at the same time; all by default. A running solver keeps its objects in
+        memory (a factor) until its next request.
     tally
-        Is told of every pass.
+        Receives every pass.
     done
-        Is called with the number of a solver and its result, as soon as it ends.
+        Called with the number of a solver and its result, as soon as it ends.
 
     Returns
     -------
     tuple
-        The solvers' results in order, and the passes over the stored kernels. Where solvers ask for parts of the
-        kernels, a pass counts by the share of its tiles that were read.
+        The solvers' results in order, and the number of passes over the stored kernels. A request for parts of the
+        kernels counts as the fraction of the tiles that were read.
 
     Raises
     ------
     DmklError
-        Errors of answers; a solver that runs alone is given them first.
+        Errors of answers; a solver that runs alone receives them first.
     """
     tally = Tally() if tally is None else tally
     before = tally.n_passes
@@ -104,7 +105,7 @@ def drive(
 
     def advance(number: int, lens: Lens, solver: Solver[Result], answer: Any) -> None:
         try:
-            # A solver may know a way on from an error: products in double precision, say.
+            # A solver may recover from an error, for example by products in double precision.
             request = solver.throw(answer) if isinstance(answer, DmklError) else solver.send(answer)
             running[number] = (lens, solver, request)
         except StopIteration as stop:
@@ -113,28 +114,31 @@ def drive(
             if done is not None:
                 done(number, stop.value)
 
+    # Each turn is one round: all running solvers wait for answers, and all answers are computed together. A solver that
+    # ends makes room for a waiting one in the next round.
     while waiting or running:
         while waiting and (at_once is None or len(running) < at_once):
             number, (lens, solver) = waiting.pop()
             advance(number, lens, solver, None)
         if not running:
             continue
-        asked = [(lens, one) for lens, _, request in running.values() for one in _several(request)]
+        requests = [(lens, item) for lens, _, request in running.values() for item in _several(request)]
         try:
-            answers = _answered(asked, tally)
+            answers = _answered(requests, tally)
+            # With several solvers in one pass nobody knows whose request failed; alone, the solver may handle it.
         except DmklError as error:
             if len(running) > 1:
                 raise
             answers = [error]
-        # Taken out of the list as they are handed over: an answer may be a factor as large as a kernel, and must not
-        # outlive its solver's interest in it.
+        # Answers are removed from the list as they are handed over: an answer may be a factor as large as a kernel, and
+        # this list must not keep it alive after its solver has dropped it.
         answers.reverse()
         for number, (lens, solver, request) in list(running.items()):
             if isinstance(answers[-1], DmklError):
                 advance(number, lens, solver, answers.pop())
                 continue
-            mine = [answers.pop() for _ in _several(request)]
-            advance(number, lens, solver, mine if isinstance(request, tuple) else mine.pop())
+            replies = [answers.pop() for _ in _several(request)]
+            advance(number, lens, solver, replies if isinstance(request, tuple) else replies.pop())
     return [results[number] for number in range(len(solvers))], tally.n_passes - before
 
 
@@ -143,104 +147,110 @@ def _several(request: Request | tuple[Request, ...]) -> tuple[Request, ...]:
 
 
 def _answered(requests: Asked, tally: Tally) -> list[Any]:
-    """The answers in order; all requests of a kind go together."""
+    """The answers in order; all requests of one kind are answered together."""
     answers: list[Any] = [None] * len(requests)
     for kinds, kind, answer in ANSWERS:
+        # Requests of one kind share a pass, also those of different solvers and training sets.
         places = [k for k, (_, request) in enumerate(requests) if isinstance(request, kinds)]
         if not places:
             continue
         started = time.monotonic()
-        found, passes = answer([requests[k] for k in places])
+        results, passes = answer([requests[k] for k in places])
         lenses = _distinct([requests[k][0] for k in places])
         tally.add(kind, passes, time.monotonic() - started, covering([lens.view for lens in lenses]).bytes_per_pass)
         for k in reversed(places):
-            answers[k] = found.pop()
+            answers[k] = results.pop()
             check_finite(answers[k])
     return answers
 
 
 def _distinct(lenses: Sequence[Lens]) -> list[Lens]:
-    found: list[Lens] = []
+    distinct: list[Lens] = []
     for lens in lenses:
-        if not any(lens is known for known in found):
-            found.append(lens)
-    return found
+        if not any(lens is other for other in distinct):
+            distinct.append(lens)
+    return distinct
 
 
 def _place(lens: Lens, lenses: Sequence[Lens]) -> int:
-    return next(k for k, known in enumerate(lenses) if known is lens)
+    return next(k for k, other in enumerate(lenses) if other is lens)
 
 
-# --- who answers what ----------------------------------------------------------------------------------------------
+# --- answers by kind of request --------------------------------------------------------------------------------------
 
 
-def _factors(asked: Asked) -> tuple[list[Any], float]:
-    lenses = _distinct([lens for lens, _ in asked])
-    combinations = [Combination(_place(lens, lenses), request.weights) for lens, request in asked]
-    return list(factor_pass(lenses, combinations, [request.lam for _, request in asked])), 1.0
+def _factors(requests: Asked) -> tuple[list[Any], float]:
+    lenses = _distinct([lens for lens, _ in requests])
+    combinations = [Combination(_place(lens, lenses), request.weights) for lens, request in requests]
+    return list(factor_pass(lenses, combinations, [request.lam for _, request in requests])), 1.0
 
 
-def _solves(asked: Asked) -> tuple[list[Any], float]:
-    return list(solve_by_factors([one.factor for _, one in asked], [one.block for _, one in asked])), 0.0
+def _solves(requests: Asked) -> tuple[list[Any], float]:
+    return list(
+        solve_by_factors([request.factor for _, request in requests], [request.block for _, request in requests])
+    ), 0.0
 
 
-def _diagonals(asked: Asked) -> tuple[list[Any], float]:
-    return list(diagonals_of_inverses([one.factor for _, one in asked])), 0.0
+def _diagonals(requests: Asked) -> tuple[list[Any], float]:
+    return list(diagonals_of_inverses([request.factor for _, request in requests])), 0.0
 
 
-def _inverse_diagonals(asked: Asked) -> tuple[list[Any], float]:
-    lenses = _distinct([lens for lens, _ in asked])
-    combinations = [Combination(_place(lens, lenses), request.weights) for lens, request in asked]
-    single = all(request.single for _, request in asked)
-    lams = [request.lams for _, request in asked]
+def _inverse_diagonals(requests: Asked) -> tuple[list[Any], float]:
+    lenses = _distinct([lens for lens, _ in requests])
+    combinations = [Combination(_place(lens, lenses), request.weights) for lens, request in requests]
+    # One request for double precision is enough to compute all of them so.
+    single = all(request.single for _, request in requests)
+    lams = [request.lams for _, request in requests]
     return inverse_diagonals_pass(lenses, combinations, lams, single=single), 1.0
 
 
-def _classifiers(asked: Asked) -> tuple[list[Any], float]:
-    lenses = _distinct([lens for lens, _ in asked])
-    found, passes = train_together(lenses, [(_place(lens, lenses), request) for lens, request in asked])
-    return found, float(passes)
+def _classifiers(requests: Asked) -> tuple[list[Any], float]:
+    lenses = _distinct([lens for lens, _ in requests])
+    solutions, passes = train_together(lenses, [(_place(lens, lenses), request) for lens, request in requests])
+    return solutions, float(passes)
 
 
-def _entries(asked: Asked) -> tuple[list[Any], float]:
-    # Equal ones, of problems that have a training set in common, are read once; each gets a copy to work in.
-    keys = [(id(lens), request.weights.tobytes(), request.index.tobytes()) for lens, request in asked]
-    wanted = {key: (lens, one.weights, one.index) for key, (lens, one) in zip(keys, asked, strict=True)}
-    found, passes = add_blocks(list(wanted.values()))
-    answers = dict(zip(wanted, found, strict=True))
+def _entries(requests: Asked) -> tuple[list[Any], float]:
+    # Equal requests, of problems with a common training set, are read once; each solver gets a copy that it may change.
+    keys = [(id(lens), request.weights.tobytes(), request.index.tobytes()) for lens, request in requests]
+    wanted = {key: (lens, request.weights, request.index) for key, (lens, request) in zip(keys, requests, strict=True)}
+    blocks, passes = add_blocks(list(wanted.values()))
+    answers = dict(zip(wanted, blocks, strict=True))
     return [answers[key] if keys.index(key) == place else answers[key].copy() for place, key in enumerate(keys)], passes
 
 
-def _tasks(asked: Asked) -> tuple[list[Any], float]:
-    work = [partial(request.function, *request.arguments) for _, request in asked]
-    return run_tasks(asked[0][1].name, work), 0.0
+def _tasks(requests: Asked) -> tuple[list[Any], float]:
+    work = [partial(request.function, *request.arguments) for _, request in requests]
+    return run_tasks(requests[0][1].name, work), 0.0
 
 
-def _batches(asked: Asked) -> tuple[list[Any], float]:
-    return [run_tasks(one.name, one.work, *one.shared, own=one.own) for _, one in asked], 0.0
+def _batches(requests: Asked) -> tuple[list[Any], float]:
+    return [run_tasks(request.name, request.work, *request.shared, own=request.own) for _, request in requests], 0.0
 
 
-def _passes(asked: Asked) -> tuple[list[Any], float]:
-    return [again(one.function, one.name) for _, one in asked], 0.0
+def _passes(requests: Asked) -> tuple[list[Any], float]:
+    return [again(request.function, request.name) for _, request in requests], 0.0
 
 
-def _products(asked: Asked) -> tuple[list[Any], float]:
-    lenses = _distinct([lens for lens, _ in asked])
-    # All that see the kernels whole through one lens share it; who asks for columns sees them through another.
-    parts = [request.columns if isinstance(request, EachProduct) else None for _, request in asked]
+def _products(requests: Asked) -> tuple[list[Any], float]:
+    lenses = _distinct([lens for lens, _ in requests])
+    # All requests for whole kernels share their solver's lens; each request for columns has its own lens.
+    parts = [request.columns if isinstance(request, EachProduct) else None for _, request in requests]
     in_parts = all(part is not None for part in parts)
     seen = [] if in_parts else list(lenses)
     columns = []
-    for (lens, request), part in zip(asked, parts, strict=True):
+    for (lens, request), part in zip(requests, parts, strict=True):
         if part is not None:
             seen.append(columns_lens(lens, part))
         columns.append(_columns(lens, _place(lens, lenses) if part is None else len(seen) - 1, request))
-    found, passes = run_pass(seen, columns, _verb([request for _, request in asked]))
+    products, passes = run_pass(seen, columns, _verb([request for _, request in requests]))
     answers = [
         answer if part is None else finish_columns(lens, part, request.block, answer)
-        for (lens, request), part, answer in zip(asked, parts, found, strict=True)
+        for (lens, request), part, answer in zip(requests, parts, products, strict=True)
     ]
-    covered = [covering([lens.view for lens in some]) for some in (seen, lenses)]
+    covered = [covering([lens.view for lens in views]) for views in (seen, lenses)]
+    # A pass over some columns counts as the fraction of tiles that it reads; together with whole kernels it is a whole
+    # pass.
     return answers, passes * (fraction_of_tiles(*covered) if in_parts else 1.0)
 
 
@@ -256,7 +266,7 @@ def _columns(lens: Lens, number: int, request: EachProduct | CombinedProduct | P
 
 
 def _verb(requests: Sequence[Request]) -> str:
-    """What the pass is called on a dashboard."""
+    """The name of the pass on a dashboard."""
     if not all(isinstance(request, CombinedProduct) for request in requests):
         return "apply"
     return "predict" if any(isinstance(r, CombinedProduct) and r.exact for r in requests) else "cg"
@@ -275,4 +285,4 @@ ANSWERS: list[tuple[tuple[type, ...], str, Answer]] = [
     ((CombinedEntries,), "entries", _entries),
     ((EachProduct, CombinedProduct, Projection), "products", _products),
 ]
-"""Kinds of requests, what their passes are for, and what answers them: the answers in order, and the passes."""
+"""Kinds of requests, the purpose of their passes, and the functions that return answers and numbers of passes."""

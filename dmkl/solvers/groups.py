@@ -2,7 +2,7 @@
 
 Yang, Li, Tian, Duan, Gao, ICCV 2009. With c(i) the group of sample i, β_m^g the weight of kernel m for group g,
 
-    K(x_i, x_j) = Σ_m β_m^{c(i)} β_m^{c(j)} K_m(x_i, x_j)                                (Eq. 3, superscripts mended),
+    K(x_i, x_j) = Σ_m β_m^{c(i)} β_m^{c(j)} K_m(x_i, x_j)                               (Eq. 3, superscripts corrected),
 
 which is positive semidefinite for any β. The weights come from parameters a, b (n, G) and the mean ρ_m^g of K_m over
 pairs of group g (Eqs. 12 and 13), by a softmax over the kernels m of each group,
@@ -13,34 +13,33 @@ as β = γ ("softmax", the paper's) or β = √γ ("root"). The training objecti
 
     W(β) = max over u of  D(u) − s Σ_m Σ_gg' β_m^g β_m^g' V_m^gg',   V_m^gg' = u_gᵀK_mu_g',
 
-u_g being u on group g and zero elsewhere, is minimized over a and b:
+where u_g equals u on group g and is zero elsewhere, is minimized over a and b:
 
     hinge   s = ½,  D = Σα,  u = α∘y,  0 ≤ α ≤ C,  Σu = 0: a C-SVM (Eqs. 8 to 10 up to the sign; S = ½V)
     square  s = λ,  D = 2λhᵀu − λ²‖u‖²,  Σu = 0: regularized least squares with a bias, Σ (h_i − f(x_i))² + λ‖w‖²
 
-On one group and centered kernels the second is MK-FDA with α = 2λu; a composite of several groups is not centered,
-hence the bias. Where u is unique, ∂W/∂β_m^g = −F_m^g with F_m^g = 2s Σ_g' β_m^g' V_m^gg'. Through the softmax, with
+For one group and centered kernels the second is MK-FDA with α = 2λu; a composite of several groups is not centered,
+hence the bias. If u is unique, ∂W/∂β_m^g = −F_m^g with F_m^g = 2s Σ_g' β_m^g' V_m^gg'. Through the softmax, with
 β = γ^κ, κ = 1 or ½,
 
     ∂W/∂b_m^g = −κ (β_m^g F_m^g − γ_m^g Σ_l β_l^g F_l^g),    ∂W/∂a_m^g = ρ_m^g ∂W/∂b_m^g:
 
 Eqs. 14 and 15 for κ = 1. (They have β_m(δ_ml − β_l) where the chain rule gives β_l(δ_ml − β_m), which is the same.)
 
-What to know
-------------
+Properties
+----------
 - a is redundant: a and b enter through z alone, so that a only changes the metric of the descent, by 1 + ρ².
-- Under "softmax" G = 1 is not canonical MKL, against section 3.3 of the paper: the combined weights are β_m², of sum
-  one only where a single kernel has all the weight. W is convex in β², but neither convex nor concave in β, and on the
-  simplex each single kernel is a local minimum: a step ε from the corner e_m towards e_l costs 2ε of β_m² and
-  brings ε² of β_l². Few kernels are favored for the sum of their β², whatever the kernels hold.
+- Under "softmax" G = 1 is not canonical MKL, contrary to section 3.3 of the paper: the combined weights are β_m², with
+  sum one only if a single kernel has all the weight. W is convex in β², but neither convex nor concave in β, and on the
+  simplex each single kernel is a local minimum: a step ε from the corner e_m towards e_l reduces β_m² by 2ε and
+  increases β_l² by ε². Few kernels are favored because of the sum of β², independently of the kernels' content.
 - Under "root" Σ_m (β_m^g)² = 1. G = 1 is canonical MKL, convex in γ: every stationary point with γ > 0 is the optimum.
-  Kernels of unit diagonal make composites of unit diagonal, whatever the groups. It is the default.
+  Kernels of unit diagonal make composites of unit diagonal, for any groups. It is the default.
 - With more groups W is not convex under either: restart from several seeds and take `best_of`.
-- Groups that lie inside classes, as the paper has them, give the labels away: W falls most if groups of different
-  classes share no kernel. Their block of the composite vanishes, f has the right sign on every training sample
-  because of c(i) alone, and a new sample gets the class of its group, however that was found. So group the training
-  samples by a rule that serves new ones as well: across classes, or by `as_new` of
-  `dmkl.numerics.grouping`.
+- Groups inside classes, as in the paper, reveal the labels: W falls most if groups of different classes share no
+  kernel. Their block of the composite then vanishes, f has the right sign on every training sample because of c(i)
+  alone, and a new sample gets the class of its group, however that was assigned. Group the training samples by a rule
+  that also applies to new samples instead: across classes, or by `as_new` of `dmkl.numerics.grouping`.
 """
 
 from __future__ import annotations
@@ -79,12 +78,14 @@ def parameter_gradients(
 ) -> tuple[Float, Float]:
     """∂W/∂a and ∂W/∂b, (n, G) each (Eqs. 14 and 15 up to the sign of the objective; see the module).
 
-    They come from β and ρ, (n, G) each, the projections V_m^gg' = u_gᵀK_mu_g', (n, G, G), and the scale s: ½ for the
-    hinge loss, λ for the square.
+    They are computed from β and ρ, (n, G) each, the projections V_m^gg' = u_gᵀK_mu_g', (n, G, G), and the scale s: ½
+    for the hinge loss, λ for the square loss.
     """
     power = 0.5 if weighting == "root" else 1.0
     gamma = weights**2 if weighting == "root" else weights
     pull = 2.0 * scale * weights * np.einsum("nh,ngh->ng", weights, projected)
+    # The derivative of a softmax: γ_m(δ_ml − γ_l). For β = √γ the same with a factor of ½, since ∂β/∂z = β∂(log
+    # γ)/∂z/2.
     by_b = -power * (pull - gamma * pull.sum(axis=0))
     return statistics * by_b, by_b
 
@@ -94,25 +95,25 @@ def parameter_gradients(
 
 @dataclass(frozen=True)
 class GroupProblem:
-    """One binary problem, checked when it is made.
+    """One binary problem; its values are checked on construction.
 
     Raises
     ------
     InputError
-        If shapes or values are wrong, or not exactly one of C and lam is given.
+        If shapes or values are wrong, or if not exactly one of C and lam is given.
     """
 
     y: Float
-    """(m,): 1 and −1 for the hinge loss, any targets for the square."""
+    """(m,): 1 and −1 for the hinge loss, any targets for the square loss."""
     groups: Index
     """(m,), the group of each sample, 0 … G − 1."""
     n_groups: int
-    """G. A group that is empty keeps the weights that it begins with."""
+    """G. An empty group keeps its initial weights."""
     C: float | Float | None = None
     lam: float | None = None
-    """The price of a unit of hinge loss, or one for each sample, (m,), or λ of the square loss: one is given."""
+    """The price of a unit of hinge loss (or one for each sample, (m,)), or λ of the square loss: exactly one is set."""
     name: str = ""
-    """What this problem is called in reports."""
+    """The name of the problem in reports."""
 
     def __post_init__(self) -> None:
         y, groups = np.asarray(self.y, dtype=np.float64), np.asarray(self.groups, dtype=np.intp)
@@ -144,17 +145,17 @@ class GroupProblem:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GroupOutcome(Outcome):
-    """The weights β (n, G) and the classifier f(x) = Σ_i u_i K(x_i, x) + bias; nothing is proven of them.
+    """The weights β (n, G) and the classifier f(x) = Σ_i u_i K(x_i, x) + bias, without a proof of optimality.
 
-    The steps are those that were accepted, each with a lower objective than the one before.
+    The steps are the accepted ones, each with a lower objective than the one before.
     """
 
     trainings: int
-    """Classifiers that were trained, for steps that the line search refused too."""
+    """Number of classifiers trained, including those of steps that the line search refused."""
 
 
 def best_of(outcomes: Sequence[GroupOutcome]) -> GroupOutcome:
-    """Of restarts from several seeds, the outcome with the lowest training objective."""
+    """The outcome with the lowest training objective, from restarts with several seeds."""
     return min(outcomes, key=lambda outcome: outcome.objective)
 
 
@@ -171,7 +172,7 @@ def gs_mkl(
     """Learn weights for each group by descent with a line search (Algorithm 1): a generator of requests.
 
     The direction is that of limited-memory BFGS in (a, b); a step is kept if the objective of the trained classifier
-    falls by Armijo's rule. A kept step costs a training and a projection, a refused one a training.
+    falls by Armijo's rule. A kept step costs a training and a projection, a refused step a training.
 
     Parameters
     ----------
@@ -182,19 +183,21 @@ def gs_mkl(
     weighting
         "root" or the paper's "softmax"; see the module.
     seed
-        None begins with equal weights; a number with a and b from a normal distribution of deviation `spread` (small
-        for the paper's "small random numbers"). Kernels of unit diagonal have |ρ| ≤ 1; with far larger ρ a random a
-        gives all of the weight to one kernel.
+        None starts from equal weights, a number from a and b drawn from a normal distribution with deviation `spread`
+        (small for the paper's "small random numbers"). Kernels of unit diagonal have |ρ| ≤ 1; with far larger ρ a
+        random a gives all of the weight to one kernel.
     tol
-        Ends when five steps together lower the objective by less than this part of it; trainings are ten times as
-        accurate.
+        The iteration ends when five steps together lower the objective by less than this fraction of it; trainings
+        are ten times as accurate.
     max_iter
-        Most steps.
+        Largest number of steps.
     """
     watch = progress.current()
     y, groups, n_groups = problem.y, problem.groups, problem.n_groups
     indicator = one_hot(groups, n_groups)
     means = yield Projection(indicator / np.maximum(indicator.sum(axis=0), 1.0))
+    # ρ_m^g: the diagonal of the projections on the normalized indicators is the mean of the kernel over pairs of the
+    # group.
     statistics = np.einsum("ngg->ng", means).copy()
     shape = (2, n_kernels, n_groups)
     theta = np.zeros(shape) if seed is None else spread * np.random.default_rng(seed).normal(size=shape)
@@ -202,6 +205,7 @@ def gs_mkl(
     trainings = 0
     memory = _Memory()
 
+    # The descent compares objectives, so a training must be more accurate than the decrease that it has to show.
     def train(at: Float, start: Float | None) -> Generator[Any, Any, tuple[Float, Any]]:
         weights = group_weights(at[0], at[1], statistics, weighting)
         answer = yield GroupClassifier(weights, groups, y, problem.C, 0.1 * tol, start, problem.lam)
@@ -221,20 +225,22 @@ def gs_mkl(
         projected = yield Projection(indicator * np.asarray(answer.u)[:, None])
         gradient = np.stack(parameter_gradients(weights, statistics, projected, problem.scale, weighting))
         direction = memory.direction(theta, gradient)
-        # No logit moves by more than this in a step: softmax's far ends are flat, and nothing comes back from there.
+        # Limits the change of any logit in one step: the softmax is flat at its far ends, and a kernel whose weight
+        # has vanished there gets no gradient that would bring it back.
         furthest = float(np.abs(direction[0] * statistics + direction[1]).max())
         length = min(1.0, _REACH / furthest) if furthest > 0 else 0.0
-        # On −W, which is to rise.
+        # The line search is for maxima: it is given −W.
         search = LineSearch(theta, direction, -gradient, -objectives[-1], share=1e-4, length=length, factor=0.3)
         while search.point is not None:
-            tried, found = yield from train(search.point, answer.u)
+            new_weights, new_answer = yield from train(search.point, answer.u)
             trainings += 1
-            if float(found.primal) < objectives[-1] and search.accepts(-float(found.primal)):
-                theta, weights, answer = search.point, tried, found
+            # Armijo's rule alone would accept an equal objective if the promised decrease rounds to nothing.
+            if float(new_answer.primal) < objectives[-1] and search.accepts(-float(new_answer.primal)):
+                theta, weights, answer = search.point, new_weights, new_answer
                 break
             search.shorten()
         else:
-            status = Status.SMALL_DECREASE  # nothing below within the accuracy of a training
+            status = Status.SMALL_DECREASE  # no lower point within the accuracy of a training
             break
     return GroupOutcome(
         status,
@@ -247,8 +253,8 @@ def gs_mkl(
     )
 
 
+# Number of steps over which the decrease is compared with the tolerance; `Status.SMALL_DECREASE` names it.
 _WINDOW = 5
-"""Steps over which the decrease is compared with the tolerance; `Status.SMALL_DECREASE` names the number."""
 _REACH = 3.0
 
 
@@ -264,10 +270,11 @@ class _Memory:
         """A direction of descent at a new point."""
         if self._last is not None:
             s, t = at - self._last[0], gradient - self._last[1]
-            # W is not convex: a pair of negative curvature would turn the direction uphill.
+            # W is not convex: a pair with negative curvature would make the direction ascend.
             if np.sum(s * t) > 1e-10 * np.linalg.norm(s) * np.linalg.norm(t):
                 self._pairs = [*self._pairs[1 - self._size :], (s, t)]
         self._last = at, gradient
+        # Without curvature the largest entry of the first step is bounded: the gradient has no natural length.
         if not self._pairs:
             return -gradient * (_REACH / 3.0 / max(float(np.abs(gradient).max()), 1e-300))
         q, factors = gradient.copy(), []
@@ -275,6 +282,7 @@ class _Memory:
             factors.append(float(np.sum(s * q) / np.sum(s * t)))
             q -= factors[-1] * t
         s, t = self._pairs[-1]
+        # The initial inverse Hessian is sᵀt/tᵀt times the identity, of the latest pair.
         q *= float(np.sum(s * t) / np.sum(t * t))
         for (s, t), factor in zip(self._pairs, reversed(factors), strict=True):
             q += (factor - float(np.sum(t * q) / np.sum(s * t))) * s

@@ -1,8 +1,8 @@
-"""Problems whose kernels fit the memory of a task: read once, each problem solved to its end by a task of its own.
+"""Problems whose kernels fit the memory of a task: the kernels are read once, and a task solves each problem.
 
-A solver that asks for passes pays for each of them: tasks, sums on disk, answers carried about. Where the kernels of a
-training set are small that is nearly all of its time. Here one pass writes them to disk as they are after the steps;
-every task maps them into its memory, which all tasks of a machine share, and answers its solver itself.
+A solver that requests passes pays for each of them: tasks, sums on disk, transfer of answers. If the kernels of a
+training set are small, that is nearly all of its time. Here one pass writes them to disk after the steps; every task
+maps them into its memory, which all tasks of a machine share, and answers its solver itself.
 """
 
 from __future__ import annotations
@@ -31,58 +31,59 @@ from dmkl.solvers.running import run_tasks
 
 __all__ = ["InMemory", "answer", "solve_on"]
 
+# Reading so much memory takes as long as the overhead of a pass, some 0.1 s.
 _SMALL_BYTES = 2**28
-"""Going through so much memory takes what a pass takes beside its reading, some 0.1 s."""
+# Number of problems that keeps the slots of a machine busy. It does not depend on the machine, nor do results.
 _MANY = 8
-"""Problems that keep the slots of a machine busy; on machines of other numbers of slots the same way is taken."""
+# Problems for each slot in a round. Outcomes are kept after each round, and all slots wait for its last problem.
 _ROUNDS = 8
-"""Problems given to a slot at a time. Outcomes are kept after each round, whose last problem all slots wait for."""
 
 
 @dataclass(frozen=True)
 class InMemory(SideBySide):
-    """Each problem is solved by a task that has all kernels in its memory; side by side where they do not fit.
+    """Each problem is solved by a task with all kernels in its memory, or in passes if they do not fit.
 
-    So they are where there are few problems and the kernels are not small: passes use all slots.
+    Few problems with large kernels are solved in passes as well: those use all slots.
     """
 
     files: bool = True
 
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
         """See `Method.solve`."""
-        where = machine()
-        found: dict[int, Outcome] = {}
+        host = machine()
+        outcomes: dict[int, Outcome] = {}
         groups: dict[int, list[int]] = {}
         for number, job in enumerate(jobs):
             groups.setdefault(id(job.training), []).append(number)
-        alone = [members for members in groups.values() if _suits([jobs[k] for k in members], where)]
-        for batch in _batches(alone, [_stack_bytes(jobs[members[0]]) for members in alone], where.total_bytes // 2):
-            found |= self._solve_batch(jobs, batch, context, where)
-        others = [k for k in range(len(jobs)) if k not in found]
-        found |= zip(others, self._in_passes([jobs[k] for k in others], context, others), strict=True)
-        return [found[k] for k in range(len(jobs))]
+        alone = [members for members in groups.values() if _suits([jobs[k] for k in members], host)]
+        for batch in _batches(alone, [_stack_bytes(jobs[members[0]]) for members in alone], host.total_bytes // 2):
+            outcomes |= self._solve_batch(jobs, batch, context, host)
+        others = [k for k in range(len(jobs)) if k not in outcomes]
+        outcomes |= zip(others, self._in_passes([jobs[k] for k in others], context, others), strict=True)
+        return [outcomes[k] for k in range(len(jobs))]
 
     def _solve_batch(
-        self, jobs: Sequence[Job], batch: Sequence[list[int]], context: Context, where: Machine
+        self, jobs: Sequence[Job], batch: Sequence[list[int]], context: Context, host: Machine
     ) -> dict[int, Outcome]:
-        """The outcomes of problems on some training sets, which are read in one pass, by number."""
+        """The outcomes, by number, of problems on some training sets, whose kernels are read in one pass."""
         numbers = [k for members in batch for k in members]
+        # Training sets whose outcomes an earlier run has kept are not read again.
         missing = [members[0] for members in batch if any(context.workspace.outcome(k) is None for k in members)]
         with shared_folder("where the kernels of training sets are written") as folder:
             trainings = [jobs[k].training for k in missing]
-            files = dict(zip(map(id, trainings), _load(trainings, folder, context, where), strict=True))
-            threads = blas_threads(min(where.slots_per_host, len(numbers)))
-            # What the driver sees are problems over all kernels and rows that ask for one task each.
+            files = dict(zip(map(id, trainings), _load(trainings, folder, context, host), strict=True))
+            threads = blas_threads(min(host.slots_per_host, len(numbers)))
+            # For the driver these are problems over all kernels and rows that request one task each.
             whole = [Job(jobs[k].training, partial(_as_task, jobs[k], files, threads)) for k in numbers]
-            outcomes = context.drive(whole, lambda job: job.problem(), at_once=_ROUNDS * where.slots, numbers=numbers)
+            outcomes = context.drive(whole, lambda job: job.problem(), at_once=_ROUNDS * host.slots, numbers=numbers)
         return dict(zip(numbers, outcomes, strict=True))
 
 
-def _suits(jobs: Sequence[Job], where: Machine) -> bool:
-    """Whether problems on one training set are solved in memory: its kernels, some of their rows, and a sum fit."""
+def _suits(jobs: Sequence[Job], host: Machine) -> bool:
+    """Whether problems on one training set are solved in memory: its kernels, a selection of rows, and sums fit."""
     stack = _stack_bytes(jobs[0])
     of_rows = stack if any(job.rows is not None for job in jobs) else 0
-    fits = stack + of_rows + 4 * stack // jobs[0].training.n_kernels <= where.task_bytes
+    fits = stack + of_rows + 4 * stack // jobs[0].training.n_kernels <= host.task_bytes
     return fits and (stack <= _SMALL_BYTES or len(jobs) >= _MANY)
 
 
@@ -91,7 +92,7 @@ def _stack_bytes(job: Job) -> int:
 
 
 def _batches(items: Sequence[list[int]], sizes: Sequence[int], most: int) -> Iterator[list[list[int]]]:
-    """The items in order, as many together as take no more than `most`, but one at least."""
+    """The items in order, in batches of total size at most `most`, with at least one item each."""
     batch: list[list[int]] = []
     taken = 0
     for item, size in zip(items, sizes, strict=True):
@@ -107,7 +108,7 @@ def _batches(items: Sequence[list[int]], sizes: Sequence[int], most: int) -> Ite
 # --- reading -----------------------------------------------------------------------------------------------------
 
 
-def _load(trainings: Sequence[Training], folder: Path, context: Context, where: Machine) -> list[Path]:
+def _load(trainings: Sequence[Training], folder: Path, context: Context, host: Machine) -> list[Path]:
     """Write the kernels of each training set to a file, (n, m, m) float64 after the steps; one pass."""
     if not trainings:
         return []
@@ -115,19 +116,20 @@ def _load(trainings: Sequence[Training], folder: Path, context: Context, where: 
     lenses = [training.square for training in trainings]
     files = [folder / f"kernels-{number}" for number in range(len(lenses))]
     stacks = [(file, _shape(training)) for training, file in zip(trainings, files, strict=True)]
+    # The files are made here, before tasks open them, so that no task has to know whether it is the first.
     for stack in stacks:
         _map("w+", *stack)
     n_kernels, side = trainings[0].n_kernels, lenses[0].view.source.tiling.tile
-    # A task adds up a tile of each sum at a time.
-    width = max(1, where.task_bytes // 4 // (8 * side * side) // len(lenses))
+    # A task holds one tile of each sum at a time.
+    width = max(1, host.task_bytes // 4 // (8 * side * side) // len(lenses))
     for start in range(0, n_kernels, width):
-        some = range(start, min(start + width, n_kernels))
+        group = range(start, min(start + width, n_kernels))
         single = np.eye(n_kernels)
         with tempfile.TemporaryDirectory(prefix="sums-", dir=folder) as sums:
-            combinations = [Combination(place, single[k]) for place in range(len(lenses)) for k in some]
+            combinations = [Combination(place, single[k]) for place in range(len(lenses)) for k in group]
             totals = combine_pass(lenses, combinations, [f"{sums}/{number}" for number in range(len(combinations))])
-            # A file has one writer: pages that two machines write to would be lost on a network's file system.
-            shares = [totals[first : first + len(some)] for first in range(0, len(totals), len(some))]
+            # Each file has one writer: on a network file system, pages that two machines write to would be lost.
+            shares = [totals[first : first + len(group)] for first in range(0, len(totals), len(group))]
             run_tasks("place", [partial(_place, *parts, start) for parts in zip(shares, stacks, strict=True)])
     bytes_per_pass = covering([lens.view for lens in lenses]).bytes_per_pass
     context.tally.add("load", 1.0, time.monotonic() - started, bytes_per_pass)
@@ -139,12 +141,12 @@ def _shape(training: Training) -> tuple[int, int, int]:
 
 
 def _map(mode: Literal["r", "r+", "w+"], file: Path, shape: tuple[int, int, int]) -> np.memmap[Any, Any]:
-    """Map a stack of matrices. There is no header, since CPython 3.11 may fail where two threads parse literals."""
+    """Map a stack of matrices. The file has no header: parsing one in two threads can fail in CPython 3.11."""
     return np.memmap(file, np.float64, mode, shape=shape)
 
 
 def _place(totals: Sequence[StoredSum], stack: tuple[Path, tuple[int, int, int]], first: int) -> None:
-    """Write matrices to consecutive positions of a stack, from the position `first` on."""
+    """Write matrices to consecutive positions of a stack, from position `first` on."""
     mapped = _map("r+", *stack)
     for k, total in enumerate(totals, first):
         mapped[k] = total.whole()
@@ -155,7 +157,7 @@ def _place(totals: Sequence[StoredSum], stack: tuple[Path, tuple[int, int, int]]
 
 
 def _as_task(job: Job, files: dict[int, Path], threads: int) -> Solver[Outcome]:
-    """A solver that asks for one task, which solves the problem."""
+    """A solver that requests one task, which solves the problem."""
     stack = (files[id(job.training)], _shape(job.training))
     outcome: Outcome = yield Task("solve", _solve, (stack, job.kernels, job.rows, job.problem, threads))
     if job.rows is not None:
@@ -168,10 +170,12 @@ def _solve(
 ) -> Outcome:
     K: Float = np.asarray(_map("r", *stack))
     if rows is not None:
+        # Indexing copies the part that is needed; without a selection all tasks of a machine share the mapped pages.
         K = K[np.ix_(np.arange(len(K)) if kernels is None else kernels, rows, rows)]
     elif kernels is not None:
         K = K[kernels]
     check_finite(K)
+    # Several tasks share a machine, so each gets its share of the cores for BLAS.
     with pinned_blas(threads):
         return solve_on(K, problem())
 
@@ -183,13 +187,13 @@ def solve_on(K: Float, solver: Solver[Outcome]) -> Outcome:
         try:
             request = solver.send(reply)
         except StopIteration as stop:
-            found: Outcome = stop.value
-            return found
-        reply = [answer(K, one) for one in request] if isinstance(request, tuple) else answer(K, request)
+            outcome: Outcome = stop.value
+            return outcome
+        reply = [answer(K, item) for item in request] if isinstance(request, tuple) else answer(K, request)
 
 
 def answer(K: Float, request: Any) -> Any:
-    """What `driver` answers, from kernels in memory, (n, m, m), for the requests of machines."""
+    """The answer of `driver` to requests of SVM-type solvers, from kernels in memory, (n, m, m)."""
     match request:
         case SVM(rows=None):
             return train(combined(K, request.weights), request)

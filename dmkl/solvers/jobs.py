@@ -1,7 +1,7 @@
-"""Problems to solve and who solves them: what lies between a learner and the solvers.
+"""Problems and the solvers for them: the layer between learners and solvers.
 
 A learner turns a training set into jobs, one for each independent problem, and names the method that solves them. All
-jobs of equal methods, whatever fit or fold they belong to, are given to the method together, and share its passes.
+jobs with equal methods, from any fit or fold, are given to the method together and share its passes.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """The kernels of one training set as solvers see them, with the rows whose scores are wanted.
+    """The kernels of one training set, with the rows whose scores are wanted.
 
     Parameters
     ----------
     square
         K[train, train] with its statistics.
     whole
-        K[train then held out, train], with the same statistics; `square` where nothing is held out.
+        K[train then held out, train], with the same statistics; `square` if nothing is held out.
     names
         The kernels' names, for messages.
     title
-        What it is called in messages: a fold, say.
+        Its name in messages, for example a fold.
     """
 
     square: Lens
@@ -88,10 +88,12 @@ class Training:
 
     @cached_property
     def facts(self) -> KernelFacts:
-        """What solvers know of the kernels beforehand."""
+        """The properties of the kernels that solvers use for their checks."""
         diagonal = self.square.diagonal()
         if diagonal is None:
             return KernelFacts(self.names)
+        # Centering removed entries of size `removed`; their rounding error remains in the centered kernel, so the
+        # trace before centering bounds the error.
         traces = np.abs(diagonal).sum(axis=1) + self.n_train * self.square.fitted.removed()
         return KernelFacts(self.names, traces, float(np.finfo(self.square.view.source.dtype).eps))
 
@@ -108,13 +110,13 @@ class Job:
     Parameters
     ----------
     training
-        What it is learnt from.
+        The training set.
     problem
-        What its method solves: for `SideBySide` a function that makes a solver.
+        The problem in the form that its method takes: for `SideBySide`, a function that makes a solver.
     kernels
-        Positions of the kernels that may have weight; all where None.
+        Positions of the kernels that may have weight; None for all.
     rows
-        Positions of the training rows that the problem is about, for solvers that are made for some; all where None.
+        Positions of the training rows of the problem, for solvers that take a subset; None for all.
     """
 
     training: Training
@@ -123,7 +125,7 @@ class Job:
     rows: Index | None = None
 
     def adapted(self, solver: Running) -> Running:
-        """A solver of this problem on its kernels and rows, as one on all of them."""
+        """A solver of this problem on its kernels and rows, as a solver on all of them."""
         if self.rows is not None:
             solver = on_rows(solver, self.rows, self.training.n_train)
         if self.kernels is not None:
@@ -137,7 +139,7 @@ class Job:
 
     @property
     def facts(self) -> KernelFacts:
-        """What is known of the kernels that may have weight."""
+        """The properties of the kernels that may have weight."""
         return self.training.facts.select(self.kernels)
 
     @property
@@ -148,18 +150,18 @@ class Job:
 
 @dataclass(eq=False)
 class Context:
-    """What a method works with, beside its jobs.
+    """The objects that a method works with, in addition to its jobs.
 
     Parameters
     ----------
     workspace
-        The folder where the state is kept.
+        The folder of the checkpoint.
     tally
         Counts the passes.
     duals
-        Whether dual variables are wanted; scores of held-out rows alone otherwise.
+        Whether dual variables are wanted, and not only scores of held-out rows.
     solver
-        What solved the jobs, for people: set by the method.
+        The name of the solver that was used, for reports: set by the method.
     """
 
     workspace: Workspace
@@ -175,68 +177,70 @@ class Context:
         at_once: int | None = None,
         numbers: Sequence[int] | None = None,
     ) -> list[Outcome]:
-        """Run a solver for each job, side by side; what an earlier run of the same plan has finished is read back.
+        """Run a solver for each job, side by side; outcomes of an earlier run of the same plan are read from disk.
 
-        Of jobs that are some of a method's, `numbers` are the places among all of them.
+        If the jobs are some of a method's jobs, `numbers` are their positions among all of them.
         """
         numbers = range(len(jobs)) if numbers is None else numbers
-        found = [self.workspace.outcome(number) for number in numbers]
-        missing = [place for place, outcome in enumerate(found) if outcome is None]
+        outcomes = [self.workspace.outcome(number) for number in numbers]
+        missing = [place for place, outcome in enumerate(outcomes) if outcome is None]
         watch, left = progress.current(), len(missing)
 
         def keep(position: int, outcome: Outcome) -> None:
             nonlocal left
             left -= 1
-            found[missing[position]] = outcome
+            outcomes[missing[position]] = outcome
+            # Written as soon as a problem ends, so that an interrupted plan repeats only the problems that were
+            # running.
             self.workspace.keep_outcome(numbers[missing[position]], outcome)
             if len(jobs) > 1:
                 watch.note(f"{len(jobs) - left:,} of {len(jobs):,} problems solved")
 
         running = [(jobs[k].training.square, jobs[k].adapted(solver_of(jobs[k]))) for k in missing]
         drive(running, at_once=at_once, tally=self.tally, done=keep)
-        return [outcome for outcome in found if outcome is not None]
+        return [outcome for outcome in outcomes if outcome is not None]
 
 
 class Method(Protocol):
     """Solves jobs together. Methods that compare equal are given their jobs in one call."""
 
     def check(self, jobs: Sequence[Job]) -> None:
-        """Refuse what cannot be solved, before anything long runs.
+        """Reject jobs that cannot be solved, before any long computation.
 
         Raises
         ------
         InputError, MemoryBudgetError
-            Saying what is wrong, and the way out.
+            With the reason and the way out.
         """
 
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
-        """The outcomes, one for each job, in order."""
+        """The outcomes of the jobs, in order."""
 
     def needs_folder(self, *, n_points: int) -> bool:
-        """Whether it certainly keeps files that all workers must see.
+        """Whether it certainly writes files that all workers must be able to read.
 
-        `n_points` is the largest number of points at which some target is learnt. Where the answer depends on more, a
-        solver checks its folder itself.
+        `n_points` is the largest number of points at which a target is learned. If the answer depends on more than
+        that, the solver checks its folder itself.
         """
 
 
 @dataclass(frozen=True)
 class SideBySide:
-    """Each problem has a solver of its own; those that run share passes.
+    """Each problem has its own solver; the running solvers share passes.
 
     Parameters
     ----------
     width
-        Columns of a pass that one running solver takes.
+        Columns of a pass that one running solver uses.
     files
-        Whether problems ask for requests that are answered by files: `SVM` and `GroupClassifier`.
+        Whether the problems' requests are answered through files: `SVM` and `GroupClassifier`.
     """
 
     width: int = 1
     files: bool = False
 
     def check(self, jobs: Sequence[Job]) -> None:
-        """Everything is accepted."""
+        """Accept all jobs."""
 
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
         """See `Method.solve`."""
@@ -247,7 +251,7 @@ class SideBySide:
         return self.files
 
     def _in_passes(self, jobs: Sequence[Job], context: Context, numbers: Sequence[int] | None = None) -> list[Outcome]:
-        # No more of them at once than ride one pass.
+        # At most as many at once as fit in one pass: more would make each round two passes.
         at_once = max(1, settings.block_width() // self.width)
         return context.drive(jobs, lambda job: job.problem(), at_once=at_once, numbers=numbers)
 
@@ -256,27 +260,27 @@ class SideBySide:
 
 
 def _spread(values: Float, places: Index, size: int) -> Float:
-    """Values at some places as values at all of them, (size, ...), the others being zero."""
+    """Scatter values at some positions to all positions, (size, ...), with zeros elsewhere."""
     wide = np.zeros((size, *values.shape[1:]))
     wide[places] = values
     return wide
 
 
-def over_all_rows(found: Outcome, rows: Index, n_samples: int) -> Outcome:
-    """The outcome of a problem over some samples as one over all of them."""
-    assert found.dual is not None
-    return replace(found, dual=_spread(found.dual, rows, n_samples))
+def over_all_rows(outcome: Outcome, rows: Index, n_samples: int) -> Outcome:
+    """The outcome of a problem over some samples as an outcome over all of them."""
+    assert outcome.dual is not None
+    return replace(outcome, dual=_spread(outcome.dual, rows, n_samples))
 
 
-def over_all_kernels(found: Outcome, kernels: Index, n_kernels: int) -> Outcome:
-    """The outcome of a problem over some of the kernels as one over all: the others have no weight."""
+def over_all_kernels(outcome: Outcome, kernels: Index, n_kernels: int) -> Outcome:
+    """The outcome of a problem over some kernels as an outcome over all of them, with zero weights elsewhere."""
     spread = partial(_spread, places=kernels, size=n_kernels)
-    steps = [s if s.weights is None else replace(s, weights=spread(s.weights)) for s in found.steps]
-    return replace(found, weights=spread(found.weights), steps=steps)
+    steps = [s if s.weights is None else replace(s, weights=spread(s.weights)) for s in outcome.steps]
+    return replace(outcome, weights=spread(outcome.weights), steps=steps)
 
 
 def on_rows(solver: Running, rows: Index, n_samples: int) -> Running:
-    """A solver of a problem over some samples, as one over all: what it asks for is about those alone."""
+    """A solver of a problem over some samples, as a solver over all: its requests concern those samples alone."""
     answer: Any = None
     while True:
         try:
@@ -286,6 +290,8 @@ def on_rows(solver: Running, rows: Index, n_samples: int) -> Running:
         if isinstance(request, SVM):
             answer = yield replace(request, rows=rows)
         elif isinstance(request, EachProduct):
+            # The kernel over the subset is a block of the whole kernel: zeros elsewhere in V, and the rows of the
+            # subset of the result, give its product.
             answer = (yield EachProduct(_spread(request.block, rows, n_samples)))[:, rows]
         elif isinstance(request, Task):
             answer = yield request
@@ -295,20 +301,21 @@ def on_rows(solver: Running, rows: Index, n_samples: int) -> Running:
 
 
 def on_kernels(solver: Running, kernels: Index, n_kernels: int) -> Running:
-    """A solver over some of the kernels, as one over all: the others have no weight."""
+    """A solver over some of the kernels, as a solver over all: the other kernels have zero weight."""
     spread = partial(_spread, places=kernels, size=n_kernels)
 
+    # Weights of zero leave the other kernels out of sums; requests for all products return the wanted kernels only.
     def over_all(request: Request) -> Request:
         match request:
             case EachProduct(block, None) if len(kernels) == 1:
-                # One kernel's products as a sum of one: the others' are not kept.
+                # A sum with one term instead of products with every kernel, most of which would be dropped.
                 return CombinedProduct(block, spread(np.ones(1)), exact=True)
             case CombinedProduct() | CombinedFactor() | CombinedEntries() | SVM() | GroupClassifier():
                 return replace(request, weights=spread(request.weights))
         return request
 
-    def of_some(request: Request, asked: Request, answer: Any) -> Any:
-        if isinstance(request, EachProduct) and isinstance(asked, CombinedProduct):
+    def of_some(request: Request, sent: Request, answer: Any) -> Any:
+        if isinstance(request, EachProduct) and isinstance(sent, CombinedProduct):
             return answer[None]
         return answer[kernels] if isinstance(request, EachProduct | Projection) else answer
 
@@ -319,30 +326,31 @@ def on_kernels(solver: Running, kernels: Index, n_kernels: int) -> Running:
         except StopIteration as stop:
             return over_all_kernels(stop.value, kernels, n_kernels)
         if isinstance(request, tuple):
-            asked = tuple(map(over_all, request))
-            answer = [of_some(*parts) for parts in zip(request, asked, (yield asked), strict=True)]
+            wide = tuple(map(over_all, request))
+            answer = [of_some(*parts) for parts in zip(request, wide, (yield wide), strict=True)]
         else:
-            one = over_all(request)
-            answer = of_some(request, one, (yield one))
+            single = over_all(request)
+            answer = of_some(request, single, (yield single))
 
 
 def best_of(solvers: Sequence[Solver[Item]], choose: Callable[[Sequence[Item]], Item]) -> Solver[Item]:
-    """Several solvers of one problem, side by side, as one: the result is the one that is chosen of theirs."""
+    """Several solvers of one problem, run side by side as one solver; `choose` selects the result."""
     results: dict[int, Item] = {}
-    asked: dict[int, Request] = {}
+    requests: dict[int, Request] = {}
 
     def advance(number: int, answer: Any) -> None:
         try:
-            asked[number] = cast(Request, solvers[number].send(answer))
+            requests[number] = cast(Request, solvers[number].send(answer))
         except StopIteration as stop:
-            asked.pop(number, None)
+            requests.pop(number, None)
             results[number] = stop.value
 
     for number in range(len(solvers)):
         advance(number, None)
-    while asked:
-        running = list(asked)
-        answers = yield tuple(asked[number] for number in running)
+    while requests:
+        running = list(requests)
+        # One tuple for all solvers, so that the driver answers them in one pass.
+        answers = yield tuple(requests[number] for number in running)
         for number, answer in zip(running, answers, strict=True):
             advance(number, answer)
     return choose([results[number] for number in range(len(solvers))])

@@ -1,6 +1,6 @@
-"""Line searches: a step that promised more than it brought is shortened (Armijo's rule).
+"""Line searches: a step that raises the objective too little is shortened (Armijo's rule).
 
-Written for a maximum; who minimizes takes values and gradients with the other sign.
+The search is for a maximum; for a minimum, negate values and gradients.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ _SHORTEST = 1e-6
 
 
 def rises_enough(value: float, before: float, promised: float, *, share: float = 1e-3, slack: float = 0.0) -> bool:
-    """Whether a step raised the objective by a share of what gradient times step promised, or may have.
+    """Whether a step raised the objective by a fraction of gradient times step, up to uncertainty.
 
-    `slack` is by how much value − before may be too small, for what is not known of either.
+    `slack` is the largest amount by which value − before may be too small, if both are known only approximately.
     """
     return value >= before + share * promised - slack
 
 
 class LineSearch:
-    """Steps in one direction from the best point so far, one shorter than the other, until the objective rises enough.
+    """Successively shorter steps in one direction from the best point so far, until the objective rises enough.
 
-    Of the start are given the objective's gradient and value: of an interval that holds the value the lower end, or
-    another, which may be too high by `slack`. The first step is `length` times the direction, and a refused one is
-    shortened by `factor` where `shorten` is told nothing. `share` is that of `rises_enough`.
+    The start has a gradient and a value of the objective. If only an interval of the value is known, `value` is its
+    lower end, or another value that may be too high by `slack`. The first step is `length` times the direction, and a
+    refused step is shortened by `factor` unless `shorten` gets a gradient. `share` is that of `rises_enough`.
 
-    `point` is the point to try next, None when steps have become too short to matter.
+    `point` is the next point to evaluate, or None when steps have become too short to matter.
     """
 
     def __init__(
@@ -54,23 +54,26 @@ class LineSearch:
         self.point: Float | None = None if length < _SHORTEST else self._start + length * self._direction
 
     def accepts(self, value: float, slack: float = 0.0) -> bool:
-        """Whether the objective rises enough from the start to `point`, where it has this value.
+        """Whether the objective rises enough from the start to `point`, with this value there.
 
-        Of an interval that holds the value it is the upper end; `slack` is by how much another may be too low.
+        If only an interval of the value is known, `value` is its upper end; `slack` is the largest amount by which
+        another value may be too low.
         """
         assert self.point is not None
+        # The uncertainties of both values are added: a step is refused only if it certainly rises too little.
         promised = float(np.vdot(self._gradient, self.point - self._start))
         return rises_enough(value, self._value, promised, share=self._share, slack=self._slack + slack)
 
     def shorten(self, gradient: Float | None = None) -> None:
-        """Shorten a step that was refused: by the factor, or from the gradient at the point.
+        """Shorten a step that was refused: by the factor, or by means of the gradient at the point.
 
-        With a gradient the step is cut to where the slope along the direction vanishes, if it is linear between the two
-        ends, within 0.1 and 0.9 of its length; to half of it where the slope at the point is not negative.
+        With a gradient, the derivative along the direction is interpolated linearly between the two ends, and the step
+        is cut to its zero, within 0.1 and 0.9 of its length; to half if the derivative at the point is not negative.
         """
         if gradient is None:
             self._go(self._factor * self._length)
             return
+        # The derivative along the direction is positive at the start; at the point it is −after.
         before, after = float(np.vdot(self._gradient, self._direction)), -float(np.vdot(gradient, self._direction))
         cut = float(np.clip(before / (before + after), 0.1, 0.9)) if after > 0 else 0.5
         self._go(cut * self._length)

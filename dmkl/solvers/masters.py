@@ -1,4 +1,4 @@
-"""Master problems: the next kernel weights, from what is known of the objective so far.
+"""Master problems: the next kernel weights, from the values and gradients of the objective so far.
 
 Three forms (Yan et al., JMLR 13, 2012, section 2.1, and beyond):
 
@@ -46,11 +46,12 @@ class CuttingPlane:
 
 
 def newton_master(q: Float, curvature: Float, beta: Float, weights: WeightSet) -> Float:
-    """The b of the set that maximizes qᵀ(b − β) − ½ (b − β)ᵀ C (b − β).
+    """The b in the set that maximizes qᵀ(b − β) − ½ (b − β)ᵀ C (b − β).
 
-    q (n,) is the gradient of J at β, where the model was taken, and C (n, n), positive semidefinite, minus its Hessian.
+    q (n,) is the gradient of J at β, where the model is taken, and C (n, n), positive semidefinite, minus its Hessian.
     """
     n = len(q)
+    # Variables in units of the set, and an objective with entries near one: the solver's tolerances are absolute.
     units = weights.units(n)
     q, curvature, x = q * units, curvature * np.outer(units, units), beta / units
     scale = float(np.abs(q).max()) or 1.0
@@ -59,9 +60,10 @@ def newton_master(q: Float, curvature: Float, beta: Float, weights: WeightSet) -
     quadratic = np.zeros((program.width, program.width))
     quadratic[:n, :n] = 0.5 * (curvature + curvature.T)
     linear = np.zeros(program.width)
+    # −qᵀ(b − x) + ½(b − x)ᵀC(b − x) without its constant: linear term −(q + Cx), quadratic term C.
     linear[:n] = -(q + curvature @ x)
-    aim = weights.settled(program.minimize(linear, quadratic)[0][:n])
-    return units * weights.polished(aim, q, curvature, x)
+    aim = weights.clean(program.minimize(linear, quadratic)[0][:n])
+    return units * weights.polish(aim, q, curvature, x)
 
 
 def newton_direction(q: Float, curvature: Float, beta: Float, weights: WeightSet) -> Float:
@@ -70,22 +72,24 @@ def newton_direction(q: Float, curvature: Float, beta: Float, weights: WeightSet
 
 
 def ascent_direction(aim: Float, q: Float, beta: Float, weights: WeightSet) -> Float:
-    """The direction from β to a master's solution, or to the steepest corner of the set if J does not rise along it.
+    """The direction from β to a master's solution, or to the steepest point of the set if J does not rise along it.
 
-    The tolerance of the conic solver can exceed the rise that is left while the gap is still open. q is the gradient
+    The tolerance of the conic solver can exceed the remaining rise while the gap is still open. q is the gradient
     of J at β.
     """
+    # J is concave: along a direction with qᵀ(aim − β) ≤ 0 it cannot rise.
     direction = aim - beta
     return direction if q @ direction > 0 else weights.steepest(q) - beta
 
 
 def _cutting_planes(planes: Sequence[CuttingPlane], units: Float, spares: int) -> tuple[ConicProgram, Float]:
-    """Variables (β/units, spare …, θ): maximize θ under S(α^(r), β) ≥ θ."""
+    """A program in the variables (β/units, spare …, θ): maximize θ subject to S(α^(r), β) ≥ θ."""
     n = len(units)
     width = n + spares + 1
     program = ConicProgram(width)
     gradients = [plane.gradient * units for plane in planes]
     sizes = [*(float(np.abs(gradient).max()) for gradient in gradients), *(abs(plane.constant) for plane in planes)]
+    # θ and the planes are divided by a common scale, which does not change the minimizer.
     scale = max(sizes) or 1.0
     rows = np.zeros((len(planes), width))
     for r, gradient in enumerate(gradients):
@@ -98,20 +102,20 @@ def _cutting_planes(planes: Sequence[CuttingPlane], units: Float, spares: int) -
 
 
 def exact_master(planes: Sequence[CuttingPlane], weights: WeightSet) -> Float:
-    """Maximize the lowest of the planes over the set; returns β, (n,)."""
+    """Maximize the minimum of the planes over the set; returns β, (n,)."""
     n = len(planes[0].gradient)
     units = weights.units(n)
     program, linear = _cutting_planes(planes, units, weights.spares(n))
     weights.add_to(program, n)
-    return units * weights.settled(program.minimize(linear)[0][:n])
+    return units * weights.clean(program.minimize(linear)[0][:n])
 
 
 def taylor_form(beta: Float, p: float) -> tuple[Float, Float, float]:
-    """The second-order Taylor form of ‖b‖_p^p at β (JMLR Eq. 11), ν(b) = Σ a_j b_j² + Σ l_j b_j + c.
+    """The coefficients a, l, c of the second-order Taylor form of ‖b‖_p^p at β, ν(b) = Σ a_j b_j² + Σ l_j b_j + c.
 
-    a_j = p(p−1)/2 β_j^(p−2), l_j = −p(p−2) β_j^(p−1), c = p(p−3)/2 + 1, for ‖β‖_p = 1.
+    By JMLR Eq. 11, a_j = p(p−1)/2 β_j^(p−2), l_j = −p(p−2) β_j^(p−1), c = p(p−3)/2 + 1, for ‖β‖_p = 1.
     """
-    # For p < 2 the form has no value at zero; this floor keeps it finite and lets a weight come back.
+    # For p < 2 the form is infinite at zero; this floor keeps it finite, so that a weight can become positive again.
     floored = np.maximum(beta, 1e-6 * float(beta.max()))
     quadratic = 0.5 * p * (p - 1.0) * floored ** (p - 2.0)
     linear = -p * (p - 2.0) * floored ** (p - 1.0)
@@ -119,7 +123,7 @@ def taylor_form(beta: Float, p: float) -> tuple[Float, Float, float]:
 
 
 def taylor_master(planes: Sequence[CuttingPlane], beta: Float, weights: WeightSet) -> Float:
-    """Maximize the lowest of the planes over b ≥ 0, ν(b) ≤ 1, the form taken at β; returns b on the sphere, (n,).
+    """Maximize the minimum of the planes over b ≥ 0, ν(b) ≤ 1, with ν taken at β; returns b on the sphere, (n,).
 
     The set is a ball of norm p, with or without prices.
 

@@ -1,8 +1,8 @@
-"""What a solver returns: one kind of result for every problem, whatever solved it.
+"""The result of a solver: one class for every problem and every solver.
 
-An outcome is data. It says how the solver ended (`Status`), the pair that was found (weights and dual variables), its
-objective, and what is *proven* of it: `bound`, the other end of an interval that holds the optimum, and `gap`, that
-interval relative to the objective. A solver that proves nothing leaves both NaN, and no one else may fill them in.
+An outcome is data: how the solver ended (`Status`), the pair that it returns (weights and dual variables), its
+objective, and what is *proven* about it: `bound`, the other end of an interval that contains the optimum, and `gap`,
+the length of that interval relative to the objective. A solver without a proof leaves both NaN.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ __all__ = ["WORDS", "Outcome", "Round", "Status", "Step", "check_finite", "worst
 
 
 WORDS = ("certified", "finished", "converged", "open")
-"""How a fit can end, from the best to the worst; what tables, pictures and files say."""
+"""The ways in which a fit can end, from the best to the worst, as written in tables, figures and files."""
 
 
 class Status(enum.Enum):
-    """How a solver ended: a word of `WORDS`, and what to do about it."""
+    """How a solver ended: a word of `WORDS`, and advice."""
 
     CERTIFIED = ("certified", "The gap is proven to be within the tolerance.")
     FINISHED = ("finished", "The gap is proven to be within the tolerance, by the solver that finish= names.")
@@ -61,25 +61,25 @@ class Status(enum.Enum):
 
     @property
     def advice(self) -> str:
-        """What happened and what to do, for people."""
+        """A sentence on what happened and what to do."""
         return self.value[1]
 
     @property
     def code(self) -> int:
-        """The place of the word in `WORDS`."""
+        """The position of the word in `WORDS`."""
         return WORDS.index(self.word)
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One step of a solver, as its history records it.
+    """One step of a solver, for its history.
 
     Parameters
     ----------
     weights
-        (n,), the kernel weights that were tried; None where a history has none.
+        (n,), the kernel weights of the step; None if the history has none.
     figures
-        Objective, bounds and counts by name, the same names in every step of a solver.
+        Objective, bounds and counts by name; every step of a solver has the same names.
     """
 
     weights: Float | None
@@ -88,33 +88,33 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """One problem, solved as far as the solver came.
+    """The solution of one problem, as far as the solver came.
 
     Parameters
     ----------
     status
-        How it ended.
+        How the solver ended.
     weights
         Kernel weights, (n,), or (n, groups).
     dual
-        Dual variables, (m, columns): the score of a sample x is Σ_j weights_j Σ_i k_j(x, x_i) dual_i + bias. None where
-        they were not asked for.
+        Dual variables, (m, columns): the score of a sample x is Σ_j weights_j Σ_i k_j(x, x_i) dual_i + bias. None if
+        they were not requested.
     objective
-        Of the pair that is returned.
+        The objective of the returned pair.
     bound
-        A proven bound of the optimum from the other side; NaN where nothing is proven.
+        A proven bound of the optimum from the other side; NaN without a proof.
     gap
-        The proven relative gap; NaN where nothing is proven, infinite where objective and bound contradict each other
+        The proven relative gap; NaN without a proof, infinite if objective and bound contradict each other
         (`dmkl.numerics.fisher.relative_gap`).
     bias
         (columns,)
     steps
         The history, oldest first.
     scores
-        Of the held-out rows, (rows, columns), where the solver has them from the same products; None otherwise.
+        Scores of the held-out rows, (rows, columns), if the solver has them from the same products; otherwise None.
     inverse
-        The diagonal of A⁻¹, (m,), A being the system that the dual variables solve, where leave-one-out scores were
-        asked for and combined kernels fit in memory (`dmkl.solvers.fisher.left_out`); None otherwise.
+        The diagonal of A⁻¹, (m,), where A is the system that the dual variables solve, if leave-one-out scores were
+        requested and combined kernels fit in memory (`dmkl.solvers.fisher.left_out`); otherwise None.
     """
 
     status: Status
@@ -129,13 +129,14 @@ class Outcome:
     inverse: Float | None = None
 
     def __post_init__(self) -> None:
+        # No solver can claim a proof without a number: NaN and infinity fail this test as well.
         if self.status in (Status.CERTIFIED, Status.FINISHED) and not 0.0 <= self.gap < np.inf:
             msg = f"an outcome is certified by a finite gap of zero or more, got {self.gap}"
             raise ValueError(msg)
 
     @property
     def proven(self) -> bool:
-        """Whether the optimum is proven to lie between objective and bound."""
+        """Whether the optimum is proven to be between objective and bound."""
         return bool(np.isfinite(self.gap))
 
 
@@ -146,17 +147,17 @@ class Round:
     Parameters
     ----------
     kind
-        What it was for.
+        The purpose of the pass.
     seconds
-        How long it took.
+        Its duration.
     n_bytes
-        Stored bytes that it read.
+        Stored bytes that were read.
     basis
-        Vectors of the largest basis, where there is one.
+        Number of vectors of the largest basis, if there is one.
     certified
-        Problems that are settled, where that is known.
+        Number of problems that are certified, if known.
     worst_gap
-        The largest gap of the others.
+        The largest gap of the other problems.
     """
 
     kind: str
@@ -168,20 +169,22 @@ class Round:
 
 
 def worst(outcomes: Sequence[Outcome]) -> int:
-    """The place of the outcome that ended worst: by its word, then by its gap."""
+    """The position of the outcome that ended worst: by its word, then by its gap."""
+    # The first of equals, so that the answer does not depend on more than the outcomes.
     return max(range(len(outcomes)), key=lambda k: (outcomes[k].status.code, np.nan_to_num(outcomes[k].gap), -k))
 
 
-def check_finite(found: Any) -> None:
-    """Refuse products with kernels that are not finite: stored kernels are, so that a damaged tile gives them alone.
+def check_finite(answer: Any) -> None:
+    """Reject products with kernels that are not finite: stored kernels are finite, so only a damaged tile gives them.
 
     Raises
     ------
     DegenerateKernelError
-        If an array, or one of several, holds NaN or infinity.
+        If an array, or an array in a list, contains NaN or infinity.
     """
-    for array in found if isinstance(found, list | tuple) else [found]:
-        # The sum is finite but for what it is to find; it takes no memory.
+    for array in answer if isinstance(answer, list | tuple) else [answer]:
+        # A finite sum proves finite entries, and unlike a mask it takes no memory. Float64 keeps a sum of finite
+        # float32 entries from overflowing.
         if isinstance(array, np.ndarray) and array.dtype.kind == "f" and not np.isfinite(array.sum(dtype=np.float64)):
             msg = (
                 "products with the kernels are not finite, though stored kernels are: a tile was damaged, or entries "

@@ -1,8 +1,8 @@
-"""What a solver may ask of the data: plain descriptions, which `driver` answers.
+"""The requests that a solver may make of the data: plain descriptions, which `driver` answers.
 
-A solver is a generator. It yields a request, is sent the answer, and returns its result; it never touches the kernels.
-So independent problems advance side by side: the driver gathers what all of them ask for, and goes through the stored
-kernels once for all.
+A solver is a generator. It yields a request, receives the answer, and returns its result; it never reads the kernels
+itself. So independent problems advance side by side: the driver collects the requests of all solvers and reads the
+stored kernels once for all of them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class EachProduct:
     block: Float
     """V, (columns, b)"""
     columns: Index | None = None
-    """The samples that the rows of the block are, all others being zero: only tiles with their columns are read."""
+    """The samples of the block's rows, if all other rows are zero: only tiles with their columns are read."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +55,9 @@ class CombinedProduct:
     block: Float
     """V, (columns, b)"""
     weights: Float
-    """w, (n,) for all columns alike, or (n, b)"""
+    """w, (n,) for all columns, or (n, b)"""
     exact: bool = False
-    """In float64; in the precision of the kernels otherwise."""
+    """Whether the product is in float64; otherwise it is in the precision of the kernels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +77,7 @@ class CombinedEntries:
 
 @dataclass(frozen=True, eq=False)
 class CombinedFactor:
-    """A Cholesky factor of ½(I + K(β)/λ); answered by the factor where it lies, for `FactorSolve`."""
+    """A Cholesky factor of ½(I + K(β)/λ); answered by a handle of the factor, for `FactorSolve`."""
 
     weights: Float
     lam: float
@@ -88,7 +88,7 @@ class FactorSolve:
     """A⁻¹B by a factor of A; answered by (m, c) for a block B (m, c)."""
 
     factor: Any
-    """As `CombinedFactor` was answered."""
+    """The answer to `CombinedFactor`."""
     block: Float
 
 
@@ -97,14 +97,14 @@ class FactorDiagonal:
     """The diagonal of A⁻¹ by a factor of A; answered by (m,)."""
 
     factor: Any
-    """As `CombinedFactor` was answered."""
+    """The answer to `CombinedFactor`."""
 
 
 @dataclass(frozen=True, eq=False)
 class InverseDiagonals:
     """The diagonal of A⁻¹ − 2P, A = ½(I + K(β)/λ), at one or more λ; answered by (λ, m).
 
-    P projects onto the vectors that the steps project out of the kernels, on which A⁻¹ = 2I.
+    P is the projection onto the vectors that the steps project out of the kernels, on which A⁻¹ = 2I.
     """
 
     weights: Float
@@ -124,21 +124,21 @@ class SVM:
     C: float | Float
     """The bound on α, or one for each sample, (m,)"""
     tol: float
-    """The relative gap that is asked for; what the arithmetic does not resolve may be left."""
+    """The relative gap that is requested; the solution may be worse where rounding prevents it."""
     start: Float | None = None
-    """u to begin with, (m,), from other weights"""
+    """The initial u, (m,), for example from other weights"""
     rows: Index | None = None
-    """The samples that it is trained on, which y and u are of; all where missing."""
+    """The training samples, to which y and u belong; None for all."""
     noise: float | None = None
-    """How far below zero rounding may take xᵀK(β)x of unit vectors x, where K(β) is to be examined for indefiniteness;
-    None for kernels that are taken to be positive semidefinite."""
+    """How far below zero rounding may bring xᵀK(β)x for unit vectors x, if K(β) is to be tested for indefiniteness;
+    None for kernels that are assumed to be positive semidefinite."""
 
 
 @dataclass(frozen=True, eq=False)
 class GroupClassifier:
     """A classifier on the composite kernel Σ_j β_j^{c(i)} β_j^{c(k)} K_j(i, k) of group-sensitive MKL.
 
-    Answered by a `SVMSolution` where C is given, by a `SquareSolution` where lam is.
+    It is answered by a `SVMSolution` if C is given, and by a `SquareSolution` if lam is given.
     """
 
     weights: Float
@@ -150,14 +150,14 @@ class GroupClassifier:
     C: float | Float | None
     """The bound on α, or one for each sample, (m,)"""
     tol: float
-    """The relative gap that is asked for."""
+    """The relative gap that is requested."""
     start: Float | None = None
     lam: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A function of small arguments, run as a task wherever Dask runs them; answered by what it returns."""
+    """A function of small arguments, run as a Dask task; answered by its result."""
 
     name: str
     """Prefix of the task's key"""
@@ -172,7 +172,7 @@ class Tasks:
     name: str
     """Prefix of the tasks' keys"""
     work: Sequence[Callable[..., Any]]
-    """What each task calls; what takes longest first"""
+    """The functions that the tasks call, the longest first"""
     shared: tuple[Any, ...] = ()
     """Arguments of all tasks, sent to the workers once"""
     own: Sequence[Any] | None = None
@@ -181,13 +181,13 @@ class Tasks:
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """A pass over the kernels whose results stay where tasks make them; answered by what the function returns.
+    """A pass over the kernels whose results stay where tasks make them; answered by the function's result.
 
-    The solver counts it, and chooses what it multiplies.
+    The solver counts the pass and chooses what it multiplies.
     """
 
     name: str
-    """What it is called in messages"""
+    """The name of the pass in messages"""
     function: Callable[[], Any]
     """Runs the pass; called again if workers are lost"""
 
@@ -208,4 +208,4 @@ Request = (
     | Pass
 )
 Solver = Generator[Request | tuple[Request, ...], Any, Result]
-"""Yields a request and is sent its answer; or yields a tuple of them, which are answered together by a list."""
+"""Yields a request and receives its answer, or yields a tuple of requests and receives a list of answers."""

@@ -1,4 +1,4 @@
-"""Functions as tasks, wherever Dask runs them."""
+"""Functions run as Dask tasks."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _SMALL_BYTES = 2**20
 def run_tasks(
     what: str, work: Sequence[Callable[..., Any]], *shared: Any, own: Sequence[Any] | None = None, task_bytes: int = 0
 ) -> list[Any]:
-    """Run functions side by side, with arguments that all of them take; their results in order.
+    """Run functions side by side, with shared arguments; returns their results in order.
 
     Parameters
     ----------
     what
         Prefix of the tasks' keys.
     work
-        What each task calls, what takes longest first; arguments of its own are bound by `functools.partial`, in which
-        Dask does not look for futures.
+        The functions that the tasks call, the longest first; arguments of a single task are bound by
+        `functools.partial`, which Dask does not search for futures.
     shared
-        Sent to a cluster's workers once.
+        Arguments of all tasks, sent to a cluster's workers once.
     own
-        For each task one more argument, after the shared ones, that may be large.
+        One more argument for each task, after the shared ones, which may be large.
     task_bytes
-        Bytes of kernels that each task reads, for the progress.
+        Bytes of kernels that each task reads, for the progress report.
     """
     if not work:
         return []
@@ -43,15 +43,15 @@ def run_tasks(
 
     def run() -> list[Any]:
         token = uuid.uuid4().hex
-        held = _sent({f"{name}-shared-{k}-{token}": value for k, value in enumerate(shared)}, broadcast=True)
-        mine: list[tuple[Any, ...]] = [()] * len(work)
+        shared_values = _sent({f"{name}-shared-{k}-{token}": value for k, value in enumerate(shared)}, broadcast=True)
+        own_values: list[tuple[Any, ...]] = [()] * len(work)
         if own is not None:
             sent = _sent({f"{name}-own-{k}-{token}": value for k, value in enumerate(own)}, broadcast=False)
-            mine = [(value,) for value in sent]
-        # Of tasks that nothing sets apart Dask begins with the one whose key is the last.
+            own_values = [(value,) for value in sent]
+        # Dask starts tasks of equal priority with the last key, so the keys count down: the longest task starts first.
         tasks = [
-            delayed(function, pure=False)(*held, *more, dask_key_name=f"{name}-{len(work) - k:06d}-{token}")
-            for k, (function, more) in enumerate(zip(work, mine, strict=True))
+            delayed(function, pure=False)(*shared_values, *more, dask_key_name=f"{name}-{len(work) - k:06d}-{token}")
+            for k, (function, more) in enumerate(zip(work, own_values, strict=True))
         ]
         return execute(tasks, [(task, task_bytes) for task in tasks], name)
 
@@ -59,9 +59,9 @@ def run_tasks(
 
 
 def _sent(values: dict[str, Any], *, broadcast: bool) -> list[Any]:
-    """Values that tasks take, by name: in the graph itself where they are small.
+    """Make values available to tasks, by name: in the graph itself if they are small.
 
-    Sending them ahead takes the client several messages to the scheduler and to each worker.
+    Sending them separately costs the client several messages to the scheduler and to each worker.
     """
     if sizeof(list(values.values())) > _SMALL_BYTES:
         return send_all(values, broadcast=broadcast)

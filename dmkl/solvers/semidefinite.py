@@ -1,8 +1,8 @@
-"""Telling kernels that are not positive semidefinite from the rounding of those that are.
+"""Tests that distinguish indefinite kernels from positive semidefinite ones with rounding errors.
 
-Entries stored to a relative ε change K by E with ‖E‖₂ ≤ ‖E‖_F ≤ ε‖K‖_F ≤ ε tr K, so that αᵀKα may come out as low as
-−‖α‖² ε tr K of a kernel that is positive semidefinite: no small multiple of the largest form says so where α is all but
-in the null space of every kernel, as it is for small λ and kernels of few columns.
+Entries stored to a relative ε change K by E with ‖E‖₂ ≤ ‖E‖_F ≤ ε‖K‖_F ≤ ε tr K, so that αᵀKα of a positive
+semidefinite kernel may be as low as −‖α‖² ε tr K after rounding. A tolerance relative to the largest form would not
+cover this where α is almost in the null space of every kernel, as for small λ and kernels of low rank.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from dmkl.errors import IndefiniteKernelError, IndefiniteKernelWarning, warn
 
 __all__ = ["UNKNOWN", "KernelFacts", "check_forms", "lowest_on_span", "tell_indefinite"]
 
+# Fraction of a kernel's trace, or of the largest form of all kernels, below which a negative form is accepted.
 _NOTHING = 1e-6
-"""Share of a kernel's trace, or of the largest form of all kernels, below which a negative one is let pass."""
 _MENDING = "repair='clip', 'flip' or 'shift'"
 
 
 @dataclass(frozen=True, eq=False)
 class KernelFacts:
-    """What is known of kernels before they are solved for.
+    """The properties of kernels that are known before solving.
 
     Parameters
     ----------
     names
-        For messages; numbers stand for them where there are none.
+        Names for messages; without them the kernels are numbered.
     traces
-        tr K of each, (n,), before centering took any of it away; not known where None.
+        tr K of each kernel, (n,), before centering removed any of it; None if unknown.
     precision
-        ε, by the precision in which they are stored.
+        ε of the precision in which the kernels are stored.
     """
 
     names: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class KernelFacts:
     precision: float = 0.0
 
     def select(self, kernels: Index | None) -> KernelFacts:
-        """The same of some of the kernels; of all where None."""
+        """The properties of some of the kernels; of all for None."""
         if kernels is None:
             return self
         names = tuple(self.names[j] for j in kernels) if self.names else ()
@@ -48,38 +48,39 @@ class KernelFacts:
 
     @property
     def noise(self) -> Float | float:
-        """How far below zero rounding may take xᵀKx of unit vectors x, (n,): ε tr K."""
+        """How far below zero rounding may bring xᵀKx for unit vectors x, (n,): ε tr K."""
         return 0.0 if self.traces is None else self.precision * self.traces
 
     def name(self, j: int) -> str:
-        """A kernel as messages call it."""
+        """The name of a kernel in messages."""
         return repr(self.names[j]) if self.names else f"number {j}"
 
 
 UNKNOWN = KernelFacts()
-"""Of kernels in memory, of which nothing was said."""
+"""For kernels in memory without further information."""
 
 
 def check_forms(q: Float, facts: KernelFacts, size: float, noise: float = 0.0) -> None:
-    """Refuse quadratic forms that prove a kernel not to be positive semidefinite.
+    """Raise an error for quadratic forms that prove that a kernel is not positive semidefinite.
 
     Parameters
     ----------
     q
         (n,), αᵀK_jα or a multiple of it.
     facts
-        Of the kernels.
+        Properties of the kernels.
     size
         The same multiple of ‖α‖².
     noise
-        How far below zero the arithmetic may take them.
+        How far below zero the arithmetic may bring the forms.
 
     Raises
     ------
     IndefiniteKernelError
-        Naming the kernel.
+        With the name of the kernel.
     """
     least = max(_NOTHING * float(np.abs(q).max()), noise)
+    # A form counts as negative only beyond both tolerances: that of the arithmetic, and that of the stored entries.
     allowed = np.broadcast_to(np.maximum(least, size * facts.noise), q.shape)
     worst = int(np.argmin(q + allowed))
     if q[worst] < -allowed[worst]:
@@ -92,7 +93,7 @@ def check_forms(q: Float, facts: KernelFacts, size: float, noise: float = 0.0) -
 
 
 def lowest_on_span(inner: Float, forms: Array) -> Float:
-    """The smallest xᵀK_jx of unit vectors x in the span of some vectors V, (n,): an upper bound of its eigenvalues.
+    """The smallest xᵀK_jx over unit vectors x in the span of V, (n,): an upper bound of its lowest eigenvalue.
 
     Parameters
     ----------
@@ -102,32 +103,37 @@ def lowest_on_span(inner: Float, forms: Array) -> Float:
         VᵀK_jV, (n, r, r).
     """
     values, vectors = np.linalg.eigh(inner)
+    # V may be nearly dependent: directions with a tiny eigenvalue of VᵀV have lost their digits and are left out. With
+    # VᵀV = QΛQᵀ the columns of VQΛ^{−½} are orthonormal, and the restricted form is a small symmetric eigenproblem.
     kept = values > 1e-10 * values[-1]
     basis = vectors[:, kept] / np.sqrt(values[kept])
+    # Rounding makes VᵀK_jV slightly asymmetric, and `eigvalsh` would read one triangle alone.
     symmetric = 0.5 * (forms + forms.transpose(0, 2, 1))
     return np.asarray(np.linalg.eigvalsh(basis.T @ symmetric @ basis)[:, 0])
 
 
 def tell_indefinite(lowest: Float, facts: KernelFacts) -> None:
-    """Warn of kernels that were fitted though they are not positive semidefinite (IndefiniteKernelWarning).
+    """Warn of kernels that were fitted although they are not positive semidefinite (IndefiniteKernelWarning).
 
     Parameters
     ----------
     lowest
         An upper bound of the lowest eigenvalue of each kernel, (n,).
     facts
-        Of the kernels; nothing is told where their traces are not known.
+        Properties of the kernels; there is no warning if their traces are unknown.
     """
     if facts.traces is None:
         return
+    # Relative to the trace, since the unit of a kernel is arbitrary.
     share = lowest / np.maximum(facts.traces, np.finfo(np.float64).tiny)
-    found = np.flatnonzero(share < -max(2.0 * facts.precision, _NOTHING))
-    if len(found):
-        worst = sorted(found.tolist(), key=lambda j: float(share[j]))
+    # The bound proves a negative eigenvalue; it is reported beyond twice the error of the stored entries.
+    indefinite = np.flatnonzero(share < -max(2.0 * facts.precision, _NOTHING))
+    if len(indefinite):
+        worst = sorted(indefinite.tolist(), key=lambda j: float(share[j]))
         shown = ", ".join(f"{facts.name(j)} ({share[j]:.1e} of its trace)" for j in worst[:3])
         msg = (
-            f"{len(found)} of {len(lowest)} kernels are not positive semidefinite, by an eigenvalue of at most: {shown}"
-            f"{' …' if len(found) > 3 else ''}. Gaps take them to be; `dmkl check` tells how negative they are, and "
-            f"importing with {_MENDING} mends them"
+            f"{len(indefinite)} of {len(lowest)} kernels are not positive semidefinite, by an eigenvalue of at most: "
+            f"{shown}{' …' if len(indefinite) > 3 else ''}. Gaps take them to be; `dmkl check` tells how negative they "
+            f"are, and importing with {_MENDING} mends them"
         )
         warn(msg, IndefiniteKernelWarning)

@@ -1,13 +1,13 @@
-"""What a plan of fits keeps on disk, so that it outlives its workers, its scheduler and itself.
+"""The checkpoint of a plan of fits on disk, which outlives its workers, its scheduler and its process.
 
-    state.json                       what is done: written last, by rename, after each pass and each round of solving
+    state.json                       progress of the work: written last, by rename, after each pass and round of solving
     statistics.npz                   the statistics of each fold's steps
     points-<n>.npz                   weights, gap, objective … of every point of the subspace solver
-    scores-<point>.npy               decision scores of the held-out rows of a point that is settled
-    alpha-<point>.npy                its dual variables, where they were asked for
-    outcome-<n>.npz                  the outcome of a problem that another solver has ended
-    part-<name>/                     the same for a part of the plan that has a solver of its own
-    dmkl-<random>/                   temporary files of refits and of single steps; a killed process leaves them
+    scores-<point>.npy               decision scores of the held-out rows of a finished point
+    alpha-<point>.npy                its dual variables, if they were requested
+    outcome-<n>.npz                  the outcome of a problem that another solver has finished
+    part-<name>/                     the same for a part of the plan with its own solver
+    dmkl-<random>/                   temporary files of refits and of single steps, left by a killed process
     fold-<f>/basis-<n>.npy           V, (m, r)
     fold-<f>/inner-<n>.npy           VᵀV, (r, r)
     fold-<f>/projected-<n>.npy       VᵀH of all targets, (r, columns)
@@ -18,13 +18,13 @@
     fold-<f>/probed-<round>-<k>.npy  K_jZ for a group of kernels, (kernels, m, s)
     fold-<f>/errors-<n>.npy          ZᵀE, (n, s, r)
     fold-<f>/anchor-<a>-<i>-<j>.npy  tiles of combined kernels
-    fold-<f>/anchor-<a>-factor-<ridge>-<c>.npy  a factor of one, from column c on; its lower triangle alone
-    fold-<f>/anchor-<a>-factor-<ridge>-order.npy  the order of its rows, written last: it is whole
-    fold-<f>/round-<k>-<i>.npy       what tasks of other processes keep for one another, until the next round
+    fold-<f>/anchor-<a>-factor-<ridge>-<c>.npy  a factor of such a sum, from column c on; its lower triangle alone
+    fold-<f>/anchor-<a>-factor-<ridge>-order.npy  the order of its rows, written last: it marks the factor as complete
+    fold-<f>/round-<k>-<i>.npy       exchange between tasks of different processes, until the next round
 
-Whatever state.json does not name is left over from work that was cut off, and is written anew, but for factors of the
-anchors that it names: they are read where they are whole and undamaged, and made again where not. Workers write the
-products and the anchors themselves: the folder must be one that all of them see. Each file carries checksums: those of
+Files that state.json does not name are left over from interrupted work and are written anew, except for factors of the
+anchors that it names: these are read if complete and undamaged, and made again otherwise. Workers write the products
+and the anchors themselves, so all of them must be able to reach the folder. Each file carries checksums: those of
 arrays follow them (see `dmkl.files.arrays`), that of state.json is one of its keys.
 """
 
@@ -59,57 +59,57 @@ FORMAT, FORMAT_VERSION = "dmkl-search-state", 4
 
 
 def read_state_file(file: Path) -> dict[str, Any]:
-    """What a file state.json holds.
+    """Read the content of a file state.json.
 
     Raises
     ------
     StoreError
-        If it is not the state of a search, or one of another version.
+        If it is not the state of a search, or is of another version.
     DamagedFileError
-        If it is not what was written.
+        If its content differs from what was written.
     """
     way_out = "move the folder away to start anew"
     try:
-        found = parse_json(file.read_bytes())
+        stored = parse_json(file.read_bytes())
     except ValueError as error:
         msg = f"{file} is not the state of a search, or damaged ({error}); {way_out}"
         raise DamagedFileError(msg) from error
-    content = {key: value for key, value in found.items() if key != "crc32c"}
-    if "crc32c" in found and found["crc32c"] != json_crc32c(content):
+    content = {key: value for key, value in stored.items() if key != "crc32c"}
+    if "crc32c" in stored and stored["crc32c"] != json_crc32c(content):
         msg = f"{file} is damaged: its checksum is not the one that it carries; {way_out}"
         raise DamagedFileError(msg)
-    if content.get("format") != FORMAT or content.get("format_version") != FORMAT_VERSION or "crc32c" not in found:
+    if content.get("format") != FORMAT or content.get("format_version") != FORMAT_VERSION or "crc32c" not in stored:
         msg = (
             f"{file} is not a state that this dmkl reads (format {content.get('format')!r}, version "
-            f"{content.get('format_version')}, {'with' if 'crc32c' in found else 'without'} a checksum); {way_out}"
+            f"{content.get('format_version')}, {'with' if 'crc32c' in stored else 'without'} a checksum); {way_out}"
         )
         raise StoreError(msg)
     return content
 
 
 def state_folder(folder: str | Path) -> Path:
-    """The folder of a state as an absolute path, links resolved; InputError for a URL."""
+    """The folder of a state as an absolute path, with links resolved; InputError for a URL."""
     return resolved(local_path(folder, "the state of a search", "give one that all workers see"))
 
 
 class Workspace:
-    """The folder where a plan of fits keeps its state.
+    """The folder of the checkpoint of a plan of fits.
 
     Parameters
     ----------
     folder
-        Where; a temporary folder, removed by `close`, where None (in `dmkl.passes.execute.temporary_root`).
+        The folder; None for a temporary folder in `dmkl.passes.execute.temporary_root`, which `close` removes.
     identity
-        What is being computed, by name: data, grid, folds … A folder that holds something else is refused.
+        Properties of the computation by name: data, grid, folds … A folder with other properties is rejected.
     unsaid
-        What a name means that an earlier dmkl did not have: the default of a parameter.
+        Values of properties that an earlier dmkl did not write: the defaults of its parameters.
     keep
-        Whether `close` leaves the folder.
+        Whether `close` leaves the folder in place.
 
     Raises
     ------
     InputError
-        If the folder holds the state of other work, or something else.
+        If the folder holds the state of other work, or other files.
     """
 
     def __init__(
@@ -128,15 +128,16 @@ class Workspace:
             self.path = state_folder(folder)
         self.identity, self._unsaid = identity, dict(unsaid or {})
         self.state: dict[str, Any] = {}
-        found = self._read()
-        if found is not None:
-            self._check(found)
-            self.state = found["state"]
+        stored = self._read()
+        if stored is not None:
+            self._check(stored)
+            self.state = stored["state"]
+        # The folder is made only after the checks, so that a rejected call leaves nothing behind.
         self.path.mkdir(parents=True, exist_ok=True)
 
     @property
     def resumed(self) -> bool:
-        """Whether there is earlier work to go on with."""
+        """Whether there is earlier work to continue."""
         return bool(self.state)
 
     def _read(self) -> dict[str, Any] | None:
@@ -151,27 +152,31 @@ class Workspace:
             return None
         return read_state_file(file)
 
-    def _check(self, found: dict[str, Any]) -> None:
-        before = found["identity"]
+    def _check(self, stored: dict[str, Any]) -> None:
+        before = stored["identity"]
+        # A property that an older version did not write has the default value that it had then.
         were = self._unsaid | before
         changed = [name for name in {**before, **self.identity} if were.get(name) != self.identity.get(name)]
         if changed:
-            told = "; ".join(_change(name, were.get(name), self.identity.get(name)) for name in changed[:_MOST_CHANGES])
+            changes = "; ".join(
+                _change(name, were.get(name), self.identity.get(name)) for name in changed[:_MOST_CHANGES]
+            )
             msg = (
-                f"{self.path} holds the state of a search that differs in: {', '.join(changed)}. {told}. To go on with "
-                "it, give what it was started with; to start anew, move the folder away or give another"
+                f"{self.path} holds the state of a search that differs in: {', '.join(changed)}. {changes}. To go on "
+                "with it, give what it was started with; to start anew, move the folder away or give another"
             )
             raise InputError(msg)
 
     def commit(self, state: dict[str, Any]) -> None:
-        """Make `state` what a later run goes on with."""
+        """Make `state` the point from which a later run continues."""
         self.state = state
         content = {"format": FORMAT, "format_version": FORMAT_VERSION, "identity": self.identity, "state": state}
         content |= {"crc32c": json_crc32c(content)}
+        # Written to another name and renamed: a killed process leaves the old state or the new one, never a part.
         write_whole(self.path / "state.json", json.dumps(content).encode())
 
     def part(self, name: str) -> Workspace:
-        """The workspace of a part of the work, in a folder of its own."""
+        """The workspace of a part of the work, in a subfolder."""
         part = Workspace(self.path / f"part-{name}", self.identity, unsaid=self._unsaid)
         part.temporary = self.temporary
         return part
@@ -185,10 +190,11 @@ class Workspace:
     # --- outcomes ------------------------------------------------------------------------------------------------
 
     def keep_outcome(self, number: int, outcome: Outcome) -> None:
-        """Keep the outcome of a problem, for a later run; not in a temporary folder, which no later run sees."""
+        """Keep the outcome of a problem for a later run; not in a temporary folder, which no later run reads."""
         if self.temporary:
             return
         steps = outcome.steps
+        # All steps of a solver have the same figures, so that the history is one table.
         names = list(steps[0].figures) if steps else []
         arrays = {
             "weights": outcome.weights,
@@ -206,7 +212,7 @@ class Workspace:
         save_arrays(self._outcome_file(number), arrays)
 
     def outcome(self, number: int) -> Outcome | None:
-        """The outcome of a problem, if an earlier run has kept it."""
+        """The outcome of a problem, if an earlier run kept it."""
         file = self._outcome_file(number)
         if self.temporary or not file.exists():
             return None
@@ -218,7 +224,7 @@ class Workspace:
         ]
         objective, bound, gap = map(float, stored["values"])
         inverse = stored.get("inverse")
-        if inverse is not None and inverse.ndim == 2:  # with A⁻¹1 beside the diagonal, as version 0.1 kept it
+        if inverse is not None and inverse.ndim == 2:  # version 0.1 stored A⁻¹1 in a second column
             inverse = inverse[:, 0]
         return Outcome(
             Status[str(stored["status"])],
@@ -239,29 +245,29 @@ class Workspace:
     # --- the end -------------------------------------------------------------------------------------------------
 
     def check_shared(self) -> None:
-        """Make sure that every worker sees the folder.
+        """Make sure that every worker can reach the folder.
 
         Raises
         ------
         InputError
-            If one does not.
+            If a worker cannot.
         """
         check_shared(self.path, "where the state of this work is kept")
 
     def remove_temporary(self) -> None:
-        """Remove the temporary folders that a killed process has left in this one."""
+        """Remove the temporary folders that a killed process left in this folder."""
         for left in self.path.glob("dmkl-*"):
             shutil.rmtree(left, ignore_errors=True)
 
     def close(self) -> None:
-        """Remove the folder, unless it is to be kept."""
+        """Remove the folder, unless it is a checkpoint."""
         if not self.keep:
             shutil.rmtree(self.path, ignore_errors=True)
 
     # --- statistics ----------------------------------------------------------------------------------------------
 
     def save_statistics(self, chains: list[Fitted]) -> list[list[dict[str, Any]]]:
-        """Write the statistics of each fold's steps; what is returned describes them to `load_statistics`."""
+        """Write the statistics of each fold's steps; `load_statistics` takes the description that is returned."""
         arrays: dict[str, Array] = {}
         described = []
         for k, chain in enumerate(chains):
@@ -272,15 +278,17 @@ class Workspace:
         return described
 
     def load_statistics(self, described: list[list[dict[str, Any]]]) -> list[Fitted]:
-        """Read back what `save_statistics` wrote."""
+        """Read the statistics that `save_statistics` wrote."""
         arrays = load_arrays(self.path / "statistics.npz")
         chains = []
         for k, steps in enumerate(described):
             chain = []
             for s, step in enumerate(steps):
                 prefix = f"{k}.{s}."
-                mine = {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
-                chain.append(load_step(step, mine))
+                statistics = {
+                    name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)
+                }
+                chain.append(load_step(step, statistics))
             chains.append(Fitted(tuple(chain)))
         return chains
 
@@ -295,12 +303,12 @@ _OURS = (
 )
 
 
+# Number of differences that are written out in full.
 _MOST_CHANGES = 4
-"""Of what differs: so much is told in full."""
 
 
 def _change(name: str, before: str | None, now: str | None) -> str:
-    """What was, and what is now: of a grid the parameters that differ, and of content no checksums."""
+    """The old and the new value; for a grid only the parameters that differ, for content no checksums."""
     if before is not None and now is not None:
         if re.fullmatch(r"[0-9a-f]{16,}", before) and re.fullmatch(r"[0-9a-f]{16,}", now):
             return f"{name} had other content"

@@ -235,7 +235,7 @@ def test_wrong_groups():
         group_by_kmeans(X, y[:-1], 2)
     with pytest.raises(InputError, match="features have shape"):
         group_by_kmeans(X[:, 0], y, 2)
-    with pytest.raises(InputError, match="one is negative"):
+    with pytest.raises(InputError, match="but one is negative"):
         group_by_plsa(X, y, 2)
     with pytest.raises(InputError, match="1 rows of counts are all zero"):
         group_by_plsa(np.vstack([np.zeros(4), np.ones((59, 4))]), y, 2)

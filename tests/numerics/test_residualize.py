@@ -280,7 +280,7 @@ def test_covariates_that_a_prediction_refuses():
     model = dmkl.MKFDA(steps=(dmkl.residualize(Z),)).fit(seen[TRAIN, TRAIN], y[TRAIN])
     with pytest.raises(InputError, match="removes the covariate 'age', which is not among those given, 'site=a'"):
         model.predict(seen[TEST, TRAIN], covariates=Z[["site"]])
-    with pytest.raises(InputError, match="a row for each of the 4 samples that are predicted"):
+    with pytest.raises(InputError, match="a row for each of the 4 samples to predict"):
         model.predict(seen[TEST, TRAIN], covariates=np.zeros((3, 2)))
     plain = dmkl.MKFDA().fit(seen[TRAIN, TRAIN], y[TRAIN])
     with pytest.raises(InputError, match="MKFDA has no covariates to take out; leave them out"):

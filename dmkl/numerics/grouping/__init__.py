@@ -15,11 +15,11 @@ from dmkl.numerics.grouping.kmeans import group_by_kmeans as group_by_kmeans
 from dmkl.numerics.grouping.plsa import PLSAGroups as PLSAGroups
 from dmkl.numerics.grouping.plsa import group_by_plsa as group_by_plsa
 
-_MODELS: dict[str, type[SampleGroups]] = {made.model: made for made in (KMeansGroups, PLSAGroups, KernelGroups)}
+_MODELS: dict[str, type[SampleGroups]] = {kind.model: kind for kind in (KMeansGroups, PLSAGroups, KernelGroups)}
 
 
 def groups_from_arrays(arrays: Mapping[str, Array]) -> SampleGroups:
-    """The groups that `SampleGroups.arrays` was called on."""
+    """Restore the groups that `SampleGroups.arrays` was called on."""
     labels, members = (np.asarray(arrays[key], dtype=np.intp) for key in ("labels", "members"))
-    made = _MODELS[str(arrays["model"])]
-    return made(labels, np.asarray(arrays["classes"]), np.asarray(arrays["centers"]), members)
+    kind = _MODELS[str(arrays["model"])]
+    return kind(labels, np.asarray(arrays["classes"]), np.asarray(arrays["centers"]), members)

@@ -1,23 +1,24 @@
-"""Groups of samples, each of which has kernel weights of its own in group-sensitive MKL.
+"""Groups of samples with separate kernel weights, for group-sensitive MKL.
 
 Yang, Li, Tian, Duan, Gao, ICCV 2009 (GS-MKL), section 5.3: the training samples of each class are clustered into a few
 groups, by k-means or by probabilistic latent semantic analysis; a group belongs to one class. Each rule has a module.
 
 The group of a new sample
 -------------------------
-The decision function (Eq. 4) needs c(x) of a new x, whose class is not known; the paper does not say where from. Here
-the rule that made the groups decides: the group of x is that with the nearest center (the largest P(z|d) of pLSA) among
-the groups of all classes, or of some.
+The decision function (Eq. 4) needs c(x) of a new x with unknown class; the paper does not define it. Here the rule that
+made the groups decides: the group of x is the one with the nearest center (the largest P(z|d) of pLSA) among the groups
+of all classes, or of some.
 
-The training samples of groups inside classes were grouped by another rule, which knew their class, and a classifier
-with weights for each group can read the class off the group (see `dmkl.solvers.groups`). `as_new` groups them by the
-rule for new samples, and each of them as if no center had been made of it: a sample is nearer to a center that it has
-its share in than any new sample of its kind. With n members, the center c without x lies at
+The training samples were grouped inside their classes by another rule, which used the class, and a classifier with
+weights for each group could read the class off the group (see `dmkl.solvers.groups`). `as_new` groups them by the rule
+for new samples, and removes each sample from its center first: a sample is closer to a center that it contributed to
+than any similar new sample is. With n members, the distance from the center c without x is
 
     ‖x − c₋ₓ‖² = (n/(n − 1))² ‖x − c‖².
 
-(On 680 images of 17 classes, one group each by a mean kernel of which 58 % of new images get the group of their class,
-80 % of the training images would get it from the whole centers.) Groups across classes (y = None) need none of this.
+(On 680 images of 17 classes, with one group per class by a mean kernel, 58 % of new images get the group of their
+class; 80 % of the training images would get it from the centers they contributed to.) Groups across classes (y = None)
+need none of this.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ def one_hot(labels: Index, n_groups: int) -> Float:
 
 @dataclass(frozen=True)
 class SampleGroups(ABC):
-    """Groups of the training samples, and how new ones get theirs."""
+    """Groups of the training samples, and the rule that assigns new samples to them."""
 
     labels: Index
     """(m,), the group of each training sample, 0 … G − 1."""
     classes: Array
     """(G,), the class that each group belongs to."""
     centers: Float
-    """What new samples are compared with: (G, d) centers (k-means), (G, d) P(w|z) (pLSA), (G,) squared norms of the
-    centers (kernel k-means)."""
+    """The values that new samples are compared with: (G, d) centers (k-means), (G, d) P(w|z) (pLSA), (G,) squared norms
+    of the centers (kernel k-means)."""
     members: Index
-    """(m,), the samples' groups that the centers were made of: `labels`, unless these were chosen anew by `as_new`."""
+    """(m,), the groups that the centers were computed from: `labels`, unless `as_new` has assigned these anew."""
     model: ClassVar[str]
 
     @property
@@ -62,9 +63,9 @@ class SampleGroups(ABC):
         return len(self.classes)
 
     def nearest(self, affinities: Float, among: npt.ArrayLike | None = None) -> Index:
-        """The group of each sample, (t,), from how near it is to each group, (t, G), larger being nearer.
+        """The group of each sample, (t,), from its affinity to each group, (t, G).
 
-        With `among` only the groups of these classes count; InputError if none of them has one.
+        `among` restricts the groups to those of these classes; InputError if none of the classes has a group.
         """
         if among is not None:
             allowed = np.isin(self.classes, among)
@@ -76,25 +77,27 @@ class SampleGroups(ABC):
         return np.asarray(np.argmax(affinities, axis=1), dtype=np.intp)
 
     def arrays(self) -> dict[str, Array]:
-        """All there is, as plain arrays by name: `groups_from_arrays` makes the same groups of them."""
+        """The groups as plain arrays by name, from which `groups_from_arrays` makes the same groups."""
         stored = {key: getattr(self, key) for key in ("labels", "classes", "centers", "members")}
         return {"model": np.array(self.model), **stored}
 
     def _relabeled(self, affinities: Float) -> Self:
-        """The same centers, with each training sample in the group that it is nearest to.
+        """The same centers, with each training sample in its nearest group.
 
-        Groups that nobody is in any more keep their center, so that G and the numbers stay.
+        Groups without members keep their center, so that G and the numbering do not change.
         """
         return replace(self, labels=self.nearest(affinities))
 
     def _stretched(self, squared: Float) -> Float:
-        """Squared distances from the centers made without each sample, from those from the centers; see the module."""
+        """Squared distances from the centers without each sample, from those with it; see the module."""
         sizes = np.bincount(self.members, minlength=self.n_groups)[self.members].astype(np.float64)
         alone = sizes == 1
-        own = np.arange(len(self.members)), self.members
+        at = np.arange(len(self.members)), self.members
+        # A group of one sample has no center without it: the sample must go elsewhere.
         stretched = squared.copy()
-        stretched[own] *= (sizes / np.where(alone, 1.0, sizes - 1.0)) ** 2
-        stretched[own[0][alone], own[1][alone]] = np.inf
+        # Only the distance of a sample from its own center changes: it contributed to no other.
+        stretched[at] *= (sizes / np.where(alone, 1.0, sizes - 1.0)) ** 2
+        stretched[at[0][alone], at[1][alone]] = np.inf
         return stretched
 
 
@@ -103,20 +106,20 @@ class FeatureGroups(SampleGroups):
 
     @abstractmethod
     def affinities_of(self, new: npt.ArrayLike) -> Float:
-        """How near each new sample is to each group, (t, G): larger is nearer."""
+        """The affinity of each new sample to each group, (t, G): larger is nearer."""
 
     @abstractmethod
     def affinities_apart(self, training: npt.ArrayLike) -> Float:
-        """How near each training sample is to each group, made without that sample, (m, G)."""
+        """The affinity of each training sample to each group without that sample, (m, G)."""
 
     def labels_of(self, new: npt.ArrayLike, among: npt.ArrayLike | None = None) -> Index:
         """The group of each new sample, (t,), from its features or counts, (t, d); `among` as in `nearest`."""
         return self.nearest(self.affinities_of(new), among)
 
     def as_new(self, training: npt.ArrayLike) -> Self:
-        """The same centers, but each training sample (m, d) in the group that a new sample like it would get.
+        """The same centers, with each training sample (m, d) in the group that a similar new sample would get.
 
-        `labels` then tells no more of the class than it will for new samples (see the module).
+        `labels` then carries as much information on the class as it does for new samples (see the module).
         """
         return self._relabeled(self.affinities_apart(training))
 
@@ -136,9 +139,9 @@ Made = TypeVar("Made", bound=SampleGroups)
 def samples_by_class(
     y: npt.ArrayLike | None, n_groups: int | Mapping[Any, int], m: int
 ) -> dict[Any, tuple[Index, int]]:
-    """For each class its samples, and how many groups they are to make.
+    """For each class its samples, and the number of groups to make of them.
 
-    InputError is raised if y has another length than m, or a class has no number of groups or fewer samples than that.
+    InputError is raised if the length of y is not m, or a class has no number of groups or fewer samples than groups.
     """
     labels = np.zeros(m, dtype=int) if y is None else np.asarray(y)
     if labels.shape != (m,):
@@ -160,20 +163,22 @@ def samples_by_class(
 
 
 def united(kind: type[Made], m: int, parts: list[tuple[Any, Index, Index, Float]]) -> Made:
-    """Groups of all classes, from (class, its rows, their groups, the centers) of each; empty groups are left out."""
+    """Groups of all classes, from (class, rows, groups, centers) for each class; empty groups are left out."""
     labels = np.empty(m, dtype=np.intp)
     classes: list[Any] = []
     centers: list[Float] = []
-    for label, rows, found, own in parts:
-        kept, numbered = np.unique(found, return_inverse=True)
+    for label, rows, groups, centers_of_class in parts:
+        # Groups without samples would have no kernel statistics; the others are numbered consecutively over all
+        # classes.
+        kept, numbered = np.unique(groups, return_inverse=True)
         labels[rows] = len(classes) + numbered
         classes.extend([label] * len(kept))
-        centers.append(own[kept])
+        centers.append(centers_of_class[kept])
     return kind(labels, np.array(classes), np.concatenate(centers), labels)
 
 
 def as_table(features: npt.ArrayLike) -> Float:
-    """Features as float64, (samples, features); InputError if they are no table of finite numbers."""
+    """Features as float64, (samples, features); InputError unless they are a table of finite numbers."""
     table = np.asarray(features, dtype=np.float64)
     if table.ndim != 2 or not np.isfinite(table).all():
         msg = f"features have shape {table.shape}, expected finite numbers (samples, features)"

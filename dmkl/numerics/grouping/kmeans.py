@@ -25,6 +25,7 @@ class KMeansGroups(FeatureGroups):
     def affinities_of(self, new: npt.ArrayLike) -> Float:
         """See `FeatureGroups.affinities_of`."""
         new = self._fitting(new)
+        # ‖x‖² − 2xᵀc + ‖c‖²: one matrix product instead of all differences. Rounding matters only for near ties.
         apart = np.sum(new**2, axis=1)[:, None] - 2.0 * new @ self.centers.T + np.sum(self.centers**2, axis=1)
         return -np.asarray(apart)
 
@@ -44,8 +45,8 @@ def group_by_kmeans(
     """Cluster the features (m, d) of each class by k-means (scikit-learn's, from k-means++).
 
     y (m,) holds the classes, or is None for groups across all classes (see `dmkl.numerics.grouping.groups`); n_groups
-    is a number of groups for each class, or a mapping from classes to numbers. The best of `restarts` runs is kept, and
-    `seed` fixes all that is random.
+    is a number of groups for each class, or a mapping from classes to numbers. The best of `restarts` runs is kept;
+    `seed` makes the result reproducible.
 
     InputError is raised if features and labels do not fit together, or a class has fewer samples than groups.
     """
@@ -53,7 +54,7 @@ def group_by_kmeans(
     wanted = samples_by_class(y, n_groups, len(table))
     parts = []
     for label, (rows, count) in wanted.items():
-        distinct = min(count, len(np.unique(table[rows], axis=0)))  # identical samples cannot be told apart
-        found = KMeans(distinct, n_init=restarts, random_state=seed).fit(table[rows])
-        parts.append((label, rows, found.labels_.astype(np.intp), found.cluster_centers_.astype(np.float64)))
+        distinct = min(count, len(np.unique(table[rows], axis=0)))  # identical samples cannot be in different groups
+        clustering = KMeans(distinct, n_init=restarts, random_state=seed).fit(table[rows])
+        parts.append((label, rows, clustering.labels_.astype(np.intp), clustering.cluster_centers_.astype(np.float64)))
     return united(KMeansGroups, len(table), parts)

@@ -1,4 +1,4 @@
-"""A support vector machine on a kernel matrix of which only some columns fit the memory."""
+"""A support vector machine on a kernel matrix with too many columns for the memory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from dmkl.solvers.margin.machine import Bounds, SVMSolution, as_signs, box, cert
 
 __all__ = ["ReadColumns", "solve_by_columns"]
 
+# Largest number of working sets.
 _MAX_ROUNDS = 1000
-"""Most working sets."""
 
 ReadColumns = Callable[[Index], Float]
 
@@ -30,20 +30,20 @@ def solve_by_columns(
     max_bytes: int,
     start: npt.ArrayLike | None = None,
 ) -> tuple[SVMSolution, int]:
-    """Train a support vector machine on a kernel matrix of which only some columns fit the memory.
+    """Train a support vector machine on a kernel matrix with too many columns for the memory.
 
-    Decomposition (Osuna, Freund, Girosi 1997; Joachims 1999) with a working set as large as the memory: the pairs
-    that violate optimality most, then the free vectors and whatever else is held. The columns of those that join are
-    asked for in one call; the problem among the working set is solved as in `solve_dense`, and the gradient of all
-    samples follows from the columns that are held.
+    Decomposition (Osuna, Freund, Girosi 1997; Joachims 1999) with a working set as large as the memory allows: the
+    pairs that violate optimality most, then the free vectors and other cached samples. The columns of new members are
+    requested in one call; the problem over the working set is solved as in `solve_dense`, and the gradient of all
+    samples is updated from the cached columns.
 
     Parameters
     ----------
     columns
-        Gives the columns of K at some positions, (m, len(positions)) float64. Dear: it is called with as many
-        positions as can be, and never with one that is held.
+        Returns the columns of K at some positions, (m, len(positions)) float64. It is expensive: it is called with as
+        many positions as possible, and never with one that is cached.
     diagonal
-        (m,), of K.
+        The diagonal of K, (m,).
     y
         (m,), 1 and −1.
     C
@@ -51,17 +51,17 @@ def solve_by_columns(
     tol
         The relative gap to reach.
     max_bytes
-        What all arrays of the solver may take: 40 m a column of the working set, for the column itself, another that
-        a call brings, K among the working set, and its factor.
+        Memory for all arrays of the solver: 40 m bytes for each column of the working set, for the column itself,
+        another that a call returns, K over the working set, and its factor.
     start
-        u to begin with, (m,), as in `solve_dense`; the columns of its support vectors are asked for.
+        The initial u, (m,), as in `solve_dense`; the columns of its support vectors are requested.
 
     Returns
     -------
     tuple
-        The solution, its scores and gap computed anew from columns, and the number of columns that were asked for.
-        With a gap above tol where that is what the arithmetic resolves, or after 1,000 working sets: decomposition is
-        slow where the free vectors are more than the working set.
+        The solution, with scores and gap recomputed from columns, and the number of columns requested. The gap is above
+        tol if the arithmetic resolves no more, or after 1,000 working sets: decomposition is slow if there are more
+        free vectors than the working set holds.
 
     Raises
     ------
@@ -80,83 +80,89 @@ def solve_by_columns(
     if size < 2:
         msg = f"a working set of two columns takes {80 * m} bytes, max_bytes is {max_bytes}: allow more"
         raise MemoryBudgetError(msg)
-    held = _HeldColumns(columns, m, size)
+    cached = _HeldColumns(columns, m, size)
     lower, upper = box(y, C)
 
     def certified(u: Float) -> SVMSolution:
         free = np.flatnonzero((lower < u) & (u < upper))
-        scores, free_kernel = held.product(u, free)
+        scores, free_kernel = cached.product(u, free)
         return replace(certify(u, scores, y, C), free_kernel=free_kernel)
 
-    found = certified(feasible(start, y, C))
-    u, f, eps = found.u.copy(), y - found.scores, FIRST_EPS
+    best = certified(feasible(start, y, C))
+    # f = y − Ku is the gradient of the dual; it is updated from here on, and recomputed whenever a gap is reported.
+    u, f, eps = best.u.copy(), y - best.scores, FIRST_EPS
     for _ in range(_MAX_ROUNDS):
         violators = _violators(u, f, lower, upper, eps)
         if len(violators):
-            among, rows = held.hold(held.working_set(violators, (lower < u) & (u < upper)))
+            among, rows = cached.hold(cached.working_set(violators, (lower < u) & (u < upper)))
             before, part, slope = u[among], u[among], f[among]
             optimize(np.take(rows, among, axis=1), lower[among], upper[among], part, slope, eps)
             u[among] = part
+            # Only variables of the working set have moved, so their cached columns update the gradient of all samples.
             f -= (part - before) @ rows
             continue
-        # Optimal to eps by the gradient that was carried along. What counts is the gap by a fresh one.
+        # Optimal to eps by the updated gradient, which drifts. Only the gap by a recomputed gradient counts.
         finest = eps < rounding_error(diagonal, u)
         if finest or certify(u, y - f, y, C).gap <= tol:
             fresh = certified(u)
-            found = min(found, fresh, key=lambda solution: solution.gap)
-            if finest or found.gap <= tol:
-                return found, held.asked
+            best = min(best, fresh, key=lambda solution: solution.gap)
+            if finest or best.gap <= tol:
+                return best, cached.asked
             u, f = fresh.u.copy(), y - fresh.scores
         eps *= 0.1
-    return min(found, certified(u), key=lambda solution: solution.gap), held.asked
+    return min(best, certified(u), key=lambda solution: solution.gap), cached.asked
 
 
 def _violators(u: Float, f: Float, lower: Float, upper: Float, eps: float) -> Index:
     """The variables that violate optimality by eps: the worst that should rise, the worst that should fall, and so on.
 
-    None if no pair does.
+    The result is empty if no pair does.
     """
     may_rise, may_fall = u < upper, u > lower
+    # The threshold in the middle of the violation plays the part of the bias: variables on the wrong side of it by
+    # eps/2 form pairs that violate optimality by eps.
     middle = 0.5 * (f[may_rise].max(initial=-np.inf) + f[may_fall].min(initial=np.inf))
-    # Ties are broken at random: samples are often sorted so that like stands beside like.
+    # Ties are broken at random: samples are often sorted, and a tie in order would choose neighbors that are alike.
     shuffled = np.random.default_rng(0).permutation(len(u))
     rising = shuffled[(may_rise & (f > middle + 0.5 * eps))[shuffled]]
     falling = shuffled[(may_fall & (f < middle - 0.5 * eps))[shuffled]]
     ordered = np.concatenate(
         [rising[np.argsort(-f[rising], kind="stable")], falling[np.argsort(f[falling], kind="stable")]]
     )
+    # Both lists are merged alternately, so that every prefix has pairs of a rising and a falling variable.
     ranks = np.concatenate([np.arange(len(rising)), np.arange(len(falling))])
     return np.asarray(ordered[np.argsort(ranks, kind="stable")])
 
 
 class _HeldColumns:
-    """The columns that are held in memory, as rows: those of the working set."""
+    """The cached columns, as rows: those of the working set."""
 
     def __init__(self, columns: ReadColumns, m: int, size: int) -> None:
         self._columns, self._size = columns, size
         self._rows = np.empty((size, m))
-        self._slot = np.full(m, -1)  # where a sample's column is held
-        self._holder = np.full(size, -1)  # whose column a slot holds
+        self._slot = np.full(m, -1)  # the slot of each sample's column
+        self._holder = np.full(size, -1)  # the sample whose column is in each slot
         self.asked = 0
 
     def working_set(self, violators: Index, free: npt.NDArray[np.bool_]) -> Index:
-        """The next samples to optimize: at least half violators, the worst first, then free ones that are held."""
-        held = self._holder[self._holder >= 0]
-        free_held, bound_held = held[free[held]], held[~free[held]]
+        """The next samples to optimize: at least half violators, the worst first, then cached free samples."""
+        cached = self._holder[self._holder >= 0]
+        free_held, bound_held = cached[free[cached]], cached[~free[cached]]
         share = max(self._size // 2, self._size - len(free_held))
         ordered = np.concatenate([violators[:share], free_held, violators[share:], bound_held])
         _, first = np.unique(ordered, return_index=True)
         return np.asarray(ordered[np.sort(first)[: self._size]])
 
     def hold(self, among: Index) -> tuple[Index, Float]:
-        """Hold the columns of these samples, asking for those that are missing; what is held then, and its rows.
+        """Cache the columns of these samples, requesting the missing ones; returns all cached samples and their rows.
 
-        Others give way only where there is no room, so that a working set is all that is held.
+        Other columns are evicted only if there is no room, so that the working set may be larger than requested.
         """
         wanted = np.zeros(len(self._slot), bool)
         wanted[among] = True
         missing = among[self._slot[among] < 0]
         if len(missing):
+            # Empty slots first, then slots of columns that are not in the new working set.
             spare = np.concatenate([np.flatnonzero(self._holder < 0), np.flatnonzero(~wanted[self._holder])])
             spare = spare[: len(missing)]
             evicted = self._holder[spare]
@@ -167,12 +173,12 @@ class _HeldColumns:
         return self._holder[:used], self._rows[:used]
 
     def product(self, u: Float, free: Index) -> tuple[Float, Float | None]:
-        """Ku from columns alone, and K among the free vectors where it takes no more than the held columns do."""
+        """Ku from columns alone, and K over the free vectors if it takes no more memory than the cached columns."""
         support = np.flatnonzero(u)
         small = len(free) ** 2 <= self._rows.size
         free_kernel = np.empty((len(free), len(free))) if small else None
         missing = support[self._slot[support] < 0]
-        # What there is room for is kept, free vectors first: they make the next working set.
+        # As many as fit are kept, free vectors first: they are in the next working set.
         missing = missing[np.argsort(~np.isin(missing, free), kind="stable")]
         room = int(np.count_nonzero(self._holder < 0))
         if room and len(missing):
@@ -189,6 +195,7 @@ class _HeldColumns:
         used = int(np.count_nonzero(self._holder >= 0))
         add(self._holder[:used], self._rows[:used])
         for start in range(0, len(missing), self._size):
+            # The rest is read in batches as large as the cache, and not kept.
             batch = missing[start : start + self._size]
             add(batch, self._ask(batch).T)
         return total, free_kernel

@@ -1,15 +1,15 @@
 """Generalized MKL: a C-SVM on K(d) = Σ_j d_j K_j, with prices and constraints on the weights.
 
-Varma and Ray, ICCV 2007, method page. With σ (n,) the price of each kernel, and k rows A d ≥ b of what is known before,
+Varma and Ray, ICCV 2007, method page. With σ (n,) the price of each kernel, and k rows A d ≥ b of prior knowledge,
 
     min over d ≥ 0, A d ≥ b of  T(d) = σᵀd + W(d),
     W(d) = max over 0 ≤ α ≤ C, αᵀy = 0 of  Σ_i α_i − ½ Σ_j d_j uᵀK_ju,   u = α∘y.
 
-T is a maximum of functions that are linear in d, hence convex; where α is unique its gradient is σ_j − ½ uᵀK_ju. Its
+T is a maximum of functions that are linear in d, hence convex; if α is unique its gradient is σ_j − ½ uᵀK_ju. Its
 Hessian comes from the support vectors between the bounds (see `dmkl.solvers.margin.mksvm`).
 
-Without a lower bound T may not have a minimizer: σᵀr > 0 is asked for each direction r ≥ 0, Ar ≥ 0 in which the
-polyhedron is unbounded. How the optimum is bounded from below is in `dmkl.solvers.margin.hull`.
+Without a lower bound T may have no minimizer: σᵀr > 0 is required for each direction r ≥ 0, Ar ≥ 0 in which the
+polyhedron is unbounded. The lower bound of the optimum is computed in `dmkl.solvers.margin.hull`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def gmkl(
     facts: KernelFacts = UNKNOWN,
     start: Float | None = None,
 ) -> Generator[SVM | EachProduct, Any, Outcome]:
-    """Solve one problem of generalized MKL: a generator that asks for two passes in each step.
+    """Solve one problem of generalized MKL: a generator that requests two passes in each step.
 
     Parameters
     ----------
@@ -57,36 +57,36 @@ def gmkl(
     n_kernels
         n
     method
-        "newton": the quadratic model of T from the curvature of the SVM (or from a spectral step where the answer to
-        `SVM` has none), floored by every cutting plane so far, is minimized over the polyhedron; a step that fails
-        adds its cutting plane and with it corrects the next, and the one after it goes to the weights where the lower
-        bound is attained, which leads out of kinks and to d = 0. "gradient": Varma and Ray's projected gradient under
-        Armijo's rule, with spectral first lengths (Birgin, Martínez and Raydan, SIAM Journal on Optimization 10,
-        2000); on hard cases it stays open after a hundred steps where Newton takes ten.
+        "newton" minimizes, over the polyhedron, the maximum of the cutting planes so far and the quadratic model of T
+        from the curvature of the SVM (or from a spectral step if the answer to `SVM` has no curvature). A step that
+        fails adds its cutting plane, which corrects the next one, and the step after it goes to the weights at which
+        the lower bound is attained, which leads out of kinks and to d = 0. "gradient" is Varma and Ray's projected
+        gradient under Armijo's rule, with spectral first lengths (Birgin, Martínez and Raydan, SIAM Journal on
+        Optimization 10, 2000); on hard cases it remains open after a hundred steps where Newton takes ten.
     tol
         The relative gap to prove.
     max_iter
-        Most steps, each with weights to try; at least one.
+        Largest number of steps, each with one evaluation of weights; at least one.
     facts
-        What is known of the kernels.
+        Properties of the kernels.
     start
-        d to begin with, (n,), moved to the nearest point of the polyhedron; 1/n each where missing.
+        The initial d, (n,), moved to the nearest point of the polyhedron; 1/n each by default.
 
     Raises
     ------
     InputError
-        If n_kernels is not the number of prices, or `start` does not fit.
+        If n_kernels is not the number of prices, or `start` has a wrong shape.
     IndefiniteKernelError
-        If a quadratic form uᵀK_ju comes out negative.
+        If a quadratic form uᵀK_ju is negative.
 
     Notes
     -----
     `objective` is the primal objective of (d, u, bias), σᵀd + ½ Σ_j d_j uᵀK_ju + C Σ max(0, 1 − y_i f(x_i)), from the
     products K_ju in float64: T(d) is at most that, and the optimum is at least `bound`.
 
-    All weights that are tried are projected onto the set, and satisfy its constraints to the interior-point solver's
-    tolerance, some 1e-9 of their size. Weights that violate them by more than 1e-7 are never certified: the objective
-    of such weights may lie below that of all feasible ones.
+    All weights that are evaluated are projected onto the set, and satisfy its constraints to the interior-point
+    solver's tolerance, some 1e-9 of their size. Weights that violate them by more than 1e-7 are never certified: their
+    objective may be lower than that of all feasible weights.
     """
     if n_kernels != len(problem.sigma):
         msg = f"sigma holds {len(problem.sigma)} prices for {n_kernels} kernels, expected one for each"
@@ -105,9 +105,11 @@ def gmkl(
     length = 0.0
     for _ in range(max_iter):
         trial, products = yield from _evaluate(problem, candidate, violation, accuracy, best, facts)
+        # The optimum has σᵀd ≤ T(d') for every d' evaluated, so one finite bound of Σd serves all further steps.
         widest = widest if np.isfinite(widest) else largest_sum(problem, trial.objective)
         hull.add(trial.u, products)
         proven, lowest = hull.bound(widest)
+        # Every lower bound holds for the same optimum, so the largest one is kept.
         lower = max(lower, proven)
         steps.append(Step(candidate, {"objective": trial.objective, "lower": lower}))
         planes.append(trial.planes(problem))
@@ -121,17 +123,17 @@ def gmkl(
         watch.note(f"{problem.name}step {len(steps)}: gap {outcome.gap:.2e}, aim {tol:.0e}")
         if outcome.gap <= tol:
             return replace(outcome, status=Status.CERTIFIED)
-        tried = candidate
+        previous = candidate
         try:
             candidate = _next(problem, best, planes, length, method)
         except ConicError:
             candidate = best.d
-        known = _same(candidate, best.d) or not candidate.any()
-        if lowest is not None and (known or (method == "newton" and not falls)):
+        stuck = _same(candidate, best.d) or not candidate.any()
+        if lowest is not None and (stuck or (method == "newton" and not falls)):
             candidate = lowest
         candidate, violation = _project(problem, candidate)
-        if _same(candidate, best.d) or _same(candidate, tried):
-            # Nothing better in sight, and not proven: the SVM's own gap is what is left.
+        if _same(candidate, best.d) or _same(candidate, previous):
+            # No new weights to evaluate, and no proof yet: only the SVM's own gap is left to reduce.
             accuracy *= 0.1
             if accuracy < 1e-4 * tol:
                 return replace(outcome, status=Status.STALLED)
@@ -140,15 +142,15 @@ def gmkl(
 
 # --- one step -----------------------------------------------------------------------------------------------
 
+# Largest violation of the constraints, relative to their size, with which weights can be certified.
 _FEASIBLE = 1e-7
-"""Largest violation of the constraints, relative to their size, with which weights can be certified."""
-# t = 1 among them, exactly.
+# Powers of √2; t = 1 is among them exactly.
 _SCALES = 2.0 ** np.arange(-4.0, 4.5, 0.5)
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """Weights that were tried, and all that is known there."""
+    """Weights that were evaluated, with the values of T and its model there."""
 
     d: Float
     violation: float
@@ -161,28 +163,31 @@ class _Trial:
     curvature: Float | None
 
     def outcome(self, lower: float, steps: Sequence[Step]) -> Outcome:
-        """The pair (d, u) as the end of a fit, for a lower bound of the optimum; d outside the set proves nothing."""
+        """The pair (d, u) as an outcome with a lower bound of the optimum; a d outside the set proves nothing."""
         gap = relative_gap(self.objective, lower, self.objective) if self.violation <= _FEASIBLE else np.inf
         dual, bias = self.u[:, None], np.array([self.bias])
         return Outcome(Status.ITERATIONS, self.d, dual, self.objective, lower, gap, bias, steps)
 
     def falls_enough_to(self, other: _Trial) -> bool:
-        """Armijo's rule for the step from these weights to others; a slope that points up promises nothing."""
+        """Armijo's rule for the step from these weights to others; along an ascent direction nothing is required."""
         promised = max(float(self.gradient @ (self.d - other.d)), 0.0)
         falls = other.objective < self.objective
         return falls and rises_enough(-other.objective, -self.objective, promised, share=1e-4)
 
     def largest_scale(self, problem: GeneralizedProblem) -> float:
         """The largest t for which tu is feasible."""
+        # Samples with u = 0 stay feasible for any multiple.
         used = self.u != 0
         bounds = np.broadcast_to(problem.C, used.shape)
         return float(np.min(bounds[used] / np.abs(self.u[used]))) if used.any() else 1.0
 
     def planes(self, problem: GeneralizedProblem) -> tuple[Float, Float]:
-        """Linear functions below T, from u and its multiples: constants (r,) and slopes (r, n).
+        """Linear functions below T, from u and its multiples: constants (r,) and gradients (r, n).
 
-        The multiples say what a change of all weights alike would do, which a first guess of their size needs.
+        The multiples describe a common change of all weights, which the first guess of their size needs.
         """
+        # For tu the dual objective is tΣα − ½t²Σ_j d_j uᵀK_ju, a lower bound of W(d) for every d as long as tu is
+        # feasible: any dual point gives a plane below T.
         t = _SCALES[self.largest_scale(problem) >= _SCALES]
         return t * self.total, problem.sigma - 0.5 * (t * t)[:, None] * self.v
 
@@ -190,12 +195,13 @@ class _Trial:
 def _evaluate(
     problem: GeneralizedProblem, d: Float, violation: float, tol: float, near: _Trial | None, facts: KernelFacts
 ) -> Generator[Any, Any, tuple[_Trial, Float]]:
-    """Train the machine for d, from the best u so far; the objective in float64, and the products K_ju (n, m)."""
+    """Train the SVM for d, from the best u so far; returns the evaluation in float64, and the products K_ju (n, m)."""
     answer = yield SVM(d, problem.y, problem.C, tol, None if near is None else near.u)
     u = np.asarray(answer.u, dtype=np.float64)
     products = (yield EachProduct(u[:, None]))[:, :, 0]
     v = products @ u
     check_forms(v, facts, float(u @ u))
+    # The primal for the bias of the SVM: any bias gives an upper bound of T(d).
     losses = hinge(d @ products, answer.bias, problem.y, problem.C)
     objective = float(problem.sigma @ d) + 0.5 * float(d @ v) + losses
     gradient, total = problem.sigma - 0.5 * v, float(problem.y @ u)
@@ -208,14 +214,14 @@ def _evaluate(
 
 
 def _size(problem: GeneralizedProblem, d: Float) -> float:
-    """A unit for d: its largest entry, or what the rows demand at least."""
+    """A unit for d: its largest entry, or the smallest value that the rows require."""
     return max(float(d.max()), float((problem.b / row_lengths(problem.A)).max(initial=0.0))) or 1.0
 
 
 def _next(
     problem: GeneralizedProblem, best: _Trial, planes: list[tuple[Float, Float]], length: float, method: Method
 ) -> Float:
-    """Newton's next weights, or those of a gradient step of this length."""
+    """The next weights, by Newton's method or by a gradient step of this length."""
     curvature = best.curvature if method == "newton" else None
     curvature = np.eye(len(best.d)) / length if curvature is None else curvature
     return _master(problem, best, curvature, planes if method == "newton" else [])
@@ -226,9 +232,10 @@ def _same(d: Float, other: Float) -> bool:
 
 
 def _master(problem: GeneralizedProblem, at: _Trial, curvature: Float, planes: list[tuple[Float, Float]]) -> Float:
-    """The minimizer over the polyhedron of the larger of the quadratic model and the cutting planes."""
+    """The minimizer over the polyhedron of the maximum of the quadratic model and the cutting planes."""
     n = len(at.d)
     unit, size = _size(problem, at.d), abs(at.objective) or 1.0
+    # The model ½(d − d₀)ᵀC(d − d₀) = ½‖root (d − d₀)‖² enters as a cone; directions of no curvature are left out.
     values, vectors = np.linalg.eigh(0.5 * (curvature + curvature.T) * (unit * unit / size))
     root = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
     root = root[values > 1e-14 * max(float(values.max()), 1e-300)]
@@ -238,10 +245,12 @@ def _master(problem: GeneralizedProblem, at: _Trial, curvature: Float, planes: l
     wide[:n], wide[n] = -at.gradient * unit / size, 1.0
     root = np.hstack([root, np.zeros((len(root), program.width - n))])
     constant = float(at.gradient @ at.d) / size - at.objective / size
+    # The quadratic model bounds θ from below as well: ½‖root (d − d₀)‖² ≤ θ − T(d₀) − gradientᵀ(d − d₀).
     program.bounded_square(root, root[:, :n] @ at.d / unit, wide, constant)
-    for constants, slopes in planes:
+    # Each plane bounds θ from below: constants + gradientsᵀd ≤ θ.
+    for constants, gradients in planes:
         rows = np.hstack(
-            [slopes * unit / size, -np.ones((len(slopes), 1)), np.zeros((len(slopes), program.width - n - 1))]
+            [gradients * unit / size, -np.ones((len(gradients), 1)), np.zeros((len(gradients), program.width - n - 1))]
         )
         program.at_most(rows, -constants / size)
     d = program.minimize(np.eye(program.width)[n])[0][:n]
@@ -252,20 +261,22 @@ def _spectral_length(old: _Trial | None, new: _Trial) -> float:
     """The length of the next gradient step, from the change of the gradient over the last (Barzilai and Borwein)."""
     if old is None:
         return 0.1 * float(np.linalg.norm(new.d)) / max(float(np.linalg.norm(new.gradient)), 1e-300)
+    # sᵀs/sᵀy estimates the inverse curvature along the last step; a flat or concave change is limited to a large
+    # length.
     s, y = new.d - old.d, new.gradient - old.gradient
     return float(s @ s / max(s @ y, 1e-12 * (s @ s)))
 
 
 def _settled(d: Float) -> Float:
-    """The weights with what an interior point leaves of those that are zero made zero."""
+    """The weights of an interior point, with tiny ones set to zero."""
     return np.where(d > 1e-9 * float(d.max(initial=0.0)), d, 0.0)
 
 
 def _project(problem: GeneralizedProblem, d: Float) -> tuple[Float, float]:
-    """The nearest point of the set, and by how much it violates the constraints, relative to their size.
+    """The nearest point of the set, and its violation of the constraints, relative to their size.
 
-    Weights that satisfy all rows already stay as they are, to the last bit, where there are no other constraints. The
-    violation is infinite where the program has no solution.
+    Without other constraints, weights that satisfy all rows are returned unchanged to the last bit. The violation is
+    infinite if the program has no solution.
     """
     if problem.cones is None and d.min() >= 0.0 and _row_violation(problem, d) <= 0.0:
         return d, 0.0
@@ -279,6 +290,6 @@ def _project(problem: GeneralizedProblem, d: Float) -> tuple[Float, float]:
 
 
 def _row_violation(problem: GeneralizedProblem, d: Float) -> float:
-    """The largest b − A d of rows of length one, relative to the size of d and of b."""
+    """The largest b − A d of rows of length one, relative to the size of d and b."""
     height = row_lengths(problem.A)
     return float(((problem.b - problem.A @ d) / height).max(initial=0.0)) / _size(problem, d)

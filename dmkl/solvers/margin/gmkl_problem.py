@@ -19,13 +19,13 @@ __all__ = ["GeneralizedProblem", "largest_sum", "least_cost", "region", "row_len
 
 @dataclass(frozen=True)
 class GeneralizedProblem:
-    """One binary problem, checked when it is made.
+    """One binary problem; its values are checked on construction.
 
     Raises
     ------
     InputError
-        If shapes or values are wrong, if rows contradict each other (an irreducible set of them is named: without any
-        one of them the others agree), or if weights could grow without end at no price (the kernels are named).
+        If shapes or values are wrong, if rows contradict each other (the message names an irreducible set of them,
+        which agrees without any one of them), or if weights could grow without bound for free (it names the kernels).
     """
 
     y: Float
@@ -36,13 +36,13 @@ class GeneralizedProblem:
     """(n,), the price of a unit of weight for each kernel."""
     A: Float = field(default_factory=lambda: np.zeros((0, 0)))
     b: Float = field(default_factory=lambda: np.zeros(0))
-    """(k, n) and (k,): the rows of A d ≥ b; an upper bound d_j ≤ c is the row −d_j ≥ −c. No rows where missing."""
+    """(k, n) and (k,): the rows of A d ≥ b; an upper bound d_j ≤ c is the row −d_j ≥ −c. The default is no rows."""
     rows: tuple[str, ...] = ()
     """Names of the rows, for messages."""
     name: str = ""
-    """What this problem is called in reports."""
+    """The name of the problem in reports."""
     cones: Cones | None = None
-    """A convex set that d has to be in too, of what is known before and not linear."""
+    """A convex set that must contain d, for prior knowledge that is not linear."""
 
     def __post_init__(self) -> None:
         y, sigma = np.asarray(self.y, dtype=np.float64), np.asarray(self.sigma, dtype=np.float64)
@@ -97,18 +97,18 @@ class GeneralizedProblem:
 
 
 def row_lengths(A: Float) -> Float:
-    """The rows' lengths, (k,); one for a row of zeros."""
+    """The lengths of the rows, (k,); one for a row of zeros."""
     size = np.linalg.norm(A, axis=1)
     return np.where(size > 0, size, 1.0)
 
 
 def _conflict(A: Float, b: Float) -> list[tuple[int, float]]:
-    """An irreducible set of rows that no d ≥ 0 satisfies, with Farkas' multipliers; empty where there is none."""
+    """An irreducible set of rows that no d ≥ 0 satisfies, with Farkas' multipliers; empty if all rows agree."""
     p = _contradiction(A, b)
     if p is None:
         return []
-    # A vertex of all contradictions leaves few rows; of these each is left out that the contradiction can do without
-    # (the deletion filter of Chinneck and Dravnieks, ORSA Journal on Computing 3, 1991).
+    # A vertex of the set of contradictions uses few rows. Each of these is dropped if the others contradict each other
+    # without it (the deletion filter of Chinneck and Dravnieks, ORSA Journal on Computing 3, 1991).
     kept = np.flatnonzero(p > 0)
     for k in kept.copy():
         rest = kept[kept != k]
@@ -120,25 +120,26 @@ def _conflict(A: Float, b: Float) -> list[tuple[int, float]]:
 
 
 def _contradiction(A: Float, b: Float) -> Float | None:
-    """Multipliers p ≥ 0 with Aᵀp ≤ 0 and bᵀp > 0, a proof that no d ≥ 0 has A d ≥ b; None where there are none."""
+    """Multipliers p ≥ 0 with Aᵀp ≤ 0 and bᵀp > 0, which prove that no d ≥ 0 has A d ≥ b; None if there are none."""
     if not (b > 0).any():
-        return None  # d = 0 will do
-    # Rows of length one and b of size one: the solver's tolerances are absolute.
+        return None  # d = 0 satisfies all rows
+    # Rows of length one and b of size one, since the solver's tolerances are absolute. bᵀp is fixed to one: the
+    # multipliers of a contradiction may be scaled.
     size = row_lengths(A)
     rows, demands = A / size[:, None], b / size
     demands = demands / np.abs(demands).max()
-    found = linprog(
+    result = linprog(
         np.ones(len(b)), A_ub=rows.T, b_ub=np.zeros(A.shape[1]), A_eq=demands[None], b_eq=[1.0], method="highs-ds"
     )
-    return np.asarray(found.x) / size if found.status == 0 else None
+    return np.asarray(result.x) / size if result.status == 0 else None
 
 
 def region(
     A: Float, b: Float, cones: Cones | None, unit: float = 1.0, *, n_more: int = 0, recession: bool = False
 ) -> ConicProgram:
-    """A program over (d/unit, n_more more variables, those of the cones) that demands d ≥ 0, A d ≥ b and the cones.
+    """A program over (d/unit, n_more more variables, those of the cones) with d ≥ 0, A d ≥ b and the cones.
 
-    With `recession` that d be a direction in which this set goes on without end.
+    With `recession`, d is a direction in which this set is unbounded.
     """
     n, height = A.shape[1], row_lengths(A)
     width = n + n_more
@@ -161,7 +162,7 @@ def _agree(A: Float, b: Float, cones: Cones) -> bool:
 
 
 def _free_direction(sigma: Float, A: Float, cones: Cones | None) -> Float | None:
-    """A direction r ≥ 0 of the set with Σr = 1 and σᵀr ≤ 0, if there is one."""
+    """A direction r ≥ 0 of the set with Σr = 1 and σᵀr ≤ 0, or None."""
     n = len(sigma)
     if cones is not None:
         program = region(A, np.zeros(len(A)), cones, recession=True)
@@ -173,19 +174,19 @@ def _free_direction(sigma: Float, A: Float, cones: Cones | None) -> Float | None
         except ConicError:
             return None
         return r if sigma @ r <= 1e-8 * size else None
-    found = linprog(sigma, A_ub=-A, b_ub=np.zeros(len(A)), A_eq=np.ones((1, n)), b_eq=[1.0], method="highs")
-    if found.status != 0 or found.fun > 1e-12 * np.abs(sigma).max():
+    result = linprog(sigma, A_ub=-A, b_ub=np.zeros(len(A)), A_eq=np.ones((1, n)), b_eq=[1.0], method="highs")
+    if result.status != 0 or result.fun > 1e-12 * np.abs(sigma).max():
         return None
-    return np.asarray(found.x)
+    return np.asarray(result.x)
 
 
 def largest_sum(problem: GeneralizedProblem, objective: float) -> float:
-    """A bound of Σd for all d of the set with σᵀd ≤ T, among them the optimum, since W ≥ 0."""
+    """An upper bound of Σd over all d of the set with σᵀd ≤ T; the optimum is among them, since W ≥ 0."""
     if problem.cones is not None:
         return _widest(problem, objective)
     rows = np.vstack([-problem.A, problem.sigma[None]])
-    found = linprog(-np.ones(len(problem.sigma)), A_ub=rows, b_ub=np.append(-problem.b, objective), method="highs")
-    return float(np.asarray(found.x).sum()) if found.status == 0 else np.inf
+    result = linprog(-np.ones(len(problem.sigma)), A_ub=rows, b_ub=np.append(-problem.b, objective), method="highs")
+    return float(np.asarray(result.x).sum()) if result.status == 0 else np.inf
 
 
 def _widest(problem: GeneralizedProblem, objective: float) -> float:
@@ -199,15 +200,16 @@ def _widest(problem: GeneralizedProblem, objective: float) -> float:
         x, z = program.minimize(linear)
     except ConicError:
         return np.inf
+    # The dual value is at least the maximum up to the solver's tolerance, for which one percent is ample.
     return 1.01 * unit * max(float(x[:n].sum()), program.dual(linear, z)[0])
 
 
 def least_cost(problem: GeneralizedProblem, costs: Float, widest: float) -> float:
-    """A lower bound of costsᵀd over all d of the set with Σd ≤ widest; −∞ where it cannot be had.
+    """A lower bound of costsᵀd over all d of the set with Σd ≤ widest; −∞ if the program has no solution.
 
-    By the multipliers z of the conic program: with r = costs + Gᵀz, costsᵀd ≥ rᵀx − bᵀz for any d of the set. Of r the
-    solver's tolerance leaves little, which is taken off by Σd ≤ `widest` for what belongs to d ≥ 0, and as twice what
-    it is at the solution for the other variables, which only the cones bound (as in `ConicSet.support`).
+    It follows from the multipliers z of the conic program: with r = costs + Gᵀz, costsᵀd ≥ rᵀx − bᵀz for any d of the
+    set. The solver's tolerance leaves a small r. Its part for d ≥ 0 is bounded by Σd ≤ `widest`; its part for the other
+    variables, which only the cones bound, is taken as twice its value at the solution (as in `ConicSet.support`).
     """
     n, size = len(costs), float(np.abs(costs).max()) or 1.0
     program = region(problem.A, problem.b, problem.cones, widest)

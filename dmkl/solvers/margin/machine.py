@@ -1,4 +1,4 @@
-"""A support vector machine on one kernel matrix, with a gap that is computed and not assumed.
+"""A support vector machine on one kernel matrix, with a gap that is computed from the solution.
 
 With u = α∘y the C-SVM (Cortes, Vapnik 1995) with the hinge loss and a free bias is
 
@@ -9,9 +9,8 @@ and for each u of the dual's box, with f = y − Ku its gradient,
 
     P − D = Σ_i [C max(0, y_i(f_i − b)) − u_i(f_i − b)],
 
-every term of which is at least 0, also where each sample has a C_i of its own. For positive semidefinite K that bounds
-what a better u would gain; for any other it vanishes where no small change of u gains anything, which is then all that
-a gap within the tolerance says.
+with every term at least 0, also if each sample has its own C_i. For a positive semidefinite K the gap bounds the gain
+of any better u; for any other K it vanishes where no small change of u gains anything, and proves no more than that.
 """
 
 from __future__ import annotations
@@ -42,19 +41,19 @@ __all__ = [
 Bounds = float | Float
 """C: one for all samples, or (m,), one for each."""
 
+# Fraction of the trace of the kernel over free vectors that keeps it regular if rows are equal.
 _RIDGE = 1e-12
-"""Of the trace of the kernel among free vectors: what keeps it regular where rows are equal."""
 
 
 @dataclass(frozen=True, eq=False)
 class SVMSolution:
     """A support vector machine with its certificate.
 
-    The values are those of the returned u and scores to the last bit, so that the gap is proven for them.
+    All values are computed from the returned u and scores, so that the gap is proven for them.
     """
 
     u: Float
-    """α∘y, (m,): 0 ≤ y_iu_i ≤ C, and Σu = 0 but for rounding"""
+    """α∘y, (m,): 0 ≤ y_iu_i ≤ C, and Σu = 0 up to rounding"""
     bias: float
     """b, the minimizer of the primal for this u"""
     dual: float
@@ -66,9 +65,9 @@ class SVMSolution:
     free: npt.NDArray[np.intp]
     """The samples with 0 < y_iu_i < C, in order."""
     free_kernel: Float | None = field(default=None, repr=False)
-    """K among the free samples, (f, f); None where it did not fit the memory"""
+    """K over the free samples, (f, f); None if it did not fit the memory"""
     concave: bool | None = None
-    """Whether D is known to be concave (`is_concave`), as its gap takes it to be; None where K was not examined."""
+    """Whether D is proven concave (`is_concave`), as the gap assumes; None if K was not tested."""
 
     @property
     def gap(self) -> float:
@@ -76,11 +75,11 @@ class SVMSolution:
         return relative_gap(self.primal, self.dual, self.primal)
 
     def curvature(self, products: Array) -> Float | None:
-        """The second derivatives of the optimal value J in the weights, (n, n), while the same vectors stay free.
+        """The second derivatives of the optimal value J in the weights, (n, n), as long as the same vectors are free.
 
-        With F the free vectors and B the leading block of the inverse of [K_FF 1; 1ᵀ 0], the free part of u answers to
-        a weight's change by −B(K_ju)_F, hence ∂²J/∂β_i∂β_j = (K_iu)_FᵀB(K_ju)_F, from the products K_ju, (n, m). Zero
-        where fewer than two vectors are free, since u cannot move then; None where `free_kernel` is missing, or not
+        With F the free vectors and B the leading block of the inverse of [K_FF 1; 1ᵀ 0], a change of weight j changes
+        the free part of u by −B(K_ju)_F, hence ∂²J/∂β_i∂β_j = (K_iu)_FᵀB(K_ju)_F, from the products K_ju, (n, m). It is
+        zero if fewer than two vectors are free, since u cannot move then; None if `free_kernel` is missing or is not
         positive semidefinite.
         """
         if self.free_kernel is None:
@@ -88,6 +87,7 @@ class SVMSolution:
         if len(self.free) < 2:
             return np.zeros((len(products), len(products)))
         inside = np.asarray(products[:, self.free], dtype=np.float64).T
+        # B annihilates constants, since Σu is fixed: their removal first keeps the solution on vectors of sum zero.
         inside = inside - inside.mean(axis=0)
         try:
             return np.asarray(inside.T @ solve_among_free(self.free_kernel, inside))
@@ -98,16 +98,16 @@ class SVMSolution:
 def best_bias(scores: Float, y: Float, C: Bounds = 1.0) -> float:
     """The b that minimizes Σ C_i max(0, 1 − y_i(s_i + b)).
 
-    The sum is piecewise linear in b, with a kink at each y_i − s_i where its slope rises by C_i, from −Σ₊C_i to Σ₋C_i.
-    So with equal C the minimum lies between the m₊-th and the next of the sorted kinks, in the middle of which b is
-    taken; otherwise at the kink where the slope changes its sign, or between two where it is zero.
+    The sum is piecewise linear in b, with a kink at each y_i − s_i where its derivative rises by C_i, from −Σ₊C_i to
+    Σ₋C_i. For equal C the minimum is between the m₊-th and the next of the sorted kinks, and b is their middle;
+    otherwise it is at the kink where the derivative changes its sign, or between two where it is zero.
     """
     kinks = y - scores
     if np.ndim(C):
         order = np.argsort(kinks)
         risen = np.cumsum(np.broadcast_to(C, y.shape)[order])
         target = float(np.sum(np.broadcast_to(C, y.shape)[y > 0]))
-        level = 1e-12 * risen[-1]  # sums of equal parts in another order
+        level = 1e-12 * risen[-1]  # equal parts may be summed in another order
         first = int(np.searchsorted(risen, target - level))
         last = min(int(np.searchsorted(risen, target + level)), len(y) - 1)
         return 0.5 * float(kinks[order[first]] + kinks[order[last]])
@@ -122,9 +122,9 @@ def hinge(scores: Float, bias: float, y: Float, C: Bounds = 1.0) -> float:
 
 
 def feasible(start: npt.ArrayLike | None, y: Float, C: Bounds) -> Float:
-    """The start cut to the box 0 ≤ y_iu_i ≤ C, its heavier side then scaled down until Σu = 0; zeros where missing.
+    """Clip the start to the box 0 ≤ y_iu_i ≤ C, and scale its heavier side down until Σu = 0; zeros by default.
 
-    InputError is raised if the start has another length than y, or holds NaN or infinity.
+    InputError is raised if the length of the start is not that of y, or it holds NaN or infinity.
     """
     if start is None:
         return np.zeros(len(y))
@@ -133,6 +133,7 @@ def feasible(start: npt.ArrayLike | None, y: Float, C: Bounds) -> Float:
         msg = f"start must hold {len(y)} finite numbers, one u_i a sample; found shape {u.shape}, or NaN or infinity"
         raise InputError(msg)
     u = y * np.clip(y * u, 0.0, C)
+    # Scaling down keeps every u_i in its box; scaling the lighter side up could not.
     up, down = float(u[u > 0].sum()), float(-u[u < 0].sum())
     if up > down:
         u[u > 0] *= down / up
@@ -142,7 +143,7 @@ def feasible(start: npt.ArrayLike | None, y: Float, C: Bounds) -> Float:
 
 
 def as_signs(y: npt.ArrayLike, C: Bounds) -> Float:
-    """The labels as float64; InputError if they are not 1 and −1, both present, or a C is not a positive number."""
+    """The labels as float64; InputError unless they are 1 and −1, both present, and every C is positive and finite."""
     signs = np.asarray(y, dtype=np.float64)
     if signs.ndim != 1 or not np.array_equal(np.unique(signs), [-1.0, 1.0]):
         msg = (
@@ -160,12 +161,14 @@ def as_signs(y: npt.ArrayLike, C: Bounds) -> Float:
 
 
 def box(y: Float, C: Bounds) -> tuple[Float, Float]:
-    """The least and the largest u of the box 0 ≤ y_iu_i ≤ C."""
+    """The smallest and the largest u of the box 0 ≤ y_iu_i ≤ C."""
     return np.where(y > 0, 0.0, -C), np.where(y > 0, C, 0.0)
 
 
 def certify(u: Float, scores: Float, y: Float, C: Bounds) -> SVMSolution:
-    """The machine that u makes, with its gap, from u and its scores Ku alone."""
+    """The SVM of u with its gap, from u and its scores Ku alone."""
+    # For any u with Σu = 0 in the box D(u) is below the optimum, and for any b P(u, b) is above it: the pair is a
+    # proof, however it was produced.
     bias = best_bias(scores, y, C)
     energy = 0.5 * float(u @ scores)
     return SVMSolution(
@@ -181,13 +184,13 @@ def certify(u: Float, scores: Float, y: Float, C: Bounds) -> SVMSolution:
 def is_concave(kernel: Float, noise: float) -> bool:
     """Whether xᵀKx ≥ −noise·‖x‖² for all x of sum zero, proven by a Cholesky factor of the centered kernel.
 
-    D is concave on Σu = 0 then, and P − D bounds what a better u would gain. Kernels need not be positive semidefinite
-    for that: those of negative squared distances will do.
+    D is then concave on Σu = 0, and P − D bounds the gain of any better u. Kernels need not be positive semidefinite
+    for that: negative squared distances are an example.
     """
     centered = _centered(kernel)
     if not centered.any():
         return True
-    # The vector of ones is null in it, and a factor needs more than zero.
+    # The vector of ones is in the null space, and a factorization needs a positive matrix.
     centered[np.diag_indices_from(centered)] += max(noise, _RIDGE * float(np.abs(centered.diagonal()).sum()))
     try:
         Cholesky.of(centered.T)
@@ -205,12 +208,12 @@ def _centered(kernel: Float) -> Float:
 
 
 def solve_among_free(kernel: Float, right: Float) -> Float:
-    """B times a right side of column sums zero: the inverse on the vectors of sum zero, by a Cholesky factor."""
+    """B times a right side with column sums zero: the inverse on the vectors of sum zero, by a Cholesky factor."""
     centered = _centered(kernel)
-    # The vector of ones, which centering makes null, and what else is null get a ridge; right sides that lie in the
-    # range of the centered kernel are answered as if there were none.
+    # The vector of ones, which centering makes null, and further null vectors get a ridge. It does not change the
+    # solution for right sides in the range of the centered kernel (up to its size relative to the eigenvalues there).
     size = float(np.trace(centered))
     centered[np.diag_indices_from(centered)] += _RIDGE * size if size > 0 else 1.0
-    # Symmetric, so its transpose may be factorized for it, which is in the order that LAPACK takes without a copy.
+    # The matrix is symmetric, so its transpose has the same factor, and is column-major: LAPACK needs no copy.
     solved = Cholesky.of(centered.T).solve(right)
     return np.asarray(solved - solved.mean(axis=0))

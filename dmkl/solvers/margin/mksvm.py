@@ -5,8 +5,8 @@ Sonnenburg, Zien, JMLR 12, 2011),
 
     minimize over β ≥ 0, ‖β‖_p ≤ 1 of  J(β) = max over 0 ≤ α ≤ C, Σu = 0 of  Σα − ½ Σ_j β_j uᵀK_ju.
 
-J is convex and falls in every weight, with gradient −½v, v_j = uᵀK_ju. It is smooth in pieces: while the same vectors
-stay free, its second derivatives are those of `SVMSolution.curvature`.
+J is convex and decreases in every weight, with gradient −½v, v_j = uᵀK_ju. It is piecewise smooth: while the same
+vectors are free, its second derivatives are those of `SVMSolution.curvature`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 class MarginProblem:
     """One binary problem: labels 1 and −1 (m,), the bound C on α or one for each sample, the norm's exponent p ≥ 1.
 
-    InputError is raised if one of them is anything else.
+    InputError is raised for other values.
     """
 
     y: Float
@@ -61,10 +61,10 @@ class MarginProblem:
 
 @dataclass(frozen=True, eq=False)
 class MarginCertificate:
-    """How far a pair (u, β) can be from the optimum J*, proven from the pair alone.
+    """The largest possible distance of a pair (u, β) from the optimum J*, proven from the pair alone.
 
-    J(β) is the least of the primal, so P(β, u, b) = ½ Σ_j β_jv_j + C Σ_i max(0, 1 − y_i(Σ_j β_jK_ju + b)_i) ≥ J(β) ≥ J*
-    for any b. And for any u of the dual's box J* ≥ min over β of the dual, which is Σα − ½‖v‖_p*.
+    J(β) is the minimum of the primal, so P(β, u, b) = ½ Σ_j β_jv_j + C Σ_i max(0, 1 − y_i(Σ_j β_jK_ju + b)_i) ≥ J(β)
+    ≥ J* for any b. For any u of the dual's box, J* ≥ min over β of the dual, which is Σα − ½‖v‖_p*.
     """
 
     upper: float
@@ -75,46 +75,47 @@ class MarginCertificate:
     """Σα − ½‖v‖_p*"""
     bias: float
     """b, the minimizer of P"""
-    slopes: Float
+    forms: Float
     """v, (n,)"""
 
     @property
     def gap(self) -> float:
-        """(P − lower)/|P|: the relative gap, of the machine and of the weights together."""
+        """(P − lower)/|P|: the relative gap, of the SVM and of the weights together."""
         return relative_gap(self.upper, self.lower, self.upper)
 
     @property
     def machine_gap(self) -> float:
-        """The part that a better u for the same weights would close."""
+        """The part of the gap that a better u for the same weights would close."""
         return relative_gap(self.upper, self.objective, self.upper)
 
     @property
     def weights_gap(self) -> float:
-        """The part that better weights would close, or a u that is nearer to that of such weights."""
+        """The part of the gap that better weights would close, or a u that is closer to that of such weights."""
         return relative_gap(self.objective, self.lower, self.upper)
 
 
 def certify_margin(u: Float, products: Array, beta: Float, y: Float, C: Bounds, p: float) -> MarginCertificate:
     """Certify a pair of u (m,), 0 ≤ y_iu_i ≤ C and Σu = 0, and β (n,) ≥ 0, ‖β‖_p ≤ 1.
 
-    In float64, and from u and its products K_ju (n, m) alone; the labels are 1 and −1, C the bound on α.
+    The certificate is computed in float64 from u and its products K_ju (n, m) alone; labels are 1 and −1.
     """
-    slopes = np.asarray(products @ u, dtype=np.float64)
+    forms = np.asarray(products @ u, dtype=np.float64)
+    # Scores and forms from the same products: the upper and the lower bound then refer to the same u.
     scores = np.tensordot(beta, products, axes=1)
     bias = best_bias(scores, y, C)
-    total, energy = float(y @ u), 0.5 * float(beta @ slopes)
+    total, energy = float(y @ u), 0.5 * float(beta @ forms)
     return MarginCertificate(
         upper=energy + hinge(scores, bias, y, C),
         objective=total - energy,
-        lower=total - 0.5 * dual_norm(slopes, p),
+        lower=total - 0.5 * dual_norm(forms, p),
         bias=bias,
-        slopes=slopes,
+        forms=forms,
     )
 
 
 @dataclass(frozen=True, eq=False)
 class MarginStep(Step):
-    """Weights that were tried: their objective D(u; β), the upper bound P(u, b) and the proven gap."""
+    """Weights that were evaluated: their objective D(u; β), the upper bound P(u, b) and the proven gap."""
 
     accepted: bool = True
     """Whether they became the next point of the descent."""
@@ -124,16 +125,17 @@ class MarginStep(Step):
 class MarginOutcome(Outcome):
     """The pair (u, β) with its certificate.
 
-    `objective` is the dual at (u, β). The optimum is proven to lie between `bound`, from below, and the certificate's
-    `upper`, and `gap` is that interval's length relative to the latter.
+    `objective` is the dual at (u, β). The optimum is proven to be between `bound`, from below, and the certificate's
+    `upper`; `gap` is the length of that interval relative to the latter.
     """
 
     certificate: MarginCertificate
 
 
-def closed_form_weights(beta: Float, slopes: Float, p: float) -> Float:
+def closed_form_weights(beta: Float, forms: Float, p: float) -> Float:
     """β_j ∝ (β_j²v_j)^(1/(p+1)), the best weights for the present w_j, ‖w_j‖² = β_j²v_j (Kloft et al. 2011, Eq. 25)."""
-    squares = beta**2 * np.maximum(slopes, 0.0)
+    # The scale of the squares cancels on the sphere; dividing by the largest keeps the power in [0, 1].
+    squares = beta**2 * np.maximum(forms, 0.0)
     return onto_sphere((squares / (squares.max() or 1.0)) ** (1.0 / (p + 1.0)), p)
 
 
@@ -146,16 +148,15 @@ def mk_svm(
     facts: KernelFacts = UNKNOWN,
     start: Float | None = None,
 ) -> Generator[SVM | EachProduct | Task, Any, MarginOutcome]:
-    """Solve one problem of ℓp MK-SVM: a generator that asks for two passes in each step.
+    """Solve one problem of ℓp MK-SVM: a generator that requests two passes in each step.
 
-    Newton's method over the norm ball: the quadratic model of J at the best weights so far is minimized exactly
-    (`dmkl.solvers.masters.newton_master`), and a step along which J does not fall enough is shortened to where its
-    slope, known at both ends, should vanish. J falls from one accepted step to the next. Where a machine gives no
-    curvature, the step is that of `closed_form_weights`, along which J always falls, slowly near p = 1.
+    The method is Newton's over the norm ball: the quadratic model of J at the best weights so far is minimized exactly
+    (`dmkl.solvers.masters.newton_master`), and a step along which J does not fall enough is shortened to the zero of
+    the interpolated derivative. J falls from one accepted step to the next. If an SVM has no curvature, the step is
+    that of `closed_form_weights`, along which J always falls, slowly near p = 1.
 
-    Each step asks for a machine on K(β), and for K_ju of all kernels. The machine's own gap shows in the slopes
-    to first order, v being √gap off, so that machines are asked for to the square of what is to be told of the
-    weights.
+    Each step requests an SVM on K(β), and K_ju of all kernels. A gap of the SVM changes v to first order by the square
+    root of the gap, so that an SVM's tolerance is the square of the accuracy that the weights need.
 
     Parameters
     ----------
@@ -166,18 +167,18 @@ def mk_svm(
     tol
         The relative gap to prove.
     max_iter
-        Most steps, each with weights to try.
+        Largest number of steps, each with one evaluation of weights.
     facts
-        What is known of the kernels.
+        Properties of the kernels.
     start
-        β to begin with, (n,), scaled to norm one; uniform weights where missing.
+        The initial β, (n,), scaled to norm one; uniform weights by default.
 
     Raises
     ------
     InputError
-        If max_iter is below 1, or start has not n finite values of which none is negative and one is positive.
+        If max_iter is below 1, or start has not n finite nonnegative values, one of them positive.
     IndefiniteKernelError
-        If a quadratic form uᵀK_ju comes out negative.
+        If a quadratic form uᵀK_ju is negative.
     """
     if max_iter < 1:
         msg = f"max_iter counts the steps that may be tried, at least 1; got {max_iter}"
@@ -185,6 +186,7 @@ def mk_svm(
     watch = progress.current()
     y, C, p = problem.y, problem.C, problem.p
     candidate = _first_weights(start, n_kernels, p)
+    # With one kernel or p = ∞ the weights are known, and a single SVM solves the problem.
     fixed = n_kernels == 1 or np.isinf(p)
     best: MarginOutcome | None = None
     steps: list[Step] = []
@@ -194,15 +196,17 @@ def mk_svm(
     for _ in range(max_iter):
         accuracy = _machine_tolerance(gap, tol, fixed=fixed)
         machine = yield SVM(candidate, y, C, accuracy, u)
+        # The next SVM starts from this u, which is feasible for all weights: the box does not depend on them.
         u = np.asarray(machine.u, dtype=np.float64)
         products = (yield EachProduct(u[:, None]))[:, :, 0]
         certificate = certify_margin(u, products, candidate, y, C, p)
-        check_forms(certificate.slopes, facts, float(u @ u))
+        check_forms(certificate.forms, facts, float(u @ u))
         gap = min(certificate.weights_gap, _UNKNOWN_GAP)
         accepted = search is None or search.accepts(-certificate.objective)
         figures = {"objective": certificate.objective, "upper": certificate.upper, "gap": certificate.gap}
         steps.append(MarginStep(candidate, figures, accepted))
         certified = certificate.gap <= tol
+        # The pair with the smallest proven gap is returned, which need not be the last point of the descent.
         if best is None or certificate.gap < best.gap:
             status = Status.CERTIFIED if certified else Status.ITERATIONS
             best = MarginOutcome(
@@ -220,15 +224,15 @@ def mk_svm(
         if certified:
             return best
         if fixed or (accuracy <= 0.1 * tol and certificate.weights_gap <= 0.1 * tol):
-            # No other weights would help, and the machine could do no better.
+            # No other weights would reduce the gap, and the SVM cannot be solved more accurately.
             return replace(best, status=Status.STALLED)
         if search is None or accepted:
-            v = certificate.slopes
+            v = certificate.forms
             direction = yield Task("restricted-master", _direction, (p, candidate, v, machine.curvature(products)))
-            # −J at this point lies between −upper and −objective.
+            # Line search for a maximum of −J, whose value here is between −upper and −objective.
             search = LineSearch(candidate, direction, 0.5 * v, -certificate.upper)
         else:
-            search.shorten(0.5 * certificate.slopes)
+            search.shorten(0.5 * certificate.forms)
         if search.point is None:
             return replace(best, status=Status.STALLED)
         candidate = search.point
@@ -241,11 +245,12 @@ _FINEST_MACHINE = 1e-13
 
 
 def _machine_tolerance(gap: float, tol: float, *, fixed: bool) -> float:
-    """The gap to ask of a machine, where the last weights left this gap to better ones.
+    """The gap to request of an SVM, given the gap of the last weights.
 
-    With machines to within g of their optimum, the slopes are off by some √g, relative. With weights that stay as they
-    are all of tol is the machine's, but for rounding.
+    For an SVM with a gap of g, v has a relative error of some √g. If the weights are fixed, the SVM may use all of tol,
+    except for a margin for rounding.
     """
+    # The tolerance follows the gap of the weights, so that early SVMs, at weights far from the optimum, are cheap.
     return 0.9 * tol if fixed else max((0.03 * max(tol, gap)) ** 2, _FINEST_MACHINE)
 
 
@@ -260,8 +265,9 @@ def _first_weights(start: Float | None, n: int, p: float) -> Float:
 
 
 def _direction(p: float, beta: Float, v: Float, curvature: Float | None) -> Float:
-    """Newton's direction from β on −J, whose gradient is v/2; the step to the closed form where there is no model."""
+    """Newton's direction from β on −J, whose gradient is v/2; the step to the closed form if there is no model."""
     q = 0.5 * v
+    # The closed form needs no conic program: it is the way on if Clarabel fails or the SVM has no curvature.
     aim = closed_form_weights(beta, v, p)
     if curvature is not None:
         with suppress(ConicError):

@@ -1,4 +1,4 @@
-"""Regularized least squares with a bias: the square loss in the place of the hinge loss."""
+"""Regularized least squares with a bias: the square loss instead of the hinge loss."""
 
 from __future__ import annotations
 
@@ -38,10 +38,12 @@ def fit_square(K: Float, h: Float, lam: float) -> SquareSolution:
             "check` for kernels with negative eigenvalues, take a larger lam, or loss='hinge'"
         )
         raise IndefiniteKernelError(msg) from error
+    # With v = (K + λI)⁻¹h and w = (K + λI)⁻¹1, u = v − bias·w, and Σu = 0 gives the bias: one factor, two right sides.
     solved = factor.solve(np.column_stack([h, np.ones(len(h))]))
     bias = float(solved[:, 0].sum() / solved[:, 1].sum())
     u = solved[:, 0] - bias * solved[:, 1]
+    # Both objectives are computed from u and K itself, so that their difference shows the rounding error.
     product = K @ u
-    own = lam * float(u @ product)
-    dual = 2.0 * lam * float(h @ u) - lam * lam * float(u @ u) - own
-    return SquareSolution(u, bias, dual, own + float(np.sum((h - product - bias) ** 2)), product)
+    regularizer = lam * float(u @ product)
+    dual = 2.0 * lam * float(h @ u) - lam * lam * float(u @ u) - regularizer
+    return SquareSolution(u, bias, dual, regularizer + float(np.sum((h - product - bias) ** 2)), product)

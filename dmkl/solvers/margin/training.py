@@ -1,7 +1,7 @@
-"""Support vector machines on combined kernels: one pass adds up the kernels, tasks train the machines.
+"""Support vector machines on combined kernels: one pass adds up the kernels, and tasks train the SVMs.
 
-The sums go to disk tile by tile, half a matrix each, and are gone when their machines are trained. A task holds the
-whole matrix where that fits its memory, and otherwise the columns of a working set.
+The sums are written to disk tile by tile, half a matrix each, and are removed when their SVMs are trained. A task loads
+the whole matrix if that fits its memory, and otherwise the columns of a working set.
 """
 
 from __future__ import annotations
@@ -30,38 +30,39 @@ Classifier = SVM | GroupClassifier
 
 
 def train_together(
-    lenses: Sequence[Lens], asked: Sequence[tuple[int, Classifier]]
+    lenses: Sequence[Lens], requests: Sequence[tuple[int, Classifier]]
 ) -> tuple[list[SVMSolution | SquareSolution], int]:
-    """Train several machines, each with the place of the lens that it sees the kernels through, in their order.
+    """Train several SVMs, each with the position of its lens; returns the solutions in their order.
 
-    Machines with the same weights share a sum; sums share a pass, as many as a task can add up side by side. Also
-    returns the number of passes over the stored kernels.
+    SVMs with the same weights share a sum; sums share a pass, as many as a task can add up at once. Also returns the
+    number of passes over the stored kernels.
     """
-    where = machine()
+    host = machine()
     sums: dict[tuple[int, bytes, bytes], list[int]] = {}
-    for number, (place, request) in enumerate(asked):
+    for number, (place, request) in enumerate(requests):
         groups = b"" if isinstance(request, SVM) else request.groups.tobytes()
         sums.setdefault((place, request.weights.tobytes(), groups), []).append(number)
-    # Entries of composite kernels are weighted one by one, after the steps: through lenses of their own.
+    # Entries of composite kernels have their own weights, which apply after the steps: through separate lenses.
     seen = [*lenses, *(Lens(lens.view, replace(lens.fitted, entrywise=True)) for lens in lenses)]
     side = lenses[0].view.source.tiling.tile
-    most = max(1, where.task_bytes // 4 // (8 * side * side))
+    most = max(1, host.task_bytes // 4 // (8 * side * side))
     shared = list(sums.values())
-    found: dict[int, SVMSolution | SquareSolution] = {}
+    solutions: dict[int, SVMSolution | SquareSolution] = {}
     batches = [shared[start : start + most] for start in range(0, len(shared), most)]
     for batch in batches:
         with shared_folder("where the combined kernels of this step are written") as folder:
-            combinations = [_combination(*asked[numbers[0]], len(lenses)) for numbers in batch]
+            combinations = [_combination(*requests[numbers[0]], len(lenses)) for numbers in batch]
+            # Sums are written by the workers, so the folder must be one that all of them can reach.
             totals = combine_pass(seen, combinations, [f"{folder}/sum-{k}" for k in range(len(batch))])
             members = [(k, number) for k, numbers in enumerate(batch) for number in numbers]
-            # Few machines share the memory of all: one alone may hold what a task among others may not.
-            allowed = max(where.task_bytes, where.total_bytes // min(len(members), where.slots_per_host))
+            # A machine with few tasks gives each of them more than its usual share of memory.
+            allowed = max(host.task_bytes, host.total_bytes // min(len(members), host.slots_per_host))
             work = [
-                partial(_train, totals[k], allowed, where.slots_per_host, asked[number][1]) for k, number in members
+                partial(_train, totals[k], allowed, host.slots_per_host, requests[number][1]) for k, number in members
             ]
             machines = run_tasks("train", work)
-        found |= {number: trained for (_, number), trained in zip(members, machines, strict=True)}
-    return [found[number] for number in range(len(asked))], len(batches)
+        solutions |= {number: trained for (_, number), trained in zip(members, machines, strict=True)}
+    return [solutions[number] for number in range(len(requests))], len(batches)
 
 
 def _combination(place: int, request: Classifier, n_lenses: int) -> Combination:
@@ -71,12 +72,12 @@ def _combination(place: int, request: Classifier, n_lenses: int) -> Combination:
 
 
 def train(kernel: Float, request: Classifier) -> SVMSolution | SquareSolution:
-    """Train a machine, or fit least squares, on the combined kernel of its samples, (m, m)."""
+    """Train an SVM, or fit least squares, on the combined kernel of its samples, (m, m)."""
     if isinstance(request, GroupClassifier) and request.lam is not None:
         return fit_square(kernel, request.y, request.lam)
     assert request.C is not None
     noise = request.noise if isinstance(request, SVM) else None
-    concave = None if noise is None else is_concave(kernel, noise)  # before K_FF takes memory
+    concave = None if noise is None else is_concave(kernel, noise)  # its copy is freed before K_FF takes memory
     return replace(solve_dense(kernel, request.y, request.C, request.tol, request.start), concave=concave)
 
 
@@ -86,7 +87,7 @@ def _train(
     y, tol, start = request.y, request.tol, request.start
     rows = request.rows if isinstance(request, SVM) else None
     n_sum = total.lens.view.shape[1]
-    # The matrix, twice where its rows are put into another order, and what the machine needs beside it.
+    # The matrix, a second time if its rows are reordered, and the working memory of the SVM.
     needed = 16 * n_sum**2 + dense_bytes(len(y))
     with pinned_blas(blas_threads(tasks_per_machine)):
         if isinstance(request, GroupClassifier) and request.lam is not None:
@@ -97,8 +98,9 @@ def _train(
         if needed <= task_bytes:
             kernel = total.whole()
             return train(kernel if rows is None else kernel[np.ix_(rows, rows)], request)
+        # The solver gets half of the memory: the other half is for tiles of the sum and for the columns of a request.
         columns = SumColumns(total)
         if rows is None:
             return solve_by_columns(columns, columns.diagonal, y, request.C, tol, task_bytes // 2, start)[0]
-        some = lambda index: columns(rows[index])[rows]  # noqa: E731
-        return solve_by_columns(some, columns.diagonal[rows], y, request.C, tol, task_bytes // 2, start)[0]
+        of_rows = lambda index: columns(rows[index])[rows]  # noqa: E731
+        return solve_by_columns(of_rows, columns.diagonal[rows], y, request.C, tol, task_bytes // 2, start)[0]

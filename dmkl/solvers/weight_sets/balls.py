@@ -16,13 +16,13 @@ from dmkl.solvers.weight_sets.base import WeightSet
 
 __all__ = ["Ball", "GroupBall", "grouped"]
 
+# Fraction of the largest weight below which a weight of an interior point of a sparse solution is set to zero.
 _ABSENT = 1e-9
-"""Share of the largest weight below which what an interior point leaves of a sparse solution is made zero."""
 
 
 @dataclass(frozen=True)
 class Ball:
-    """‖β‖_p ≤ 1; S grows in every weight, so that solutions lie on the sphere."""
+    """‖β‖_p ≤ 1. S grows with every weight, so that solutions are on the sphere."""
 
     p: float
 
@@ -60,7 +60,7 @@ class Ball:
         return _program(self, n)
 
     def add_to(self, program: ConicProgram, n: int) -> None:
-        """See `WeightSet`; `spares` of p are t_j ≥ β_j^p."""
+        """See `WeightSet`; the `spares` for a general p are t_j ≥ β_j^p."""
         p = self.p
         program.at_most(_diagonal(n), np.zeros(n))
         if np.isinf(p):
@@ -69,9 +69,11 @@ class Ball:
             program.at_most(_total(0, n), 1.0)
         elif p == 2:
             i, j, signs = _diagonal(n)
+            # (1, β) in the second-order cone is ‖β‖_2 ≤ 1.
             program.add((1 + i, j, signs), np.concatenate([[1.0], np.zeros(n)]), clarabel.SecondOrderConeT(n + 1))
         else:
             # Σ t_j ≤ 1 with (t_j, 1, β_j) in the power cone of exponent 1/p: t_j^(1/p) ≥ β_j.
+            # The cone t_j^{1/p} · 1^{1−1/p} ≥ |β_j| is β_j^p ≤ t_j, so that Σ β_j^p ≤ Σ t_j ≤ 1.
             program.at_most(_total(n, n), 1.0)
             first = 3 * np.arange(n)
             rows = np.append(first, first + 2), np.append(n + np.arange(n), np.arange(n)), np.full(2 * n, -1.0)
@@ -81,25 +83,27 @@ class Ball:
         """See `WeightSet`."""
         return 0 if self.p in (1, 2) or np.isinf(self.p) else n
 
-    def settled(self, x: Float) -> Float:
-        """See `WeightSet`: on the sphere."""
+    def clean(self, x: Float) -> Float:
+        """See `WeightSet`: scaled to the sphere."""
+        # For p = 1 solutions are sparse, and what an interior point leaves of zero weights is cut off; for p > 1 small
+        # weights are part of the solution.
         return onto_sphere(_sparse(x) if self.p == 1 else x, self.p)
 
-    def polished(self, aim: Float, q: Float, curvature: Float, x: Float) -> Float:
+    def polish(self, aim: Float, q: Float, curvature: Float, x: Float) -> Float:
         """See `WeightSet`."""
-        return aim if self.p == 1 or np.isinf(self.p) else _polished(aim, q, curvature, x, self.p)
+        return aim if self.p == 1 or np.isinf(self.p) else _polish(aim, q, curvature, x, self.p)
 
 
 @dataclass(frozen=True)
 class GroupBall:
-    """Σ_g ‖β_g‖_p ≤ 1 with 1 < p ≤ ∞: few groups have weight, and what each has is spread over its kernels.
+    """Σ_g ‖β_g‖_p ≤ 1 with 1 < p ≤ ∞: few groups have weight, and a group's weight is spread over its kernels.
 
     Parameters
     ----------
     p
-        The norm within groups.
+        The norm inside groups.
     groups
-        Positions of the kernels of each group; each kernel is in one.
+        Positions of the kernels of each group; each kernel is in one group.
     """
 
     p: float
@@ -112,9 +116,9 @@ class GroupBall:
         return n == 1
 
     def start(self, n: int, near: Float | None = None) -> Float:
-        """See `WeightSet`: every group as much."""
+        """See `WeightSet`: equal weight for every group."""
         if near is not None:
-            return self.settled(near)
+            return self.clean(near)
         beta = np.zeros(n)
         for group in self._members():
             beta[group] = uniform_weights(len(group), self.p) / len(self.groups)
@@ -126,6 +130,7 @@ class GroupBall:
 
     def steepest(self, q: Float) -> Float:
         """See `WeightSet`: the best weights of the best group."""
+        # Σ_g s_g‖q_g‖_p* with Σs_g ≤ 1 is largest if one group with the largest dual norm has everything.
         best = max(self._members(), key=lambda group: dual_norm(q[group], self.p))
         beta = np.zeros(len(q))
         beta[best] = steepest(q[best], self.p)
@@ -153,20 +158,21 @@ class GroupBall:
         last = n + len(self.groups)
         for size, group in zip(sizes, self._members(), strict=True):
             k = len(group)
-            each, own = np.arange(k), np.full(k, size)
+            each, size_columns = np.arange(k), np.full(k, size)
             if np.isinf(self.p) or k == 1:  # β_j ≤ s_g
                 signs = np.repeat([1.0, -1.0], k)
-                program.at_most((np.tile(each, 2), np.append(group, own), signs), np.zeros(k))
+                program.at_most((np.tile(each, 2), np.append(group, size_columns), signs), np.zeros(k))
             elif self.p == 2:
                 rows = np.append(0, 1 + each), np.append(size, group), np.full(k + 1, -1.0)
                 program.add(rows, np.zeros(k + 1), clarabel.SecondOrderConeT(k + 1))
             else:
                 # Σ t_j ≤ s with (t_j, s, β_j) in the power cone of exponent 1/p: t_j s^(p−1) ≥ β_j^p.
+                # They are homogeneous in (t, s, β), so that a group with s = 0 has no weight.
                 t = last + each
                 columns = np.append(t, size)
                 program.at_most((np.zeros(k + 1, dtype=np.int64), columns, np.append(np.ones(k), -1.0)), 0.0)
                 triples = np.concatenate([3 * each, 3 * each + 1, 3 * each + 2])
-                entries = triples, np.concatenate([t, own, group]), np.full(3 * k, -1.0)
+                entries = triples, np.concatenate([t, size_columns, group]), np.full(3 * k, -1.0)
                 program.add(entries, np.zeros(3 * k), *[clarabel.PowerConeT(1.0 / self.p)] * k)
                 last += k
 
@@ -175,8 +181,8 @@ class GroupBall:
         powers = 0 if self.p == 2 or np.isinf(self.p) else sum(len(group) for group in self.groups if len(group) > 1)
         return len(self.groups) + powers
 
-    def settled(self, x: Float) -> Float:
-        """See `WeightSet`: on the sphere, and groups that are all but zero made so."""
+    def clean(self, x: Float) -> Float:
+        """See `WeightSet`: scaled to the sphere, with tiny groups set to zero."""
         x = np.maximum(x, 0.0)
         sizes = np.array([norm(x[group], self.p) for group in self._members()])
         if not (total := float(_sparse(sizes).sum())) > 0:
@@ -187,8 +193,8 @@ class GroupBall:
                 beta[group] = 0.0
         return beta
 
-    def polished(self, aim: Float, q: Float, curvature: Float, x: Float) -> Float:
-        """See `WeightSet`: an interior point is all there is."""
+    def polish(self, aim: Float, q: Float, curvature: Float, x: Float) -> Float:
+        """See `WeightSet`: the interior point is not improved."""
         return aim
 
     def _members(self) -> list[Index]:
@@ -196,9 +202,9 @@ class GroupBall:
 
 
 def grouped(p: float, groups: Sequence[Sequence[int]]) -> Ball | GroupBall:
-    """Σ_g ‖β_g‖_p ≤ 1 over groups that divide all kernels.
+    """The set Σ_g ‖β_g‖_p ≤ 1 over groups that partition the kernels.
 
-    Of p = 1, or of kernels that are a group each, that is ‖β‖_1 ≤ 1, and of one group ‖β‖_p ≤ 1.
+    For p = 1, or groups of one kernel each, it is ‖β‖_1 ≤ 1; for a single group it is ‖β‖_p ≤ 1.
     """
     if p == 1 or all(len(group) == 1 for group in groups):
         return Ball(1.0)
@@ -209,7 +215,7 @@ def grouped(p: float, groups: Sequence[Sequence[int]]) -> Ball | GroupBall:
 
 @lru_cache(maxsize=64)
 def _program(weights: WeightSet, n: int) -> ConicProgram:
-    """The set alone; making it takes longer than solving a small program over it, which a search does by thousands."""
+    """The program of the set alone. Making it takes longer than solving it; a search solves thousands."""
     program = ConicProgram(n + weights.spares(n))
     weights.add_to(program, n)
     return program
@@ -228,24 +234,26 @@ def _sparse(x: Float) -> Float:
 
 
 _POLISHING = 5
+# Fraction of the largest weight above which a weight takes part in polishing.
 _PRESENT = 1e-6
-"""Share of the largest weight from which one takes part in polishing."""
 
 
-def _polished(aim: Float, q: Float, curvature: Float, beta: Float, p: float) -> Float:
-    """The solution of the quadratic model over the ball, 1 < p < ∞, to rounding, from one that is near it.
+def _polish(aim: Float, q: Float, curvature: Float, beta: Float, p: float) -> Float:
+    """The solution of the quadratic model over the ball, 1 < p < ∞, to rounding, from a point near it.
 
-    An interior point to within g in the objective is only to within √g in the weights, by steps that rounding changes.
-    Newton's method on what makes a solution optimal, over the weights that are not all but zero:
+    An interior point that is optimal to g in the objective is optimal only to √g in the weights, and its last digits
+    depend on rounding. Newton's method solves the optimality conditions over the weights that are not tiny:
 
         q − C(b − β) = μ b^(p−1),   Σ b^p = 1.
     """
     there = aim > _PRESENT * float(aim.max())
+    # Tiny weights are fixed: b^(p−2) would overflow there for p < 2, and their part of Σb^p is constant.
     b, size = aim[there], float(np.sum(aim[~there] ** p))
     fixed = (q - curvature[:, ~there] @ aim[~there] + curvature @ beta)[there]
     inner = curvature[np.ix_(there, there)]
     powers = b ** (p - 1.0)
     mu = float((fixed - inner @ b) @ powers / (powers @ powers))
+    # A multiplier that is not positive means that the constraint is not active: no such system then.
     if mu <= 0:
         return aim
     error = np.inf
@@ -253,6 +261,7 @@ def _polished(aim: Float, q: Float, curvature: Float, beta: Float, p: float) -> 
     for _ in range(_POLISHING):
         powers = b ** (p - 1.0)
         left = np.append(fixed - inner @ b - mu * powers, (np.sum(b * powers) + size - 1.0) / p)
+        # Newton's method converges quadratically: a residual that is not halved is rounding error.
         if not (now := float(np.abs(left).max())) < 0.5 * error:
             break
         best, error = aim.copy(), now
@@ -264,6 +273,7 @@ def _polished(aim: Float, q: Float, curvature: Float, beta: Float, p: float) -> 
             step = np.linalg.solve(system, left)
         except np.linalg.LinAlgError:  # powers of small weights that vanish
             break
+            # A step that halves a weight may leave β > 0; the best point so far is kept.
         if not np.all(b + step[:-1] > 0.5 * b):
             break
         b, mu = b + step[:-1], mu + float(step[-1])

@@ -1,4 +1,4 @@
-"""What a set of kernel weights is to solvers."""
+"""The protocol of a set of kernel weights, as solvers use it."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ __all__ = ["WeightSet"]
 class WeightSet(Protocol):
     """A closed, convex and bounded set of weights β ≥ 0 (n,).
 
-    Masters solve conic programs over it in variables x = β/`units`; `program`, `settled` and `polished` speak of x.
+    Masters solve conic programs over it in the variables x = β/`units`, which `program`, `clean` and `polish` use.
     """
 
     @property
     def p(self) -> float:
-        """The norm, by which neighbors in a grid are told: the larger, the less a solution depends on the kernels."""
+        """The norm, which orders neighbors in a grid: for a larger p a solution depends less on the kernels."""
 
     @property
     def smooth(self) -> bool:
-        """Whether the support function has a gradient wherever q > 0."""
+        """Whether the support function is differentiable wherever q > 0."""
 
     def decided(self, n: int) -> bool:
-        """Whether the same weights are best for any q ≥ 0: there is nothing to learn."""
+        """Whether the same weights are optimal for every q ≥ 0, so that there is nothing to learn."""
 
     def start(self, n: int, near: Float | None = None) -> Float:
-        """Weights to begin with: all alike, as far as the set has such, or those close to `near`."""
+        """Initial weights: equal if the set has such, or those close to `near`."""
 
     def support(self, q: Float) -> float:
-        """The maximum of βᵀq, or an upper bound that is as close as the arithmetic gives."""
+        """The maximum of βᵀq, or an upper bound that is as close as the arithmetic allows."""
 
     def steepest(self, q: Float) -> Float:
         """The β that maximizes βᵀq."""
 
     def select(self, kernels: Index) -> WeightSet:
-        """The set of those kernels' weights where all others are zero."""
+        """The set of these kernels' weights, with zero weight for all others."""
 
     def units(self, n: int) -> Float:
-        """β/x, (n,)."""
+        """The scale β/x of the variables, (n,)."""
 
     def program(self, n: int) -> ConicProgram:
-        """That x is in the set, for the first n variables of a new program; the caller does not change it."""
+        """A new program with x in the set, for its first n variables; the caller does not change it."""
 
     def add_to(self, program: ConicProgram, n: int) -> None:
-        """Demand that the first n variables, with `spares` more after them, be in the set."""
+        """Require the first n variables of a program, with `spares` more after them, to be in the set."""
 
     def spares(self, n: int) -> int:
-        """Further variables that this takes."""
+        """Number of further variables for that."""
 
-    def settled(self, x: Float) -> Float:
-        """What an interior point method has found, (n,), as a point of the set."""
+    def clean(self, x: Float) -> Float:
+        """The solution of an interior point method, (n,), moved to a point of the set."""
 
-    def polished(self, aim: Float, q: Float, curvature: Float, x: Float) -> Float:
-        """The maximizer of qᵀ(b − x) − ½(b − x)ᵀC(b − x) from one near it, to rounding where that can be done."""
+    def polish(self, aim: Float, q: Float, curvature: Float, x: Float) -> Float:
+        """The maximizer of qᵀ(b − x) − ½(b − x)ᵀC(b − x) from a point near it, to rounding if possible."""

@@ -1,4 +1,4 @@
-"""Sets of weights that cones describe."""
+"""Sets of weights described by cones."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ CONES: dict[str, Callable[..., object]] = {
     "power": clarabel.PowerConeT,
     "powers": clarabel.GenPowerConeT,
 }
-"""The cones by name: Clarabel's own objects cannot be sent to another process."""
+"""The cones by name, since Clarabel's own objects cannot be sent to another process."""
 
 
 def _scaled(shares: Sequence[float], n_rows: int) -> Float:
-    """Of the dual of a power cone: its first coordinates divided by the powers are in the cone."""
-    found = np.ones(n_rows)
-    found[: len(shares)] = 1.0 / np.asarray(shares)
-    return np.diag(found)
+    """The matrix that divides the first coordinates by the powers, which maps the dual of a power cone to the cone."""
+    factors = np.ones(n_rows)
+    factors[: len(shares)] = 1.0 / np.asarray(shares)
+    return np.diag(factors)
 
 
-def _dual(name: str, told: tuple[Any, ...]) -> tuple[int, Float | None]:
-    """Rows of a cone K, and M for which z is in its dual if and only if Mz is in K; None where K is its own dual."""
+def _dual(name: str, arguments: tuple[Any, ...]) -> tuple[int, Float | None]:
+    """Rows of a cone K, and M such that z is in its dual if and only if Mz is in K; None if K is its own dual."""
     if name == "exponential":
-        # (x, y, z) with y exp(x/y) ≤ z, and in the dual −u exp(v/u) ≤ e w: y = −u, x = u − v, z = w.
+        # K: y exp(x/y) ≤ z. Its dual: −u exp(v/u) ≤ e w, which is K at x = u − v, y = −u, z = w.
         return 3, np.array([[1.0, -1.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
     if name == "power":
-        return 3, _scaled([told[0], 1.0 - told[0]], 3)
+        return 3, _scaled([arguments[0], 1.0 - arguments[0]], 3)
     if name == "powers":
-        return len(told[0]) + told[1], _scaled(told[0], len(told[0]) + told[1])
-    return told[0] * (told[0] + 1) // 2 if name == "semidefinite" else told[0], None
+        return len(arguments[0]) + arguments[1], _scaled(arguments[0], len(arguments[0]) + arguments[1])
+    return arguments[0] * (arguments[0] + 1) // 2 if name == "semidefinite" else arguments[0], None
 
 
 class UnboundedSetError(ConicError):
-    """A set that has to be bounded is not."""
+    """A set of weights is not bounded."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class Cones:
     b
         (height,)
     cones
-        K: the names of cones, as in `CONES`, each with what Clarabel is told of it.
+        K: the names of its cones, as in `CONES`, each with the arguments of Clarabel's constructor.
     width
         Columns of G.
     """
@@ -75,7 +75,8 @@ class Cones:
     width: int
 
     def select(self, kernels: Index) -> Self:
-        """The set of those kernels' weights where all others are zero."""
+        """The set of these kernels' weights, with zero weight for all others."""
+        # Weights of zero drop out: their columns of G are removed, and the others keep their order.
         place = np.full(self.width, -1, dtype=np.int64)
         place[kernels] = np.arange(len(kernels))
         place[self.n :] = np.arange(len(kernels), len(kernels) + self.width - self.n)
@@ -85,40 +86,42 @@ class Cones:
         return replace(self, n=len(kernels), rows=rows, width=len(kernels) + self.width - self.n)
 
     def demand(self, program: ConicProgram, unit: float, first: int, *, recession: bool = False) -> None:
-        """Demand that `unit` times the first n variables be in the set, the others of x being those from `first` on.
+        """Require `unit` times the first n variables to be in the set; the others of x are those from `first` on.
 
-        With `recession` that they be a direction in which it goes on without end.
+        With `recession`, require them to be a direction in which the set is unbounded.
         """
         i, j, values = self.rows
         place = np.append(np.arange(self.n), np.arange(first, first + self.width - self.n))
         b = np.zeros_like(self.b) if recession else self.b
+        # The rows are scaled to entries of size one, since Clarabel's tolerances are absolute.
         size = max(float(np.abs(b).max(initial=0.0)), unit)
         program.add((i, place[j], values * (unit / size)), b / size, *self._made())
 
     def demand_dual(self, program: ConicProgram, first: int) -> None:
-        """Demand that the variables from `first` on, one for each row, be in the dual cone of K."""
+        """Require the variables from `first` on, one for each row, to be in the dual cone of K."""
         row = 0
-        for name, told in self.cones:
-            height, to_cone = _dual(name, told)
-            if name != "zero":  # whose dual is everything
+        for name, arguments in self.cones:
+            height, to_cone = _dual(name, arguments)
+            if name != "zero":  # its dual is the whole space
+                # M times the variables must be in K; for a self-dual cone M is the identity.
                 i, j = np.indices((height, height)).reshape(2, -1)
                 values = np.eye(height) if to_cone is None else to_cone
-                program.add((i, first + row + j, -values.ravel()), np.zeros(height), CONES[name](*told))
+                program.add((i, first + row + j, -values.ravel()), np.zeros(height), CONES[name](*arguments))
             row += height
 
     def matrix(self) -> Float:
         """G, (height, width)."""
-        found = np.zeros((len(self.b), self.width))
-        np.add.at(found, self.rows[:2], self.rows[2])
-        return found
+        matrix = np.zeros((len(self.b), self.width))
+        np.add.at(matrix, self.rows[:2], self.rows[2])
+        return matrix
 
     def _made(self) -> list[object]:
-        return [CONES[name](*told) for name, told in self.cones]
+        return [CONES[name](*arguments) for name, arguments in self.cones]
 
 
 @dataclass(frozen=True, eq=False)
 class ConicSet(Cones):
-    """Cones whose set is bounded, and within β ≥ 0."""
+    """A bounded set that is described by cones and contained in β ≥ 0."""
 
     p = 1.0
     smooth = False
@@ -130,13 +133,13 @@ class ConicSet(Cones):
     def start(self, n: int, near: Float | None = None) -> Float:
         """See `WeightSet`: the nearest point of the set."""
         aim = np.full(n, 1.0 / n) if near is None else near / self.total
-        return self.total * self.settled(self.program(n).nearest(aim)[:n])
+        return self.total * self.clean(self.program(n).nearest(aim)[:n])
 
     @cached_property
     def total(self) -> float:
-        """The maximum of Σβ, or a little more: what the size of the set is measured by.
+        """The maximum of Σβ, or a slightly larger number: the unit of size for the set.
 
-        UnboundedSetError is raised where there is none, and ConicError where the set is empty.
+        UnboundedSetError is raised if there is no maximum, ConicError if the set is empty.
         """
         program = ConicProgram(self.width)
         self.demand(program, 1.0, self.n)
@@ -145,24 +148,26 @@ class ConicSet(Cones):
         try:
             x, z = program.minimize(linear)
         except ConicError as error:
+            # −Σβ without a lower bound: the dual of the program is infeasible.
             if "DualInfeasible" not in str(error):
                 raise
             msg = "the set of weights is not bounded"
             raise UnboundedSetError(msg) from error
-        found = float(x[: self.n].sum())
-        # A set of β = 0 alone has no size to measure by.
-        return max((1.0 + 1e-8) * max(found, program.dual(linear, z)[0]), 1e-12)
+        largest = float(x[: self.n].sum())
+        # The bound by the multipliers makes `total` a proven maximum; the set {0} gets a tiny size to divide by.
+        return max((1.0 + 1e-8) * max(largest, program.dual(linear, z)[0]), 1e-12)
 
     def support(self, q: Float) -> float:
-        """See `WeightSet`: from above, by the multipliers of the conic program.
+        """See `WeightSet`: an upper bound by the multipliers of the conic program.
 
         With multipliers z of the dual cone, r = Gᵀz − (q, 0) and s = b − Gx in the cone, any x of the set has
-        βᵀq = (b − s)ᵀz − rᵀx ≤ bᵀz − rᵀx. Of r the solver's tolerance leaves little, Σβ ≤ `total`, and β ≥ 0.
+        βᵀq = (b − s)ᵀz − rᵀx ≤ bᵀz − rᵀx. The solver's tolerance leaves a small r, Σβ ≤ `total`, and β ≥ 0.
         """
         if not (size := float(np.abs(q).max(initial=0.0))):
             return 0.0
         linear, x, z = self._best(q / size)
         value, residual = self.program(self.n).dual(linear, z)
+        # −rᵀx ≤ max(−r, 0)·Σβ for β ≥ 0. The other variables have no such bound: twice their values at the solution.
         rest = float(np.maximum(-residual[: self.n], 0.0).max(initial=0.0))
         rest += 2.0 * float(np.abs(residual[self.n :]) @ np.abs(x[self.n :]))
         return size * self.total * (value + rest)
@@ -170,7 +175,7 @@ class ConicSet(Cones):
     def steepest(self, q: Float) -> Float:
         """See `WeightSet`."""
         size = float(np.abs(q).max(initial=0.0)) or 1.0
-        return self.total * self.settled(self._best(q / size)[1][: self.n])
+        return self.total * self.clean(self._best(q / size)[1][: self.n])
 
     def _best(self, q: Float) -> tuple[Float, Float, Float]:
         """The linear function −qᵀx, its minimizer and the multipliers, in units of the set."""
@@ -201,14 +206,14 @@ class ConicSet(Cones):
         """See `WeightSet`."""
         return self.width - self.n
 
-    def settled(self, x: Float) -> Float:
-        """See `WeightSet`: constraints hold to the solver's tolerance, some 1e-9 of the largest weight."""
+    def clean(self, x: Float) -> Float:
+        """See `WeightSet`: the constraints hold to the solver's tolerance, some 1e-9 of the largest weight."""
         return np.where(x > 1e-9 * float(x.max(initial=0.0)), x, 0.0)
 
-    def polished(self, aim: Float, q: Float, curvature: Float, x: Float) -> Float:
-        """See `WeightSet`: an interior point is all there is."""
+    def polish(self, aim: Float, q: Float, curvature: Float, x: Float) -> Float:
+        """See `WeightSet`: the interior point is not improved."""
         return aim
 
     def __getstate__(self) -> dict[str, object]:
-        # What was made of the rest is made again: Clarabel's cones stay in their process.
+        # The program is made again in the other process: Clarabel's cones cannot be sent.
         return {name: value for name, value in vars(self).items() if name != "_program"}

@@ -1,4 +1,4 @@
-"""Prior knowledge of weights, written with cvxpy, as sets that cones describe: the one place that imports cvxpy."""
+"""Prior knowledge about weights, written with cvxpy, as sets described by cones; the only module that imports cvxpy."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from dmkl.solvers.weight_sets.conic import Cones, ConicSet, UnboundedSetError
 __all__ = ["Constraints", "NamedWeights", "conic_set", "digest", "norm_constraints", "rows_and_cones"]
 
 Constraints = Callable[[Any], Any]
-"""Makes constraints of cvxpy, or one, from the weights d."""
+"""Makes one or several cvxpy constraints from the weights d."""
 
 
 class NamedWeights(cp.Variable):  # type: ignore[misc]
-    """d, (n,): d["rna"], d[["rna", "dna"]], d[0], and d itself, a vector, in expressions of cvxpy."""
+    """The weights d, (n,), in cvxpy expressions: d["rna"], d[["rna", "dna"]], d[0], or d itself, a vector."""
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__(len(names), name="d")
         self._place = {name: position for position, name in enumerate(names)}
 
     def __getitem__(self, key: Any) -> Any:
-        """The weight of a kernel by its name, those of several by a list of names, or as in cvxpy."""
+        """The weight of a kernel by its name, those of several by a list of names, or any other index of cvxpy."""
         if isinstance(key, str):
             return super().__getitem__(self._position(key))
         if isinstance(key, list | tuple) and key and all(isinstance(name, str) for name in key):
@@ -39,15 +39,15 @@ class NamedWeights(cp.Variable):  # type: ignore[misc]
 
     def _position(self, name: str) -> int:
         if name not in self._place:
-            known = ", ".join(list(self._place)[:10]) + (" …" if len(self._place) > 10 else "")
-            msg = f"constraints name the kernel {name!r}, which this set does not have; its kernels are {known}"
+            kernels = ", ".join(list(self._place)[:10]) + (" …" if len(self._place) > 10 else "")
+            msg = f"constraints name the kernel {name!r}, which this set does not have; its kernels are {kernels}"
             raise InputError(msg)
         return self._place[name]
 
 
 def norm_constraints(d: Any, p: float, groups: Sequence[Sequence[int]], sigma: Sequence[float]) -> list[Any]:
-    """Σ_g ‖σ_g∘d_g‖_p ≤ 1; one group of all kernels is a ball."""
-    sizes, found = [], []
+    """Σ_g ‖σ_g∘d_g‖_p ≤ 1; for a single group of all kernels it is a ball."""
+    sizes, cones = [], []
     for group in groups:
         b = cp.multiply(np.array([sigma[j] for j in group]), d[np.array(group)])
         if p in (1, 2) or np.isinf(p):
@@ -55,23 +55,23 @@ def norm_constraints(d: Any, p: float, groups: Sequence[Sequence[int]], sigma: S
             continue
         # b_j^p ≤ t_j s^(p−1) with Σ t_j ≤ s, by power cones.
         t, s = cp.Variable(len(group)), cp.Variable()
-        found += [cp.PowCone3D(t, s * np.ones(len(group)), b, 1.0 / p), cp.sum(t) <= s]
+        cones += [cp.PowCone3D(t, s * np.ones(len(group)), b, 1.0 / p), cp.sum(t) <= s]
         sizes.append(s)
-    return [*found, sum(sizes) <= 1]
+    return [*cones, sum(sizes) <= 1]
 
 
 def conic_set(
     constraints: Constraints, names: Sequence[str], more: Callable[[Any], list[Any]] | None = None
 ) -> ConicSet:
-    """The set d ≥ 0 that a function of d describes, with `more` constraints beside.
+    """The set d ≥ 0 that a function of d describes, with the constraints of `more` added.
 
     Raises
     ------
     InputError
-        If what the function returns are no constraints, or none that are convex, or if they contradict each other: an
-        irreducible set of them is named, of which any could be dropped.
+        If the function does not return constraints, if one of them is not convex, or if they contradict each other: the
+        message names an irreducible set of them, of which any could be dropped.
     UnboundedSetError
-        If weights may grow without end.
+        If weights may grow without bound.
     """
     d = NamedWeights(names)
     given = _constraints(constraints, d)
@@ -79,9 +79,9 @@ def conic_set(
     key = _content(every)
     if key in _KNOWN:
         return _KNOWN[key]
-    found = _canonical(d, every)
+    result = _canonical(d, every)
     try:
-        total = found.total
+        total = result.total
     except UnboundedSetError:
         raise
     except ConicError as error:
@@ -96,51 +96,51 @@ def conic_set(
         raise InputError(msg)
     if len(_KNOWN) >= _MOST:
         del _KNOWN[next(iter(_KNOWN))]
-    return _KNOWN.setdefault(key, found)
+    return _KNOWN.setdefault(key, result)
 
 
 _MOST = 64
+# The latest sets by the content of their constraints: a search needs few of them, but thousands of times.
 _KNOWN: dict[str, ConicSet] = {}
-"""The latest sets by what describes them: a search asks for few of them, and thousands of times."""
 
 
 def _content(constraints: Sequence[Any]) -> str:
-    """What constraints say, with all their numbers: of texts, arrays are cut short."""
+    """A hash of constraints with all their numbers, since the text of an expression abbreviates arrays."""
     total = hashlib.sha256()
-    for one in constraints:
-        total.update(f"{one}; ".encode())
-        for leaf in (*one.constants(), *one.parameters()):
+    for constraint in constraints:
+        total.update(f"{constraint}; ".encode())
+        for leaf in (*constraint.constants(), *constraint.parameters()):
             value = leaf.value
             total.update(np.ascontiguousarray(value.toarray() if hasattr(value, "toarray") else value).tobytes())
-        total.update(repr([variable.shape for variable in one.variables()]).encode())
+        total.update(repr([variable.shape for variable in constraint.variables()]).encode())
     return total.hexdigest()
 
 
 def digest(constraints: Constraints, names: Sequence[str]) -> str:
-    """What tells constraints from others, the same in every process: of the cones that they make."""
+    """A hash of the cones that constraints make: equal in every process, different for different constraints."""
     d = NamedWeights(names)
-    found = _canonical(d, _constraints(constraints, d))
-    total = hashlib.sha256(repr((found.n, found.width, found.cones)).encode())
-    for array in (*found.rows, found.b):
+    cones = _canonical(d, _constraints(constraints, d))
+    total = hashlib.sha256(repr((cones.n, cones.width, cones.cones)).encode())
+    for array in (*cones.rows, cones.b):
         total.update(np.ascontiguousarray(array).tobytes())
     return total.hexdigest()[:16]
 
 
 def _constraints(constraints: Constraints, d: NamedWeights) -> list[Any]:
-    """What the function returns, checked one by one."""
+    """The constraints that the function returns, each checked."""
     made = constraints(d)
     given = list(made) if isinstance(made, list | tuple) else [made]
-    for number, one in enumerate(given):
-        if not isinstance(one, cp.Constraint):
+    for number, constraint in enumerate(given):
+        if not isinstance(constraint, cp.Constraint):
             msg = (
                 "constraints must return constraints of cvxpy, such as lambda d: [d['rna'] >= d['noise']], and number "
-                f"{number} is {one!r}"
+                f"{number} is {constraint!r}"
             )
             raise InputError(msg)
-        if not one.is_dcp():
+        if not constraint.is_dcp():
             msg = (
-                f"constraints must describe a convex set of weights by cvxpy's rules (DCP), and {one} does not: write "
-                "convex ≤ concave, or affine == affine"
+                f"constraints must describe a convex set of weights by cvxpy's rules (DCP), and {constraint} does not: "
+                "write convex ≤ concave, or affine == affine"
             )
             raise InputError(msg)
     return given
@@ -149,28 +149,28 @@ def _constraints(constraints: Constraints, d: NamedWeights) -> list[Any]:
 def rows_and_cones(
     constraints: Constraints, names: Sequence[str]
 ) -> tuple[Float, Float, tuple[str, ...], Cones | None]:
-    """A, b of A d ≥ b, and each row in words, of the constraints that are linear, and the cones of the others.
+    """A, b of A d ≥ b for the linear constraints, each row as text, and the cones of the other constraints.
 
     Raises
     ------
     InputError
-        If the function returns no convex constraints of cvxpy, or if those that are not linear cannot be met.
+        If the function returns no convex cvxpy constraints, or if the nonlinear ones cannot be satisfied.
     """
     d = NamedWeights(names)
     rows, demands, texts = [np.zeros((0, len(names)))], [np.zeros(0)], list[str]()
     given, others = _constraints(constraints, d), []
-    for one in given:
-        found = _canonical(d, [one], nonnegative=False)
-        if found.width > found.n or any(name not in ("zero", "nonnegative") for name, _ in found.cones):
-            others.append(one)
+    for constraint in given:
+        reduced = _canonical(d, [constraint], nonnegative=False)
+        if reduced.width > reduced.n or any(name not in ("zero", "nonnegative") for name, _ in reduced.cones):
+            others.append(constraint)
             continue
-        i, j, values = found.rows
-        matrix = sp.coo_array((values, (i, j)), shape=(len(found.b), found.n)).toarray()
-        n_equal = next((int(str(told[0])) for name, told in found.cones if name == "zero"), 0)
-        # b − Gd ≥ 0, and of an equation b − Gd ≤ 0 too.
+        i, j, values = reduced.rows
+        matrix = sp.coo_array((values, (i, j)), shape=(len(reduced.b), reduced.n)).toarray()
+        n_equal = next((int(str(arguments[0])) for name, arguments in reduced.cones if name == "zero"), 0)
+        # A row means b − Gd ≥ 0; an equation also means b − Gd ≤ 0.
         rows += [-matrix, matrix[:n_equal]]
-        demands += [-found.b, found.b[:n_equal]]
-        texts += [_listed([one], names)] * (len(found.b) + n_equal)
+        demands += [-reduced.b, reduced.b[:n_equal]]
+        texts += [_listed([constraint], names)] * (len(reduced.b) + n_equal)
     if others and (conflict := _conflict(d, given)):
         msg = f"no weights d ≥ 0 satisfy all constraints, for {_contradiction(conflict, names)}"
         raise InputError(msg)
@@ -179,9 +179,10 @@ def rows_and_cones(
 
 
 def _canonical(d: NamedWeights, constraints: Sequence[Any], *, nonnegative: bool = True) -> ConicSet:
-    """The cones that cvxpy makes of constraints, and of d ≥ 0."""
+    """The cones to which cvxpy reduces the constraints, and d ≥ 0."""
     n = d.size
-    # Of the objective cvxpy keeps the coefficients: they tell the columns of d.
+    # The objective Σ j d_j has a different coefficient for each weight, by which the columns of d are identified in
+    # the reduced problem.
     problem = cp.Problem(cp.Minimize(np.arange(1.0, n + 1.0) @ d), [*([d >= 0] if nonnegative else []), *constraints])
     try:
         data, _, _ = problem.get_problem_data(cp.CLARABEL)
@@ -189,6 +190,7 @@ def _canonical(d: NamedWeights, constraints: Sequence[Any], *, nonnegative: bool
         msg = f"constraints are none that Clarabel, the solver, can take: {error}"
         raise InputError(msg) from error
     first = np.flatnonzero(data["c"])
+    # cvxpy may reorder the variables: d is moved to the first columns, auxiliary variables follow in their order.
     columns = np.empty(n, dtype=np.int64)
     columns[data["c"][first].astype(np.int64) - 1] = first
     matrix = sp.coo_array(data["A"])
@@ -200,24 +202,25 @@ def _canonical(d: NamedWeights, constraints: Sequence[Any], *, nonnegative: bool
 
 
 def _cones(dims: Any) -> tuple[tuple[str, tuple[object, ...]], ...]:
-    """The cones in the order in which cvxpy has the rows."""
-    found: list[tuple[str, tuple[object, ...]]] = [("zero", (int(dims.zero),))] if dims.zero else []
-    found += [("nonnegative", (int(dims.nonneg),))] if dims.nonneg else []
-    found += [("second order", (int(k),)) for k in dims.soc]
-    found += [("semidefinite", (int(k),)) for k in dims.psd]
-    found += [("exponential", ())] * int(dims.exp)
-    found += [("power", (float(alpha),)) for alpha in dims.p3d]
-    found += [("powers", (list(map(float, alphas)), 1)) for alphas in getattr(dims, "pnd", ())]
-    return tuple(found)
+    """The cones in the order of cvxpy's rows."""
+    cones: list[tuple[str, tuple[object, ...]]] = [("zero", (int(dims.zero),))] if dims.zero else []
+    cones += [("nonnegative", (int(dims.nonneg),))] if dims.nonneg else []
+    cones += [("second order", (int(k),)) for k in dims.soc]
+    cones += [("semidefinite", (int(k),)) for k in dims.psd]
+    cones += [("exponential", ())] * int(dims.exp)
+    cones += [("power", (float(alpha),)) for alpha in dims.p3d]
+    cones += [("powers", (list(map(float, alphas)), 1)) for alphas in getattr(dims, "pnd", ())]
+    return tuple(cones)
 
 
 def _conflict(d: NamedWeights, constraints: Sequence[Any]) -> list[Any]:
-    """Constraints that no d ≥ 0 satisfies, though it does when any one is left out; empty where all agree."""
+    """Constraints that no d ≥ 0 satisfies, though it satisfies any of their proper subsets; empty if all agree."""
     if _agree(d, constraints):
         return []
+    # A deletion filter: each constraint is dropped if the others still conflict without it.
     kept = list(constraints)
-    for one in constraints:
-        rest = [other for other in kept if other is not one]
+    for constraint in constraints:
+        rest = [other for other in kept if other is not constraint]
         if not _agree(d, rest):
             kept = rest
     return kept
@@ -238,9 +241,9 @@ def _agree(d: NamedWeights, constraints: Sequence[Any]) -> bool:
 
 
 def _listed(constraints: Sequence[Any], names: Sequence[str]) -> str:
-    """The constraints with names of kernels in place of their positions."""
+    """The constraints with names of kernels instead of positions."""
 
-    def named(found: re.Match[str]) -> str:
-        return f"d[{', '.join(repr(names[int(j)]) for j in found[1].split(','))}]"
+    def named(match: re.Match[str]) -> str:
+        return f"d[{', '.join(repr(names[int(j)]) for j in match[1].split(','))}]"
 
-    return "; ".join(re.sub(r"\bd\[(\d+(?:, \d+)*)\]", named, str(one)) for one in constraints)
+    return "; ".join(re.sub(r"\bd\[(\d+(?:, \d+)*)\]", named, str(constraint)) for constraint in constraints)

@@ -1,4 +1,4 @@
-"""A price for each kernel: σ∘β in another set."""
+"""A price for each kernel: σ∘β is in another set."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["Priced"]
 
 @dataclass(frozen=True)
 class Priced:
-    """{β : (σ_1β_1, …, σ_nβ_n) in `inner`}, which is the inner set of the kernels K_j/σ_j.
+    """{β : (σ_1β_1, …, σ_nβ_n) in `inner`}, which equals the inner set for the kernels K_j/σ_j.
 
     Parameters
     ----------
     inner
-        Another set.
+        The other set.
     prices
-        σ > 0, of each kernel.
+        σ > 0, the price of each kernel.
     """
 
     inner: WeightSet
@@ -47,11 +47,12 @@ class Priced:
         return self.inner.decided(n)
 
     def start(self, n: int, near: Float | None = None) -> Float:
-        """See `WeightSet`: each kernel as dear."""
+        """See `WeightSet`: weights of equal cost."""
         return self.inner.start(n, None if near is None else near * self._sigma) / self._sigma
 
     def support(self, q: Float) -> float:
-        """See `WeightSet`: that of the inner set at q/σ."""
+        """See `WeightSet`: the support function of the inner set at q/σ."""
+        # With b = σ∘β, βᵀq = bᵀ(q/σ).
         return self.inner.support(q / self._sigma)
 
     def steepest(self, q: Float) -> Float:
@@ -78,10 +79,10 @@ class Priced:
         """See `WeightSet`."""
         return self.inner.spares(n)
 
-    def settled(self, x: Float) -> Float:
+    def clean(self, x: Float) -> Float:
         """See `WeightSet`."""
-        return self.inner.settled(x)
+        return self.inner.clean(x)
 
-    def polished(self, aim: Float, q: Float, curvature: Float, x: Float) -> Float:
+    def polish(self, aim: Float, q: Float, curvature: Float, x: Float) -> Float:
         """See `WeightSet`."""
-        return self.inner.polished(aim, q, curvature, x)
+        return self.inner.polish(aim, q, curvature, x)
