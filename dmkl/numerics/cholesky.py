@@ -281,7 +281,7 @@ class Factor:
         except np.linalg.LinAlgError as error:
             msg = (
                 f"I + K(β)/λ is not positive definite at λ = {lam:g}: a kernel has an eigenvalue below −λ over these "
-                "samples. Run `dmkl check`; mend such kernels with repair='clip', 'flip' or 'shift', leave them out "
+                "samples. Run `dmkl check`; repair such kernels with repair='clip', 'flip' or 'shift', leave them out "
                 "with select(), or take a larger λ"
             )
             raise IndefiniteKernelError(msg) from error

@@ -318,7 +318,7 @@ def _shaped(y: npt.ArrayLike, n_samples: int) -> Array:
         msg = f"y has shape {labels.shape}, expected ({n_samples},) or ({n_samples}, tasks): a label for each sample"
         raise InputError(msg)
     if labels.dtype.kind == "f" and np.isinf(labels).any():
-        msg = f"y holds {np.count_nonzero(np.isinf(labels))} infinite labels; mend them, or leave those samples out"
+        msg = f"y holds {np.count_nonzero(np.isinf(labels))} infinite labels; correct them, or leave those samples out"
         raise InputError(msg)
     return labels
 

@@ -422,7 +422,7 @@ def check_scheduler(client: Client, what: str, error: BaseException) -> None:
 def _scheduler_lost(what: str = "the computation") -> SchedulerLostError:
     msg = (
         f"the scheduler of the cluster went away during {what}. Start it again and run the same again: a search whose "
-        "state is kept goes on from its last pass"
+        "state is kept continues after its last pass"
     )
     return SchedulerLostError(msg)
 

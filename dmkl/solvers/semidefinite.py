@@ -18,7 +18,7 @@ __all__ = ["UNKNOWN", "KernelFacts", "check_forms", "lowest_on_span", "tell_inde
 
 # Fraction of a kernel's trace, or of the largest form of all kernels, below which a negative form is accepted.
 _NOTHING = 1e-6
-_MENDING = "repair='clip', 'flip' or 'shift'"
+_REPAIR = "repair='clip', 'flip' or 'shift'"
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,8 +86,8 @@ def check_forms(q: Float, facts: KernelFacts, size: float, noise: float = 0.0) -
     if q[worst] < -allowed[worst]:
         msg = (
             f"kernel {facts.name(worst)} is not positive semidefinite: αᵀKα is negative ({q[worst]:.3g}, the largest "
-            f"of all kernels is {q.max():.3g}, and rounding explains {allowed[worst]:.3g}). Run `dmkl check`; mend it "
-            f"with {_MENDING}, or leave it out with select()"
+            f"of all kernels is {q.max():.3g}, and rounding explains {allowed[worst]:.3g}). Run `dmkl check`; repair "
+            f"it with {_REPAIR}, or leave it out with select()"
         )
         raise IndefiniteKernelError(msg)
 
@@ -133,7 +133,7 @@ def tell_indefinite(lowest: Float, facts: KernelFacts) -> None:
         shown = ", ".join(f"{facts.name(j)} ({share[j]:.1e} of its trace)" for j in worst[:3])
         msg = (
             f"{len(indefinite)} of {len(lowest)} kernels are not positive semidefinite, by an eigenvalue of at most: "
-            f"{shown}{' …' if len(indefinite) > 3 else ''}. Gaps take them to be; `dmkl check` tells how negative they "
-            f"are, and importing with {_MENDING} mends them"
+            f"{shown}{' …' if len(indefinite) > 3 else ''}. Gaps assume that they are; `dmkl check` shows how negative "
+            f"they are, and importing with {_REPAIR} repairs them"
         )
         warn(msg, IndefiniteKernelWarning)

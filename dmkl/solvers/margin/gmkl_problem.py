@@ -77,7 +77,7 @@ class GeneralizedProblem:
             named = ", ".join(f"{self.rows[k] if self.rows else f'row {k}'} (times {p:.3g})" for k, p in conflict)
             msg = (
                 f"no weights d ≥ 0 satisfy all rows of A d ≥ b, for these contradict each other: {named}; added up "
-                "with these factors they ask d ≥ 0 for what it cannot do. Drop or loosen one, and the others agree"
+                "with these factors they exclude every d ≥ 0. Drop or loosen one, and the others agree"
             )
             raise InputError(msg)
         if self.cones is not None and not _agree(A, b, self.cones):

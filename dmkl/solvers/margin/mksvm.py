@@ -181,7 +181,7 @@ def mk_svm(
         If a quadratic form uᵀK_ju is negative.
     """
     if max_iter < 1:
-        msg = f"max_iter counts the steps that may be tried, at least 1; got {max_iter}"
+        msg = f"max_iter must be at least 1 (the largest number of steps), got {max_iter}"
         raise InputError(msg)
     watch = progress.current()
     y, C, p = problem.y, problem.C, problem.p

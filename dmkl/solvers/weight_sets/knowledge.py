@@ -187,7 +187,7 @@ def _canonical(d: NamedWeights, constraints: Sequence[Any], *, nonnegative: bool
     try:
         data, _, _ = problem.get_problem_data(cp.CLARABEL)
     except cp.error.SolverError as error:
-        msg = f"constraints are none that Clarabel, the solver, can take: {error}"
+        msg = f"the solver, Clarabel, cannot take these constraints: {error}"
         raise InputError(msg) from error
     first = np.flatnonzero(data["c"])
     # cvxpy may reorder the variables: d is moved to the first columns, auxiliary variables follow in their order.
