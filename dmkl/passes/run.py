@@ -126,7 +126,7 @@ def pass_graph(
     others = [k for k, c in enumerate(columns) if c.want != "sum"]
     groups: list[tuple[tuple[int, ...], Delayed]] = []
     for group, numbers in enumerate(members.values() if others else ()):
-        parts = [_some(units[number][0], others, columns, f"{name}-part-{number}") for number in numbers]
+        parts = [_of_columns(units[number][0], others, columns, f"{name}-part-{number}") for number in numbers]
         if parts_of[numbers[0]].whole:
             groups.append((kernels[group], parts[0]))
             continue
@@ -142,7 +142,7 @@ def pass_graph(
         groups.append((kernels[group], finished))
     total = None
     if sums:
-        parts = [_some(task, sums, columns, f"{name}-sums-{number}") for number, (task, _) in enumerate(units)]
+        parts = [_of_columns(task, sums, columns, f"{name}-sums-{number}") for number, (task, _) in enumerate(units)]
         total = add_in_tree(parts, f"{name}-add", merge_partials)
     return PassGraph(units, groups, total, token)
 
@@ -159,7 +159,7 @@ def _first(results: Partial, buffers: Buffers) -> Any:
     return results[0]
 
 
-def _some(task: Delayed, positions: list[int], columns: Sequence[Columns], name: str) -> Delayed:
+def _of_columns(task: Delayed, positions: list[int], columns: Sequence[Columns], name: str) -> Delayed:
     """The results of some of the columns; the task itself if it has no others, which would have to be moved as well."""
     if len(positions) < len(columns):
         task = delayed(_pick, pure=False)(task, positions, dask_key_name=f"{name}-{task.key}")
@@ -187,7 +187,7 @@ class _Shared:
     vectors: Callable[[], Sequence[Array]] | None
     """The function that makes the blocks of the columns, if they are not here yet."""
 
-    def here(self) -> _Shared:
+    def with_vectors(self) -> _Shared:
         """The same inputs with the vectors: the first task of a process makes them, and the others wait for it.
 
         A separate task for the vectors would leave them on one worker. Dask would then prefer that worker for all
@@ -241,7 +241,7 @@ def _sweep_part(
     tiles: dict[TileKey, Array] | None,
     last: Last | None,
 ) -> Any:
-    shared = shared.here()
+    shared = shared.with_vectors()
     return sweep(
         _lenses(shared, fitted),
         shared.units[number],
@@ -264,7 +264,7 @@ def _finish(
     last: Last | None,
 ) -> Any:
     """The results of a kernel whose tiles are divided among several tasks."""
-    shared = shared.here()
+    shared = shared.with_vectors()
     columns = [shared.columns[position] for position in positions]
     ready = (
         None if shared.ready is None else replace(shared.ready, offsets=[shared.ready.offsets[p] for p in positions])

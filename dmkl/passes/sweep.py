@@ -468,7 +468,7 @@ Stream = Iterator[tuple[TileKey, Array]]
 class Rows(NamedTuple):
     """Some rows of the raw product of one kernel: the rows that a part of its tiles reaches."""
 
-    where: Index
+    positions: Index
     """Their positions among the rows of the view before its steps."""
     products: Array
     """(rows, b)"""
@@ -497,7 +497,7 @@ def merge_partials(partials: list[Partial]) -> Partial:
 
 
 def _merged_rows(parts: Sequence[Rows]) -> Rows:
-    reached = np.unique(np.concatenate([part.where for part in parts]))
+    reached = np.unique(np.concatenate([part.positions for part in parts]))
     total = _added(parts, int(reached.max(initial=-1)) + 1)[reached]
     return Rows(reached, total.astype(parts[0].products.dtype, copy=False))
 
@@ -506,7 +506,7 @@ def _added(parts: Sequence[Rows], n_rows: int) -> Array:
     """The sum of the parts over all rows, in float64."""
     total = np.zeros((n_rows, parts[0].products.shape[1]))
     for part in parts:
-        total[part.where] += part.products
+        total[part.positions] += part.products
     return total
 
 
@@ -572,14 +572,14 @@ def sweep(
     unit: Unit,
     columns: Sequence[Columns],
     tasks_per_machine: int,
-    held: dict[TileKey, Array] | None = None,
+    in_memory: dict[TileKey, Array] | None = None,
     *,
     lanes: Sequence[Lane] | None = None,
     ready: Loaded | None = None,
     bench: Workbench | None = None,
     last: Last | None = None,
 ) -> Any:
-    """Multiply all tiles of a unit once: those in `held`, in memory, or else as they are read.
+    """Multiply all tiles of a unit once: those in `in_memory`, or else as they are read.
 
     `lanes` are those of the pass (`lanes_of`), if they were computed for all units, and `ready` its right-hand sides,
     if they are the same for all kernels. Returns the results, or the value of `last` for them: the results are then in
@@ -587,7 +587,7 @@ def sweep(
     """
     view = lenses[0].view
     keys = [(int(view.kernels[k]), tile.i, tile.j) for k in unit.kernels for tile in unit.tiles]
-    stream = view.source.stream(keys) if held is None else ((key, held[key]) for key in keys)
+    stream = view.source.stream(keys) if in_memory is None else ((key, in_memory[key]) for key in keys)
     lanes = lanes_of(lenses, columns) if lanes is None else lanes
     with pinned_blas(blas_threads(tasks_per_machine)), (bench or Workbench()).buffers() as buffers:
         results = _sweep(lenses, unit, columns, lanes, ready, stream, buffers, reused=last is not None)
