@@ -102,6 +102,7 @@ def residualize(Z: Any) -> Covariates:
         numbers = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
         bad = np.array(values.isna())
         if numbers and not bad.any():
+            # Numbers may be infinite as well as missing; categories can only be missing.
             bad = ~np.isfinite(values.to_numpy(np.float64))
         if bad.any():
             at = int(np.argmax(bad))

@@ -63,6 +63,8 @@ def sample_examples(labels: Index, n_examples: int, seed: int, classes: Array) -
 
 def class_columns(labels: Index, examples: Index, n_classes: int, wanted: range) -> Float:
     """The indicators of the classes inside the `wanted` examples, (m, len(wanted) · classes), example by example."""
+    # BᵀKB of these columns holds the sums of K over pairs of classes in an example, from which all cuts are computed:
+    # the size of the program does not depend on the samples.
     inside = (examples >= wanted.start) & (examples < wanted.stop)
     columns = np.zeros((len(labels), len(wanted) * n_classes))
     columns[inside, (examples[inside] - wanted.start) * n_classes + labels[inside]] = 1.0

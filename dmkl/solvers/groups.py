@@ -125,6 +125,7 @@ class GroupProblem:
         if groups.min(initial=0) < 0 or groups.max(initial=0) >= self.n_groups:
             msg = f"groups hold {groups.min()} to {groups.max()}, expected 0 to {self.n_groups - 1}, as n_groups says"
             raise InputError(msg)
+        # NaN stands for a missing price and fails the test below.
         price = self.C if self.C is not None else self.lam
         prices = np.asarray(np.nan if price is None else price)
         if (self.C is None) == (self.lam is None) or not (np.isfinite(prices) & (prices > 0)).all():

@@ -98,6 +98,7 @@ class GeneralizedProblem:
 
 def row_lengths(A: Float) -> Float:
     """The lengths of the rows, (k,); one for a row of zeros."""
+    # Divided by its length, a row measures the distance from its hyperplane, so that one tolerance serves all rows.
     size = np.linalg.norm(A, axis=1)
     return np.where(size > 0, size, 1.0)
 

@@ -84,6 +84,7 @@ class SVMSolution:
         """
         if self.free_kernel is None:
             return None
+        # Σu is fixed: with fewer than two free vectors none can move.
         if len(self.free) < 2:
             return np.zeros((len(products), len(products)))
         inside = np.asarray(products[:, self.free], dtype=np.float64).T
