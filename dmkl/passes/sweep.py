@@ -194,7 +194,7 @@ class _Subset:
 
 @dataclass(frozen=True, eq=False)
 class _Group:
-    """Seats that are cut out of a tile together."""
+    """Subsets that are cut out of a tile together."""
 
     subsets: tuple[_Subset, ...]
     row_bits: Index
