@@ -240,5 +240,5 @@ def test_refusals():
     for start in (np.ones(2), np.array([1.0, -1.0, 1.0]), np.zeros(3), np.full(3, np.nan)):
         with pytest.raises(InputError, match="start must hold 3 finite weights"):
             solved(kernels, y, 1.0, 2.0, start=start)
-    with pytest.raises(InputError, match="at least 1; got 0"):
+    with pytest.raises(InputError, match="max_iter must be at least 1"):
         solved(kernels, y, 1.0, 2.0, max_iter=0)
