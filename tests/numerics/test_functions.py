@@ -187,7 +187,7 @@ def test_one_sample_has_no_bandwidth(function):
 @pytest.mark.parametrize("function", sorted(functions.BANDED - {"random_rbf", "distance"}))
 def test_samples_at_one_place_have_no_bandwidth(function):
     X = np.tile(np.random.default_rng(0).random(5), (8, 1))
-    with pytest.raises(InputError, match=r"kernel 'x-.*all of them are equal \(mean distance 0\)"):
+    with pytest.raises(InputError, match=r"kernel 'x-.*all of them are equal in 'x' \(mean distance 0\)"):
         built(X, {"function": function})
     varied = np.concatenate([X, np.random.default_rng(1).random((8, 5))])
     with pytest.raises(InputError, match="all of them are equal"):
