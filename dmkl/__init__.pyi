@@ -5,7 +5,7 @@ from . import errors as errors
 from ._version import __version__ as __version__
 from .analysis.result import Analysis as Analysis
 from .analysis.run import analyze as analyze
-from .clusters.places import cluster as cluster
+from .clusters.backends import cluster as cluster
 from .estimators.baselines import Product as Product
 from .estimators.baselines import SingleBest as SingleBest
 from .estimators.contributions import plot_contributions as plot_contributions

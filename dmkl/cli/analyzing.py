@@ -11,24 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 import dmkl
-from dmkl.cli.cluster import computing_on
-from dmkl.cli.options import (
-    STEPS_HELP,
-    Cluster,
-    Every,
-    Json,
-    Kernels,
-    Memory,
-    Overwrite,
-    Split,
-    Store,
-    Train,
-    Workers,
-    option,
-)
-from dmkl.cli.output import bar, claim_output, number, print_json, refuse_existing, save_figure, say, show, table
+from dmkl.cli.cluster import Resources
+from dmkl.cli.options import STEPS_HELP, Json, Kernels, Overwrite, Store, option
+from dmkl.cli.output import bar, lock_output, number, print_json, refuse_existing, save_figure, say, show, table
 from dmkl.cli.parsing import parse_steps
-from dmkl.cli.samples import open_kernels, training_samples
+from dmkl.cli.samples import TrainingSamples, open_kernels
 from dmkl.progress import ConsoleWatch
 from dmkl.searching.texts import count
 
@@ -41,32 +28,28 @@ _DATA = "analysis.nc"
 _PICTURES = ("alignment.png", "spectra.png")
 _TARGETS = "targets.png"
 _MOST_COLUMNS = 10
-"""Kernels whose alignments are printed as a matrix; of more the pairs that are most alike."""
+"""Kernels whose alignments are printed as a matrix; of more kernels the pairs with the largest are printed."""
 _MOST_PAIRS = 15
 
 
 def analyze(
     store: Store,
+    samples: TrainingSamples,
+    resources: Resources,
     output: Annotated[Path | None, option(f"Save {_DATA} (NetCDF) and pictures (PNG) in this folder.", "DIR")] = None,
     kernels: Kernels = None,
     steps: Annotated[str, option(STEPS_HELP, "STEP,…")] = "center",
     targets: Annotated[
-        bool, option("Align with the stored labels, if there are some.", None, "--targets/--no-targets")
+        bool, option("Align with the stored labels, if there are any.", None, "--targets/--no-targets")
     ] = True,
     eigenvalues: Annotated[int, option("Number of eigenvalues of each kernel.", "N", min=1)] = 20,
-    threshold: Annotated[float, option("Alignment from which kernels belong to one group.", "A")] = 0.95,
+    threshold: Annotated[float, option("Kernels with at least this alignment are in one group.", "A")] = 0.95,
     probes: Annotated[
         int | None, option("Estimate alignments from N random vectors, with standard errors, in one pass.", "N", min=3)
     ] = None,
     seed: Annotated[int, option("Seed of the random vectors.", min=0)] = 0,
-    split: Split = None,
-    train: Train = None,
-    every: Every = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
-    cluster: Cluster = None,
-    workers: Workers = None,
-    memory: Memory = None,
 ) -> None:
     """Show which kernels are alike, how well each alone fits the labels, and how many dimensions it has.
 
@@ -83,13 +66,13 @@ def analyze(
     for file in [] if output is None else [output / name for name in (_DATA, *_PICTURES, _TARGETS)]:
         refuse_existing(file, overwrite=overwrite, what="folder")
     if output is not None:
-        claim_output(output, overwrite=True)
-    chosen, on = training_samples(K, split, train, every)
-    seen = K[chosen, chosen] if len(chosen) < K.shape[1] else K
-    with ConsoleWatch(), computing_on(cluster, reading=seen, workers=workers, memory=memory):
+        lock_output(output, overwrite=True)
+    chosen, on = samples.choose(K)
+    part = K[chosen, chosen] if len(chosen) < K.shape[1] else K
+    with ConsoleWatch(), resources.computing(reading=part):
         started = time.monotonic()
         analysis = dmkl.analyze(
-            seen,
+            part,
             steps=parse_steps(steps),
             targets=targets,
             n_eigenvalues=eigenvalues,
@@ -135,15 +118,15 @@ def _kernels_table(analysis: Analysis) -> Table:
         fit = data["target_alignment"]
         fit = fit.mean("task") if "task" in fit.dims else fit
     with_error = "target_alignment_error" in data and "task" not in data.dims
-    told = "fit to labels, mean of tasks" if "task" in data.dims else "fit to labels"
+    title = "fit to labels, mean of tasks" if "task" in data.dims else "fit to labels"
     numbers = ("trace", "effective rank", "first eigenvalue", "90 % of trace in", "99 % in")
-    found = table("kernel", *([] if fit is None else [told]), numbers=numbers)
-    found.columns[1].no_wrap = True
-    found.add_column("", overflow="fold")
+    rows = table("kernel", *([] if fit is None else [title]), numbers=numbers)
+    rows.columns[1].no_wrap = True
+    rows.add_column("", overflow="fold")
     for j, name in enumerate(analysis.names):
         row = frame.iloc[j]
         error = data["target_alignment_error"].values[j] if with_error else None
-        found.add_row(
+        rows.add_row(
             Text(name),
             *([] if fit is None else [_with_bar(float(fit.values[j]), error)]),
             number(row["trace"]),
@@ -152,7 +135,7 @@ def _kernels_table(analysis: Analysis) -> Table:
             *(_between(row[f"components_{share}_least"], row[f"components_{share}_most"]) for share in (90, 99)),
             Text(f"a multiple of {row['repeats']}" if row["repeats"] else "", style="yellow"),
         )
-    return found
+    return rows
 
 
 def _with_bar(value: float, error: float | None) -> Text:
@@ -160,8 +143,8 @@ def _with_bar(value: float, error: float | None) -> Text:
 
     if np.isnan(value):
         return Text("–")
-    told = f"{value:.3f}" if error is None else f"{value:.3f} ± {error:.3f}"
-    return Text.assemble(f"{told} ", (bar(value, 12), "cyan"))
+    text = f"{value:.3f}" if error is None else f"{value:.3f} ± {error:.3f}"
+    return Text.assemble(f"{text} ", (bar(value, 12), "cyan"))
 
 
 def _share(least: float, most: float) -> str:
@@ -184,28 +167,29 @@ def _between(least: float, most: float) -> str:
 
 
 def _alignments_table(analysis: Analysis) -> Table:
-    """The matrix of a few kernels, in the order that puts those alike side by side; the closest pairs of many."""
+    """The matrix of alignments, with similar kernels side by side; the most similar pairs if there are many kernels."""
     import numpy as np
 
     data = analysis.data
     if len(analysis.names) > _MOST_COLUMNS:
-        found = table("kernel", "kernel", numbers=["alignment"], title="The most alike")
+        rows = table("kernel", "kernel", numbers=["alignment"], title="Most similar pairs")
         for row in analysis.pairs(least=-1.0).head(_MOST_PAIRS).to_dict("records"):
-            found.add_row(Text(row["kernel"]), Text(row["kernel_2"]), f"{row['alignment']:.4f}")
-        return found
+            rows.add_row(Text(row["kernel"]), Text(row["kernel_2"]), f"{row['alignment']:.4f}")
+        return rows
     order = data["order"].values
-    found = table("", numbers=[escape(analysis.names[j]) for j in order], title="Alignments")
+    rows = table("", numbers=[escape(analysis.names[j]) for j in order], title="Alignments")
     for i in order:
         values = data["alignment"].values[i, order]
-        found.add_row(Text(analysis.names[i]), *("–" if np.isnan(value) else f"{value:.3f}" for value in values))
-    return found
+        rows.add_row(Text(analysis.names[i]), *("–" if np.isnan(value) else f"{value:.3f}" for value in values))
+    return rows
 
 
 def _as_mapping(analysis: Analysis, seconds: float) -> dict[str, Any]:
     data = analysis.data
-    own = [str(key) for key in data.data_vars if key not in ("alignment", "alignment_error")]
+    figures = [str(key) for key in data.data_vars if key not in ("alignment", "alignment_error")]
     by_kernel = [
-        {"name": name, **{key: data[key].values[j].tolist() for key in own}} for j, name in enumerate(analysis.names)
+        {"name": name, **{key: data[key].values[j].tolist() for key in figures}}
+        for j, name in enumerate(analysis.names)
     ]
     return {
         **{str(key): value for key, value in data.attrs.items()},

@@ -1,26 +1,61 @@
-"""What `--cluster` says: a place, and options of its jobs."""
+"""The options --cluster, --workers and --memory, and `dmkl preflight`."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
 
 import dmkl
-from dmkl.cli.output import say_aside
+from dmkl.cli.options import RESOURCES, Json, Store, option
+from dmkl.cli.output import STYLES, print_json, say, say_aside, show, size, table
 from dmkl.errors import InputError
+from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
     from distributed import Client
+    from rich.table import Table
 
+    from dmkl.clusters.preflight import Fit, Host
     from dmkl.kernelset import KernelSet
 
-__all__ = ["computing_on", "stored_at"]
+__all__ = ["Cluster", "Memory", "Resources", "Workers", "computing_on", "preflight"]
 
 _SMALL_BYTES = 256 * 2**20
-"""What a pass may read where threads are taken by default: it takes less time than starting processes."""
+"""Sets that are at most this large are computed in threads by default: that is faster than starting processes."""
+
+Cluster = Annotated[
+    str | None,
+    option(
+        '"threads", "local" (processes), "slurm queue=short jobs=4" (and other options), a file .toml or .yaml with '
+        "options, or a Dask scheduler's address or file. [default: threads for up to 256 MiB, else local]",
+        "PLACE",
+        panel=RESOURCES,
+    ),
+]
+Workers = Annotated[int | None, option("Number of processes or threads. [default: all cores]", "N", panel=RESOURCES)]
+Memory = Annotated[str | None, option("Memory for arrays, as 2GiB. [default: 60 % of free]", "SIZE", panel=RESOURCES)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """The options that say where a command computes."""
+
+    cluster: Cluster = None
+    workers: Workers = None
+    memory: Memory = None
+
+    def computing(
+        self, reading: KernelSet | None = None, state: Path | None = None
+    ) -> AbstractContextManager[Client | None]:
+        """See `computing_on`."""
+        return computing_on(self.cluster, reading=reading, state=state, workers=self.workers, memory=self.memory)
 
 
 @contextmanager
@@ -32,45 +67,50 @@ def computing_on(
     workers: int | None = None,
     memory: str | None = None,
 ) -> Iterator[Client | None]:
-    """Let computations inside this context run at `where`, a place of `dmkl.cluster` and options of its jobs.
+    """Let computations inside this context run on a backend of `dmkl.cluster`, and check its hosts first.
 
-    Such as ``slurm queue=short jobs=4``. None is "threads" where a pass reads few bytes of what is read, else "local".
-    A host that does not see the kernels that are read, or the folder of the state, is found before anything runs.
+    Parameters
+    ----------
+    where
+        The backend, and options of its jobs: ``slurm queue=short jobs=4``. None is "threads" where a pass reads few
+        bytes of `reading`, else "local".
+    reading, state
+        A kernel set and the folder of a checkpoint that every host must see.
 
     Raises
     ------
     InputError
-        If there is such a host, or an option breaks a rule.
+        If a host does not see them, or an option breaks a rule.
     """
     if where is None:
         where = "threads" if reading is None or reading.bytes_per_pass <= _SMALL_BYTES else "local"
-    place, options = _parsed(where)
+    backend, options = _parse_backend(where)
     for name, value in {"workers": workers, "memory": memory}.items():
         if value is not None and name in options:
             msg = f"--{name} {value} and {name}={options[name]} in --cluster say the same; leave one out"
             raise InputError(msg)
         if value is not None:
             options[name] = value
-    with dmkl.cluster(place, **options) as client:
+    with dmkl.cluster(backend, **options) as client:
         if client is not None:
             from dmkl.clusters.preflight import check_hosts
 
-            for difference in check_hosts(None if reading is None else stored_at(reading), state):
+            for difference in check_hosts(None if reading is None else _location(reading), state):
                 say_aside("warning", difference)
         yield client
 
 
-def stored_at(K: KernelSet) -> tuple[str, str] | None:
-    """Where a kernel set is stored, and its content id; None where it has no place that other processes could see."""
+def _location(K: KernelSet) -> tuple[str, str] | None:
+    """Where a kernel set is stored, and its content id; None for a set in memory, which other processes cannot see."""
     location = getattr(K.view.source, "location", None)
     return (location, K.content_id) if isinstance(location, str) else None
 
 
-def _parsed(where: str) -> tuple[str, dict[str, Any]]:
+def _parse_backend(where: str) -> tuple[str, dict[str, Any]]:
     if Path(where).exists():  # a path may have spaces
         return where, {}
     try:
-        place, *words = shlex.split(where)
+        backend, *words = shlex.split(where)
     except ValueError as error:
         msg = f"--cluster takes a place and options such as queue=short, got {where!r} ({error})"
         raise InputError(msg) from error
@@ -83,4 +123,80 @@ def _parsed(where: str) -> tuple[str, dict[str, Any]]:
             raise InputError(msg)
         before = options.get(key)
         options[key] = value if before is None else [*([before] if isinstance(before, str) else before), value]
-    return place, options
+    return backend, options
+
+
+# --- preflight -------------------------------------------------------------------------------------------------------
+
+
+def preflight(
+    store: Store,
+    resources: Resources,
+    state: Annotated[Path | None, option("Folder where a search will keep its checkpoint.", "DIR")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the memory, the versions and the folders that each host of a cluster has, and which solvers fit.
+
+    Each host opens STORE, which must be the same set there, and writes in the folder of the checkpoint and in that for
+    temporary files. Commands that read kernels check this themselves before they begin. What fits is for training on
+    all samples: the direct solver, preconditioners for small lambda, the basis of the subspace solver. The exit status
+    is 1 if a host cannot take part.
+
+    Examples
+    --------
+        dmkl preflight kernels.zarr --cluster slurm --state results
+        dmkl preflight kernels.zarr --cluster scheduler.json --json
+    """
+    from dataclasses import asdict
+
+    from dmkl.clusters.preflight import inspect_hosts, solvers_that_fit
+
+    K = dmkl.open(store)
+    with resources.computing():
+        hosts = inspect_hosts(_location(K), state)
+        fits = solvers_that_fit(K, hosts, state)
+    bad = [host for host in hosts if host.problems]
+    if as_json:
+        print_json({"hosts": [asdict(host) for host in hosts], "fits": [asdict(fit) for fit in fits]})
+    else:
+        show(_hosts_table(hosts), _versions_table(hosts), _fits_table(fits))
+        for host in hosts:
+            for style, sentences in [("error", host.problems), ("warning", host.differences)]:
+                for sentence in sentences:
+                    say((style, STYLES[style]), " ", sentence)
+        say(f"{count(len(hosts), 'host')} checked, {len(bad) or 'none'} that cannot take part.", style="bold")
+    if bad:
+        raise typer.Exit(1)
+
+
+def _hosts_table(hosts: list[Host]) -> Table:
+    rows = table("host", "job", "temporary files", numbers=("workers", "slots", "cores", "free memory", "free there"))
+    for host in hosts:
+        rows.add_row(
+            Text(host.name, style=STYLES["error"] if host.problems else ""),
+            host.job,
+            Text(host.temporary),
+            *map(str, (host.workers, host.slots, host.cores)),
+            size(host.free_bytes),
+            size(host.temporary_free_bytes),
+        )
+    return rows
+
+
+def _versions_table(hosts: list[Host]) -> Table:
+    """A row for each set of versions, with the number of hosts that run it."""
+    names = list(dict.fromkeys(name for host in hosts for name in host.versions))
+    by_host = [tuple(host.versions.get(name, "–") for name in names) for host in hosts]
+    rows = table(*names, numbers=("hosts",))
+    for versions in dict.fromkeys(by_host):
+        rows.add_row(*versions, str(by_host.count(versions)))
+    return rows
+
+
+def _fits_table(fits: list[Fit]) -> Table:
+    rows = table("for all samples", "fits", "")
+    for fit in fits:
+        rows.add_row(
+            fit.what, Text("yes", style="green") if fit.fits else Text("no", style=STYLES["warning"]), fit.reason
+        )
+    return rows

@@ -1,4 +1,4 @@
-"""The commands that there are, each imported when it is called."""
+"""The commands, each imported when it is called."""
 
 from __future__ import annotations
 
@@ -11,54 +11,54 @@ __all__ = ["COMMANDS", "LEARNING", "command", "with_options"]
 COMMANDS = {
     "demo": (
         "demo",
-        "Show everything once: kernels of handwritten digits, weights with a proven gap, a picture.",
+        "Run an example: kernels of handwritten digits, weights with a proven gap, a picture.",
     ),
     "import": (
-        "stores",
+        "creating",
         "Import kernel matrices from files into a kernel set.",
     ),
     "build": (
-        "building",
-        "Compute kernels from feature tables, and keep the features beside them.",
+        "creating",
+        "Compute kernels from feature tables, and store the features with them.",
     ),
     "info": (
-        "stores",
-        "Show what a kernel set, a model, a result, an exported kernel or table, or a search's state is and holds.",
+        "inspecting",
+        "Describe a kernel set, a model, a result, an exported kernel or table, or a search's checkpoint.",
     ),
     "check": (
-        "checking",
-        "Read all of a kernel set, a model, a result, an export or a search's state, and report damage and problems.",
+        "inspecting",
+        "Read all of a kernel set, a model, a result, an export or a search's checkpoint, and report problems.",
     ),
     "preflight": (
-        "preflighting",
-        "Show what each host of a cluster sees, has and runs, and what fits there, before anything long.",
+        "cluster",
+        "Show the memory, the versions and the folders that each host of a cluster has, and which solvers fit.",
     ),
     "analyze": (
         "analyzing",
         "Show which kernels are alike, how well each alone fits the labels, and how many dimensions it has.",
     ),
     "fit": (
-        "fitting",
+        "learning",
         "Train a model on a kernel set and save it.",
     ),
     "search": (
-        "searching",
+        "learning",
         "Search a grid of parameters by cross-validation, and train a model at the chosen point.",
     ),
     "evaluate": (
-        "evaluating",
+        "learning",
         "Estimate how good a learner is on new samples, its parameters chosen from a grid, by nested cross-validation.",
     ),
     "importance": (
-        "leaving_out",
-        "Show what each kernel adds: the score that is lost without it, and what it reaches alone.",
+        "learning",
+        "Show what each kernel adds: the score that is lost without it, and its score alone.",
     ),
     "stability": (
-        "resampling",
-        "Show how far kernel weights can be trusted, by fits to resamples of the samples that share their passes.",
+        "learning",
+        "Show how far kernel weights can be trusted, by fits to resamples of the samples.",
     ),
     "permute": (
-        "permuting",
+        "learning",
         "Test by permuted labels whether labels depend on the kernels, and which kernels' weights show it.",
     ),
     "predict": (
@@ -66,29 +66,25 @@ COMMANDS = {
         "Predict labels or numbers with a saved model, and score them if the true ones are known.",
     ),
     "export": (
-        "exporting",
+        "predicting",
         "Write the weighted kernel of a model for other programs, or coordinates of its kernel PCA.",
     ),
     "report": (
-        "reporting",
-        "Tell of a model or a result on one page of HTML: the answer, how sure it is, pictures, how to do it again.",
+        "predicting",
+        "Write a report on a model or a result as one HTML page: the answer, its certainty, pictures, code.",
     ),
     "run": (
-        "running",
-        "Do all that a job file asks for, from import to predictions; what is done already is not done again.",
+        "jobs",
+        "Run all steps of a job file, from import to predictions; steps that are done already are skipped.",
     ),
     "submit": (
-        "submitting",
+        "jobs",
         "Send a job file to SLURM as one allocation, and go on in further jobs when the walltime ends one.",
-    ),
-    "certificates": (
-        "certifying",
-        "Make certificates by which a scheduler, its workers and their client know one another.",
     ),
 }
 """The module in `dmkl.cli` and the line of help of each, in the order in which help lists them.
 
-A command is imported when it is called: help of all is a matter of these lines.
+The list of all commands needs only these lines, and imports no command.
 """
 
 LEARNING = ("fit", "search", "evaluate", "importance", "stability", "permute")
@@ -96,14 +92,15 @@ LEARNING = ("fit", "search", "evaluate", "importance", "stability", "permute")
 
 
 def command(name: str) -> Callable[..., None]:
-    """The function of a command."""
+    """Import the function of a command, with the options of its groups."""
+    from dmkl.cli.options import expand_groups
+
     module, _ = COMMANDS[name]
-    found: Callable[..., None] = getattr(import_module(f"dmkl.cli.{module}"), f"{name}_" if iskeyword(name) else name)
-    return found
+    return expand_groups(getattr(import_module(f"dmkl.cli.{module}"), f"{name}_" if iskeyword(name) else name))
 
 
 def with_options(name: str, arguments: Sequence[str]) -> Callable[..., None]:
-    """The function of a command, with the options of the learner that its arguments name."""
+    """Import the function of a command, with the options of the learner that its arguments name."""
     if name not in LEARNING:
         return command(name)
     from dmkl.cli.learners import command_for, learner_in

@@ -1,4 +1,4 @@
-"""`dmkl demo`: everything once, on data that comes with scikit-learn."""
+"""`dmkl demo`: an example on data that comes with scikit-learn."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import dmkl
-from dmkl.cli.cluster import computing_on
-from dmkl.cli.options import Cluster, Memory, Workers, option
+from dmkl.cli.cluster import Resources
+from dmkl.cli.options import option
 from dmkl.cli.output import console, save_figure, say, show, size
 from dmkl.cli.tables import summary_table, weights_table
 from dmkl.progress import ConsoleWatch
@@ -32,14 +32,12 @@ _SAVED = "MK-FDA, p = 1"
 
 
 def demo(
+    resources: Resources,
     output: Annotated[Path, option("Folder for the kernels, the model and the picture.", "DIR")] = Path("dmkl-demo"),
-    cluster: Cluster = None,
-    workers: Workers = None,
-    memory: Memory = None,
 ) -> None:
-    """Show everything once: kernels of handwritten digits, weights with a proven gap, a picture.
+    """Run an example: kernels of handwritten digits, weights with a proven gap, a picture.
 
-    Eleven kernels show 1,797 digits in different ways, four are noise. ℓp MK-FDA learns weights for several p,
+    Eleven kernels describe 1,797 digits in different ways, four are noise. ℓp MK-FDA learns weights for several p,
     and is compared with the uniform sum, the single best kernel and the product of all. A second run replaces
     the output of the first.
 
@@ -60,8 +58,8 @@ def demo(
         f"{len(split.train):,} to learn from, {len(split.test):,} to test on. A pass reads "
         f"{size(K.bytes_per_pass)}."
     )
-    with _Watch(), computing_on(cluster, reading=K, workers=workers, memory=memory) as client:
-        say("Learning on " + ("threads of this process." if client is None else _place(client)))
+    with _DemoWatch(), resources.computing(reading=K) as client:
+        say("Learning on " + ("threads of this process." if client is None else _backend(client)))
         models, seconds, accuracy = _learn(K)
     prefix = "MK-FDA, "
     weights = {name.removeprefix(prefix): m.weights_ for name, m in models.items() if name.startswith(prefix)}
@@ -80,14 +78,14 @@ def demo(
     out.print()
     say("Next:")
     predictions = saved.parent / "predictions.csv"
-    # As this program was called, so that the commands work as they are printed.
+    # The path by which this program was called, so that the commands work as they are printed.
     program = sys.argv[0] if sys.argv and Path(sys.argv[0]).name == "dmkl" else "dmkl"
     for command in (("info", store), ("check", store), ("predict", saved, store, "--split", "0", "--out", predictions)):
         say(f"  {shlex.join([program, *map(str, command)])}")
 
 
-class _Watch(ConsoleWatch):
-    """Progress on a terminal; the many small steps of the demo would only fill a log."""
+class _DemoWatch(ConsoleWatch):
+    """Progress without notes if the output is no terminal: the many small steps of the demo would fill a log."""
 
     def note(self, text: str) -> None:
         """See `dmkl.progress.Watch.note`."""
@@ -95,7 +93,7 @@ class _Watch(ConsoleWatch):
             super().note(text)
 
 
-def _place(client: Any) -> str:
+def _backend(client: Any) -> str:
     n = client.scheduler_info(n_workers=0)["n_workers"]
     return f"a Dask cluster of {count(n, 'process')} at {client.scheduler.address}."
 
@@ -125,7 +123,7 @@ def _learn(K: KernelSet) -> tuple[dict[str, Any], dict[str, float], dict[str, fl
 
 @dataclass(frozen=True)
 class Digits:
-    """1,797 digits of 8 × 8 pixels, and how their kernels are made."""
+    """1,797 digits of 8 × 8 pixels, and the features of their kernels."""
 
     views: dict[str, tuple[Array, str | float]]
     """For each kernel: features (samples, features), and "linear", "polynomial" or the width of an RBF kernel as a
@@ -151,7 +149,7 @@ class Digits:
 
 
 def digits(seed: int = 0) -> Digits:
-    """The data set that scikit-learn carries, so that the demo needs no network."""
+    """The data set that comes with scikit-learn, so that the demo needs no network."""
     import numpy as np
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
@@ -202,8 +200,8 @@ def _draw_weights(path: Path, weights: Mapping[str, xr.DataArray]) -> None:
         shares = 100 * values.values / values.values.sum()
         panel.barh(rows, shares, height=0.72, color=colors)
         for row, share in zip(rows, shares, strict=True):
-            told = f" {share:.0f}" if share >= 0.5 else " <1" if share >= 0.05 else " 0"
-            panel.text(share, row, told, va="center", fontsize=8, color="#444444")
+            text = f" {share:.0f}" if share >= 0.5 else " <1" if share >= 0.05 else " 0"
+            panel.text(share, row, text, va="center", fontsize=8, color="#444444")
         panel.set_title(label, fontsize=10)
         panel.set_xlabel("share of the weights, %", fontsize=8)
         panel.tick_params(axis="both", length=0, labelsize=8)

@@ -1,96 +1,461 @@
-"""Learners by the names that commands have for them, and commands with the options of a learner."""
+"""Learners on the command line: their options come from the constructors and the docstrings of their classes.
+
+Importing the classes takes seconds (scikit-learn, SciPy, xarray). So the learners of dmkl are read from their source
+files, without running these; a class that was made elsewhere in this process is inspected itself.
+"""
 
 from __future__ import annotations
 
+import ast
 import inspect
+import math
 import re
+import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import typer
 
-from dmkl.cli.declared import Declaration, declarations
-from dmkl.cli.parameters import Names, parameters_of
-from dmkl.cli.parsing import known_names
+import dmkl
+from dmkl.cli.options import STEPS_HELP, option
+from dmkl.cli.parsing import (
+    CONSTRAINTS_FORM,
+    parse_counts,
+    parse_cv,
+    parse_p,
+    parse_priors,
+    parse_steps,
+    parse_value,
+    read_constraints,
+    read_kernel_groups,
+    read_prices,
+    sample_names,
+)
 from dmkl.errors import InputError
 
 if TYPE_CHECKING:
     from dmkl.kernelset import KernelSet
 
-__all__ = ["DEFAULT", "command_for", "learner_in", "learners", "make_learner"]
+__all__ = [
+    "DEFAULT",
+    "Learner",
+    "Names",
+    "Parameter",
+    "command_for",
+    "inspect_class",
+    "learner_in",
+    "learners",
+    "make_learner",
+]
 
 DEFAULT = "mkfda"
-"""The learner where none is named."""
+"""The learner that is used when none is named."""
+
+# --- options whose form the signature does not give ------------------------------------------------------------------
 
 
-def learners() -> dict[str, Declaration]:
-    """All learners by name, in alphabetical order."""
-    named = {re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower(): learner for name, learner in declarations().items()}
+class Names(NamedTuple):
+    """Names of the kernels of a set, and of its samples if they have names."""
+
+    kernels: Sequence[str] = ()
+    samples: Iterable[str] | None = None
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How an option is read, and its help, where the signature and the docstring of the parameter do not give them."""
+
+    read: Callable[[str, Names], dict[str, Any]] | None = None
+    """Makes parameters of the constructor from the text of the option."""
+    help: str = ""
+    metavar: str | None = None
+    options: tuple[str, ...] = ()
+    file: str = ""
+    """An example of the file that the option takes."""
+
+
+_FORMS = {
+    "p": _Form(
+        lambda text, _: {"p": parse_p(text)},
+        "Norm of the weights, from 1 (few kernels) to inf (all alike); 4/3 and 1+2^-6 are understood.",
+        "P",
+    ),
+    "steps": _Form(lambda text, names: {"steps": parse_steps(text, names.samples)}, STEPS_HELP, "STEP,…"),
+    "priors": _Form(
+        lambda text, _: {"priors": parse_priors(text)},
+        'Prior probabilities of the classes: "empirical" (their shares in training), "uniform", or numbers that sum to '
+        "one, in the order of the sorted classes or as class=number.",
+        "Q,Q,…",
+    ),
+    "sigma": _Form(
+        lambda text, names: {"sigma": read_prices(text, names.kernels)},
+        "Price of a unit of weight: a number, or a CSV file with kernel,price on each line.",
+        "PRICE|FILE",
+    ),
+    "kernel_groups": _Form(
+        lambda text, names: {"kernel_groups": read_kernel_groups(text, names.kernels)},
+        "Groups of kernels for a mixed norm: GROUP=PATTERN,… of their names, or a CSV file with kernel,group on each "
+        "line.",
+        "GROUP=PATTERN,…|FILE",
+    ),
+    "A": _Form(
+        lambda text, names: dict(zip("Ab", read_constraints(text, names.kernels), strict=True)),
+        "File of linear constraints on the weights, as above; other convex sets of weights are functions in Python.",
+        "FILE.toml",
+        options=("--constraints",),
+        file=CONSTRAINTS_FORM,
+    ),
+    "cv": _Form(
+        lambda text, _: {"cv": parse_cv(text)}, "Number of folds, or a splitter of scikit-learn.", "N|SPLITTER"
+    ),
+    "n_groups": _Form(
+        lambda text, _: {"n_groups": parse_counts(text)},
+        "Number of groups in each class, or that of each as class=number.",
+        "N|CLASS=N,…",
+        options=("--groups", "--n-groups"),
+    ),
+    "n_examples": _Form(
+        help="Number of examples to divide the training samples into.", options=("--examples", "--n-examples")
+    ),
+}
+"""By the name of the parameter."""
+_WIDEST = 16
+"""Characters of choices that help shows in the column of types."""
+
+# --- parameters and learners -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a learner's constructor, and the option that sets it.
+
+    Parameters
+    ----------
+    kinds
+        Those of bool, str, float and int that it takes.
+    choices
+        The texts that it takes, if it takes no others.
+    """
+
+    name: str
+    kinds: frozenset[type]
+    choices: tuple[str, ...]
+    default: Any
+    description: str = ""
+
+    @property
+    def form(self) -> _Form:
+        """How the option is read."""
+        return _FORMS.get(self.name, _Form())
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Names of the option: --max-iter, or --p and -p."""
+        short = (f"-{self.name}",) if len(self.name) == 1 else ()
+        return self.form.options or (f"--{self.name.replace('_', '-')}", *short)
+
+    @property
+    def kind(self) -> Any:
+        """The type of the option."""
+        if self.form.read is not None:
+            return str
+        if self.choices:
+            return Literal[self.choices]
+        return next((kind for kind in (bool, str, float, int) if kind in self.kinds), str)
+
+    def read(self, given: Any, names: Names) -> dict[str, Any]:
+        """Parameters of the constructor, from the value of the option."""
+        if self.form.read is not None:
+            return self.form.read(given, names)
+        return {self.name: parse_value(given) if self.kind is str and str not in self.kinds else given}
+
+    def as_option(self, panel: str | None, taken: Collection[str] = ()) -> inspect.Parameter:
+        """The option as a parameter for Typer; help shows it in `panel`, None hides it.
+
+        The names in `taken` are those of other options of the command.
+        """
+        names = [name for name in self.options if name.lstrip("-").replace("-", "_") not in taken]
+        if self.kind is bool:
+            names = [f"{name}/--no-{name.lstrip('-')}" for name in names]
+        metavar = self.form.metavar or ("NAME" if len("|".join(self.choices)) > _WIDEST else None)
+        info = option(self._help(), metavar, *names, panel=panel, hidden=panel is None)
+        annotation: Any = Annotated[self.kind | None, info]
+        return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+    def _help(self) -> str:
+        """The first sentences of the description, as many as it takes to name every choice, and the default."""
+        sentences = [self.form.help] if self.form.help else re.split(r"(?<=\.)\s+(?=[A-Z\"`])", self.description)
+        choices = () if self.form.read else self.choices
+        beginnings = (sentences[: n + 1] for n in range(len(sentences)))
+        shown = next((some for some in beginnings if all(choice in " ".join(some) for choice in choices)), [])
+        if not shown:
+            shown = [sentences[0], f"One of {', '.join(choices)}."]
+        default = self.default
+        if isinstance(default, bool):
+            default = self.name if default else f"no-{self.name}"
+        elif isinstance(default, float):
+            default = "inf" if math.isinf(default) else f"{default:g}"
+        if default is not None:
+            shown.append(f"[default: {default}]")
+        return re.sub(r"([\\*_<])", r"\\\1", " ".join(shown).replace("`", ""))  # Typer reads Markdown
+
+
+@dataclass(frozen=True, eq=False)
+class Learner:
+    """A learner.
+
+    Parameters
+    ----------
+    name
+        The name of its class.
+    documentation
+        The docstrings of the class and of its bases, nearest first.
+    signature
+        All parameters of its constructor, without descriptions.
+    """
+
+    name: str
+    documentation: tuple[str, ...]
+    signature: Mapping[str, Parameter]
+
+    @property
+    def title(self) -> str:
+        """The first line of the documentation."""
+        return self.documentation[0].partition("\n")[0].rstrip(".")
+
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        """The parameters of its constructor that have options, by name."""
+        return _parameters(self)
+
+    def make(self, **values: Any) -> Any:
+        """An instance of the class, which is imported for it."""
+        made: Any = _classes().get(self.name) or getattr(dmkl, self.name)
+        return made(**values)
+
+
+def learners() -> dict[str, Learner]:
+    """All learners by their names on the command line, in alphabetical order."""
+    named = {re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower(): learner for name, learner in _by_class().items()}
     return dict(sorted(named.items()))
 
 
+def _by_class() -> dict[str, Learner]:
+    others = {name: inspect_class(kind) for name, kind in _classes().items() if not kind.__module__.startswith("dmkl.")}
+    return {**_read_sources(), **others}
+
+
+def _classes() -> Mapping[str, type]:
+    """The classes of learners that this process has imported, by name."""
+    saving = sys.modules.get("dmkl.estimators.saving")  # where classes register themselves
+    return {} if saving is None else saving.MODELS
+
+
+@cache
+def inspect_class(kind: type) -> Learner:
+    """A learner from its class."""
+    hints = get_type_hints(kind.__init__)  # type: ignore[misc]
+    parameters = {}
+    for name, item in inspect.signature(kind).parameters.items():
+        members = (hints.get(name), *get_args(hints.get(name)))
+        kinds = frozenset(member for member in members if member in (bool, str, float, int))
+        choices = sum((get_args(member) for member in members if get_origin(member) is Literal), ())
+        parameters[name] = Parameter(name, kinds, choices, item.default)
+    bases = [base for base in kind.__mro__ if base is not object]
+    return Learner(kind.__name__, tuple(inspect.cleandoc(base.__doc__ or "") for base in bases), parameters)
+
+
+# --- learners of dmkl, from source files -----------------------------------------------------------------------------
+
+
+@cache
+def _read_sources() -> dict[str, Learner]:
+    """The learners that ``dmkl/__init__.pyi`` names, by class."""
+    read = {}
+    for node in ast.parse((files("dmkl") / "__init__.pyi").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("estimators."):
+            for name in (item.name for item in node.names):
+                bases = list(_bases(f"dmkl.{node.module}", name))
+                if any(base.name == "KernelLearner" for base, _ in bases):
+                    documentation = tuple(ast.get_docstring(base) or "" for base, _ in bases)
+                    read[name] = Learner(name, documentation, _constructor(bases))
+    return read
+
+
+def _bases(module: str, name: str) -> Iterator[tuple[ast.ClassDef, str]]:
+    """A class and those of dmkl that it inherits from, depth first, each with its module."""
+    definition, module = _definition(module, name)
+    if isinstance(definition, ast.ClassDef):
+        yield definition, module
+        for base in definition.bases:
+            yield from _bases(module, ast.unparse(base))
+
+
+def _constructor(bases: list[tuple[ast.ClassDef, str]]) -> dict[str, Parameter]:
+    """The parameters of the first ``__init__`` among some classes."""
+    for base, module in bases:
+        for node in base.body:
+            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                items = [*node.args.args[1:], *node.args.kwonlyargs]
+                defaults = [*node.args.defaults, *node.args.kw_defaults]  # every parameter of a learner has one
+                return {
+                    item.arg: _parameter(item.arg, item.annotation, default, module)
+                    for item, default in zip(items, defaults, strict=True)
+                }
+    return {}
+
+
+def _parameter(name: str, annotation: ast.expr | None, default: ast.expr | None, module: str) -> Parameter:
+    kinds, choices = set[type](), list[str]()
+    for member in _members(annotation, module):
+        if isinstance(member, ast.Name):
+            kinds |= {kind for kind in (bool, str, float, int) if kind.__name__ == member.id}
+        elif isinstance(member, ast.Subscript) and ast.unparse(member.value) == "Literal":
+            choices += [str(text.value) for text in ast.walk(member.slice) if isinstance(text, ast.Constant)]
+    return Parameter(name, frozenset(kinds), tuple(choices), default and ast.literal_eval(default))
+
+
+def _members(annotation: Any, module: str) -> Iterator[ast.AST]:
+    """The members of a union, with the definitions of names such as ``Loss = Literal[...]``."""
+    if isinstance(annotation, ast.BinOp):
+        yield from _members(annotation.left, module)
+        yield from _members(annotation.right, module)
+        return
+    definition, where = _definition(module, annotation.id) if isinstance(annotation, ast.Name) else (None, "")
+    if isinstance(definition, ast.expr):
+        yield from _members(definition, where)
+    elif annotation is not None:
+        yield annotation
+
+
+def _definition(module: str, name: str) -> tuple[ast.ClassDef | ast.expr | None, str]:
+    """The class or the expression that a name stands for in a module of dmkl, and the module that defines it."""
+    definition = _names(module).get(name)
+    if isinstance(definition, tuple):
+        return _definition(*definition) if definition[0].startswith("dmkl.") else (None, "")
+    return definition, module
+
+
+@cache
+def _names(module: str) -> dict[str, ast.ClassDef | ast.expr | tuple[str, str]]:
+    """The names of a module of dmkl: classes, expressions, and what it imports as a module and a name in it."""
+    package, _, file = module.rpartition(".")
+    names: dict[str, ast.ClassDef | ast.expr | tuple[str, str]] = {}
+    for node in ast.parse((files(package) / f"{file}.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            names[node.name] = node
+        elif isinstance(node, ast.Assign):
+            names |= {target.id: node.value for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {item.asname or item.name: (node.module, item.name) for item in node.names}
+    return names
+
+
+# --- descriptions of parameters, from docstrings ---------------------------------------------------------------------
+
+
+@cache
+def _parameters(learner: Learner) -> dict[str, Parameter]:
+    return {
+        name: Parameter(name, item.kinds, item.choices, item.default, _description(learner, name))
+        for name, item in learner.signature.items()
+        if name not in ("b", "constraints")  # the option of A sets b, and constraints is a function
+    }
+
+
+def _description(learner: Learner, name: str) -> str:
+    """The description of a parameter by the learner, by the one that it refers to, or by any learner that has it."""
+    by_class = _by_class()
+    texts = [text for item in (learner, *by_class.values()) for text in item.documentation]
+    text = next((documented[name] for documented in map(_documented, texts) if name in documented), "")
+    reference = re.match(r"As in `(\w+)`[.;,\s]*(.*)", text)
+    if reference is None:
+        return text
+    elsewhere = _description(by_class[reference[1]], name) if reference[1] in by_class else ""
+    return reference[2] if f"`{name}`" in reference[2] else elsewhere
+
+
+@cache
+def _documented(documentation: str) -> dict[str, str]:
+    """The descriptions in the section Parameters of a docstring, by name."""
+    lines = documentation.splitlines()
+    section, names, descriptions = "", [""], dict[str, str]()
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        if below and set(below) == {"-"}:
+            section = line
+        elif section == "Parameters" and line.startswith(" "):
+            descriptions |= {name: f"{descriptions.get(name, '')} {line.strip()}".strip() for name in names}
+        elif section == "Parameters":
+            names = line.partition(":")[0].replace(" ", "").split(",")
+    return descriptions
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
 def make_learner(name: str, given: Mapping[str, Any], K: KernelSet) -> Any:
-    """Make one of `learners` from what the options of `command_for` say, by parameter: None is the learner's default.
+    """Make a learner from the options that `command_for` adds, by parameter; None is the default of the learner.
 
     Files among the options may name the kernels and the samples of `K`. An option of another learner is an InputError.
     """
     values: dict[str, Any] = {}
-    own = parameters_of(learners()[name])
+    own = learners()[name].parameters
     for parameter, value in given.items():
         if value is None:
             continue
         if parameter not in own:
-            others = [other for other, learner in learners().items() if parameter in parameters_of(learner)]
-            option = parameters_of(learners()[others[0]])[parameter].options[0]
-            msg = f"{option} is for --model {' or '.join(others)}, and {name} has no such parameter; leave it out"
+            others = [other for other, learner in learners().items() if parameter in learner.parameters]
+            flag = learners()[others[0]].parameters[parameter].options[0]
+            msg = f"{flag} is for --model {' or '.join(others)}, and {name} has no such parameter; leave it out"
             raise InputError(msg)
-        values |= own[parameter].read(value, Names(K.names, known_names(K)))
+        values |= own[parameter].read(value, Names(K.names, sample_names(K)))
     return learners()[name].make(**values)
 
 
 def learner_in(arguments: Sequence[str]) -> str | None:
     """The learner that a command line names, the last one if there are several."""
-    found = None
-    for argument, after in zip(arguments, [*arguments[1:], ""], strict=True):
-        option, equals, value = argument.partition("=")
-        if option == "--model":
-            found = value if equals else after
-    return found if found in learners() else None
+    name = None
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        flag, equals, value = argument.partition("=")
+        if flag == "--model":
+            name = value if equals else following
+    return name if name in learners() else None
 
 
 def command_for(learner: str | None, command: Callable[..., None]) -> Callable[..., None]:
     """A command with options for the parameters of a learner, which its help shows; None: help lists all learners.
 
-    The command has a parameter `model`, and takes the parameters that are not its own by ``**parameters``. Options of
-    learners other than the one named are taken too, for `make_learner` to say whose they are.
+    The command has a parameter `model`, and takes the parameters of learners by ``**parameters``. It has hidden options
+    for the parameters of other learners, so that `make_learner` can say whose they are.
     """
-    signature = inspect.signature(command, eval_str=True)
-    own = [item for item in signature.parameters.values() if item.kind is not item.VAR_KEYWORD]
-    taken = {item.name for item in own}
-    chosen = parameters_of(learners()[learner or DEFAULT])
-    others = {name: item for other in learners().values() for name, item in parameters_of(other).items()}
+    signature = inspect.signature(command)
+    items = [item for item in signature.parameters.values() if item.kind is not item.VAR_KEYWORD]
+    taken = {item.name for item in items}
+    chosen = learners()[learner or DEFAULT].parameters
+    others = {name: item for other in learners().values() for name, item in other.parameters.items()}
     panel = None if learner is None else f"Options of {learner}"
     added = [
         item.as_option(panel if name in chosen else None, taken)
         for name, item in {**chosen, **others, **chosen}.items()
         if name not in taken
     ]
-    items: list[inspect.Parameter] = []
-    for item in own:
+    options: list[inspect.Parameter] = []
+    for item in items:
         if item.name == "model":
-            choice = typer.Option(metavar="NAME", help="Learner to train, one of the list above.")
-            item = item.replace(annotation=Annotated[Literal[tuple(learners())], choice])
-        items.append(item if learner is None else _hidden(item))
-        items += added if item.name == "model" else []
+            info = typer.Option(metavar="NAME", help="Learner to train, one of the list above.")
+            item = item.replace(annotation=Annotated[Literal[tuple(learners())], info])
+        options.append(item if learner is None else _hidden(item))
+        options += added if item.name == "model" else []
 
     def run(**given: Any) -> None:
         command(**given)
 
-    run.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[item.replace(kind=item.KEYWORD_ONLY) for item in items]
-    )
+    run.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
     run.__doc__ = _help(learner, command)
     return run
 
@@ -104,13 +469,12 @@ def _hidden(item: inspect.Parameter) -> inspect.Parameter:
 
 
 def _help(learner: str | None, command: Callable[..., None]) -> str:
-    """The documentation of a command, with the learners that there are or what there is to know of one."""
+    """The documentation of a command, with a list of the learners or the description of one."""
     about, name = inspect.cleandoc(command.__doc__ or ""), command.__name__
     if learner is None:
         return f"{about}\n\nLearners\n--------\n{_list()}\n\nOptions of a learner: `dmkl {name} --model NAME --help`"
-    forms = [item.reader.form for item in parameters_of(learners()[learner]).values() if item.reader.form]
-    known = f"All other options: `dmkl {name} --help`"
-    return "\n\n".join([f"{learner}: {learners()[learner].title}", *forms, known])
+    forms = [item.form.file for item in learners()[learner].parameters.values() if item.form.file]
+    return "\n\n".join([f"{learner}: {learners()[learner].title}", *forms, f"All other options: `dmkl {name} --help`"])
 
 
 def _list() -> str:
@@ -121,6 +485,6 @@ def _list() -> str:
         title = learner.title
         if len(title) > 72 - width:
             title = re.split(r"[:,] ", title)[0]
-        told = textwrap.fill(title, 72, initial_indent=" " * width, subsequent_indent=" " * width)
-        lines.append(f"{name}{told[len(name) :]}")
+        text = textwrap.fill(title, 72, initial_indent=" " * width, subsequent_indent=" " * width)
+        lines.append(f"{name}{text[len(name) :]}")
     return textwrap.indent("\n".join(lines), "    ")

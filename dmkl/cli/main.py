@@ -1,4 +1,4 @@
-"""The program `dmkl`: its commands, and what it does with errors."""
+"""The program `dmkl`: its commands and its errors."""
 
 from __future__ import annotations
 
@@ -9,26 +9,23 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from dmkl._version import __version__
 from dmkl.cli.commands import COMMANDS, with_options
-from dmkl.cli.ending import Ended, orderly_end
-from dmkl.cli.logs import log_asked, logging_to
-from dmkl.cli.output import keeping_outputs, plain_warnings, say_aside
+from dmkl.cli.interruption import Ended, orderly_end
+from dmkl.cli.output import locking_outputs, log_option, logging_to, plain_warnings, say_aside
 from dmkl.errors import DmklError
-from dmkl.files.urls import local_path
 from dmkl.progress import LOGGER
 
 __all__ = ["main"]
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"dmkl {__version__}")
         raise typer.Exit
 
@@ -52,12 +49,12 @@ def _root(
 
 
 def _app(arguments: Sequence[str]) -> typer.Typer:
-    """The program, with the options of the command that its arguments name, and of the learner.
+    """The program, with the options of the command and the learner that its arguments name.
 
-    Of other commands help shows a line, and their options would take time to make.
+    The other commands have a line of help and no options, which would take time to make.
     """
     arguments = arguments or _arguments_to_complete()
-    asked = next((argument for argument in arguments if not argument.startswith("-")), None)
+    named = next((argument for argument in arguments if not argument.startswith("-")), None)
     app = typer.Typer(
         name="dmkl",
         no_args_is_help=True,
@@ -67,42 +64,28 @@ def _app(arguments: Sequence[str]) -> typer.Typer:
     )
     app.callback()(_root)
     for name, (_, line) in COMMANDS.items():
-        app.command(name)(_with_local_paths(with_options(name, arguments)) if name == asked else _listed(line))
+        app.command(name)(with_options(name, arguments) if name == named else _placeholder(line))
     return app
 
 
 def _arguments_to_complete() -> list[str]:
-    """What a shell that asks for completions has on its line so far, after the program's name."""
+    """The arguments on the command line of a shell that asks for completions."""
     line = os.environ.get("_TYPER_COMPLETE_ARGS", os.environ.get("COMP_WORDS", ""))
     return line.split()[1:] if "_DMKL_COMPLETE" in os.environ else []
 
 
-def _listed(line: str) -> Callable[..., None]:
-    def listed() -> None: ...
+def _placeholder(line: str) -> Callable[..., None]:
+    def command() -> None: ...
 
-    listed.__doc__ = line
-    return listed
-
-
-def _with_local_paths(function: Callable[..., None]) -> Callable[..., None]:
-    """The same command, whose paths must be of this machine; what may be a URL, commands take as text."""
-
-    @wraps(function)
-    def checked(**given: Any) -> None:
-        for value in given.values():
-            for path in value if isinstance(value, list) else [value]:
-                if isinstance(path, Path):
-                    local_path(path, "what stands there")
-        function(**given)
-
-    return checked
+    command.__doc__ = line
+    return command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line, by default that of the process, without the program's name.
 
-    Returns the exit status: 0 well, 1 an error or a failed check, 2 a wrong command line, 130 interrupted,
-    143 ended by SIGTERM (the same command goes on from there).
+    Returns the exit status: 0 for success, 1 for an error or a failed check, 2 for a wrong command line, 130 after
+    Ctrl-C, 143 after SIGTERM (the same command goes on from there).
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
@@ -110,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = _run([argument for argument in given if argument != "--debug"], logged, debug=debug)
         LOGGER.info("ended with status %d", status)
     if arguments is None and status > 128:
-        # The process is this program, cut short and about to end: what it began on event loops is not awaited.
+        # The process is about to end: coroutines that it began are not awaited.
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     return status
 
@@ -118,29 +101,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: list[str], logged: ExitStack, *, debug: bool) -> int:
     """Run a command line without ``--debug``, and return the exit status; the log stays open until `logged` ends."""
     try:
-        path, given = log_asked(given)
+        path, given = log_option(given)
         if path is not None:
             logged.enter_context(logging_to(path))
         LOGGER.info("dmkl %s: %s", __version__, shlex.join(["dmkl", *given]))
-        with orderly_end(), plain_warnings(), keeping_outputs():
+        with orderly_end(), plain_warnings(), locking_outputs():
             _app(given)(given, prog_name="dmkl")
     except SystemExit as stop:
         if isinstance(stop, Ended):
-            say_aside("error", stop.told)
+            say_aside("error", stop.message)
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except KeyboardInterrupt:
         return 130
     except Exception as error:
         if debug:
             traceback.print_exc()
-        told = str(error) or type(error).__name__
-        if not isinstance(error, DmklError | OSError):  # a bug: the traceback is for those who ask
+        message = str(error) or type(error).__name__
+        if not isinstance(error, DmklError | OSError):  # a bug
             more = "" if debug else ". This should not happen; run it again with --debug to see where it arose"
-            told = f"{type(error).__name__}: {error}{more}"
-        say_aside("error", told)
+            message = f"{type(error).__name__}: {error}{more}"
+        say_aside("error", message)
         return 1
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

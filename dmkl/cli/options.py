@@ -1,83 +1,85 @@
-"""Options that several commands share."""
+"""Options that several commands share, one by one and in groups."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import typer
 
+from dmkl.files.urls import local_path
+
 __all__ = [
+    "FOLDS",
     "LABELS",
+    "RESOURCES",
     "SAMPLES",
     "STEPS_HELP",
     "STORAGE",
     "Anything",
-    "Cluster",
-    "DropClasses",
+    "Choice",
+    "Covariates",
     "Dtype",
-    "Every",
+    "Folds",
     "Join",
     "Json",
     "Kernels",
     "Labels",
-    "Memory",
     "Missing",
-    "NewCovariates",
     "NewStore",
     "Overwrite",
+    "Plot",
     "Repair",
-    "Restart",
-    "Result",
     "Rows",
+    "Rule",
     "SampleNames",
-    "Split",
+    "SavedModel",
     "Splits",
-    "State",
     "Store",
     "Tile",
-    "Train",
     "Unknown",
-    "Workers",
+    "expand_groups",
     "option",
 ]
 
 SAMPLES = "Samples"
 LABELS = "Labels and names"
 STORAGE = "Storage"
-_RESOURCES = "Compute resources"
+FOLDS = "Folds and choice"
+RESOURCES = "Compute resources"
+_LAST_PANELS = (FOLDS, SAMPLES, RESOURCES)
 STEPS_HELP = (
-    "What is done to the kernels, in order: center, trace (unit trace), cosine (unit norm of each sample), "
-    "multiplicative (unit variance), residualize=FILE (in place of center: the covariates of a table by sample taken "
-    "out); none leaves them as they are."
+    "Steps applied to the kernels, in order: center, trace (unit trace), cosine (unit norm of each sample), "
+    "multiplicative (unit variance), residualize=FILE (in place of center: removes the covariates in a table with a "
+    "row for each sample); none applies no step."
 )
 
 
 def option(text: str, metavar: str | None = None, *names: str, panel: str | None = None, **more: Any) -> Any:
-    """An option with its help, what stands there for its value, its names, and the panel of help that shows it."""
+    """Make an option from its help, the placeholder of its value, its names, and the panel of help that shows it."""
     return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel, **more)
 
 
 Store = Annotated[str, typer.Argument(metavar="STORE", help="Kernel set (folder or URL).")]
+SavedModel = Annotated[
+    str, typer.Argument(metavar="MODEL", help="Model that dmkl fit or dmkl search saved: a folder or a URL.")
+]
 Anything = Annotated[
-    str, typer.Argument(metavar="PATH", help="Kernel set (a folder or a URL), model, result, or state of a search.")
+    str,
+    typer.Argument(metavar="PATH", help="Kernel set (a folder or a URL), model, result, or checkpoint of a search."),
 ]
 NewStore = Annotated[str, typer.Argument(metavar="OUT", help="Kernel set to write: a folder or a URL.")]
-Result = Annotated[str, typer.Argument(metavar="OUT", help="Folder or URL to save the result at.")]
 Json = Annotated[bool, option("Print the result as JSON instead of tables.", None, "--json")]
 Overwrite = Annotated[bool, option("Overwrite existing output.", None, "--overwrite")]
-State = Annotated[
-    Path | None,
-    option("Where the state is kept, seen by all workers. [default: OUT.partial]", "DIR"),
-]
-Restart = Annotated[bool, option("Discard what an interrupted run has kept.", None, "--restart")]
 Kernels = Annotated[str | None, option("Only these kernels, by name.", "A,B,…")]
+Plot = Annotated[Path | None, option("Draw the result in this file (PNG).", "FILE.png", "--plot")]
 
-# --- samples and labels --------------------------------------------------------------------------------------------
+# --- samples and labels ----------------------------------------------------------------------------------------------
 
-Split = Annotated[int | None, option("The training part of a stored split.", "K", min=0, panel=SAMPLES)]
-Train = Annotated[Path | None, option("Samples in this file, one name a line.", "FILE", panel=SAMPLES)]
-Every = Annotated[bool, option("Use all samples.", None, "--all", panel=SAMPLES)]
 Labels = Annotated[
     Path | None,
     option(
@@ -89,36 +91,22 @@ Labels = Annotated[
 Rows = Annotated[
     str | None,
     option(
-        "Take these samples: a file of names, one a line, or of 0 and 1 for each sample; or positions from 0.",
+        "Take these samples: a file with a name on each line, or with 0 or 1 for each sample; or positions from 0.",
         "FILE|0,5,10:20",
         "--rows",
         panel=SAMPLES,
     ),
 ]
-NewCovariates = Annotated[
+Covariates = Annotated[
     Path | None,
     option(
-        "Covariates of new samples, for models that take some out; a table as residualize=FILE has it.",
+        "Covariates of new samples, for models that remove covariates; a table as for residualize=FILE.",
         "FILE",
         "--covariates",
         panel=SAMPLES,
     ),
 ]
-DropClasses = Annotated[
-    int,
-    option(
-        "Leave smaller classes out.",
-        "N",
-        "--drop-classes-below",
-        min=0,
-        panel=SAMPLES,
-        show_default=False,
-    ),
-]
-Unknown = Annotated[
-    str | None,
-    option("Label that means unknown in a task.", "CODE", panel=SAMPLES),
-]
+Unknown = Annotated[str | None, option("Label that means unknown in a task.", "CODE", panel=SAMPLES)]
 SampleNames = Annotated[Path | None, option("Name of each sample (row).", "FILE", panel=LABELS)]
 Splits = Annotated[
     Path | None,
@@ -127,7 +115,8 @@ Splits = Annotated[
 Join = Annotated[
     Literal["exact", "inner", "outer"],
     option(
-        "Samples are matched by name: all files must name the same ones, or take those that all have, or any has.",
+        "Samples are matched by name: exact requires the same samples in all files, inner takes those that are in all "
+        "files, outer those that are in any.",
         panel=SAMPLES,
     ),
 ]
@@ -143,29 +132,103 @@ Missing = Annotated[
         panel=SAMPLES,
     ),
 ]
-
-# --- storage and resources -----------------------------------------------------------------------------------------
-
 Tile = Annotated[int | None, option("Side of a tile in samples.", "N", min=1, panel=STORAGE)]
 Dtype = Annotated[
     Literal["float32", "float64"] | None,
-    option("Precision of the stored kernels; that of the files by default.", panel=STORAGE),
+    option("Precision of the stored kernels. [default: that of the files]", panel=STORAGE),
 ]
-Cluster = Annotated[
+
+# --- folds and choice ------------------------------------------------------------------------------------------------
+
+Folds = Annotated[
     str | None,
     option(
-        '"threads", "local" (processes), "slurm queue=short jobs=4" (and other options), a file .toml or .yaml with '
-        "options, or a Dask scheduler's address or file. [default: threads for up to 256 MiB, else local]",
-        "PLACE",
-        panel=_RESOURCES,
+        'Number of folds, "splits" (stored ones), or a splitter of scikit-learn such as "GroupKFold(5)". '
+        "[default: splits with validation samples, else 5]",
+        "FOLDS",
+        "--cv",
+        panel=FOLDS,
     ),
 ]
-Workers = Annotated[int | None, option("Number of processes or threads. [default: all cores]", "N", panel=_RESOURCES)]
-Memory = Annotated[
-    str | None,
+Rule = Annotated[
+    Literal["best", "one-standard-error"],
     option(
-        "Memory for arrays, as 2GiB. [default: 60 % of free]",
-        "SIZE",
-        panel=_RESOURCES,
+        'The "best" point, or the simplest within "one-standard-error". [default: best]',
+        "RULE",
+        show_default=False,
+        panel=FOLDS,
     ),
 ]
+Choice = Annotated[
+    Literal["fold", "joint"] | None,
+    option(
+        'Each "fold" chooses, or "joint": one for all. [default: fold with test rows]',
+        "WHO",
+        "--choice",
+        panel=FOLDS,
+    ),
+]
+
+# --- groups ----------------------------------------------------------------------------------------------------------
+
+
+def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of the groups among its parameters.
+
+    A group is a dataclass whose fields are options, or groups themselves. The command gets an instance of it. Values
+    of type Path must be paths of this machine: options that may be URLs are texts.
+    """
+    parameters = signature(command, eval_str=True).parameters
+    groups = {name: item.annotation for name, item in parameters.items() if is_dataclass(item.annotation)}
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        for value in values.values():
+            for path in value if isinstance(value, list) else [value]:
+                if isinstance(path, Path):
+                    local_path(path, "what stands there")
+        for name, group in groups.items():
+            values[name] = _collect(group, values)
+        command(**values)
+
+    expanded = [
+        item
+        for name, parameter in parameters.items()
+        for item in (_options_of(groups[name]) if name in groups else [parameter])
+    ]
+    keyword = [
+        item if item.kind is item.VAR_KEYWORD else item.replace(kind=item.KEYWORD_ONLY)
+        for item in sorted(expanded, key=_rank)
+    ]
+    run.__signature__ = signature(command).replace(parameters=keyword)  # type: ignore[attr-defined]
+    return run
+
+
+def _rank(item: Parameter) -> int:
+    """The place of an option in help, by its panel; the panels of `_LAST_PANELS` come last."""
+    if item.kind is item.VAR_KEYWORD:
+        return len(_LAST_PANELS) + 1
+    panel = getattr((*get_args(item.annotation), None, None)[1], "rich_help_panel", None)
+    return _LAST_PANELS.index(panel) + 1 if panel in _LAST_PANELS else 0
+
+
+def _hints(group: Any) -> Mapping[str, Any]:
+    return get_type_hints(group, include_extras=True)
+
+
+def _options_of(group: Any) -> Iterator[Parameter]:
+    hints = _hints(group)
+    for field in fields(group):
+        if is_dataclass(hints[field.name]):
+            yield from _options_of(hints[field.name])
+        else:
+            default = Parameter.empty if field.default is MISSING else field.default
+            yield Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[field.name])
+
+
+def _collect(group: Any, values: dict[str, Any]) -> Any:
+    """An instance of a group, whose options are taken out of `values`."""
+    given = {
+        name: _collect(hint, values) if is_dataclass(hint) else values.pop(name) for name, hint in _hints(group).items()
+    }
+    return group(**given)

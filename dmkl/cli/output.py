@@ -1,4 +1,4 @@
-"""How commands speak: results on standard output, everything else on standard error."""
+"""What commands print: results on standard output, everything else on standard error, and all of it in a log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import math
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -20,11 +20,13 @@ from rich.text import Text
 
 from dmkl.errors import (
     IndefiniteKernelWarning,
+    InputError,
     LabelWarning,
     SampleOrderWarning,
     SmallWorkerWarning,
     StoreExistsError,
     UninformativeScoresWarning,
+    printable,
 )
 from dmkl.progress import LOGGER, PlainConsole
 
@@ -36,9 +38,12 @@ if TYPE_CHECKING:
 __all__ = [
     "STYLES",
     "bar",
-    "claim_output",
     "console",
-    "keeping_outputs",
+    "facts_table",
+    "lock_output",
+    "locking_outputs",
+    "log_option",
+    "logging_to",
     "number",
     "plain_warnings",
     "print_json",
@@ -64,31 +69,41 @@ def console() -> PlainConsole:
 
 
 def table(*texts: str, numbers: Sequence[str] = (), title: str | None = None) -> Table:
-    """A table in the style of all commands, with columns of texts and, right of them, of numbers."""
-    found = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    """Make a table with columns of texts and, right of them, columns of numbers."""
+    made = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
     for name in texts:
-        found.add_column(name, overflow="fold")
+        made.add_column(name, overflow="fold")
     for name in numbers:
-        found.add_column(name, justify="right", overflow="fold")
-    return found
+        made.add_column(name, justify="right", overflow="fold")
+    return made
+
+
+def facts_table(facts: Mapping[str, str]) -> Table:
+    """Make a table of facts, with their names in bold."""
+    made = table("", "")
+    made.show_header = False
+    made.columns[0].style = "bold"
+    for name, value in facts.items():
+        made.add_row(name, Text(value))
+    return made
 
 
 def show(*tables: Table) -> None:
-    """Tables on standard output, an empty line between them."""
+    """Print tables on standard output, an empty line between them."""
     out = console()
-    for number, each in enumerate(tables):
+    for number, item in enumerate(tables):
         if number:
             out.print()
-        out.print(each)
+        out.print(item)
 
 
 def say(*parts: Any, style: str = "") -> None:
-    """A sentence on standard output, in one line however long; parts as `rich.text.Text.assemble` takes them."""
+    """Print a sentence as one line on standard output; parts as for `rich.text.Text.assemble`."""
     console().print(Text.assemble(*parts, style=style), soft_wrap=True)
 
 
 def say_aside(what: Literal["error", "warning", "note"], text: str) -> None:
-    """One message on standard error and in the log, whatever characters it has."""
+    """Print a message on standard error and write it to the log."""
     LOGGER.log(_LEVELS[what], "%s", text)
     message = Text.assemble(("dmkl: ", "bold"), (f"{what}: ", STYLES[what]), text)
     PlainConsole(stderr=True, soft_wrap=True, highlight=False).print(message)
@@ -96,7 +111,7 @@ def say_aside(what: Literal["error", "warning", "note"], text: str) -> None:
 
 @contextmanager
 def plain_warnings() -> Iterator[None]:
-    """Show dmkl's own warnings as one plain line, each once; those of others as Python does."""
+    """Show dmkl's own warnings as one plain line, each once; other warnings as Python does."""
     shown: set[str] = set()
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
@@ -121,54 +136,60 @@ def plain_warnings() -> Iterator[None]:
         yield
 
 
-_CLAIMED: ContextVar[ExitStack] = ContextVar("claimed")
+_LOCKS: ContextVar[ExitStack] = ContextVar("locks")
 
 
 @contextmanager
-def keeping_outputs() -> Iterator[None]:
-    """What is claimed inside is let go of in the end."""
-    with ExitStack() as claimed:
-        before = _CLAIMED.set(claimed)
+def locking_outputs() -> Iterator[None]:
+    """Release the output locks on exit."""
+    with ExitStack() as locks:
+        before = _LOCKS.set(locks)
         try:
             yield
         finally:
-            _CLAIMED.reset(before)
+            _LOCKS.reset(before)
 
 
-def claim_output(path: Place, *, overwrite: bool, what: str = "path") -> None:
-    """Keep an output to this command until it ends; refused before anything is computed is what would fail after it.
+def lock_output(path: Place, *, overwrite: bool, what: str = "path") -> None:
+    """Lock an output until the command ends, before anything is computed.
 
-    That is, with StoreExistsError something that exists, with LockedError what another process writes, and with OSError
-    a place where nothing can be written.
+    Raises
+    ------
+    StoreExistsError
+        If it exists, unless `overwrite`.
+    LockedError
+        If another process writes it.
+    OSError
+        If nothing can be written there.
     """
     from dmkl.files.writing import lock, remove_leftovers
 
     refuse_existing(path, overwrite=overwrite, what=what)
-    _CLAIMED.get().enter_context(lock(path))
+    _LOCKS.get().enter_context(claim(path))
     if isinstance(path, Path):
         remove_leftovers(path)
 
 
 def save_figure(figure: Figure, path: Path, **options: Any) -> None:
-    """Save a figure as PNG, so that a file of that name is always whole."""
+    """Save a figure as PNG by writing another file and renaming it."""
     from dmkl.files.writing import write_whole
 
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="png", **options)
-    write_whole(path, drawn.getvalue())
+    file = io.BytesIO()
+    figure.savefig(file, format="png", **options)
+    write_whole(path, file.getvalue())
 
 
 def refuse_existing(path: Place, *, overwrite: bool, what: str = "path") -> None:
-    """Refuse with StoreExistsError to write where something is, before anything is computed."""
+    """Raise StoreExistsError if a path exists, unless `overwrite`."""
     if path.exists() and not overwrite:
         msg = f"{path} exists already; choose another {what}, or replace it with --overwrite"
         raise StoreExistsError(msg)
 
 
 def print_json(value: Any) -> None:
-    """A result for other programs; what JSON lacks as null (NaN) and as text (infinity, objects such as covariates)."""
+    """Print a result as JSON: NaN as null, infinity and objects such as covariates as texts."""
     text = json.dumps(_jsonable(value), indent=2, ensure_ascii=False, default=repr)
-    # JSON escapes control characters of ASCII alone; terminals obey others.
+    # json.dumps escapes the control characters of ASCII only; terminals obey others too.
     text = re.sub(r"[^\n -~]", lambda c: c[0] if c[0].isprintable() else json.dumps(c[0])[1:-1], text)
     sys.stdout.write(f"{text}\n")
 
@@ -188,7 +209,7 @@ def _jsonable(value: Any) -> Any:
 
 
 def size(n_bytes: float) -> str:
-    """Bytes as people read them."""
+    """A number of bytes with its unit."""
     units = ["B", "KiB", "MiB", "GiB", "TiB"]
     while n_bytes >= 1024 and len(units) > 1:
         n_bytes, units = n_bytes / 1024, units[1:]
@@ -203,7 +224,64 @@ def number(value: float) -> str:
 
 
 def bar(part: float, width: int = 20) -> str:
-    """A bar that fills `part` of `width` characters, in eighths."""
+    """A bar that fills the share `part` of `width` characters, in eighths."""
     eighths = round(8 * width * min(max(part, 0.0), 1.0))
     whole, rest = divmod(eighths, 8)
     return "█" * whole + ("" if rest == 0 else "▏▎▍▌▋▊▉"[rest - 1])
+
+
+# --- log files -------------------------------------------------------------------------------------------------------
+
+_FORM = "%(asctime)s %(levelname)s %(message)s"
+
+
+class _Printable(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        """Replace control characters."""
+        return printable(super().format(record))
+
+
+class _LogFile(logging.FileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Go on without the line: a full disk must not end a computation."""
+
+
+@contextmanager
+def logging_to(path: Path) -> Iterator[None]:
+    """Append notes, passes, phases, warnings and the error to a file, each as a line with its time.
+
+    Raises InputError at the beginning if the file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handler = _LogFile(path, encoding="utf-8")
+    except OSError as error:
+        msg = f"no log can be written to {path}: {error.strerror}; choose a file in a folder that can be written to"
+        raise InputError(msg) from error
+    handler.setFormatter(_Printable(_FORM))
+    before = LOGGER.level
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        LOGGER.setLevel(before)
+        LOGGER.removeHandler(handler)
+        handler.close()
+
+
+def log_option(arguments: list[str]) -> tuple[Path | None, list[str]]:
+    """The file that ``--log`` names, anywhere in a command line, and the other arguments."""
+    others: list[str] = []
+    path: str | None = None
+    remaining = iter(arguments)
+    for argument in remaining:
+        name, equals, value = argument.partition("=")
+        if name != "--log":
+            others.append(argument)
+        else:
+            path = value if equals else next(remaining, "")
+            if not path or path.startswith("-"):
+                msg = f"--log takes a file to append to, as --log run.log, got {path or 'nothing'!r}"
+                raise InputError(msg)
+    return (None if path is None else Path(path).expanduser()), others

@@ -1,11 +1,12 @@
-"""Values as people write them on a command line: norms, grids, folds."""
+"""Values of options: texts such as norms, grids and folds, and files of prices, groups and constraints of kernels."""
 
 from __future__ import annotations
 
 import ast
+import csv
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from dmkl.errors import InputError
 
 if TYPE_CHECKING:
-    from dmkl.arrays import Array
+    from dmkl.arrays import Array, Float
     from dmkl.kernelset import KernelSet
 
 __all__ = [
-    "known_names",
+    "CONSTRAINTS_FORM",
     "parse_counts",
     "parse_cv",
     "parse_grid",
@@ -28,41 +29,45 @@ __all__ = [
     "parse_scoring",
     "parse_steps",
     "parse_value",
+    "read_constraints",
     "read_covariates",
+    "read_kernel_groups",
+    "read_prices",
+    "sample_names",
 ]
 
 
 def parse_p(text: str) -> float:
-    """A norm, 1 at least: 1, 1.5, 4/3, 1+2^-6, inf."""
+    """A norm of at least 1: 1, 1.5, 4/3, 1+2^-6, inf."""
     from dmkl.numerics.fisher import as_exponent
 
     plain = text.strip().lower().replace("**", "^").replace(" ", "")
     if plain in ("inf", "infinity", "∞"):
         return float("inf")
     number = r"(\d+(?:\.\d*)?)"
-    found = re.fullmatch(rf"{number}(?:/{number}|\+{number}\^(-?\d+))?", plain)
-    if found is None or (found[2] and float(found[2]) == 0):
+    match = re.fullmatch(rf"{number}(?:/{number}|\+{number}\^(-?\d+))?", plain)
+    if match is None or (match[2] and float(match[2]) == 0):
         msg = f"--p takes a number from 1 to inf, such as 1, 1.5, 4/3, 1+2^-6 or inf, got {text!r}"
         raise InputError(msg)
-    base = float(found[1])
-    if found[2]:
-        base /= float(found[2])
-    elif found[3]:
-        base += float(found[3]) ** int(found[4])
+    base = float(match[1])
+    if match[2]:
+        base /= float(match[2])
+    elif match[3]:
+        base += float(match[3]) ** int(match[4])
     return as_exponent(base)
 
 
-def known_names(K: KernelSet) -> Array | None:
-    """The names of the samples of a set; None where they are only numbers."""
+def sample_names(K: KernelSet) -> Array | None:
+    """The names of the samples of a set; None if the samples have no names."""
     return K.samples if K.view.has_names else None
 
 
 def parse_steps(text: str, samples: Iterable[str] | None = None) -> tuple[Any, ...]:
-    """Names of steps with commas or + between them; "none" is no step.
+    """Names of steps, separated by commas or +; "none" is no step.
 
-    ``residualize=FILE`` takes out the covariates of a table that names its columns and samples;
-    ``residualize=FILE:NAME`` one column of it, or of obs of an .h5ad. `samples` are the names of the set, by which the
-    column of names is found.
+    ``residualize=FILE`` removes the covariates of a table with names of columns and samples; ``residualize=FILE:NAME``
+    removes one column of it, or of obs of an .h5ad. `samples` are the names of the samples of the set, which identify
+    the column of names.
     """
     from dmkl.numerics.steps import as_steps
 
@@ -73,7 +78,7 @@ def parse_steps(text: str, samples: Iterable[str] | None = None) -> tuple[Any, .
 
 
 def read_covariates(given: str, samples: Iterable[str] | None = None) -> Any:
-    """The covariates in the file of an option or a step, as in ``residualize=FILE``."""
+    """The step that removes the covariates in the file of an option or a step, such as ``residualize=FILE``."""
     from dmkl.inputs import read_covariates
     from dmkl.numerics.covariates import residualize
 
@@ -86,18 +91,18 @@ def read_covariates(given: str, samples: Iterable[str] | None = None) -> Any:
 
 
 def parse_names(text: str | None) -> list[str] | None:
-    """Names with commas between them."""
+    """Names, separated by commas."""
     return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def parse_scoring(texts: Sequence[str] | None) -> Any:
-    """Measures as `dmkl.search` takes them, from texts of names with commas between them; None where there are none."""
+    """The argument `scoring` of `dmkl.search`, from texts of names that are separated by commas."""
     names = [name for text in texts or () for name in parse_names(text) or ()]
     return None if not names else names[0] if len(names) == 1 else names
 
 
 def parse_numbers(option: str, such_as: str, text: str) -> list[float]:
-    """Numbers with commas between them; the error of what is none names the option and an example."""
+    """Numbers, separated by commas; the error message names the option and an example."""
     try:
         return [float(number) for number in text.split(",")]
     except ValueError as error:
@@ -106,20 +111,20 @@ def parse_numbers(option: str, such_as: str, text: str) -> list[float]:
 
 
 def _by_class(option: str, text: str) -> dict[str, float] | None:
-    """Numbers by class, of class=number with commas between them; None where the text is something else."""
+    """Numbers by class, from class=number, separated by commas; None if the text has another form."""
     parts = [part.rpartition("=") for part in text.split(",")]
     if not all(equals for _, equals, _ in parts):
         return None
     values = parse_numbers(option, "class=number for each class", ",".join(number for *_, number in parts))
-    found = dict(zip([name.strip() for name, *_ in parts], values, strict=True))
-    if len(found) < len(parts):
+    by_class = dict(zip([name.strip() for name, *_ in parts], values, strict=True))
+    if len(by_class) < len(parts):
         msg = f"--{option} has two numbers for a class, got {text!r}; give one for each"
         raise InputError(msg)
-    return found
+    return by_class
 
 
 def parse_counts(text: str) -> int | dict[str, int]:
-    """A number of groups for all classes, or class=number with commas between them."""
+    """A number of groups for all classes, or class=number, separated by commas."""
     rule = "a whole number from 1 on, or class=number for each class"
     by_class = _by_class("groups", text)
     values = parse_numbers("groups", rule, text) if by_class is None else list(by_class.values())
@@ -130,7 +135,7 @@ def parse_counts(text: str) -> int | dict[str, int]:
 
 
 def parse_priors(text: str) -> Any:
-    """Prior probabilities as `dmkl.MKFDA` takes them: a word, numbers, or class=number with commas between them."""
+    """The argument `priors` of `dmkl.MKFDA`: a word, numbers, or class=number, separated by commas."""
     by_class = _by_class("priors", text)
     if by_class is not None:
         return by_class
@@ -140,7 +145,7 @@ def parse_priors(text: str) -> Any:
 
 
 def parse_value(text: str) -> Any:
-    """None, a truth value, a number where it is one, and text otherwise."""
+    """None, a truth value, a number, or else the text."""
     word = text.strip()
     if word.lower() in ("none", "true", "false"):
         return {"none": None, "true": True, "false": False}[word.lower()]
@@ -153,9 +158,9 @@ def parse_value(text: str) -> Any:
 
 
 def parse_grid(texts: Sequence[str], samples: Iterable[str] | None = None) -> dict[str, list[Any]]:
-    """Values by parameter from texts such as "p=1,4/3,inf", "lam=1e-3,0.1", "steps=center+trace,none".
+    """Values by parameter, from texts such as "p=1,4/3,inf", "lam=1e-3,0.1", "steps=center+trace,none".
 
-    Norms are read by `parse_p`, λ and C as numbers, steps with + between them, all other parameters by `parse_value`.
+    `parse_p` reads norms, `parse_steps` steps, `parse_value` all parameters but λ and C, which are numbers.
     """
     parsers: dict[str, Callable[[str], Any]] = {
         "p": parse_p,
@@ -163,17 +168,17 @@ def parse_grid(texts: Sequence[str], samples: Iterable[str] | None = None) -> di
         "C": lambda text: parse_numbers("C", "positive numbers such as 0.25,4", text)[0],
         "steps": partial(parse_steps, samples=samples),
     }
-    found: dict[str, list[Any]] = {}
+    grid: dict[str, list[Any]] = {}
     for text in texts:
         name, equals, values = (part.strip() for part in text.partition("="))
         if not (name and equals and values):
             msg = f"--grid takes a parameter and its values, such as steps=center+trace,cosine+center, got {text!r}"
             raise InputError(msg)
-        if name in found:
-            msg = f"the values of {name} are given twice; give all of them at once, parted by commas"
+        if name in grid:
+            msg = f"the values of {name} are given twice; give all of them at once, separated by commas"
             raise InputError(msg)
-        found[name] = [parsers.get(name, parse_value)(value) for value in values.split(",")]
-    return found
+        grid[name] = [parsers.get(name, parse_value)(value) for value in values.split(",")]
+    return grid
 
 
 # --- folds ---------------------------------------------------------------------------------------------------------
@@ -182,8 +187,8 @@ def parse_grid(texts: Sequence[str], samples: Iterable[str] | None = None) -> di
 def parse_cv(text: str, option: str = "--cv") -> Any:
     """Folds: a number, "splits", or a splitter of scikit-learn with its arguments, as in Python.
 
-    The text is parsed, never evaluated: a name of ``sklearn.model_selection`` with literal arguments. A splitter that
-    shuffles without a random_state gets 0, so that the same text always means the same folds.
+    The text is parsed and never evaluated: a name of ``sklearn.model_selection`` with literal arguments. A splitter
+    that shuffles without a random_state gets 0, so that the same text always gives the same folds.
     """
     word = text.strip()
     if word == "splits":
@@ -195,7 +200,7 @@ def parse_cv(text: str, option: str = "--cv") -> Any:
     import sklearn.model_selection
 
     classes = inspect.getmembers(sklearn.model_selection, inspect.isclass)
-    splitters = {name: found for name, found in classes if hasattr(found, "split") and not name.startswith("Base")}
+    splitters = {name: kind for name, kind in classes if hasattr(kind, "split") and not name.startswith("Base")}
     name, positional, named = _call(word)
     if name not in splitters:
         msg = (
@@ -214,13 +219,152 @@ def parse_cv(text: str, option: str = "--cv") -> Any:
 
 
 def _call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
-    """Name, positional and named arguments of a call with literals alone, as text; no name where it is none."""
+    """The name and the arguments of a call with literal arguments; the name is empty if the text is none."""
     try:
-        found = ast.parse(text, mode="eval").body
-        call = found if isinstance(found, ast.Call) else ast.Call(found, [], [])
+        expression = ast.parse(text, mode="eval").body
+        call = expression if isinstance(expression, ast.Call) else ast.Call(expression, [], [])
         name = call.func.id if isinstance(call.func, ast.Name) else ""
         positional = [ast.literal_eval(value) for value in call.args]
         named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return "", [], {}
     return name, positional, named
+
+
+# --- prior knowledge of weights: files that name kernels -------------------------------------------------------------
+
+
+def read_prices(text: str, kernels: Sequence[str]) -> float | list[float]:
+    """A number, the price of all kernels, or the price of each, in the order of `kernels`, from a CSV file.
+
+    Each line of the file has a kernel and its price; the first may be a header.
+    """
+    if _is_number(text):
+        return float(text)
+    path = Path(text).expanduser()
+    if not path.exists():
+        msg = f"--sigma takes a number or a file of kernel,price, got {text!r}, which is neither"
+        raise InputError(msg)
+    pairs: list[tuple[str, float]] = []
+    for number, line in enumerate(_csv_lines(path, "prices")):
+        if len(line) == 2 and _is_number(line[1]):
+            pairs.append((line[0], float(line[1])))
+        elif number or len(line) != 2:  # the first line may be a header
+            msg = f"{path}: expected the name of a kernel and its price a line, such as rbf,0.5, got {','.join(line)!r}"
+            raise InputError(msg)
+    prices = dict(pairs)
+    _check_names(prices, kernels, str(path))
+    if len(prices) < len(pairs) or len(prices) < len(kernels):
+        names = [name for name, _ in pairs]
+        twice = [name for name in names if names.count(name) > 1]
+        without = [name for name in kernels if name not in prices]
+        msg = (
+            f"{path} has {'two prices' if twice else 'no price'} for kernel {(twice or without)[0]!r}, expected one "
+            "for each kernel of the set"
+        )
+        raise InputError(msg)
+    return [prices[name] for name in kernels]
+
+
+def read_kernel_groups(text: str, kernels: Sequence[str]) -> dict[str, Any]:
+    """Names of kernels by group, from group=pattern,… or from a CSV file with a kernel and its group on each line."""
+    if "=" in text and not Path(text).expanduser().exists():
+        pairs = [part.partition("=") for part in text.split(",")]
+        if all(group and pattern for group, _, pattern in pairs):
+            return {group: pattern for group, _, pattern in pairs}
+    path = Path(text).expanduser()
+    if not path.exists():
+        msg = f"--kernel-groups takes group=pattern,… or a file of kernel,group, got {text!r}, which is neither"
+        raise InputError(msg)
+    groups: dict[str, list[str]] = {}
+    for number, line in enumerate(_csv_lines(path, "groups")):
+        if len(line) != 2:
+            msg = f"{path}: expected the name of a kernel and its group a line, such as rbf,image, got {line}"
+            raise InputError(msg)
+        if number or line[0] in kernels:  # the first line may be a header
+            groups.setdefault(line[1], []).append(line[0])
+    return groups
+
+
+def _csv_lines(path: Path, what: str) -> list[list[str]]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            return [[cell.strip() for cell in line] for line in csv.reader(file) if line]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        msg = f"the file of {what} {path} cannot be read: {error}"
+        raise InputError(msg) from error
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+CONSTRAINTS_FORM = """\
+File of constraints, a TOML table for each: Σ coefficient × weight is at least, or at most, a number.
+
+    [[constraint]]
+    weights = { rbf = 1, chi2 = -2 }  # rbf at least twice chi2
+    least = 0
+
+    [[constraint]]
+    weights = { noise = 1 }
+    most = 0.1"""
+
+
+def read_constraints(file: str | Path, kernels: Sequence[str]) -> tuple[Float, Float]:
+    """A and b of linear constraints A d ≥ b, from a TOML file as `CONSTRAINTS_FORM` shows it.
+
+    A is (rows, kernels), its columns in the order of `kernels`; a row of "most" has the opposite signs.
+    """
+    import numpy as np
+
+    from dmkl.files.documents import read_document
+
+    path = Path(file).expanduser()
+    content = read_document(path, "constraints")
+    rows = content.get("constraint") if isinstance(content, dict) and set(content) == {"constraint"} else None
+    problem = "constraint: not a list of tables"
+    A, b = [], []
+    for number, row in enumerate(rows if isinstance(rows, list) else [], 1):
+        problem = _problem_of(row)
+        if problem:
+            problem = f"constraint {number}{problem}"
+            break
+        _check_names(row["weights"], kernels, f"{path}, constraint {number},")
+        sign, bound = (1.0, row["least"]) if "least" in row else (-1.0, row["most"])
+        A.append([sign * row["weights"].get(name, 0.0) for name in kernels])
+        b.append(sign * bound)
+    if problem:
+        msg = (
+            f"{path}, {problem}; expected a table [[constraint]] for each, with weights = {{ KERNEL = COEFFICIENT, … }}"
+            " and either least = NUMBER or most = NUMBER"
+        )
+        raise InputError(msg)
+    return np.array(A, dtype=float), np.array(b, dtype=float)
+
+
+def _problem_of(row: Any) -> str:
+    """A rule that a table of constraints breaks; empty if none."""
+    if not isinstance(row, Mapping) or not row.keys() <= {"weights", "least", "most"}:
+        return f" has {', '.join(map(str, row))}" if isinstance(row, Mapping) else f" is {row!r}"
+    if not isinstance(row.get("weights"), Mapping) or not row["weights"]:
+        return " has no weights"
+    numbers = {**row["weights"], **{key: row[key] for key in ("least", "most") if key in row}}
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
+            return f" {name}: {value!r} is no finite number"
+    if ("least" in row) == ("most" in row):
+        return f" has {'both' if 'least' in row else 'neither'} of least and most"
+    return ""
+
+
+def _check_names(names: Iterable[str], kernels: Sequence[str], where: str) -> None:
+    for name in names:
+        if name not in kernels:
+            some = ", ".join(kernels[:10]) + (" …" if len(kernels) > 10 else "")
+            msg = f"{where} names kernel {name!r}, which this set does not have; its kernels are {some}"
+            raise InputError(msg)

@@ -1,4 +1,4 @@
-"""`dmkl predict`."""
+"""Using saved models and results: `dmkl predict`, `dmkl export` and `dmkl report`."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import dmkl
-from dmkl.cli.cluster import computing_on
-from dmkl.cli.measuring import measured
+from dmkl.cli.cluster import Resources
 from dmkl.cli.options import (
     SAMPLES,
-    Cluster,
+    Covariates,
     Join,
     Json,
-    Memory,
     Missing,
-    NewCovariates,
     Overwrite,
     Rows,
+    SavedModel,
+    Store,
     Unknown,
-    Workers,
     option,
 )
-from dmkl.cli.output import claim_output, print_json, save_figure, say, say_aside
-from dmkl.cli.parsing import known_names, parse_scoring, read_covariates
-from dmkl.cli.samples import ROWS, chosen_rows, columns_of_model, stored_split
+from dmkl.cli.output import lock_output, print_json, save_figure, say, say_aside
+from dmkl.cli.parsing import parse_scoring, read_covariates, sample_names
+from dmkl.cli.samples import ROWS, columns_of_model, select_rows
+from dmkl.cli.tables import score_model
 from dmkl.errors import InputError
 from dmkl.files.urls import as_place
 from dmkl.progress import ConsoleWatch
@@ -39,13 +38,23 @@ if TYPE_CHECKING:
     from dmkl.arrays import Array, Index
     from dmkl.kernelset import KernelSet
 
-__all__ = ["predict"]
+__all__ = ["export", "predict", "report"]
+
+_ANNDATA = "AnnData"
+
+
+def _load_model(path: str) -> Any:
+    """The model at a path: that of a fit, or the best one of a search."""
+    loaded = dmkl.load(path)
+    return loaded.best_ if isinstance(loaded, dmkl.SearchResult) else loaded
+
+
+# --- dmkl predict ----------------------------------------------------------------------------------------------------
 
 
 def predict(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Model that dmkl fit or dmkl search saved: a folder or a URL.")
-    ],
+    model: SavedModel,
+    resources: Resources,
     store: Annotated[str | None, typer.Argument(metavar="STORE", help="Kernel set (folder or URL).")] = None,
     features: Annotated[
         list[Path] | None,
@@ -62,7 +71,7 @@ def predict(
         Literal["test", "validation", "train"], option("Part of the split to predict.", panel=SAMPLES)
     ] = "test",
     rows: Rows = None,
-    covariates: NewCovariates = None,
+    covariates: Covariates = None,
     unknown: Unknown = None,
     scoring: Annotated[list[str] | None, option("Measures such as matthews,roc_auc.", "NAME,…")] = None,
     probabilities: Annotated[
@@ -75,29 +84,26 @@ def predict(
     ] = None,
     contributions: Annotated[
         str | None,
-        option("The same for what each kernel adds to the scores; one more pass.", "FILE", "--contributions"),
+        option("File, or URL, for the share of each kernel in the scores; one more pass.", "FILE", "--contributions"),
     ] = None,
     plot: Annotated[
         Path | None,
-        option("Draw which classes are taken for which here, with recall and precision of each, as PNG.", "FILE"),
+        option("Draw the confusion matrix, with recall and precision of each class, as PNG.", "FILE"),
     ] = None,
     anndata: Annotated[
         Path | None,
-        option("Put the scores into obsm of this .h5ad or .h5mu, by the names of samples.", "FILE", panel="AnnData"),
+        option("Put the scores into obsm of this .h5ad or .h5mu, by the names of samples.", "FILE", panel=_ANNDATA),
     ] = None,
-    key: Annotated[str, option("Their name in obsm.", "NAME", panel="AnnData")] = "dmkl",
+    key: Annotated[str, option("Their name in obsm.", "NAME", panel=_ANNDATA)] = "dmkl",
     overwrite: Overwrite = False,
     as_json: Json = False,
-    cluster: Cluster = None,
-    workers: Workers = None,
-    memory: Memory = None,
 ) -> None:
     """Predict labels or numbers with a saved model, and score them if the true ones are known.
 
     Predicts the samples of --split and --part or of --rows, or all samples of STORE that the model was not trained
-    on. Of a rectangular set (new samples against training samples) it predicts all rows, of --features all samples;
-    only kernels with a weight are read or computed. Samples that the model was trained on are not scored with others.
-    Of --probabilities it says on which samples they were calibrated; a model that has none is refused.
+    on; all rows of a rectangular set (new samples × training samples); and all samples of --features. Only kernels with
+    a weight are read or computed. Scores do not include samples that the model was trained on, unless there are no
+    others. With --probabilities it prints on which samples they were calibrated; a model that has none is refused.
 
     Examples
     --------
@@ -113,55 +119,53 @@ def predict(
 
     for place in [as_place(path) for path in (out, contributions) if path is not None]:
         check_table(place)
-        claim_output(place, overwrite=overwrite, what="file")
+        lock_output(place, overwrite=overwrite, what="file")
     if plot is not None:
-        claim_output(plot, overwrite=overwrite, what="file")
+        lock_output(plot, overwrite=overwrite, what="file")
     _check_source(store, features, split, rows, join, missing)
-    loaded = dmkl.load(model)
-    estimator = loaded.best_ if isinstance(loaded, dmkl.SearchResult) else loaded
+    estimator = _load_model(model)
     if probabilities:
         _check_probabilities(estimator, out)
-    given: dict[str, Any]
-    reading: KernelSet | None = None
+    source: dict[str, Any]
+    K: KernelSet | None = None
     if store is not None:
         K = dmkl.open(store)
-        reading = K
-        chosen = _rows(K, estimator, split, part, rows)
-        given = {"K": K[chosen, columns_of_model(K, estimator, model)]}
+        chosen = _rows_to_predict(K, estimator, split, part, rows)
+        source = {"K": K[chosen, columns_of_model(K, estimator, model)]}
         truth = None if K.labels is None else K.labels[chosen]
-        new = _new(K, estimator)[chosen]
+        new = _is_new(K, estimator)[chosen]
     else:
         from dmkl.inputs import as_features
         from dmkl.inputs.labels import labels_in
 
-        found = as_features(features or [], join=join)
-        for note in found.notes:
+        tables = as_features(features or [], join=join)
+        for note in tables.notes:
             say_aside("note", note)
-        n_samples = next(iter(found.blocks.values())).shape[0]
-        given = {"features": found, "join": join, "missing": missing}
-        truth = labels_in(found.labels.checked(n_samples, n_samples, rectangular=False))
+        n_samples = next(iter(tables.blocks.values())).shape[0]
+        source = {"features": tables, "join": join, "missing": missing}
+        truth = labels_in(tables.labels.checked(n_samples, n_samples, rectangular=False))
         new = np.ones(n_samples, dtype=bool)
     if covariates is not None:
-        names = known_names(reading) if reading is not None else given["features"].samples
-        given["covariates"] = read_covariates(f"--covariates={covariates}", names)
-    wanted = parse_scoring(scoring)
-    if truth is None and wanted is not None:
+        names = source["features"].samples if K is None else sample_names(K)
+        source["covariates"] = read_covariates(f"--covariates={covariates}", names)
+    measures = parse_scoring(scoring)
+    if truth is None and measures is not None:
         msg = "--scoring needs the true labels, and they are not known; leave it out"
         raise InputError(msg)
     if plot is not None and (truth is None or estimator.kind_ == "regression"):
         why = "they are not known" if truth is None else f"{type(estimator).__name__} predicts numbers"
-        msg = f"--plot draws which true class is taken for which, and {why}; leave it out"
+        msg = f"--plot draws true against predicted classes, and {why}; leave it out"
         raise InputError(msg)
-    with ConsoleWatch(), computing_on(cluster, reading=reading, workers=workers, memory=memory):
+    with ConsoleWatch(), resources.computing(reading=K):
         regression = estimator.kind_ == "regression"
-        scores = estimator.predict(**given) if regression else estimator.decision_function(**given)
-        shares = None if contributions is None else estimator.contributions(**given)
+        scores = estimator.predict(**source) if regression else estimator.decision_function(**source)
+        shares = None if contributions is None else estimator.contributions(**source)
     labels = scores.values if regression else estimator.labels_of(scores.values)
     scored = new if new.any() else ~new
-    told = None if truth is None else measured(estimator, scores.values[scored], truth[scored], wanted, unknown)
+    result = None if truth is None else score_model(estimator, scores.values[scored], truth[scored], measures, unknown)
     if out is not None:
-        calibrated_ones = estimator.probabilities_of(scores) if probabilities else None
-        frame, dataset = _tables(scores, labels, estimator, calibrated_ones)
+        calibrated = estimator.probabilities_of(scores) if probabilities else None
+        frame, dataset = _tables(scores, labels, estimator, calibrated)
         write_table(as_place(out), frame, dataset, overwrite=overwrite)
     if anndata is not None:
         from dmkl.outputs import into_annotated
@@ -170,8 +174,8 @@ def predict(
     if contributions is not None and shares is not None:
         frame = as_frame(shares, "kernel")
         write_table(as_place(contributions), frame, shares.to_dataset(), overwrite=overwrite)
-    if plot is not None and told is not None and told.counts is not None:
-        save_figure(dmkl.plot_confusion(told.counts), plot, dpi=150)
+    if plot is not None and result is not None and result.counts is not None:
+        save_figure(dmkl.plot_confusion(result.counts), plot, dpi=150)
     if as_json:
         files = None if features is None else [str(file) for file in features]
         print_json(
@@ -181,7 +185,7 @@ def predict(
                 "features": files,
                 "samples": len(labels),
                 "trained_on": int((~new).sum()),
-                **(told.mapping if told else {"scores" if regression else "accuracy": None}),
+                **(result.mapping if result else {"scores" if regression else "accuracy": None}),
                 **({"calibrated_on": estimator.calibrated_on_} if probabilities else {}),
                 "out": out,
                 **({} if contributions is None else {"contributions": contributions}),
@@ -189,23 +193,24 @@ def predict(
         )
         return
     what = f"{count(int(scored.sum()), 'sample')} of {store or ', '.join(map(str, features or []))}"
-    if told is None:
+    if result is None:
         say(f"Predicted {what}, whose labels are not known.")
     else:
-        told.print(what if new.any() else f"{what}, which the model was trained on: of new ones that says nothing")
+        trained = "which the model was trained on: this says nothing about new samples"
+        result.print(what if new.any() else f"{what}, {trained}")
         if new.any() and not new.all():
             say(f"{count(int((~new).sum()), 'further sample')}, which the model was trained on, are not scored.")
     if plot is not None:
         say(f"The picture is {plot}.")
     if out is not None:
-        calibrated = f", with probabilities calibrated on {estimator.calibrated_on_}" if probabilities else ""
-        say(f"Predictions are in {out}{calibrated}.")
+        on = f", with probabilities calibrated on {estimator.calibrated_on_}" if probabilities else ""
+        say(f"Predictions are in {out}{on}.")
     if anndata is not None:
         say(f"Scores are in obsm[{key!r}] of {anndata}.")
-    elif told is None and out is None and contributions is None:
+    elif result is None and out is None and contributions is None:
         say("Write them to a file with --out FILE.")
     if contributions is not None:
-        say(f"What each kernel adds to the scores is in {contributions}.")
+        say(f"Shares of the kernels in the scores are in {contributions}.")
 
 
 def _check_source(
@@ -217,10 +222,10 @@ def _check_source(
     missing: str | None,
 ) -> None:
     if bool(store) == bool(features):
-        msg = "samples come from STORE or from --features FILE, one of the two; give --features again for further files"
+        msg = "samples come from either STORE or --features FILE; give one of them (--features again for further files)"
         raise InputError(msg)
     if features and (split is not None or rows is not None):
-        msg = f"{'--split' if rows is None else '--rows'} is for STORE; of --features all samples are predicted"
+        msg = f"{'--split' if rows is None else '--rows'} is for STORE; all samples of --features are predicted"
         raise InputError(msg)
     if split is not None and rows is not None:
         msg = "--split and --rows exclude one another; give one of them"
@@ -233,7 +238,7 @@ def _check_source(
 
 
 def _check_probabilities(estimator: Any, out: str | None) -> None:
-    """Refuse probabilities that have nowhere to go, or that the model does not have, before anything is computed."""
+    """Refuse probabilities without a file for them, or that the model does not have, before anything is computed."""
     if out is None:
         msg = "--probabilities are written beside the labels; say where with --out FILE"
         raise InputError(msg)
@@ -243,22 +248,22 @@ def _check_probabilities(estimator: Any, out: str | None) -> None:
     estimator._check_calibrated()
 
 
-def _new(K: KernelSet, estimator: Any) -> Array:
-    """Which rows the model was not trained on: all of a rectangular set, whose rows have names of their own."""
+def _is_new(K: KernelSet, estimator: Any) -> Array:
+    """A mask of the rows that the model was not trained on: all rows of a rectangular set."""
     import numpy as np
 
     if not K.is_square:
         return np.ones(K.shape[1], dtype=bool)
-    found: Array = ~np.isin(K.samples.astype(str), estimator.train_samples_)
-    return found
+    mask: Array = ~np.isin(K.samples.astype(str), estimator.train_samples_)
+    return mask
 
 
-def _rows(K: KernelSet, estimator: Any, split: int | None, part: str, asked: str | None) -> Index:
+def _rows_to_predict(K: KernelSet, estimator: Any, split: int | None, part: str, text: str | None) -> Index:
     import numpy as np
 
-    new = _new(K, estimator)
-    if asked is not None:
-        return chosen_rows(K, asked)
+    new = _is_new(K, estimator)
+    if text is not None:
+        return select_rows(K, text)
     if split is None:
         if new.any():
             return np.flatnonzero(new)
@@ -267,7 +272,11 @@ def _rows(K: KernelSet, estimator: Any, split: int | None, part: str, asked: str
             f"predict; give a set or --features of new samples, or choose samples with --rows {ROWS}"
         )
         raise InputError(msg)
-    rows: Index = getattr(stored_split(K, split), part)
+    if K.splits is None or split >= len(K.splits):
+        has = "has no splits" if K.splits is None else f"has {len(K.splits)}, numbered from 0"
+        msg = f"there is no split {split}: this set {has}; leave out --split, or choose samples by --rows {ROWS}"
+        raise InputError(msg)
+    rows: Index = getattr(K.split(split), part)
     if not len(rows):
         msg = (
             f"the {part} part of split {split} is empty; choose another with --split or --part, or samples with --rows "
@@ -278,7 +287,7 @@ def _rows(K: KernelSet, estimator: Any, split: int | None, part: str, asked: str
     if part != "train" and trained:
         msg = (
             f"the model was trained on {count(trained, 'sample')} of the {len(rows)} in the {part} part of split "
-            f"{split}, and a score on them would say nothing of new ones; take a model that was not, another --part, "
+            f"{split}, and a score on them says nothing about new samples; take a model that was not, another --part, "
             f"or choose samples with --rows {ROWS}"
         )
         raise InputError(msg)
@@ -288,7 +297,7 @@ def _rows(K: KernelSet, estimator: Any, split: int | None, part: str, asked: str
 def _tables(
     scores: xr.DataArray, labels: Array, estimator: Any, probabilities: xr.DataArray | None
 ) -> tuple[pd.DataFrame, xr.Dataset]:
-    """Predictions as a table with a row for each sample, and as labeled data."""
+    """Predictions as a table with a row for each sample, and as an xarray Dataset."""
     import numpy as np
     import pandas as pd
     import xarray as xr
@@ -298,17 +307,131 @@ def _tables(
     if estimator.kind_ == "binary":
         columns = [str(estimator.classes_[1])]
     predicted = ["predicted"] if labels.ndim == 1 else [f"predicted {name}" for name in columns]
-    if estimator.kind_ == "regression":  # whose scores are the predictions
+    if estimator.kind_ == "regression":  # scores are the predictions
         values, columns = values[:, :0], []
     titles = [f"score {name}" for name in columns]
     if probabilities is not None:
         values = np.concatenate([values, probabilities.values], axis=1)
         titles += [f"probability {name}" for name in probabilities.coords[probabilities.dims[1]].values]
     names = pd.Series(scores["sample"].values, name="sample")
-    told = pd.DataFrame(labels.reshape(len(labels), -1), columns=predicted)
-    frame = pd.concat([names, told, pd.DataFrame(values, columns=titles)], axis=1)
+    predictions = pd.DataFrame(labels.reshape(len(labels), -1), columns=predicted)
+    frame = pd.concat([names, predictions, pd.DataFrame(values, columns=titles)], axis=1)
     dims = scores.dims[: labels.ndim]
     coords = {str(dim): scores[dim] for dim in dims}
-    parts = {"predicted_label": xr.DataArray(labels, coords, dims)} if estimator.kind_ != "regression" else {}
-    dataset = xr.Dataset({**parts, str(scores.name): scores})
+    label = {} if estimator.kind_ == "regression" else {"predicted_label": xr.DataArray(labels, coords, dims)}
+    dataset = xr.Dataset({**label, str(scores.name): scores})
     return frame, dataset if probabilities is None else dataset.assign(probability=probabilities)
+
+
+# --- dmkl export -----------------------------------------------------------------------------------------------------
+
+
+def export(
+    model: SavedModel,
+    store: Store,
+    out: Annotated[str, typer.Argument(metavar="OUT", help="File to write: .npy, .zarr, .grm.bin or .h5ad.")],
+    resources: Resources,
+    coordinates: Annotated[
+        int | None,
+        option(
+            "Write N coordinates of kernel PCA instead of the kernel, as .csv, .parquet or .zarr.",
+            "N",
+            "--coordinates",
+            min=1,
+        ),
+    ] = None,
+    of: Annotated[
+        str | None, option("The class, task or pair whose weights are taken, if each has its own.", "NAME", "--of")
+    ] = None,
+    rows: Rows = None,
+    covariates: Covariates = None,
+    anndata: Annotated[
+        Path | None,
+        option("Copy the contents of this .h5ad file too; its obs_names are the samples.", "FILE", panel=_ANNDATA),
+    ] = None,
+    key: Annotated[str, option("Name of the kernel in obsp.", "NAME", panel=_ANNDATA)] = "dmkl",
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Write the weighted kernel of a model for other programs, or coordinates of its kernel PCA.
+
+    The kernel is that of all samples of STORE after the steps of the model, with the statistics of its training
+    samples; of a rectangular set, and with --rows, it is that of the rows against the training samples. The ending of
+    OUT gives the format: .npy, .zarr (with names, for xarray), .grm.bin (for GCTA, with .grm.id and .grm.N.bin) or
+    .h5ad (AnnData, in obsp). Kernel PCA is computed on the training samples; other samples are projected.
+
+    Examples
+    --------
+        dmkl export model kernels.zarr weighted.npy
+        dmkl export model kernels.zarr weighted.grm.bin
+        dmkl export model kernels.zarr cells.h5ad --anndata data.h5ad --key weighted
+        dmkl export model kernels.zarr coordinates.csv --coordinates 10
+    """
+    from dmkl.outputs.kernels import check_kernel_file, write_kernel
+    from dmkl.outputs.tables import as_frame, check_table, write_table
+
+    place = as_place(out)
+    if coordinates is not None:
+        check_table(place)
+    else:
+        check_kernel_file(place, overwrite=overwrite)
+    lock_output(place, overwrite=overwrite, what="file")
+    if anndata is not None and (coordinates is not None or not out.lower().endswith(".h5ad")):
+        msg = f"--anndata is for a kernel in a file that ends in .h5ad, got {out}; leave it out, or name OUT so"
+        raise InputError(msg)
+    estimator, K = _load_model(model), dmkl.open(store)
+    chosen = None if rows is None else select_rows(K, rows)
+    removed = None if covariates is None else read_covariates(f"--covariates={covariates}", sample_names(K))
+    with ConsoleWatch(), resources.computing(reading=K):
+        if coordinates is not None:
+            array = estimator.kernel_pca(K, coordinates, covariates=removed)
+            array = _select_label(array if chosen is None else array.isel(sample=chosen), of)
+            write_table(place, as_frame(array, "component", "component "), array.to_dataset(), overwrite=overwrite)
+            what = f"{count(coordinates, 'coordinate')} of {count(array.sizes['sample'], 'sample')}"
+        else:
+            if chosen is not None:
+                K = K[chosen, columns_of_model(K, estimator, model)]
+            array = _select_label(estimator.combined_kernel(K, covariates=removed), of)
+            annotated: dict[str, Any] = {"key": key, "source": anndata} if out.lower().endswith(".h5ad") else {}
+            write_kernel(place, array, overwrite=overwrite, **annotated)
+            *_, n_rows, n_cols = array.shape
+            what = f"The weighted kernel of {n_rows:,} × {n_cols:,} samples"
+    if as_json:
+        print_json({"model": model, "store": store, "out": out, "dims": list(array.dims), "shape": list(array.shape)})
+        return
+    say(f"{what}: {out}.")
+
+
+def _select_label(array: xr.DataArray, name: str | None) -> xr.DataArray:
+    """The part of an array for one class, task, pair or target; all of it for None."""
+    if name is None:
+        return array
+    dim = next((str(dim) for dim in array.dims if dim in ("class", "task", "pair", "target")), None)
+    names = [] if dim is None else array[dim].values.astype(str).tolist()
+    if name not in names:
+        expected = f"one of {', '.join(names)}" if names else "nothing, as this model has one set of weights"
+        msg = f"--of takes {expected}; got {name!r}"
+        raise InputError(msg)
+    return array.isel({dim: names.index(name)})
+
+
+# --- dmkl report -----------------------------------------------------------------------------------------------------
+
+
+def report(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A model or a result, at a folder or URL.")],
+    output: Annotated[Path, option("Where to write the page.", "FILE", "--output", "-o")] = Path("report.html"),
+    overwrite: Overwrite = False,
+) -> None:
+    """Write a report on a model or a result as one HTML page: the answer, its certainty, pictures, code.
+
+    The code repeats the work. The page needs no other file, and can be read on a phone and printed.
+
+    Examples
+    --------
+        dmkl report found -o found.html
+        dmkl report model.zarr
+    """
+    lock_output(output, overwrite=overwrite)
+    dmkl.report(dmkl.load(path), output)
+    say(f"Saved in {output}; open it in a browser.")

@@ -1,15 +1,16 @@
-"""Which samples a command uses: found by name, by split, in files."""
+"""Which samples a command uses: by name, by split, by file."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import dmkl
+from dmkl.cli.options import SAMPLES, Unknown, option
 from dmkl.cli.output import say_aside
-from dmkl.cli.parsing import known_names, parse_names
+from dmkl.cli.parsing import parse_names, sample_names
 from dmkl.errors import InputError
 from dmkl.searching.texts import count
 
@@ -17,29 +18,78 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from dmkl.arrays import Array, Index
-    from dmkl.kernelset import KernelSet, Split
+    from dmkl.kernelset import KernelSet
 
 __all__ = [
     "ROWS",
-    "chosen_rows",
+    "Samples",
+    "TrainingSamples",
     "columns_of_model",
+    "find_names",
     "open_kernels",
-    "positions",
-    "predict_command",
     "read_groups",
-    "stored_split",
-    "training_samples",
+    "select_rows",
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainingSamples:
+    """The options that choose the samples of a command."""
+
+    split: Annotated[int | None, option("The training part of a stored split.", "K", min=0, panel=SAMPLES)] = None
+    train: Annotated[Path | None, option("Samples in this file, one name a line.", "FILE", panel=SAMPLES)] = None
+    every: Annotated[bool, option("Use all samples.", None, "--all", panel=SAMPLES)] = False
+
+    def choose(self, K: KernelSet, *, all_by_default: bool = False) -> tuple[Index, str]:
+        """Positions of the chosen samples, and their description.
+
+        By default these are the training part of split 0, or all samples of a set without splits.
+        """
+        import numpy as np
+
+        if sum((self.split is not None, self.train is not None, self.every)) > 1:
+            msg = "--split, --train and --all exclude one another; give one of them"
+            raise InputError(msg)
+        if self.train is not None:
+            from dmkl.inputs import read_names
+
+            names = read_names(self.train, sample_names(K))
+            return find_names(K.samples, names, str(self.train)), f"those in {self.train}"
+        if self.every or (self.split is None and (all_by_default or K.splits is None)):
+            return np.arange(K.shape[1]), "all"
+        number = self.split or 0
+        chosen = K.split(number).train
+        if not len(chosen):
+            msg = f"split {number} has no training samples; choose another with --split, or give --train or --all"
+            raise InputError(msg)
+        return chosen, f"the training part of split {number}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples(TrainingSamples):
+    """The options that choose the samples of a command that trains."""
+
+    unknown: Unknown = None
+    drop_classes_below: Annotated[
+        int,
+        option("Leave smaller classes out.", "N", "--drop-classes-below", min=0, panel=SAMPLES, show_default=False),
+    ] = 0
+
+    def choose(self, K: KernelSet, *, all_by_default: bool = False) -> tuple[Index, str]:
+        """Positions of the chosen samples without those of small classes, and their description."""
+        chosen, on = super().choose(K, all_by_default=all_by_default)
+        least = self.drop_classes_below
+        return (chosen, on) if least == 0 else _without_small_classes(K, chosen, on, least)
+
+
 def open_kernels(store: str, names: str | None) -> KernelSet:
-    """A stored set, or those of its kernels that are named, with commas between them."""
+    """A stored set, or those of its kernels that are named, separated by commas."""
     K, chosen = dmkl.open(store), parse_names(names)
     return K if chosen is None else K.select(chosen)
 
 
-def positions(samples: Array, names: Array | Sequence[str], where: str) -> Index:
-    """Where `names`, which come from `where`, stand among `samples`: each has to be there, and only once."""
+def find_names(samples: Array, names: Array | Sequence[str], where: str) -> Index:
+    """Positions of `names`, which come from `where`, among `samples`. InputError if one is missing or there twice."""
     import numpy as np
 
     place = {str(name): position for position, name in enumerate(samples)}
@@ -47,7 +97,7 @@ def positions(samples: Array, names: Array | Sequence[str], where: str) -> Index
     missing = [name for name in wanted if name not in place]
     if missing:
         msg = (
-            f"{where} has {count(len(missing), 'name')} that no sample of the set bears, the first is "
+            f"{where} has {count(len(missing), 'name')} that no sample of the set has, the first is "
             f"{missing[0]!r}; the samples are called {', '.join(map(repr, list(place)[:3]))} …"
         )
         raise InputError(msg)
@@ -59,7 +109,7 @@ def positions(samples: Array, names: Array | Sequence[str], where: str) -> Index
 
 
 def columns_of_model(K: KernelSet, estimator: Any, model: Any) -> Index:
-    """Where the training samples of a model stand among the columns of a set, which may be turned by mistake."""
+    """Positions of the training samples of a model among the columns of a set. InputError if the set is transposed."""
     trained = set(estimator.train_samples_)
     if not trained & set(K.train_samples.astype(str)) and trained & set(K.samples.astype(str)):
         msg = (
@@ -67,22 +117,22 @@ def columns_of_model(K: KernelSet, estimator: Any, model: Any) -> Index:
             "kernels are the wrong way round. New samples are the rows; transpose the matrices and import them again"
         )
         raise InputError(msg)
-    return positions(K.train_samples, estimator.train_samples_, f"the model {model}")
+    return find_names(K.train_samples, estimator.train_samples_, f"the model {model}")
 
 
 ROWS = "FILE or 0,5,10:20"
-"""What --rows takes, in help and messages."""
+"""The form of --rows, for messages."""
 
 
-def chosen_rows(K: KernelSet, text: str) -> Index:
-    """The rows that --rows chooses: of a file of names, or of one with 0 or 1 for each sample, or by position.
+def select_rows(K: KernelSet, text: str) -> Index:
+    """The rows that --rows chooses: by a file of names, by a file with 0 or 1 for each sample, or by position.
 
-    Positions count from 0, with commas between them; 10:20 are those from 10 up to 19.
+    Positions count from 0 and are separated by commas; 10:20 are those from 10 to 19.
 
     Raises
     ------
     InputError
-        If it is none of these, nothing is chosen, or a sample is there twice.
+        If it has another form, nothing is chosen, or a sample is there twice.
     """
     import numpy as np
 
@@ -90,31 +140,29 @@ def chosen_rows(K: KernelSet, text: str) -> Index:
     if Path(text).is_file():
         from dmkl.inputs import read_file, read_names
 
-        table = read_file(Path(text), samples=known_names(K))
-        found = _masked(table.values) if table.values.shape == (n,) and table.row_names is None else None
-        found = positions(K.samples, read_names(Path(text), known_names(K)), text) if found is None else found
+        table = read_file(Path(text), samples=sample_names(K))
+        rows = _rows_of_mask(table.values) if table.values.shape == (n,) and table.row_names is None else None
+        rows = find_names(K.samples, read_names(Path(text), sample_names(K)), text) if rows is None else rows
     else:
         parts = [_positions_in(part.strip(), text, n) for part in text.split(",")]
-        found = np.array([position for part in parts for position in part], dtype=np.int64)
-    if not len(found):
+        rows = np.array([position for part in parts for position in part], dtype=np.int64)
+    if not len(rows):
         msg = f"--rows {text} chooses none of the {count(n, 'sample')}; name some, or leave it out"
         raise InputError(msg)
-    if len(np.unique(found)) < len(found):
-        twice = next(int(k) for k in found if (found == k).sum() > 1)
+    if len(np.unique(rows)) < len(rows):
+        twice = next(int(k) for k in rows if (rows == k).sum() > 1)
         msg = f"--rows {text} has position {twice} more than once; each sample is taken once"
         raise InputError(msg)
-    return found
+    return rows
 
 
-def _masked(values: Array) -> Index | None:
-    """The rows of a mask, a truth value for each sample; None where the values are something else, names say."""
+def _rows_of_mask(values: Array) -> Index | None:
+    """The rows of a mask, a truth value for each sample; None if the values are something else, such as names."""
     import numpy as np
 
     words = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
-    told = [words.get(str(value).lower()) for value in values]
-    if None in told:
-        return None
-    return np.flatnonzero(np.array(told, dtype=bool))
+    mask = [words.get(str(value).lower()) for value in values]
+    return None if None in mask else np.flatnonzero(np.array(mask, dtype=bool))
 
 
 def _positions_in(part: str, text: str, n: int) -> range:
@@ -132,34 +180,6 @@ def _positions_in(part: str, text: str, n: int) -> range:
         msg = f"--rows {text}: {part} is not among the positions of this set's {count(n, 'sample')}, 0 to {n - 1}"
         raise InputError(msg)
     return range(first, last)
-
-
-def predict_command(model: Any, out: str, K: KernelSet, store: str) -> str:
-    """The command that predicts with a saved model: the samples of its set that it has not seen, or else new ones."""
-    if set(K.samples.astype(str)) - set(model.train_samples_):
-        return shlex.join(["dmkl", "predict", out, store])
-    new = ["NEW_SAMPLES"] if isinstance(model.features_, str) else ["--features", "NEW_SAMPLES"]
-    return shlex.join(["dmkl", "predict", out, *new])
-
-
-def stored_split(K: KernelSet, number: int) -> Split:
-    """A stored split; the error of one that is not there says how else samples are chosen."""
-    if K.splits is None or number >= len(K.splits):
-        has = "has no splits" if K.splits is None else f"has {len(K.splits)}, numbered from 0"
-        msg = f"there is no split {number}: this set {has}; leave out --split, or choose samples by --rows {ROWS}"
-        raise InputError(msg)
-    return K.split(number)
-
-
-def training_samples(
-    K: KernelSet, split: int | None, train: Path | None, every: bool, least: int = 0
-) -> tuple[Index, str]:
-    """Positions of the samples that --split, --train or --all choose, and in words which.
-
-    Those of classes that have fewer than `least` of them are left out.
-    """
-    chosen, on = _chosen_samples(K, split, train, every)
-    return (chosen, on) if least == 0 else _without_small_classes(K, chosen, on, least)
 
 
 def _without_small_classes(K: KernelSet, chosen: Index, on: str, least: int) -> tuple[Index, str]:
@@ -185,29 +205,10 @@ def _without_small_classes(K: KernelSet, chosen: Index, on: str, least: int) -> 
     return kept, f"{on}; without {count(len(small), 'class')} of fewer than {least}: {names}"
 
 
-def _chosen_samples(K: KernelSet, split: int | None, train: Path | None, every: bool) -> tuple[Index, str]:
-    import numpy as np
-
-    if sum((split is not None, train is not None, every)) > 1:
-        msg = "--split, --train and --all exclude one another; give one of them"
-        raise InputError(msg)
-    if train is not None:
-        from dmkl.inputs import read_names
-
-        return positions(K.samples, read_names(train, known_names(K)), str(train)), f"those in {train}"
-    if every or (split is None and K.splits is None):
-        return np.arange(K.shape[1]), "all"
-    chosen = K.split(split or 0).train
-    if not len(chosen):
-        msg = f"split {split or 0} has no training samples; choose another with --split, or give --train or --all"
-        raise InputError(msg)
-    return chosen, f"the training part of split {split or 0}"
-
-
 def read_groups(file: Path, samples: Array, chosen: Index) -> xr.DataArray:
     """The group of each chosen sample, by name, or from a vector in the order of the set.
 
-    It is called after the file, and results say so.
+    The array is named after the file, which results show.
     """
     import numpy as np
     import xarray as xr

@@ -1,61 +1,73 @@
-"""Models and searches as tables for people, and as mappings for JSON."""
+"""Models and results as tables for people, and as mappings for JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
 
-from dmkl.cli.output import bar, number, table
+from dmkl.cli.output import bar, number, say, show, table
 from dmkl.errors import InputError
-from dmkl.searching.texts import count
+from dmkl.searching.texts import count, with_error
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
+    from dmkl.arrays import Array, Float
+    from dmkl.inference.importance import Importance
+    from dmkl.inference.permutation_result import PermutationTest
+    from dmkl.inference.stability import Stability
     from dmkl.searching.evaluation import EvaluationResult
     from dmkl.searching.result import SearchResult
 
 __all__ = [
     "ON_WEIGHTS",
+    "ModelScores",
     "choices_table",
     "classes_table",
     "confusion_table",
     "effects_as_mapping",
     "effects_table",
     "evaluation_as_mapping",
-    "measures_as_mapping",
+    "importance_as_mapping",
+    "importance_table",
     "model_as_mapping",
+    "permutation_as_mapping",
+    "permutation_table",
     "points_table",
+    "score_model",
     "search_as_mapping",
+    "stability_as_mapping",
+    "stability_table",
     "summary_table",
     "weights_table",
 ]
 
 
 _MOST_COLUMNS = 4
-"""Of weights: what fits a terminal of 80 characters."""
+"""Columns of weights that fit a terminal of 80 characters."""
 
 
 ON_WEIGHTS = (
     "Weights depend on p, on λ or C, and on the spectra of the kernels, also of noise: dmkl permute has p-values, and "
     "dmkl stability the spread."
 )
-"""What whoever reads weights has to know."""
+"""A warning that is printed below weights."""
 
 
 def weights_table(weights: Mapping[str, xr.DataArray]) -> Table:
     """A row for each kernel, a column for each model: the weight, and a bar of its share.
 
-    Of a model with weights for several classes, pairs or tasks a column for each; of many their mean, the largest, and
-    whose that is.
+    A model with weights for several classes, pairs or tasks has a column for each; if there are many, columns for their
+    mean, for the largest, and for the class that has the largest.
     """
     columns: dict[str, xr.DataArray] = {}
-    whose: xr.DataArray | None = None
+    largest_at: xr.DataArray | None = None
     for title, array in weights.items():
         if array.ndim == 1:
             columns[title] = array
@@ -67,12 +79,12 @@ def weights_table(weights: Mapping[str, xr.DataArray]) -> Table:
             columns |= {str(label): array.sel({dim: label}) for label in array[dim].values}
         else:
             columns |= {f"mean of {averaged}": array.mean(dim), "largest": array.max(dim)}
-            whose = array[dim][array.argmax(dim)]
-    found = table("kernel")
+            largest_at = array[dim][array.argmax(dim)]
+    rows = table("kernel")
     for title in columns:
-        found.add_column("weight" if len(columns) == 1 else title, no_wrap=True)
-    if whose is not None:
-        found.add_column(str(whose.name), overflow="fold")
+        rows.add_column("weight" if len(columns) == 1 else title, no_wrap=True)
+    if largest_at is not None:
+        rows.add_column(str(largest_at.name), overflow="fold")
     width = 30 if len(columns) == 1 else 6
     for name in next(iter(weights.values())).kernel.values:
         cells = []
@@ -80,23 +92,23 @@ def weights_table(weights: Mapping[str, xr.DataArray]) -> Table:
             value, largest = float(array.sel(kernel=name)), float(array.max())
             share = value / largest if largest > 0 else 0.0
             cells.append(Text.assemble(f"{value:.4f} ", (bar(share, width), "cyan")))
-        if whose is not None:
-            cells.append(Text(str(whose.sel(kernel=name).item())))
-        found.add_row(Text(str(name)), *cells)
-    return found
+        if largest_at is not None:
+            cells.append(Text(str(largest_at.sel(kernel=name).item())))
+        rows.add_row(Text(str(name)), *cells)
+    return rows
 
 
 def effects_table(estimator: Any) -> Table:
     """A row for each covariate of a regression, with the change of the prediction by one unit; a column a target."""
     effects = estimator.covariate_effects_
-    found = table("covariate", numbers=["effect"] if effects.shape[1] == 1 else list(map(str, effects.target.values)))
+    rows = table("covariate", numbers=["effect"] if effects.shape[1] == 1 else list(map(str, effects.target.values)))
     for name, row in zip(effects.covariate.values, effects.values, strict=True):
-        found.add_row(Text(str(name)), *(f"{value:.4g}" for value in row))
-    return found
+        rows.add_row(Text(str(name)), *(f"{value:.4g}" for value in row))
+    return rows
 
 
 def effects_as_mapping(estimator: Any) -> dict[str, Any]:
-    """The intercept and the effects of covariates, of several targets each by target; nothing of other models."""
+    """The intercept and the effects of covariates, by target if there are several; empty for other models."""
     if not hasattr(estimator, "covariate_effects_"):
         return {}
     effects, targets = estimator.covariate_effects_, [str(name) for name in estimator.intercept_.target.values]
@@ -112,7 +124,7 @@ def effects_as_mapping(estimator: Any) -> dict[str, Any]:
 
 
 def _by_column(weights: xr.DataArray) -> xr.DataArray:
-    """Weights of groups as columns of their own: (kernel, group, class) as (kernel, class), named with the group."""
+    """Weights (kernel, group, class) as (kernel, class), with a column for each group and class; others unchanged."""
     if weights.ndim < 3:
         return weights
     group, dim = (str(name) for name in weights.dims[1:])
@@ -130,16 +142,16 @@ def _by_column(weights: xr.DataArray) -> xr.DataArray:
 def summary_table(
     models: Mapping[str, Any], seconds: Mapping[str, float], accuracy: Mapping[str, float] | None = None
 ) -> Table:
-    """A row for each model: accuracy where known, proven gap, passes, time."""
+    """A row for each model: accuracy if given, proven gap, passes, time."""
     import numpy as np
 
-    solvers = any(hasattr(model, "solver_") for model in models.values())  # some learners have one alone
+    solvers = any(hasattr(model, "solver_") for model in models.values())  # some learners have one solver only
     optional = {"accuracy": bool(accuracy), "solver": solvers}
     columns = ("accuracy", "proven gap", "passes", "solver", "seconds")
-    found = table("model", numbers=[name for name in columns if optional.get(name, True)])
+    rows = table("model", numbers=[name for name in columns if optional.get(name, True)])
     for name, model in models.items():
         gap = float(np.max(np.asarray(model.gap_)))
-        found.add_row(
+        rows.add_row(
             Text(name),
             *([f"{100 * accuracy[name]:.2f} %"] if accuracy else []),
             _gap(gap),
@@ -147,7 +159,7 @@ def summary_table(
             *([getattr(model, "solver_", "")] if solvers else []),
             f"{seconds[name]:.2f}",
         )
-    return found
+    return rows
 
 
 def _gap(value: float) -> str:
@@ -157,7 +169,7 @@ def _gap(value: float) -> str:
 
 
 def model_as_mapping(estimator: Any, path: Path | str, n_samples: int, seconds: float) -> dict[str, Any]:
-    """What is told of a fitted model that was saved at `path`."""
+    """A fitted model that was saved at `path`, for JSON."""
     import numpy as np
 
     weights = _by_column(estimator.weights_)
@@ -175,7 +187,7 @@ def model_as_mapping(estimator: Any, path: Path | str, n_samples: int, seconds: 
         "gap": np.asarray(estimator.gap_).tolist(),
         "objective": np.asarray(estimator.objective_).tolist(),
         "passes": estimator.n_passes_,
-        "solver": getattr(estimator, "solver_", None),  # machines have one alone
+        "solver": getattr(estimator, "solver_", None),  # SVMs have one solver only
         "status": estimator.status_,
         "seconds": seconds,
     }
@@ -184,7 +196,7 @@ def model_as_mapping(estimator: Any, path: Path | str, n_samples: int, seconds: 
 def points_table(result: SearchResult, most: int = 10) -> Table:
     """A row for each of the best points of a search, and for the chosen one.
 
-    Where folds or tasks choose each for itself, the chosen point of each alone, with its test score if there is one.
+    If each fold or task chooses for itself, a row for the chosen point of each, with its test score if there is one.
     """
     import numpy as np
 
@@ -196,51 +208,53 @@ def points_table(result: SearchResult, most: int = 10) -> Table:
     if "fold" in by:
         titles = {"test_score": f"test {scoring}", "refit_test_score": "refitted"}
         tested = {title: name for name, title in titles.items() if name in result.scores}
-    found = table(*by, numbers=[*result.parameters, scoring, *tested, "worst gap"])
+    rows = table(*by, numbers=[*result.parameters, scoring, *tested, "worst gap"])
     for name in ("status", ""):
-        found.add_column(name, overflow="fold")
+        rows.add_column(name, overflow="fold")
     for place, row in zip(shown.index, shown.to_dict("records"), strict=True):
         if not by and place > most:
-            found.add_row("…")
-        error = row["standard_error"]
-        own = result.chosen.sel({dim: row[dim] for dim in by}) if tested else {}
-        found.add_row(
+            rows.add_row("…")
+        choice = result.chosen.sel({dim: row[dim] for dim in by}) if tested else {}
+        rows.add_row(
             *(Text(_cell(row[name])) for name in [*by, *result.parameters]),
-            f"{row['mean_score']:.4f}" + (f" ± {error:.4f}" if np.isfinite(error) else ""),
-            *(f"{float(own[name]):.4f}" for name in tested.values()),
+            _with_error(row["mean_score"], row["standard_error"]),
+            *(f"{float(choice[name]):.4f}" for name in tested.values()),
             _gap(row["gap"]),
             row["status"],
             Text("chosen" if chosen[place] and not by else "", style="green"),
         )
     if not by:
-        _add_baselines(found, result)
-    return found
+        _add_baselines(rows, result)
+    return rows
 
 
-def _add_baselines(found: Table, result: SearchResult) -> None:
-    """A row for each baseline, where all folds choose together."""
+def _with_error(mean: float, error: float) -> str:
     import numpy as np
 
+    return f"{mean:.4f} ± {error:.4f}" if np.isfinite(error) else f"{mean:.4f}"
+
+
+def _add_baselines(rows: Table, result: SearchResult) -> None:
+    """Add a row for each baseline of a search whose folds choose together."""
     from dmkl.searching.means import mean_and_error
 
     baselines = _chosen(result, "baselines")
     for k in range(0 if baselines is None else baselines.sizes["baseline"]):
-        one = baselines.isel(baseline=k)
-        mean, error = map(float, mean_and_error(one["score"]))
-        kernel = str(one["best_kernel"].values)
-        found.add_row(
-            *(Text(_cell(one[name].item()) if name in one else "") for name in result.parameters),
-            f"{mean:.4f}" + (f" ± {error:.4f}" if np.isfinite(error) else ""),
-            _gap(float(one["gap"].max())),
+        baseline = baselines.isel(baseline=k)
+        kernel = str(baseline["best_kernel"].values)
+        rows.add_row(
+            *(Text(_cell(baseline[name].item()) if name in baseline else "") for name in result.parameters),
+            _with_error(*map(float, mean_and_error(baseline["score"]))),
+            _gap(float(baseline["gap"].max())),
             "",
-            Text(f"{kernel} alone" if kernel else _baseline_title(one, result.parameters), style="cyan"),
+            Text(f"{kernel} alone" if kernel else _baseline_title(baseline, result.parameters), style="cyan"),
         )
 
 
-def _baseline_title(one: xr.Dataset, columns: Sequence[str]) -> str:
-    """The baseline's title, with C where that is no column."""
-    cost = float(one["C"]) if "C" in one and "C" not in columns else float("nan")
-    return str(one["baseline"].values) + ("" if cost != cost else f", C = {cost:g}")
+def _baseline_title(baseline: xr.Dataset, columns: Sequence[str]) -> str:
+    """The title of a baseline, with C if that is no column."""
+    cost = float(baseline["C"]) if "C" in baseline and "C" not in columns else float("nan")
+    return str(baseline["baseline"].values) + ("" if cost != cost else f", C = {cost:g}")
 
 
 def _cell(value: Any) -> str:
@@ -258,17 +272,17 @@ def _is_chosen(result: SearchResult, frame: pd.DataFrame) -> pd.Series[bool]:
         return pd.Series(False, index=frame.index)
     same = pd.Series(True, index=frame.index)
     for name, at in index.items():
-        # The value that was chosen by whom the row is about.
+        # The value that the fold, task or class of the row has chosen.
         values = xr.DataArray(result.scores[name].values[at.values], at.coords, at.dims)
         if result.choosers:
-            whose = {dim: xr.DataArray(frame[dim].to_numpy(dtype=str), dims="row") for dim in result.choosers}
-            values = values.sel(whose)
+            choosers = {dim: xr.DataArray(frame[dim].to_numpy(dtype=str), dims="row") for dim in result.choosers}
+            values = values.sel(choosers)
         same &= frame[name].to_numpy() == values.values
     return same
 
 
 def search_as_mapping(result: SearchResult) -> dict[str, Any]:
-    """What is told of a search."""
+    """A search for JSON."""
     import numpy as np
 
     from dmkl.solvers.outcome import WORDS
@@ -306,7 +320,7 @@ def _baselines_as_rows(result: SearchResult) -> list[dict[str, Any]]:
 
 
 def _chosen(result: SearchResult, attribute: str) -> Any:
-    """What is known of the choice; None where no point has a score."""
+    """An attribute of the choice; None if no point has a score."""
     try:
         return getattr(result, attribute)
     except InputError:
@@ -317,29 +331,29 @@ def _chosen(result: SearchResult, attribute: str) -> Any:
 
 
 _MOST_CLASSES = 12
-"""Of a confusion matrix: what fits a terminal of 80 characters."""
+"""Classes of a confusion matrix that fit a terminal of 80 characters."""
 
 
 def classes_table(classes: xr.Dataset) -> Table:
     """A row for each class, or task: recall, precision, and samples."""
     (dim,) = classes["recall"].dims
-    found = table(str(dim), numbers=["recall", "precision", "samples"])
+    rows = table(str(dim), numbers=["recall", "precision", "samples"])
     for label in classes[dim].values:
-        one = classes.sel({dim: label})
-        found.add_row(
-            Text(str(label)), number(float(one["recall"])), number(float(one["precision"])), str(int(one["support"]))
+        row = classes.sel({dim: label})
+        rows.add_row(
+            Text(str(label)), number(float(row["recall"])), number(float(row["precision"])), str(int(row["support"]))
         )
-    return found
+    return rows
 
 
 def confusion_table(counts: xr.DataArray) -> Table | None:
-    """A row for each true class, a column for each that was predicted; None where they are too many, or tasks."""
+    """A row for each true class, a column for each predicted one; None if there are too many classes, or tasks."""
     if "task" in counts.dims or counts.sizes["predicted"] > _MOST_CLASSES:
         return None
-    found = table("true \\ predicted", numbers=[str(label) for label in counts["predicted"].values])
+    rows = table("true \\ predicted", numbers=[str(label) for label in counts["predicted"].values])
     for label in counts["true"].values:
-        found.add_row(Text(str(label)), *(str(int(n)) for n in counts.sel(true=label).values))
-    return found
+        rows.add_row(Text(str(label)), *(str(int(n)) for n in counts.sel(true=label).values))
+    return rows
 
 
 def measures_as_mapping(classes: xr.Dataset, counts: xr.DataArray) -> dict[str, Any]:
@@ -356,24 +370,24 @@ def measures_as_mapping(classes: xr.Dataset, counts: xr.DataArray) -> dict[str, 
 
 
 def choices_table(result: EvaluationResult) -> Table:
-    """A row for each outer fold (and task): what was chosen there, and what it is worth on the test samples."""
+    """A row for each outer fold (and task): the choice of its inner folds, and the scores on its test samples."""
     frame = result.table()
     names = [name for name in ("fold", "task", "target") if name in frame]
     scores = ["inner_score", *result.measures]
-    found = table(*names, numbers=[*result.parameters, *scores, "gap"])
-    found.add_column("status", overflow="fold")
+    rows = table(*names, numbers=[*result.parameters, *scores, "gap"])
+    rows.add_column("status", overflow="fold")
     for row in frame.to_dict("records"):
-        found.add_row(
+        rows.add_row(
             *(Text(_cell(row[name])) for name in [*names, *result.parameters]),
             *(f"{row[name]:.4f}" for name in scores),
             _gap(row["gap"]),
             row["status"],
         )
-    return found
+    return rows
 
 
 def evaluation_as_mapping(result: EvaluationResult) -> dict[str, Any]:
-    """What is told of an evaluation."""
+    """An evaluation for JSON."""
     import numpy as np
 
     scores, attrs = result.scores, result.scores.attrs
@@ -394,3 +408,188 @@ def evaluation_as_mapping(result: EvaluationResult) -> dict[str, Any]:
         "passes": result.n_passes_,
         "seconds": attrs["seconds"],
     }
+
+
+# --- other questions -------------------------------------------------------------------------------------------------
+
+_MOST_ROWS = 30
+"""Of kernels in a permutation test."""
+
+
+def importance_table(result: Importance) -> Table:
+    """A row for each source (and task), the largest loss first."""
+    frame = result.table()
+    names = [name for name in ("source", "task", "target") if name in frame]
+    errors = {"loss": "loss_margin", "alone": "alone_margin", "shapley": "shapley_standard_error"}
+    columns = {name: error for name, error in errors.items() if name in frame}
+    rows = table(*names, numbers=["loss without" if name == "loss" else name for name in columns])
+    for row in frame.to_dict("records"):
+        cells = [with_error(row[name], row[error]) if row[name] == row[name] else "" for name, error in columns.items()]
+        rows.add_row(*(Text(str(row[name])) for name in names), *cells)
+    return rows
+
+
+def importance_as_mapping(result: Importance) -> dict[str, Any]:
+    """An importance of kernels for JSON."""
+    names = ("estimator", "scoring", "rows", "choose", "choice", "seconds")
+    return {
+        **{name: result.data.attrs[name] for name in names},
+        "passes": result.n_passes_,
+        "sources": result.table().to_dict("records"),
+    }
+
+
+def permutation_table(result: PermutationTest) -> Table:
+    """A row for each kernel, in the order of the p-values."""
+    frame = result.table()
+    names = [name for name in frame.columns if frame[name].dtype == object]
+    numbers = [name for name in frame.columns if name not in names]
+    rows = table(*names, numbers=numbers)
+    for _, row in frame.head(_MOST_ROWS).iterrows():
+        rows.add_row(*(str(row[name]) for name in names), *(f"{row[name]:.3g}" for name in numbers))
+    return rows
+
+
+def permutation_as_mapping(result: PermutationTest) -> dict[str, Any]:
+    """A permutation test for JSON."""
+    import numpy as np
+
+    data, attrs = result.data, result.data.attrs
+    return {
+        "estimator": attrs["estimator"],
+        "scoring": attrs["scoring"],
+        "choose": attrs["choose"],
+        "permutations": result.n_permutations,
+        **{name: np.asarray(data[name]).tolist() for name in ("score", "p_value", "p_value_error")},
+        "kernels": result.table().to_dict("records"),
+        "passes": result.n_passes_,
+        "seconds": attrs["seconds"],
+    }
+
+
+def stability_table(result: Stability) -> Table:
+    """A row for each kernel; means over tasks or targets if there are several."""
+    frame = result.table().groupby("kernel", sort=False).mean(numeric_only=True)
+    rows = table("kernel", numbers=["weight", "± s.e.", "95 % of resamples"])
+    rows.add_column("selected", no_wrap=True)
+    for name, row in frame.iterrows():
+        share = float(row["selection_frequency"])
+        rows.add_row(
+            Text(str(name)),
+            f"{row['mean_weight']:.4f}",
+            f"{row['standard_error']:.4f}",
+            f"{row['lower']:.4f} to {row['upper']:.4f}",
+            Text.assemble(f"{100 * share:3.0f} % ", (bar(share, 12), "cyan")),
+        )
+    return rows
+
+
+def stability_as_mapping(result: Stability) -> dict[str, Any]:
+    """A result of resampling for JSON."""
+    import numpy as np
+
+    data, attrs, stable = result.data, result.data.attrs, result.stable()
+    return {
+        **{name: attrs[name] for name in ("estimator", "how", "threshold", "scoring", "random_state")},
+        "resamples": data.sizes["resample"],
+        "distinct_resamples": attrs["n_distinct"],
+        "kernels": result.table().to_dict("records"),
+        "stable": stable["kernel"].values[stable.values].tolist() if stable.ndim == 1 else stable.to_series().to_dict(),
+        "mean_selected": np.asarray(result.mean_selected_).tolist(),
+        "error_bound": np.asarray(result.error_bound()).tolist(),
+        "unimodal_error_bound": np.asarray(result.error_bound(unimodal=True)).tolist(),
+        "rank_agreement": data["rank_agreement"].values.tolist(),
+        "scores": data["score"].values.tolist(),
+        "largest_gap": float(data["gap"].max()),
+        "passes": result.n_passes_,
+        "seconds": attrs["seconds"],
+    }
+
+
+# --- scores of a model on other samples ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class ModelScores:
+    """The scores of a fitted model on samples whose labels are known.
+
+    Parameters
+    ----------
+    accuracy
+        Share of samples with the right label, or with all tasks right; None for a regression.
+    scores
+        Other measures by name: a number, or (task,).
+    counts
+        The confusion matrix; None for a regression.
+    """
+
+    accuracy: float | None
+    scores: dict[str, Any]
+    counts: xr.DataArray | None
+
+    @property
+    def mapping(self) -> dict[str, Any]:
+        """The scores for JSON."""
+        from dmkl.searching.confusion import class_scores
+
+        if self.counts is None:
+            return {"scores": self.scores}
+        scores = {"accuracy": self.accuracy, "scores": self.scores}
+        return scores | measures_as_mapping(class_scores(self.counts), self.counts)
+
+    def print(self, what: str) -> None:
+        """Print sentences and tables; `what` are the samples that were predicted."""
+        import numpy as np
+
+        from dmkl.searching.confusion import class_scores
+
+        if self.accuracy is not None:
+            say("Accuracy ", (f"{100 * self.accuracy:.2f} %", "bold"), f" on {what}.")
+        outputs = "targets" if self.accuracy is None else "tasks"
+        for name, value in self.scores.items():
+            mean = float(np.nanmean(value))
+            where = f" on {what}" if self.accuracy is None else ""
+            say(f"{name} ", (f"{mean:.4g}", "bold"), f", mean over {outputs}" if np.ndim(value) else "", where)
+        if self.counts is None:
+            return
+        matrix = confusion_table(self.counts)
+        show(classes_table(class_scores(self.counts)), *([] if matrix is None else [matrix]))
+
+
+def score_model(estimator: Any, decision: Float, truth: Array, scoring: Any, unknown: str | None) -> ModelScores:
+    """Score the decision scores of a fitted model; `unknown` is the code of unknown labels.
+
+    Labels are compared by their texts: a file may store them with another type than those of the training set.
+
+    Raises
+    ------
+    InputError
+        If there is no measure of a name, or the truth has classes that the model does not have and `scoring` asks for
+        more than the accuracy.
+    """
+    from dmkl.estimators.classifier import label_accuracy
+    from dmkl.estimators.given import tell_new_classes
+    from dmkl.searching.assessing import measures_of
+    from dmkl.searching.confusion import confusion
+
+    truth = estimator._truth(None, truth, unknown=unknown)
+    if estimator.kind_ == "regression":
+        return ModelScores(None, measures_of(estimator, decision, truth, scoring), None)
+    predicted = estimator.labels_of(decision)
+    texts = (truth, predicted) if truth.ndim == 2 else (truth.astype(str), predicted.astype(str))
+    accuracy = label_accuracy(*texts)
+    if estimator.kind_ != "multilabel":
+        tell_new_classes(truth.reshape(-1), estimator.classes_)
+        truth = _as_learnt(truth.reshape(-1), estimator.classes_)
+    scores = {} if scoring is None else measures_of(estimator, decision, truth, scoring)
+    return ModelScores(accuracy, scores, confusion(truth, predicted, estimator.classes_, estimator.tasks_))
+
+
+def _as_learnt(truth: Array, classes: Array) -> Array:
+    """Labels in the type of the learnt classes; unchanged if one of them is no learnt class."""
+    import numpy as np
+
+    by_text = {str(label): label for label in classes.tolist()}
+    if not set(truth.astype(str)) <= set(by_text):
+        return truth
+    return np.array([by_text[str(label)] for label in truth.tolist()], dtype=classes.dtype)

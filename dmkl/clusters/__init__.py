@@ -1,1 +1,1 @@
-"""Where passes compute: threads, processes of this machine, a running scheduler, or jobs of a batch system."""
+"""Backends that compute passes: threads, processes of this machine, a running scheduler, or jobs of a batch system."""

@@ -1,32 +1,106 @@
-"""What may be said of the jobs of a batch system, and reading it from a file."""
+"""Batch systems, and the options of their jobs."""
 
 from __future__ import annotations
 
 import datetime
 import inspect
 import re
+import signal
+import sys
+import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import dask
 from dask.utils import parse_bytes, parse_timedelta
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from dmkl.clusters.batch_systems import SYSTEMS, cluster_class
-from dmkl.errors import InputError, did_you_mean, short_repr
+from dmkl.errors import InputError
+from dmkl.features.spec_files import did_you_mean, shown
 from dmkl.files.documents import read_document
 
-__all__ = ["JobOptions", "job_options", "read_description"]
+__all__ = ["BatchSystem", "JobOptions", "batch_system", "job_options", "read_description"]
 
 _CLASS = "class"
 
 
-def _listed(value: Any) -> Any:
+@dataclass(frozen=True)
+class BatchSystem:
+    """A batch system, as dask-jobqueue knows it.
+
+    Parameters
+    ----------
+    section
+        Its section in the configuration of dask-jobqueue: "slurm".
+    cluster_class
+        Its class in `dask_jobqueue`.
+    """
+
+    section: str
+    cluster_class: Any
+
+    @property
+    def title(self) -> str:
+        """Its name in messages: "SLURM"."""
+        return str(self.cluster_class.__name__.removesuffix("Cluster"))
+
+    @property
+    def submit(self) -> str:
+        """The program that takes jobs: "sbatch"."""
+        return str(self.cluster_class.job_cls.submit_command)
+
+    @property
+    def look(self) -> str:
+        """The programs that show a user its queues."""
+        return {"slurm": "sinfo and squeue", "pbs": "qstat"}.get(self.section, "its queue")
+
+    @property
+    def runs_shell(self) -> bool:
+        """Whether a shell reads the command of a job."""
+        return self.section != "htcondor"
+
+
+def batch_system(name: str) -> BatchSystem | None:
+    """The batch system of a name such as "slurm" or "SLURMCluster"; None if dask-jobqueue has no such class.
+
+    InputError if dask-jobqueue is not installed.
+    """
+    systems = {system.section: system for system in _batch_systems()}
+    return systems.get(name.lower().removesuffix("cluster"))
+
+
+def _batch_systems() -> list[BatchSystem]:
+    main = threading.current_thread() is threading.main_thread()
+    if "dask_jobqueue" not in sys.modules and not main:
+        msg = "dask-jobqueue can be imported by the main thread only: import dask_jobqueue there first"
+        raise InputError(msg)
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        import dask_jobqueue
+    except ImportError as error:
+        msg = "batch systems such as slurm need dask-jobqueue, which is not installed; pip install 'dmkl[slurm]'"
+        raise InputError(msg) from error
+    finally:
+        if main:  # the import makes Ctrl-C end the process without a message
+            signal.signal(signal.SIGINT, handler)
+    if "jobqueue" not in dask.config.config:
+        # An import inside a `dask.config.set` of its keys loses its defaults at the end of that context.
+        dask_jobqueue.config.reconfigure()
+    kinds = [kind for kind in vars(dask_jobqueue).values() if getattr(kind, "job_cls", None) is not None]
+    return [BatchSystem(str(kind.job_cls.config_name), kind) for kind in kinds]
+
+
+# --- options ---------------------------------------------------------------------------------------------------------
+
+
+def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
 def _is_one_line(value: Any) -> bool:
-    """Whether a value, or each of a list, has no control characters: a line break would begin a line of a script."""
+    """Whether a value, or all of a list, has no control characters: a line break would begin a line of a script."""
     return all(map(_is_one_line, value)) if isinstance(value, list) else str(value).isprintable()
 
 
@@ -46,7 +120,7 @@ def _size(value: Any) -> str | None:
 def _duration(value: Any) -> float:
     try:
         seconds = float(parse_timedelta(value))
-    except (KeyError, TypeError) as error:  # of a unit that there is not
+    except (KeyError, TypeError) as error:  # an unknown unit
         raise ValueError from error
     if not 0 < seconds < float("inf"):
         raise ValueError
@@ -55,14 +129,14 @@ def _duration(value: Any) -> float:
 
 _Count = Annotated[int, Field(ge=1)] | None
 _Text = Annotated[str, Field(min_length=1)] | None
-_Lines = Annotated[list[str], BeforeValidator(_listed)] | None
+_Lines = Annotated[list[str], BeforeValidator(_as_list)] | None
 
 
 class JobOptions(BaseModel):
-    """How many jobs, and what each of them is; each field's description completes "KEY must be …".
+    """The number of jobs and their resources; the description of a field completes "KEY must be …".
 
-    Names are those of dask-jobqueue where it has them. What is None is as dask-jobqueue's own configuration says. More
-    that a class of dask-jobqueue takes is kept as it is.
+    Names are those of dask-jobqueue where it has them. The configuration of dask-jobqueue has the defaults of fields
+    that are None. Other options of its classes are passed on unchanged.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -70,7 +144,7 @@ class JobOptions(BaseModel):
     queue: _Text = Field(None, description="the name of a queue (of a partition of SLURM)")
     account: _Text = Field(None, description="the name of an account")
     walltime: Annotated[_Text, BeforeValidator(_text)] = Field(
-        None, description='the longest that a job may take, as the batch system writes it, in quotes: "04:00:00"'
+        None, description='the time limit of a job, as the batch system writes it, in quotes: "04:00:00"'
     )
     cores: _Count = Field(None, description="the number of cores of a job")
     processes: _Count = Field(None, description="the number of worker processes of a job, among which cores are shared")
@@ -79,10 +153,10 @@ class JobOptions(BaseModel):
     )
     interface: _Text = Field(None, description="the network interface of the compute nodes, such as ib0")
     scheduler_interface: _Text = Field(
-        None, description="the network interface of this machine, where it has another name"
+        None, description="the network interface of this machine, if it has another name"
     )
     local_directory: _Text = Field(None, description="a folder on a local disk of each compute node")
-    log_directory: _Text = Field(None, description="the folder for what jobs print")
+    log_directory: _Text = Field(None, description="the folder for the output of jobs")
     job_extra_directives: _Lines = Field(None, description="a list of directives of the batch system")
     job_script_prologue: _Lines = Field(None, description="a list of shell commands that a job begins with")
     job_directives_skip: _Lines = Field(None, description="a list of directives to leave out")
@@ -99,7 +173,7 @@ class JobOptions(BaseModel):
 
     @property
     def of_jobqueue(self) -> dict[str, Any]:
-        """What dask-jobqueue is told: the options that are its own, and given."""
+        """The options for dask-jobqueue."""
         given = {key: value for key, value in self.model_dump().items() if value is not None}
         return {key: value for key, value in given.items() if key not in _OURS}
 
@@ -108,32 +182,31 @@ _OURS = {"scheduler_interface", "jobs", "minimum", "maximum", "wait", "tls_ca", 
 
 _HIDDEN = {"self", "scheduler", "name", "nanny", "protocol", "security", "project", "extra", "env_extra", "header_skip"}
 _HIDDEN |= {"job_extra", "base_class_kwargs", "kwargs"}
-"""What dask-jobqueue sets itself, or has other names for by now."""
+"""Options that dask-jobqueue sets itself, and old names of others."""
 
 
-def job_options(system: str, given: Mapping[str, Any], source: str = "") -> JobOptions:
-    """Check what was said of the jobs of a batch system.
+def job_options(system: BatchSystem, given: Mapping[str, Any], source: str = "") -> JobOptions:
+    """Check the options of the jobs of a batch system.
 
     Parameters
     ----------
-    system
-        A key of `SYSTEMS`.
     given
         The options by name; hyphens stand for underscores.
     source
-        A description that it comes from, for messages: the path of a file.
+        The path of the file that has them, for messages.
 
     Raises
     ------
     InputError
-        If an option is not one of this batch system, or its value breaks a rule; a message for each, with the line.
+        If this batch system does not take an option, or its value breaks a rule; a line for each.
     """
     options = {str(key).replace("-", "_"): value for key, value in given.items()}
-    known = [*JobOptions.model_fields, *_more_of(system)]
+    allowed = [*JobOptions.model_fields, *_other_options(system)]
     problems = [
-        f"{_place(source, key)}{system} takes no {key!r}{did_you_mean(key, known)}; it takes {', '.join(known)}"
+        f"{_line(source, key)}{system.section} takes no {key!r}{did_you_mean(key, allowed)}; it takes "
+        f"{', '.join(allowed)}"
         for key in options
-        if key not in known
+        if key not in allowed
     ]
     try:
         checked = JobOptions.model_validate(options)
@@ -141,35 +214,34 @@ def job_options(system: str, given: Mapping[str, Any], source: str = "") -> JobO
         keys = dict.fromkeys(str(problem["loc"][0]) for problem in error.errors(include_url=False))
         fields = JobOptions.model_fields
         problems += [
-            f"{_place(source, key)}{key} must be {fields[key].description}, got {short_repr(options[key])}"
-            for key in keys
+            f"{_line(source, key)}{key} must be {fields[key].description}, got {shown(options[key])}" for key in keys
         ]
     problems += [
-        f"{_place(source, key)}{key} must be one line of printable characters, got {value!r}"
+        f"{_line(source, key)}{key} must be one line of printable characters, got {value!r}"
         for key, value in options.items()
         if key != "job_script_prologue" and not _is_one_line(value)
     ]
     if problems:
         raise InputError("\n".join(problems))
     if checked.jobs is not None and (checked.minimum or checked.maximum):
-        msg = f"{_place(source, 'jobs')}give jobs, or minimum and maximum of worker processes, and not both"
+        msg = f"{_line(source, 'jobs')}give jobs, or minimum and maximum of worker processes, and not both"
         raise InputError(msg)
     if checked.minimum and checked.maximum and checked.minimum > checked.maximum:
-        msg = f"{_place(source, 'minimum')}minimum is {checked.minimum}, more than maximum, {checked.maximum}"
+        msg = f"{_line(source, 'minimum')}minimum is {checked.minimum}, more than maximum, {checked.maximum}"
         raise InputError(msg)
     return checked
 
 
-def _more_of(system: str) -> list[str]:
-    """Options of dask-jobqueue for this batch system that are its alone, or rare."""
-    job = cluster_class(SYSTEMS[system]).job_cls
-    taken = [name for cls in job.__mro__ if "__init__" in vars(cls) for name in inspect.signature(cls).parameters]
-    cluster = ("scheduler_options", "shared_temp_directory")
-    return [name for name in dict.fromkeys([*taken, *cluster]) if name not in _HIDDEN | set(JobOptions.model_fields)]
+def _other_options(system: BatchSystem) -> list[str]:
+    """Options of dask-jobqueue for this batch system that `JobOptions` does not have."""
+    classes = [kind for kind in system.cluster_class.job_cls.__mro__ if "__init__" in vars(kind)]
+    names = [name for kind in classes for name in inspect.signature(kind).parameters]
+    names += ["scheduler_options", "shared_temp_directory"]
+    return [name for name in dict.fromkeys(names) if name not in _HIDDEN | set(JobOptions.model_fields)]
 
 
-def _place(source: str, key: str) -> str:
-    """Where a key stands in a file, to begin a message with; nothing where there is no file."""
+def _line(source: str, key: str) -> str:
+    """The file and the line of a key, which begin a message; empty if there is no file."""
     path = Path(source)
     if not source:
         return ""
@@ -179,22 +251,23 @@ def _place(source: str, key: str) -> str:
     return f"{source}: " if number is None else f"{source}, line {number}: "
 
 
-def read_description(path: Path) -> tuple[str, dict[str, Any]]:
-    """Read which batch system a .toml or .yaml file describes, and its options, unchecked.
+def read_description(path: Path) -> tuple[BatchSystem, dict[str, Any]]:
+    """Read the batch system and the unchecked options of its jobs from a .toml or .yaml file.
 
-    InputError if it cannot be read, is no mapping, or does not say a known ``class``.
+    InputError if it cannot be read, is no mapping, or its ``class`` is no batch system.
     """
     content = read_document(path, "a cluster", {".yaml": _yaml, ".yml": _yaml})
     if not isinstance(content, dict):
         msg = f"{path} must map options of a cluster to values, got {short_repr(content)}"
         raise InputError(msg)
     name = content.pop(_CLASS, None)
-    system = str(name).lower().removesuffix("cluster")
-    if system not in SYSTEMS:
+    system = batch_system(str(name))
+    if system is None:
+        names = [item.section for item in _batch_systems()]
+        similar = did_you_mean(str(name).lower(), names)
         msg = (
-            f"{_place(str(path), _CLASS)}{_CLASS} must be one of {', '.join(SYSTEMS)}, or the class in dask-jobqueue, "
-            f"such as SLURMCluster, got {'nothing' if name is None else short_repr(name)}"
-            f"{did_you_mean(system, SYSTEMS)}"
+            f"{_line(str(path), _CLASS)}{_CLASS} must be one of {', '.join(names)}, or the class in dask-jobqueue, "
+            f"such as SLURMCluster, got {'nothing' if name is None else shown(name)}{similar}"
         )
         raise InputError(msg)
     return system, content

@@ -1,60 +1,79 @@
-"""Computing in jobs of a batch system, by dask-jobqueue."""
+"""Jobs of a batch system, by dask-jobqueue: submitted, watched, and replaced if they are lost.
+
+Dask's own replacement (`Cluster.adapt` with equal bounds, too) waits for workers that were there: it does not see a job
+that ends in the queue, and never replaces a job with several worker processes, whose names are not that of the job. So
+`_JobWatch` asks the batch system; its answers are also the message of a command that gets no worker.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import getpass
 import logging
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dmkl import progress
-from dmkl.clusters.batch_systems import BatchSystem, cluster_class, refusal
-from dmkl.clusters.here import quiet
-from dmkl.clusters.job_options import JobOptions
-from dmkl.clusters.replacing import Replacing, telling
+from dmkl.clusters.job_options import BatchSystem, JobOptions
+from dmkl.clusters.local import quiet
 from dmkl.clusters.schedulers import security_of
 from dmkl.errors import InputError, NoWorkersError
 
 if TYPE_CHECKING:
-    from dask_jobqueue.core import JobQueueCluster
+    from dask_jobqueue.core import Job, JobQueueCluster
     from distributed import Client
 
-__all__ = ["TOWARDS", "submitted"]
+__all__ = ["OWN_ADDRESS", "jobs_of", "one_line"]
 
 _START_SECONDS = 120.0
-"""What a job that runs may take until its workers are there: on a busy file system Python starts slowly."""
+"""How long workers of a running job may take to start: Python starts slowly on a busy file system."""
 
 _TOGETHER_SECONDS = 5.0
-"""How long to wait for more workers once the first is there: work is cut for those that are there when it begins."""
+"""How long to wait for more workers after the first: work is divided among those that are there when it begins."""
+
+_LOOK_SECONDS = 0.5
+"""Between comparisons of jobs and workers, which cost nothing."""
+
+_ASK_SECONDS = 5.0
+"""Between questions to the batch system, which many users share; asked only while workers are missing."""
+
+_ANSWER_SECONDS = 30
+"""For an answer of the batch system: squeue without a controller may wait for minutes."""
+
+_LOST_SECONDS = 15.0
+"""How long a job may be without its workers, once it had them: their nanny restarts those that have died."""
+
+_MOST_FAILURES = 3
+"""Jobs in a row that may end before their workers have started."""
 
 
 @contextmanager
-def submitted(system: BatchSystem, section: str, options: JobOptions) -> Iterator[Client]:
-    """Compute in jobs of a batch system, which end with this context; one that is lost is replaced.
+def jobs_of(system: BatchSystem, section: str, options: JobOptions) -> Iterator[Client]:
+    """Compute in jobs of a batch system, which end with this context; a lost job is replaced.
 
     Parameters
     ----------
-    system
-        What runs the jobs.
     section
-        Of dask-jobqueue's configuration, which says what `options` leave open.
+        The section of dask-jobqueue's configuration that has the defaults of `options`.
     options
-        How many jobs, and what each of them is.
+        The number of jobs and their resources.
 
     Raises
     ------
     InputError
-        If options are missing, or name what this machine has not.
+        If options are missing, or name a program or an interface that this machine does not have.
     NoWorkersError
         If the batch system refuses the jobs, no worker comes within ``options.wait``, or all are lost and none comes
-        again; with what the batch system says.
+        again; with the message of the batch system.
     """
     import dask
     from distributed import Client
@@ -68,39 +87,38 @@ def submitted(system: BatchSystem, section: str, options: JobOptions) -> Iterato
     waiting: dict[str, Any] = {
         "dmkl.workers-timeout": options.wait,
         "distributed.scheduler.no-workers-timeout": f"{options.wait} s",
-        # Dask's own replacement would cancel, late, what took the place of a lost job.
+        # Dask's own replacement would cancel, too late, the job that replaced a lost one.
         "distributed.deploy.lost-worker-timeout": "1000 days",
     }
-    heard: list[str] = []
-    with dask.config.set(waiting), quiet(), _started(system, section, options, heard) as cluster:
-        _check(cluster, system)
-        replacing = Replacing(cluster, system, heard)
-        _ask_for_workers(cluster, options)
-        replacing.start()
-        _wait_for_workers(cluster, replacing, system, options)
-        with Client(cluster) as client, _saying_why(replacing, system, options):
+    refusals: list[str] = []
+    with dask.config.set(waiting), quiet(), _start_scheduler(system, section, options, refusals) as cluster:
+        _check_jobs(cluster, system)
+        watch = _JobWatch(cluster, system, refusals)
+        _request_workers(cluster, options)
+        watch.start()
+        _wait_for_workers(cluster, watch, system, options)
+        with Client(cluster) as client, _explaining(watch, system, options):
             yield client
 
 
-def _started(system: BatchSystem, section: str, options: JobOptions, heard: list[str]) -> JobQueueCluster:
-    """A scheduler in this process, without jobs yet."""
-    made_by = cluster_class(system)
+def _start_scheduler(system: BatchSystem, section: str, options: JobOptions, refusals: list[str]) -> JobQueueCluster:
+    """Start a scheduler in this process, without jobs."""
+    kind = system.cluster_class
     arguments = {**options.of_jobqueue, **_defaults(system, section, options)}
     security = security_of(options.tls_ca, options.tls_cert, options.tls_key)
     if security is not None:
         arguments["security"] = security
+    job_class = _recording(kind.job_cls, refusals)
     try:
-        cluster: JobQueueCluster = made_by(
-            **arguments, job_cls=telling(made_by.job_cls, heard), silence_logs=logging.CRITICAL
-        )
-        return cluster
+        cluster: JobQueueCluster = kind(**arguments, job_cls=job_class, silence_logs=logging.CRITICAL)
     except (RuntimeError, ValueError) as error:
         msg = f"a scheduler for jobs of {system.title} cannot start here: {error}"
         raise InputError(msg) from error
+    return cluster
 
 
 def _defaults(system: BatchSystem, section: str, options: JobOptions) -> dict[str, Any]:
-    """What neither the user nor dask-jobqueue's configuration says, and Dask's own defaults would say wrongly."""
+    """Options that neither the user nor the configuration gives, and for which Dask has unsuitable defaults."""
     import dask
 
     def configured(key: str) -> Any:
@@ -109,42 +127,39 @@ def _defaults(system: BatchSystem, section: str, options: JobOptions) -> dict[st
     for key in ("cores", "memory"):
         if getattr(options, key) is None and configured(key) is None:
             msg = (
-                f"{system.title} must be told the cores and the memory of a job, and {key} is missing: say "
+                f"{system.title} needs the cores and the memory of a job, and {key} is missing: say "
                 f'--cluster "{section} cores=4 memory=16GiB", or set them in ~/.config/dask/jobqueue.yaml'
             )
             raise InputError(msg)
-    more, found = options.model_extra or {}, dict[str, Any]()
-    if not more.get("job_name") and configured("name") in (None, "dask-worker"):
-        found["job_name"] = "dmkl"
+    others, defaults = options.model_extra or {}, dict[str, Any]()
+    if not others.get("job_name") and configured("name") in (None, "dask-worker"):
+        defaults["job_name"] = "dmkl"
     if not (options.log_directory or configured("log-directory")):  # else logs lie in the working directory
         logs = Path(os.environ.get("XDG_STATE_HOME", "~/.local/state")).expanduser() / "dmkl" / "jobs"
         logs.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found["log_directory"] = str(logs)
-    if not (options.local_directory or configured("local-directory")) and system.shell:
-        found["local_directory"] = "${TMPDIR:-/tmp}"  # of the node: on a network file system workers are slow
-    host, found["scheduler_options"] = _scheduler_options(options, configured)
-    workers = list(options.worker_extra_args or configured("worker-extra-args") or [])
-    if not any("dashboard" in word for word in workers):
-        workers += ["--dashboard-address", "127.0.0.1:0"]  # --no-dashboard alone leaves a server on every interface
-    if not (options.interface or configured("interface") or "--host" in workers) and system.shell:
-        workers += ["--host", f"$({_python(options, configured)} -c {shlex.quote(TOWARDS)} {host})"]
-    found["worker_extra_args"] = workers
-    return found
+        defaults["log_directory"] = str(logs)
+    if not (options.local_directory or configured("local-directory")) and system.runs_shell:
+        defaults["local_directory"] = "${TMPDIR:-/tmp}"  # of the node: workers are slow on a network file system
+    host, defaults["scheduler_options"] = _scheduler_options(options, configured)
+    worker_args = list(options.worker_extra_args or configured("worker-extra-args") or [])
+    if not any("dashboard" in word for word in worker_args):
+        worker_args += ["--dashboard-address", "127.0.0.1:0"]  # with --no-dashboard a server listens on all interfaces
+    if not (options.interface or configured("interface") or "--host" in worker_args) and system.runs_shell:
+        python = others.get("python") or configured("python") or sys.executable
+        worker_args += ["--host", f"$({python} -c {shlex.quote(OWN_ADDRESS)} {host})"]
+    defaults["worker_extra_args"] = worker_args
+    return defaults
 
 
-TOWARDS = (
+OWN_ADDRESS = (
     "import socket as s, sys; o = s.socket(s.AF_INET, s.SOCK_DGRAM); o.connect((sys.argv[1], 9)); "
     "print(o.getsockname()[0])"
 )
 """Program that prints the address by which a machine reaches a host: a worker listens there, not on all interfaces."""
 
 
-def _python(options: JobOptions, configured: Any) -> str:
-    return str((options.model_extra or {}).get("python") or configured("python") or sys.executable)
-
-
 def _scheduler_options(options: JobOptions, configured: Any) -> tuple[str, dict[str, Any]]:
-    """The address of this machine where the scheduler listens, and nowhere else, and its options."""
+    """The address of this machine on which the scheduler listens, and its options."""
     import psutil
     from distributed.utils import get_ip, get_ip_interface
 
@@ -156,7 +171,7 @@ def _scheduler_options(options: JobOptions, configured: Any) -> tuple[str, dict[
         if interface not in psutil.net_if_addrs():
             msg = (
                 f"{interface} is no network interface of this machine, which has {', '.join(psutil.net_if_addrs())}; "
-                "where it has other names than the compute nodes, say which with scheduler_interface"
+                "if its interface has another name than those of the compute nodes, give it as scheduler_interface"
             )
             raise InputError(msg)
         given["interface"], host = interface, get_ip_interface(interface)
@@ -165,21 +180,40 @@ def _scheduler_options(options: JobOptions, configured: Any) -> tuple[str, dict[
     return host, {"dashboard_address": f"{host}:0", **given}
 
 
-def _check(cluster: JobQueueCluster, system: BatchSystem) -> None:
-    """Ask the batch system whether it would take such jobs."""
+def _check_jobs(cluster: JobQueueCluster, system: BatchSystem) -> None:
+    """Ask SLURM whether it would take such jobs; other batch systems cannot say it."""
+    if system.section != "slurm":
+        return
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "job.sh"
         script.write_text(cluster.job_script())
-        why_not = refusal(system, script)
-    if why_not:
+        try:
+            answer = subprocess.run(
+                [system.submit, "--test-only", str(script)],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_ANSWER_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            refusal = f"{system.submit} does not answer within {_ANSWER_SECONDS} s"
+        else:
+            refusal = one_line(answer.stderr) or f"exit status {answer.returncode}" if answer.returncode else ""
+    if refusal:
         msg = (
-            f"{system.title} refuses these jobs: {why_not}. See {system.look} for what there is, and change queue, "
+            f"{system.title} refuses these jobs: {refusal}. See {system.look} for what there is, and change queue, "
             "account, walltime, cores or memory"
         )
         raise NoWorkersError(msg)
 
 
-def _ask_for_workers(cluster: JobQueueCluster, options: JobOptions) -> None:
+def one_line(text: str) -> str:
+    """The lines of a program's message, joined."""
+    return "; ".join(line.strip() for line in text.splitlines() if line.strip())
+
+
+def _request_workers(cluster: JobQueueCluster, options: JobOptions) -> None:
     if options.minimum is not None and options.minimum == options.maximum:
         cluster.scale(options.minimum)
     elif options.minimum or options.maximum:
@@ -188,47 +222,205 @@ def _ask_for_workers(cluster: JobQueueCluster, options: JobOptions) -> None:
         cluster.scale(jobs=options.jobs or 1)
 
 
-def _wait_for_workers(cluster: JobQueueCluster, replacing: Replacing, system: BatchSystem, options: JobOptions) -> None:
-    watch, told = progress.current(), ""
+def _wait_for_workers(cluster: JobQueueCluster, jobs: _JobWatch, system: BatchSystem, options: JobOptions) -> None:
+    watch, shown = progress.current(), ""
     watch.begin(f"waiting for jobs of {system.title}", 0)
     began, first = time.monotonic(), None
     try:
-        while not (there := replacing.n_workers()) or there < len(cluster.plan):
+        while not (n_workers := jobs.n_workers()) or n_workers < len(cluster.plan):
             now = time.monotonic()
-            first = first or (now if there else None)
+            first = first or (now if n_workers else None)
             if first is not None and now - first > _TOGETHER_SECONDS:
                 return
-            longest = options.wait + (_START_SECONDS if replacing.some_run() else 0.0)
-            if not there and (replacing.gave_up or now - began > longest):
-                raise _no_workers(replacing, system, options)
-            if (word := replacing.word()) != told:
-                watch.note(f"waiting for jobs of {system.title}: {word}")
-                told = word
+            longest = options.wait + (_START_SECONDS if jobs.some_run() else 0.0)
+            if not n_workers and (jobs.gave_up or now - began > longest):
+                raise _no_workers(jobs, system, options)
+            if (reason := jobs.reason()) != shown:
+                watch.note(f"waiting for jobs of {system.title}: {reason}")
+                shown = reason
             time.sleep(0.1)
     finally:
         watch.end()
 
 
-def _no_workers(replacing: Replacing, system: BatchSystem, options: JobOptions) -> NoWorkersError:
-    word = replacing.word()
-    said = f": {word}" if word else ""
-    if replacing.gave_up:
+def _no_workers(jobs: _JobWatch, system: BatchSystem, options: JobOptions) -> NoWorkersError:
+    reason = f": {reason}" if (reason := jobs.reason()) else ""
+    if jobs.gave_up:
         return NoWorkersError(
-            f"jobs of {system.title} end as soon as they begin{said}. See that the compute nodes have this Python and "
-            "reach this machine (interface, scheduler_interface), and run the same again"
+            f"jobs of {system.title} end as soon as they begin{reason}. Check that the compute nodes have this Python "
+            "and reach this machine (interface, scheduler_interface), and run the same again"
         )
     return NoWorkersError(
-        f"{system.title} has given no worker within {options.wait:g} s{said}. See {system.look}, ask for less (cores, "
-        "memory, walltime), for another queue, or allow more time with wait, and run the same again"
+        f"{system.title} has given no worker within {options.wait:g} s{reason}. See {system.look}, ask for less "
+        "(cores, memory, walltime), for another queue, or allow more time with wait, and run the same again"
     )
 
 
 @contextmanager
-def _saying_why(replacing: Replacing, system: BatchSystem, options: JobOptions) -> Iterator[None]:
-    """Say what the batch system says where a computation ends for want of workers."""
+def _explaining(jobs: _JobWatch, system: BatchSystem, options: JobOptions) -> Iterator[None]:
+    """Add the message of the batch system to the error of a computation that has no workers left."""
     from distributed.scheduler import NoWorkerError
 
     try:
         yield
     except (NoWorkerError, NoWorkersError) as error:
-        raise _no_workers(replacing, system, options) from error
+        raise _no_workers(jobs, system, options) from error
+
+
+# --- lost jobs -------------------------------------------------------------------------------------------------------
+
+States = Mapping[str, str]
+"""By the number of a job its state, in the words of the batch system."""
+
+
+async def _states_of_jobs(system: BatchSystem) -> States | None:
+    """The jobs of this user that wait or run; None if the batch system does not answer, or is not SLURM."""
+    if system.section != "slurm":
+        return None
+    # All jobs of the user: for the numbers of jobs that have ended squeue answers with an error.
+    command = ("squeue", "--noheader", f"--user={getpass.getuser()}", "--format=%A|%T|%r")
+    try:
+        squeue = await asyncio.create_subprocess_exec(
+            *command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+    except OSError:
+        return None
+    try:
+        out, _ = await asyncio.wait_for(squeue.communicate(), _ANSWER_SECONDS)
+    except TimeoutError:
+        squeue.kill()
+        await squeue.wait()
+        return None
+    if squeue.returncode != 0:
+        return None
+    rows = [line.split("|", 2) for line in out.decode(errors="replace").splitlines() if line.count("|") >= 2]
+    return {job: state if reason == "None" else f"{state} ({reason})" for job, state, reason in rows}
+
+
+def _recording(job_class: type[Job], refusals: list[str]) -> type[Job]:
+    """A class of jobs that appends the message of a refused job to `refusals`: dask-jobqueue only logs it."""
+    from distributed.core import Status
+
+    class Recording(job_class):  # type: ignore[misc, valid-type]
+        async def start(self) -> None:
+            try:
+                await super().start()
+            except (RuntimeError, OSError, ValueError) as error:
+                text = str(error)
+                refusals.append(one_line(text.partition("stderr:\n")[2] or text))
+                raise
+
+        async def close(self) -> None:
+            await super().close()
+            self.status = Status.closed  # dask-jobqueue does not set it, and a closing cluster reads it
+
+    return Recording
+
+
+class _JobWatch:
+    """Replaces the lost jobs of a cluster, on its event loop, as long as the cluster runs.
+
+    Parameters
+    ----------
+    refusals
+        The messages of refused jobs; see `_recording`.
+    """
+
+    def __init__(self, cluster: JobQueueCluster, system: BatchSystem, refusals: list[str]) -> None:
+        self._cluster = cluster
+        self._scheduler: Any = cluster.scheduler
+        self._system = system
+        self._refusals = refusals
+        self._started: set[str] = set()
+        self._missing_since: dict[str, float] = {}
+        self._asked = -_ASK_SECONDS
+        self._failures = 0
+        self._last_failure = ""
+        self._states: States = {}
+        self.gave_up = False
+        """Whether job after job ended before its workers had started, and no worker is left."""
+
+    def start(self) -> None:
+        """Begin, on the event loop of the cluster."""
+        loop: Any = self._cluster.loop
+        loop.add_callback(self._run)
+
+    def n_workers(self) -> int:
+        """The number of workers that are there."""
+        return len(self._scheduler.workers)
+
+    def some_run(self) -> bool:
+        """Whether a job runs whose workers are still missing."""
+        missing = self._missing(dict(self._cluster.workers)).values()
+        return any(self._states.get(str(job.job_id), "").startswith("RUNNING") for job in missing)
+
+    def reason(self) -> str:
+        """The states of the jobs whose workers are missing, and the last failure, in one line; may be empty."""
+        jobs = [job.job_id for job in self._missing(dict(self._cluster.workers)).values() if job.job_id]
+        states = [f"job {job}: {self._states[job]}" for job in jobs if job in self._states]
+        more = f" and {len(states) - 3} more" if len(states) > 3 else ""
+        return "; ".join(filter(None, [", ".join(states[:3]) + more, self._last_failure]))
+
+    async def _run(self) -> None:
+        from distributed.core import Status
+
+        while self._cluster.status is Status.running:
+            with suppress(RuntimeError, OSError, ValueError):  # a refused job: recorded, and tried again
+                await self._look()
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _look(self) -> None:
+        jobs = dict(self._cluster.workers)
+        missing = self._missing(jobs)
+        self._started |= {job.job_id for name, job in jobs.items() if name not in missing}
+        now = time.monotonic()
+        self._missing_since = {name: self._missing_since.get(name, now) for name in missing}
+        if not missing:
+            self._failures, self._last_failure = 0, ""
+            return
+        if now - self._asked < _ASK_SECONDS * 2 ** min(max(self._failures - _MOST_FAILURES, 0), 5):
+            return
+        self._asked = now
+        states = await _states_of_jobs(self._system)
+        self._states = {} if states is None else states
+        ended = {name: job for name, job in missing.items() if self._has_ended(name, job, states, now)}
+        if ended:
+            await self._replace(ended)
+
+    def _missing(self, jobs: dict[Any, Job]) -> dict[Any, Job]:
+        """Jobs without a worker that the scheduler knows."""
+        present = {str(worker.name) for worker in self._scheduler.workers.values()}
+        return {name: job for name, job in jobs.items() if not present & set(self._worker_names(name))}
+
+    def _worker_names(self, name: Any) -> Iterable[str]:
+        group = self._cluster.worker_spec.get(name, {}).get("group", [""])
+        return (f"{name}{suffix}" for suffix in group)
+
+    def _has_ended(self, name: Any, job: Job, states: States | None, now: float) -> bool:
+        if job.job_id is None:  # refused
+            return True
+        if states is not None and job.job_id not in states:
+            return True
+        return job.job_id in self._started and now - self._missing_since[name] > _LOST_SECONDS
+
+    async def _replace(self, ended: dict[Any, Job]) -> None:
+        if any(job.job_id not in self._started for job in ended.values()):
+            self._failures += 1
+            self._last_failure = self._failure(list(ended.values())[-1])
+        if self._failures >= _MOST_FAILURES and not self._scheduler.workers:
+            self.gave_up = True
+            self._scheduler.no_workers_timeout = _LOOK_SECONDS  # computations that wait for workers end now
+            return
+        for name, job in ended.items():
+            await job.close()
+            self._cluster.workers.pop(name, None)
+        await self._cluster  # submits what is missing
+
+    def _failure(self, job: Job) -> str:
+        """Why a job ended before its workers came: the last line that it printed, or the message of its refusal."""
+        if job.job_id is None:
+            return f"{self._system.submit} says: {self._refusals[-1]}" if self._refusals else ""
+        logs = sorted(Path(job.log_directory or ".").glob(f"*{job.job_id}.err"))
+        lines = logs[-1].read_text(errors="replace").strip().splitlines() if logs else []
+        last = f": {lines[-1].strip()[:300]} ({logs[-1]})" if lines else ""
+        return f"job {job.job_id} ended before its workers came{last}"

@@ -1,4 +1,4 @@
-"""Before anything long: what each host of a cluster sees, has, and runs, and what fits there."""
+"""Checks before long work: the folders, the memory and the versions of each host, and which solvers fit."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import shutil
 import socket
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,51 +23,53 @@ from dmkl.passes.execute import active_client, look_at, machine, told_workers
 if TYPE_CHECKING:
     from dmkl.kernelset import KernelSet
 
-__all__ = ["Fitting", "Host", "as_mapping", "check_hosts", "hosts", "versions_of", "what_fits"]
+__all__ = ["Fit", "Host", "check_hosts", "inspect_hosts", "solvers_that_fit", "versions_of"]
 
 _PACKAGES = ("numpy", "zarr", "dask", "distributed")
 
 
 @dataclass(frozen=True)
 class Host:
-    """A machine, or a job of a batch system on one, as a process that computes there finds it."""
+    """A machine, or a job of a batch system on one, as a process there describes it."""
 
     name: str
-    job: str  # of the batch system; empty where there is none
+    job: str
+    """The job of a batch system; empty if there is none."""
     cores: int
     free_bytes: int
-    temporary: str  # the folder for temporary files
+    temporary: str
+    """The folder for temporary files."""
     temporary_free_bytes: int
     versions: dict[str, str]
     workers: int = 1
     slots: int = 1
     problems: tuple[str, ...] = field(default=())
-    """What is wrong there, in a sentence each with host and path; nothing long should begin before it is mended."""
+    """A sentence for each problem, with host and path; the host cannot take part."""
     differences: tuple[str, ...] = field(default=())
-    """What is not as expected, in a sentence each: versions that are not this process's, and too few cores."""
+    """A sentence for each difference: versions other than those of this process, and too few cores."""
 
 
 @dataclass(frozen=True)
-class Fitting:
-    """Whether a way to solve fits, and what says so."""
+class Fit:
+    """Whether a part of a solver fits in memory or on disk, and the numbers that say so."""
 
     what: str
     fits: bool
-    told: str
+    reason: str
 
 
-# --- hosts ---------------------------------------------------------------------------------------------------------
+# --- hosts -----------------------------------------------------------------------------------------------------------
 
 
-def hosts(store: tuple[str, str] | None = None, state: Path | None = None) -> list[Host]:
-    """Ask one process of each host, or this one where there is no cluster.
+def inspect_hosts(store: tuple[str, str] | None = None, state: Path | None = None) -> list[Host]:
+    """Ask one process of each host, or this process if there is no cluster.
 
     Parameters
     ----------
     store
-        The location of a kernel set that must be seen, and its content id.
+        The location of a kernel set that every host must see, and its content id.
     state
-        A folder in which every host must be able to write what this process sees.
+        A folder in which every host must write files that this process sees.
 
     Raises
     ------
@@ -75,48 +77,47 @@ def hosts(store: tuple[str, str] | None = None, state: Path | None = None) -> li
         If the cluster has no worker in time.
     """
     client = active_client()
-    with _marked(state) as mark:
+    with _mark_file(state) as mark:
         if client is None:
             slots = machine().slots
-            return [_judged(_look(store, mark), "", mark, 1, slots)]
+            return [_compare(_describe(store, mark), "", mark, 1, slots)]
         machine()  # waits for a worker
-        workers = look_at(client, told_workers(client))
-        places: dict[tuple[str, str], list[Any]] = {}
-        for worker in workers:
-            places.setdefault(worker.place, []).append(worker)
-        asked = {mine[0].address: mine for mine in places.values()}
-        found = client.run(_look, store, mark, workers=list(asked), on_error="return")
+        by_place: dict[tuple[str, str], list[Any]] = {}
+        for worker in look_at(client, told_workers(client)):
+            by_place.setdefault(worker.place, []).append(worker)
+        first = {workers[0].address: workers for workers in by_place.values()}
+        answers = client.run(_describe, store, mark, workers=list(first), on_error="return")
         cores = client.run(limits.bound_cores, on_error="return")
-        hosts_seen = []
-        for address, mine in asked.items():
-            if address in found:
-                slots = sum(worker.slots for worker in mine)
-                host = _judged(found[address], mine[0].place[0], mark, len(mine), slots)
-                hosts_seen.append(_with_shared_cores(host, [cores.get(worker.address) for worker in mine]))
-        return hosts_seen
+        hosts = []
+        for address, workers in first.items():
+            if address in answers:
+                slots = sum(worker.slots for worker in workers)
+                host = _compare(answers[address], workers[0].place[0], mark, len(workers), slots)
+                hosts.append(_check_cores(host, [cores.get(worker.address) for worker in workers]))
+        return hosts
 
 
 def check_hosts(store: tuple[str, str] | None = None, state: Path | None = None) -> list[str]:
-    """Refuse to begin on a cluster with a host that cannot take part; the other sentences of `hosts` are returned.
+    """Refuse a cluster with a host that cannot take part, and return the differences of all hosts.
 
     Raises
     ------
     InputError
-        If a host does not see the kernel set or another one, or cannot write where it must.
+        If a host does not see the kernel set, sees another one, or cannot write in a folder.
     """
     if active_client() is None:
         return []
-    found = hosts(store, state)
-    problems = [problem for host in found for problem in host.problems]
+    hosts = inspect_hosts(store, state)
+    problems = [problem for host in hosts for problem in host.problems]
     if problems:
         more = f" (and {len(problems) - 1} more; `dmkl preflight` lists them)" if len(problems) > 1 else ""
         raise InputError(problems[0] + more)
-    return [difference for host in found for difference in host.differences]
+    return [difference for host in hosts for difference in host.differences]
 
 
 @contextmanager
-def _marked(state: Path | None) -> Iterator[Path | None]:
-    """A file in the folder of the state, beside which hosts put theirs; all of them are gone afterwards."""
+def _mark_file(state: Path | None) -> Iterator[Path | None]:
+    """A temporary file in the folder of the checkpoint, next to which each host writes its own."""
     if state is None:
         yield None
         return
@@ -136,14 +137,14 @@ def _marked(state: Path | None) -> Iterator[Path | None]:
             state.rmdir()
 
 
-def _look(store: tuple[str, str] | None, mark: Path | None) -> Host:
-    """On a host: what is there."""
+def _describe(store: tuple[str, str] | None, mark: Path | None) -> Host:
+    """Describe the host of this process."""
     name = socket.gethostname()
     problems: list[str] = []
     if store is not None:
-        problems += _of_store(name, *store)
+        problems += _problems_of_store(name, *store)
     if mark is not None:
-        problems += _of_state(name, mark)
+        problems += _problems_of_state(name, mark)
     temporary, free = tempfile.gettempdir(), 0
     try:
         with tempfile.TemporaryFile() as file:
@@ -164,118 +165,105 @@ def _look(store: tuple[str, str] | None, mark: Path | None) -> Host:
     )
 
 
-def _of_store(name: str, location: str, content_id: str) -> Iterator[str]:
-    from dmkl.store.reader import Root
+def _problems_of_store(name: str, location: str, content_id: str) -> Iterator[str]:
+    from dmkl.store.opening import Root
 
     shared = "the path must mean the same folder on every machine"
     try:
-        found = str(Root(location).open().attrs.get("content_id"))
+        identity = str(Root(location).open().attrs.get("content_id"))
     except (DmklError, OSError) as error:
         yield f"{name} does not see the kernel set {location} ({one_line(error)}); {shared}"
         return
-    if found != content_id:
-        yield f"{name} sees another kernel set at {location} ({found}) than this machine ({content_id}); {shared}"
+    if identity != content_id:
+        yield f"{name} sees another kernel set at {location} ({identity}) than this machine ({content_id}); {shared}"
 
 
-def _of_state(name: str, mark: Path) -> Iterator[str]:
+def _problems_of_state(name: str, mark: Path) -> Iterator[str]:
     shared = "give a folder on a file system that all machines share"
     if not mark.exists():
-        yield f"{name} does not see the folder {mark.parent}, where a search keeps its state; {shared}"
+        yield f"{name} does not see the folder {mark.parent}, where a search keeps its checkpoint; {shared}"
         return
     try:
         mark.with_name(f"{mark.name}.{name}").write_text(name)
     except OSError as error:
-        yield f"{name} cannot write in {mark.parent}, where a search keeps its state ({error.strerror}); {shared}"
+        yield f"{name} cannot write in {mark.parent}, where a search keeps its checkpoint ({error.strerror}); {shared}"
 
 
-def _judged(found: Host | BaseException, address: str, mark: Path | None, workers: int, slots: int) -> Host:
-    """What a host said, with what it means beside this process."""
-    if not isinstance(found, Host):
-        problem = f"a worker on {address} gives no answer ({one_line(found)}); does it run the same dmkl?"
+def _compare(answer: Host | BaseException, address: str, mark: Path | None, workers: int, slots: int) -> Host:
+    """Complete the description of a host by the differences from this process."""
+    if not isinstance(answer, Host):
+        problem = f"a worker on {address} gives no answer ({one_line(answer)}); does it run the same dmkl?"
         return Host(address, "", 0, 0, "", 0, {}, workers, slots, (problem,))
-    problems, mine = list(found.problems), versions_of(_PACKAGES)
-    if mark is not None and not problems and not mark.with_name(f"{mark.name}.{found.name}").exists():
-        problems.append(f"what {found.name} writes in {mark.parent} is not seen here; give a folder that all share")
+    problems = list(answer.problems)
+    if mark is not None and not problems and not mark.with_name(f"{mark.name}.{answer.name}").exists():
+        problems.append(f"this machine does not see what {answer.name} writes in {mark.parent}; give a shared folder")
     differences = tuple(
-        f"{found.name} runs {name} {found.versions.get(name, 'none')}, this machine {here}; results may differ, and "
-        "what is sent may not be understood"
-        for name, here in mine.items()
-        if found.versions.get(name) != here
+        f"{answer.name} runs {name} {answer.versions.get(name, 'none')}, this machine {version_here}; results may "
+        "differ, and messages may not be understood"
+        for name, version_here in versions_of(_PACKAGES).items()
+        if answer.versions.get(name) != version_here
     )
-    return replace(found, workers=workers, slots=slots, problems=tuple(problems), differences=differences)
+    return replace(answer, workers=workers, slots=slots, problems=tuple(problems), differences=differences)
 
 
-def _with_shared_cores(host: Host, cores: Sequence[Any]) -> Host:
-    """Add a difference where the workers of a host have more threads than cores.
+def _check_cores(host: Host, cores: Sequence[Any]) -> Host:
+    """Add a difference if the workers of a host have more threads than cores.
 
-    SLURM binds all tasks of a step to one core where ``srun`` is not told how many they need.
+    SLURM binds all tasks of a step to one core if ``srun`` is not told how many they need.
 
     Parameters
     ----------
     cores
-        The numbers of the cores to which each of its worker processes is bound. Of hosts where one is not bound, or has
-        not answered, nothing is said: whoever starts more threads than a machine has cores knows that.
+        The numbers of the cores to which each of its worker processes is bound. If one is not bound, or has not
+        answered, there is no difference.
     """
     n_cores = len(frozenset[int]().union(*(some for some in cores if isinstance(some, frozenset))))
     if n_cores >= host.slots or not all(isinstance(some, frozenset) for some in cores):
         return host
-    told = (
+    difference = (
         f"{host.name} runs {host.slots} threads of workers on {n_cores} {'core' if n_cores == 1 else 'cores'}, which "
         "makes them slow; give the workers more cores (in SLURM by srun --cpus-per-task), or start fewer threads"
     )
-    return replace(host, differences=(*host.differences, told))
+    return replace(host, differences=(*host.differences, difference))
 
 
 def versions_of(packages: Iterable[str]) -> dict[str, str]:
-    """Versions of Python, dmkl and these packages; "none" of one that is not installed."""
-    found = {"python": platform.python_version(), "dmkl": __version__}
+    """Versions of Python, dmkl and these packages; "none" for one that is not installed."""
+    versions = {"python": platform.python_version(), "dmkl": __version__}
     for name in packages:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "none"
-    return found
+            versions[name] = "none"
+    return versions
 
 
-# --- what fits -----------------------------------------------------------------------------------------------------
+# --- what fits -------------------------------------------------------------------------------------------------------
 
 
-def what_fits(K: KernelSet, found: Sequence[Host], state: Path | None = None) -> list[Fitting]:
-    """Which ways to solve fit here, for training on all samples of a set.
+def solvers_that_fit(K: KernelSet, hosts: Sequence[Host], state: Path | None = None) -> list[Fit]:
+    """Which parts of solvers fit here, for training on all samples of a set.
 
-    As the solvers compare it themselves: with what a task may take that runs alone, and what every task may take.
+    Solvers make the same comparisons, with the memory of a task that runs alone, and of each of several tasks.
     """
     from dmkl.passes.sums import direct_bytes
     from dmkl.settings import block_width
     from dmkl.solvers.fisher.subspace.space import basis_task_bytes, preconditioner_bytes
 
-    where, (n, m, _) = machine(), K.shape
-    alone = (("direct α-step", direct_bytes(K.view, 1)), ("anchors", preconditioner_bytes(K.view, block_width())))
-    told = [
-        Fitting(what, needed <= where.total_bytes, f"{_gib(needed)} of the {_gib(where.total_bytes)} of one task")
-        for what, needed in alone
+    cluster, (n, m, _) = machine(), K.shape
+    alone = {"direct α-step": direct_bytes(K.view, 1), "preconditioners": preconditioner_bytes(K.view, block_width())}
+    fits = [
+        Fit(what, needed <= cluster.total_bytes, f"{_gib(needed)} of the {_gib(cluster.total_bytes)} of one task")
+        for what, needed in alone.items()
     ]
-    folder = _existing(state)
-    free = found[0].temporary_free_bytes if folder is None else shutil.disk_usage(folder).free
+    folder = None if state is None else next(path for path in (state, *state.absolute().parents) if path.exists())
+    free = hosts[0].temporary_free_bytes if folder is None else shutil.disk_usage(folder).free
     on_disk = free // 2 // (8 * m * (n + 1))
-    vectors = min(m, on_disk, math.isqrt(where.task_bytes // max(1, basis_task_bytes(n, 1))))
-    place = f"of {_gib(free)} free on the disk of {folder or found[0].temporary}"
-    told.append(
-        Fitting("basis", vectors >= min(m, 64), f"{vectors:,} vectors, {_gib(8 * vectors * m * (n + 1))} {place}")
-    )
-    return told
-
-
-def _existing(folder: Path | None) -> Path | None:
-    while folder is not None and not folder.exists() and folder != folder.parent:
-        folder = folder.absolute().parent
-    return folder
+    vectors = min(m, on_disk, math.isqrt(cluster.task_bytes // max(1, basis_task_bytes(n, 1))))
+    disk = f"of {_gib(free)} free on the disk of {folder or hosts[0].temporary}"
+    reason = f"{vectors:,} vectors, {_gib(8 * vectors * m * (n + 1))} {disk}"
+    return [*fits, Fit("basis", vectors >= min(m, 64), reason)]
 
 
 def _gib(n_bytes: float) -> str:
     return f"{n_bytes / 2**30:.3g} GiB"
-
-
-def as_mapping(found: Sequence[Host], fitting: Sequence[Fitting]) -> Mapping[str, Any]:
-    """Both as plain data."""
-    return {"hosts": [asdict(host) for host in found], "fits": [asdict(one) for one in fitting]}

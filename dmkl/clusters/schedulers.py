@@ -1,4 +1,4 @@
-"""Connecting to a scheduler that runs already, by its address or by the file that it wrote."""
+"""Connecting to a running scheduler by its address or by the file that it wrote."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dmkl.clusters.here import quiet
+from dmkl.clusters.local import quiet
 from dmkl.errors import InputError, NoWorkersError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def connected(
     security = security_of(tls_ca, tls_cert, tls_key)
     if address.startswith("tls://") and security is None:
         msg = (
-            f"the scheduler at {address} is reached by certificates, and there are none: give tls_ca, tls_cert and "
+            f"the scheduler at {address} needs certificates, and there are none: give tls_ca, tls_cert and "
             "tls_key (files in PEM format), or set them in Dask's configuration under distributed.comm.tls"
         )
         raise InputError(msg)
@@ -38,25 +38,25 @@ def connected(
         client = Client(address, timeout=f"{_CONNECT_SECONDS}s", security=security)
     except (OSError, ValueError) as error:
         msg = (
-            f"no scheduler answers at {address} within {_CONNECT_SECONDS} s ({_reason(error)}). Start one with `dask "
-            "scheduler`, mind its address and the firewall, or compute on this machine with --cluster local"
+            f"no scheduler answers at {address} within {_CONNECT_SECONDS} s ({_cause(error)}). Start one with `dask "
+            "scheduler`, check its address and the firewall, or compute on this machine with --cluster local"
         )
         raise NoWorkersError(msg) from error
     with quiet(), client:
         yield client
 
 
-def _reason(error: BaseException) -> str:
-    """What went wrong in the end: that a certificate is refused stands below a timeout."""
+def _cause(error: BaseException) -> str:
+    """The first error of a chain: a refused certificate causes a timeout."""
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error) or type(error).__name__
 
 
 def security_of(tls_ca: str | None, tls_cert: str | None, tls_key: str | None) -> Security | None:
-    """What identifies this side, and what it trusts: from these files, or from Dask's own configuration.
+    """The certificates of this process and of the authority that it trusts, from files or from Dask's configuration.
 
-    None where there are no certificates at all. InputError if a file is missing, or holds no certificate or key.
+    None if there are no certificates. InputError if a file is missing, or is no certificate or key.
     """
     import ssl
 
@@ -69,8 +69,8 @@ def security_of(tls_ca: str | None, tls_cert: str | None, tls_key: str | None) -
         return Security() if configured else None
     for name, path in given.items():
         if path is None or not Path(path).expanduser().is_file():
-            found = "is missing" if path is None else f"is {path}, which is no file"
-            msg = f"tls_ca, tls_cert and tls_key are three files in PEM format, and {name} {found}"
+            problem = "is missing" if path is None else f"is {path}, which is no file"
+            msg = f"tls_ca, tls_cert and tls_key are three files in PEM format, and {name} {problem}"
             raise InputError(msg)
     ca, cert, key = (str(Path(str(path)).expanduser().absolute()) for path in given.values())
     roles = {
@@ -98,8 +98,7 @@ def _address(where: str) -> str:
     if not colon or not port.isdigit():
         msg = (
             "--cluster takes 'local', 'threads', 'slurm' or another batch system, a .toml or .yaml file that describes "
-            "its jobs, the address of a scheduler such as tcp://host:8786, or the file that it wrote, got "
-            f"{where!r}"
+            f"its jobs, the address of a scheduler such as tcp://host:8786, or the file that it wrote, got {where!r}"
         )
         raise InputError(msg)
     return where

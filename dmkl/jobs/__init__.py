@@ -1,1 +1,1 @@
-"""Job files: what a whole piece of work is, what is noted of it beside its results, and batch jobs that do it."""
+"""Job files, the records beside their results, and the scripts of batch jobs that run them."""

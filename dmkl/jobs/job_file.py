@@ -1,18 +1,23 @@
-"""Reading a job file, with the line of each key for messages."""
+"""Reading a job file, with the line of each key for messages, and the options of its table [cluster]."""
 
 from __future__ import annotations
 
 import datetime
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dmkl.errors import InputError, did_you_mean, short_repr
+from dask.utils import parse_timedelta
+
+from dmkl.clusters.job_options import BatchSystem, JobOptions, batch_system, job_options
+from dmkl.errors import InputError
+from dmkl.features.spec_files import did_you_mean, shown
 from dmkl.files.documents import read_document
 
-__all__ = ["JobFile", "read_job"]
+__all__ = ["JobFile", "cluster_option", "cluster_options", "notice_seconds", "read_job"]
 
 _HEADER = re.compile(r"\s*\[\s*([\w-]+)\s*\]")
 _KEY = re.compile(r"""\s*(?:([\w-]+)\s*\.\s*)?["']?([\w-]+)["']?\s*=""")
@@ -25,11 +30,11 @@ class JobFile:
     Parameters
     ----------
     path
-        Of the file, absolute; paths inside are relative to its folder.
+        The absolute path of the file; paths inside are relative to its folder.
     sections
-        By the name of the table its keys, with underscores, and their values.
+        The keys, with underscores, and the values of each table, by its name.
     lines
-        The line, from one, of each table (``(name,)``) and of each key (``(name, key)``).
+        The line, counted from one, of each table (``(name,)``) and of each key (``(name, key)``).
     """
 
     path: Path
@@ -43,21 +48,21 @@ class JobFile:
         at = f"{self.path.name}, line {line}" if line else self.path.name
         return InputError(f"{at}, {'.'.join(place)}: {text}")
 
-    def unknown(self, section: str, key: str, known: Iterable[str]) -> InputError:
-        """The error of a key that a table has not."""
-        known = list(known)
-        takes = f"; [{section}] takes {', '.join(known)}" if known else ""
-        return self.problem(f"no such key{did_you_mean(key, known)}{takes}", section, key)
+    def unknown(self, section: str, key: str, allowed: Iterable[str]) -> InputError:
+        """The error of a key that a table does not take."""
+        allowed = list(allowed)
+        takes = f"; [{section}] takes {', '.join(allowed)}" if allowed else ""
+        return self.problem(f"no such key{did_you_mean(key, allowed)}{takes}", section, key)
 
 
-def read_job(path: Path, known: Iterable[str]) -> JobFile:
-    """Read a job file whose tables are among the `known`.
+def read_job(path: Path, tables: Iterable[str]) -> JobFile:
+    """Read a job file that has only these `tables`.
 
     Raises
     ------
     InputError
-        If it cannot be read, is no .toml file, or has another table, a table within a table, or a value that is no
-        text, number, truth value or list of them.
+        If it cannot be read, is no .toml file, has another table or a table within a table, or a value is no text,
+        number, truth value or list of them.
     """
     if path.suffix.lower() != ".toml":
         msg = f"a job file ends in .toml, got {path}"
@@ -66,10 +71,10 @@ def read_job(path: Path, known: Iterable[str]) -> JobFile:
     lines = dict(_lines(path.read_text(encoding="utf-8-sig")))
     sections = {name: _underscored(keys) if isinstance(keys, dict) else keys for name, keys in content.items()}
     job = JobFile(path.absolute(), sections, lines)
-    known = list(known)
+    tables = list(tables)
     for name, keys in sections.items():
-        if name not in known:
-            msg = f"no such table{did_you_mean(name, known)}; a job file has {', '.join(known)}"
+        if name not in tables:
+            msg = f"no such table{did_you_mean(name, tables)}; a job file has {', '.join(tables)}"
             raise job.problem(msg, name)
         if not isinstance(keys, dict):
             msg = f"must be a table, [{name}] and a line for each key, got {short_repr(keys)}"
@@ -100,3 +105,57 @@ def _lines(text: str) -> Iterator[tuple[tuple[str, ...], int]]:
         elif key := _KEY.match(line):
             table = key[1] or section
             yield ((table, key[2].replace("-", "_")) if table else (key[2],)), number
+
+
+# --- the table [cluster] ---------------------------------------------------------------------------------------------
+
+_SECTION = "cluster"
+_OURS = ("place", "notice")
+_RESOURCES = ("workers", "memory")
+_NOTICE_SECONDS = 120
+
+
+def cluster_option(job: JobFile) -> str | None:
+    """The value of --cluster that stands for the table; None if it names no place.
+
+    InputError, with the line, if the place does not take an option.
+    """
+    options = dict(job.sections.get(_SECTION, {}))
+    place = options.pop("place", None)
+    if place is None and not set(options) - {*_RESOURCES, *_OURS}:
+        return None
+    if place is None:
+        msg = 'needs place: "local", "threads", "slurm" or another place that --cluster takes'
+        raise job.problem(msg, _SECTION)
+    notice_seconds(job)
+    place = str(place)
+    if place not in ("threads", "local") and place.isidentifier() and (system := batch_system(place)) is not None:
+        cluster_options(job, system)
+    file = job.path.parent / place
+    words = [shlex.quote(str(file) if file.is_file() else place)]
+    for key, value in options.items():
+        if key not in (*_OURS, *_RESOURCES):
+            if place in ("threads", "local"):
+                raise job.unknown(_SECTION, key, ("place", *_RESOURCES))
+            words += [shlex.quote(f"{key}={item}") for item in (value if isinstance(value, list) else [value])]
+    return " ".join(words)
+
+
+def cluster_options(job: JobFile, system: BatchSystem) -> JobOptions:
+    """The options of jobs of a batch system; InputError, with the line, if one breaks a rule."""
+    table: Mapping[str, Any] = job.sections.get(_SECTION, {})
+    given = {key: value for key, value in table.items() if key not in (*_OURS, "workers")}
+    return job_options(system, given, str(job.path))
+
+
+def notice_seconds(job: JobFile) -> int:
+    """How long before its walltime a job gets the signal to end."""
+    given = job.sections.get(_SECTION, {}).get("notice", _NOTICE_SECONDS)
+    try:
+        seconds = int(parse_timedelta(given))
+    except (KeyError, TypeError, ValueError):
+        seconds = 0
+    if not 1 <= seconds <= 65535:  # the range of sbatch
+        msg = f'must be a time from 1 s to 18 h, such as "2 m", got {given!r}'
+        raise job.problem(msg, _SECTION, "notice")
+    return seconds

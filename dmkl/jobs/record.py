@@ -1,4 +1,4 @@
-"""What is noted beside a result: the job with all defaults, versions, and what its inputs contained."""
+"""The record beside a result: the job with all defaults, versions, and identifiers of the contents of its inputs."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ _PACKAGES = ("clarabel", "dask", "distributed", "numpy", "scipy", "scikit-learn"
 
 
 def record_path(out: str, job: Path) -> Path:
-    """Where the job that made a result is noted: beside it; beside the job file where the result is at a URL."""
-    return _beside(out, job, "job.toml")
+    """The path of the record: next to the result, or next to the job file if the result is at a URL."""
+    return _path(out, job, "job.toml")
 
 
 def log_path(out: str, job: Path) -> Path:
-    """Where the log of what made a result is kept: beside it, as what `record_path` tells."""
-    return _beside(out, job, "log")
+    """The path of the log of the job, in the same folder as the record."""
+    return _path(out, job, "log")
 
 
-def _beside(out: str, job: Path, ending: str) -> Path:
+def _path(out: str, job: Path, ending: str) -> Path:
     place = as_place(out)
     folder = place.parent if isinstance(place, Path) else job.parent
     return folder / f"{place.name}.{ending}"
 
 
 def versions() -> dict[str, str]:
-    """Of dmkl, Python and the packages that compute."""
+    """Versions of dmkl, Python and the packages that compute."""
     return versions_of(_PACKAGES)
 
 
 def contents_of(paths: Iterable[str]) -> dict[str, str]:
-    """What identifies the contents of each path: the content id of a kernel set, the SHA-256 of a file.
+    """An identifier of the contents of each path: the content id of a kernel set, the SHA-256 of a file.
 
-    Folders that are no kernel sets, and what is not there, have none.
+    Other folders and missing paths have none.
     """
-    found = {}
+    contents = {}
     for path in paths:
         if "://" not in path and Path(path).is_file():
             with open(path, "rb") as file:
-                found[path] = f"sha256 {hashlib.file_digest(file, 'sha256').hexdigest()}"
+                contents[path] = f"sha256 {hashlib.file_digest(file, 'sha256').hexdigest()}"
         else:
             identity = _content_id(path)
             if identity:
-                found[path] = identity
-    return found
+                contents[path] = identity
+    return contents
 
 
 def _content_id(path: str) -> str:
@@ -66,22 +66,22 @@ def _content_id(path: str) -> str:
 
 
 def differences(recorded: Mapping[str, Any]) -> Iterator[str]:
-    """One sentence for each input whose contents, and each version that, is not as it was noted."""
-    noted: Mapping[str, str] = recorded.get("contents", {})
-    there = contents_of(noted)
-    for path, identity in noted.items():
-        if there.get(path) != identity:
-            yield f"{path} holds something else ({there.get(path, 'nothing')}) than when it was noted ({identity})"
+    """A sentence for each input whose contents have changed since the record, and for each version that has."""
+    before: Mapping[str, str] = recorded.get("contents", {})
+    contents = contents_of(before)
+    for path, identity in before.items():
+        if contents.get(path) != identity:
+            yield f"{path} has other contents ({contents.get(path, 'none')}) than in the record ({identity})"
     now = versions()
-    for name, before in recorded.get("versions", {}).items():
-        if now.get(name) != before:
-            yield f"{name} is {now.get(name, 'missing')}, and was {before} when the result was made"
+    for name, version in recorded.get("versions", {}).items():
+        if now.get(name) != version:
+            yield f"{name} is {now.get(name, 'missing')}, and was {version} when the result was made"
 
 
-def as_toml(sections: Mapping[str, Mapping[str, Any]], recorded: Mapping[str, Mapping[str, str]], what: str) -> str:
-    """The text of a job file with what was recorded of it."""
+def as_toml(sections: Mapping[str, Mapping[str, Any]], recorded: Mapping[str, Mapping[str, str]], title: str) -> str:
+    """The text of a job file with its record."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    lines = [f"# {what}", f"# Written {now}; `dmkl run` on this file does the same again."]
+    lines = [f"# {title}", f"# Written {now}; `dmkl run` on this file repeats the job."]
     for name, keys in sections.items():
         if keys:
             lines += ["", f"[{name}]", *(f"{_key(key)} = {_value(value)}" for key, value in keys.items())]

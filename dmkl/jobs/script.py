@@ -1,8 +1,14 @@
-"""The script of a SLURM job in which scheduler, workers and client of a job file run, and which sends the next one."""
+"""The script of a SLURM job that runs scheduler, workers and client of a job file, and sends the next job.
+
+dask-jobqueue's SLURMRunner does not serve here: its workers have no nanny and no processes, its client is a task of
+`srun` that gets no warning before the walltime, and it does not say on which addresses to listen.
+"""
 
 from __future__ import annotations
 
 import shlex
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,13 +17,16 @@ from typing import Any
 import dask
 from dask.utils import parse_bytes
 
-from dmkl.clusters.job_options import JobOptions
-from dmkl.clusters.jobs import TOWARDS
+from dmkl.clusters.job_options import JobOptions, batch_system
+from dmkl.clusters.jobs import OWN_ADDRESS, one_line
 from dmkl.clusters.schedulers import security_of
-from dmkl.jobs.cluster import notice_seconds, options_of
-from dmkl.jobs.job_file import JobFile
+from dmkl.errors import InputError
+from dmkl.jobs.job_file import JobFile, cluster_options, notice_seconds
 
-__all__ = ["batch_script"]
+__all__ = ["batch_script", "send"]
+
+_ANSWER_SECONDS = 60
+"""For an answer of sbatch."""
 
 _BODY = """\
 set -uo pipefail
@@ -80,47 +89,47 @@ wait -n # for the workers or the end of the input
 kill "$workers" $! 2>/dev/null
 wait "$workers"
 """
-"""What each node runs, with the file and the host of the scheduler as arguments."""
+"""The program of each node; its arguments are the file and the host of the scheduler."""
 
 _FIND_HOST = """\
-host=127.0.0.1 # on one node: no other machine reaches scheduler and workers
+host=127.0.0.1 # on one node: no other machine can reach scheduler and workers
 [ "$SLURM_JOB_NUM_NODES" -eq 1 ] || host=$({python} -c {own_address}) || exit
 """
-_OWN_ADDRESS = "from distributed.utils import get_ip; print(get_ip())"
+_IP_ADDRESS = "from distributed.utils import get_ip; print(get_ip())"
 
 
 def batch_script(job: JobFile, copy: Path, script: Path) -> str:
-    """Make the script of a job file.
-
-    Options that the table [cluster] does not give are those of dask-jobqueue's configuration.
+    """Make the script of a job file; dask-jobqueue's configuration has the defaults of options.
 
     Parameters
     ----------
     copy
         The job file that it runs: a copy of `job`, which may be edited while the script waits in the queue.
     script
-        Where the script will be written.
+        The path of the script.
 
     Raises
     ------
     InputError
         With the line of the job file, if an option breaks a rule or cores or memory are missing.
     """
-    options = options_of(job, "slurm")
+    system = batch_system("slurm")
+    assert system is not None
+    options = cluster_options(job, system)
     cores, memory = _needed(job, options, "cores"), _needed(job, options, "memory")
     processes = int(_option(options, "processes") or 1)
     if processes > cores:
         msg = f"must be at most the number of cores, {cores}, got {processes}"
         raise job.problem(msg, "cluster", "processes")
-    security_of(options.tls_ca, options.tls_cert, options.tls_key)  # files that are missing are told now
+    security_of(options.tls_ca, options.tls_cert, options.tls_key)  # refuse missing files now
     python = shlex.quote(str(_option(options, "python") or sys.executable))
     interface = _option(options, "interface")
     if interface:
         find_host, address = "", f"--interface {shlex.quote(str(interface))}"
         worker_address = address
     else:  # neither may listen on every address
-        find_host = _FIND_HOST.format(python=python, own_address=shlex.quote(_OWN_ADDRESS))
-        address, worker_address = '--host "$host"', f'--host "$({python} -c {shlex.quote(TOWARDS)} "$2")"'
+        find_host = _FIND_HOST.format(python=python, own_address=shlex.quote(_IP_ADDRESS))
+        address, worker_address = '--host "$host"', f'--host "$({python} -c {shlex.quote(OWN_ADDRESS)} "$2")"'
     words, tls = ["--dashboard-address", "127.0.0.1:0"], _tls(options)
     if tls:
         words += ["--protocol", "tls", "--tls-ca-file", tls["tls_ca"]]
@@ -134,7 +143,7 @@ def batch_script(job: JobFile, copy: Path, script: Path) -> str:
         threads=cores // processes,
         worker_bytes=n_bytes // processes,
         local=shlex.quote(str(local)) if local else '"${TMPDIR:-/tmp}"',
-        more="".join(f" {some}" for some in _option(options, "worker_extra_args") or []),
+        more="".join(f" {word}" for word in _option(options, "worker_extra_args") or []),
     )
     body = _BODY.format(
         python=python,
@@ -148,7 +157,7 @@ def batch_script(job: JobFile, copy: Path, script: Path) -> str:
         place=_place(tls),
     )
     head = list(_head(job, options, cores, n_bytes))
-    for line in head:  # else what follows a line break would be a command
+    for line in head:  # a line break would begin a command
         if not line.isprintable():
             msg = f"a directive of the script must be one line of printable characters, got {line!r}"
             raise job.problem(msg, "cluster")
@@ -158,8 +167,8 @@ def batch_script(job: JobFile, copy: Path, script: Path) -> str:
 def _head(job: JobFile, options: JobOptions, cores: int, n_bytes: int) -> Iterator[str]:
     yield "#!/bin/bash"
     yield f"# Made by `dmkl submit {job.path.name}`: scheduler, workers and client of that job in one allocation."
-    yield "# Some time before the walltime SLURM sends USR1: dmkl then keeps what it has, and the next job goes on."
-    yield "# Not TERM, which scancel sends too, and after that nothing is to go on."
+    yield "# Some time before the walltime SLURM sends USR1: dmkl then saves its work, and the next job goes on."
+    yield "# Not TERM: scancel sends that too, and after it no job must go on."
     logs = Path(options.log_directory or job.path.parent).expanduser()
     directives: dict[str, Any] = {
         "job-name": f"dmkl-{job.path.stem}",
@@ -183,7 +192,7 @@ def _head(job: JobFile, options: JobOptions, cores: int, n_bytes: int) -> Iterat
 
 
 def _option(options: JobOptions, name: str) -> Any:
-    """What the job says, or else dask-jobqueue's configuration."""
+    """The value of an option in the job file, or else in dask-jobqueue's configuration."""
     given = getattr(options, name, None)
     if given is None:
         given = (options.model_extra or {}).get(name)
@@ -191,25 +200,57 @@ def _option(options: JobOptions, name: str) -> Any:
 
 
 def _needed(job: JobFile, options: JobOptions, name: str) -> Any:
-    found = _option(options, name)
-    if found is None:
+    value = _option(options, name)
+    if value is None:
         msg = (
-            f"needs {name}, of one node: say it here, or under jobqueue.slurm in ~/.config/dask/jobqueue.yaml "
+            f"needs {name}, of one node: give it here, or under jobqueue.slurm in ~/.config/dask/jobqueue.yaml "
             "(deploy/jobqueue.yaml is one to copy)"
         )
         raise job.problem(msg, "cluster")
-    return found
+    return value
 
 
 def _tls(options: JobOptions) -> dict[str, str]:
-    """The absolute paths of certificates by option; empty where there are none."""
+    """The absolute paths of certificates by option; empty if there are none."""
     files = {name: getattr(options, name) for name in ("tls_ca", "tls_cert", "tls_key")}
     return {name: str(Path(file).expanduser().absolute()) for name, file in files.items() if file}
 
 
 def _place(tls: Mapping[str, str]) -> str:
-    """The word of the script that --cluster is given: the scheduler's file, and the certificates."""
+    """The value of --cluster in the script: the scheduler's file, and the certificates."""
     if not tls:
         return '"$folder/scheduler.json"'
     options = "".join(f" {name}={shlex.quote(file)}" for name, file in tls.items())
     return f'"$(printf %q "$folder/scheduler.json")"{shlex.quote(options)}'
+
+
+def send(script: Path) -> str:
+    """Send a script to SLURM, and return the number of its job.
+
+    Raises
+    ------
+    InputError
+        If there is no sbatch, or it refuses the job: with its message.
+    """
+    if shutil.which("sbatch") is None:
+        msg = (
+            "sbatch is not on this machine: submit where it is (a login node), look at the script with --dry-run, or "
+            "compute here with dmkl run"
+        )
+        raise InputError(msg)
+    try:
+        answer = subprocess.run(
+            ["sbatch", "--parsable", str(script)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ANSWER_SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:
+        msg = f"sbatch does not answer within {_ANSWER_SECONDS} s; squeue shows whether it took the job"
+        raise InputError(msg) from error
+    if answer.returncode != 0:
+        msg = f"SLURM refuses this job: {one_line(answer.stderr) or f'exit status {answer.returncode}'}"
+        raise InputError(msg)
+    return answer.stdout.strip().partition(";")[0]

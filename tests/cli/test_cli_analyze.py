@@ -87,7 +87,7 @@ def test_many_kernels_are_told_by_pairs(run, tmp_path):
     dmkl.create(tmp_path / "many.zarr", features @ features.transpose(0, 2, 1))
     status, out, _ = run("analyze", tmp_path / "many.zarr", "--cluster", "threads")
     assert status == 0
-    assert "The most alike" in out
+    assert "Most similar pairs" in out
     assert "fit to labels" not in out
     status, _, _ = run("analyze", tmp_path / "many.zarr", "--cluster", "threads", "--output", tmp_path / "out")
     assert status == 0

@@ -15,7 +15,7 @@ import pytest
 from sklearn.metrics.pairwise import euclidean_distances, linear_kernel, manhattan_distances
 
 import dmkl
-from dmkl.cli import building as building_module
+from dmkl.cli import creating
 from dmkl.cli.main import main
 
 pytest_plugins = ["helpers.command_line"]
@@ -103,7 +103,7 @@ def test_kernels_without_a_file_of_specs(run, tmp_path, folder, tables, classes)
     assert status == 0
     lines = text.splitlines()
     assert lines[0].startswith(f"{out}: 3 kernels of 45 × 45, float64, ")
-    assert lines[1] == f"Look at it with dmkl info {out}, learn with dmkl fit {out} MODEL."
+    assert lines[1] == f"Describe it with dmkl info {out}, learn with dmkl fit {out} MODEL."
     assert err == "dmkl: note: no kernel is made of 'color': left out\n"
     K = dmkl.open(out)
     assert K.names == ("shape-rbf-bandwidth0.5", "shape-rbf-bandwidth2", "shape-linear")
@@ -221,7 +221,7 @@ def test_processes_build_the_same(run, tmp_path, folder, built, cluster):
 def test_what_a_set_without_labels_is_good_for(run, tmp_path, tables):
     np.save(tmp_path / "X.npy", tables["shape"])
     _, text, _ = run("build", tmp_path / "set.zarr", tmp_path / "X.npy", *RBF)
-    assert text.splitlines()[1] == f"Look at it with dmkl info {tmp_path / 'set.zarr'}."
+    assert text.splitlines()[1] == f"Describe it with dmkl info {tmp_path / 'set.zarr'}."
 
 
 # --- new samples -----------------------------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ def test_info_says_how_kernels_were_made(run, tmp_path, folder, tables):
         "shape-laplacian-0+2+5 laplacian of shape, gamma 0.0123, 3 columns",
         "color-pyramid pyramid of color, widths 1/3, weights 0.5/0.5",
         "random_rbf-seed4 random_rbf, seed 4, dimensions 16, gamma ",
-        "feature kept columns samples missing",
+        "stored feature columns samples missing",
         "shape 6 0",
         "color 4 0",
     ):
@@ -365,7 +365,7 @@ def long(tmp_path_factory):
 def broken_off(out, arguments, number):
     """Begin a build and send it a signal when some tiles stand."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "dmkl.cli.main", "build", str(out), *arguments],
+        [sys.executable, "-m", "dmkl", "build", str(out), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -411,7 +411,7 @@ def test_an_interrupt_says_what_is_kept(tmp_path, long):
     status, err = broken_off(out, long, signal.SIGINT)
     assert status == 130
     assert err.splitlines()[-1] == (
-        f"dmkl: note: what was done is kept beside {out}; the same command goes on from there"
+        f"dmkl: note: the finished part is kept beside {out}; the same command goes on from there"
     )
     assert "Traceback" not in err
     assert not out.exists()
@@ -421,14 +421,14 @@ def test_an_interrupt_before_anything_was_done_says_nothing(run, tmp_path, folde
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(building_module.dmkl, "build", interrupt)
+    monkeypatch.setattr(creating.dmkl, "build", interrupt)
     status, _, err = run("build", tmp_path / "set.zarr", folder / "new.npz", *RBF)
     assert (status, err) == (130, "")
 
 
 UNAWAITED = """
 import sys
-from dmkl.cli import building, main
+from dmkl.cli import creating, main
 
 kept = []
 
@@ -438,7 +438,7 @@ def interrupted(*_, **__):
     kept.append(reading())
     raise KeyboardInterrupt
 
-building.dmkl.build = interrupted
+creating.dmkl.build = interrupted
 sys.exit(main.main())
 """
 """An interrupt while a store's reads have begun on the event loop of another thread."""
@@ -470,7 +470,7 @@ def test_an_interrupt_says_nothing_of_what_it_cut_short(tmp_path, folder):
         (["sets.gmt", *RBF], "sets.gmt"),
         (["broken.npz", *RBF], "features 'shape': row 7 is nan in column 2"),
         (["all.npz", "--function", "chi2"], "chi2 is for histograms"),
-        (["all.npz", *RBF, "--train", "odd.txt"], "has 22 names that no sample of the set bears"),
+        (["all.npz", *RBF, "--train", "odd.txt"], "has 22 names that no sample of the set has"),
         (["genes.csv", *RBF, "--train", "odd.txt", "--split", "0"], "--train and --split exclude each other"),
         (["all.npz", *RBF, "--split", "1"], "there is no split 1, the samples have 1"),
         (["genes.csv", *RBF, "--split", "0"], "there is no split 0, the samples have 0"),
@@ -533,10 +533,10 @@ def test_a_wrong_command_line_is_status_2(run, arguments):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "samples come from STORE or from --features"),
-        (["SET", "--features", "new.npz"], "samples come from STORE or from --features"),
-        (["--features", "new.npz", "--split", "0"], "--split is for STORE; of --features all samples are predicted"),
-        (["--features", "new.npz", "--rows", "0"], "--rows is for STORE; of --features all samples are predicted"),
+        ([], "samples come from either STORE or --features"),
+        (["SET", "--features", "new.npz"], "samples come from either STORE or --features"),
+        (["--features", "new.npz", "--split", "0"], "--split is for STORE; all samples of --features are predicted"),
+        (["--features", "new.npz", "--rows", "0"], "--rows is for STORE; all samples of --features are predicted"),
         (["SET", "--missing", "zero"], "--missing is for --features"),
         (["--features", "nowhere.npz"], "nowhere.npz"),
         (["--features", "genes.csv"], "which the new features lack"),

@@ -182,7 +182,7 @@ def test_contributions_to_a_file(run, tmp_path, store, model):
     command = ("predict", model, store, "--rows", "2,40", *HERE)
     status, text, err = run(*command, "--contributions", tmp_path / "c.csv")
     assert status == 0, err
-    assert f"What each kernel adds to the scores is in {tmp_path / 'c.csv'}" in text
+    assert f"Shares of the kernels in the scores are in {tmp_path / 'c.csv'}" in text
     table = pd.read_csv(tmp_path / "c.csv")
     assert table.columns.tolist() == ["sample", "class", *estimator.kernel_names_]
     assert table["sample"].tolist() == ["s02"] * 3 + ["s40"] * 3

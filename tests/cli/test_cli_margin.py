@@ -12,10 +12,8 @@ import xarray as xr
 from rich.console import Console
 
 import dmkl
-from dmkl.cli.declared import declared_in_source
 from dmkl.cli.learners import learners
-from dmkl.cli.parsing import parse_counts, parse_grid
-from dmkl.cli.priors import read_constraints, read_kernel_groups, read_prices
+from dmkl.cli.parsing import parse_counts, parse_grid, read_constraints, read_kernel_groups, read_prices
 from dmkl.cli.tables import summary_table, weights_table
 from dmkl.errors import InputError
 from dmkl.estimators.norms import WeightRules
@@ -24,7 +22,7 @@ pytest_plugins = ["helpers.command_line"]
 
 NAMES = ("clear", "fair", "poor", "noise")
 THREADS = ("--cluster", "threads")
-MODELS = [name for name, learner in learners().items() if learner.name in declared_in_source() and name != "mkridge"]
+MODELS = [name for name, learner in learners().items() if hasattr(dmkl, learner.name) and name != "mkridge"]
 
 
 @pytest.fixture(scope="module")
@@ -247,17 +245,17 @@ def test_tables_that_are_none(tmp_path, text, told):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "constraint: field required"),
-        ("[[constraint]]\nleast = 1\n", "constraint 1 weights: field required"),
-        ("[[constraint]]\nweights = {}\nleast = 1\n", "constraint 1 weights: .*at least 1"),
+        ("", "constraint: not a list of tables"),
+        ("[[constraint]]\nleast = 1\n", "constraint 1 has no weights"),
+        ("[[constraint]]\nweights = {}\nleast = 1\n", "constraint 1 has no weights"),
         ("[[constraint]]\nweights = {a = 1}\n", "constraint 1 has neither of least and most"),
         ("[[constraint]]\nweights = {a = 1}\nleast = 0\nmost = 1\n", "constraint 1 has both of least and most"),
-        ("[[constraint]]\nweights = {a = 'one'}\nleast = 0\n", "constraint 1 weights a: .*valid number"),
-        ("[[constraint]]\nweights = {a = inf}\nleast = 0\n", "constraint 1 weights a: .*finite"),
-        ("[[constraint]]\nweights = {a = 1}\nat_least = 0\n", "constraint 1 at_least: extra inputs"),
+        ("[[constraint]]\nweights = {a = 'one'}\nleast = 0\n", "constraint 1 a: 'one' is no finite number"),
+        ("[[constraint]]\nweights = {a = inf}\nleast = 0\n", "constraint 1 a: inf is no finite number"),
+        ("[[constraint]]\nweights = {a = 1}\nat_least = 0\n", "constraint 1 has weights, at_least"),
         ("[[constraint]]\nweights = {a = 1}\nleast = 0\n[[constraint]]\nweights = {c = 1}\nleast = 0\n",
          "constraint 2, names kernel 'c', which this set does not have; its kernels are a, b"),
-        ("[[row]]\n", "constraint: field required"),
+        ("[[row]]\n", "constraint: not a list of tables"),
         ("[[constraint]\n", "is not valid TOML"),
     ],
 )  # fmt: skip

@@ -213,7 +213,7 @@ def test_predict_draws_no_confusion_of_labels_that_are_not_known(run, tmp_path, 
     )
     status, _, err = run("predict", model, tmp_path / "k.zarr", "--rows", "0:3", "--plot", tmp_path / "c.png")
     assert status == 1
-    assert "--plot draws which true class is taken for which, and they are not known; leave it out" in err
+    assert "--plot draws true against predicted classes, and they are not known; leave it out" in err
     assert not (tmp_path / "c.png").exists()
 
 

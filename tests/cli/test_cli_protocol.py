@@ -139,7 +139,7 @@ def test_stability(run, tmp_path, plain):
     found = dmkl.load(out)
     np.testing.assert_allclose(found.data["weight"], expected.data["weight"])
     assert picture.read_bytes()[:4] == b"\x89PNG"
-    assert "Stability of MKFDA: 4 half-samples, 4 kernels, of 45 samples (all)" in text
+    assert "Stability of MKFDA: 4 half-samples, 4 kernels, on 45 samples (all)" in text
     rows = {line.split()[0]: line.split() for line in text.splitlines() if " % " in line}
     for kernel, share in zip(found.table()["kernel"], found.table()["selection_frequency"], strict=True):
         assert rows[kernel][6] == f"{100 * share:.0f}"
@@ -172,7 +172,7 @@ def test_predicting_after_a_search_on_all_samples(run, tmp_path, plain):
     status, text, _ = run("predict", found, plain, *options, "--out", out)
     assert status == 0
     assert "2 samples" in text
-    assert "which the model was trained on: of new ones that says nothing" in text
+    assert "which the model was trained on: this says nothing about new samples" in text
     assert [line.split(",")[0] for line in out.read_text().splitlines()] == ["sample", "s03", "s01"]
     _, text, _ = run("predict", found, plain, *options, "--json")
     assert (json.loads(text)["samples"], json.loads(text)["trained_on"]) == (2, 2)
@@ -196,7 +196,9 @@ def test_parts_of_a_split_that_were_trained_on_are_refused(run, tmp_path, parts)
         status, _, err = run("predict", tmp_path / "model", parts, "--split", 0, "--part", part)
         assert status == 1
         assert f"trained on 9 samples of the 9 in the {part} part of split 0" in err
-        assert "would say nothing of new ones; take a model that was not, another --part, or choose samples with" in err
+        assert (
+            "says nothing about new samples; take a model that was not, another --part, or choose samples with" in err
+        )
     assert run("predict", tmp_path / "model", parts, "--split", 0, "--part", "train", "--cluster", "threads")[0] == 0
     status, _, err = run("predict", tmp_path / "model", parts, "--split", 0, "--rows", tmp_path / "none")
     assert "--split and --rows exclude one another" in err

@@ -676,8 +676,8 @@ CHEAP = ("-p", "2", "--cv", "2", "--baselines", "none", "--no-refit", "--cluster
 def test_both_chains_of_steps_are_tried_where_samples_differ_in_size(run, tmp_path, unlike):
     status, _, err = run("search", unlike, tmp_path / "found", *CHEAP)
     assert status == 0, err
-    assert "the steps center+trace and cosine+center are both tried, each with values of lam of its own" in err
-    assert "--steps center+trace tries that chain alone" in err
+    assert "the steps center+trace and cosine+center are both tried, each with its own values of lam" in err
+    assert "--steps center+trace tries that chain only" in err
     found = dmkl.load(tmp_path / "found")
     grid = {"p": [2.0], "lam": None, "steps": ["center+trace", "cosine+center"]}
     expected = dmkl.search(dmkl.MKFDA(), dmkl.open(unlike), None, grid, cv=2, baselines="none", refit=False)

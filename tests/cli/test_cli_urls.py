@@ -40,7 +40,6 @@ def test_options_that_take_files_refuse_urls(run, tmp_path, monkeypatch, name, o
         "preflight": 1,
         "run": 1,
         "submit": 1,
-        "certificates": 1,
         "report": 1,
         "export": 3,
     }.get(name, 2)

@@ -16,7 +16,7 @@ from distributed import get_client
 
 import dmkl
 from dmkl.cli.cluster import computing_on
-from dmkl.clusters.here import _interrupts_held_back
+from dmkl.clusters.local import _deferred_interrupts
 from dmkl.errors import NoWorkersError
 
 pytest_plugins = ["helpers.command_line"]
@@ -88,7 +88,7 @@ def test_an_interrupt_waits_until_processes_are_started_and_does_not_reach_them(
     reached = []
 
     def start():
-        with _interrupts_held_back():
+        with _deferred_interrupts():
             os.kill(os.getpid(), signal.SIGINT)
             started = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
             reached.append(started.stdout)
@@ -118,6 +118,6 @@ def test_processes_are_started_for_large_sets_alone(monkeypatch, n_bytes, place)
     def started(workers, memory):
         yield "client"
 
-    monkeypatch.setattr("dmkl.clusters.here.processes", started)
+    monkeypatch.setattr("dmkl.clusters.local.processes", started)
     with computing_on(reading=SimpleNamespace(bytes_per_pass=n_bytes, view=SimpleNamespace(source=None))) as client:
         assert client == (None if place == "threads" else "client")

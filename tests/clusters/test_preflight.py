@@ -62,7 +62,7 @@ def test_one_that_sees_it_only_later_goes_on(apart):
     [
         (None, f"{HOST} does not see the kernel set {HERE}/set.zarr"),
         ("other", f"{HOST} sees another kernel set at {HERE}/set.zarr"),
-        ("same", f"{HOST} does not see the folder {HERE}/found.partial, where a search keeps its state"),
+        ("same", f"{HOST} does not see the folder {HERE}/found.partial, where a search keeps its checkpoint"),
     ],
 )
 def test_commands_look_before_they_begin(run, apart, client, given, told):
@@ -153,7 +153,7 @@ def test_what_fits_where_all_is_well(run, stored, client, tmp_path, monkeypatch)
     arguments = ["preflight", stored.view.source.location, "--cluster", client.scheduler.address, "--state", tmp_path]
     status, out, err = run(*arguments)
     assert (status, err) == (0, "")
-    for told in (HOST, np.__version__, "direct α-step    yes", "1 host looked at, none that cannot take part."):
+    for told in (HOST, np.__version__, "direct α-step    yes", "1 host checked, none that cannot take part."):
         assert told in out
     assert not list(tmp_path.iterdir())
     versions = {**preflight.versions_of(["zarr"]), "zarr": "99"}
@@ -172,7 +172,7 @@ def test_workers_that_share_a_core_are_told_of(run, stored, client):
     try:
         client.run(os.sched_setaffinity, 0, {min(min(cores) for cores in before.values())})
         with dask.config.set(scheduler=client):
-            (host,) = preflight.hosts()
+            (host,) = preflight.inspect_hosts()
         status, out, _ = run("preflight", location, "--cluster", client.scheduler.address)
         _, _, err = run("check", location, "--cluster", client.scheduler.address)
     finally:
@@ -182,12 +182,12 @@ def test_workers_that_share_a_core_are_told_of(run, stored, client):
     assert status == 0
     assert told in " ".join(out.split())
     assert f"dmkl: warning: {told}" in err
-    assert preflight.hosts()[0].differences == ()
+    assert preflight.inspect_hosts()[0].differences == ()
 
 
 def test_a_folder_for_temporary_files_that_cannot_be_written(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
-    (host,) = preflight.hosts()
+    (host,) = preflight.inspect_hosts()
     assert [f"{HOST} cannot write temporary files in {tmp_path / 'nowhere'} (No such file" in host.problems[0]] == [
         True
     ]
@@ -196,7 +196,7 @@ def test_a_folder_for_temporary_files_that_cannot_be_written(monkeypatch, tmp_pa
 def test_what_does_not_fit_is_told(stored):
     import dask
 
-    (host,) = preflight.hosts()
+    (host,) = preflight.inspect_hosts()
     with dask.config.set({"dmkl.memory": "1KiB"}):
-        fits = {one.what: one.fits for one in preflight.what_fits(stored, [host])}
-    assert fits == {"direct α-step": False, "anchors": False, "basis": False}
+        fits = {one.what: one.fits for one in preflight.solvers_that_fit(stored, [host])}
+    assert fits == {"direct α-step": False, "preconditioners": False, "basis": False}

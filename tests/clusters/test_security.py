@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import stat
-import sys
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
 
 import dask
 import pytest
 from distributed import Scheduler, Worker
+from helpers.certificates import make_certificates
 
 import dmkl
-from dmkl.cli.main import main
-from dmkl.clusters.certificates import make_certificates
 from dmkl.clusters.schedulers import security_of
-from dmkl.errors import InputError, NoWorkersError, StoreExistsError
+from dmkl.errors import InputError, NoWorkersError
 
 NAMES = ("tls_ca", "tls_cert", "tls_key")
 
@@ -63,7 +65,7 @@ def test_a_wrong_certificate_is_refused(secure, certificates, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({}, r"reached by certificates, and there are none: give tls_ca, tls_cert and tls_key"),
+        ({}, r"needs certificates, and there are none: give tls_ca, tls_cert and tls_key"),
         ({"tls_ca": __file__}, r"three files in PEM format, and tls_cert is missing"),
         ({"tls_ca": "/nosuch", "tls_cert": __file__, "tls_key": __file__}, r"tls_ca is /nosuch, which is no file"),
         (dict.fromkeys(NAMES, __file__), r"must be a certificate authority, a certificate and its key"),
@@ -74,23 +76,11 @@ def test_certificates_that_are_missing_or_none(given, told):
         dmkl.cluster("tls://127.0.0.1:1", **given).__enter__()
 
 
-def test_the_command_makes_certificates_that_are_private_and_tells_what_to_copy(tmp_path, capsys):
-    folder = tmp_path / "tls"
-    assert main(["certificates", str(folder)]) == 0
-    told = capsys.readouterr().out
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    given = {name: folder / f"{name.removeprefix('tls_')}.pem" for name in NAMES}
-    assert sorted(folder.iterdir()) == sorted(given.values())
-    for name, path in given.items():
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        assert f'{name} = "{path}"\n' in told
-    assert security_of(**{name: str(path) for name, path in given.items()}) is not None
-    with pytest.raises(StoreExistsError, match="exists already"):
-        make_certificates(folder)
-
-
-def test_without_its_package_no_certificates_are_made(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(InputError, match=r"pip install 'dmkl\[tls\]'"):
-        make_certificates(tmp_path / "tls")
-    assert not (tmp_path / "tls").exists()
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_the_lines_of_the_readme_make_certificates(tmp_path):
+    text = (Path(__file__).parents[2] / "deploy" / "README.md").read_text()
+    lines = re.search(r"(?m)^      umask 077\n(?:      .*\n)+", text)[0]
+    subprocess.run(["bash", "-euc", lines], check=True, capture_output=True, env={**os.environ, "HOME": str(tmp_path)})
+    files = {name: tmp_path / "dmkl-tls" / f"{name.removeprefix('tls_')}.pem" for name in NAMES}
+    assert files["tls_key"].stat().st_mode & 0o777 == 0o600
+    assert security_of(**{name: str(path) for name, path in files.items()}) is not None

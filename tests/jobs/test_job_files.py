@@ -13,10 +13,10 @@ import tomllib
 import dask
 import numpy as np
 import pytest
+from helpers.certificates import make_certificates
 
 import dmkl
-from dmkl.cli.running import UNFINISHED
-from dmkl.clusters.certificates import make_certificates
+from dmkl.cli.jobs import UNFINISHED
 
 pytest_plugins = ["helpers.command_line"]
 
@@ -144,7 +144,7 @@ def test_all_from_features_to_predictions(run, tmp_path):
     (tmp_path / "y.txt").write_text("changed")
     status, _, err = run("run", tmp_path / "m.job.toml", "--into", tmp_path / "again")
     assert status == 0, err
-    assert f"{tmp_path / 'y.txt'} holds something else" in err
+    assert f"{tmp_path / 'y.txt'} has other contents" in err
 
 
 @pytest.mark.parametrize(
@@ -263,8 +263,8 @@ def test_paths_of_certificates_are_words_and_no_commands(run, job, tmp_path):
         (SLURM.replace("= 2", "= 9"), "line 20, cluster.processes: must be at most the number of cores, 8, got 9"),
         (SLURM + '\nnotice = "soon"', "line 24, cluster.notice: must be a time from 1 s to 18 h"),
         (SLURM.replace("queue", "quque"), "line 18: slurm takes no 'quque' (did you mean queue?)"),
-        ('place = "pbs"', "dmkl submit writes scripts of SLURM alone, got 'pbs'; put `dmkl run job.toml` in a script"),
-        ('place = "local"', "line 17, cluster.place: dmkl submit writes scripts of SLURM alone"),
+        ('place = "pbs"', "dmkl submit writes scripts of SLURM only, got 'pbs'; say place = \"slurm\""),
+        ('place = "local"', "line 17, cluster.place: dmkl submit writes scripts of SLURM only"),
         (SLURM, "sbatch is not on this machine"),
     ],
 )

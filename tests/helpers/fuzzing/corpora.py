@@ -18,7 +18,7 @@ import zarr
 from zarr.storage import MemoryStore
 
 import dmkl
-from dmkl.cli.priors import read_constraints, read_prices
+from dmkl.cli.parsing import read_constraints, read_prices
 from dmkl.cli.samples import read_groups
 from dmkl.features.specs import plan
 from dmkl.inputs import as_features, open_files, read_file

@@ -20,41 +20,41 @@ if TYPE_CHECKING:
 __all__ = ["processes", "quiet", "threads"]
 
 _PROCESS_BYTES = 300 * 2**20
-"""What a worker process takes before it holds any array: the interpreter and the libraries."""
+"""Memory of a worker process without arrays: the interpreter and the libraries."""
 
 
 @contextmanager
 def threads(workers: int | None, memory: str | None) -> Iterator[None]:
-    """Compute in `workers` threads, by default as many as `settings.tasks_at_once` says."""
+    """Compute in `workers` threads, by default `settings.tasks_at_once` of them."""
     import dask.threaded
 
     with _budget(memory):
-        settings.memory_budget_bytes()  # refused here, before anything runs
-        # The function and not its name: a name would make Dask import distributed to look for it there.
+        settings.memory_budget_bytes()  # refuse a wrong value before anything runs
+        # Not the name of the function: Dask would import distributed to look it up.
         with dask.config.set(scheduler=dask.threaded.get, num_workers=_count(workers)):
             yield
 
 
 @contextmanager
 def processes(workers: int | None, memory: str | None) -> Iterator[Client]:
-    """Compute in `workers` processes of one thread, which can be reached from this machine alone.
+    """Compute in `workers` processes of one thread that only this machine can reach.
 
-    By default these are as many as `settings.tasks_at_once` says.
+    By default there are `settings.tasks_at_once` of them.
     """
     import dask
     from distributed import Client, LocalCluster
 
     with _budget(memory):
         n_workers, budget = _count(workers), settings.memory_budget_bytes()
-    # Fixed here, so that all processes mean the same bytes by "auto".
+    # A number, so that "auto" is the same number of bytes in all processes.
     with dask.config.set({"dmkl.memory": budget}), quiet():
-        with _interrupts_held_back():
+        with _deferred_interrupts():
             cluster = LocalCluster(
                 n_workers=n_workers,
                 threads_per_worker=1,
                 processes=True,
-                host="127.0.0.1",  # scheduler and workers run whatever they are sent: never on another interface
-                dashboard_address="127.0.0.1:0",  # any free port: a second command must not fail for want of 8787
+                host="127.0.0.1",  # scheduler and workers run any code that reaches them: never on another interface
+                dashboard_address="127.0.0.1:0",  # any free port: 8787 may be in use by another command
                 memory_limit=budget // n_workers + _PROCESS_BYTES,
                 silence_logs=logging.CRITICAL,
             )
@@ -83,9 +83,9 @@ def _count(workers: int | None) -> int:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Say nothing of exceptions of tasks that nobody waits for any more, nor of a scheduler that is gone.
+    """Silence Dask's logs of abandoned tasks, which an interrupt leaves, and of a lost scheduler.
 
-    An interrupt leaves such tasks, and whoever loses the scheduler is told in a line of dmkl's own.
+    dmkl has its own message for a lost scheduler.
     """
     loggers = [logging.getLogger(name) for name in ("asyncio", "distributed.client")]
     before = [logger.level for logger in loggers]
@@ -99,19 +99,19 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """Start processes that Ctrl-C does not reach, and act on it, or on SIGTERM, only afterwards.
+def _deferred_interrupts() -> Iterator[None]:
+    """Start processes that Ctrl-C does not reach; a Ctrl-C or SIGTERM meanwhile takes effect at the end.
 
-    A terminal sends it to every process of the group. Workers would each print a traceback; a cluster that is
-    half started cannot be closed. Processes inherit the signals that are blocked where they are started.
+    A terminal sends Ctrl-C to every process of the group: workers would each print a traceback, and a cluster that is
+    half started cannot be closed. Processes inherit the blocked signals of the one that starts them.
     """
     if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
         yield
         return
-    resource_tracker.ensure_running()  # it unblocks the signal when it is started, so not in between
-    seen: list[int] = []
+    resource_tracker.ensure_running()  # its start unblocks the signal, so it must come first
+    received: list[int] = []
     handlers = {
-        number: signal.signal(number, lambda number, _: seen.append(number))
+        number: signal.signal(number, lambda number, _: received.append(number))
         for number in (signal.SIGINT, signal.SIGTERM)
     }
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -121,5 +121,5 @@ def _interrupts_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    if seen:
-        signal.raise_signal(seen[0])
+    if received:
+        signal.raise_signal(received[0])

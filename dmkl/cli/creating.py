@@ -1,0 +1,351 @@
+"""`dmkl import` and `dmkl build`: kernel sets from files of kernels or of features."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import dmkl
+from dmkl.cli import options
+from dmkl.cli.cluster import Cluster, Memory, Workers, computing_on
+from dmkl.cli.interruption import keeping_kernels
+from dmkl.cli.options import LABELS, SAMPLES, STORAGE, option
+from dmkl.cli.output import refuse_existing, say, say_aside, size
+from dmkl.cli.parsing import parse_names, parse_numbers
+from dmkl.cli.samples import find_names
+from dmkl.errors import InputError
+from dmkl.features.functions import FUNCTIONS
+from dmkl.files.urls import as_place
+from dmkl.progress import ConsoleWatch
+from dmkl.searching.texts import count
+
+if TYPE_CHECKING:
+    from dmkl.arrays import Index
+    from dmkl.inputs.features import Features
+    from dmkl.inputs.names import Join
+    from dmkl.kernelset import KernelSet
+
+__all__ = ["build", "import_"]
+
+_KERNELS = "Kernels"
+
+
+def import_(
+    out: options.NewStore,
+    inputs: Annotated[
+        list[Path],
+        typer.Argument(metavar="INPUTS…", help="Files of matrices: .npy, .npz, .mat, .h5, .zarr, .h5ad, .csv …"),
+    ],
+    labels: options.Labels = None,
+    samples: options.SampleNames = None,
+    train_samples: Annotated[
+        Path | None, option("Name of each training sample (column) of rectangular kernels.", "FILE", panel=LABELS)
+    ] = None,
+    order: Annotated[
+        Path | None,
+        option(
+            "Names of the rows of the kernels, in the order of their files: labels are matched by these.",
+            "FILE",
+            panel=LABELS,
+        ),
+    ] = None,
+    splits: options.Splits = None,
+    diagonal: Annotated[
+        Path | None,
+        option(
+            "k(x, x) of each new sample, which cosine normalization of rectangular kernels needs.", "FILE", panel=LABELS
+        ),
+    ] = None,
+    names: Annotated[str | None, option("Names of the kernels, in the order in which they are read.", "A,B,…")] = None,
+    variable: Annotated[
+        list[str] | None, option("Variable of the files that holds the kernels; repeatable.", "NAME")
+    ] = None,
+    kernel_axis: Annotated[
+        int | None, option("Axis that counts the kernels in three-dimensional arrays.", min=0, max=2)
+    ] = None,
+    rectangular: Annotated[
+        bool, option("Take square kernels too as new samples × training samples.", None, "--rectangular")
+    ] = False,
+    join: options.Join = "exact",
+    tile: options.Tile = None,
+    dtype: options.Dtype = None,
+    repair: options.Repair = None,
+    symmetrize: Annotated[
+        bool,
+        option(
+            "Take (K + Kᵀ)/2 of kernels whose halves differ, and print the difference.",
+            None,
+            "--symmetrize",
+            panel=STORAGE,
+        ),
+    ] = False,
+    overwrite: options.Overwrite = False,
+) -> None:
+    """Import kernel matrices from files into a kernel set.
+
+    Files that name their samples are matched by name, in any order; other files by position. With --join outer a sample
+    that a kernel lacks gets a row of zeros in it once it is centered.
+
+    After an interruption the same command goes on where it stopped. OUT appears when the set is complete.
+
+    Examples
+    --------
+        dmkl import kernels.zarr rbf.npy chi2.npy --labels classes.txt
+        dmkl import kernels.zarr kernels.mat --variable K --labels labels.csv --dtype float32
+        dmkl import kernels.zarr cells.h5ad --variable obsp/connectivities --labels cells.h5ad:cell_type
+        dmkl import new.zarr new_samples.h5 --rectangular --samples new.txt --train-samples train.txt
+    """
+    from dmkl.inputs import open_files
+    from dmkl.store.ingest import ingest
+
+    started = time.monotonic()
+    source, side_data = open_files(
+        inputs,
+        kernel_axis=kernel_axis,
+        variables=variable,
+        names=parse_names(names),
+        labels=labels,
+        samples=samples,
+        train_samples=train_samples,
+        splits=splits,
+        diagonal=diagonal,
+        order=order,
+        join=join,
+        symmetric=False if rectangular else None,
+    )
+    for note in source.notes:
+        say_aside("note", note)
+    with keeping_kernels(out), ConsoleWatch():
+        ingest(
+            out,
+            source,
+            side_data,
+            tile=tile,
+            dtype=dtype,
+            repair=repair,
+            symmetrize=symmetrize,
+            overwrite=overwrite,
+        )
+    K = dmkl.open(out)
+    for record in K.provenance if symmetrize else ():
+        difference = record["symmetrized"]["largest_asymmetry"]
+        say_aside(
+            "note", f"kernel {record['name']!r} was symmetrized: mirrored entries differed by at most {difference:.3g}"
+        )
+    n, rows, cols = K.shape
+    what = f"{count(n, 'kernel')} of {rows:,} × {cols:,}, {K.dtype}"
+    say(f"{out}: {what}, in {time.monotonic() - started:.1f} s")
+    say(f"Describe it with dmkl info {shlex.quote(out)}, check it with dmkl check {shlex.quote(out)}.")
+
+
+# --- dmkl build ------------------------------------------------------------------------------------------------------
+
+
+def build(
+    out: options.NewStore,
+    features: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FEATURES…", help="Files of feature tables: .npz, .npy, .h5, .zarr, .h5ad, .mat, .csv, .parquet …"
+        ),
+    ],
+    specs: Annotated[
+        Path | None, option("Kernels to compute, a table [[kernel]] for each.", "FILE.toml", panel=_KERNELS)
+    ] = None,
+    function: Annotated[
+        list[str] | None, option(f"Instead of a file: {', '.join(FUNCTIONS)}; repeatable.", "NAME", panel=_KERNELS)
+    ] = None,
+    bandwidth: Annotated[
+        str | None,
+        option(
+            "Bandwidths as multiples of the mean distance, a kernel for each. [default: 1]", "B,B,…", panel=_KERNELS
+        ),
+    ] = None,
+    feature: Annotated[
+        list[str] | None,
+        option("Feature tables to use, by name or pattern; repeatable. [default: all]", "NAME", panel=_KERNELS),
+    ] = None,
+    against: Annotated[
+        str | None,
+        option(
+            "Compute the kernels of this set, which dmkl build made, between new samples and its samples.",
+            "STORE",
+            panel=_KERNELS,
+        ),
+    ] = None,
+    train: Annotated[
+        Path | None,
+        option(
+            "Average distances between the samples in this file, a name on each line (positions, if samples have no "
+            "names).",
+            "FILE",
+            panel=SAMPLES,
+        ),
+    ] = None,
+    split: Annotated[
+        int | None,
+        option(
+            "Average distances in the training part of this split. [default: 0, or all samples without splits]",
+            "K",
+            min=0,
+            panel=SAMPLES,
+        ),
+    ] = None,
+    labels: options.Labels = None,
+    samples: options.SampleNames = None,
+    splits: options.Splits = None,
+    join: options.Join = "exact",
+    missing: options.Missing = None,
+    transpose: Annotated[
+        bool, option("Samples are columns: the tables are features × samples.", None, "--transpose", panel=SAMPLES)
+    ] = False,
+    repair: options.Repair = None,
+    tile: options.Tile = None,
+    dtype: options.Dtype = None,
+    overwrite: options.Overwrite = False,
+    # A build releases Python's lock: threads spare the start of processes and copies between them.
+    cluster: Cluster = "threads",
+    workers: Workers = None,
+    memory: Memory = None,
+) -> None:
+    """Compute kernels from feature tables, and store the features with them.
+
+    The files may hold several tables, labels, splits and names of the samples; samples are matched by name. After an
+    interruption the same command goes on where it stopped. With --against the rows of the set are new samples and its
+    columns the samples of STORE, with the functions and bandwidths of STORE.
+
+    Examples
+    --------
+        dmkl build kernels.zarr views.npz --function rbf --bandwidth 0.1,1,10
+        dmkl build kernels.zarr expression.csv methylation.csv --specs kernels.toml --labels y.csv --split 0
+        dmkl build kernels.zarr cells.h5ad --function rbf --feature X --feature 'layers/*' --labels cells.h5ad:cell_type
+        dmkl build new.zarr new_views.npz --against kernels.zarr
+    """
+    started = time.monotonic()
+    refuse_existing(as_place(out), overwrite=overwrite)
+    chosen = {"--function": function, "--bandwidth": bandwidth, "--feature": feature}
+    compute: Callable[..., KernelSet]
+    if against is None:
+        kernels = _read_specs(specs, chosen)
+        tables = _open_features(features, samples, join, transpose, labels=labels, splits=splits)
+        _note_unused_tables(kernels, tables)
+        rows = _training_rows(tables, train, split)
+        compute = partial(dmkl.build, out, tables, kernels, train=rows, repair=repair, tile=tile, dtype=dtype)
+    else:
+        refused = {
+            "--specs": specs,
+            **chosen,
+            "--train": train,
+            "--split": split,
+            "--splits": splits,
+            "--repair": repair,
+            "--tile": tile,
+            "--dtype": dtype,
+        }
+        _refuse(refused, f"--against takes kernels and training samples from {against}")
+        tables = _open_features(features, samples, join, transpose, labels=labels)
+        compute = partial(dmkl.build_cross, dmkl.open(against), tables, out)
+    for note in tables.notes:
+        say_aside("note", note)
+    with keeping_kernels(out), ConsoleWatch(), computing_on(cluster, workers=workers, memory=memory):
+        K = compute(join=join, missing=missing, overwrite=overwrite)
+    n, n_rows, n_cols = K.shape
+    what = f"{count(n, 'kernel')} of {n_rows:,} × {n_cols:,}, {K.dtype}, {size(K.bytes_per_pass)}"
+    say(f"{out}: {what}, in {time.monotonic() - started:.1f} s")
+    if against is None and any(record.get("training_rows") == n_cols for record in K.provenance):
+        say_aside(
+            "note",
+            f"bandwidths are multiples of the mean distance between all {n_cols:,} samples, including those that folds "
+            "hold out later; give --splits, or the training samples by --train, to exclude these",
+        )
+    quoted = shlex.quote(out)
+    learn = "" if K.labels is None else f", learn with dmkl fit {quoted} MODEL"
+    say(f"Describe it with dmkl info {quoted}{learn if K.is_square else f', use it with dmkl predict MODEL {quoted}'}.")
+
+
+def _refuse(options: Mapping[str, Any], why: str) -> None:
+    given = [option for option, value in options.items() if value not in (None, [])]
+    if given:
+        msg = f"{why}; leave out {' and '.join(given)}"
+        raise InputError(msg)
+
+
+def _read_specs(file: Path | None, chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The specifications of kernels, from a file or from the options that stand for a small one."""
+    from dmkl.features.specs import read_specs
+    from dmkl.numerics.functions import BANDED
+
+    if file is not None:
+        _refuse(chosen, f"{file} says which kernels to make")
+        return read_specs(file)
+    functions, bandwidth, features = chosen.values()
+    if not functions:
+        msg = "say which kernels to make: --specs FILE.toml, or --function rbf --bandwidth 0.1,1,10"
+        raise InputError(msg)
+    widths = None if bandwidth is None else parse_numbers("bandwidth", "numbers such as 0.1,1,10", bandwidth)
+    # If none of the functions has a width, dmkl.build refuses the widths.
+    with_width = BANDED.intersection(functions) or functions
+    return [
+        {"function": name, "feature": features, "bandwidth": widths if name in with_width else None}
+        for name in functions
+    ]
+
+
+def _note_unused_tables(specs: list[dict[str, Any]], tables: Features) -> None:
+    from dmkl.features.specs import plan
+
+    planned, notes = plan(specs, tables.blocks)
+    used = {item.feature for item in planned}
+    unused = [name for name in tables.blocks if name not in used]
+    if unused:
+        tables.notes.append(f"no kernel is made of {', '.join(map(repr, unused))}: left out")
+    tables.notes += notes
+
+
+def _open_features(
+    features: list[Path], samples: Path | None, join: Join, transpose: bool, **files: Path | None
+) -> Features:
+    """Open feature tables, and the files that hold labels or splits of their samples."""
+    from dmkl.inputs import as_features, read_file, read_names
+    from dmkl.inputs.side_data import SideData
+
+    names = None if samples is None else read_names(samples)
+    given = [
+        SideData(role, str(path), partial(read_file, path), partial(read_file, path, None))
+        for role, path in files.items()
+        if path is not None
+    ]
+    return as_features(features, samples=names, join=join, beside=given, transpose=transpose)
+
+
+def _training_rows(tables: Features, train: Path | None, split: int | None) -> Index | None:
+    """The samples between which distances are averaged; None for the default of `dmkl.build`."""
+    import numpy as np
+
+    from dmkl.inputs import read_names
+
+    if train is not None and split is not None:
+        msg = "--train and --split exclude each other; give one of them"
+        raise InputError(msg)
+    n_samples = next(iter(tables.blocks.values())).shape[0]
+    if train is not None:
+        names = range(n_samples) if tables.samples is None else tables.samples
+        return find_names(np.array([str(name) for name in names]), read_names(train, tables.samples), str(train))
+    if split is None:
+        return None
+    splits = tables.labels.checked(n_samples, n_samples, rectangular=False)["split"]
+    n_splits = 0 if splits is None else len(splits)
+    if splits is None or split >= n_splits:
+        msg = f"there is no split {split}, the samples have {n_splits}; choose another with --split, or give --splits"
+        raise InputError(msg)
+    rows = np.flatnonzero(splits[split] == 0)
+    if not len(rows):
+        msg = f"split {split} has no training samples; choose another with --split, or give --train"
+        raise InputError(msg)
+    return rows

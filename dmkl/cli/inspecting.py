@@ -1,0 +1,554 @@
+"""`dmkl info` and `dmkl check`: kernel sets, models, results, exports and checkpoints, described and checked."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.padding import Padding
+from rich.text import Text
+
+import dmkl
+from dmkl.cli.cluster import Resources
+from dmkl.cli.options import Anything, Json, Kernels, option
+from dmkl.cli.output import STYLES, console, facts_table, number, print_json, say, say_aside, show, size, table
+from dmkl.cli.samples import open_kernels
+from dmkl.errors import DmklError, IncompleteStoreError, StoreNotFoundError
+from dmkl.files.urls import Place, Url, as_place, files_in, resolved
+from dmkl.progress import ConsoleWatch
+from dmkl.searching.texts import count
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from dmkl.arrays import Array
+    from dmkl.kernelset import KernelSet
+
+__all__ = ["check", "info"]
+
+
+def info(path: Anything, as_json: Json = False) -> None:
+    """Describe a kernel set, a model, a result, an exported kernel or table, or a search's checkpoint.
+
+    Examples
+    --------
+        dmkl info kernels.zarr
+        dmkl info kernels.zarr --json
+        dmkl info model
+    """
+    kind = _kind_of(path)
+    if kind is not None:
+        _print_facts(path, kind, as_json=as_json)
+        return
+    try:
+        K = dmkl.open(path)
+    except IncompleteStoreError as error:
+        msg = f"{error}. {_finished_part(path)}"
+        raise IncompleteStoreError(msg) from error
+    description = _describe_set(K, path)
+    if as_json:
+        print_json(description)
+    else:
+        _print_description(description)
+
+
+def check(
+    path: Anything,
+    resources: Resources,
+    kernels: Kernels = None,
+    steps: Annotated[int, option("Number of products with each kernel to find negative eigenvalues.", min=1)] = 30,
+    seed: Annotated[int, option("Seed of the random start vectors.", min=0)] = 0,
+    strict: Annotated[bool, option("Fail on warnings too.", None, "--strict")] = False,
+    as_json: Json = False,
+) -> None:
+    """Read all of a kernel set, a model, a result, an export or a search's checkpoint, and report problems.
+
+    Compares every file with its checksums. In a kernel set it also finds NaN, asymmetry, negative eigenvalues, constant
+    and repeated kernels, kernels that are the labels, and very different scales.
+    The exit status is 1 if there are errors (with --strict, or warnings), and 0 otherwise.
+
+    Examples
+    --------
+        dmkl check kernels.zarr
+        dmkl check kernels.zarr --strict --json > report.json
+        dmkl check model
+        dmkl check found.partial
+    """
+    kind = _kind_of(path)
+    if kind is not None:
+        _check_files(path, kind, strict=strict, as_json=as_json)
+        return
+    import numpy as np
+
+    from dmkl.health import SEVERITIES
+    from dmkl.health import check as check_set
+
+    K = open_kernels(path, kernels)
+    with ConsoleWatch(), resources.computing(reading=K):
+        report = check_set(K, n_steps=steps, seed=seed)
+    if as_json:
+        print_json(_report_as_mapping(K, report))
+    else:
+        _print_report(K, report)
+    failing = SEVERITIES[: 2 if strict else 1]
+    if np.isin(report.severity.values, failing).any():
+        raise typer.Exit(1)
+
+
+# --- a kernel set described ------------------------------------------------------------------------------------------
+
+_BOOKKEEPING = {"name", "bytes", "mtime_ns", "n_missing"}
+"""Keys of the record of a file that are not shown, or shown elsewhere."""
+
+
+def _finished_part(path: str) -> str:
+    """A sentence on the finished part of an incomplete set: a kernel is finished when its row sums are written."""
+    import numpy as np
+    import zarr
+
+    from dmkl.store.objects import zarr_store
+    from dmkl.store.opening import partial_path
+
+    begun = partial_path(resolved(path))
+    try:
+        group: Any = zarr.open_group(zarr_store(begun if begun.exists() else as_place(path)), mode="r")
+        row_sum = group["row_sum"]
+        whole = sum(not np.isnan(row_sum[j]).any() for j in range(row_sum.shape[0]))
+    except (OSError, KeyError, ValueError):
+        return "No kernel of it is whole yet"
+    n, rows = row_sum.shape
+    return f"{whole} of {count(n, 'kernel')} over {count(rows, 'sample')} are whole"
+
+
+def _describe_set(K: KernelSet, path: str) -> dict[str, Any]:
+    import numpy as np
+
+    from dmkl.store.features import read_tables
+    from dmkl.store.reader import StoreReader
+
+    source = K.view.source
+    assert isinstance(source, StoreReader)
+    return {
+        "path": path,
+        "kernels": [
+            {"name": name, "made_by": _made_by(made), "samples_missing": made.get("n_missing", 0)}
+            for name, made in zip(K.names, K.provenance, strict=True)
+        ],
+        "features": [
+            {
+                "name": name,
+                "columns": table.shape[1],
+                "samples_missing": table.n_missing,
+                "dtype": table.dtype.name,
+                "column_names": table.columns,
+            }
+            for name, table in read_tables(source.location).items()
+        ],
+        "shape": list(K.shape),
+        "dtype": str(K.dtype),
+        "tile": source.tiling.tile,
+        "symmetric": source.symmetric,
+        "stored": "full" if source.full else "upper tiles",
+        "bytes_per_pass": K.bytes_per_pass,
+        "bytes_on_disk": sum(files_in(as_place(path)).values()),
+        "samples_have_names": K.view.has_names,
+        "labels": _classes(K),
+        "labels_are": _kind_of_labels(K),
+        "target_range": _range(K.labels) if K.labels is not None and _kind_of_labels(K) == "target" else None,
+        "splits": [
+            {
+                part: int(np.count_nonzero(split == number))
+                for number, part in enumerate(("train", "validation", "test"))
+            }
+            for split in (() if K.splits is None else K.splits)
+        ],
+        "content_id": K.content_id,
+        "created_by": source.attrs.get("created_by"),
+        "format_version": source.attrs.get("format_version"),
+    }
+
+
+def _range(values: Array) -> list[float]:
+    return [float(values.min()), float(values.max())]
+
+
+_LABELS = {
+    None: "classes",
+    "classes": "classes",
+    "tasks": "tasks (positive samples)",
+    "target": "target",
+    "targets": "targets (known values)",
+}
+
+
+def _kind_of_labels(K: KernelSet) -> str | None:
+    """The kind of the labels of a set: classes, tasks (0 or 1), a target, or several targets."""
+    import numpy as np
+
+    if K.labels is None or K.labels.ndim == 1:
+        return None if K.labels is None else "target" if K.labels.dtype.kind == "f" else "classes"
+    return "tasks" if (np.isin(K.labels, (0, 1)) | np.isnan(K.labels)).all() else "targets"
+
+
+def _classes(K: KernelSet) -> dict[str, int] | None:
+    """Number of samples of each class, of positive samples of each task, or of known values of each target."""
+    import numpy as np
+
+    kind = _kind_of_labels(K)
+    if K.labels is None or kind == "target":
+        return None
+    if kind != "classes":
+        columns = K.labels.T
+        tasks = range(len(columns)) if K.tasks is None else K.tasks
+        counts = np.nansum(columns, axis=1) if kind == "tasks" else np.count_nonzero(~np.isnan(columns), axis=1)
+        return {str(task): int(count) for task, count in zip(tasks, counts, strict=True)}
+    classes, sizes = np.unique(K.labels, return_counts=True)
+    return {str(name): int(n) for name, n in zip(classes, sizes, strict=True)}
+
+
+def _made_by(made: dict[str, Any]) -> dict[str, Any]:
+    """How a kernel was made: the record of a build, or the part of the record of a file that helps users."""
+    if not _is_computed(made):
+        return _recipe(made)
+    return {key: value for key, value in made.items() if key not in ("name", "identity", "n_missing")}
+
+
+def _is_computed(made: dict[str, Any]) -> bool:
+    return "function" in made and "parameters" in made
+
+
+def _recipe(made: dict[str, Any]) -> dict[str, Any]:
+    """The record of a kernel from a file, without hashes and time stamps."""
+    flat: dict[str, Any] = {}
+    for key, value in made.items():
+        if isinstance(value, dict):
+            flat |= _recipe(value)
+        elif value is not None and key not in _BOOKKEEPING and re.fullmatch(r"[0-9a-f]{32,}", str(value)) is None:
+            flat["repair" if key == "method" else key] = value  # the method is one of repair
+    return flat
+
+
+def _print_description(described: dict[str, Any]) -> None:
+    n, rows, cols = described["shape"]
+    target = None
+    if described["target_range"] is not None:
+        low, high = described["target_range"]
+        target = f"{rows:,} numbers from {low:.4g} to {high:.4g}"
+    kind = "symmetric" if described["symmetric"] else "new samples × training samples"
+    facts = {
+        "kernels": f"{n:,} of {rows:,} × {cols:,}, {described['dtype']}, {kind}",
+        "tiles": f"{described['tile']:,} × {described['tile']:,}, {described['stored']}",
+        "one pass reads": size(described["bytes_per_pass"]),
+        "on disk": size(described["bytes_on_disk"]),
+        "samples": "matched by name" if described["samples_have_names"] else "without names, matched by position",
+        _LABELS[described["labels_are"]]: _list_classes(described["labels"]) if target is None else target,
+        "splits": "; ".join(
+            f"{number}: " + ", ".join(f"{n:,} {part}" for part, n in split.items() if n)
+            for number, split in enumerate(described["splits"])
+        ),
+        "written by": f"{described['created_by']}, format version {described['format_version']}",
+        "content": described["content_id"],
+    }
+    say(described["path"], style="bold")
+    incomplete = any(kernel["samples_missing"] for kernel in described["kernels"])
+    kernels = table("kernel", "how it was made", numbers=["samples missing"] if incomplete else [])
+    for kernel in described["kernels"]:
+        recipe = _in_words(kernel["made_by"])
+        missing = [f"{kernel['samples_missing']:,}"] if incomplete else []
+        kernels.add_row(Text(kernel["name"]), Text(recipe or "not recorded", style="" if recipe else "dim"), *missing)
+    features = table("stored feature", numbers=("columns", "samples missing"))
+    for feature in described["features"]:
+        features.add_row(Text(feature["name"]), f"{feature['columns']:,}", f"{feature['samples_missing']:,}")
+    facts = {name: value or "none" for name, value in facts.items()}
+    show(facts_table(facts), kernels, *([features] if described["features"] else []))
+
+
+def _in_words(made: dict[str, Any]) -> str:
+    if not _is_computed(made):
+        return ", ".join(_pair(key, value) for key, value in made.items())
+    parts = [f"{made['function']} of {made['feature']}" if "feature" in made else made["function"]]
+    for key, value in made["parameters"].items():
+        why = [_pair(origin, made[origin]) for origin in ("bandwidth", "mean_distance") if origin in made]
+        parts.append(_pair(key, value) + (f" ({', '.join(why)})" if key == "gamma" and why else ""))
+    return ", ".join([*parts, *([count(len(made["columns"]), "column")] if "columns" in made else [])])
+
+
+def _pair(key: str, value: Any) -> str:
+    return f"{key.replace('_', ' ')} {_figure(value)}"
+
+
+def _figure(value: Any) -> str:
+    if isinstance(value, list):
+        return "/".join(map(_figure, value))
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def _list_classes(classes: dict[str, int] | None, most: int = 12) -> str:
+    if classes is None:
+        return ""
+    shown = [f"{name} ({n:,})" for name, n in list(classes.items())[:most]]
+    more = f", … {len(classes) - most} more" if len(classes) > most else ""
+    return f"{len(classes)}: {', '.join(shown)}{more}"
+
+
+# --- a kernel set checked --------------------------------------------------------------------------------------------
+
+
+def _report_as_mapping(K: KernelSet, report: xr.Dataset) -> dict[str, Any]:
+    figures = report.drop_dims("finding")
+    return {
+        "content_id": K.content_id,
+        "kernels": [
+            {"name": name, **{str(key): figures[key].sel(kernel=name).item() for key in figures.data_vars}}
+            for name in figures.kernel.values.tolist()
+        ],
+        "findings": [
+            {"severity": severity, "kernel": subject or None, "message": message}
+            for severity, subject, message in _findings(report)
+        ],
+    }
+
+
+def _findings(report: xr.Dataset) -> list[tuple[str, str, str]]:
+    columns = (report[name].values.tolist() for name in ("severity", "subject", "message"))
+    return list(zip(*columns, strict=True))
+
+
+def _print_report(K: KernelSet, report: xr.Dataset) -> None:
+    import numpy as np
+
+    from dmkl.health import SEVERITIES
+
+    worst: dict[str, str] = {}
+    for severity, subject, _ in _findings(report):
+        worst.setdefault(subject, severity)  # the most severe come first
+    figures = table(
+        "kernel", numbers=("tiles", "largest entry", "trace", "centered trace", "lowest eigenvalue", "highest")
+    )
+    figures.add_column("", overflow="fold")
+    shown = ("largest_entry", "trace", "centered_trace", "lowest_eigenvalue", "highest_eigenvalue")
+    for name in report.kernel.values.tolist():
+        row = report.sel(kernel=name)
+        damaged, tiles, verdict = int(row.damaged_tiles), int(row.tiles), worst.get(name, "ok")
+        figures.add_row(
+            Text(name),
+            f"{damaged:,} of {tiles:,} damaged" if damaged else f"{tiles:,}",
+            *(number(float(row[key])) for key in shown),
+            Text(verdict, style=STYLES.get(verdict, "green")),
+        )
+    out = console()
+    out.print(figures)
+    out.print()
+    for severity, subject, message in _findings(report):
+        say((severity, STYLES[severity]), " ", (subject or "the set", "bold"))
+        out.print(Padding(Text(message), (0, 0, 0, 2)))
+    counts = [count(int(np.count_nonzero(report.severity.values == kind)), kind) for kind in SEVERITIES]
+    say(f"{count(len(K), 'kernel')} checked: {', '.join(counts)}.", style="bold")
+
+
+# --- other kinds -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of folder that commands write, other than kernel sets."""
+
+    title: str
+    facts: Callable[[Place], dict[str, Any]]
+    """Describes it."""
+    damage: Callable[[Place], Iterator[str]]
+    """One sentence for each damaged part."""
+    has_checksums: Callable[[Place], bool]
+
+
+def _kind_of(path: str) -> _Kind | None:
+    """The kind of the folder at a path; None for anything else, such as a kernel set.
+
+    Raises
+    ------
+    StoreNotFoundError
+        If there is only the checkpoint of an interrupted search.
+    """
+    folder = as_place(path)
+    if isinstance(folder, Url):
+        from dmkl.store.objects import root_attributes
+
+        return _KINDS.get(str(root_attributes(folder).get("format")))
+    if (folder / "state.json").is_file():
+        return _STATE
+    begun = folder.with_name(f"{folder.name}.partial")
+    if not folder.exists() and (begun / "state.json").is_file():
+        msg = f"there is nothing at {folder} yet; the checkpoint of an interrupted search of it is {begun}"
+        raise StoreNotFoundError(msg)
+    try:
+        attrs = json.loads((folder / "zarr.json").read_bytes())["attributes"]
+        return _KINDS.get(attrs["format"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None  # opening it gives the error message
+
+
+def _print_facts(path: str, kind: _Kind, *, as_json: bool) -> None:
+    folder = as_place(path)
+    facts = {
+        "path": path,
+        "kind": kind.title,
+        **kind.facts(folder),
+        "bytes_on_disk": sum(files_in(folder).values()),
+        "checksums": kind.has_checksums(folder),
+    }
+    if as_json:
+        print_json(facts)
+        return
+    facts["bytes_on_disk"] = size(facts["bytes_on_disk"])
+    say(path, style="bold")
+    show(facts_table({name.replace("_", " "): _as_text(value) for name, value in list(facts.items())[1:]}))
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} = {_as_text(item)}" for key, item in value.items()) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _check_files(path: str, kind: _Kind, *, strict: bool, as_json: bool) -> None:
+    """Compare files with their checksums; the exit status is 1 for damage, and with `strict` without checksums."""
+    folder = as_place(path)
+    messages = list(kind.damage(folder))
+    has_checksums = bool(messages) or kind.has_checksums(folder)
+    if as_json:
+        findings = [{"severity": "error", "message": message} for message in messages]
+        print_json({"path": path, "kind": kind.title, "checksums": has_checksums, "findings": findings})
+    else:
+        for message in messages:
+            say_aside("error", message)
+        if not has_checksums:
+            say_aside("warning", f"{path} was written by a dmkl that kept no checksums; save it again to have them")
+        n_files = len(files_in(folder))
+        what = f"{count(len(messages), 'damaged part')}" if messages else "no damage found"
+        say(f"{path}: a {kind.title}, {count(n_files, 'file')} checked: {what}.", style="bold")
+    if messages or (strict and not has_checksums):
+        raise typer.Exit(1)
+
+
+def _damage(folder: Place) -> Iterator[str]:
+    from dmkl.health.integrity import damage
+
+    messages = list(damage(folder))
+    if not messages:
+        try:
+            dmkl.load(folder)
+        except DmklError as error:
+            messages = [str(error)]
+    return iter(messages)
+
+
+def _labeled_damage(folder: Place) -> Iterator[str]:
+    """Damage of labeled data, which may be larger than memory: chunk by chunk."""
+    from dmkl.health.integrity import damage
+    from dmkl.store.saved import Saved
+
+    try:
+        Saved.open(folder)
+    except DmklError as error:
+        return iter([str(error)])
+    return damage(folder)
+
+
+def _has_checksums(folder: Place) -> bool:
+    from dmkl.store.metadata import is_sealed, open_group
+
+    return is_sealed(open_group(folder))
+
+
+def _model_facts(folder: Place) -> dict[str, Any]:
+    import numpy as np
+
+    from dmkl.cli.tables import effects_as_mapping
+
+    model = dmkl.load(folder)
+    weights = model.weights_.values.reshape(len(model.kernel_names_), -1)
+    return {
+        "model": type(model).__name__,
+        "parameters": model.get_params(deep=False),
+        "learns": model.kind_,
+        "classes": ", ".join(map(str, model.classes_)) or "none",
+        "training_samples": model.n_features_in_,
+        "kernels": len(model.kernel_names_),
+        "kernels_with_weight": int(np.count_nonzero(weights.any(axis=1))),
+        "features": "none" if isinstance(model.features_, str) else ", ".join(model.features_.tables) or "none",
+        "largest_gap": float(np.max(np.asarray(model.gap_))),
+        "status": model.status_,
+        **effects_as_mapping(model),
+    }
+
+
+def _result_facts(folder: Place) -> dict[str, Any]:
+    result = dmkl.load(folder)
+    data = result.scores if hasattr(result, "scores") else result.data
+    return {"summary": result.summary(), "created_by": data.attrs.get("created_by")}
+
+
+def _labeled_facts(folder: Place) -> dict[str, Any]:
+    """Facts on labeled data, from its metadata."""
+    import xarray as xr
+
+    from dmkl.store.saved import Saved
+
+    saved = Saved.open(folder)
+    with xr.open_dataset(xr.backends.ZarrStore(saved.group, mode="r"), chunks=None) as data:
+        return {
+            "variables": {
+                str(name): f"{array.attrs.get('long_name', 'no description')} ({', '.join(map(str, array.dims))})"
+                for name, array in data.data_vars.items()
+            },
+            "sizes": {str(name): size for name, size in data.sizes.items()},
+            "created_by": data.attrs.get("created_by"),
+        }
+
+
+def _state_facts(folder: Place) -> dict[str, Any]:
+    from dmkl.searching.state import read_state
+    from dmkl.solvers.workspace import read_state_file
+
+    assert isinstance(folder, Path)
+    begun = read_state_file(folder / "state.json")
+    state = read_state(folder)
+    return {
+        "passes_done": state.n_passes,
+        "problems_done_by_other_solvers": state.n_outcomes,
+        "belongs_to": {name: _short(value) for name, value in begun["identity"].items()},
+        "format_version": begun["format_version"],
+    }
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _state_damage(folder: Place) -> Iterator[str]:
+    from dmkl.searching.state import damage_of_state
+
+    assert isinstance(folder, Path)
+    return damage_of_state(folder)
+
+
+_STATE = _Kind("checkpoint of a search", _state_facts, _state_damage, lambda folder: True)
+_KINDS = {
+    "dmkl-model": _Kind("model", _model_facts, _damage, _has_checksums),
+    "dmkl-search": _Kind("result of a search", _result_facts, _damage, _has_checksums),
+    "dmkl-evaluation": _Kind("result of a nested cross-validation", _result_facts, _damage, _has_checksums),
+    "dmkl-importance": _Kind("importance of kernels", _result_facts, _damage, _has_checksums),
+    "dmkl-stability": _Kind("result of resampling", _result_facts, _damage, _has_checksums),
+    "dmkl-permutation-test": _Kind("result of a permutation test", _result_facts, _damage, _has_checksums),
+    "dmkl-combined-kernel": _Kind("weighted kernel", _labeled_facts, _labeled_damage, _has_checksums),
+    "dmkl-table": _Kind("table", _labeled_facts, _labeled_damage, _has_checksums),
+}
+"""By the attribute "format" of the root."""

@@ -1,0 +1,148 @@
+"""Interrupted work: signals that end the program, what is kept, and going on from there."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from dmkl.cli.output import lock_output, say_aside
+from dmkl.errors import InputError, NoWorkersError, SchedulerLostError, StoreExistsError, WorkerLostError
+from dmkl.files.urls import Place, Url, resolved
+from dmkl.progress import ConsoleWatch
+
+__all__ = ["Ended", "checkpoint_folder", "keeping_kernels", "orderly_end", "resuming"]
+
+_SIGNALS = {
+    "SIGTERM": "as a walltime, scancel or kill sends it",
+    "SIGHUP": "as a terminal or a connection sends it when it closes",
+}
+
+
+class Ended(SystemExit):
+    """A signal other than Ctrl-C's asked the program to end."""
+
+    def __init__(self, number: int) -> None:
+        name = signal.Signals(number).name
+        super().__init__(128 + number)
+        self.message = f"ended by {name}, {_SIGNALS[name]}; the same command may be run again"
+
+
+@contextmanager
+def orderly_end() -> Iterator[None]:
+    """Let these signals raise `Ended` inside: commands keep their work, close workers and jobs, and release locks.
+
+    A signal that is ignored or has another handler is left alone.
+    """
+
+    def end(number: int, _: FrameType | None) -> None:
+        for other in changed:
+            signal.signal(other, signal.SIG_IGN)  # a second signal must not cut the orderly end short
+        raise Ended(number)
+
+    changed: list[int] = []
+    if threading.current_thread() is threading.main_thread():
+        numbers = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
+        changed = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    for number in changed:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in changed:
+            signal.signal(number, signal.SIG_DFL)
+
+
+class _ResumingWatch(ConsoleWatch):
+    """Progress that first says after which pass the work goes on."""
+
+    def __init__(self, n_passes: int) -> None:
+        super().__init__()
+        self._n_passes = n_passes
+
+    def begin(self, what: str, total_bytes: int) -> None:
+        """See `dmkl.progress.Watch.begin`; the checkpoint has been compared with the search before the first pass."""
+        if self._n_passes:
+            say_aside("note", f"going on after pass {self._n_passes}")
+            self._n_passes = 0
+        super().begin(what, total_bytes)
+
+
+def checkpoint_folder(out: Place, what: str, format_name: str, given: Path | None, *, overwrite: bool) -> Path:
+    """The folder of the checkpoint of work whose result goes to `out`: the given one, or OUT.partial.
+
+    Locks `out`, and refuses it before anything runs.
+
+    Parameters
+    ----------
+    what
+        The result, for messages: "a search".
+    format_name
+        The format of the result's files: only such a result is replaced.
+
+    Raises
+    ------
+    StoreExistsError
+        If `out` exists and may not be replaced, or is something else.
+    InputError
+        If `out` is a URL and no folder is given: a checkpoint cannot be at a URL.
+    """
+    from dmkl.store.saved import has_format
+
+    if given is None and isinstance(out, Url):
+        msg = (
+            f"{out} is a URL, and the checkpoint of an interrupted run needs a folder that all workers see; say which "
+            "with --state FOLDER"
+        )
+        raise InputError(msg)
+    lock_output(out, overwrite=overwrite)
+    if out.exists() and not has_format(out, format_name):
+        msg = f"{out} is not {what}, and nothing else is replaced; choose another path, or move it away"
+        raise StoreExistsError(msg)
+    if given is not None:
+        return given.expanduser().absolute()
+    assert isinstance(out, Path)
+    return out.with_name(f"{out.name}.partial")
+
+
+@contextmanager
+def keeping_kernels(out: str) -> Iterator[None]:
+    """Say that a part of a kernel set is kept when its import or build is interrupted."""
+    from dmkl.store.opening import partial_path
+
+    try:
+        yield
+    except (KeyboardInterrupt, Ended, NoWorkersError, SchedulerLostError, WorkerLostError):
+        place = resolved(out)
+        if partial_path(place).exists() or isinstance(place, Url):
+            say_aside("note", f"the finished part is kept beside {out}; the same command goes on from there")
+        raise
+
+
+@contextmanager
+def resuming(folder: Path) -> Iterator[None]:
+    """Show the progress of work whose checkpoint is in `folder`.
+
+    When the work is interrupted, say what is kept; when the checkpoint belongs to other work, say how to discard it.
+    """
+    from dmkl.searching.state import is_empty, read_state, remove_state
+
+    before = read_state(folder)
+    try:
+        with _ResumingWatch(before.n_passes):
+            yield
+    except BaseException as error:
+        wrong, after = isinstance(error, InputError), read_state(folder)
+        if wrong and before and str(folder) in str(error):
+            msg = f"{error}; --restart discards it"
+            raise InputError(msg) from error
+        if is_empty(folder) or (wrong and not before and after and not after.has_solutions):
+            remove_state(folder)  # the user will change an argument, and that makes it another search
+        elif after and (after != before or not wrong):
+            say_aside(
+                "note", f"what was done is kept in {folder}; the same command goes on after pass {after.n_passes}"
+            )
+        raise

@@ -1,0 +1,619 @@
+"""Job files: `dmkl run` and `dmkl submit`.
+
+The tables of a job file become command lines: a key means what the option of its command means. So a job is checked
+before anything runs, by the parsers of its commands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+import dmkl
+from dmkl.cli.cluster import Cluster, Memory, Workers
+from dmkl.cli.commands import LEARNING, command, with_options
+from dmkl.cli.interruption import Ended
+from dmkl.cli.learners import DEFAULT, Names, learners, make_learner
+from dmkl.cli.options import Overwrite, option
+from dmkl.cli.output import logging_to, say, say_aside
+from dmkl.cli.parsing import parse_cv, parse_grid, parse_names, parse_scoring
+from dmkl.cli.samples import open_kernels
+from dmkl.errors import DmklError, InputError
+from dmkl.files.urls import as_place
+from dmkl.progress import LOGGER
+
+if TYPE_CHECKING:
+    from dmkl.jobs.job_file import JobFile
+
+__all__ = ["UNFINISHED", "run", "submit"]
+
+UNFINISHED = 75
+"""Exit status of a job that SIGTERM ended and that goes on when run again: a temporary failure in sysexits.h."""
+
+_Job = Annotated[Path, typer.Argument(metavar="JOB.toml", help="Job file.")]
+
+
+def run(
+    job: _Job,
+    into: Annotated[Path | None, option("Write the outputs into this folder instead.", "DIR")] = None,
+    dry_run: Annotated[
+        bool, option("Check the job, print it with its defaults, and do nothing.", None, "--dry-run")
+    ] = False,
+    overwrite: Overwrite = False,
+    cluster: Cluster = None,
+    workers: Workers = None,
+    memory: Memory = None,
+) -> None:
+    """Run all steps of a job file, from import to predictions; steps that are done already are skipped.
+
+    The keys of [outputs] say which: evaluation, search, model, importance, stability, permute and predictions. Each
+    table has the options of the commands under their names (`dmkl search --help`), and all are checked before anything
+    runs. Beside each output OUT lies OUT.job.toml: the job with its defaults, versions, and identifiers of the contents
+    of its inputs; `dmkl run` on that file repeats the job, and warns of what has changed. OUT.log has passes, phases
+    and gaps with their times. Paths are relative to the job file. --cluster, --workers and --memory override the table
+    [cluster]. A job that SIGTERM ended has the exit status 75, and goes on after the last pass when it is run again.
+
+    Examples
+    --------
+        dmkl run job.toml
+        dmkl run job.toml --dry-run
+        dmkl run found.job.toml --into again
+
+    A job file:
+
+        [data]
+        store = "kernels.zarr"          # exists, or is made from inputs = [...] or features = [...]
+
+        [model]
+        name = "mkfda"
+        tol = 1e-4                      # kernels = ["rna", "shape"] takes only these
+
+        [grid]
+        p = [1, 1.5, 2]
+        lam = [1e-3, 1e-1]
+
+        [folds]
+        cv = 5
+        scoring = "balanced_accuracy"
+
+        [cluster]
+        place = "local"
+
+        [permute]                       # keys that [importance], [stability] and [permute] lack are in [folds]
+        permutations = 199
+
+        [outputs]
+        search = "found"
+        permute = "significance"
+    """
+    from dmkl.jobs.job_file import cluster_option, read_job
+    from dmkl.jobs.record import as_toml, differences, log_path
+
+    file = read_job(job.expanduser(), SECTIONS)
+    if into is not None:
+        moved = {key: str(into.absolute() / Path(str(to)).name) for key, to in file.sections.get("outputs", {}).items()}
+        file = replace(file, sections={**file.sections, "outputs": moved})
+    steps = _steps_of(file)
+    table = file.sections.get("cluster", {})
+    resources = {"cluster": cluster, "workers": workers, "memory": memory}
+    if cluster is None:
+        resources["cluster"] = cluster_option(file)
+        resources |= {name: table.get(name) for name in ("workers", "memory") if resources[name] is None}
+    if dry_run:
+        resolved = {**_resolve(steps), "cluster": table}
+        say(as_toml({name: resolved.get(name, {}) for name in SECTIONS}, {}, f"{file.path.name}, resolved").rstrip())
+        return
+    for difference in differences(file.sections.get("recorded", {})):
+        say_aside("warning", difference)
+    done = [not overwrite and step.is_done(file) for step in steps]
+    for step, is_done in zip(steps, done, strict=True):
+        if not is_done and not overwrite and as_place(step.out).exists() and not step.makes_store:
+            key = next(key for key in step.keys.values() if key[0] == "outputs")
+            msg = f"{step.out} exists already, and is of another job; choose another path, --into DIR or --overwrite"
+            raise file.problem(msg, *key)
+    before = [step.progress() for step in steps]
+    try:
+        for step, is_done in zip(steps, done, strict=True):
+            if is_done:
+                say_aside("note", f"{step.out} is there already")
+                continue
+            with logging_to(log_path(step.out, file.path)):
+                LOGGER.info("dmkl %s: %s", dmkl.__version__, shlex.join(["dmkl", step.name, *step.arguments]))
+                try:
+                    step.run(resources, overwrite=overwrite)
+                except BaseException as error:  # it is printed after this log is closed
+                    LOGGER.error("dmkl %s did not finish: %s", step.name, str(error) or type(error).__name__)
+                    raise
+            if not step.makes_store:
+                _record(step, steps, file)
+    except Ended as ended:
+        if [step.progress() for step in steps] != before:
+            say_aside("note", ended.message)
+            raise SystemExit(UNFINISHED) from ended
+        msg = (
+            "this job was ended before it had done anything that is kept: its next piece of work, such as one pass "
+            "over the kernels, takes longer than its time. Give it a longer walltime, more cores or more nodes"
+        )
+        raise DmklError(msg) from ended
+
+
+def submit(
+    job: _Job,
+    dry_run: Annotated[bool, option("Check the job, print the script, and send nothing.", None, "--dry-run")] = False,
+) -> None:
+    """Send a job file to SLURM as one allocation, and go on in further jobs when the walltime ends one.
+
+    Scheduler, workers and `dmkl run JOB.toml` run inside the allocation. Its nodes, cores, memory and walltime are in
+    the table [cluster] (place = "slurm", jobs = number of nodes, cores and memory of each), or in the configuration of
+    dask-jobqueue. The job runs a copy of the file, JOB-HASH.toml beside it, and so do the jobs that go on: edit
+    JOB.toml and submit it again for other work. Some time before the walltime (notice = "2 m") the work is saved and
+    the next job is sent, until all is done. An error, scancel, or a job that saved nothing ends this.
+
+    Examples
+    --------
+        dmkl submit job.toml
+        dmkl submit job.toml --dry-run
+    """
+    from dmkl.files.writing import write_whole
+    from dmkl.jobs.job_file import read_job
+    from dmkl.jobs.script import batch_script, send
+
+    file = read_job(job.expanduser(), SECTIONS)
+    _steps_of(file)
+    backend = str(file.sections.get("cluster", {}).get("place", "slurm"))
+    if backend != "slurm":
+        msg = (
+            f'dmkl submit writes scripts of SLURM only, got {backend!r}; say place = "slurm", or compute there with '
+            f"dmkl run {file.path.name}. In a script of another batch system it ends with status 75 after SIGTERM, and "
+            "goes on when run again"
+        )
+        raise file.problem(msg, "cluster", "place")
+    content = file.path.read_bytes()
+    # The names contain a hash of the contents: jobs in the queue keep their files when the job file is edited.
+    draft = batch_script(file, file.path, file.path)
+    stem = f"{file.path.stem}-{hashlib.sha256(content + draft.encode()).hexdigest()[:12]}"
+    copy, script = (file.path.with_name(f"{stem}{ending}") for ending in (".toml", ".sbatch"))
+    text = batch_script(file, copy, script)
+    if dry_run:
+        say(text.rstrip())
+        return
+    write_whole(copy, content)
+    write_whole(script, text.encode())
+    number = send(script)
+    say(f"Sent as job {number}, by the script {script}, which runs the copy {copy.name} of the job file.")
+    say(f"It prints to {file.path.stem}-{number}.out; scancel ends it.")
+
+
+# --- steps: the commands of a job ------------------------------------------------------------------------------------
+
+SECTIONS = (
+    "data",
+    "model",
+    "grid",
+    "folds",
+    "importance",
+    "stability",
+    "permute",
+    "predict",
+    "cluster",
+    "outputs",
+    "recorded",
+)
+"""The tables of a job file, in the order in which they are written."""
+
+Key = tuple[str, str]
+"""A table and a key in it."""
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A command that a job may ask for.
+
+    Parameters
+    ----------
+    asked_by
+        The key that asks for it.
+    keys
+        The keys that may have the value of a parameter, in the order in which they are tried.
+    section
+        The table of its other options.
+    """
+
+    command: str
+    asked_by: Key
+    keys: Mapping[str, tuple[Key, ...]]
+    section: str
+
+
+_STORE, _SEARCH, _MODEL = ("data", "store"), ("outputs", "search"), ("outputs", "model")
+_EVALUATION, _PREDICTIONS = ("outputs", "evaluation"), ("outputs", "predictions")
+_QUESTIONS = ("importance", "stability", "permute")
+_FORMS = (
+    _Form("import", ("data", "inputs"), {"out": (_STORE,)}, "data"),
+    _Form("build", ("data", "features"), {"out": (_STORE,)}, "data"),
+    _Form("evaluate", _EVALUATION, {"store": (_STORE,), "out": (_EVALUATION,)}, "folds"),
+    _Form("search", _SEARCH, {"store": (_STORE,), "out": (_SEARCH,), "plot": (("outputs", "pictures"),)}, "folds"),
+    _Form("fit", _MODEL, {"store": (_STORE,), "model_out": (_MODEL,)}, "folds"),
+    *(_Form(name, ("outputs", name), {"store": (_STORE,), "out": (("outputs", name),)}, name) for name in _QUESTIONS),
+    _Form("predict", _PREDICTIONS, {"model": (_SEARCH, _MODEL), "out": (_PREDICTIONS,)}, "predict"),
+)
+"""In the order in which they run."""
+
+_GRID = ("p", "lam", "C", "grid")
+_FOLDS = ("cv", "groups", "scoring", "rule", "choice", "split", "train", "every", "unknown", "drop_classes_below")
+"""Options that [importance], [stability] and [permute] take from [folds] if they lack them."""
+_NOT_IN_FILES = ("overwrite", "as_json", "restart", "cluster", "workers", "memory", "help", "grid")
+"""Options of a command that are no keys of its table."""
+_PARSERS: dict[str, Callable[[Any], Any]] = {
+    "cv": parse_cv,
+    "outer": parse_cv,
+    "inner": parse_cv,
+    "scoring": parse_scoring,
+}
+
+_UsageError: Any = typer.BadParameter.__mro__[1]  # the error for a wrong command line, in the click that Typer uses
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A command of a job, with its command line.
+
+    Parameters
+    ----------
+    out
+        Where its result goes: a path, or a URL.
+    values
+        The values of all its parameters, including defaults.
+    keys
+        The key of each parameter that a job file may give.
+    """
+
+    name: str
+    out: str
+    arguments: tuple[str, ...]
+    values: Mapping[str, Any]
+    keys: Mapping[str, Key]
+
+    @property
+    def makes_store(self) -> bool:
+        """Whether it imports or builds a kernel set."""
+        return self.name in ("import", "build")
+
+    @property
+    def digest(self) -> str:
+        """A hash of the command with all its values."""
+        return hashlib.sha256(json.dumps([self.name, self.arguments]).encode()).hexdigest()
+
+    def run(self, resources: Mapping[str, Any], *, overwrite: bool) -> None:
+        """Run it, with further options."""
+        given = [f"--{name}={value}" for name, value in resources.items() if value is not None and name in self.values]
+        parser = _parser_of(self.name, self.arguments)
+        arguments = [*(["--overwrite"] if overwrite else []), *given, *self.arguments]
+        parser.invoke(parser.make_context(f"dmkl {self.name}", arguments))
+
+    def is_done(self, job: JobFile) -> bool:
+        """Whether this job has made the result already."""
+        from dmkl.jobs.job_file import read_job
+        from dmkl.jobs.record import record_path
+
+        if self.makes_store:
+            try:
+                dmkl.open(self.out)
+            except DmklError:
+                return False
+            return True
+        record = record_path(self.out, job.path)
+        if not (as_place(self.out).exists() and record.exists()):
+            return False
+        try:
+            recorded = read_job(record, SECTIONS).sections.get("recorded", {})
+        except InputError:
+            return False
+        return bool(recorded.get("step", {}).get("digest") == self.digest)
+
+    def progress(self) -> tuple[int, ...]:
+        """Numbers that change when the step makes progress: passes and solved problems, or files of a kernel set."""
+        from dmkl.searching.state import read_state
+
+        out, given = as_place(self.out), self.values.get("state")
+        folder = out.with_name(f"{out.name}.partial") if given is None else Path(given)
+        state = read_state(folder) if isinstance(folder, Path) else None
+        files = 0
+        if self.makes_store and isinstance(out, Path):
+            files = sum(1 for path in out.parent.glob(f"{out.name}*") for _ in path.rglob("*"))
+        return int(out.exists()), state.n_passes if state else 0, state.n_outcomes if state else 0, files
+
+    def inputs(self) -> Iterator[Any]:
+        """The files and the kernel sets that it reads."""
+        for name, value in self.values.items():
+            section, key = self.keys.get(name, ("", ""))
+            if section == "outputs" or value is None:
+                continue
+            for item in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(item, Path) or key == "store" or (isinstance(item, str) and Path(item).is_file()):
+                    yield item
+
+
+def _parser_of(name: str, arguments: tuple[str, ...]) -> Any:
+    """The click command of a command, with the options of the learner that its arguments name."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(name)(with_options(name, arguments))
+    return typer.main.get_command(app)
+
+
+def _steps_of(job: JobFile) -> list[_Step]:
+    """The commands that a job asks for, in their order, checked without running them.
+
+    Raises
+    ------
+    InputError
+        With file, line and key: if there is no such table or key, an option does not take a value, a file is missing,
+        or nothing is asked for.
+    """
+    forms = [form for form in _FORMS if form.asked_by[1] in job.sections.get(form.asked_by[0], {})]
+    if not forms:
+        expected = ", ".join(".".join(form.asked_by) for form in _FORMS)
+        msg = f"{job.path.name} asks for nothing: it takes one of {expected}"
+        raise InputError(msg)
+    readers = [_StepReader(job, form) for form in forms]
+    expected_keys = {"outputs": {form.asked_by[1]: None for form in _FORMS if "outputs" in form.asked_by}}
+    for reader in readers:
+        for section, key in reader.all_keys():
+            expected_keys.setdefault(section, {})[key] = None
+    for section in [name for name in SECTIONS if name not in ("cluster", "recorded")]:
+        for key in job.sections.get(section, {}):
+            if not expected_keys.get(section):
+                commands = ", ".join(form.command for form in forms)
+                msg = f"nothing that this job asks for takes [{section}]; it asks for {commands}"
+                raise job.problem(msg, section)
+            if key not in expected_keys[section]:
+                raise job.unknown(section, key, expected_keys[section])
+    return [reader.read(makes_store=forms[0].section == "data") for reader in readers]
+
+
+class _StepReader:
+    """Reads one command of a job file."""
+
+    def __init__(self, job: JobFile, form: _Form) -> None:
+        self.job, self.form = job, form
+        self.learns = form.command in LEARNING
+        name = str(job.sections.get("model", {}).get("name", DEFAULT))
+        if self.learns and name not in learners():
+            msg = f"must be one of {', '.join(learners())}, got {name!r}"
+            raise job.problem(msg, "model", "name")
+        self.learner = learners()[name].parameters if self.learns else {}
+        self.own = inspect.signature(command(form.command)).parameters
+        self.parser = _parser_of(form.command, ("--model", name) if self.learns else ())
+        self.keys = {item.name: self._keys_of(item) for item in self.parser.params}
+
+    def all_keys(self) -> Iterator[Key]:
+        """All keys that this command reads."""
+        for keys in self.keys.values():
+            yield from keys
+        if "grid" in self.keys:
+            yield from (("grid", name) for name in self.learner)
+
+    def _keys_of(self, item: Any) -> tuple[Key, ...]:
+        """The keys that may have the value of a parameter, in the order in which they are tried."""
+        name, section = item.name, self.form.section
+        key = max(item.opts, key=len).lstrip("-").replace("-", "_")
+        # A model that is trained on all samples has no scores of its own beside a search or an evaluation.
+        scored_elsewhere = self.form.command == "fit" and any(map(self._is_given, (_SEARCH, _EVALUATION)))
+        if name in self.form.keys:
+            return self.form.keys[name]
+        if name in _NOT_IN_FILES or (key == "scoring" and scored_elsewhere):
+            return ()
+        if self.form.command == "evaluate" and key == "baselines":  # those of a search may be others
+            return ()
+        if self.learns and name == "model":
+            return (("model", "name"),)
+        if self.learns and name not in self.own:
+            return (("model", key),) if name in self.learner else ()
+        if self.learns and name in _GRID:
+            return (("grid", key), ("model", key)) if name in self.learner else ()
+        if self.learns and name == "kernels":
+            return (("model", key),)
+        if section in _QUESTIONS and name in _FOLDS:
+            return ((section, key), ("folds", key))
+        if self.form.command == "predict" and key == "store" and "features" not in self.job.sections.get("predict", {}):
+            return (("predict", "store"), _STORE)
+        return ((section, key),)
+
+    def _is_given(self, key: Key) -> bool:
+        return key[1] in self.job.sections.get(key[0], {})
+
+    def read(self, *, makes_store: bool) -> _Step:
+        """Make the command line, parse it and check it; `makes_store`: whether the job makes its kernel set."""
+        given = {name: key for name, keys in self.keys.items() for key in reversed(keys) if self._is_given(key)}
+        texts = {item.name: self._texts(item, given[item.name]) for item in self.parser.params if item.name in given}
+        words = {item.name: item.param_type_name == "argument" for item in self.parser.params}
+        arguments = (
+            *(text for name in texts if not words[name] for text in texts[name]),
+            *self._grid(),
+            "--",
+            *(text for name in texts if words[name] for text in texts[name]),
+        )
+        values = self._parse(arguments, given)
+        self._check(values, given, makes_store=makes_store)
+        out = next(values[name] for name in ("model_out", "out") if name in values)
+        keys = {name: keys[0] for name, keys in self.keys.items() if keys}
+        return _Step(self.form.command, str(out), arguments, values, {**keys, **given})
+
+    def _texts(self, item: Any, key: Key) -> list[str]:
+        """The words of a command line that give a parameter its value."""
+        value = self.job.sections[key[0]][key[1]]
+        if getattr(item, "is_flag", False):
+            if not isinstance(value, bool):
+                msg = f"must be true or false, got {value!r}"
+                raise self.job.problem(msg, *key)
+            return [item.opts[0]] if value else item.secondary_opts[:1]
+        if isinstance(value, bool):
+            msg = f"takes a value, got {str(value).lower()}"
+            raise self.job.problem(msg, *key)
+        values = value if isinstance(value, list) else [value]
+        folder = self.job.path.parent
+        is_path = item.name in self.own and "Path" in str(get_args(self.own[item.name].annotation)[:1])
+        if is_path or key[0] == "outputs" or item.name in ("store", "out", "model_out"):  # these are texts: URLs too
+            values = [self._locate(str(text), key, item.name) for text in values]
+        elif any(word in (getattr(item, "metavar", "") or "") for word in ("FILE", "STORE")):
+            values = [
+                str(folder / text) if isinstance(text, str) and (folder / text).exists() else text for text in values
+            ]
+        texts = [_text(value) for value in values]
+        if item.param_type_name == "argument":
+            return texts
+        texts = texts if getattr(item, "multiple", False) else [",".join(texts)]
+        return [f"{max(item.opts, key=len)}={text}" for text in texts]
+
+    def _locate(self, text: str, key: Key, name: str) -> str:
+        """A path relative to the job file; InputError if the command reads it and it is missing."""
+        if "://" in text:
+            return text
+        path = self.job.path.parent / Path(text).expanduser()
+        written = key[0] == "outputs" or key == _STORE or name in ("state", "plot")
+        if not written and not path.exists():
+            msg = f"{path} is not there; paths are relative to the folder of the job file"
+            raise self.job.problem(msg, *key)
+        return str(path)
+
+    def _grid(self) -> Iterator[str]:
+        """The option --grid for each key of [grid] that has no option of its own."""
+        if "grid" not in self.keys:
+            return
+        others = {key for keys in self.keys.values() for section, key in keys if section == "grid"}
+        for key, value in self.job.sections.get("grid", {}).items():
+            if key not in others:
+                values = value if isinstance(value, list) else [value]
+                yield f"--grid={key}={','.join(map(_text, values))}"
+
+    def _parse(self, arguments: tuple[str, ...], given: Mapping[str, Key]) -> dict[str, Any]:
+        try:
+            values: dict[str, Any] = self.parser.make_context(f"dmkl {self.form.command}", list(arguments)).params
+        except _UsageError as error:
+            name = str(getattr(getattr(error, "param", None), "name", None))
+            key = given.get(name) or next(iter(self.keys.get(name, ())), self.form.asked_by)
+            why = " ".join(str(error.message).split()) if name in given else f"dmkl {self.form.command} needs it"
+            raise self.job.problem(why, *key) from error
+        return values
+
+    def _check(self, values: Mapping[str, Any], given: Mapping[str, Key], *, makes_store: bool) -> None:
+        """Refuse now what the command would refuse when it runs."""
+        names: list[str] | None = None
+        if "store" in given and not (makes_store and given["store"] == _STORE):
+            reading = "store"
+            try:
+                K = dmkl.open(values["store"])
+                if "kernels" in given:
+                    reading = "kernels"
+                    K = K.select(parse_names(values["kernels"]) or [])
+            except DmklError as error:
+                raise self.job.problem(str(error), *given[reading]) from error
+            names = list(K.names)
+        for name, key in given.items():
+            try:
+                if name in _PARSERS:
+                    _PARSERS[name](values[name])
+                elif name in _GRID and "grid" in values:
+                    parse_grid([f"{name}={values[name]}"])
+                elif name in self.learner and name not in self.own and (names or name not in ("sigma", "A")):
+                    self.learner[name].read(values[name], Names(names or ()))
+            except InputError as error:
+                raise self.job.problem(str(error), *key) from error
+        for text in values.get("grid", ()):
+            try:
+                parse_grid([text])
+            except InputError as error:
+                raise self.job.problem(str(error), "grid", text.partition("=")[0]) from error
+
+
+def _text(value: Any) -> str:
+    """A value on a command line; the steps of a grid are joined by +."""
+    if isinstance(value, list):
+        return "+".join(map(_text, value))
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+# --- records ---------------------------------------------------------------------------------------------------------
+
+
+def _record(step: _Step, steps: Sequence[_Step], job: JobFile) -> None:
+    """Write the job with all defaults beside a result of it."""
+    from dmkl.files.writing import write_whole
+    from dmkl.jobs.record import as_toml, contents_of, record_path, versions
+
+    resolved = {**_resolve(steps), "cluster": job.sections.get("cluster", {})}
+    inputs = dict.fromkeys(str(path) for other in steps for path in other.inputs())
+    recorded = {
+        "step": {"command": step.name, "digest": step.digest},
+        "versions": versions(),
+        "contents": contents_of(inputs),
+    }
+    title = f"The job that made {Path(step.out).name}."
+    path = record_path(step.out, job.path)
+    write_whole(path, as_toml({name: resolved.get(name, {}) for name in SECTIONS}, recorded, title).encode())
+    say(f"The job that made it, with defaults and versions, is in {path}.")
+
+
+def _resolve(steps: Sequence[_Step]) -> dict[str, dict[str, Any]]:
+    """The tables of the job with all defaults."""
+    tables: dict[str, dict[str, Any]] = {}
+    for step in steps:
+        for (section, key), value in _values_of(step):
+            tables.setdefault(section, {}).setdefault(key, value)
+    return tables
+
+
+def _values_of(step: _Step) -> Iterator[tuple[Key, Any]]:
+    defaults: dict[str, Any] = {}
+    if step.name in LEARNING:
+        defaults = {name: item.default for name, item in learners()[step.values["model"]].signature.items()}
+    defaults |= _default_grid(step)
+    for name, key in step.keys.items():
+        value = step.values.get(name)
+        if value is None or value == () or value == []:
+            value = defaults.get(name)
+        if isinstance(value, tuple | list):
+            yield key, [str(item) if isinstance(item, Path) else item for item in value]
+        elif isinstance(value, Path | str | int | float):
+            yield key, str(value) if isinstance(value, Path) else value
+    texts = list(step.values.get("grid") or ())
+    if "grid_steps" in defaults and not any(text.startswith("steps=") for text in texts):
+        texts.append(f"steps={defaults['grid_steps']}")
+    for text in texts:
+        name, _, values = text.partition("=")
+        yield ("grid", name), values
+
+
+def _default_grid(step: _Step) -> dict[str, Any]:
+    """The values of the grid and the folds that a step takes by default."""
+    if "grid" not in step.values:
+        return {}
+    from dmkl.cli.learning import Grid
+
+    try:
+        K = open_kernels(step.values["store"], step.values["kernels"])
+    except DmklError:  # an earlier step makes it
+        return {}
+    own = learners()[step.values["model"]].signature
+    given = {name: value for name, value in step.values.items() if name in own and name not in _GRID}
+    grid, learner = Grid(**{name: step.values[name] for name in _GRID}), make_learner(step.values["model"], given, K)
+    if step.name in ("search", "evaluate"):
+        values, _ = grid.values_and_chains(learner, K, given.get("steps"))
+    else:
+        values = grid.values(learner, K)
+    defaults: dict[str, Any] = {name: values[name] for name in ("p", "lam", "C") if name in values}
+    if "steps" in values:
+        defaults["grid_steps"] = ",".join("+".join(map(str, chain)) or "none" for chain in values["steps"])
+    if step.name == "search":
+        whole = step.values["split"] is None and step.values["train"] is None
+        by_splits = whole and K.splits is not None and bool((K.splits == 1).any())
+        defaults["cv"] = "splits" if by_splits else 5
+    return defaults

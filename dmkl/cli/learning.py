@@ -1,0 +1,772 @@
+"""The commands that train a learner: `fit`, `search`, `evaluate`, `importance`, `stability` and `permute`."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.table import Table
+
+import dmkl
+from dmkl.cli.cluster import Resources
+from dmkl.cli.interruption import checkpoint_folder, resuming
+from dmkl.cli.learners import DEFAULT, make_learner
+from dmkl.cli.options import FOLDS, SAMPLES, Choice, Folds, Json, Kernels, Overwrite, Plot, Rule, Store, option
+from dmkl.cli.output import (
+    console,
+    lock_output,
+    print_json,
+    refuse_existing,
+    save_figure,
+    say,
+    say_aside,
+    show,
+)
+from dmkl.cli.parsing import parse_cv, parse_grid, parse_scoring, sample_names
+from dmkl.cli.samples import Samples, open_kernels, read_groups
+from dmkl.cli.tables import (
+    ON_WEIGHTS,
+    choices_table,
+    classes_table,
+    confusion_table,
+    effects_table,
+    evaluation_as_mapping,
+    importance_as_mapping,
+    importance_table,
+    model_as_mapping,
+    permutation_as_mapping,
+    permutation_table,
+    points_table,
+    score_model,
+    search_as_mapping,
+    stability_as_mapping,
+    stability_table,
+    summary_table,
+    weights_table,
+)
+from dmkl.errors import InputError
+from dmkl.files.urls import as_place
+from dmkl.progress import ConsoleWatch
+from dmkl.searching.texts import count
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from dmkl.arrays import Index
+    from dmkl.kernelset import KernelSet
+    from dmkl.searching.result import SearchResult
+
+__all__ = ["Grid", "Learning", "Question", "evaluate", "fit", "importance", "permute", "search", "stability"]
+
+_GRID = "Grid"
+_KERNELS = "Kernels"
+_RESAMPLES = "Resamples"
+_PERMUTATIONS = "Permutations"
+
+
+# --- option groups and the runner ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """The options of all commands that train a learner, beside those of the learner."""
+
+    store: Store
+    model: str = DEFAULT
+    kernels: Kernels = None
+    samples: Samples
+    overwrite: Overwrite = False
+    as_json: Json = False
+    resources: Resources
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question(Learning):
+    """The options of all commands that train a learner several times and save a result."""
+
+    out: Annotated[str, typer.Argument(metavar="OUT", help="Folder or URL to save the result at.")]
+    groups: Annotated[
+        Path | None,
+        option("Group of each sample, which no fold splits: one a line, or sample,group.", "FILE", panel=FOLDS),
+    ] = None
+    scoring: Annotated[
+        list[str] | None,
+        option("Measures such as accuracy,matthews; the first chooses where there is a grid.", "NAME,…", panel=FOLDS),
+    ] = None
+    state: Annotated[
+        Path | None, option("Folder for the checkpoint, seen by all workers. [default: OUT.partial]", "DIR")
+    ] = None
+    restart: Annotated[bool, option("Discard the checkpoint of an interrupted run.", None, "--restart")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """The options that say which parameters are searched."""
+
+    p: Annotated[
+        str | None,
+        option(
+            "Norms of the weights, such as 1,4/3,1+2^-6,inf. [default: 12 from 1 to inf]",
+            "P,P,…",
+            "--p",
+            "-p",
+            panel=_GRID,
+        ),
+    ] = None
+    lam: Annotated[str | None, option("Values of λ. [default: 10 powers of 10 or 4]", "λ,λ,…", panel=_GRID)] = None
+    C: Annotated[str | None, option("Penalties of SVMs. [default: 2^-2 to 2^7]", "C,C,…", "--C", "-C", panel=_GRID)] = (
+        None
+    )
+    grid: Annotated[
+        list[str] | None,
+        option("Values of another parameter, such as steps=center+trace,none; repeatable.", "NAME=V,V,…", panel=_GRID),
+    ] = None
+
+    def values(self, estimator: Any, K: KernelSet) -> dict[str, Any]:
+        """The values of each parameter: its default values if its option is missing.
+
+        The default of lam is None where several chains of steps are searched: `dmkl.search` gives each its own values.
+        """
+        from dmkl.searching.grid import as_grid
+
+        several = K.labels is not None and K.labels.ndim == 2
+        named = {"p": self.p, "lam": self.lam, "C": self.C}
+        texts = [f"{name}={text}" for name, text in named.items() if text is not None]
+        given = parse_grid([*texts, *(self.grid or ())], sample_names(K))
+        values: dict[str, Any] = as_grid(None, estimator, several=several)
+        if "lam" in values and "steps" in given:
+            values["lam"] = None
+        return {**values, **given}
+
+    def values_and_chains(self, estimator: Any, K: KernelSet, steps: Any) -> tuple[dict[str, Any], str]:
+        """The values, with both chains of steps of the papers where their choice matters, and a note that says so.
+
+        Both are tried if neither steps nor values of lam were chosen, and the diagonal of a kernel varies by more than
+        `MOST_VARIATION`. Several tasks have one chain in common.
+
+        Parameters
+        ----------
+        steps
+            The value of --steps; None if it is not given.
+        """
+        from dmkl.numerics.steps import as_steps
+        from dmkl.searching.grid import CHAINS, MOST_VARIATION, diagonal_variation, lams_of
+
+        values, chain = self.values(estimator, K), as_steps(getattr(estimator, "steps", ()))
+        several = K.labels is not None and K.labels.ndim == 2
+        chosen = steps is not None or "steps" in values or values.get("lam") != lams_of(chain)
+        if chosen or several or chain != CHAINS[0]:
+            return values, ""
+        names = ["+".join(steps) for steps in CHAINS]
+        variation = diagonal_variation(K)
+        if variation <= MOST_VARIATION:
+            note = (
+                f"one chain of steps is tried, {names[0]}; to compare it with another: --grid steps={','.join(names)}"
+            )
+            return values, note
+        note = (
+            f"the samples differ in k(x, x), by a coefficient of variation of up to {variation:.2g}, so that the steps "
+            f"{' and '.join(names)} are both tried, each with its own values of lam: twice as many fits, in the same "
+            f"passes. --steps {names[0]} tries that chain only"
+        )
+        return {**values, "lam": None, "steps": list(CHAINS)}, note
+
+
+class _Run:
+    """A question that is being answered: opens the set, makes the learner, computes, saves and prints."""
+
+    def __init__(
+        self, ask: Question, what: str, format_name: str, parameters: Mapping[str, Any], plot: Path | None = None
+    ) -> None:
+        self.ask, self.plot = ask, plot
+        self.place = as_place(ask.out)
+        self.folder = checkpoint_folder(self.place, what, format_name, ask.state, overwrite=ask.overwrite)
+        if plot is not None:
+            lock_output(plot, overwrite=ask.overwrite, what="file")
+        self.K = open_kernels(ask.store, ask.kernels)
+        self.learner = make_learner(ask.model, parameters, self.K)
+
+    def compute(
+        self, question: Callable[..., Any], chosen: Index, *arguments: Any, note: str = "", **options: Any
+    ) -> Any:
+        """Answer the question on the chosen samples, with a checkpoint and progress, and save the result."""
+        from dmkl.searching.state import remove_state
+
+        ask, K = self.ask, self.K
+        groups = None if ask.groups is None else read_groups(ask.groups, K.samples, chosen)
+        if note:
+            say_aside("note", note)
+        if ask.restart:
+            remove_state(self.folder)
+        with resuming(self.folder), ask.resources.computing(reading=K, state=self.folder):
+            started = time.monotonic()
+            result = question(
+                self.learner,
+                K[chosen, chosen],
+                None,
+                *arguments,
+                scoring=parse_scoring(ask.scoring),
+                groups=groups,
+                unknown=ask.samples.unknown,
+                state=self.folder,
+                **options,
+            )
+            self.seconds = time.monotonic() - started
+            result.save(self.place, overwrite=ask.overwrite)
+        remove_state(self.folder)
+        if self.plot is not None:
+            save_figure(result.plot(), self.plot, dpi=150)
+        return result
+
+    def print(
+        self,
+        lines: Sequence[str],
+        chosen: Index,
+        on: str,
+        tables: Callable[[], Sequence[Table]],
+        mapping: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        """Print the lines of the summary with the tables below the first line, or all as JSON."""
+        out = self.ask.out
+        if self.ask.as_json:
+            print_json({"path": out, "samples": len(chosen), **mapping()})
+            return
+        first, *others = lines
+        say(f"{first}, on {count(len(chosen), 'sample')} ({on})", style="bold")
+        console().print()
+        show(*tables())
+        console().print()
+        for line in others:
+            say(line)
+        picture = "" if self.plot is None else f" The picture is {self.plot}."
+        say(f"Saved in {out}; dmkl.load reads it.{picture}")
+
+
+def _rule(name: str) -> Any:
+    """The rule of `dmkl.searching.choice` by its name on the command line."""
+    return "best" if name == "best" else "one_standard_error"
+
+
+def _samples_and_folds(K: KernelSet, cv: str | None, samples: Samples) -> tuple[Index, str, Any]:
+    """Positions of the samples that a search may see, their description, and the folds."""
+    import numpy as np
+
+    split, default = samples.split, samples.train is None and not samples.every
+    folds = None if cv is None else parse_cv(cv)
+    if folds is None and K.splits is not None and (split is not None or samples.train is not None):
+        folds = 5  # the stored splits are of the whole set, not of a part of it
+    if folds == "splits" and split is not None and default:
+        everything = Samples(every=True, drop_classes_below=samples.drop_classes_below)
+        chosen, _ = everything.choose(K)
+        parts = [np.flatnonzero(np.isin(chosen, part)) for part in K.split(split)]
+        return chosen, f"split {split}", {str(split): parts}
+    by_splits = folds == "splits" or (folds is None and K.splits is not None and bool((K.splits == 1).any()))
+    chosen, on = samples.choose(K, all_by_default=by_splits)
+    return chosen, on, folds
+
+
+def _predict_command(model: Any, out: str, K: KernelSet, store: str) -> str:
+    """The command that predicts with a saved model: other samples of its set, or else new ones."""
+    if set(K.samples.astype(str)) - set(model.train_samples_):
+        return shlex.join(["dmkl", "predict", out, store])
+    new = ["NEW_SAMPLES"] if isinstance(model.features_, str) else ["--features", "NEW_SAMPLES"]
+    return shlex.join(["dmkl", "predict", out, *new])
+
+
+# --- dmkl fit --------------------------------------------------------------------------------------------------------
+
+
+def fit(
+    learning: Learning,
+    model_out: Annotated[str, typer.Argument(metavar="MODEL_OUT", help="Folder or URL to save the model at.")],
+    scoring: Annotated[
+        list[str] | None,
+        option("Measures such as accuracy,matthews, on held-out samples; see above.", "NAME,…", panel=SAMPLES),
+    ] = None,
+    **parameters: Any,
+) -> None:
+    """Train a model on a kernel set and save it.
+
+    Trains on the training part of split 0 if the set has splits and on all samples otherwise, unless --split,
+    --train or --all say so. Prints the weights with the proven gap: an upper bound on their distance from the optimum.
+    With --scoring it scores the model on samples that it was not trained on: the test part of the split (the validation
+    part if there is no test part), or all others.
+
+    Examples
+    --------
+        dmkl fit kernels.zarr model
+        dmkl fit kernels.zarr model -p 1 --lam 1e-3 --split 0
+        dmkl fit kernels.zarr model --model uniform --all
+        dmkl fit kernels.zarr model --model mksvm -p 1.5 -C 4 --multiclass ovo
+        dmkl fit kernels.zarr model --model gmkl --sigma prices.csv
+    """
+    import numpy as np
+
+    samples = learning.samples
+    lock_output(as_place(model_out), overwrite=learning.overwrite)
+    K = open_kernels(learning.store, learning.kernels)
+    estimator = make_learner(learning.model, parameters, K)
+    chosen, on = samples.choose(K)
+    measures = parse_scoring(scoring)
+    held_out, which = _held_out(K, chosen, samples) if measures else (chosen, "")
+    if samples.drop_classes_below and K.labels is not None:
+        held_out = held_out[np.isin(K.labels[held_out], K.labels[chosen])]
+    scores = None
+    with ConsoleWatch(), learning.resources.computing(reading=K):
+        started = time.monotonic()
+        estimator.fit(K[chosen, chosen], unknown=samples.unknown)
+        seconds = time.monotonic() - started
+        if measures and K.labels is not None:  # without labels there is no fit
+            predict = estimator.predict if estimator.kind_ == "regression" else estimator.decision_function
+            decision = predict(K[held_out, chosen]).values
+            scores = score_model(estimator, decision, K.labels[held_out], measures, samples.unknown)
+    estimator.save(model_out, overwrite=learning.overwrite)
+    if learning.as_json:
+        held = {} if scores is None else {"held_out": {"samples": len(held_out), **scores.mapping}}
+        print_json({**model_as_mapping(estimator, model_out, len(chosen), seconds), **held})
+        return
+    effects = [effects_table(estimator)] if hasattr(estimator, "covariate_effects_") else []
+    weights = weights_table({str(estimator): estimator.weights_})
+    show(weights, *effects, summary_table({learning.model: estimator}, {learning.model: seconds}))
+    say(ON_WEIGHTS)
+    if warning := estimator._default_price():
+        say(warning)
+    say(f"Trained on {count(len(chosen), 'sample')} ({on}). {estimator.status_}")
+    if scores is not None:
+        scores.print(f"{count(len(held_out), 'sample')} ({which})")
+    say(f"Saved in {model_out}; use it with: {_predict_command(estimator, model_out, K, learning.store)}")
+
+
+def _held_out(K: KernelSet, chosen: Index, samples: Samples) -> tuple[Index, str]:
+    """The samples on which a model that is trained on the chosen ones is scored, and their description."""
+    import numpy as np
+
+    if K.splits is not None and samples.train is None and not samples.every:
+        number = samples.split or 0
+        parts = K.split(number)
+        for part, rows in (("test", parts.test), ("validation", parts.validation)):
+            if len(rows):
+                return rows, f"the {part} part of split {number}"
+    rows = np.setdiff1d(np.arange(K.shape[1]), chosen)
+    if not len(rows):
+        msg = (
+            "--scoring measures samples that the model was not trained on, and there are none; train on some with "
+            "--split K or --train FILE, or estimate with dmkl evaluate"
+        )
+        raise InputError(msg)
+    return rows, "those that it was not trained on"
+
+
+# --- dmkl search -----------------------------------------------------------------------------------------------------
+
+_PICTURES = ("scores.png", "weights.png")
+_OVER_P = "weights_over_p.png"
+
+
+def search(
+    ask: Question,
+    grid: Grid,
+    cv: Folds = None,
+    rule: Rule = "best",
+    choice: Choice = None,
+    refit: Annotated[
+        bool, option("Train the chosen model.", None, "--refit/--no-refit", panel=FOLDS, show_default=False)
+    ] = True,
+    baselines: Annotated[
+        Literal["sum", "all", "none"],
+        option(
+            'The "sum" of kernels, "all" (each kernel too), or "none". [default: sum]',
+            "WHAT",
+            panel=FOLDS,
+            show_default=False,
+        ),
+    ] = "sum",
+    plot: Annotated[Path | None, option("Draw scores, weights, and weights over p here.", "DIR")] = None,
+    **parameters: Any,
+) -> None:
+    """Search a grid of parameters by cross-validation, and train a model at the chosen point.
+
+    Saves the scores in OUT and the model in OUT/best. After an interruption the same command goes on from its
+    checkpoint in OUT.partial, or in --state. With stored splits as folds all samples take part, each split chooses for
+    itself, and test samples are only scored; --cv splits --split K takes one of them. Otherwise it uses the training
+    part of split 0, or all samples where there are no splits, unless --split, --train or --all say so. Two chains of
+    --steps are tried where samples differ in k(x, x), unless --steps or --lam is given.
+
+    Examples
+    --------
+        dmkl search kernels.zarr found
+        dmkl search kernels.zarr found -p 1,4/3,2 --lam 1e-3,0.1
+        dmkl search kernels.zarr found --cv "GroupKFold(5)" --groups subjects.txt
+        dmkl search kernels.zarr found --grid steps=center+trace,cosine+center
+        dmkl search kernels.zarr found --model mksvm -p 1,2 -C 0.25,1,4
+    """
+    from dmkl.searching.result import BEST, FORMAT
+
+    run = _Run(ask, "a search", FORMAT, parameters)
+    if plot is not None:
+        for picture in (*_PICTURES, _OVER_P):
+            refuse_existing(plot / picture, overwrite=ask.overwrite, what="folder")
+        lock_output(plot, overwrite=True)
+    K = run.K
+    values, note = grid.values_and_chains(run.learner, K, parameters.get("steps"))
+    chosen, on, folds = _samples_and_folds(K, cv, ask.samples)
+    result = run.compute(
+        dmkl.search,
+        chosen,
+        values,
+        folds,
+        note=note,
+        refit=refit,
+        rule=_rule(rule),
+        choice=choice,
+        baselines=baselines,
+    )
+    pictures = [] if plot is None else _draw(result, plot)
+    if ask.as_json:
+        mapping = {"path": ask.out, "samples": len(chosen), **search_as_mapping(result)}
+        if best := getattr(result, "best_", None):
+            seconds = run.seconds - result.scores.attrs["seconds"]
+            mapping["model"] = model_as_mapping(best, str(run.place / BEST), len(best.train_samples_), seconds)
+        print_json(mapping)
+        return
+    _print_search(result, run, f"{count(len(chosen), 'sample')} ({on})")
+    if plot is not None:
+        say(f"Pictures are in {plot}: {', '.join(pictures)}.")
+
+
+def _draw(result: SearchResult, folder: Path) -> list[str]:
+    """Draw the pictures of a search, and return their names."""
+    from dmkl.files.writing import into_folder
+
+    figures: dict[str, Callable[[], Figure]] = dict(
+        zip(_PICTURES, (result.plot_scores, result.plot_weights), strict=True)
+    )
+    if len(result.grid.get("p", [])) > 1:
+        figures[_OVER_P] = result.plot_weights_over
+    with into_folder(folder):
+        (folder / _OVER_P).unlink(missing_ok=True)  # of a search that this one replaces
+        for name, draw in figures.items():
+            save_figure(draw(), folder / name, dpi=150)
+    return list(figures)
+
+
+def _print_search(result: SearchResult, run: _Run, on: str) -> None:
+    screen, out = console(), run.ask.out
+    first, *others = result.summary().splitlines()
+    say(f"{first}, on {on}", style="bold")
+    screen.print()
+    screen.print(points_table(result))
+    screen.print()
+    # The table has the choices of folds and tasks already, but not those of classes.
+    if not result.choosers or result.by_class:
+        lines = others
+    elif result.tasks:
+        lines = [*result.beside(), *result.notes(), *others[-2:]]
+    else:
+        lines = [line for line in others[1:] if not line.startswith("  ")]
+    for line in lines:
+        say(line)
+    if not hasattr(result, "best_"):
+        say(f"Saved in {out}, without a model; dmkl.load reads it.")
+        return
+    model, by_fold = result.best_, "refit_test_score" in result.scores or "fold" in result.choosers
+    screen.print()
+    screen.print(weights_table({str(model): model.weights_}))
+    say(ON_WEIGHTS)
+    screen.print()
+    if hasattr(model, "covariate_effects_"):
+        screen.print(effects_table(model))
+        screen.print()
+    which = f"training and validation rows of fold {result.scores.fold.values[0]}" if by_fold else "all of the folds"
+    say(f"Refitted on {count(len(model.train_samples_), 'sample')} ({which}). {model.status_}")
+    say(f"Saved in {out}; use it with: {_predict_command(model, out, run.K, run.ask.store)}")
+
+
+# --- dmkl evaluate ---------------------------------------------------------------------------------------------------
+
+
+def evaluate(
+    ask: Question,
+    grid: Grid,
+    outer: Annotated[
+        str | None,
+        option(
+            'Folds that test: a number, a splitter of scikit-learn such as "GroupKFold(5)", or "splits" (the test '
+            "samples of the stored splits). [default: 5]",
+            "FOLDS",
+            panel=FOLDS,
+        ),
+    ] = None,
+    inner: Annotated[
+        str | None,
+        option(
+            "Folds that choose, in the training samples of each outer fold: a number or a splitter. [default: 3; of "
+            "splits their validation samples]",
+            "FOLDS",
+            panel=FOLDS,
+        ),
+    ] = None,
+    rule: Rule = "best",
+    baselines: Annotated[
+        Literal["sum", "none"],
+        option("Baseline that is evaluated for comparison: the *sum* of the kernels, or *none*.", panel=FOLDS),
+    ] = "sum",
+    **parameters: Any,
+) -> None:
+    """Estimate how good a learner is on new samples, its parameters chosen from a grid, by nested cross-validation.
+
+    In each outer fold the inner folds choose a point of the grid, and the model trained there is scored on samples that
+    no choice has seen. Steps are tried as by dmkl search. All samples take part unless --split or --train say
+    otherwise. After an interruption the same command goes on from its checkpoint in OUT.partial, or in --state.
+
+    Examples
+    --------
+        dmkl evaluate kernels.zarr estimate
+        dmkl evaluate kernels.zarr estimate --outer 10 --inner 5 --scoring balanced_accuracy,matthews
+        dmkl evaluate kernels.zarr estimate --groups subjects.txt
+        dmkl evaluate kernels.zarr estimate --outer splits
+    """
+    from dmkl.searching.evaluation import FORMAT
+
+    run = _Run(ask, "an evaluation", FORMAT, parameters)
+    values, note = grid.values_and_chains(run.learner, run.K, parameters.get("steps"))
+    chosen, on = ask.samples.choose(run.K, all_by_default=True)
+    result = run.compute(
+        dmkl.evaluate,
+        chosen,
+        values,
+        note=note,
+        outer=None if outer is None else parse_cv(outer, "--outer"),
+        inner=None if inner is None else parse_cv(inner, "--inner"),
+        rule=_rule(rule),
+        baselines=baselines,
+    )
+
+    def tables() -> list[Table]:
+        if "confusion" not in result.scores:
+            return [choices_table(result)]
+        matrix = confusion_table(result.confusion)
+        return [choices_table(result), classes_table(result.classes), *([] if matrix is None else [matrix])]
+
+    run.print(result.summary().splitlines(), chosen, on, tables, lambda: evaluation_as_mapping(result))
+
+
+# --- dmkl importance -------------------------------------------------------------------------------------------------
+
+
+def importance(
+    ask: Question,
+    grid: Grid,
+    kernel_group: Annotated[
+        list[str] | None,
+        option(
+            "Kernels that are left out together too, by name or pattern, such as shape=fou*,zer*; repeatable.",
+            "NAME=A,B*,…",
+            panel=_KERNELS,
+        ),
+    ] = None,
+    choose: Annotated[
+        Literal["held", "anew"],
+        option("Parameters of fits without a kernel: held at the choice for all, or chosen anew.", panel=_KERNELS),
+    ] = "held",
+    shapley: Annotated[
+        int,
+        option(
+            "Number of random orders for Shapley values of groups, and of kernels in no group.",
+            "N",
+            min=0,
+            panel=_KERNELS,
+        ),
+    ] = 0,
+    seed: Annotated[int, option("Seed of these orders.", "N", min=0, panel=_KERNELS)] = 0,
+    cv: Folds = None,
+    rule: Rule = "best",
+    choice: Choice = None,
+    plot: Plot = None,
+    **parameters: Any,
+) -> None:
+    """Show what each kernel adds: the score that is lost without it, and its score alone.
+
+    Searches a grid as dmkl search does, on the same samples and folds, and refits without each kernel and with it
+    alone, mostly in the passes of the search. After an interruption the same command goes on from its checkpoint in
+    OUT.partial, or in --state.
+
+    Examples
+    --------
+        dmkl importance kernels.zarr added --cv 3
+        dmkl importance kernels.zarr added --kernel-group "shape=fou*,zer*" --kernel-group "pixels=pix*" --shapley 50
+        dmkl importance kernels.zarr added -p 1,2 --lam 1e-3,0.1 --choose anew --plot added.png
+    """
+    from dmkl.inference.importance import Importance
+
+    run = _Run(ask, "an importance of kernels", Importance.FORMAT, parameters, plot)
+    kernel_groups = _kernel_groups(kernel_group or [], run.K.names)
+    values = grid.values(run.learner, run.K)
+    chosen, on, folds = _samples_and_folds(run.K, cv, ask.samples)
+    result = run.compute(
+        dmkl.importance,
+        chosen,
+        values,
+        cv=folds,
+        kernel_groups=kernel_groups,
+        choose=choose,
+        shapley=shapley,
+        random_state=seed,
+        rule=_rule(rule),
+        choice=choice,
+    )
+    first, score, *others, took = result.summary().splitlines()
+    lines = [first, score, *(line for line in others if line.startswith("±")), took]
+    run.print(lines, chosen, on, lambda: [importance_table(result)], lambda: importance_as_mapping(result))
+
+
+def _kernel_groups(texts: Sequence[str], names: Sequence[str]) -> dict[str, list[str]]:
+    """Names of kernels by group, from texts such as "shape=fou*,zer*"."""
+    groups: dict[str, list[str]] = {}
+    for text in texts:
+        name, equals, patterns = (part.strip() for part in text.partition("="))
+        if not (name and equals and patterns) or name in groups:
+            why = "twice" if name in groups else "without a name or kernels"
+            msg = f"--kernel-group takes a name and kernels, such as shape=fou*,zer*, each once, got {text!r} {why}"
+            raise InputError(msg)
+        groups[name] = []
+        for pattern in map(str.strip, patterns.split(",")):
+            matching = [pattern] if pattern in names else [kernel for kernel in names if fnmatchcase(kernel, pattern)]
+            if not matching:
+                msg = f"no kernel is called {pattern!r}, of --kernel-group {name}; there are {', '.join(names[:10])}"
+                raise InputError(msg)
+            groups[name] += matching
+    return groups
+
+
+# --- dmkl stability --------------------------------------------------------------------------------------------------
+
+
+def stability(
+    ask: Question,
+    how: Annotated[
+        Literal["half", "bootstrap", "folds"],
+        option("Random halves in pairs, draws with replacement, or all samples but those of a fold.", panel=_RESAMPLES),
+    ] = "half",
+    resamples: Annotated[
+        int | None,
+        option(
+            "Number of resamples; an even number of halves. [default: 100; 10 folds]",
+            "N",
+            "--resamples",
+            panel=_RESAMPLES,
+        ),
+    ] = None,
+    selected: Annotated[
+        int | None,
+        option(
+            "Each resample selects the Q kernels of the largest weights. [default: those above 1 % of its largest]",
+            "Q",
+            "--selected",
+            panel=_RESAMPLES,
+        ),
+    ] = None,
+    threshold: Annotated[
+        float,
+        option("A kernel is stable if this share of the resamples, above 0.5, selects it.", "SHARE", panel=_RESAMPLES),
+    ] = 0.9,
+    seed: Annotated[int, option("Seed of the draws.", "N", panel=_RESAMPLES)] = 0,
+    plot: Plot = None,
+    **parameters: Any,
+) -> None:
+    """Show how far kernel weights can be trusted, by fits to resamples of the samples.
+
+    Prints the mean weight of each kernel, the interval that has 95 % of its weights, how often it is selected, and how
+    many kernels would be selected as often by chance. All resamples are fitted in the same passes, and --scoring scores
+    each model on the samples that its resample leaves out. Uses the training part of split 0 if the set has splits and
+    all samples otherwise, unless --split, --train or --all say so. After an interruption the same command goes on from
+    its checkpoint in OUT.partial, or in --state.
+
+    Examples
+    --------
+        dmkl stability kernels.zarr trust -p 1 --selected 3
+        dmkl stability kernels.zarr trust -p 1 --lam 1e-3 --resamples 200 --plot trust.png
+        dmkl stability kernels.zarr trust --how bootstrap --groups subjects.txt
+    """
+    from dmkl.inference.stability import Stability
+
+    run = _Run(ask, "a result of resampling", Stability.FORMAT, parameters, plot)
+    chosen, on = ask.samples.choose(run.K)
+    result = run.compute(
+        dmkl.stability,
+        chosen,
+        resamples,
+        how=how,
+        n_selected=selected,
+        threshold=threshold,
+        random_state=seed,
+    )
+    lines = result.summary().splitlines()
+    run.print(lines, chosen, on, lambda: [stability_table(result)], lambda: stability_as_mapping(result))
+
+
+# --- dmkl permute ----------------------------------------------------------------------------------------------------
+
+
+def permute(
+    ask: Question,
+    grid: Grid,
+    permutations: Annotated[
+        int,
+        option("Number of permutations B; the smallest p-value is 1 / (B + 1).", "B", panel=_PERMUTATIONS),
+    ] = 199,
+    choose: Annotated[
+        Literal["anew", "fixed"],
+        option(
+            'The point of the grid: "anew" for each permutation, or "fixed" at that of the labels as they are, for '
+            "which p-values are too small if there was a choice.",
+            "HOW",
+            panel=_PERMUTATIONS,
+        ),
+    ] = "anew",
+    blocks: Annotated[
+        Literal["within", "whole"],
+        option(
+            'With --groups: permute labels "within" each group, or exchange the labels of "whole" groups.',
+            panel=_PERMUTATIONS,
+        ),
+    ] = "within",
+    seed: Annotated[int, option("Seed of the permutations.", "N", panel=_PERMUTATIONS)] = 0,
+    cv: Folds = None,
+    **parameters: Any,
+) -> None:
+    """Test by permuted labels whether labels depend on the kernels, and which kernels' weights show it.
+
+    The cross-validated score at the best point of the grid is compared with the scores of permuted labels, and so is
+    each kernel's share of the weight. All samples take part unless --split or --train say otherwise. After an
+    interruption the same command goes on from its checkpoint in OUT.partial, or in --state.
+
+    Examples
+    --------
+        dmkl permute kernels.zarr significance
+        dmkl permute kernels.zarr significance --permutations 999 --p 1,2 --lam 1e-3,0.1
+        dmkl permute kernels.zarr significance --groups sites.txt
+    """
+    from dmkl.inference.permutation_result import PermutationTest
+
+    run = _Run(ask, "a permutation test", PermutationTest.FORMAT, parameters)
+    values = grid.values(run.learner, run.K)
+    chosen, on = ask.samples.choose(run.K, all_by_default=True)
+    result = run.compute(
+        dmkl.permutation_test,
+        chosen,
+        values,
+        permutations,
+        cv=None if cv is None else parse_cv(cv),
+        blocks=blocks,
+        choose=choose,
+        random_state=seed,
+    )
+    lines = result.summary().splitlines()
+    run.print(lines, chosen, on, lambda: [permutation_table(result)], lambda: permutation_as_mapping(result))
