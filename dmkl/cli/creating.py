@@ -144,7 +144,7 @@ def import_(
     say(f"Describe it with dmkl info {shlex.quote(out)}, check it with dmkl check {shlex.quote(out)}.")
 
 
-# --- dmkl build ------------------------------------------------------------------------------------------------------
+# --- dmkl build ----------------------------------------------------------------------------------------------------
 
 
 def build(

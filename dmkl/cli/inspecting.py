@@ -100,7 +100,7 @@ def check(
         raise typer.Exit(1)
 
 
-# --- a kernel set described ------------------------------------------------------------------------------------------
+# --- a kernel set described ----------------------------------------------------------------------------------------
 
 _BOOKKEEPING = {"name", "bytes", "mtime_ns", "n_missing"}
 """Keys of the record of a file that are not shown, or shown elsewhere."""
@@ -296,7 +296,7 @@ def _list_classes(classes: dict[str, int] | None, most: int = 12) -> str:
     return f"{len(classes)}: {', '.join(shown)}{more}"
 
 
-# --- a kernel set checked --------------------------------------------------------------------------------------------
+# --- a kernel set checked ------------------------------------------------------------------------------------------
 
 
 def _report_as_mapping(K: KernelSet, report: xr.Dataset) -> dict[str, Any]:
@@ -351,7 +351,7 @@ def _print_report(K: KernelSet, report: xr.Dataset) -> None:
     say(f"{count(len(K), 'kernel')} checked: {', '.join(counts)}.", style="bold")
 
 
-# --- other kinds -----------------------------------------------------------------------------------------------------
+# --- other kinds ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def run(
 
     The keys of [outputs] say which: evaluation, search, model, importance, stability, permute and predictions. Each
     table has the options of the commands under their names (`dmkl search --help`), and all are checked before anything
-    runs. Beside each output OUT lies OUT.job.toml: the job with its defaults, versions, and identifiers of the contents
+    runs. With each output OUT comes OUT.job.toml: the job with its defaults, versions, and identifiers of the contents
     of its inputs; `dmkl run` on that file repeats the job, and warns of what has changed. OUT.log has passes, phases
     and gaps with their times. Paths are relative to the job file. --cluster, --workers and --memory override the table
     [cluster]. A job that SIGTERM ended has the exit status 75, and goes on after the last pass when it is run again.
@@ -153,7 +153,7 @@ def submit(
 
     Scheduler, workers and `dmkl run JOB.toml` run inside the allocation. Its nodes, cores, memory and walltime are in
     the table [cluster] (place = "slurm", jobs = number of nodes, cores and memory of each), or in the configuration of
-    dask-jobqueue. The job runs a copy of the file, JOB-HASH.toml beside it, and so do the jobs that go on: edit
+    dask-jobqueue. The job runs a copy of the file, JOB-HASH.toml in its folder, and so do the jobs that go on: edit
     JOB.toml and submit it again for other work. Some time before the walltime (notice = "2 m") the work is saved and
     the next job is sent, until all is done. An error, scancel, or a job that saved nothing ends this.
 
@@ -192,7 +192,7 @@ def submit(
     say(f"It prints to {file.path.stem}-{number}.out; scancel ends it.")
 
 
-# --- steps: the commands of a job ------------------------------------------------------------------------------------
+# --- steps: the commands of a job ----------------------------------------------------------------------------------
 
 SECTIONS = (
     "data",
@@ -541,11 +541,11 @@ def _text(value: Any) -> str:
     return repr(value) if isinstance(value, float) else str(value)
 
 
-# --- records ---------------------------------------------------------------------------------------------------------
+# --- records -------------------------------------------------------------------------------------------------------
 
 
 def _record(step: _Step, steps: Sequence[_Step], job: JobFile) -> None:
-    """Write the job with all defaults beside a result of it."""
+    """Write the job with all defaults, next to a result of it."""
     from dmkl.files.writing import write_whole
     from dmkl.jobs.record import as_toml, contents_of, record_path, versions
 
@@ -602,8 +602,8 @@ def _default_grid(step: _Step) -> dict[str, Any]:
         K = open_kernels(step.values["store"], step.values["kernels"])
     except DmklError:  # an earlier step makes it
         return {}
-    own = learners()[step.values["model"]].signature
-    given = {name: value for name, value in step.values.items() if name in own and name not in _GRID}
+    names = learners()[step.values["model"]].signature
+    given = {name: value for name, value in step.values.items() if name in names and name not in _GRID}
     grid, learner = Grid(**{name: step.values[name] for name in _GRID}), make_learner(step.values["model"], given, K)
     if step.name in ("search", "evaluate"):
         values, _ = grid.values_and_chains(learner, K, given.get("steps"))

@@ -56,7 +56,7 @@ __all__ = [
 DEFAULT = "mkfda"
 """The learner that is used when none is named."""
 
-# --- options whose form the signature does not give ------------------------------------------------------------------
+# --- options whose form the signature does not give ----------------------------------------------------------------
 
 
 class Names(NamedTuple):
@@ -127,7 +127,7 @@ _FORMS = {
 _WIDEST = 16
 """Characters of choices that help shows in the column of types."""
 
-# --- parameters and learners -----------------------------------------------------------------------------------------
+# --- parameters and learners ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ def inspect_class(kind: type) -> Learner:
     return Learner(kind.__name__, tuple(inspect.cleandoc(base.__doc__ or "") for base in bases), parameters)
 
 
-# --- learners of dmkl, from source files -----------------------------------------------------------------------------
+# --- learners of dmkl, from source files ---------------------------------------------------------------------------
 
 
 @cache
@@ -326,9 +326,9 @@ def _members(annotation: Any, module: str) -> Iterator[ast.AST]:
         yield from _members(annotation.left, module)
         yield from _members(annotation.right, module)
         return
-    definition, where = _definition(module, annotation.id) if isinstance(annotation, ast.Name) else (None, "")
+    definition, origin = _definition(module, annotation.id) if isinstance(annotation, ast.Name) else (None, "")
     if isinstance(definition, ast.expr):
-        yield from _members(definition, where)
+        yield from _members(definition, origin)
     elif annotation is not None:
         yield annotation
 
@@ -356,7 +356,7 @@ def _names(module: str) -> dict[str, ast.ClassDef | ast.expr | tuple[str, str]]:
     return names
 
 
-# --- descriptions of parameters, from docstrings ---------------------------------------------------------------------
+# --- descriptions of parameters, from docstrings -------------------------------------------------------------------
 
 
 @cache
@@ -395,7 +395,7 @@ def _documented(documentation: str) -> dict[str, str]:
     return descriptions
 
 
-# --- commands --------------------------------------------------------------------------------------------------------
+# --- commands ------------------------------------------------------------------------------------------------------
 
 
 def make_learner(name: str, given: Mapping[str, Any], K: KernelSet) -> Any:
@@ -404,16 +404,16 @@ def make_learner(name: str, given: Mapping[str, Any], K: KernelSet) -> Any:
     Files among the options may name the kernels and the samples of `K`. An option of another learner is an InputError.
     """
     values: dict[str, Any] = {}
-    own = learners()[name].parameters
+    parameters = learners()[name].parameters
     for parameter, value in given.items():
         if value is None:
             continue
-        if parameter not in own:
+        if parameter not in parameters:
             others = [other for other, learner in learners().items() if parameter in learner.parameters]
             flag = learners()[others[0]].parameters[parameter].options[0]
             msg = f"{flag} is for --model {' or '.join(others)}, and {name} has no such parameter; leave it out"
             raise InputError(msg)
-        values |= own[parameter].read(value, Names(K.names, sample_names(K)))
+        values |= parameters[parameter].read(value, Names(K.names, sample_names(K)))
     return learners()[name].make(**values)
 
 

@@ -70,12 +70,12 @@ _RESAMPLES = "Resamples"
 _PERMUTATIONS = "Permutations"
 
 
-# --- option groups and the runner ------------------------------------------------------------------------------------
+# --- option groups and the runner ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
-    """The options of all commands that train a learner, beside those of the learner."""
+    """The options of all commands that train a learner, without those of the learner."""
 
     store: Store
     model: str = DEFAULT
@@ -279,7 +279,7 @@ def _predict_command(model: Any, out: str, K: KernelSet, store: str) -> str:
     return shlex.join(["dmkl", "predict", out, *new])
 
 
-# --- dmkl fit --------------------------------------------------------------------------------------------------------
+# --- dmkl fit ------------------------------------------------------------------------------------------------------
 
 
 def fit(
@@ -328,8 +328,8 @@ def fit(
             scores = score_model(estimator, decision, K.labels[held_out], measures, samples.unknown)
     estimator.save(model_out, overwrite=learning.overwrite)
     if learning.as_json:
-        held = {} if scores is None else {"held_out": {"samples": len(held_out), **scores.mapping}}
-        print_json({**model_as_mapping(estimator, model_out, len(chosen), seconds), **held})
+        held_out_scores = {} if scores is None else {"held_out": {"samples": len(held_out), **scores.mapping}}
+        print_json({**model_as_mapping(estimator, model_out, len(chosen), seconds), **held_out_scores})
         return
     effects = [effects_table(estimator)] if hasattr(estimator, "covariate_effects_") else []
     weights = weights_table({str(estimator): estimator.weights_})
@@ -363,7 +363,7 @@ def _held_out(K: KernelSet, chosen: Index, samples: Samples) -> tuple[Index, str
     return rows, "those that it was not trained on"
 
 
-# --- dmkl search -----------------------------------------------------------------------------------------------------
+# --- dmkl search ---------------------------------------------------------------------------------------------------
 
 _PICTURES = ("scores.png", "weights.png")
 _OVER_P = "weights_over_p.png"
@@ -392,7 +392,7 @@ def search(
 ) -> None:
     """Search a grid of parameters by cross-validation, and train a model at the chosen point.
 
-    Saves the scores in OUT and the model in OUT/best. After an interruption the same command goes on from its
+    Saves the scores in OUT and the model in OUT/best. After an interruption the same command resumes from its
     checkpoint in OUT.partial, or in --state. With stored splits as folds all samples take part, each split chooses for
     itself, and test samples are only scored; --cv splits --split K takes one of them. Otherwise it uses the training
     part of split 0, or all samples where there are no splits, unless --split, --train or --all say so. Two chains of
@@ -488,7 +488,7 @@ def _print_search(result: SearchResult, run: _Run, on: str) -> None:
     say(f"Saved in {out}; use it with: {_predict_command(model, out, run.K, run.ask.store)}")
 
 
-# --- dmkl evaluate ---------------------------------------------------------------------------------------------------
+# --- dmkl evaluate -------------------------------------------------------------------------------------------------
 
 
 def evaluate(
@@ -523,7 +523,7 @@ def evaluate(
 
     In each outer fold the inner folds choose a point of the grid, and the model trained there is scored on samples that
     no choice has seen. Steps are tried as by dmkl search. All samples take part unless --split or --train say
-    otherwise. After an interruption the same command goes on from its checkpoint in OUT.partial, or in --state.
+    otherwise. After an interruption the same command resumes from its checkpoint in OUT.partial, or in --state.
 
     Examples
     --------
@@ -557,7 +557,7 @@ def evaluate(
     run.print(result.summary().splitlines(), chosen, on, tables, lambda: evaluation_as_mapping(result))
 
 
-# --- dmkl importance -------------------------------------------------------------------------------------------------
+# --- dmkl importance -----------------------------------------------------------------------------------------------
 
 
 def importance(
@@ -594,7 +594,7 @@ def importance(
     """Show what each kernel adds: the score that is lost without it, and its score alone.
 
     Searches a grid as dmkl search does, on the same samples and folds, and refits without each kernel and with it
-    alone, mostly in the passes of the search. After an interruption the same command goes on from its checkpoint in
+    alone, mostly in the passes of the search. After an interruption the same command resumes from its checkpoint in
     OUT.partial, or in --state.
 
     Examples
@@ -645,7 +645,7 @@ def _kernel_groups(texts: Sequence[str], names: Sequence[str]) -> dict[str, list
     return groups
 
 
-# --- dmkl stability --------------------------------------------------------------------------------------------------
+# --- dmkl stability ------------------------------------------------------------------------------------------------
 
 
 def stability(
@@ -685,7 +685,7 @@ def stability(
     Prints the mean weight of each kernel, the interval that has 95 % of its weights, how often it is selected, and how
     many kernels would be selected as often by chance. All resamples are fitted in the same passes, and --scoring scores
     each model on the samples that its resample leaves out. Uses the training part of split 0 if the set has splits and
-    all samples otherwise, unless --split, --train or --all say so. After an interruption the same command goes on from
+    all samples otherwise, unless --split, --train or --all say so. After an interruption the same command resumes from
     its checkpoint in OUT.partial, or in --state.
 
     Examples
@@ -711,7 +711,7 @@ def stability(
     run.print(lines, chosen, on, lambda: [stability_table(result)], lambda: stability_as_mapping(result))
 
 
-# --- dmkl permute ----------------------------------------------------------------------------------------------------
+# --- dmkl permute --------------------------------------------------------------------------------------------------
 
 
 def permute(
@@ -745,7 +745,7 @@ def permute(
 
     The cross-validated score at the best point of the grid is compared with the scores of permuted labels, and so is
     each kernel's share of the weight. All samples take part unless --split or --train say otherwise. After an
-    interruption the same command goes on from its checkpoint in OUT.partial, or in --state.
+    interruption the same command resumes from its checkpoint in OUT.partial, or in --state.
 
     Examples
     --------

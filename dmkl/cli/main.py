@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line, by default that of the process, without the program's name.
 
     Returns the exit status: 0 for success, 1 for an error or a failed check, 2 for a wrong command line, 130 after
-    Ctrl-C, 143 after SIGTERM (the same command goes on from there).
+    Ctrl-C, 143 after SIGTERM (the same command resumes).
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given

@@ -78,7 +78,7 @@ Overwrite = Annotated[bool, option("Overwrite existing output.", None, "--overwr
 Kernels = Annotated[str | None, option("Only these kernels, by name.", "A,B,…")]
 Plot = Annotated[Path | None, option("Draw the result in this file (PNG).", "FILE.png", "--plot")]
 
-# --- samples and labels ----------------------------------------------------------------------------------------------
+# --- samples and labels --------------------------------------------------------------------------------------------
 
 Labels = Annotated[
     Path | None,
@@ -138,7 +138,7 @@ Dtype = Annotated[
     option("Precision of the stored kernels. [default: that of the files]", panel=STORAGE),
 ]
 
-# --- folds and choice ------------------------------------------------------------------------------------------------
+# --- folds and choice ----------------------------------------------------------------------------------------------
 
 Folds = Annotated[
     str | None,
@@ -169,7 +169,7 @@ Choice = Annotated[
     ),
 ]
 
-# --- groups ----------------------------------------------------------------------------------------------------------
+# --- groups --------------------------------------------------------------------------------------------------------
 
 
 def expand_groups(command: Callable[..., None]) -> Callable[..., None]:

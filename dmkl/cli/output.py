@@ -1,4 +1,4 @@
-"""What commands print: results on standard output, everything else on standard error, and all of it in a log."""
+"""Printing: results on standard output, everything else on standard error, and all of it in a log."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def plain_warnings() -> Iterator[None]:
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         from dmkl.errors import ConvergenceWarning  # scikit-learn's
 
-        ours = (
+        own_categories = (
             ConvergenceWarning,
             IndefiniteKernelWarning,
             LabelWarning,
@@ -125,7 +125,7 @@ def plain_warnings() -> Iterator[None]:
             SmallWorkerWarning,
             UninformativeScoresWarning,
         )
-        if not issubclass(category, ours):
+        if not issubclass(category, own_categories):
             before(message, category, *place, **more)
         elif str(message) not in shown:
             shown.add(str(message))
@@ -230,7 +230,7 @@ def bar(part: float, width: int = 20) -> str:
     return "█" * whole + ("" if rest == 0 else "▏▎▍▌▋▊▉"[rest - 1])
 
 
-# --- log files -------------------------------------------------------------------------------------------------------
+# --- log files -----------------------------------------------------------------------------------------------------
 
 _FORM = "%(asctime)s %(levelname)s %(message)s"
 

@@ -231,7 +231,7 @@ def _call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
     return name, positional, named
 
 
-# --- prior knowledge of weights: files that name kernels -------------------------------------------------------------
+# --- prior knowledge of weights: files that name kernels -----------------------------------------------------------
 
 
 def read_prices(text: str, kernels: Sequence[str]) -> float | list[float]:

@@ -49,7 +49,7 @@ def _load_model(path: str) -> Any:
     return loaded.best_ if isinstance(loaded, dmkl.SearchResult) else loaded
 
 
-# --- dmkl predict ----------------------------------------------------------------------------------------------------
+# --- dmkl predict --------------------------------------------------------------------------------------------------
 
 
 def predict(
@@ -323,7 +323,7 @@ def _tables(
     return frame, dataset if probabilities is None else dataset.assign(probability=probabilities)
 
 
-# --- dmkl export -----------------------------------------------------------------------------------------------------
+# --- dmkl export ---------------------------------------------------------------------------------------------------
 
 
 def export(
@@ -415,7 +415,7 @@ def _select_label(array: xr.DataArray, name: str | None) -> xr.DataArray:
     return array.isel({dim: names.index(name)})
 
 
-# --- dmkl report -----------------------------------------------------------------------------------------------------
+# --- dmkl report ---------------------------------------------------------------------------------------------------
 
 
 def report(

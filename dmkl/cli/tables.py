@@ -410,7 +410,7 @@ def evaluation_as_mapping(result: EvaluationResult) -> dict[str, Any]:
     }
 
 
-# --- other questions -------------------------------------------------------------------------------------------------
+# --- other questions -----------------------------------------------------------------------------------------------
 
 _MOST_ROWS = 30
 """Of kernels in a permutation test."""
@@ -506,7 +506,7 @@ def stability_as_mapping(result: Stability) -> dict[str, Any]:
     }
 
 
-# --- scores of a model on other samples ------------------------------------------------------------------------------
+# --- scores of a model on other samples ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)

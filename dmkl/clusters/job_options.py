@@ -92,7 +92,7 @@ def _batch_systems() -> list[BatchSystem]:
     return [BatchSystem(str(kind.job_cls.config_name), kind) for kind in kinds]
 
 
-# --- options ---------------------------------------------------------------------------------------------------------
+# --- options -------------------------------------------------------------------------------------------------------
 
 
 def _as_list(value: Any) -> Any:
@@ -182,7 +182,7 @@ _OURS = {"scheduler_interface", "jobs", "minimum", "maximum", "wait", "tls_ca", 
 
 _HIDDEN = {"self", "scheduler", "name", "nanny", "protocol", "security", "project", "extra", "env_extra", "header_skip"}
 _HIDDEN |= {"job_extra", "base_class_kwargs", "kwargs"}
-"""Options that dask-jobqueue sets itself, and old names of others."""
+"""Options that dask-jobqueue sets itself, and old names."""
 
 
 def job_options(system: BatchSystem, given: Mapping[str, Any], source: str = "") -> JobOptions:

@@ -267,7 +267,7 @@ def _explaining(jobs: _JobWatch, system: BatchSystem, options: JobOptions) -> It
         raise _no_workers(jobs, system, options) from error
 
 
-# --- lost jobs -------------------------------------------------------------------------------------------------------
+# --- lost jobs -----------------------------------------------------------------------------------------------------
 
 States = Mapping[str, str]
 """By the number of a job its state, in the words of the batch system."""

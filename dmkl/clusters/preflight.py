@@ -58,7 +58,7 @@ class Fit:
     reason: str
 
 
-# --- hosts -----------------------------------------------------------------------------------------------------------
+# --- hosts ---------------------------------------------------------------------------------------------------------
 
 
 def inspect_hosts(store: tuple[str, str] | None = None, state: Path | None = None) -> list[Host]:
@@ -238,7 +238,7 @@ def versions_of(packages: Iterable[str]) -> dict[str, str]:
     return versions
 
 
-# --- what fits -------------------------------------------------------------------------------------------------------
+# --- what fits -----------------------------------------------------------------------------------------------------
 
 
 def solvers_that_fit(K: KernelSet, hosts: Sequence[Host], state: Path | None = None) -> list[Fit]:

@@ -1,1 +1,1 @@
-"""Job files, the records beside their results, and the scripts of batch jobs that run them."""
+"""Job files, the records of their results, and the scripts of batch jobs that run them."""

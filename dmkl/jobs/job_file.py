@@ -107,7 +107,7 @@ def _lines(text: str) -> Iterator[tuple[tuple[str, ...], int]]:
             yield ((table, key[2].replace("-", "_")) if table else (key[2],)), number
 
 
-# --- the table [cluster] ---------------------------------------------------------------------------------------------
+# --- the table [cluster] -------------------------------------------------------------------------------------------
 
 _SECTION = "cluster"
 _OURS = ("place", "notice")

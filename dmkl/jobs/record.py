@@ -1,4 +1,4 @@
-"""The record beside a result: the job with all defaults, versions, and identifiers of the contents of its inputs."""
+"""The record of a result: the job with all defaults, versions, and identifiers of the contents of its inputs."""
 
 from __future__ import annotations
 

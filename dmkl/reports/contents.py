@@ -1,9 +1,9 @@
-"""`dmkl.report`: what is told of each kind of model and result."""
+"""`dmkl.report`: the page of each kind of model and result."""
 
 from __future__ import annotations
 
-import ast
 import json
+import re
 from functools import singledispatch
 from pathlib import Path
 from typing import Any
@@ -29,30 +29,32 @@ from dmkl.searching.texts import count, told, value_told
 __all__ = ["report"]
 
 _TOO_GOOD = (
-    "The best score of a search is too good: it is the best of many, on rows that chose it. dmkl.evaluate estimates "
-    "how good the same search is on new samples."
+    "The best score of a search is too optimistic: it is the best of many, on the rows that chose it. dmkl.evaluate "
+    "estimates the score of the same search on new samples."
 )
 
 _ON_WEIGHTS = (
     "Weights depend on p, on λ or C, and on the spectra of the kernels: a kernel of noise with many equal eigenvalues "
-    "wins weight at a small λ. dmkl.permutation_test has p-values."
+    "gets more weight at a small λ. dmkl.permutation_test has p-values."
 )
-_TOO_SMALL = "The standard error takes outer folds for independent; they share training samples, so it is too small."
+_TOO_SMALL = (
+    "The standard error assumes that outer folds are independent; they share training samples, so it is too small."
+)
 
 
-def report(found: Any, path: str | Path | None = None) -> str:
-    """Write a model or a result as one page of HTML that stands alone.
+def report(result: Any, path: str | Path | None = None) -> str:
+    """Write a report on a model or a result as one page of HTML.
 
-    It tells what was asked and of which data, the answer in a sentence, what a reader must know before believing it,
-    tables, figures, certificates, and how to do it again. Figures are part of the page; it needs no other file.
+    It has the question and the data, the answer in a sentence, warnings, tables, figures, certificates, and the code
+    that repeats the work. Figures are part of the page; it needs no other file.
 
     Parameters
     ----------
-    found
-        A fitted model, a `SearchResult`, an `EvaluationResult`, an `Analysis`, or what the tests and analyses of
-        weights have found.
+    result
+        A fitted model, a `SearchResult`, an `EvaluationResult`, an `Analysis`, or the result of an importance, a
+        resampling or a permutation test.
     path
-        Where the page is written, replacing what is there; nowhere where None.
+        The file to write, which is replaced if it exists; None writes no file.
 
     Returns
     -------
@@ -64,18 +66,18 @@ def report(found: Any, path: str | Path | None = None) -> str:
     InputError
         If there is no report of such an object, or a model is not fitted.
     """
-    text = render(page_of(found))
+    text = render(page_of(result))
     if path is not None:
         write_whole(Path(path), text.encode())
     return text
 
 
 @singledispatch
-def page_of(found: Any) -> Page:
-    """What is told of a model or a result."""
+def page_of(result: Any) -> Page:
+    """The page of a model or a result."""
     msg = (
-        f"there is no report of a {type(found).__name__}; give a fitted model, or what dmkl.search, dmkl.evaluate, "
-        "dmkl.analyze and their like return"
+        f"there is no report of a {type(result).__name__}; give a fitted model, or a result of dmkl.search, "
+        "dmkl.evaluate, dmkl.analyze and so on"
     )
     raise InputError(msg)
 
@@ -87,12 +89,14 @@ def page_of(found: Any) -> Page:
 def _model(model: KernelLearner) -> Page:
     model._check_fitted()
     weights = model.weights_.transpose("kernel", ...)
-    each = np.abs(weights.values.reshape(len(model.kernel_names_), -1)).mean(axis=1)
-    n_used = int(np.count_nonzero(each))
-    leading = [model.kernel_names_[j] for j in np.argsort(-each, kind="stable")[:3]]
+    means = np.abs(weights.values.reshape(len(model.kernel_names_), -1)).mean(axis=1)
+    order = np.argsort(-means, kind="stable")
+    n_used = int(np.count_nonzero(means))
+    largest = [model.kernel_names_[j] for j in order[: min(3, n_used)]]
     gap = float(np.max(np.asarray(model.gap_)))
-    proven = f"; no other weights have an objective better by more than {gap:.2g} of it" if np.isfinite(gap) else ""
-    answer = f"{n_used} of {count(len(each), 'kernel')} have weight, most of all {', '.join(leading[:n_used])}{proven}."
+    answer = f"{n_used} of {count(len(means), 'kernel')} have weight; the largest: {', '.join(largest)}."
+    if np.isfinite(gap):
+        answer += f" Proven: the objective is within {_percent(gap)} of the best possible."
     facts = {
         "model": type(model).__name__,
         "parameters": told(_changed(model)) or "all at their defaults",
@@ -101,21 +105,25 @@ def _model(model: KernelLearner) -> Page:
         "status": model.status_,
         "passes": f"{model.n_passes_:g}" if hasattr(model, "n_passes_") else "as part of a search",
     }
-    frame = pd.DataFrame(weights.values.reshape(len(each), -1), columns=_columns(weights))
+    frame = pd.DataFrame(weights.values.reshape(len(means), -1), columns=_columns(weights))
     frame.insert(0, "kernel", list(model.kernel_names_))
-    frame = frame.iloc[np.argsort(-each, kind="stable")]
+    frame = frame.iloc[order]
     sections = [
         Section("Weights", table=frame, figure=model.plot_weights(), caption="Weight of each kernel.", named=True),
         *_weight_map(model),
         *_convergence(model),
         *_model_again(model),
     ]
-    notes = () if np.isfinite(gap) else ("Nothing is proven of these weights: the problem has no certificate.",)
-    notes = (*notes, _ON_WEIGHTS, *([price] if (price := model._default_price()) else []))
-    told_open = (model.status_,) if np.isfinite(gap) and gap > getattr(model, "tol", np.inf) else ()
-    return Page(
-        f"{type(model).__name__} on {count(len(each), 'kernel')}", answer, facts, (*notes, *told_open), tuple(sections)
-    )
+    warnings = [] if np.isfinite(gap) else ["Nothing is proven about these weights: the problem has no certificate."]
+    warnings += [_ON_WEIGHTS, *([price] if (price := model._default_price()) else [])]
+    if np.isfinite(gap) and gap > getattr(model, "tol", np.inf):
+        warnings.append(model.status_)
+    title = f"{type(model).__name__} on {count(len(means), 'kernel')}"
+    return Page(title, answer, facts, tuple(warnings), tuple(sections))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share >= 1e-10 else "1e-8 %"
 
 
 def _weight_map(model: KernelLearner) -> list[Section]:
@@ -143,33 +151,33 @@ def _columns(weights: xr.DataArray) -> list[str]:
 
 
 @page_of.register
-def _search(found: SearchResult) -> Page:
-    scores, attrs = found.scores, found.scores.attrs
-    lines = found.summary().splitlines()
-    notes = found.notes()
+def _search(search: SearchResult) -> Page:
+    scores, attrs = search.scores, search.scores.attrs
+    lines = search.summary().splitlines()
+    notes = search.notes()
     chosen = [line.strip() for line in lines[1:] if not line.startswith("Time:") and " fits (" not in line]
     chosen = [line for line in chosen if line not in notes]
     facts = {
-        "searched": " × ".join(f"{name} = {_range(values)}" for name, values in found.grid.items()),
-        "folds": _folds_told(scores),
+        "searched": " × ".join(f"{name} = {_range(values)}" for name, values in search.grid.items()),
+        "folds": _describe_folds(scores),
         "measure": str(attrs["scoring"]),
         "kernels": f"{scores.sizes['kernel']:,}",
-        "took": f"{count(found.n_passes_, 'pass')}, {attrs['seconds']:.3g} s, dmkl {attrs['created_by'].split()[-1]}",
+        "took": f"{count(search.n_passes_, 'pass')}, {attrs['seconds']:.3g} s, dmkl {attrs['created_by'].split()[-1]}",
     }
     sections = [
         Section(
             "Scores",
             (lines[-2] if lines[-1].startswith("Time:") else lines[-1],),
-            found.table(),
-            found.plot_scores(),
+            search.table(),
+            search.plot_scores(),
             "Mean validation scores over the grid; a ring marks the choice.",
         ),
         Section(
-            "Weights", figure=found.plot_weights(), caption="Kernel weights of the chosen point, a dot for each fold."
+            "Weights", figure=search.plot_weights(), caption="Kernel weights of the chosen point, a dot for each fold."
         ),
-        *_over_p(found),
-        *_baselines(found),
-        *_search_again(found),
+        *_over_p(search),
+        *_baselines(search),
+        *_search_again(search),
     ]
     notes = [_TOO_GOOD, _ON_WEIGHTS, *(f"{note}." for note in notes)]
     n_open = int(np.sum(scores["status"].values == 3))
@@ -181,38 +189,36 @@ def _search(found: SearchResult) -> Page:
 
 
 def _range(values: list[Any]) -> str:
-    told_values = [value_told(value) for value in values]
-    return (
-        ", ".join(told_values) if len(values) <= 6 else f"{told_values[0]} … {told_values[-1]} ({len(values)} values)"
-    )
+    texts = [value_told(value) for value in values]
+    return ", ".join(texts) if len(values) <= 6 else f"{texts[0]} … {texts[-1]} ({len(values)} values)"
 
 
-def _over_p(found: SearchResult) -> list[Section]:
-    if len(found.grid.get("p", [])) < 2:
+def _over_p(search: SearchResult) -> list[Section]:
+    if len(search.grid.get("p", [])) < 2:
         return []
-    return [Section("Weights over p", figure=found.plot_weights_over(), caption="From few kernels to all alike.")]
+    return [Section("Weights over p", figure=search.plot_weights_over(), caption="From few kernels to equal weights.")]
 
 
-def _baselines(found: SearchResult) -> list[Section]:
-    """The baselines, where the search has fitted them."""
-    baselines = found.baselines
+def _baselines(search: SearchResult) -> list[Section]:
+    """The baselines, if the search has fitted them."""
+    baselines = search.baselines
     if baselines is None:
         return []
-    fitted_at = ("Each with its own best parameters, by the same rows as the choice.",)
-    return [Section("Baselines", fitted_at, baselines.to_dataframe().reset_index())]
+    text = "Each baseline has its own best parameters, chosen on the same rows."
+    return [Section("Baselines", (text,), baselines.to_dataframe().reset_index())]
 
 
 @page_of.register
-def _evaluation(found: EvaluationResult) -> Page:
-    scores, attrs = found.scores, found.scores.attrs
-    first, *lines = found.summary().splitlines()
-    beside = found.beside()
+def _evaluation(evaluation: EvaluationResult) -> Page:
+    scores, attrs = evaluation.scores, evaluation.scores.attrs
+    first, *lines = evaluation.summary().splitlines()
+    beside = evaluation.beside()
     facts = {
         "evaluated": first.split(": ", 1)[-1],
-        "outer folds": _folds_told(scores),
-        "measures": ", ".join(found.measures),
+        "outer folds": _describe_folds(scores),
+        "measures": ", ".join(evaluation.measures),
         "kernels": f"{scores.sizes['kernel']:,}",
-        "took": f"{count(found.n_passes_, 'pass')}, {attrs['seconds']:.3g} s, {attrs['created_by']}",
+        "took": f"{count(evaluation.n_passes_, 'pass')}, {attrs['seconds']:.3g} s, {attrs['created_by']}",
     }
     weights = scores["weight"].mean([dim for dim in scores["weight"].dims if dim not in ("fold", "kernel")])
     by_kernel = weights.transpose("kernel", "fold")
@@ -222,32 +228,36 @@ def _evaluation(found: EvaluationResult) -> Page:
         [str(name) for name in scores["kernel"].values],
         by_kernel.mean("fold").values,
         by_kernel.values,
-        f"kernel weight: mean of {scores.sizes['fold']} outer folds, a dot each",
+        f"kernel weight: mean of {scores.sizes['fold']} outer folds, and a dot for each",
     )
     sections = [
-        Section("Outer folds", tuple(line for line in lines[1:] if line not in beside + found.notes()), found.table()),
-        Section("Choices", ("How many outer folds chose each point.",), found.choices),
+        Section(
+            "Outer folds",
+            tuple(line for line in lines[1:] if line not in beside + evaluation.notes()),
+            evaluation.table(),
+        ),
+        Section("Choices", ("The number of outer folds that chose each point.",), evaluation.choices),
         Section("Weights", figure=figure, caption="Kernel weights of the tested models."),
-        *_by_class(found),
-        *_evaluation_again(found),
+        *_by_class(evaluation),
+        *_evaluation_again(evaluation),
     ]
-    notes = (_TOO_SMALL, *(f"{note}." for note in found.notes()))
+    notes = (_TOO_SMALL, *(f"{note}." for note in evaluation.notes()))
     return Page(f"Evaluation of {attrs['estimator']}", _sentences([lines[0], *beside]), facts, notes, tuple(sections))
 
 
-def _by_class(found: EvaluationResult) -> list[Section]:
-    if "confusion" not in found.scores or "task" in found.scores.dims:
+def _by_class(evaluation: EvaluationResult) -> list[Section]:
+    if "confusion" not in evaluation.scores or "task" in evaluation.scores.dims:
         return []
-    matrix = found.confusion
+    matrix = evaluation.confusion
     frame = pd.DataFrame(matrix.values, columns=[str(name) for name in matrix["predicted"].values])
     frame.insert(0, "true", matrix["true"].values.astype(str))
     return [
-        Section("Classes", table=found.classes.to_dataframe().reset_index()),
+        Section("Classes", table=evaluation.classes.to_dataframe().reset_index()),
         Section(
-            "Which is taken for which",
-            ("Test samples of each true class (rows) by the predicted one.",),
+            "Confusion matrix",
+            ("Test samples of each true class (rows) by the predicted class.",),
             frame,
-            found.plot_confusion(),
+            evaluation.plot_confusion(),
             "Counts of test samples; recall and precision of each class.",
             named=True,
         ),
@@ -258,11 +268,11 @@ def _by_class(found: EvaluationResult) -> list[Section]:
 
 
 @page_of.register
-def _analysis(found: Analysis) -> Page:
-    first, *lines = found.summary().splitlines()
-    attrs = found.data.attrs
+def _analysis(analysis: Analysis) -> Page:
+    first, *lines = analysis.summary().splitlines()
+    attrs = analysis.data.attrs
     facts = {
-        "kernels": f"{len(found.names):,}",
+        "kernels": f"{len(analysis.names):,}",
         "samples": f"{attrs['n_samples']:,}",
         "steps before": attrs["steps"] or "none",
         "alignments": attrs["method"],
@@ -271,37 +281,37 @@ def _analysis(found: Analysis) -> Page:
         Section(
             "Alignments",
             tuple(lines),
-            figure=found.plot_alignment(),
-            caption="Kernels that are alike lie side by side.",
+            figure=analysis.plot_alignment(),
+            caption="Similar kernels are side by side.",
         ),
-        _pairs(found),
+        _pairs(analysis),
     ]
-    if "target_alignment" in found.data:
-        picture = found.plot_targets()
+    if "target_alignment" in analysis.data:
+        picture = analysis.plot_targets()
         sections.append(
             Section("Fit to the labels", figure=picture, caption="How well each kernel alone fits the labels.")
         )
-    sections.append(Section("Kernels", table=found.table().reset_index()))
-    return Page("Kernels beside one another", f"{first}.", facts, (), tuple(sections))
+    sections.append(Section("Kernels", table=analysis.table().reset_index()))
+    return Page("Comparison of kernels", f"{first}.", facts, (), tuple(sections))
 
 
-def _pairs(found: Analysis) -> Section:
-    title, pairs = "Pairs that are alike", found.pairs()
+def _pairs(analysis: Analysis) -> Section:
+    title, pairs = "Similar pairs", analysis.pairs()
     if len(pairs):
         return Section(title, table=pairs)
-    return Section(title, (f"No two kernels have an alignment of {found.data.attrs['threshold']:g} or more.",))
+    return Section(title, (f"No two kernels have an alignment of {analysis.data.attrs['threshold']:g} or more.",))
 
 
 @page_of.register
-def _finding(found: Finding) -> Page:
-    first, *lines, took = found.summary().splitlines()
-    shown = {"asked": first, "took": f"{took}, {found.data.attrs['created_by']}"}
+def _finding(finding: Finding) -> Page:
+    first, *lines, took = finding.summary().splitlines()
+    facts = {"question": first, "took": f"{took}, {finding.data.attrs['created_by']}"}
     sections = []
-    if hasattr(found, "plot"):
-        sections.append(Section("Picture", figure=found.plot(), caption=first))
-    if hasattr(found, "table"):
-        sections.append(Section("Table", table=found.table().reset_index(drop=True)))
-    return Page(found.TITLE.capitalize(), _sentences(lines), shown, (), tuple(sections))
+    if hasattr(finding, "plot"):
+        sections.append(Section("Picture", figure=finding.plot(), caption=first))
+    if hasattr(finding, "table"):
+        sections.append(Section("Table", table=finding.table().reset_index(drop=True)))
+    return Page(finding.TITLE.capitalize(), _sentences(lines), facts, (), tuple(sections))
 
 
 def _sentences(lines: list[str]) -> str:
@@ -309,15 +319,15 @@ def _sentences(lines: list[str]) -> str:
     return " ".join(f"{line[:1].upper()}{line[1:].removesuffix('.')}." for line in lines)
 
 
-# --- how to do it again --------------------------------------------------------------------------------------------
+# --- code that repeats the work ------------------------------------------------------------------------------------
 
 
 class _NotCodeError(ValueError):
-    """A value that no Python literal gives back, such as a callable."""
+    """A value that no Python literal gives, such as a callable."""
 
 
-def _again(lines: list[str]) -> Section:
-    return Section("To do it again", code="\n".join(["import dmkl", *lines]))
+def _code_section(lines: list[str]) -> Section:
+    return Section("Code that repeats this", code="\n".join(["import dmkl", *lines]))
 
 
 def _model_again(model: KernelLearner) -> list[Section]:
@@ -326,36 +336,36 @@ def _model_again(model: KernelLearner) -> list[Section]:
     except _NotCodeError:
         return []
     kernels = f"K = dmkl.open(...)  # {count(len(model.kernel_names_), 'kernel')} of the training samples, with labels"
-    return [_again(["", kernels, f"model = {call}.fit(K)"])]
+    return [_code_section(["", kernels, f"model = {call}.fit(K)"])]
 
 
-def _search_again(found: SearchResult) -> list[Section]:
-    """Code that makes the same search of the same kernels; nothing where it would not be the same."""
-    scores, attrs = found.scores, found.scores.attrs
+def _search_again(search: SearchResult) -> list[Section]:
+    """Code that repeats the search on the same kernels; empty if its result would differ."""
+    scores, attrs = search.scores, search.scores.attrs
     default = "fold" if scores.sizes["fold"] > 1 and "test_score" in scores else "joint"
-    given = {} if found.rule == "best" else {"rule": _literal(found.rule)}
+    given = {} if search.rule == "best" else {"rule": _literal(search.rule)}
     given |= {} if attrs.get("choice", default) == default else {"choice": _literal(attrs["choice"])}
-    folds = {"cv": _splitter_code(scores) or "found.folds"}
-    return _called_again("search", scores, found.grid_asked, folds, given)
+    folds = {"cv": _splitter_code(scores) or "result.folds"}
+    return _called_again("search", scores, search.grid_asked, folds, given)
 
 
-def _evaluation_again(found: EvaluationResult) -> list[Section]:
-    """Code that makes the same evaluation of the same kernels; nothing where it would not be the same."""
-    first = next(iter(found.searches.values()))
-    folds = {"outer": _splitter_code(found.scores) or "found.folds"}
+def _evaluation_again(evaluation: EvaluationResult) -> list[Section]:
+    """Code that repeats the evaluation on the same kernels; empty if its result would differ."""
+    first = next(iter(evaluation.searches.values()))
+    folds = {"outer": _splitter_code(evaluation.scores) or "result.folds"}
     inner = _splitter_code(first.scores)
-    if inner is None:  # inner folds are made anew, and these cannot be made the same
+    if inner is None:  # inner folds are not stored, and cannot be made again
         return []
     folds |= {} if inner == folds["outer"] == '"splits"' else {"inner": inner}
     given = {} if first.rule == "best" else {"rule": _literal(first.rule)}
-    return _called_again("evaluate", found.scores, first.grid_asked, folds, given)
+    return _called_again("evaluate", evaluation.scores, first.grid_asked, folds, given)
 
 
 def _called_again(
     function: str, scores: xr.Dataset, grid: dict[str, list[Any] | None], folds: dict[str, str], given: dict[str, str]
 ) -> list[Section]:
-    asked = json.loads(scores.attrs.get("asked", "null"))
-    if asked is None or asked["source"] == "changed":  # made before folds were kept, or of kernels changed by steps
+    call = json.loads(scores.attrs.get("asked", "null"))
+    if call is None or call["source"] == "changed":  # an old result without folds, or kernels changed by steps
         return []
     try:
         learner = _call(models().get(str(scores.attrs["estimator"])), json.loads(scores.attrs["parameters"]))
@@ -363,56 +373,51 @@ def _called_again(
             f"{_literal(name)}: {None if values is None else _literal([encode(value) for value in values])}"
             for name, values in grid.items()
         )
-        given = {name: _literal(asked[name]) for name in ("scoring", "unknown") if asked[name] is not None} | given
+        given = {name: _literal(call[name]) for name in ("scoring", "unknown") if call[name] is not None} | given
     except _NotCodeError:
         return []
-    arguments = [learner, "K", *(["y"] if asked["y"] else []), f"grid={{{points}}}"]
+    arguments = [learner, "K", *(["y"] if call["y"] else []), f"grid={{{points}}}"]
     arguments += [f"{name}={code}" for name, code in folds.items()]
-    arguments += ["groups=found.scores.sample_group"] if asked["groups"] else []
+    arguments += ["groups=result.scores.sample_group"] if call["groups"] else []
     arguments += [f"{name}={code}" for name, code in given.items()]
     splitters = sorted({code.split("(")[0] for code in folds.values() if "(" in code})
     lines = [f"from sklearn.model_selection import {', '.join(splitters)}"] if splitters else []
     lines += ["", f"K = dmkl.open(...)  # {count(scores.sizes['kernel'], 'kernel')}"]
-    if asked["source"] == "part" or any("found." in one for one in arguments):
-        lines.append("found = dmkl.load(...)  # this result")
-    if asked["source"] == "part":
+    if call["source"] == "part" or any("result." in text for text in arguments):
+        lines.append("result = dmkl.load(...)  # this result")
+    if call["source"] == "part":
         lines.insert(0, "import pandas as pd")
         lines += [
-            "rows = pd.Index(K.samples.astype(str)).get_indexer(found.scores.sample)",
-            "K = K[rows, rows].select(found.scores.kernel.values)",
+            "rows = pd.Index(K.samples.astype(str)).get_indexer(result.scores.sample)",
+            "K = K[rows, rows].select(result.scores.kernel.values)",
         ]
-    lines += ["y = ...  # the labels, in the order of the samples of K"] if asked["y"] else []
-    return [_again([*lines, f"dmkl.{function}({', '.join(arguments)})"])]
+    lines += ["y = ...  # the labels, in the order of the samples of K"] if call["y"] else []
+    return [_code_section([*lines, f"dmkl.{function}({', '.join(arguments)})"])]
 
 
 def _splitter_code(scores: xr.Dataset) -> str | None:
-    """Python for the folds of a result; None where only positions tell, which it keeps."""
+    """Python code for the folds of a result; None if there is none, and its stored positions are needed."""
     text = str(scores.attrs.get("splitter", ""))
     if text == SPLITS:
         return _literal(text)
-    try:
-        call = ast.parse(text, mode="eval").body
-        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
-            return None
-        given = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
-    except (SyntaxError, ValueError):
+    call = re.fullmatch(r"(\w+)\([^][()<>]*\)", text)  # with plain values as arguments
+    if call is None or call[1] not in sklearn.model_selection.__all__:
         return None
-    known = call.func.id in sklearn.model_selection.__all__
-    by_chance = given.get("random_state", 0) is None and given.get("shuffle", True)
-    return text if known and not by_chance else None
+    is_random = "random_state=None" in text and "shuffle=False" not in text
+    return None if is_random else text
 
 
-def _folds_told(scores: xr.Dataset) -> str:
-    """How many folds, what made them, and by which groups."""
-    asked = json.loads(scores.attrs.get("asked", "{}"))
+def _describe_folds(scores: xr.Dataset) -> str:
+    """The number of folds, the splitter that made them, and the groups."""
+    call = json.loads(scores.attrs.get("asked", "{}"))
     made_by = {"": "", SPLITS: ", stored splits"}.get(splitter := scores.attrs.get("splitter", ""), f", {splitter}")
-    by = asked.get("groups")
+    by = call.get("groups")
     grouped = f", groups {'as given' if by == 'given' else f'from {by}'}" if by else ""
     return f"{scores.sizes['fold']}{made_by}{grouped}"
 
 
 def _changed(model: KernelLearner) -> dict[str, Any]:
-    """Parameters that are not at their defaults."""
+    """Parameters that differ from their defaults."""
     default = type(model)().get_params(deep=False)
     return {
         name: value
@@ -422,7 +427,7 @@ def _changed(model: KernelLearner) -> dict[str, Any]:
 
 
 def _call(kind: type[KernelLearner] | None, parameters: dict[str, Any]) -> str:
-    """The call that makes a learner with these parameters, which are as `encode` writes them."""
+    """The call that makes a learner from parameters that `encode` wrote."""
     if kind is None or not kind.__module__.startswith("dmkl."):  # of another package
         raise _NotCodeError
     default = {name: encode(value) for name, value in kind().get_params(deep=False).items()}
@@ -431,13 +436,7 @@ def _call(kind: type[KernelLearner] | None, parameters: dict[str, Any]) -> str:
 
 
 def _literal(value: Any) -> str:
-    """Python for a value that `encode` wrote.
-
-    Raises
-    ------
-    _NotCodeError
-        If there is none, as for a callable.
-    """
+    """Python code for a value that `encode` wrote; _NotCodeError if there is none, as for a callable."""
     if isinstance(value, dict):
         if "mapping" in value:
             return f"{{{', '.join(f'{_literal(key)}: {_literal(item)}' for key, item in value['mapping'])}}}"

@@ -1,4 +1,4 @@
-"""A page that stands alone: texts, tables and figures in one HTML file, legible on a phone and in print."""
+"""A page of texts, tables and figures in one HTML file, legible on a phone and in print."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 __all__ = ["Page", "Section", "render"]
 
 MOST_ROWS = 40
-"""Of a table; the rest is in the data."""
+"""Rows of a table that are shown."""
 _WRAPPED = 16
-"""Characters of a text that stand side by side in a column, in any window; in broad ones twice that."""
+"""Least width of a column of long texts, in characters; twice that in broad windows."""
 _ON_PAPER = 80
-"""Characters that stand side by side in a table on paper, beside the gaps between its columns."""
+"""Width of a table on paper in characters, without the gaps between its columns."""
 _SHRUNK = 0.85
-"""How small pictures become before they are scrolled: their texts, of 8 pt or more, then have 9 pixels."""
+"""Least scale of pictures, which are scrolled below it: their texts, of 8 pt or more, then have 9 pixels."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class Column:
     title
         Its heading.
     number
-        Whether numbers stand in it, which are never wrapped.
+        Whether it has numbers, which are never wrapped.
     least
-        Characters that stand side by side in any case.
+        Its least width in characters.
     broad
         The same in broad windows.
     broken
-        Whether words of the heading are so long that they are broken.
+        Whether a word of the heading is so long that it is broken.
     """
 
     title: str
@@ -66,11 +66,11 @@ class Section:
     figure
         A picture, closed once it is drawn.
     caption
-        What the picture shows, also for those who do not see it.
+        A description of the picture, also for readers who do not see it.
     code
         Lines to copy.
     named
-        Whether headings of the table are names that somebody gave, such as those of classes, and are shown as they are.
+        Whether headings of the table are names given by users, such as those of classes, and are shown unchanged.
     """
 
     title: str
@@ -87,7 +87,7 @@ class Section:
         if self.figure is None:
             return ""
         file = io.StringIO()
-        # Without a date and with names of parts that do not change: the same report twice is the same file.
+        # Without a date and with constant names of parts, the same report is the same file.
         from matplotlib import rc_context
 
         with rc_context({"svg.hashsalt": self.title, "svg.fonttype": "path"}):
@@ -103,7 +103,7 @@ class Section:
 
     @cached_property
     def shown(self) -> pd.DataFrame:
-        """The table without the rows that are too many, and without columns where nothing stands."""
+        """The first rows of the table, without empty columns."""
         assert self.table is not None
         return self.table.loc[:, (self.table != "").any()].head(MOST_ROWS)
 
@@ -112,12 +112,12 @@ class Section:
         """The cells of the table as they are shown."""
         if self.shown.empty:
             return []
-        return [[_told(value) for value in row] for row in self.shown.itertuples(index=False)]
+        return [[_cell(value) for value in row] for row in self.shown.itertuples(index=False)]
 
     @cached_property
     def columns(self) -> list[Column]:
         """The columns of the table as they are shown."""
-        found = []
+        columns = []
         for k, name in enumerate(self.shown):
             title = str(name) if self.named else str(name).replace("_", " ")
             number = pd.api.types.is_numeric_dtype(self.shown[name])
@@ -125,12 +125,12 @@ class Section:
             word = max(map(len, title.split()), default=0)
             cells = [broadest if number else min(broadest, most) for most in (_WRAPPED, 2 * _WRAPPED)]
             least, broad = (max(min(word, _WRAPPED), cell) for cell in cells)
-            found.append(Column(title, number, least, broad, word > _WRAPPED))
-        return found
+            columns.append(Column(title, number, least, broad, word > _WRAPPED))
+        return columns
 
     @property
     def parts(self) -> list[list[int]]:
-        """Columns by number that stand side by side on paper: all parts of a broad table begin with the first."""
+        """Numbers of the columns that fit side by side on paper; all parts of a broad table begin with the first."""
         first, *others = [column.least for column in self.columns]
         parts, room = [[0]], _ON_PAPER - first
         for k, least in enumerate(others, 1):
@@ -149,20 +149,20 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """What a report tells.
+    """A report.
 
     Parameters
     ----------
     title
-        What it is of.
+        The kind of model or result.
     answer
-        What was found, in a sentence or two.
+        The answer, in a sentence or two.
     facts
-        What was asked and of which data, by name.
+        The question and the data, by name.
     warnings
-        What a reader must know before believing it.
+        What limits the answer.
     sections
-        The rest.
+        Everything else.
     """
 
     title: str
@@ -188,13 +188,13 @@ def render(page: Page) -> str:
 
 
 def _breakable(text: str) -> Any:
-    """Let a long name go on in the next line after the signs that stand between its parts."""
+    """Allow line breaks in a long name after the characters _ and /."""
     from markupsafe import Markup, escape
 
     return Markup(re.sub("([_/])", r"\1<wbr>", str(escape(text))) if len(text) > _WRAPPED else escape(text))
 
 
-def _told(value: Any) -> str:
+def _cell(value: Any) -> str:
     if isinstance(value, float):
         return "–" if value != value else f"{value:.2g}" if abs(value) < 1e-3 else f"{value:.4g}"
     return "none" if value is None else str(value)

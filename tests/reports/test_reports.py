@@ -99,9 +99,9 @@ def test_a_page_of_a_permutation_test_answers_in_sentences(K):
 def run_again(text, K, found, **given):
     """Run what a page says to run, on this set: the files that it opens are at hand."""
     code = html.unescape(re.search(r"<pre>(.*?)</pre>", text, flags=re.DOTALL).group(1))
-    code = code.replace("dmkl.open(...)", "K_").replace("dmkl.load(...)", "found_").replace("y = ...", "y = y_")
+    code = code.replace("dmkl.open(...)", "K_").replace("dmkl.load(...)", "result_").replace("y = ...", "y = y_")
     *lines, last = code.splitlines()
-    names = {"K_": K, "found_": found, **{f"{name}_": value for name, value in given.items()}}
+    names = {"K_": K, "result_": found, **{f"{name}_": value for name, value in given.items()}}
     exec("\n".join(lines), names)
     return eval(last, names), last
 
@@ -113,8 +113,8 @@ AGAIN = {
     "groups": (lambda K: K, {"cv": GroupKFold(3), "groups": SITES}, "cv=GroupKFold(n_splits=3"),
     "a number with groups": (lambda K: K, {"cv": 3, "groups": SITES}, "cv=StratifiedGroupKFold(n_splits=3"),
     "shuffled": (lambda K: K, {"cv": KFold(3, shuffle=True, random_state=4)}, "random_state=4, shuffle=True"),
-    "without a seed": (lambda K: K, {"cv": KFold(3, shuffle=True), "rule": "one_standard_error"}, "cv=found.folds"),
-    "rows": (lambda K: K, {"cv": {"a": (EVERY[:30], EVERY[30:45], EVERY[45:])}}, "cv=found.folds"),
+    "without a seed": (lambda K: K, {"cv": KFold(3, shuffle=True), "rule": "one_standard_error"}, "cv=result.folds"),
+    "rows": (lambda K: K, {"cv": {"a": (EVERY[:30], EVERY[30:45], EVERY[45:])}}, "cv=result.folds"),
     "a part": (lambda K: K.select(["noise", "clear"])[SOME, SOME], {"cv": 2}, "n_splits=2"),
 }
 
@@ -158,11 +158,11 @@ def test_what_cannot_be_done_again_as_it_was_is_not_told(K):
         dmkl.search(dmkl.MKFDA(), K, grid=grid, cv=2, scoring=make_scorer(balanced_accuracy_score)),
         dmkl.evaluate(dmkl.MKFDA(), K, grid=grid, outer=2, inner=KFold(2, shuffle=True)),
     ):
-        assert "To do it again" not in dmkl.report(found)
+        assert "Code that repeats this" not in dmkl.report(found)
     older = found.searches["0"].scores.drop_vars("part")
     older.attrs = {name: value for name, value in older.attrs.items() if name not in ("asked", "splitter")}
     old = dmkl.SearchResult(older)
-    assert "To do it again" not in dmkl.report(old)
+    assert "Code that repeats this" not in dmkl.report(old)
     with pytest.raises(InputError, match="does not know its folds"):
         _ = old.folds
 
