@@ -25,31 +25,31 @@ if TYPE_CHECKING:
     from dmkl.clusters.preflight import Fit, Host
     from dmkl.kernelset import KernelSet
 
-__all__ = ["Cluster", "Memory", "Resources", "Workers", "computing_on", "preflight"]
+__all__ = ["Resources", "computing_on", "preflight"]
 
 _SMALL_BYTES = 256 * 2**20
 """Sets that are at most this large are computed in threads by default: that is faster than starting processes."""
-
-Cluster = Annotated[
-    str | None,
-    option(
-        '"threads", "local" (processes), "slurm queue=short jobs=4" (and other options), a file .toml or .yaml with '
-        "options, or a Dask scheduler's address or file. [default: threads for up to 256 MiB, else local]",
-        "PLACE",
-        panel=RESOURCES,
-    ),
-]
-Workers = Annotated[int | None, option("Number of processes or threads. [default: all cores]", "N", panel=RESOURCES)]
-Memory = Annotated[str | None, option("Memory for arrays, as 2GiB. [default: 60 % of free]", "SIZE", panel=RESOURCES)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
     """The options that say where a command computes."""
 
-    cluster: Cluster = None
-    workers: Workers = None
-    memory: Memory = None
+    cluster: Annotated[
+        str | None,
+        option(
+            '"threads", "local" (processes), "slurm queue=short jobs=4" (and other options), a file .toml or .yaml '
+            "with options, or a Dask scheduler's address or file. [default: threads for up to 256 MiB, else local]",
+            "PLACE",
+            panel=RESOURCES,
+        ),
+    ] = None
+    workers: Annotated[
+        int | None, option("Number of processes or threads. [default: all cores]", "N", panel=RESOURCES)
+    ] = None
+    memory: Annotated[
+        str | None, option("Memory for arrays, as 2GiB. [default: 60 % of free]", "SIZE", panel=RESOURCES)
+    ] = None
 
     def computing(
         self, reading: KernelSet | None = None, state: Path | None = None
@@ -138,9 +138,9 @@ def preflight(
     """Show the memory, the versions and the folders that each host of a cluster has, and which solvers fit.
 
     Each host opens STORE, which must be the same set there, and writes in the folder of the checkpoint and in that for
-    temporary files. Commands that read kernels check this themselves before they begin. What fits is for training on
-    all samples: the direct solver, preconditioners for small lambda, the basis of the subspace solver. The exit status
-    is 1 if a host cannot take part.
+    temporary files. Commands that read kernels check this themselves before they begin. For training on all samples it
+    says whether the direct solver, preconditioners for small lambda, and the basis of the subspace solver fit. The exit
+    status is 1 if a host cannot take part.
 
     Examples
     --------

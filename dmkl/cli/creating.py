@@ -13,7 +13,7 @@ import typer
 
 import dmkl
 from dmkl.cli import options
-from dmkl.cli.cluster import Cluster, Memory, Workers, computing_on
+from dmkl.cli.cluster import Resources
 from dmkl.cli.interruption import keeping_kernels
 from dmkl.cli.options import LABELS, SAMPLES, STORAGE, option
 from dmkl.cli.output import refuse_existing, say, say_aside, size
@@ -155,6 +155,7 @@ def build(
             metavar="FEATURES…", help="Files of feature tables: .npz, .npy, .h5, .zarr, .h5ad, .mat, .csv, .parquet …"
         ),
     ],
+    resources: Resources,
     specs: Annotated[
         Path | None, option("Kernels to compute, a table [[kernel]] for each.", "FILE.toml", panel=_KERNELS)
     ] = None,
@@ -209,10 +210,6 @@ def build(
     tile: options.Tile = None,
     dtype: options.Dtype = None,
     overwrite: options.Overwrite = False,
-    # A build releases Python's lock: threads spare the start of processes and copies between them.
-    cluster: Cluster = "threads",
-    workers: Workers = None,
-    memory: Memory = None,
 ) -> None:
     """Compute kernels from feature tables, and store the features with them.
 
@@ -253,7 +250,8 @@ def build(
         compute = partial(dmkl.build_cross, dmkl.open(against), tables, out)
     for note in tables.notes:
         say_aside("note", note)
-    with keeping_kernels(out), ConsoleWatch(), computing_on(cluster, workers=workers, memory=memory):
+    # Threads by default: a build releases Python's lock, and needs no copies between processes.
+    with keeping_kernels(out), ConsoleWatch(), resources.computing():
         K = compute(join=join, missing=missing, overwrite=overwrite)
     n, n_rows, n_cols = K.shape
     what = f"{count(n, 'kernel')} of {n_rows:,} × {n_cols:,}, {K.dtype}, {size(K.bytes_per_pass)}"

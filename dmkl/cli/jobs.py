@@ -11,14 +11,14 @@ import inspect
 import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 import dmkl
-from dmkl.cli.cluster import Cluster, Memory, Workers
+from dmkl.cli.cluster import Resources
 from dmkl.cli.commands import LEARNING, command, with_options
 from dmkl.cli.interruption import Ended
 from dmkl.cli.learners import DEFAULT, Names, learners, make_learner
@@ -43,14 +43,12 @@ _Job = Annotated[Path, typer.Argument(metavar="JOB.toml", help="Job file.")]
 
 def run(
     job: _Job,
+    resources: Resources,
     into: Annotated[Path | None, option("Write the outputs into this folder instead.", "DIR")] = None,
     dry_run: Annotated[
         bool, option("Check the job, print it with its defaults, and do nothing.", None, "--dry-run")
     ] = False,
     overwrite: Overwrite = False,
-    cluster: Cluster = None,
-    workers: Workers = None,
-    memory: Memory = None,
 ) -> None:
     """Run all steps of a job file, from import to predictions; steps that are done already are skipped.
 
@@ -103,10 +101,10 @@ def run(
         file = replace(file, sections={**file.sections, "outputs": moved})
     steps = _steps_of(file)
     table = file.sections.get("cluster", {})
-    resources = {"cluster": cluster, "workers": workers, "memory": memory}
-    if cluster is None:
-        resources["cluster"] = cluster_option(file)
-        resources |= {name: table.get(name) for name in ("workers", "memory") if resources[name] is None}
+    computing = asdict(resources)
+    if resources.cluster is None:
+        defaults = {"cluster": cluster_option(file), "workers": table.get("workers"), "memory": table.get("memory")}
+        computing = {name: defaults[name] if value is None else value for name, value in computing.items()}
     if dry_run:
         resolved = {**_resolve(steps), "cluster": table}
         say(as_toml({name: resolved.get(name, {}) for name in SECTIONS}, {}, f"{file.path.name}, resolved").rstrip())
@@ -128,7 +126,7 @@ def run(
             with logging_to(log_path(step.out, file.path)):
                 LOGGER.info("dmkl %s: %s", dmkl.__version__, shlex.join(["dmkl", step.name, *step.arguments]))
                 try:
-                    step.run(resources, overwrite=overwrite)
+                    step.run(computing, overwrite=overwrite)
                 except BaseException as error:  # it is printed after this log is closed
                     LOGGER.error("dmkl %s did not finish: %s", step.name, str(error) or type(error).__name__)
                     raise
@@ -292,9 +290,9 @@ class _Step:
         """A hash of the command with all its values."""
         return hashlib.sha256(json.dumps([self.name, self.arguments]).encode()).hexdigest()
 
-    def run(self, resources: Mapping[str, Any], *, overwrite: bool) -> None:
+    def run(self, computing: Mapping[str, Any], *, overwrite: bool) -> None:
         """Run it, with further options."""
-        given = [f"--{name}={value}" for name, value in resources.items() if value is not None and name in self.values]
+        given = [f"--{name}={value}" for name, value in computing.items() if value is not None and name in self.values]
         parser = _parser_of(self.name, self.arguments)
         arguments = [*(["--overwrite"] if overwrite else []), *given, *self.arguments]
         parser.invoke(parser.make_context(f"dmkl {self.name}", arguments))

@@ -294,9 +294,9 @@ def fit(
     """Train a model on a kernel set and save it.
 
     Trains on the training part of split 0 if the set has splits and on all samples otherwise, unless --split,
-    --train or --all say so. Prints the weights with the proven gap: an upper bound on their distance from the optimum.
-    With --scoring it scores the model on samples that it was not trained on: the test part of the split (the validation
-    part if there is no test part), or all others.
+    --train or --all say so. Prints the weights with the proven gap: an upper bound on the relative distance of their
+    objective from the optimum. With --scoring it scores the model on samples that it was not trained on: the test part
+    of the split (the validation part if there is no test part), or all others.
 
     Examples
     --------
