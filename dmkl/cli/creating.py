@@ -275,7 +275,7 @@ def _refuse(options: Mapping[str, Any], why: str) -> None:
 
 
 def _read_specs(file: Path | None, chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The specifications of kernels, from a file or from the options that stand for a small one."""
+    """The specifications of kernels, from a file or from options."""
     from dmkl.features.specs import read_specs
     from dmkl.numerics.functions import BANDED
 

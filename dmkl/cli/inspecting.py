@@ -114,15 +114,15 @@ def _finished_part(path: str) -> str:
     from dmkl.store.objects import zarr_store
     from dmkl.store.opening import partial_path
 
-    begun = partial_path(resolved(path))
+    partial = partial_path(resolved(path))
     try:
-        group: Any = zarr.open_group(zarr_store(begun if begun.exists() else as_place(path)), mode="r")
+        group: Any = zarr.open_group(zarr_store(partial if partial.exists() else as_place(path)), mode="r")
         row_sum = group["row_sum"]
-        whole = sum(not np.isnan(row_sum[j]).any() for j in range(row_sum.shape[0]))
+        n_finished = sum(not np.isnan(row_sum[j]).any() for j in range(row_sum.shape[0]))
     except (OSError, KeyError, ValueError):
-        return "No kernel of it is whole yet"
+        return "No kernel of it is finished yet"
     n, rows = row_sum.shape
-    return f"{whole} of {count(n, 'kernel')} over {count(rows, 'sample')} are whole"
+    return f"{n_finished} of {count(n, 'kernel')} over {count(rows, 'sample')} are finished"
 
 
 def _describe_set(K: KernelSet, path: str) -> dict[str, Any]:
@@ -136,8 +136,8 @@ def _describe_set(K: KernelSet, path: str) -> dict[str, Any]:
     return {
         "path": path,
         "kernels": [
-            {"name": name, "made_by": _made_by(made), "samples_missing": made.get("n_missing", 0)}
-            for name, made in zip(K.names, K.provenance, strict=True)
+            {"name": name, "made_by": _made_by(record), "samples_missing": record.get("n_missing", 0)}
+            for name, record in zip(K.names, K.provenance, strict=True)
         ],
         "features": [
             {
@@ -211,21 +211,21 @@ def _classes(K: KernelSet) -> dict[str, int] | None:
     return {str(name): int(n) for name, n in zip(classes, sizes, strict=True)}
 
 
-def _made_by(made: dict[str, Any]) -> dict[str, Any]:
+def _made_by(record: dict[str, Any]) -> dict[str, Any]:
     """How a kernel was made: the record of a build, or the part of the record of a file that helps users."""
-    if not _is_computed(made):
-        return _recipe(made)
-    return {key: value for key, value in made.items() if key not in ("name", "identity", "n_missing")}
+    if not _is_computed(record):
+        return _recipe(record)
+    return {key: value for key, value in record.items() if key not in ("name", "identity", "n_missing")}
 
 
-def _is_computed(made: dict[str, Any]) -> bool:
-    return "function" in made and "parameters" in made
+def _is_computed(record: dict[str, Any]) -> bool:
+    return "function" in record and "parameters" in record
 
 
-def _recipe(made: dict[str, Any]) -> dict[str, Any]:
+def _recipe(record: dict[str, Any]) -> dict[str, Any]:
     """The record of a kernel from a file, without hashes and time stamps."""
     flat: dict[str, Any] = {}
-    for key, value in made.items():
+    for key, value in record.items():
         if isinstance(value, dict):
             flat |= _recipe(value)
         elif value is not None and key not in _BOOKKEEPING and re.fullmatch(r"[0-9a-f]{32,}", str(value)) is None:
@@ -233,49 +233,49 @@ def _recipe(made: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _print_description(described: dict[str, Any]) -> None:
-    n, rows, cols = described["shape"]
+def _print_description(description: dict[str, Any]) -> None:
+    n, rows, cols = description["shape"]
     target = None
-    if described["target_range"] is not None:
-        low, high = described["target_range"]
+    if description["target_range"] is not None:
+        low, high = description["target_range"]
         target = f"{rows:,} numbers from {low:.4g} to {high:.4g}"
-    kind = "symmetric" if described["symmetric"] else "new samples × training samples"
+    kind = "symmetric" if description["symmetric"] else "new samples × training samples"
     facts = {
-        "kernels": f"{n:,} of {rows:,} × {cols:,}, {described['dtype']}, {kind}",
-        "tiles": f"{described['tile']:,} × {described['tile']:,}, {described['stored']}",
-        "one pass reads": size(described["bytes_per_pass"]),
-        "on disk": size(described["bytes_on_disk"]),
-        "samples": "matched by name" if described["samples_have_names"] else "without names, matched by position",
-        _LABELS[described["labels_are"]]: _list_classes(described["labels"]) if target is None else target,
+        "kernels": f"{n:,} of {rows:,} × {cols:,}, {description['dtype']}, {kind}",
+        "tiles": f"{description['tile']:,} × {description['tile']:,}, {description['stored']}",
+        "one pass reads": size(description["bytes_per_pass"]),
+        "on disk": size(description["bytes_on_disk"]),
+        "samples": "matched by name" if description["samples_have_names"] else "without names, matched by position",
+        _LABELS[description["labels_are"]]: _list_classes(description["labels"]) if target is None else target,
         "splits": "; ".join(
             f"{number}: " + ", ".join(f"{n:,} {part}" for part, n in split.items() if n)
-            for number, split in enumerate(described["splits"])
+            for number, split in enumerate(description["splits"])
         ),
-        "written by": f"{described['created_by']}, format version {described['format_version']}",
-        "content": described["content_id"],
+        "written by": f"{description['created_by']}, format version {description['format_version']}",
+        "content": description["content_id"],
     }
-    say(described["path"], style="bold")
-    incomplete = any(kernel["samples_missing"] for kernel in described["kernels"])
+    say(description["path"], style="bold")
+    incomplete = any(kernel["samples_missing"] for kernel in description["kernels"])
     kernels = table("kernel", "how it was made", numbers=["samples missing"] if incomplete else [])
-    for kernel in described["kernels"]:
+    for kernel in description["kernels"]:
         recipe = _in_words(kernel["made_by"])
         missing = [f"{kernel['samples_missing']:,}"] if incomplete else []
         kernels.add_row(Text(kernel["name"]), Text(recipe or "not recorded", style="" if recipe else "dim"), *missing)
     features = table("stored feature", numbers=("columns", "samples missing"))
-    for feature in described["features"]:
+    for feature in description["features"]:
         features.add_row(Text(feature["name"]), f"{feature['columns']:,}", f"{feature['samples_missing']:,}")
     facts = {name: value or "none" for name, value in facts.items()}
-    show(facts_table(facts), kernels, *([features] if described["features"] else []))
+    show(facts_table(facts), kernels, *([features] if description["features"] else []))
 
 
-def _in_words(made: dict[str, Any]) -> str:
-    if not _is_computed(made):
-        return ", ".join(_pair(key, value) for key, value in made.items())
-    parts = [f"{made['function']} of {made['feature']}" if "feature" in made else made["function"]]
-    for key, value in made["parameters"].items():
-        why = [_pair(origin, made[origin]) for origin in ("bandwidth", "mean_distance") if origin in made]
+def _in_words(record: dict[str, Any]) -> str:
+    if not _is_computed(record):
+        return ", ".join(_pair(key, value) for key, value in record.items())
+    parts = [f"{record['function']} of {record['feature']}" if "feature" in record else record["function"]]
+    for key, value in record["parameters"].items():
+        why = [_pair(origin, record[origin]) for origin in ("bandwidth", "mean_distance") if origin in record]
         parts.append(_pair(key, value) + (f" ({', '.join(why)})" if key == "gamma" and why else ""))
-    return ", ".join([*parts, *([count(len(made["columns"]), "column")] if "columns" in made else [])])
+    return ", ".join([*parts, *([count(len(record["columns"]), "column")] if "columns" in record else [])])
 
 
 def _pair(key: str, value: Any) -> str:
@@ -381,9 +381,9 @@ def _kind_of(path: str) -> _Kind | None:
         return _KINDS.get(str(root_attributes(folder).get("format")))
     if (folder / "state.json").is_file():
         return _STATE
-    begun = folder.with_name(f"{folder.name}.partial")
-    if not folder.exists() and (begun / "state.json").is_file():
-        msg = f"there is nothing at {folder} yet; the checkpoint of an interrupted search of it is {begun}"
+    partial = folder.with_name(f"{folder.name}.partial")
+    if not folder.exists() and (partial / "state.json").is_file():
+        msg = f"there is nothing at {folder} yet; the checkpoint of an interrupted search of it is {partial}"
         raise StoreNotFoundError(msg)
     try:
         attrs = json.loads((folder / "zarr.json").read_bytes())["attributes"]
@@ -518,13 +518,13 @@ def _state_facts(folder: Place) -> dict[str, Any]:
     from dmkl.solvers.workspace import read_state_file
 
     assert isinstance(folder, Path)
-    begun = read_state_file(folder / "state.json")
+    content = read_state_file(folder / "state.json")
     state = read_state(folder)
     return {
         "passes_done": state.n_passes,
         "problems_done_by_other_solvers": state.n_outcomes,
-        "belongs_to": {name: _short(value) for name, value in begun["identity"].items()},
-        "format_version": begun["format_version"],
+        "belongs_to": {name: _short(value) for name, value in content["identity"].items()},
+        "format_version": content["format_version"],
     }
 
 

@@ -1,4 +1,4 @@
-"""Interrupted work: signals that end the program, what is kept, and going on from there."""
+"""Interrupted work: signals that end the program, checkpoints, and resuming."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def keeping_kernels(out: str) -> Iterator[None]:
     except (KeyboardInterrupt, Ended, NoWorkersError, SchedulerLostError, WorkerLostError):
         place = resolved(out)
         if partial_path(place).exists() or isinstance(place, Url):
-            say_aside("note", f"the finished part is kept beside {out}; the same command goes on from there")
+            say_aside("note", f"the finished part is kept next to {out}; the same command resumes from there")
         raise
 
 

@@ -403,7 +403,7 @@ class _StepReader:
         """The keys that may have the value of a parameter, in the order in which they are tried."""
         name, section = item.name, self.form.section
         key = max(item.opts, key=len).lstrip("-").replace("-", "_")
-        # A model that is trained on all samples has no scores of its own beside a search or an evaluation.
+        # In a job with a search or an evaluation, the measures are those of its folds, not of the model.
         scored_elsewhere = self.form.command == "fit" and any(map(self._is_given, (_SEARCH, _EVALUATION)))
         if name in self.form.keys:
             return self.form.keys[name]

@@ -260,7 +260,7 @@ def _samples_and_folds(K: KernelSet, cv: str | None, samples: Samples) -> tuple[
     split, default = samples.split, samples.train is None and not samples.every
     folds = None if cv is None else parse_cv(cv)
     if folds is None and K.splits is not None and (split is not None or samples.train is not None):
-        folds = 5  # the stored splits are of the whole set, not of a part of it
+        folds = 5  # stored splits divide the whole set, not a part of it
     if folds == "splits" and split is not None and default:
         everything = Samples(every=True, drop_classes_below=samples.drop_classes_below)
         chosen, _ = everything.choose(K)

@@ -240,7 +240,7 @@ def _check_source(
 def _check_probabilities(estimator: Any, out: str | None) -> None:
     """Refuse probabilities without a file for them, or that the model does not have, before anything is computed."""
     if out is None:
-        msg = "--probabilities are written beside the labels; say where with --out FILE"
+        msg = "--probabilities are written with the labels; give the file by --out FILE"
         raise InputError(msg)
     if estimator.kind_ == "regression":
         msg = f"{type(estimator).__name__} predicts numbers, which have no probabilities; leave out --probabilities"

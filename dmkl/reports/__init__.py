@@ -1,1 +1,1 @@
-"""Reports: one page of HTML that tells what was asked, what was found, how sure it is, and how to do it again."""
+"""Reports on models and results: one page of HTML with the answer, its certainty, and the code that repeats it."""

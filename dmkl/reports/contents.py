@@ -212,7 +212,7 @@ def _baselines(search: SearchResult) -> list[Section]:
 def _evaluation(evaluation: EvaluationResult) -> Page:
     scores, attrs = evaluation.scores, evaluation.scores.attrs
     first, *lines = evaluation.summary().splitlines()
-    beside = evaluation.beside()
+    comparisons = evaluation.beside()
     facts = {
         "evaluated": first.split(": ", 1)[-1],
         "outer folds": _describe_folds(scores),
@@ -233,7 +233,7 @@ def _evaluation(evaluation: EvaluationResult) -> Page:
     sections = [
         Section(
             "Outer folds",
-            tuple(line for line in lines[1:] if line not in beside + evaluation.notes()),
+            tuple(line for line in lines[1:] if line not in comparisons + evaluation.notes()),
             evaluation.table(),
         ),
         Section("Choices", ("The number of outer folds that chose each point.",), evaluation.choices),
@@ -242,7 +242,9 @@ def _evaluation(evaluation: EvaluationResult) -> Page:
         *_evaluation_again(evaluation),
     ]
     notes = (_TOO_SMALL, *(f"{note}." for note in evaluation.notes()))
-    return Page(f"Evaluation of {attrs['estimator']}", _sentences([lines[0], *beside]), facts, notes, tuple(sections))
+    return Page(
+        f"Evaluation of {attrs['estimator']}", _sentences([lines[0], *comparisons]), facts, notes, tuple(sections)
+    )
 
 
 def _by_class(evaluation: EvaluationResult) -> list[Section]:

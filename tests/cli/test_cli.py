@@ -211,7 +211,7 @@ def test_info_explains_what_is_no_kernel_set(run, tmp_path, kernels, monkeypatch
     status, _, err = run("info", tmp_path / "half.zarr")
     assert status == 1
     assert "is not finished" in err
-    assert "2 of 4 kernels over 45 samples are whole" in err
+    assert "2 of 4 kernels over 45 samples are finished" in err
 
 
 # --- check --------------------------------------------------------------------------------------------------

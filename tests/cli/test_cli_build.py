@@ -397,7 +397,7 @@ def test_after_a_kill_the_same_command_goes_on(run, tmp_path, long):
     status, _, err = run("info", out)
     assert status == 1
     assert "is not finished" in err
-    assert "of 12 kernels over 600 samples are whole" in err
+    assert "of 12 kernels over 600 samples are finished" in err
     assert run("build", out, *long)[0] == 0
     folder = out / "gram_upper" / "c"
     assert {tile: (folder / tile).stat().st_mtime_ns for tile in before} == before
@@ -411,7 +411,7 @@ def test_an_interrupt_says_what_is_kept(tmp_path, long):
     status, err = broken_off(out, long, signal.SIGINT)
     assert status == 130
     assert err.splitlines()[-1] == (
-        f"dmkl: note: the finished part is kept beside {out}; the same command goes on from there"
+        f"dmkl: note: the finished part is kept next to {out}; the same command resumes from there"
     )
     assert "Traceback" not in err
     assert not out.exists()

@@ -263,7 +263,7 @@ def test_an_import_that_failed_is_told_by_info(bucket, matrices, tmp_path, capsy
         patch.setattr(StoreWriter, "finish", killed)
         assert main(["import", bucket, str(tmp_path / "K.npy")]) == 130
     assert main(["info", bucket]) == 1
-    assert "2 of 2 kernels over 24 samples are whole" in capsys.readouterr().err
+    assert "2 of 2 kernels over 24 samples are finished" in capsys.readouterr().err
     assert main(["import", bucket, str(tmp_path / "K.npy")]) == 0
 
 
