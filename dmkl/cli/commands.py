@@ -9,18 +9,9 @@ from keyword import iskeyword
 __all__ = ["COMMANDS", "LEARNING", "command", "with_options"]
 
 COMMANDS = {
-    "demo": (
-        "demo",
-        "Run an example: kernels of handwritten digits, weights with a proven gap, a picture.",
-    ),
-    "import": (
-        "creating",
-        "Import kernel matrices from files into a kernel set.",
-    ),
-    "build": (
-        "creating",
-        "Compute kernels from feature tables, and store the features with them.",
-    ),
+    "demo": ("demo", "Run an example: kernels of handwritten digits, weights with a proven gap, a picture."),
+    "import": ("creating", "Import kernel matrices from files into a kernel set."),
+    "build": ("creating", "Compute kernels from feature tables, and store the features with them."),
     "info": (
         "inspecting",
         "Describe a kernel set, a model, a result, an exported kernel or table, or a search's checkpoint.",
@@ -37,26 +28,14 @@ COMMANDS = {
         "analyzing",
         "Show which kernels are alike, how well each alone fits the labels, and how many dimensions it has.",
     ),
-    "fit": (
-        "learning",
-        "Train a model on a kernel set and save it.",
-    ),
-    "search": (
-        "learning",
-        "Search a grid of parameters by cross-validation, and train a model at the chosen point.",
-    ),
+    "fit": ("learning", "Train a model on a kernel set and save it."),
+    "search": ("learning", "Search a grid of parameters by cross-validation, and train a model at the chosen point."),
     "evaluate": (
         "learning",
         "Estimate how good a learner is on new samples, its parameters chosen from a grid, by nested cross-validation.",
     ),
-    "importance": (
-        "learning",
-        "Show what each kernel adds: the score that is lost without it, and its score alone.",
-    ),
-    "stability": (
-        "learning",
-        "Show how far kernel weights can be trusted, by fits to resamples of the samples.",
-    ),
+    "importance": ("learning", "Show what each kernel adds: the score that is lost without it, and its score alone."),
+    "stability": ("learning", "Show how far kernel weights can be trusted, by fits to resamples of the samples."),
     "permute": (
         "learning",
         "Test by permuted labels whether labels depend on the kernels, and which kernels' weights show it.",
