@@ -60,7 +60,7 @@ class Resources:
 
 @contextmanager
 def computing_on(
-    where: str | None = None,
+    backend: str | None = None,
     *,
     reading: KernelSet | None = None,
     state: Path | None = None,
@@ -71,9 +71,9 @@ def computing_on(
 
     Parameters
     ----------
-    where
-        The backend, and options of its jobs: ``slurm queue=short jobs=4``. None is "threads" where a pass reads few
-        bytes of `reading`, else "local".
+    backend
+        Its name, address or file, and options of its jobs: ``slurm queue=short jobs=4``. None is "threads" where a
+        pass reads few bytes of `reading`, else "local".
     reading, state
         A kernel set and the folder of a checkpoint that every host must see.
 
@@ -82,16 +82,16 @@ def computing_on(
     InputError
         If a host does not see them, or an option breaks a rule.
     """
-    if where is None:
-        where = "threads" if reading is None or reading.bytes_per_pass <= _SMALL_BYTES else "local"
-    backend, options = _parse_backend(where)
-    for name, value in {"workers": workers, "memory": memory}.items():
-        if value is not None and name in options:
-            msg = f"--{name} {value} and {name}={options[name]} in --cluster say the same; leave one out"
+    if backend is None:
+        backend = "threads" if reading is None or reading.bytes_per_pass <= _SMALL_BYTES else "local"
+    name, options = _parse_backend(backend)
+    for key, value in {"workers": workers, "memory": memory}.items():
+        if value is not None and key in options:
+            msg = f"--{key} {value} and {key}={options[key]} in --cluster say the same; leave one out"
             raise InputError(msg)
         if value is not None:
-            options[name] = value
-    with dmkl.cluster(backend, **options) as client:
+            options[key] = value
+    with dmkl.cluster(name, **options) as client:
         if client is not None:
             from dmkl.clusters.preflight import check_hosts
 
@@ -106,13 +106,13 @@ def _location(K: KernelSet) -> tuple[str, str] | None:
     return (location, K.content_id) if isinstance(location, str) else None
 
 
-def _parse_backend(where: str) -> tuple[str, dict[str, Any]]:
-    if Path(where).exists():  # a path may have spaces
-        return where, {}
+def _parse_backend(text: str) -> tuple[str, dict[str, Any]]:
+    if Path(text).exists():  # a path may have spaces
+        return text, {}
     try:
-        backend, *words = shlex.split(where)
+        backend, *words = shlex.split(text)
     except ValueError as error:
-        msg = f"--cluster takes a place and options such as queue=short, got {where!r} ({error})"
+        msg = f"--cluster takes a place and options such as queue=short, got {text!r} ({error})"
         raise InputError(msg) from error
     options: dict[str, Any] = {}
     for word in words:
@@ -197,6 +197,6 @@ def _fits_table(fits: list[Fit]) -> Table:
     rows = table("for all samples", "fits", "")
     for fit in fits:
         rows.add_row(
-            fit.what, Text("yes", style="green") if fit.fits else Text("no", style=STYLES["warning"]), fit.reason
+            fit.part, Text("yes", style="green") if fit.fits else Text("no", style=STYLES["warning"]), fit.reason
         )
     return rows

@@ -139,8 +139,8 @@ def import_(
             "note", f"kernel {record['name']!r} was symmetrized: mirrored entries differed by at most {difference:.3g}"
         )
     n, rows, cols = K.shape
-    what = f"{count(n, 'kernel')} of {rows:,} × {cols:,}, {K.dtype}"
-    say(f"{out}: {what}, in {time.monotonic() - started:.1f} s")
+    summary = f"{count(n, 'kernel')} of {rows:,} × {cols:,}, {K.dtype}"
+    say(f"{out}: {summary}, in {time.monotonic() - started:.1f} s")
     say(f"Describe it with dmkl info {shlex.quote(out)}, check it with dmkl check {shlex.quote(out)}.")
 
 
@@ -254,8 +254,8 @@ def build(
     with keeping_kernels(out), ConsoleWatch(), resources.computing():
         K = compute(join=join, missing=missing, overwrite=overwrite)
     n, n_rows, n_cols = K.shape
-    what = f"{count(n, 'kernel')} of {n_rows:,} × {n_cols:,}, {K.dtype}, {size(K.bytes_per_pass)}"
-    say(f"{out}: {what}, in {time.monotonic() - started:.1f} s")
+    summary = f"{count(n, 'kernel')} of {n_rows:,} × {n_cols:,}, {K.dtype}, {size(K.bytes_per_pass)}"
+    say(f"{out}: {summary}, in {time.monotonic() - started:.1f} s")
     if against is None and any(record.get("training_rows") == n_cols for record in K.provenance):
         say_aside(
             "note",

@@ -73,8 +73,8 @@ def demo(
     models[_SAVED].save(saved, overwrite=True)
     _draw_weights(drawn, weights)
     out.print()
-    for what, path in (("kernels", store), ("model", saved), ("picture", drawn)):
-        say((f"{what:8}", "bold"), f" {path}", *([f" ({_SAVED})"] if path == saved else []))
+    for label, path in (("kernels", store), ("model", saved), ("picture", drawn)):
+        say((f"{label:8}", "bold"), f" {path}", *([f" ({_SAVED})"] if path == saved else []))
     out.print()
     say("Next:")
     predictions = saved.parent / "predictions.csv"

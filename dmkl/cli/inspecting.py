@@ -431,8 +431,8 @@ def _check_files(path: str, kind: _Kind, *, strict: bool, as_json: bool) -> None
         if not has_checksums:
             say_aside("warning", f"{path} was written by a dmkl that kept no checksums; save it again to have them")
         n_files = len(files_in(folder))
-        what = f"{count(len(messages), 'damaged part')}" if messages else "no damage found"
-        say(f"{path}: a {kind.title}, {count(n_files, 'file')} checked: {what}.", style="bold")
+        verdict = f"{count(len(messages), 'damaged part')}" if messages else "no damage found"
+        say(f"{path}: a {kind.title}, {count(n_files, 'file')} checked: {verdict}.", style="bold")
     if messages or (strict and not has_checksums):
         raise typer.Exit(1)
 

@@ -192,7 +192,7 @@ class Parameter:
         sentences = [self.form.help] if self.form.help else re.split(r"(?<=\.)\s+(?=[A-Z\"`])", self.description)
         choices = () if self.form.read else self.choices
         beginnings = (sentences[: n + 1] for n in range(len(sentences)))
-        shown = next((some for some in beginnings if all(choice in " ".join(some) for choice in choices)), [])
+        shown = next((text for text in beginnings if all(choice in " ".join(text) for choice in choices)), [])
         if not shown:
             shown = [sentences[0], f"One of {', '.join(choices)}."]
         default = self.default

@@ -362,9 +362,9 @@ def _problem_of(row: Any) -> str:
     return ""
 
 
-def _check_names(names: Iterable[str], kernels: Sequence[str], where: str) -> None:
+def _check_names(names: Iterable[str], kernels: Sequence[str], source: str) -> None:
     for name in names:
         if name not in kernels:
-            some = ", ".join(kernels[:10]) + (" …" if len(kernels) > 10 else "")
-            msg = f"{where} names kernel {name!r}, which this set does not have; its kernels are {some}"
+            examples = ", ".join(kernels[:10]) + (" …" if len(kernels) > 10 else "")
+            msg = f"{source} names kernel {name!r}, which this set does not have; its kernels are {examples}"
             raise InputError(msg)

@@ -192,12 +192,12 @@ def predict(
             }
         )
         return
-    what = f"{count(int(scored.sum()), 'sample')} of {store or ', '.join(map(str, features or []))}"
+    samples = f"{count(int(scored.sum()), 'sample')} of {store or ', '.join(map(str, features or []))}"
     if result is None:
-        say(f"Predicted {what}, whose labels are not known.")
+        say(f"Predicted {samples}, whose labels are not known.")
     else:
         trained = "which the model was trained on: this says nothing about new samples"
-        result.print(what if new.any() else f"{what}, {trained}")
+        result.print(samples if new.any() else f"{samples}, {trained}")
         if new.any() and not new.all():
             say(f"{count(int((~new).sum()), 'further sample')}, which the model was trained on, are not scored.")
     if plot is not None:
@@ -387,7 +387,7 @@ def export(
             array = estimator.kernel_pca(K, coordinates, covariates=removed)
             array = _select_label(array if chosen is None else array.isel(sample=chosen), of)
             write_table(place, as_frame(array, "component", "component "), array.to_dataset(), overwrite=overwrite)
-            what = f"{count(coordinates, 'coordinate')} of {count(array.sizes['sample'], 'sample')}"
+            summary = f"{count(coordinates, 'coordinate')} of {count(array.sizes['sample'], 'sample')}"
         else:
             if chosen is not None:
                 K = K[chosen, columns_of_model(K, estimator, model)]
@@ -395,11 +395,11 @@ def export(
             annotated: dict[str, Any] = {"key": key, "source": anndata} if out.lower().endswith(".h5ad") else {}
             write_kernel(place, array, overwrite=overwrite, **annotated)
             *_, n_rows, n_cols = array.shape
-            what = f"The weighted kernel of {n_rows:,} × {n_cols:,} samples"
+            summary = f"The weighted kernel of {n_rows:,} × {n_cols:,} samples"
     if as_json:
         print_json({"model": model, "store": store, "out": out, "dims": list(array.dims), "shape": list(array.shape)})
         return
-    say(f"{what}: {out}.")
+    say(f"{summary}: {out}.")
 
 
 def _select_label(array: xr.DataArray, name: str | None) -> xr.DataArray:

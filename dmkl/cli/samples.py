@@ -88,8 +88,8 @@ def open_kernels(store: str, names: str | None) -> KernelSet:
     return K if chosen is None else K.select(chosen)
 
 
-def find_names(samples: Array, names: Array | Sequence[str], where: str) -> Index:
-    """Positions of `names`, which come from `where`, among `samples`. InputError if one is missing or there twice."""
+def find_names(samples: Array, names: Array | Sequence[str], source: str) -> Index:
+    """Positions of `names`, which come from `source`, among `samples`. InputError if one is missing or there twice."""
     import numpy as np
 
     place = {str(name): position for position, name in enumerate(samples)}
@@ -97,13 +97,13 @@ def find_names(samples: Array, names: Array | Sequence[str], where: str) -> Inde
     missing = [name for name in wanted if name not in place]
     if missing:
         msg = (
-            f"{where} has {count(len(missing), 'name')} that no sample of the set has, the first is "
+            f"{source} has {count(len(missing), 'name')} that no sample of the set has, the first is "
             f"{missing[0]!r}; the samples are called {', '.join(map(repr, list(place)[:3]))} …"
         )
         raise InputError(msg)
     if len(set(wanted)) != len(wanted):
         twice = next(name for name in wanted if wanted.count(name) > 1)
-        msg = f"{where} names sample {twice!r} more than once"
+        msg = f"{source} names sample {twice!r} more than once"
         raise InputError(msg)
     return np.array([place[name] for name in wanted], dtype=np.int64)
 

@@ -537,19 +537,19 @@ class ModelScores:
         scores = {"accuracy": self.accuracy, "scores": self.scores}
         return scores | measures_as_mapping(class_scores(self.counts), self.counts)
 
-    def print(self, what: str) -> None:
-        """Print sentences and tables; `what` are the samples that were predicted."""
+    def print(self, samples: str) -> None:
+        """Print sentences and tables; `samples` describes the samples."""
         import numpy as np
 
         from dmkl.searching.confusion import class_scores
 
         if self.accuracy is not None:
-            say("Accuracy ", (f"{100 * self.accuracy:.2f} %", "bold"), f" on {what}.")
+            say("Accuracy ", (f"{100 * self.accuracy:.2f} %", "bold"), f" on {samples}.")
         outputs = "targets" if self.accuracy is None else "tasks"
         for name, value in self.scores.items():
             mean = float(np.nanmean(value))
-            where = f" on {what}" if self.accuracy is None else ""
-            say(f"{name} ", (f"{mean:.4g}", "bold"), f", mean over {outputs}" if np.ndim(value) else "", where)
+            on = f" on {samples}" if self.accuracy is None else ""
+            say(f"{name} ", (f"{mean:.4g}", "bold"), f", mean over {outputs}" if np.ndim(value) else "", on)
         if self.counts is None:
             return
         matrix = confusion_table(self.counts)

@@ -53,7 +53,7 @@ class Host:
 class Fit:
     """Whether a part of a solver fits in memory or on disk, and the numbers that say so."""
 
-    what: str
+    part: str
     fits: bool
     reason: str
 
@@ -217,8 +217,8 @@ def _check_cores(host: Host, cores: Sequence[Any]) -> Host:
         The numbers of the cores to which each of its worker processes is bound. If one is not bound, or has not
         answered, there is no difference.
     """
-    n_cores = len(frozenset[int]().union(*(some for some in cores if isinstance(some, frozenset))))
-    if n_cores >= host.slots or not all(isinstance(some, frozenset) for some in cores):
+    n_cores = len(frozenset[int]().union(*(numbers for numbers in cores if isinstance(numbers, frozenset))))
+    if n_cores >= host.slots or not all(isinstance(numbers, frozenset) for numbers in cores):
         return host
     difference = (
         f"{host.name} runs {host.slots} threads of workers on {n_cores} {'core' if n_cores == 1 else 'cores'}, which "
@@ -253,8 +253,8 @@ def solvers_that_fit(K: KernelSet, hosts: Sequence[Host], state: Path | None = N
     cluster, (n, m, _) = machine(), K.shape
     alone = {"direct α-step": direct_bytes(K.view, 1), "preconditioners": preconditioner_bytes(K.view, block_width())}
     fits = [
-        Fit(what, needed <= cluster.total_bytes, f"{_gib(needed)} of the {_gib(cluster.total_bytes)} of one task")
-        for what, needed in alone.items()
+        Fit(part, needed <= cluster.total_bytes, f"{_gib(needed)} of the {_gib(cluster.total_bytes)} of one task")
+        for part, needed in alone.items()
     ]
     folder = None if state is None else next(path for path in (state, *state.absolute().parents) if path.exists())
     free = hosts[0].temporary_free_bytes if folder is None else shutil.disk_usage(folder).free

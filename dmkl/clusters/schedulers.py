@@ -74,9 +74,9 @@ def security_of(tls_ca: str | None, tls_cert: str | None, tls_key: str | None) -
             raise InputError(msg)
     ca, cert, key = (str(Path(str(path)).expanduser().absolute()) for path in given.values())
     roles = {
-        f"tls_{role}_{what}": path
+        f"tls_{role}_{kind}": path
         for role in ("client", "scheduler", "worker")
-        for what, path in (("cert", cert), ("key", key))
+        for kind, path in (("cert", cert), ("key", key))
     }
     security = Security(tls_ca_file=ca, require_encryption=True, **roles)
     try:

@@ -82,12 +82,10 @@ def as_toml(sections: Mapping[str, Mapping[str, Any]], recorded: Mapping[str, Ma
     """The text of a job file with its record."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     lines = [f"# {title}", f"# Written {now}; `dmkl run` on this file repeats the job."]
-    for name, keys in sections.items():
+    tables = {**sections, **{f"recorded.{name}": keys for name, keys in recorded.items()}}
+    for name, keys in tables.items():
         if keys:
             lines += ["", f"[{name}]", *(f"{_key(key)} = {_value(value)}" for key, value in keys.items())]
-    for name, keys in recorded.items():
-        if keys:
-            lines += ["", f"[recorded.{name}]", *(f"{_key(key)} = {_value(value)}" for key, value in keys.items())]
     return "\n".join(lines) + "\n"
 
 

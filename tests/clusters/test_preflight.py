@@ -198,5 +198,5 @@ def test_what_does_not_fit_is_told(stored):
 
     (host,) = preflight.inspect_hosts()
     with dask.config.set({"dmkl.memory": "1KiB"}):
-        fits = {one.what: one.fits for one in preflight.solvers_that_fit(stored, [host])}
+        fits = {fit.part: fit.fits for fit in preflight.solvers_that_fit(stored, [host])}
     assert fits == {"direct α-step": False, "preconditioners": False, "basis": False}
