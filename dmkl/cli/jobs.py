@@ -92,8 +92,7 @@ def run(
         search = "found"
         permute = "significance"
     """
-    from dmkl.jobs.job_file import cluster_option, read_job
-    from dmkl.jobs.record import as_toml, differences, log_path
+    from dmkl.jobs.job_file import as_toml, cluster_option, differences, log_path, read_job
 
     file = read_job(job.expanduser(), SECTIONS)
     if into is not None:
@@ -299,8 +298,7 @@ class _Step:
 
     def is_done(self, job: JobFile) -> bool:
         """Whether this job has made the result already."""
-        from dmkl.jobs.job_file import read_job
-        from dmkl.jobs.record import record_path
+        from dmkl.jobs.job_file import read_job, record_path
 
         if self.makes_store:
             try:
@@ -545,7 +543,7 @@ def _text(value: Any) -> str:
 def _record(step: _Step, steps: Sequence[_Step], job: JobFile) -> None:
     """Write the job with all defaults, next to a result of it."""
     from dmkl.files.writing import write_whole
-    from dmkl.jobs.record import as_toml, contents_of, record_path, versions
+    from dmkl.jobs.job_file import as_toml, contents_of, record_path, versions
 
     resolved = {**_resolve(steps), "cluster": job.sections.get("cluster", {})}
     inputs = dict.fromkeys(str(path) for other in steps for path in other.inputs())

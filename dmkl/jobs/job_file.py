@@ -1,8 +1,10 @@
-"""Reading a job file, with the line of each key for messages, and the options of its table [cluster]."""
+"""Job files: their tables, with the line of each key for messages, the table [cluster], and the records of results."""
 
 from __future__ import annotations
 
 import datetime
+import hashlib
+import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,11 +15,25 @@ from typing import Any
 from dask.utils import parse_timedelta
 
 from dmkl.clusters.job_options import BatchSystem, JobOptions, batch_system, job_options
-from dmkl.errors import InputError
+from dmkl.clusters.preflight import versions_of
+from dmkl.errors import DmklError, InputError
 from dmkl.features.spec_files import did_you_mean, shown
 from dmkl.files.documents import read_document
+from dmkl.files.urls import as_place
 
-__all__ = ["JobFile", "cluster_option", "cluster_options", "notice_seconds", "read_job"]
+__all__ = [
+    "JobFile",
+    "as_toml",
+    "cluster_option",
+    "cluster_options",
+    "contents_of",
+    "differences",
+    "log_path",
+    "notice_seconds",
+    "read_job",
+    "record_path",
+    "versions",
+]
 
 _HEADER = re.compile(r"\s*\[\s*([\w-]+)\s*\]")
 _KEY = re.compile(r"""\s*(?:([\w-]+)\s*\.\s*)?["']?([\w-]+)["']?\s*=""")
@@ -159,3 +175,93 @@ def notice_seconds(job: JobFile) -> int:
         msg = f'must be a time from 1 s to 18 h, such as "2 m", got {given!r}'
         raise job.problem(msg, _SECTION, "notice")
     return seconds
+
+
+# --- records of results --------------------------------------------------------------------------------------------
+
+_PACKAGES = ("clarabel", "dask", "distributed", "numpy", "scipy", "scikit-learn", "xarray", "zarr")
+
+
+def record_path(out: str, job: Path) -> Path:
+    """The path of the record: next to the result, or next to the job file if the result is at a URL."""
+    return _path(out, job, "job.toml")
+
+
+def log_path(out: str, job: Path) -> Path:
+    """The path of the log of the job, in the same folder as the record."""
+    return _path(out, job, "log")
+
+
+def _path(out: str, job: Path, ending: str) -> Path:
+    place = as_place(out)
+    folder = place.parent if isinstance(place, Path) else job.parent
+    return folder / f"{place.name}.{ending}"
+
+
+def versions() -> dict[str, str]:
+    """Versions of dmkl, Python and the packages that compute."""
+    return versions_of(_PACKAGES)
+
+
+def contents_of(paths: Iterable[str]) -> dict[str, str]:
+    """An identifier of the contents of each path: the content id of a kernel set, the SHA-256 of a file.
+
+    Other folders and missing paths have none.
+    """
+    contents = {}
+    for path in paths:
+        if "://" not in path and Path(path).is_file():
+            with open(path, "rb") as file:
+                contents[path] = f"sha256 {hashlib.file_digest(file, 'sha256').hexdigest()}"
+        else:
+            identity = _content_id(path)
+            if identity:
+                contents[path] = identity
+    return contents
+
+
+def _content_id(path: str) -> str:
+    import dmkl
+
+    try:
+        return f"kernel set {dmkl.open(path).content_id}"
+    except (DmklError, OSError, ValueError):
+        return ""
+
+
+def differences(recorded: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence for each input whose contents have changed since the record, and for each version that has."""
+    before: Mapping[str, str] = recorded.get("contents", {})
+    contents = contents_of(before)
+    for path, identity in before.items():
+        if contents.get(path) != identity:
+            yield f"{path} has other contents ({contents.get(path, 'none')}) than in the record ({identity})"
+    now = versions()
+    for name, version in recorded.get("versions", {}).items():
+        if now.get(name) != version:
+            yield f"{name} is {now.get(name, 'missing')}, and was {version} when the result was made"
+
+
+def as_toml(sections: Mapping[str, Mapping[str, Any]], recorded: Mapping[str, Mapping[str, str]], title: str) -> str:
+    """The text of a job file with its record."""
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    lines = [f"# {title}", f"# Written {now}; `dmkl run` on this file repeats the job."]
+    tables = {**sections, **{f"recorded.{name}": keys for name, keys in recorded.items()}}
+    for name, keys in tables.items():
+        if keys:
+            lines += ["", f"[{name}]", *(f"{_key(key)} = {_value(value)}" for key, value in keys.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _key(key: str) -> str:
+    return key if key.replace("_", "").isalnum() and key.isascii() else _value(key)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, int | float):
+        return repr(value)  # inf and nan are TOML's words too
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -390,7 +390,7 @@ def test_what_was_saved_without_checksums_is_read(name, capsys):
         ("model", {"kind": "model", "model": "Uniform", "training_samples": 8, "features": "square, both"}),
         ("search", {"kind": "result of a search"}),
         ("evaluation", {"kind": "result of a nested cross-validation"}),
-        ("state", {"kind": "state of a search", "format_version": 4}),
+        ("state", {"kind": "checkpoint of a search", "format_version": 4}),
     ],
 )
 def test_info_and_check_tell_what_a_path_is(tmp_path, capsys, name, told):
@@ -412,7 +412,7 @@ def test_info_and_check_tell_what_a_path_is(tmp_path, capsys, name, told):
 def test_a_state_is_told_where_its_result_is_not_there_yet(tmp_path, capsys):
     shutil.copytree(SEALED / "state", tmp_path / "found.partial")
     assert main(["info", str(tmp_path / "found")]) == 1
-    assert "the state of a search of it that broke off is" in capsys.readouterr().err
+    assert "the checkpoint of an interrupted search of it is" in capsys.readouterr().err
 
 
 # --- models, results, states -----------------------------------------------------------------------------------------
