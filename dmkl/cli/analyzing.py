@@ -172,10 +172,9 @@ def _alignments_table(analysis: Analysis) -> Table:
 
     data = analysis.data
     if len(analysis.names) > _MOST_COLUMNS:
-        rows = table("kernel", "kernel", numbers=["alignment"], title="Most similar pairs")
-        for row in analysis.pairs(least=-1.0).head(_MOST_PAIRS).to_dict("records"):
-            rows.add_row(Text(row["kernel"]), Text(row["kernel_2"]), f"{row['alignment']:.4f}")
-        return rows
+        pairs = analysis.pairs(least=-1.0).head(_MOST_PAIRS).to_dict("records")
+        cells = ((Text(pair["kernel"]), Text(pair["kernel_2"]), f"{pair['alignment']:.4f}") for pair in pairs)
+        return table("kernel", "kernel", numbers=["alignment"], title="Most similar pairs", rows=cells)
     order = data["order"].values
     rows = table("", numbers=[escape(analysis.names[j]) for j in order], title="Alignments")
     for i in order:

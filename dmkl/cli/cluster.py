@@ -187,16 +187,10 @@ def _versions_table(hosts: list[Host]) -> Table:
     """A row for each set of versions, with the number of hosts that run it."""
     names = list(dict.fromkeys(name for host in hosts for name in host.versions))
     by_host = [tuple(host.versions.get(name, "–") for name in names) for host in hosts]
-    rows = table(*names, numbers=("hosts",))
-    for versions in dict.fromkeys(by_host):
-        rows.add_row(*versions, str(by_host.count(versions)))
-    return rows
+    rows = ((*versions, str(by_host.count(versions))) for versions in dict.fromkeys(by_host))
+    return table(*names, numbers=("hosts",), rows=rows)
 
 
 def _fits_table(fits: list[Fit]) -> Table:
-    rows = table("for all samples", "fits", "")
-    for fit in fits:
-        rows.add_row(
-            fit.part, Text("yes", style="green") if fit.fits else Text("no", style=STYLES["warning"]), fit.reason
-        )
-    return rows
+    answers = {True: Text("yes", style="green"), False: Text("no", style=STYLES["warning"])}
+    return table("for all samples", "fits", "", rows=((fit.part, answers[fit.fits], fit.reason) for fit in fits))

@@ -9,7 +9,7 @@ import math
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -68,23 +68,25 @@ def console() -> PlainConsole:
     return out
 
 
-def table(*texts: str, numbers: Sequence[str] = (), title: str | None = None) -> Table:
+def table(
+    *texts: str, numbers: Sequence[str] = (), title: str | None = None, rows: Iterable[Iterable[Any]] = ()
+) -> Table:
     """Make a table with columns of texts and, right of them, columns of numbers."""
     made = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
     for name in texts:
         made.add_column(name, overflow="fold")
     for name in numbers:
         made.add_column(name, justify="right", overflow="fold")
+    for row in rows:
+        made.add_row(*row)
     return made
 
 
 def facts_table(facts: Mapping[str, str]) -> Table:
     """Make a table of facts, with their names in bold."""
-    made = table("", "")
+    made = table("", "", rows=((name, Text(value)) for name, value in facts.items()))
     made.show_header = False
     made.columns[0].style = "bold"
-    for name, value in facts.items():
-        made.add_row(name, Text(value))
     return made
 
 

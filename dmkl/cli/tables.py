@@ -101,10 +101,10 @@ def weights_table(weights: Mapping[str, xr.DataArray]) -> Table:
 def effects_table(estimator: Any) -> Table:
     """A row for each covariate of a regression, with the change of the prediction by one unit; a column a target."""
     effects = estimator.covariate_effects_
-    rows = table("covariate", numbers=["effect"] if effects.shape[1] == 1 else list(map(str, effects.target.values)))
-    for name, row in zip(effects.covariate.values, effects.values, strict=True):
-        rows.add_row(Text(str(name)), *(f"{value:.4g}" for value in row))
-    return rows
+    numbers = ["effect"] if effects.shape[1] == 1 else list(map(str, effects.target.values))
+    rows = zip(effects.covariate.values, effects.values, strict=True)
+    cells = ([Text(str(name)), *(f"{value:.4g}" for value in row)] for name, row in rows)
+    return table("covariate", numbers=numbers, rows=cells)
 
 
 def effects_as_mapping(estimator: Any) -> dict[str, Any]:
@@ -350,10 +350,9 @@ def confusion_table(counts: xr.DataArray) -> Table | None:
     """A row for each true class, a column for each predicted one; None if there are too many classes, or tasks."""
     if "task" in counts.dims or counts.sizes["predicted"] > _MOST_CLASSES:
         return None
-    rows = table("true \\ predicted", numbers=[str(label) for label in counts["predicted"].values])
-    for label in counts["true"].values:
-        rows.add_row(Text(str(label)), *(str(int(n)) for n in counts.sel(true=label).values))
-    return rows
+    rows = zip(counts["true"].values, counts.transpose("true", ...).values, strict=True)
+    cells = ([Text(str(label)), *(str(int(n)) for n in row)] for label, row in rows)
+    return table("true \\ predicted", numbers=[str(label) for label in counts["predicted"].values], rows=cells)
 
 
 def measures_as_mapping(classes: xr.Dataset, counts: xr.DataArray) -> dict[str, Any]:
@@ -444,10 +443,9 @@ def permutation_table(result: PermutationTest) -> Table:
     frame = result.table()
     names = [name for name in frame.columns if frame[name].dtype == object]
     numbers = [name for name in frame.columns if name not in names]
-    rows = table(*names, numbers=numbers)
-    for _, row in frame.head(_MOST_ROWS).iterrows():
-        rows.add_row(*(str(row[name]) for name in names), *(f"{row[name]:.3g}" for name in numbers))
-    return rows
+    rows = frame.head(_MOST_ROWS).to_dict("records")
+    cells = ([*(str(row[name]) for name in names), *(f"{row[name]:.3g}" for name in numbers)] for row in rows)
+    return table(*names, numbers=numbers, rows=cells)
 
 
 def permutation_as_mapping(result: PermutationTest) -> dict[str, Any]:
