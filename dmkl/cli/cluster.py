@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from distributed import Client
     from rich.table import Table
 
-    from dmkl.clusters.preflight import Fit, Host
+    from dmkl.clusters.preflight import Host, Requirement
     from dmkl.kernelset import KernelSet
 
 __all__ = ["Resources", "computing_on", "preflight"]
@@ -191,6 +191,6 @@ def _versions_table(hosts: list[Host]) -> Table:
     return table(*names, numbers=("hosts",), rows=rows)
 
 
-def _fits_table(fits: list[Fit]) -> Table:
+def _fits_table(fits: list[Requirement]) -> Table:
     answers = {True: Text("yes", style="green"), False: Text("no", style=STYLES["warning"])}
     return table("for all samples", "fits", "", rows=((fit.part, answers[fit.fits], fit.reason) for fit in fits))

@@ -592,7 +592,7 @@ def _default_grid(step: _Step) -> dict[str, Any]:
     """The values of the grid and the folds that a step takes by default."""
     if "grid" not in step.values:
         return {}
-    from dmkl.cli.learning import Grid
+    from dmkl.cli.learning import GridOptions
 
     try:
         K = open_kernels(step.values["store"], step.values["kernels"])
@@ -600,7 +600,10 @@ def _default_grid(step: _Step) -> dict[str, Any]:
         return {}
     names = learners()[step.values["model"]].signature
     given = {name: value for name, value in step.values.items() if name in names and name not in _GRID}
-    grid, learner = Grid(**{name: step.values[name] for name in _GRID}), make_learner(step.values["model"], given, K)
+    grid, learner = (
+        GridOptions(**{name: step.values[name] for name in _GRID}),
+        make_learner(step.values["model"], given, K),
+    )
     if step.name in ("search", "evaluate"):
         values, _ = grid.values_and_chains(learner, K, given.get("steps"))
     else:

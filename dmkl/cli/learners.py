@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT",
-    "Learner",
+    "DeclaredLearner",
     "Names",
     "Parameter",
     "command_for",
@@ -67,7 +67,7 @@ class Names(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Form:
+class _OptionForm:
     """How an option is read, and its help, where the signature and the docstring of the parameter do not give them."""
 
     read: Callable[[str, Names], dict[str, Any]] | None = None
@@ -80,46 +80,46 @@ class _Form:
 
 
 _FORMS = {
-    "p": _Form(
+    "p": _OptionForm(
         lambda text, _: {"p": parse_p(text)},
         "Norm of the weights, from 1 (few kernels) to inf (all alike); 4/3 and 1+2^-6 are understood.",
         "P",
     ),
-    "steps": _Form(lambda text, names: {"steps": parse_steps(text, names.samples)}, STEPS_HELP, "STEP,…"),
-    "priors": _Form(
+    "steps": _OptionForm(lambda text, names: {"steps": parse_steps(text, names.samples)}, STEPS_HELP, "STEP,…"),
+    "priors": _OptionForm(
         lambda text, _: {"priors": parse_priors(text)},
         'Prior probabilities of the classes: "empirical" (their shares in training), "uniform", or numbers that sum to '
         "one, in the order of the sorted classes or as class=number.",
         "Q,Q,…",
     ),
-    "sigma": _Form(
+    "sigma": _OptionForm(
         lambda text, names: {"sigma": read_prices(text, names.kernels)},
         "Price of a unit of weight: a number, or a CSV file with kernel,price on each line.",
         "PRICE|FILE",
     ),
-    "kernel_groups": _Form(
+    "kernel_groups": _OptionForm(
         lambda text, names: {"kernel_groups": read_kernel_groups(text, names.kernels)},
         "Groups of kernels for a mixed norm: GROUP=PATTERN,… of their names, or a CSV file with kernel,group on each "
         "line.",
         "GROUP=PATTERN,…|FILE",
     ),
-    "A": _Form(
+    "A": _OptionForm(
         lambda text, names: dict(zip("Ab", read_constraints(text, names.kernels), strict=True)),
         "File of linear constraints on the weights, as above; other convex sets of weights are functions in Python.",
         "FILE.toml",
         options=("--constraints",),
         file=CONSTRAINTS_FORM,
     ),
-    "cv": _Form(
+    "cv": _OptionForm(
         lambda text, _: {"cv": parse_cv(text)}, "Number of folds, or a splitter of scikit-learn.", "N|SPLITTER"
     ),
-    "n_groups": _Form(
+    "n_groups": _OptionForm(
         lambda text, _: {"n_groups": parse_counts(text)},
         "Number of groups in each class, or that of each as class=number.",
         "N|CLASS=N,…",
         options=("--groups", "--n-groups"),
     ),
-    "n_examples": _Form(
+    "n_examples": _OptionForm(
         help="Number of examples to divide the training samples into.", options=("--examples", "--n-examples")
     ),
 }
@@ -149,9 +149,9 @@ class Parameter:
     description: str = ""
 
     @property
-    def form(self) -> _Form:
+    def form(self) -> _OptionForm:
         """How the option is read."""
-        return _FORMS.get(self.name, _Form())
+        return _FORMS.get(self.name, _OptionForm())
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -206,7 +206,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, eq=False)
-class Learner:
+class DeclaredLearner:
     """A learner.
 
     Parameters
@@ -239,13 +239,13 @@ class Learner:
         return made(**values)
 
 
-def learners() -> dict[str, Learner]:
+def learners() -> dict[str, DeclaredLearner]:
     """All learners by their names on the command line, in alphabetical order."""
     named = {re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower(): learner for name, learner in _by_class().items()}
     return dict(sorted(named.items()))
 
 
-def _by_class() -> dict[str, Learner]:
+def _by_class() -> dict[str, DeclaredLearner]:
     others = {name: inspect_class(kind) for name, kind in _classes().items() if not kind.__module__.startswith("dmkl.")}
     return {**_read_sources(), **others}
 
@@ -257,7 +257,7 @@ def _classes() -> Mapping[str, type]:
 
 
 @cache
-def inspect_class(kind: type) -> Learner:
+def inspect_class(kind: type) -> DeclaredLearner:
     """A learner from its class."""
     hints = get_type_hints(kind.__init__)  # type: ignore[misc]
     parameters = {}
@@ -267,14 +267,14 @@ def inspect_class(kind: type) -> Learner:
         choices = sum((get_args(member) for member in members if get_origin(member) is Literal), ())
         parameters[name] = Parameter(name, kinds, choices, item.default)
     bases = [base for base in kind.__mro__ if base is not object]
-    return Learner(kind.__name__, tuple(inspect.cleandoc(base.__doc__ or "") for base in bases), parameters)
+    return DeclaredLearner(kind.__name__, tuple(inspect.cleandoc(base.__doc__ or "") for base in bases), parameters)
 
 
 # --- learners of dmkl, from source files ---------------------------------------------------------------------------
 
 
 @cache
-def _read_sources() -> dict[str, Learner]:
+def _read_sources() -> dict[str, DeclaredLearner]:
     """The learners that ``dmkl/__init__.pyi`` names, by class."""
     read = {}
     for node in ast.parse((files("dmkl") / "__init__.pyi").read_text(encoding="utf-8")).body:
@@ -283,7 +283,7 @@ def _read_sources() -> dict[str, Learner]:
                 bases = list(_bases(f"dmkl.{node.module}", name))
                 if any(base.name == "KernelLearner" for base, _ in bases):
                     documentation = tuple(ast.get_docstring(base) or "" for base, _ in bases)
-                    read[name] = Learner(name, documentation, _constructor(bases))
+                    read[name] = DeclaredLearner(name, documentation, _constructor(bases))
     return read
 
 
@@ -360,7 +360,7 @@ def _names(module: str) -> dict[str, ast.ClassDef | ast.expr | tuple[str, str]]:
 
 
 @cache
-def _parameters(learner: Learner) -> dict[str, Parameter]:
+def _parameters(learner: DeclaredLearner) -> dict[str, Parameter]:
     return {
         name: Parameter(name, item.kinds, item.choices, item.default, _description(learner, name))
         for name, item in learner.signature.items()
@@ -368,7 +368,7 @@ def _parameters(learner: Learner) -> dict[str, Parameter]:
     }
 
 
-def _description(learner: Learner, name: str) -> str:
+def _description(learner: DeclaredLearner, name: str) -> str:
     """The description of a parameter by the learner, by the one that it refers to, or by any learner that has it."""
     by_class = _by_class()
     texts = [text for item in (learner, *by_class.values()) for text in item.documentation]

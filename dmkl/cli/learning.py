@@ -62,7 +62,17 @@ if TYPE_CHECKING:
     from dmkl.kernelset import KernelSet
     from dmkl.searching.result import SearchResult
 
-__all__ = ["Grid", "Learning", "Question", "evaluate", "fit", "importance", "permute", "search", "stability"]
+__all__ = [
+    "GridOptions",
+    "LearningOptions",
+    "QuestionOptions",
+    "evaluate",
+    "fit",
+    "importance",
+    "permute",
+    "search",
+    "stability",
+]
 
 _GRID = "Grid"
 _KERNELS = "Kernels"
@@ -74,7 +84,7 @@ _PERMUTATIONS = "Permutations"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learning:
+class LearningOptions:
     """The options of all commands that train a learner, without those of the learner."""
 
     store: Store
@@ -87,7 +97,7 @@ class Learning:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question(Learning):
+class QuestionOptions(LearningOptions):
     """The options of all commands that train a learner several times and save a result."""
 
     out: Annotated[str, typer.Argument(metavar="OUT", help="Folder or URL to save the result at.")]
@@ -106,7 +116,7 @@ class Question(Learning):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
+class GridOptions:
     """The options that say which parameters are searched."""
 
     p: Annotated[
@@ -182,43 +192,48 @@ class _Run:
     """A question that is being answered: opens the set, makes the learner, computes, saves and prints."""
 
     def __init__(
-        self, ask: Question, what: str, format_name: str, parameters: Mapping[str, Any], plot: Path | None = None
+        self,
+        options: QuestionOptions,
+        kind: str,
+        format_name: str,
+        parameters: Mapping[str, Any],
+        plot: Path | None = None,
     ) -> None:
-        self.ask, self.plot = ask, plot
-        self.place = as_place(ask.out)
-        self.folder = checkpoint_folder(self.place, what, format_name, ask.state, overwrite=ask.overwrite)
+        self.options, self.plot = options, plot
+        self.place = as_place(options.out)
+        self.folder = checkpoint_folder(self.place, kind, format_name, options.state, overwrite=options.overwrite)
         if plot is not None:
-            lock_output(plot, overwrite=ask.overwrite, what="file")
-        self.K = open_kernels(ask.store, ask.kernels)
-        self.learner = make_learner(ask.model, parameters, self.K)
+            lock_output(plot, overwrite=options.overwrite, what="file")
+        self.K = open_kernels(options.store, options.kernels)
+        self.learner = make_learner(options.model, parameters, self.K)
 
     def compute(
-        self, question: Callable[..., Any], chosen: Index, *arguments: Any, note: str = "", **options: Any
+        self, question: Callable[..., Any], chosen: Index, *arguments: Any, note: str = "", **keywords: Any
     ) -> Any:
         """Answer the question on the chosen samples, with a checkpoint and progress, and save the result."""
         from dmkl.searching.state import remove_state
 
-        ask, K = self.ask, self.K
-        groups = None if ask.groups is None else read_groups(ask.groups, K.samples, chosen)
+        options, K = self.options, self.K
+        groups = None if options.groups is None else read_groups(options.groups, K.samples, chosen)
         if note:
             say_aside("note", note)
-        if ask.restart:
+        if options.restart:
             remove_state(self.folder)
-        with resuming(self.folder), ask.resources.computing(reading=K, state=self.folder):
+        with resuming(self.folder), options.resources.computing(reading=K, state=self.folder):
             started = time.monotonic()
             result = question(
                 self.learner,
                 K[chosen, chosen],
                 None,
                 *arguments,
-                scoring=parse_scoring(ask.scoring),
+                scoring=parse_scoring(options.scoring),
                 groups=groups,
-                unknown=ask.samples.unknown,
+                unknown=options.samples.unknown,
                 state=self.folder,
-                **options,
+                **keywords,
             )
             self.seconds = time.monotonic() - started
-            result.save(self.place, overwrite=ask.overwrite)
+            result.save(self.place, overwrite=options.overwrite)
         remove_state(self.folder)
         if self.plot is not None:
             save_figure(result.plot(), self.plot, dpi=150)
@@ -233,8 +248,8 @@ class _Run:
         mapping: Callable[[], Mapping[str, Any]],
     ) -> None:
         """Print the lines of the summary with the tables below the first line, or all as JSON."""
-        out = self.ask.out
-        if self.ask.as_json:
+        out = self.options.out
+        if self.options.as_json:
             print_json({"path": out, "samples": len(chosen), **mapping()})
             return
         first, *others = lines
@@ -283,7 +298,7 @@ def _predict_command(model: Any, out: str, K: KernelSet, store: str) -> str:
 
 
 def fit(
-    learning: Learning,
+    learning: LearningOptions,
     model_out: Annotated[str, typer.Argument(metavar="MODEL_OUT", help="Folder or URL to save the model at.")],
     scoring: Annotated[
         list[str] | None,
@@ -370,8 +385,8 @@ _OVER_P = "weights_over_p.png"
 
 
 def search(
-    ask: Question,
-    grid: Grid,
+    options: QuestionOptions,
+    grid: GridOptions,
     cv: Folds = None,
     rule: Rule = "best",
     choice: Choice = None,
@@ -408,14 +423,14 @@ def search(
     """
     from dmkl.searching.result import BEST, FORMAT
 
-    run = _Run(ask, "a search", FORMAT, parameters)
+    run = _Run(options, "a search", FORMAT, parameters)
     if plot is not None:
         for picture in (*_PICTURES, _OVER_P):
-            refuse_existing(plot / picture, overwrite=ask.overwrite, what="folder")
+            refuse_existing(plot / picture, overwrite=options.overwrite, what="folder")
         lock_output(plot, overwrite=True)
     K = run.K
     values, note = grid.values_and_chains(run.learner, K, parameters.get("steps"))
-    chosen, on, folds = _samples_and_folds(K, cv, ask.samples)
+    chosen, on, folds = _samples_and_folds(K, cv, options.samples)
     result = run.compute(
         dmkl.search,
         chosen,
@@ -428,8 +443,8 @@ def search(
         baselines=baselines,
     )
     pictures = [] if plot is None else _draw(result, plot)
-    if ask.as_json:
-        mapping = {"path": ask.out, "samples": len(chosen), **search_as_mapping(result)}
+    if options.as_json:
+        mapping = {"path": options.out, "samples": len(chosen), **search_as_mapping(result)}
         if best := getattr(result, "best_", None):
             seconds = run.seconds - result.scores.attrs["seconds"]
             mapping["model"] = model_as_mapping(best, str(run.place / BEST), len(best.train_samples_), seconds)
@@ -457,7 +472,7 @@ def _draw(result: SearchResult, folder: Path) -> list[str]:
 
 
 def _print_search(result: SearchResult, run: _Run, on: str) -> None:
-    screen, out = console(), run.ask.out
+    screen, out = console(), run.options.out
     first, *others = result.summary().splitlines()
     say(f"{first}, on {on}", style="bold")
     screen.print()
@@ -485,15 +500,15 @@ def _print_search(result: SearchResult, run: _Run, on: str) -> None:
         screen.print()
     which = f"training and validation rows of fold {result.scores.fold.values[0]}" if by_fold else "all of the folds"
     say(f"Refitted on {count(len(model.train_samples_), 'sample')} ({which}). {model.status_}")
-    say(f"Saved in {out}; use it with: {_predict_command(model, out, run.K, run.ask.store)}")
+    say(f"Saved in {out}; use it with: {_predict_command(model, out, run.K, run.options.store)}")
 
 
 # --- dmkl evaluate -------------------------------------------------------------------------------------------------
 
 
 def evaluate(
-    ask: Question,
-    grid: Grid,
+    options: QuestionOptions,
+    grid: GridOptions,
     outer: Annotated[
         str | None,
         option(
@@ -534,9 +549,9 @@ def evaluate(
     """
     from dmkl.searching.evaluation import FORMAT
 
-    run = _Run(ask, "an evaluation", FORMAT, parameters)
+    run = _Run(options, "an evaluation", FORMAT, parameters)
     values, note = grid.values_and_chains(run.learner, run.K, parameters.get("steps"))
-    chosen, on = ask.samples.choose(run.K, all_by_default=True)
+    chosen, on = options.samples.choose(run.K, all_by_default=True)
     result = run.compute(
         dmkl.evaluate,
         chosen,
@@ -561,8 +576,8 @@ def evaluate(
 
 
 def importance(
-    ask: Question,
-    grid: Grid,
+    options: QuestionOptions,
+    grid: GridOptions,
     kernel_group: Annotated[
         list[str] | None,
         option(
@@ -605,10 +620,10 @@ def importance(
     """
     from dmkl.inference.importance import Importance
 
-    run = _Run(ask, "an importance of kernels", Importance.FORMAT, parameters, plot)
+    run = _Run(options, "an importance of kernels", Importance.FORMAT, parameters, plot)
     kernel_groups = _kernel_groups(kernel_group or [], run.K.names)
     values = grid.values(run.learner, run.K)
-    chosen, on, folds = _samples_and_folds(run.K, cv, ask.samples)
+    chosen, on, folds = _samples_and_folds(run.K, cv, options.samples)
     result = run.compute(
         dmkl.importance,
         chosen,
@@ -649,7 +664,7 @@ def _kernel_groups(texts: Sequence[str], names: Sequence[str]) -> dict[str, list
 
 
 def stability(
-    ask: Question,
+    options: QuestionOptions,
     how: Annotated[
         Literal["half", "bootstrap", "folds"],
         option("Random halves in pairs, draws with replacement, or all samples but those of a fold.", panel=_RESAMPLES),
@@ -696,8 +711,8 @@ def stability(
     """
     from dmkl.inference.stability import Stability
 
-    run = _Run(ask, "a result of resampling", Stability.FORMAT, parameters, plot)
-    chosen, on = ask.samples.choose(run.K)
+    run = _Run(options, "a result of resampling", Stability.FORMAT, parameters, plot)
+    chosen, on = options.samples.choose(run.K)
     result = run.compute(
         dmkl.stability,
         chosen,
@@ -715,8 +730,8 @@ def stability(
 
 
 def permute(
-    ask: Question,
-    grid: Grid,
+    options: QuestionOptions,
+    grid: GridOptions,
     permutations: Annotated[
         int,
         option("Number of permutations B; the smallest p-value is 1 / (B + 1).", "B", panel=_PERMUTATIONS),
@@ -755,9 +770,9 @@ def permute(
     """
     from dmkl.inference.permutation_result import PermutationTest
 
-    run = _Run(ask, "a permutation test", PermutationTest.FORMAT, parameters)
+    run = _Run(options, "a permutation test", PermutationTest.FORMAT, parameters)
     values = grid.values(run.learner, run.K)
-    chosen, on = ask.samples.choose(run.K, all_by_default=True)
+    chosen, on = options.samples.choose(run.K, all_by_default=True)
     result = run.compute(
         dmkl.permutation_test,
         chosen,

@@ -23,7 +23,7 @@ from dmkl.passes.execute import active_client, look_at, machine, told_workers
 if TYPE_CHECKING:
     from dmkl.kernelset import KernelSet
 
-__all__ = ["Fit", "Host", "check_hosts", "inspect_hosts", "solvers_that_fit", "versions_of"]
+__all__ = ["Host", "Requirement", "check_hosts", "inspect_hosts", "solvers_that_fit", "versions_of"]
 
 _PACKAGES = ("numpy", "zarr", "dask", "distributed")
 
@@ -50,7 +50,7 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Fit:
+class Requirement:
     """Whether a part of a solver fits in memory or on disk, and the numbers that say so."""
 
     part: str
@@ -241,7 +241,7 @@ def versions_of(packages: Iterable[str]) -> dict[str, str]:
 # --- what fits -----------------------------------------------------------------------------------------------------
 
 
-def solvers_that_fit(K: KernelSet, hosts: Sequence[Host], state: Path | None = None) -> list[Fit]:
+def solvers_that_fit(K: KernelSet, hosts: Sequence[Host], state: Path | None = None) -> list[Requirement]:
     """Which parts of solvers fit here, for training on all samples of a set.
 
     Solvers make the same comparisons, with the memory of a task that runs alone, and of each of several tasks.
@@ -253,7 +253,9 @@ def solvers_that_fit(K: KernelSet, hosts: Sequence[Host], state: Path | None = N
     cluster, (n, m, _) = machine(), K.shape
     alone = {"direct α-step": direct_bytes(K.view, 1), "preconditioners": preconditioner_bytes(K.view, block_width())}
     fits = [
-        Fit(part, needed <= cluster.total_bytes, f"{_gib(needed)} of the {_gib(cluster.total_bytes)} of one task")
+        Requirement(
+            part, needed <= cluster.total_bytes, f"{_gib(needed)} of the {_gib(cluster.total_bytes)} of one task"
+        )
         for part, needed in alone.items()
     ]
     folder = None if state is None else next(path for path in (state, *state.absolute().parents) if path.exists())
@@ -262,7 +264,7 @@ def solvers_that_fit(K: KernelSet, hosts: Sequence[Host], state: Path | None = N
     vectors = min(m, on_disk, math.isqrt(cluster.task_bytes // max(1, basis_task_bytes(n, 1))))
     disk = f"of {_gib(free)} free on the disk of {folder or hosts[0].temporary}"
     reason = f"{vectors:,} vectors, {_gib(8 * vectors * m * (n + 1))} {disk}"
-    return [*fits, Fit("basis", vectors >= min(m, 64), reason)]
+    return [*fits, Requirement("basis", vectors >= min(m, 64), reason)]
 
 
 def _gib(n_bytes: float) -> str:
