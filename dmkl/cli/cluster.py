@@ -40,7 +40,7 @@ class Resources:
         option(
             '"threads", "local" (processes), "slurm queue=short jobs=4" (and other options), a file .toml or .yaml '
             "with options, or a Dask scheduler's address or file. [default: threads for up to 256 MiB, else local]",
-            "PLACE",
+            "BACKEND",
             panel=RESOURCES,
         ),
     ] = None
@@ -112,14 +112,14 @@ def _parse_backend(text: str) -> tuple[str, dict[str, Any]]:
     try:
         backend, *words = shlex.split(text)
     except ValueError as error:
-        msg = f"--cluster takes a place and options such as queue=short, got {text!r} ({error})"
+        msg = f"--cluster takes a backend and options such as queue=short, got {text!r} ({error})"
         raise InputError(msg) from error
     options: dict[str, Any] = {}
     for word in words:
         key, equals, value = word.partition("=")
         key = key.replace("-", "_")
         if not (key and equals and value):
-            msg = f"after the place --cluster takes options such as queue=short, got {word!r}"
+            msg = f"after the backend --cluster takes options such as queue=short, got {word!r}"
             raise InputError(msg)
         before = options.get(key)
         options[key] = value if before is None else [*([before] if isinstance(before, str) else before), value]

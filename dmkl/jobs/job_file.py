@@ -141,7 +141,7 @@ def cluster_option(job: JobFile) -> str | None:
     if place is None and not set(options) - {*_RESOURCES, *_OURS}:
         return None
     if place is None:
-        msg = 'needs place: "local", "threads", "slurm" or another place that --cluster takes'
+        msg = 'needs place: "local", "threads", "slurm" or another backend that --cluster takes'
         raise job.problem(msg, _SECTION)
     notice_seconds(job)
     place = str(place)
