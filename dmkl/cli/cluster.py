@@ -38,18 +38,14 @@ class Resources:
     cluster: Annotated[
         str | None,
         option(
-            '"threads", "local" (processes), "slurm queue=short jobs=4" (and other options), a file .toml or .yaml '
-            "with options, or a Dask scheduler's address or file. [default: threads for up to 256 MiB, else local]",
+            '"threads", "local" (processes), "slurm queue=short jobs=4", a .toml or .yaml file of such options, or the '
+            "address or file of a Dask scheduler. [default: threads up to 256 MiB, else local]",
             "BACKEND",
             panel=RESOURCES,
         ),
     ] = None
-    workers: Annotated[
-        int | None, option("Number of processes or threads. [default: all cores]", "N", panel=RESOURCES)
-    ] = None
-    memory: Annotated[
-        str | None, option("Memory for arrays, as 2GiB. [default: 60 % of free]", "SIZE", panel=RESOURCES)
-    ] = None
+    workers: Annotated[int | None, option("Processes or threads. [default: all cores]", "N", panel=RESOURCES)] = None
+    memory: Annotated[str | None, option("Memory, as 2GiB. [default: 60 % of free]", "SIZE", panel=RESOURCES)] = None
 
     def computing(
         self, reading: KernelSet | None = None, state: Path | None = None
