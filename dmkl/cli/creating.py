@@ -311,13 +311,11 @@ def _open_features(
 ) -> Features:
     """Open feature tables, and the files that hold labels or splits of their samples."""
     from dmkl.inputs import as_features, read_file, read_names
-    from dmkl.inputs.side_data import SideData
+    from dmkl.inputs.labels import SideData
 
     names = None if samples is None else read_names(samples)
     given = [
-        SideData(role, str(path), partial(read_file, path), partial(read_file, path, None))
-        for role, path in files.items()
-        if path is not None
+        SideData(role, str(path), partial(read_file, path, None)) for role, path in files.items() if path is not None
     ]
     return as_features(features, samples=names, join=join, beside=given, transpose=transpose)
 

@@ -111,8 +111,7 @@ def _finished_part(path: str) -> str:
     import numpy as np
     import zarr
 
-    from dmkl.store.objects import zarr_store
-    from dmkl.store.opening import partial_path
+    from dmkl.store.groups import partial_path, zarr_store
 
     partial = partial_path(resolved(path))
     try:
@@ -376,7 +375,7 @@ def _kind_of(path: str) -> _Kind | None:
     """
     folder = as_place(path)
     if isinstance(folder, Url):
-        from dmkl.store.objects import root_attributes
+        from dmkl.store.groups import root_attributes
 
         return _KINDS.get(str(root_attributes(folder).get("format")))
     if (folder / "state.json").is_file():
@@ -462,9 +461,9 @@ def _labeled_damage(folder: Place) -> Iterator[str]:
 
 
 def _has_checksums(folder: Place) -> bool:
-    from dmkl.store.metadata import is_sealed, open_group
+    from dmkl.store.groups import has_checksum, open_group
 
-    return is_sealed(open_group(folder))
+    return has_checksum(open_group(folder))
 
 
 def _model_facts(folder: Place) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def checkpoint_folder(out: Place, what: str, format_name: str, given: Path | Non
 @contextmanager
 def keeping_kernels(out: str) -> Iterator[None]:
     """Say that a part of a kernel set is kept when its import or build is interrupted."""
-    from dmkl.store.opening import partial_path
+    from dmkl.store.groups import partial_path
 
     try:
         yield

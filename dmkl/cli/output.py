@@ -167,7 +167,7 @@ def lock_output(path: Place, *, overwrite: bool, what: str = "path") -> None:
     from dmkl.files.writing import lock, remove_leftovers
 
     refuse_existing(path, overwrite=overwrite, what=what)
-    _LOCKS.get().enter_context(claim(path))
+    _LOCKS.get().enter_context(lock(path))
     if isinstance(path, Path):
         remove_leftovers(path)
 

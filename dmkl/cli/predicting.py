@@ -367,8 +367,7 @@ def export(
         dmkl export model kernels.zarr cells.h5ad --anndata data.h5ad --key weighted
         dmkl export model kernels.zarr coordinates.csv --coordinates 10
     """
-    from dmkl.outputs.kernels import check_kernel_file, write_kernel
-    from dmkl.outputs.tables import as_frame, check_table, write_table
+    from dmkl.outputs import as_frame, check_kernel_file, check_table, write_kernel, write_table
 
     place = as_place(out)
     if coordinates is not None:

@@ -17,8 +17,7 @@ import dask
 from dask.utils import parse_bytes, parse_timedelta
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from dmkl.errors import InputError
-from dmkl.features.spec_files import did_you_mean, shown
+from dmkl.errors import InputError, did_you_mean, short_repr
 from dmkl.files.documents import read_document
 
 __all__ = ["BatchSystem", "JobOptions", "batch_system", "job_options", "read_description"]
@@ -214,7 +213,8 @@ def job_options(system: BatchSystem, given: Mapping[str, Any], source: str = "")
         keys = dict.fromkeys(str(problem["loc"][0]) for problem in error.errors(include_url=False))
         fields = JobOptions.model_fields
         problems += [
-            f"{_line(source, key)}{key} must be {fields[key].description}, got {shown(options[key])}" for key in keys
+            f"{_line(source, key)}{key} must be {fields[key].description}, got {short_repr(options[key])}"
+            for key in keys
         ]
     problems += [
         f"{_line(source, key)}{key} must be one line of printable characters, got {value!r}"
@@ -267,7 +267,7 @@ def read_description(path: Path) -> tuple[BatchSystem, dict[str, Any]]:
         similar = did_you_mean(str(name).lower(), names)
         msg = (
             f"{_line(str(path), _CLASS)}{_CLASS} must be one of {', '.join(names)}, or the class in dask-jobqueue, "
-            f"such as SLURMCluster, got {'nothing' if name is None else shown(name)}{similar}"
+            f"such as SLURMCluster, got {'nothing' if name is None else short_repr(name)}{similar}"
         )
         raise InputError(msg)
     return system, content

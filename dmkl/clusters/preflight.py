@@ -166,7 +166,7 @@ def _describe(store: tuple[str, str] | None, mark: Path | None) -> Host:
 
 
 def _problems_of_store(name: str, location: str, content_id: str) -> Iterator[str]:
-    from dmkl.store.opening import Root
+    from dmkl.store.reader import Root
 
     shared = "the path must mean the same folder on every machine"
     try:

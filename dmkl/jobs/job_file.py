@@ -16,8 +16,7 @@ from dask.utils import parse_timedelta
 
 from dmkl.clusters.job_options import BatchSystem, JobOptions, batch_system, job_options
 from dmkl.clusters.preflight import versions_of
-from dmkl.errors import DmklError, InputError
-from dmkl.features.spec_files import did_you_mean, shown
+from dmkl.errors import DmklError, InputError, did_you_mean, short_repr
 from dmkl.files.documents import read_document
 from dmkl.files.urls import as_place
 
