@@ -192,7 +192,7 @@ def test_samples_at_one_place_have_no_bandwidth(function):
     varied = np.concatenate([X, np.random.default_rng(1).random((8, 5))])
     with pytest.raises(InputError, match="all of them are equal"):
         built(varied, {"function": function}, train=np.arange(8))
-    with pytest.raises(InputError, match="the columns of 'x' that it takes put all of them are equal"):
+    with pytest.raises(InputError, match="all of them are equal in the columns of 'x' that it takes"):
         built(np.concatenate([varied, np.ones((16, 1))], axis=1), {"function": function, "columns": [5]})
 
 
