@@ -91,7 +91,9 @@ class Ball:
 
     def polish(self, aim: Float, q: Float, curvature: Float, x: Float) -> Float:
         """See `WeightSet`."""
-        return aim if self.p == 1 or np.isinf(self.p) else _polish(aim, q, curvature, x, self.p)
+        if np.isinf(self.p):
+            return aim
+        return _exact(aim, q, curvature, x) if self.p == 1 else _polish(aim, q, curvature, x, self.p)
 
 
 @dataclass(frozen=True)
@@ -278,3 +280,16 @@ def _polish(aim: Float, q: Float, curvature: Float, beta: Float, p: float) -> Fl
             break
         b, mu = b + step[:-1], mu + float(step[-1])
     return onto_sphere(best, p)
+
+
+def _exact(aim: Float, q: Float, curvature: Float, beta: Float) -> Float:
+    """The solution of the quadratic model over Σ b = 1, b ≥ 0, from an interior point, which errs as above.
+
+    On the kernels that have weight q − C(b − β) is the same for all.
+    """
+    there = np.flatnonzero(aim > _PRESENT * float(aim.max()))
+    system = np.ones((len(there) + 1, len(there) + 1))
+    system[:-1, :-1], system[-1, -1] = curvature[np.ix_(there, there)], 0.0
+    exact = np.zeros_like(aim)
+    exact[there] = np.linalg.lstsq(system, np.append((q + curvature @ beta)[there], 1.0))[0][:-1]
+    return onto_sphere(exact, 1.0) if exact.min() >= 0 else aim
