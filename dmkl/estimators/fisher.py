@@ -34,7 +34,6 @@ from dmkl.estimators.saving import models
 from dmkl.estimators.weights import ClassWeight, counts
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, as_exponent
-from dmkl.numerics.memory import keep_freed
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.view import Lens
 from dmkl.solvers.fisher.newton import Master
@@ -233,7 +232,6 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
         """See `Learner._decide`: each fit by the rule that its training rows teach, as in `predict`."""
         if not len(found[0].scores):
             return [each.decision for each in found]
-        keep_freed()
         size = sum(h.nbytes for h in found[0].data.problems.targets.problems)
         together = max(1, _TOGETHER // size)
         groups = [found[start : start + together] for start in range(0, len(found), together)]

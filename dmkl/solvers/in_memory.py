@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -29,7 +29,9 @@ from dmkl.solvers.outcome import Outcome, check_finite
 from dmkl.solvers.requests import SVM, EachProduct, GroupClassifier, Projection, Solver, Task
 from dmkl.solvers.running import run_tasks
 
-__all__ = ["InMemory", "answer", "solve_on"]
+__all__ = ["InMemory", "answer", "batches", "solve_on"]
+
+Item = TypeVar("Item")
 
 # Reading so much memory takes as long as the overhead of a pass, some 0.1 s.
 _SMALL_BYTES = 2**28
@@ -56,7 +58,7 @@ class InMemory(SideBySide):
         for number, job in enumerate(jobs):
             groups.setdefault(id(job.training), []).append(number)
         alone = [members for members in groups.values() if _suits([jobs[k] for k in members], host)]
-        for batch in _batches(alone, [_stack_bytes(jobs[members[0]]) for members in alone], host.total_bytes // 2):
+        for batch in batches(alone, [_stack_bytes(jobs[members[0]]) for members in alone], host.total_bytes // 2):
             outcomes |= self._solve_batch(jobs, batch, context, host)
         others = [k for k in range(len(jobs)) if k not in outcomes]
         outcomes |= zip(others, self._in_passes([jobs[k] for k in others], context, others), strict=True)
@@ -91,9 +93,9 @@ def _stack_bytes(job: Job) -> int:
     return 8 * job.training.n_kernels * job.training.n_train**2
 
 
-def _batches(items: Sequence[list[int]], sizes: Sequence[int], most: int) -> Iterator[list[list[int]]]:
+def batches(items: Sequence[Item], sizes: Sequence[int], most: int) -> Iterator[list[Item]]:
     """The items in order, in batches of total size at most `most`, with at least one item each."""
-    batch: list[list[int]] = []
+    batch: list[Item] = []
     taken = 0
     for item, size in zip(items, sizes, strict=True):
         if batch and taken + size > most:

@@ -16,7 +16,7 @@ from dmkl.arrays import plain_repr
 from dmkl.errors import InputError
 from dmkl.passes.execute import machine
 from dmkl.passes.view import Lens
-from dmkl.solvers.fisher import cg, direct, stacked
+from dmkl.solvers.fisher import cg, direct, many
 from dmkl.solvers.fisher.descent import ANCHORED, DUAL, INTERLEAVED, anchored_fits
 from dmkl.solvers.fisher.left_out import with_inverse_diagonals
 from dmkl.solvers.fisher.problem import FisherOptions
@@ -29,7 +29,7 @@ __all__ = ["SOLVERS", "FisherMethod", "check_solver", "choose", "least_lam"]
 
 SOLVERS: dict[str, FisherSolver] = {
     solver.name: solver
-    for solver in (direct.SOLVER, cg.SOLVER, ANCHORED, subspace.SOLVER, INTERLEAVED, DUAL, stacked.SOLVER)
+    for solver in (direct.SOLVER, cg.SOLVER, ANCHORED, subspace.SOLVER, INTERLEAVED, DUAL, many.SOLVER)
 }
 
 
@@ -127,8 +127,8 @@ def choose(jobs: Sequence[Job]) -> str:
     """
     points = Counter((id(job.training), id(job.problem.h)) for job in jobs if job.n_kernels > 1)
     several = max(points.values(), default=0) > _PAIR
-    if several and (_are_many(jobs, several=False) or _fill(jobs)) and stacked.fits(jobs):
-        return stacked.SOLVER.name
+    if several and (_are_many(jobs, several=False) or _fill(jobs)) and many.fits(jobs):
+        return many.SOLVER.name
     if _are_many(jobs, several=several) and anchored_fits(jobs):
         return ANCHORED.name
     if several:

@@ -1,0 +1,893 @@
+"""MK-FDA of many targets on kernels in memory: solver "stacked".
+
+Hundreds of unlike targets, such as permuted labels, span the space of the training samples, so that a subspace for all
+of them would be as large as the kernels are. If the kernels fit in memory, all targets share the work at each λ.
+
+Let A(β) = ½(I + K(β)/λ) and let A(β°) = LLᵀ be the factor at equal weights β°. With x = Lᵀα, h = L⁻¹H and the whitened
+kernels Ã_j = L⁻¹K_jL⁻ᵀ/2λ the α-step, the gradient and the objective (`dmkl.numerics.fisher`) are
+
+    A(β)α = H  ⇔  W(β)x = h,   W(β) = I + Σ_j (β_j − β°_j)Ã_j,   q_j = ½ tr xᵀÃ_jx,
+    S(α, β) = ½‖x‖² − tr hᵀx + Σ_j (β_j − β°_j)q_j.
+
+The condition of W is that of the ratios of weights, however small λ is, so that single precision is enough. At each
+norm p, from the largest to the smallest,
+
+1. one target, the reference, is solved by factors in double precision. Its weights, and its curvature
+   C = −∂q/∂β, tell what to expect of the other targets;
+2. the mean W̄ of the expected matrices W is inverted once. For each target conjugate gradients, preconditioned by W̄⁻¹,
+   solve W(β)x = h; with W ⪰ μW̄ the objective is at most rᵀW̄⁻¹r/2μ above the least over α, r = h − Wx;
+3. weights follow by `dmkl.solvers.fisher.newton.maximize`, one iteration for each target, all in step: what they ask
+   for is computed for all of them at once.
+
+Nothing of the order m³ is computed for a single target, except for those that are too far from the mean: these are
+solved by factors of their own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl.arrays import Array, Float, Index
+from dmkl.errors import InputError, MemoryBudgetError
+from dmkl.files.arrays import load_arrays, save_arrays
+from dmkl.numerics.cholesky import Cholesky
+from dmkl.numerics.fisher import Certificate, onto_sphere, uniform_weights
+from dmkl.passes.blas import blas_threads, pinned_blas
+from dmkl.passes.elements import whole_kernels
+from dmkl.passes.execute import machine, shared_folder
+from dmkl.passes.view import Lens, covering
+from dmkl.solvers.fisher.mkfda import MemoryOracle, not_positive_definite
+from dmkl.solvers.fisher.newton import Evaluation, Solution, maximize
+from dmkl.solvers.fisher.problem import FisherOptions
+from dmkl.solvers.fisher.solver import FisherSolver
+from dmkl.solvers.in_memory import batches
+from dmkl.solvers.jobs import Context, Job, Training
+from dmkl.solvers.masters import ascent_direction, newton_master
+from dmkl.solvers.outcome import Outcome, Status, Step, check_finite
+from dmkl.solvers.requests import Task
+from dmkl.solvers.running import run_tasks
+from dmkl.solvers.semidefinite import KernelFacts, check_forms
+from dmkl.solvers.weight_sets.balls import Ball
+
+__all__ = ["SOLVER", "fits", "solve_grid"]
+
+_SHARED_STEPS = 8
+"""Most weights that are tried for a target by shared factors."""
+_CG_STEPS = 20
+"""Most steps of conjugate gradients; a target that needs more is too far from the mean of the others."""
+_ALPHA_SHARE = 0.5
+"""Share of the tolerance that an inexact α may take."""
+_RESOLVED = 0.3
+"""Share of the tolerance that rounding may take from the gradient."""
+_TRUST = 3.0
+"""Trust region of a prediction for the next norm, in log β."""
+_DEPENDENT = 1e-13
+"""Singular values of targets below this share of the largest are zero."""
+_TARGETS_PER_TASK = 256
+"""Most targets of a task: more share more, and take more memory."""
+_TASKS, _WORTH = 4, 64
+"""Tasks of a training set that leave hardly a slot idle, and the fewest targets that are worth one of their own."""
+_COPIES, _SQUARES, _VECTORS = 2.5, 8, 16
+"""Memory of a task: copies of the kernels (as they are, whitened, and some of them while they are read), matrices
+(m, m), and matrices (m, c) of every target."""
+_FINE = 0.5
+"""Share of the tolerance to which points are solved, so that weights depend on the problem and not on the way there."""
+_TARGETS, _ROWS = 16, 32
+"""Targets and rows of the kernels that are multiplied at once: their sums stay in the second cache level."""
+_TINY, _LEAST = float(np.finfo(np.float64).tiny), 1e-30
+"""The least gradients and weights that have logarithms, and the least bound μ of W ⪰ μW̄."""
+_SECOND_ORDER, _FIRST_ORDER = 4.0, 5.0
+"""How much of that share α may take by the norm: with more, weights are tried again too often."""
+_FLOOR = 1e-3
+"""Mean weights are no smaller than this share of the largest."""
+_NO_FALL = 1e-8
+"""Share of the expected fall of the gradient below which what is seen is rounding."""
+_LEAST_GRADIENT = 1e-12
+"""Gradients are no smaller than this share of the largest, for their logarithms."""
+_MODEL_STEPS, _MODEL_STEP, _MODEL_ERROR, _LEAST_LOG = 60, 2.0, 1e-9, -600.0
+"""Newton's method in logarithms of weights: most steps, the largest rise, the error, and the least logarithm."""
+
+_Point = tuple[float, float]
+
+
+class PointSolution(NamedTuple):
+    """The solution of a target at a point (p, λ).
+
+    Parameters
+    ----------
+    weights
+        β, (n,).
+    objective, upper, gap
+        S(α, β), F(α) and the relative gap that they prove with a bound of S(α, β) − min_α S.
+    left
+        The gap relative to βᵀq, the part of S that the kernels make.
+    scores
+        Σ_j β_jK_jα on the held-out rows, (rows, c), in single precision.
+    dual
+        α, (m, c); None if dual variables are not wanted.
+    """
+
+    weights: Float
+    objective: float
+    upper: float
+    gap: float
+    left: float
+    scores: Array
+    dual: Float | None
+
+
+def solve_grid(
+    kernels: Float,
+    held_out: Float,
+    targets: Sequence[Float],
+    points: Sequence[_Point],
+    tol: float,
+    max_steps: int,
+    facts: KernelFacts,
+    *,
+    duals: bool = True,
+) -> list[dict[_Point, PointSolution]]:
+    """Solve some targets at all points (p, λ).
+
+    Parameters
+    ----------
+    kernels
+        K_j of the training rows, (n, m, m).
+    held_out
+        K_j of the held-out rows, (n, rows, m).
+    targets
+        H of each target, (m, c).
+    points
+        Pairs (p, λ).
+    tol
+        The gap to prove, relative to βᵀq.
+    max_steps
+        Most weights that are tried for a target at a point.
+    facts
+        Names and traces of the kernels.
+    duals
+        Whether dual variables are wanted.
+
+    Raises
+    ------
+    IndefiniteKernelError
+        If I + K(β)/λ is not positive definite, or a form αᵀK_jα is negative.
+    """
+    turned, back, scales = _independent(targets)
+    problems = _Problems(kernels, held_out, turned, facts, tol, max_steps)
+    solved: list[dict[_Point, PointSolution]] = [{} for _ in targets]
+    for lam in sorted({lam for _, lam in points}):
+        norms = sorted({p for p, at in points if at == lam}, reverse=True)
+        for p, white, solutions in _solve_norms(problems, norms, lam):
+            x = np.stack([solution.alpha for solution in solutions])
+            scores = white.scores(np.stack([solution.beta for solution in solutions]), x)
+            alphas = white.duals(x) if duals else None
+            for t, (solution, turn, scale) in enumerate(zip(solutions, back, scales, strict=True)):
+                solved[t][p, lam] = PointSolution(
+                    solution.beta,
+                    scale**2 * solution.certificate.objective,
+                    scale**2 * solution.certificate.upper,
+                    solution.certificate.gap,
+                    _left(solution),
+                    (scores[t] @ turn).astype(np.float32),
+                    None if alphas is None else alphas[t] @ turn,
+                )
+    return solved
+
+
+def _left(solution: Solution) -> float:
+    return solution.certificate.gap / solution.certificate.share
+
+
+def _independent(targets: Sequence[Float]) -> tuple[list[Float], list[Float], list[float]]:
+    """HQᵀ/s of each target, (m, r), sQ, (r, c), and s = ‖H‖, with QQᵀ = I and HQᵀQ = H.
+
+    S depends on α and H through ααᵀ and Hαᵀ alone, so that the solution of H is that of HQᵀ/s times sQ, and S grows
+    with s². Targets of c classes have rank c − 1. Squares of tiny units would vanish in single precision.
+    """
+    parts = [np.linalg.svd(h, full_matrices=False) for h in targets]
+    rank = max(1, *(int(np.count_nonzero(v > _DEPENDENT * v.max(initial=0.0))) for _, v, _ in parts))
+    scales = [float(np.linalg.norm(v)) or 1.0 for _, v, _ in parts]
+    turned = [h @ Q[:rank].T / s for h, (_, _, Q), s in zip(targets, parts, scales, strict=True)]
+    return turned, [s * Q[:rank] for (_, _, Q), s in zip(parts, scales, strict=True)], scales
+
+
+@dataclass(frozen=True, eq=False)
+class _Problems:
+    """The targets of a training set, and how each is solved by itself; see `solve_grid`."""
+
+    kernels: Float
+    held_out: Float
+    targets: Sequence[Float]
+    facts: KernelFacts
+    tol: float
+    max_steps: int
+
+    def solve(self, t: int, p: float, lam: float, start: Float) -> tuple[Solution, Float]:
+        """A target by a factor for every vector of weights that is tried, and its curvature at the last of them."""
+        ball = Ball(p)
+        oracle = MemoryOracle(self.kernels, self.targets[t], lam, ball, facts=self.facts)
+        run = maximize(oracle, ball, start, self.tol, max_steps=self.max_steps, of_kernels=True)
+        (solution,) = _run_in_step([run])
+        (curvature,) = _run_in_step([oracle.curvature(Evaluation(None, solution.certificate), solution.beta)])
+        return solution, curvature
+
+
+# --- iterations in step ----------------------------------------------------------------------------------------------
+
+
+class _TargetOracle:
+    """A target among others, as an oracle of `dmkl.solvers.fisher.newton.maximize`.
+
+    It asks for α by the weights alone. Its curvature is a model: that of the reference target, in units of the target's
+    own gradient, which the gradients at the weights that are tried correct.
+    """
+
+    def __init__(self, curvature: Float) -> None:
+        self._curvature = curvature
+        self._last: tuple[Float, Float] | None = None
+
+    def evaluate(self, beta: Float, tol: float, *, careful: bool) -> Generator[Any, Any, Evaluation]:
+        """Ask for α: it is computed for all targets at once."""
+        evaluation: Evaluation = yield beta
+        q = evaluation.certificate.gradient
+        if self._last is not None:
+            self._curvature = _updated(self._curvature, beta - self._last[0], self._last[1] - q)
+        self._last = beta, q
+        return evaluation
+
+    def curvature(self, evaluation: Evaluation, beta: Float) -> Generator[Any, Any, Float]:
+        """The model at the weights that were evaluated last."""
+        yield from ()
+        return self._curvature
+
+    def counts(self) -> dict[str, float]:
+        """There is nothing to count."""
+        return {}
+
+
+def _run_in_step(
+    runs: Sequence[Generator[Any, Any, Any]],
+    evaluate: Callable[[list[int], Float], list[Evaluation]] | None = None,
+) -> list[Any]:
+    """Run iterations in step; their results in order.
+
+    Restricted masters are solved first, so that all iterations wait for an evaluation, which is made for all at once by
+    a function of their numbers and weights.
+    """
+    results: dict[int, Any] = {}
+    waiting: dict[int, Float] = {}
+    answers: dict[int, Any] = dict.fromkeys(range(len(runs)))
+    while answers:
+        masters: dict[int, Task] = {}
+        for k, answer in answers.items():
+            try:
+                request = runs[k].send(answer)
+            except StopIteration as stop:
+                results[k] = stop.value
+            else:
+                (masters if isinstance(request, Task) else waiting)[k] = request
+        answers = dict(zip(masters, _solve_masters(list(masters.values())), strict=True))
+        if waiting and not answers:
+            assert evaluate is not None
+            answers = dict(zip(waiting, evaluate(list(waiting), np.stack(list(waiting.values()))), strict=True))
+            waiting = {}
+    return [results[k] for k in range(len(runs))]
+
+
+def _solve_masters(tasks: Sequence[Task]) -> list[Any]:
+    """The directions of Newton's restricted masters over one ball: for 1 < p < ∞ those of many targets at once."""
+    if not tasks:
+        return []
+    ball: Ball = tasks[0].arguments[3]
+    if ball.p > 1 and len(tasks) > 1:
+        q, curvatures, betas = (np.stack([task.arguments[k] for task in tasks]) for k in range(3))
+        aims = _maximize_models(_positive(q), curvatures, betas, ball.p)
+        return [ascent_direction(*model, ball) for model in zip(aims, q, betas, strict=True)]
+    if ball.p > 1:
+        return [task.function(*task.arguments) for task in tasks]
+    directions = []
+    for task in tasks:
+        q, curvature, beta, _ = task.arguments
+        direction = newton_master(q, curvature, beta, ball) - beta
+        # Both weights add up to one. Without the largest gradient the product is not lost in its rounding.
+        rises = (q - q.max()) @ direction > 0
+        directions.append(direction if rises else ball.steepest(q) - beta)
+    return directions
+
+
+# --- targets together ------------------------------------------------------------------------------------------------
+
+
+def _solve_norms(
+    problems: _Problems, norms: Sequence[float], lam: float
+) -> Iterator[tuple[float, _Whitened, list[Solution]]]:
+    """All targets at norms that fall, with α as x; in double precision from where single precision is not enough."""
+    left, dtypes = list(norms), iter([np.float32, np.float64])
+    while left:
+        try:
+            together = _Together(problems, left[0], lam, next(dtypes))
+            for p in tuple(left):
+                yield p, together.white, together.solve(p)
+                left.remove(p)
+        except _RoundingError:
+            continue
+
+
+class _RoundingError(ArithmeticError):
+    """Single precision is not enough for the tolerance."""
+
+
+class _Together:
+    """All targets at one λ, from the largest norm, whose equal weights give the coordinates, to the smallest.
+
+    The constructor and the methods raise `_RoundingError` if single precision is not enough.
+    """
+
+    def __init__(self, problems: _Problems, largest: float, lam: float, dtype: npt.DTypeLike) -> None:
+        self._problems, self._lam = problems, lam
+        equal, n_targets = uniform_weights(len(problems.kernels), largest), len(problems.targets)
+        self.white = white = _Whitened(problems, lam, equal, dtype)
+        # At equal weights x = h.
+        betas = np.repeat(equal[None], n_targets, axis=0)
+        evaluations = white.certify(white.h, white.h, betas, Ball(largest), np.zeros(n_targets))
+        self._last = [Solution(start.alpha, equal, start.certificate, Status.STALLED) for start in evaluations]
+        logs = np.log(self._gradients())
+        self._reference = int(np.argmin(np.sum((logs - logs.mean(axis=0)) ** 2, axis=1)))
+        """The target that is most like all of them."""
+        self._model = problems.solve(self._reference, np.inf, lam, equal)
+        """Its solution at the last norm, and its curvature there."""
+        self._check_rounding(self._last[self._reference].certificate)
+
+    def solve(self, p: float) -> list[Solution]:
+        """All targets at a norm, which is not larger than that before."""
+        if np.isinf(p) or len(self.white.beta) == 1:
+            return self._last
+        problems, before = self._problems, self._last
+        self._last = self._solve_shared(p)
+        for t, solution in enumerate(self._last):
+            if _left(solution) > problems.tol:  # too far from the others
+                start = solution.beta if _left(solution) < 1.0 else onto_sphere(before[t].beta, p)
+                single, _ = problems.solve(t, p, self._lam, start)
+                self._last[t] = replace(single, alpha=self.white.coordinates(single.alpha))
+        return self._last
+
+    def _gradients(self) -> Float:
+        return _positive(np.stack([solution.certificate.gradient for solution in self._last]))
+
+    def _check_rounding(self, certificate: Certificate) -> None:
+        """Compare the gradient of the reference target with that in double precision."""
+        exact = self._model[0].certificate.gradient
+        error = np.abs(certificate.gradient - exact).max() / exact.max(initial=_TINY)
+        if error > _RESOLVED * self._problems.tol and self.white.dtype == np.float32:
+            raise _RoundingError
+
+    def _solve_shared(self, p: float) -> list[Solution]:
+        """All targets at a norm 1 ≤ p < ∞ by one preconditioner, as far as that leads."""
+        problems, white, ball, reference = self._problems, self.white, Ball(p), self._reference
+        starts, curvatures = self._predict(p)
+        mean = _Mean(white, starts.mean(axis=0))
+        x = mean.apply(white.h)
+        x[reference] = white.coordinates(self._model[0].alpha)
+        # The gradient errs by the root of what α leaves of S, and F by the gradient: to first order for p = 1, where F
+        # takes its largest entry, and to second order divided by p − 1 otherwise.
+        share = _ALPHA_SHARE * min(1.0, max(_SECOND_ORDER * (p - 1.0), _FIRST_ORDER * problems.tol))
+        allowed = share * problems.tol * np.sum(starts * self._gradients(), axis=1)
+
+        def evaluate(numbers: list[int], betas: Float) -> list[Evaluation]:
+            h = white.h[numbers]
+            x[numbers], excess = mean.solve(betas, h, x[numbers], allowed[numbers])
+            evaluations = white.certify(x[numbers], h, betas, ball, excess)
+            for k, beta, evaluation in zip(numbers, betas, evaluations, strict=True):
+                if k == reference and np.array_equal(beta, self._model[0].beta):
+                    self._check_rounding(evaluation.certificate)
+            return evaluations
+
+        most = min(_SHARED_STEPS, problems.max_steps)
+        runs = [
+            maximize(_TargetOracle(curvature), ball, start, problems.tol, max_steps=most, of_kernels=True)
+            for start, curvature in zip(starts, curvatures, strict=True)
+        ]
+        return _run_in_step(runs, evaluate)
+
+    def _predict(self, p: float) -> tuple[Float, Float]:
+        """Weights (t, n) and curvatures (t, n, n) of all targets at a norm, from those of the reference there.
+
+        The weights are those of the model at the last norm. What it errs for the reference it errs for the others.
+        """
+        reference, (last, curvature) = self._reference, self._model
+        q, betas = self._gradients(), np.stack([solution.beta for solution in self._last])
+        start = _aims(last.certificate.gradient[None], curvature[None], last.beta[None], p)[0]
+        self._model = now, curvature_now = self._problems.solve(reference, p, self._lam, start)
+        # C_ij grows with the parts of the kernels i and j in S.
+        sizes = np.sqrt(q / q[reference])
+        sizes = sizes[:, :, None] * sizes[:, None, :]
+        starts = _aims(q, curvature * sizes, betas, p)
+        if p > 1:
+            logs = _logs(starts) + _logs(now.beta) - _logs(starts[reference])
+            starts = _normalized(logs, p)
+        starts[reference] = now.beta
+        return starts, curvature_now * sizes
+
+
+class _Whitened:
+    """The kernels at one λ in the coordinates of weights β°, and what BLAS computes with them for many targets.
+
+    Of each whitened kernel Ã_j = U_j + U_jᵀ, with U_j the upper triangle, the diagonal halved, in blocks of rows from
+    the diagonal on: half the memory and half the work of sums and traces.
+    """
+
+    def __init__(self, problems: _Problems, lam: float, beta: Float, dtype: npt.DTypeLike) -> None:
+        kernels, held_out = problems.kernels, problems.held_out
+        n, m, _ = kernels.shape
+        self.lam, self.beta, self.dtype, self._facts = lam, beta, np.dtype(dtype), problems.facts
+        system = np.tensordot(beta * (0.5 / lam), kernels, 1)
+        system[np.diag_indices(m)] += 0.5
+        try:
+            self._factor = Cholesky.of(system.T)
+        except np.linalg.LinAlgError as error:
+            raise not_positive_definite(lam) from error
+        self.root: Array = np.tril(self._factor.lower).T.astype(dtype)
+        """Lᵀ, (m, m)."""
+        self._upper = [np.empty((n, min(_ROWS, m - start), m - start), dtype) for start in range(0, m, _ROWS)]
+        n_held_out = held_out.shape[1]
+        self._held_out = [np.empty((n, min(_ROWS, n_held_out - i), m), dtype) for i in range(0, n_held_out, _ROWS)]
+        for j in range(n):
+            white = self._factor.congruent(kernels[j].T) * (0.5 / lam)
+            for start, rows in zip(range(0, m, _ROWS), self._upper, strict=True):
+                size = rows.shape[1]
+                rows[j] = white[start : start + size, start:]
+                rows[j, :, :size] *= 0.5
+            scoring = self._factor.half_solve(held_out[j].T.copy(order="F")).T
+            for start, rows in zip(range(0, n_held_out, _ROWS), self._held_out, strict=True):
+                rows[j] = scoring[start : start + _ROWS]
+        targets = np.concatenate([h.T for h in problems.targets])
+        self.h: Array = self._factor.half_solve(targets.T).T.astype(dtype).reshape(len(problems.targets), -1, m)
+        """h = L⁻¹H of each target, (t, c, m)."""
+
+    def coordinates(self, alpha: Float) -> Array:
+        """Compute x = Lᵀα, (c, m)."""
+        return self._factor.half_product_transposed(alpha).T.astype(self.dtype)
+
+    def duals(self, x: Array) -> Float:
+        """α = L⁻ᵀx of some targets, (t, m, c)."""
+        t, c, m = x.shape
+        alpha = self._factor.half_solve_transposed(x.reshape(t * c, m).T.astype(np.float64))
+        return np.asarray(alpha.T.reshape(t, c, m).mT)
+
+    def scores(self, betas: Float, x: Array) -> Array:
+        """Σ_j β_jK_jα on the held-out rows, of some targets at weights (t, n), (t, rows, c)."""
+        t, c, m = x.shape
+        scores = [np.zeros((t, 0, c), self.dtype)]
+        for rows in self._held_out:
+            part = np.empty((t, rows.shape[1], c), self.dtype)
+            for group in _groups(t):
+                combined = betas[group].astype(self.dtype) @ rows.reshape(len(rows), -1)
+                part[group] = combined.reshape(-1, rows.shape[1], m) @ x[group].mT
+            scores.append(part)
+        return np.concatenate(scores, axis=1)
+
+    def system(self, beta: Float) -> Array:
+        """W at weights (n,), (m, m)."""
+        m = len(self.root)
+        system = np.zeros((m, m), self.dtype)
+        for start, rows in zip(range(0, m, _ROWS), self._upper, strict=True):
+            system[start : start + rows.shape[1], start:] = np.tensordot((beta - self.beta).astype(self.dtype), rows, 1)
+        system += system.T.copy()
+        system[np.diag_indices(m)] += 1.0
+        return system
+
+    def products(self, betas: Float, x: Array) -> Array:
+        """Wx of each target at weights (t, n), (t, c, m)."""
+        products = x.copy()
+        n, m = len(self.beta), x.shape[2]
+        for group in _groups(len(x)):
+            weights, vectors, sums = (betas[group] - self.beta).astype(self.dtype), x[group], products[group]
+            for start, rows in zip(range(0, m, _ROWS), self._upper, strict=True):
+                stop = start + rows.shape[1]
+                combined = (weights @ rows.reshape(n, -1)).reshape(len(weights), stop - start, m - start)
+                sums[:, :, start:stop] += vectors[:, :, start:] @ combined.mT
+                sums[:, :, start:] += vectors[:, :, start:stop] @ combined
+        return products
+
+    def gradients(self, x: Array) -> Float:
+        """q_j = ½ tr xᵀÃ_jx of some targets, (t, n)."""
+        n, m = len(self.beta), x.shape[2]
+        gradients = np.zeros((len(x), n))
+        for group in _groups(len(x)):
+            vectors = x[group]
+            for start, rows in zip(range(0, m, _ROWS), self._upper, strict=True):
+                outer = vectors[:, :, start : start + rows.shape[1]].mT @ vectors[:, :, start:]
+                gradients[group] += outer.reshape(len(vectors), -1) @ rows.reshape(n, -1).T
+        return gradients
+
+    def certify(self, x: Array, h: Array, betas: Float, ball: Ball, excess: Float) -> list[Evaluation]:
+        """The certificates of targets with x and h (t, c, m) at weights (t, n).
+
+        Parameters
+        ----------
+        excess
+            Bounds of S(α, β) − min_α S, (t,).
+
+        Raises
+        ------
+        IndefiniteKernelError
+            If a form αᵀK_jα is negative.
+        """
+        q = self.gradients(x)
+        squares, inner = _dots(x, x), _dots(x, h)
+        fixed = 0.5 * squares - q @ self.beta  # ¼‖α‖²
+        size = np.maximum(fixed, 0.0) / self.lam
+        noise = float(np.finfo(self.dtype).eps) * squares / self.beta.min()
+        evaluations = []
+        for t, beta in enumerate(betas):
+            check_forms(q[t], self._facts, float(size[t]), float(noise[t]))
+            certificate = Certificate.of(beta, q[t], float(fixed[t] - inner[t]), ball, float(excess[t]))
+            evaluations.append(Evaluation(x[t], certificate))
+        return evaluations
+
+
+class _Mean:
+    """The preconditioner W̄⁻¹ at the mean weights β̄ of some targets."""
+
+    def __init__(self, white: _Whitened, beta: Float) -> None:
+        self._white, self._beta = white, np.maximum(beta, _FLOOR * float(beta.max()))
+        try:
+            self._inverse = Cholesky.of(white.system(self._beta).T).inverse()
+        except np.linalg.LinAlgError as error:
+            if white.dtype == np.float32:
+                raise _RoundingError from error
+            raise not_positive_definite(white.lam) from error
+
+    def apply(self, r: Array) -> Array:
+        """W̄⁻¹r of each, (t, c, m)."""
+        return np.asarray((r.reshape(-1, r.shape[2]) @ self._inverse).reshape(r.shape))
+
+    def solve(self, betas: Float, h: Array, x: Array, allowed: Float) -> tuple[Array, Float]:
+        """Solve W(β)x = h by conjugate gradients from x.
+
+        Two bounds hold for the residual r = h − Wx. W ⪰ μW̄ with μ = min_j β_j/β̄_j ≤ 1, so that S(α, β) is at most
+        rᵀW̄⁻¹r/2μ above the least over α; and it is at most ‖R‖² above it, R = Lr, which is what holds where a weight
+        vanishes.
+
+        Parameters
+        ----------
+        betas, h, x
+            Of some targets, (t, n), (t, c, m) and (t, c, m).
+        allowed
+            How much S may be above the least over α, (t,).
+
+        Returns
+        -------
+        ndarray, ndarray
+            x, and bounds of S(α, β) − min_α S, (t,).
+        """
+        white, x, tiny = self._white, x.copy(), np.finfo(x.dtype).tiny
+        least = np.clip((betas / self._beta).min(axis=1), _LEAST, 1.0)
+        excess, going = np.zeros(len(x)), np.arange(len(x))
+        r = h - white.products(betas, x)
+        directions, last = np.zeros_like(r), np.ones(r.shape[:2], r.dtype)
+        for step in range(_CG_STEPS + 1):
+            z = self.apply(r)
+            squares = np.maximum(np.vecdot(r, z), tiny)
+            bound = squares.sum(axis=1, dtype=np.float64) / (2.0 * least[going])
+            open_ = np.flatnonzero(bound > allowed[going])
+            residuals = r[open_] @ white.root
+            bound[open_] = np.minimum(bound[open_], _dots(residuals, residuals))
+            excess[going] = bound
+            left = bound > allowed[going]
+            if step == _CG_STEPS or not left.any():
+                break
+            going, r, squares = going[left], r[left], squares[left]
+            directions = z[left] + (squares / last[left])[:, :, None] * directions[left]
+            products = white.products(betas[going], directions)
+            lengths = (squares / np.maximum(np.vecdot(directions, products), tiny))[:, :, None]
+            x[going] += lengths * directions
+            r -= lengths * products
+            last = squares
+        return x, excess
+
+
+# --- models of the gradient ------------------------------------------------------------------------------------------
+
+
+def _updated(curvature: Float, step: Float, fall: Float) -> Float:
+    """The update of Broyden, Fletcher, Goldfarb and Shanno: along the step the gradient falls as it did.
+
+    J is concave, so that a fall that is not positive along the step is rounding.
+    """
+    along = curvature @ step
+    expected, seen = float(step @ along), float(step @ fall)
+    if expected <= 0 or seen <= _NO_FALL * expected:
+        return curvature
+    return curvature - np.outer(along, along) / expected + np.outer(fall, fall) / seen
+
+
+def _aims(q: Float, curvatures: Float, betas: Float, p: float) -> Float:
+    """Weights that maximize the models of targets over the ball of a norm, (t, n), not too far from where they are.
+
+    A model far from where it was taken lets weights vanish that are needed, and from there is no way back.
+    """
+    if p == 1:
+        ball = Ball(p)
+        return np.stack([newton_master(*model, ball) for model in zip(q, curvatures, betas, strict=True)])
+    change = _logs(_maximize_models(_positive(q), curvatures, betas, p)) - _logs(betas)
+    return _normalized(_logs(betas) + np.clip(change, -_TRUST, _TRUST), p)
+
+
+def _maximize_models(q: Float, curvatures: Float, betas: Float, p: float) -> Float:
+    """Weights b > 0 with ‖b‖_p = 1, (t, n), that are optimal by models of the gradient, for 1 < p < ∞.
+
+    No weight of the optimum is zero where its gradient is positive: b is optimal where q(b) is proportional to
+    b^(p−1).
+    With the model log q_j(b) = log q_j − [C(b − β)]_j/q_j
+
+        log q_j(b) = log μ + (p − 1) log b_j,   Σ_j b_j^p = 1
+
+    is solved by Newton's method for log b and log μ. In these variables weights that all but vanish, as for p near 1,
+    are like all others, and the gradient stays positive however far a step goes.
+
+    Parameters
+    ----------
+    q, betas
+        Positive gradients, and the weights at which they were taken, (t, n).
+    curvatures
+        C, (t, n, n), positive semidefinite.
+    """
+    t, n = q.shape
+    relative = curvatures / q[:, :, None]
+    fixed = np.log(q / q.max(axis=1, keepdims=True)) + np.matvec(relative, betas)
+    u, v = _logs(betas), np.zeros(t)
+    u -= np.log(np.sum(np.exp(p * u), axis=1, keepdims=True)) / p
+    system, every = np.zeros((t, n + 1, n + 1)), np.arange(n)
+    for _ in range(_MODEL_STEPS):
+        b, powers = np.exp(u), np.exp(p * u)
+        size = powers.sum(axis=1, keepdims=True)
+        left = np.hstack([fixed - np.matvec(relative, b) - v[:, None] - (p - 1.0) * u, -np.log(size) / p])
+        system[:, :n, :n] = relative * b[:, None, :]
+        system[:, every, every] += p - 1.0
+        system[:, :n, n] = 1.0
+        system[:, n, :n] = powers / size
+        step = np.linalg.solve(system, left[:, :, None])[:, :, 0]
+        # A logarithm may rise by the largest step, and fall by any.
+        length = np.minimum(1.0, _MODEL_STEP / np.maximum(step[:, :n].max(axis=1), _MODEL_STEP))
+        u = np.maximum(u + length[:, None] * step[:, :n], _LEAST_LOG)
+        v += length * step[:, n]
+        if float(np.abs(b * step[:, :n]).max()) < _MODEL_ERROR:
+            break
+    return _normalized(u, p)
+
+
+def _normalized(logs: Float, p: float) -> Float:
+    """Weights on the sphere by their logarithms up to a constant, (t, n)."""
+    betas = np.exp(logs - logs.max(axis=1, keepdims=True))
+    return np.asarray(betas / np.sum(betas**p, axis=1, keepdims=True) ** (1.0 / p))
+
+
+def _logs(beta: Float) -> Float:
+    """Logarithms of weights; those of zeros are finite."""
+    return np.asarray(np.log(np.maximum(beta, _TINY)))
+
+
+def _positive(q: Float) -> Float:
+    """Gradients (…, n) that have logarithms: none is below a tiny share of the largest."""
+    return np.asarray(np.maximum(q, np.maximum(_LEAST_GRADIENT * q.max(axis=-1, keepdims=True), _TINY)))
+
+
+def _groups(n_targets: int) -> list[slice]:
+    return [slice(start, start + _TARGETS) for start in range(0, n_targets, _TARGETS)]
+
+
+def _dots(a: Array, b: Array) -> Float:
+    """Inner products of a and b, (t, c, m), in double precision, (t,)."""
+    return np.array([np.vdot(x.astype(np.float64), y.astype(np.float64)) for x, y in zip(a, b, strict=True)])
+
+
+# --- the solver ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Chunk:
+    """Some targets of a training set, at some points of the grid: the work of a task."""
+
+    training: Training
+    kernels: Index | None
+    """Positions of the kernels that may have weight; all where None."""
+    targets: list[Float]
+    points: list[_Point]
+    numbers: list[dict[_Point, int]]
+    """Of each target the number of the job at each point, also at those of other chunks."""
+
+
+def fits(jobs: Sequence[Job]) -> bool:
+    """Whether weights are in balls, and a task has room for the kernels of a training set, this process for one set."""
+    if not all(isinstance(job.problem.weights, Ball) for job in jobs):
+        return False
+    largest = max(_kernel_bytes(job.training) for job in jobs)
+    return _task_bytes(jobs) <= machine().task_bytes and largest <= machine().total_bytes // 2
+
+
+def _kernel_bytes(training: Training) -> int:
+    return 8 * training.n_kernels * training.n_rows * training.n_train
+
+
+def _task_bytes(jobs: Sequence[Job]) -> float:
+    kernels = max(_kernel_bytes(job.training) for job in jobs)
+    square = max(8 * job.training.n_train**2 for job in jobs)
+    target = max(8 * job.problem.h.size for job in jobs)
+    return float(_COPIES * kernels + _SQUARES * square + _VECTORS * _TARGETS_PER_TASK * target)
+
+
+def _check(jobs: Sequence[Job]) -> None:
+    if not all(isinstance(job.problem.weights, Ball) for job in jobs):
+        msg = (
+            "solver='stacked' learns weights in the ball of a norm only; for groups of kernels, prices and constraints "
+            "use another solver, such as solver='subspace'"
+        )
+        raise InputError(msg)
+    if not fits(jobs):
+        msg = (
+            f"solver='stacked' holds all kernels of a training set in a task, {_task_bytes(jobs) / 2**30:.3g} GiB, and "
+            f"{machine().task_bytes / 2**30:.3g} GiB are allowed; use solver='subspace', or set dmkl.memory higher"
+        )
+        raise MemoryBudgetError(msg)
+
+
+def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
+    numbered = list(enumerate(_chunks(jobs)))
+    trainings = list({id(chunk.training): chunk.training for _, chunk in numbered}.values())
+    outcomes: dict[int, Outcome] = {}
+    for batch in batches(trainings, list(map(_kernel_bytes, trainings)), machine().total_bytes // 2):
+        chunks = [(number, chunk) for number, chunk in numbered if chunk.training in batch]
+        outcomes |= _solve_batch(chunks, jobs, options, context)
+    return [outcomes[number] for number in range(len(jobs))]
+
+
+def _chunks(jobs: Sequence[Job]) -> list[_Chunk]:
+    """Targets of one training set with the same kernels and points, at some λ each; the same chunks in every run."""
+    by_target: dict[tuple[int, bytes, int], dict[_Point, int]] = {}
+    for number, job in enumerate(jobs):
+        kernels = b"" if job.kernels is None else job.kernels.tobytes()
+        key = id(job.training), kernels, id(job.problem.h)
+        by_target.setdefault(key, {})[job.problem.weights.p, job.problem.lam] = number
+    groups: dict[tuple[int, bytes, tuple[_Point, ...]], list[dict[_Point, int]]] = {}
+    for (training_id, kernels, _), numbers in by_target.items():
+        groups.setdefault((training_id, kernels, tuple(numbers)), []).append(numbers)
+    chunks: list[_Chunk] = []
+    for (*_, points), members in groups.items():
+        lams = sorted({lam for _, lam in points})
+        n_ridges = min(_TASKS, len(lams)) if len(members) >= _WORTH else 1
+        n_parts = max(-(-len(members) // _TARGETS_PER_TASK), min(_TASKS // n_ridges, len(members) // _WORTH))
+        for part in range(n_parts):
+            numbers_of = members[part * len(members) // n_parts : (part + 1) * len(members) // n_parts]
+            of_targets = [jobs[next(iter(numbers.values()))] for numbers in numbers_of]
+            training, targets = of_targets[0].training, [job.problem.h for job in of_targets]
+            for ridge in range(n_ridges):
+                # Small λ take more time than large ones: each chunk has some of both.
+                at = [point for point in points if point[1] in lams[ridge::n_ridges]]
+                chunks.append(_Chunk(training, of_targets[0].kernels, targets, at, numbers_of))
+    return chunks
+
+
+def _solve_batch(
+    chunks: Sequence[tuple[int, _Chunk]], jobs: Sequence[Job], options: FisherOptions, context: Context
+) -> dict[int, Outcome]:
+    """Outcomes of some chunks, by the number of the job; one pass. Chunks whose file exists are not solved again."""
+    workspace = context.workspace
+    files = {number: None if workspace.temporary else workspace.path / f"outcome-{number}.npz" for number, _ in chunks}
+    # For leave-one-out scores, of which a permutation test needs thousands, α in single precision is enough.
+    duals = np.float64 if context.duals else np.float32 if options.leave_one_out else None
+    arrays = {number: load_arrays(file) for number, file in files.items() if file is not None and file.exists()}
+    # Version 0.1 kept no dual variables.
+    missing = [(n, c) for n, c in chunks if n not in arrays or (duals is not None and "dual" not in arrays[n])]
+    with shared_folder("where the kernels of training sets are written") as folder:
+        kernel_files = _read([chunk.training for _, chunk in missing], folder, context)
+        threads = blas_threads(min(machine().slots_per_host, max(1, len(missing))))
+        work = [
+            partial(
+                _solve_chunk,
+                kernel_files[id(chunk.training)],
+                chunk.kernels,
+                chunk.points,
+                replace(options, tol=_FINE * options.tol),
+                threads,
+                duals,
+                chunk.training.facts.select(chunk.kernels),
+                files[number],
+            )
+            for number, chunk in missing
+        ]
+        solved = run_tasks("solve-stacked", work, own=[chunk.targets for _, chunk in missing])
+    arrays |= dict(zip([number for number, _ in missing], solved, strict=True))
+    outcomes: dict[int, Outcome] = {}
+    for number, chunk in chunks:
+        for t, numbers in enumerate(chunk.numbers):
+            for g, point in enumerate(chunk.points):
+                outcomes[numbers[point]] = _outcome(arrays[number], t, g, jobs[numbers[point]], options)
+    return outcomes
+
+
+def _read(trainings: Sequence[Training], folder: Path, context: Context) -> dict[int, list[Path]]:
+    """Write the kernels of each training set to files, (rows, m) after the steps; one pass for all."""
+    distinct = list({id(training): training for training in trainings}.values())
+    if not distinct:
+        return {}
+    started, lenses = time.monotonic(), [training.whole for training in distinct]
+    n_kernels, bytes_per_pass = distinct[0].n_kernels, covering([lens.view for lens in lenses]).bytes_per_pass
+    # Each file has one writer: pages that two machines write to would be lost on a network's file system.
+    files = [[folder / f"kernel-{k}-{place}" for place in range(len(distinct))] for k in range(n_kernels)]
+    work = [partial(_write, k, of_kernel) for k, of_kernel in enumerate(files)]
+    run_tasks("read-pass", work, lenses, task_bytes=bytes_per_pass // n_kernels)
+    context.tally.add("load", 1.0, time.monotonic() - started, bytes_per_pass)
+    return {id(training): list(paths) for training, paths in zip(distinct, zip(*files, strict=True), strict=True)}
+
+
+def _write(kernel: int, files: Sequence[Path], lenses: Sequence[Lens]) -> None:
+    with pinned_blas(1):
+        for file, entries in zip(files, whole_kernels(lenses, kernel), strict=True):
+            check_finite(entries)
+            # Without a header: CPython 3.11 may fail where two threads parse one.
+            np.asarray(entries, dtype=np.float64).tofile(file)
+
+
+def _solve_chunk(
+    kernel_files: Sequence[Path],
+    kernels: Index | None,
+    points: list[_Point],
+    options: FisherOptions,
+    threads: int,
+    duals: type[np.floating[Any]] | None,
+    facts: KernelFacts,
+    file: Path | None,
+    targets: list[Float],
+) -> dict[str, Array]:
+    """Solve some targets at all points; arrays over (target, point), which are kept in the file, if any."""
+    m = len(targets[0])
+    stored = [kernel_files[k] for k in (range(len(kernel_files)) if kernels is None else kernels)]
+    whole = [np.fromfile(path).reshape(-1, m) for path in stored]
+    square, held_out = np.stack([kernel[:m] for kernel in whole]), np.stack([kernel[m:] for kernel in whole])
+    del whole
+    with pinned_blas(threads):
+        steps = max(1, options.max_iter)
+        solved = solve_grid(square, held_out, targets, points, options.tol, steps, facts, duals=duals is not None)
+    tables: dict[str, Array] = {}
+    for name in PointSolution._fields:
+        values = [[getattr(of_target[point], name) for point in points] for of_target in solved]
+        if name != "dual":
+            tables[name] = np.array(values)
+        elif duals is not None:
+            tables[name] = np.array(values, dtype=duals)
+    if file is not None:
+        save_arrays(file, tables)
+    return tables
+
+
+def _outcome(arrays: dict[str, Array], t: int, g: int, job: Job, options: FisherOptions) -> Outcome:
+    """The outcome of a target at a point, by their positions."""
+    weights = arrays["weights"][t, g]
+    if job.kernels is not None:
+        weights = np.zeros(job.training.n_kernels)
+        weights[job.kernels] = arrays["weights"][t, g]
+    objective, upper, gap = (float(arrays[name][t, g]) for name in ("objective", "upper", "gap"))
+    status = Status.CERTIFIED if arrays["left"][t, g] <= options.tol else Status.ITERATIONS
+    dual = arrays["dual"][t, g] if "dual" in arrays else None
+    step = Step(weights, {"objective": objective, "upper": upper, "gap": gap})
+    return Outcome(status, weights, dual, objective, upper, gap, steps=[step], scores=arrays["scores"][t, g])
+
+
+SOLVER = FisherSolver(
+    "stacked",
+    "whole grids of many targets, which share factors; all kernels in the memory of a task",
+    _solve,
+    check=_check,
+    leaves_out=True,
+    files=True,
+)
