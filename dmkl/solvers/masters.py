@@ -37,6 +37,10 @@ __all__ = [
 ]
 
 
+_SAME_SUM = 1e-14
+"""Rounding of sums of weights."""
+
+
 @dataclass(frozen=True)
 class CuttingPlane:
     """S(α, β) = constant + gradientᵀβ for one α: an upper bound of J."""
@@ -79,7 +83,9 @@ def ascent_direction(aim: Float, q: Float, beta: Float, weights: WeightSet) -> F
     """
     # J is concave: along a direction with qᵀ(aim − β) ≤ 0 it cannot rise.
     direction = aim - beta
-    return direction if q @ direction > 0 else weights.steepest(q) - beta
+    # Weights of the same sum, as for p = 1: a constant in q changes nothing but the rounding of the product.
+    level = float(q.max()) if abs(float(direction.sum())) < _SAME_SUM else 0.0
+    return direction if (q - level) @ direction > 0 else weights.steepest(q) - beta
 
 
 def _cutting_planes(planes: Sequence[CuttingPlane], units: Float, spares: int) -> tuple[ConicProgram, Float]:

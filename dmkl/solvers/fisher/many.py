@@ -50,7 +50,7 @@ from dmkl.solvers.fisher.problem import FisherOptions
 from dmkl.solvers.fisher.solver import FisherSolver
 from dmkl.solvers.in_memory import batches
 from dmkl.solvers.jobs import Context, Job, Training
-from dmkl.solvers.masters import ascent_direction, newton_master
+from dmkl.solvers.masters import ascent_direction
 from dmkl.solvers.outcome import Outcome, Status, Step, check_finite
 from dmkl.solvers.requests import Task
 from dmkl.solvers.running import run_tasks
@@ -69,6 +69,8 @@ _RESOLVED = 0.3
 """Share of the tolerance that rounding may take from the gradient."""
 _TRUST = 3.0
 """Trust region of a prediction for the next norm, in log β."""
+_SMOOTH = 1 + 2**-14
+"""The norm whose weights are predicted for p = 1."""
 _DEPENDENT = 1e-13
 """Singular values of targets below this share of the largest are zero."""
 _TARGETS_PER_TASK = 256
@@ -285,23 +287,12 @@ def _run_in_step(
 
 def _solve_masters(tasks: Sequence[Task]) -> list[Any]:
     """The directions of Newton's restricted masters over one ball: for 1 < p < ∞ those of many targets at once."""
-    if not tasks:
-        return []
-    ball: Ball = tasks[0].arguments[3]
-    if ball.p > 1 and len(tasks) > 1:
-        q, curvatures, betas = (np.stack([task.arguments[k] for task in tasks]) for k in range(3))
-        aims = _maximize_models(_positive(q), curvatures, betas, ball.p)
-        return [ascent_direction(*model, ball) for model in zip(aims, q, betas, strict=True)]
-    if ball.p > 1:
+    if len(tasks) < 2 or tasks[0].arguments[3].p == 1:
         return [task.function(*task.arguments) for task in tasks]
-    directions = []
-    for task in tasks:
-        q, curvature, beta, _ = task.arguments
-        direction = newton_master(q, curvature, beta, ball) - beta
-        # Both weights add up to one. Without the largest gradient the product is not lost in its rounding.
-        rises = (q - q.max()) @ direction > 0
-        directions.append(direction if rises else ball.steepest(q) - beta)
-    return directions
+    ball: Ball = tasks[0].arguments[3]
+    q, curvatures, betas = (np.stack([task.arguments[k] for task in tasks]) for k in range(3))
+    aims = _maximize_models(_positive(q), curvatures, betas, ball.p)
+    return [ascent_direction(*model, ball) for model in zip(aims, q, betas, strict=True)]
 
 
 # --- targets together ------------------------------------------------------------------------------------------------
@@ -614,12 +605,10 @@ def _updated(curvature: Float, step: Float, fall: Float) -> Float:
 def _aims(q: Float, curvatures: Float, betas: Float, p: float) -> Float:
     """Weights that maximize the models of targets over the ball of a norm, (t, n), not too far from where they are.
 
-    A model far from where it was taken lets weights vanish that are needed, and from there is no way back.
+    A model far from where it was taken lets weights vanish that are needed, and from there is no way back. For p = 1
+    the weights are those of a norm so near that they cost less than the tolerance.
     """
-    if p == 1:
-        ball = Ball(p)
-        return np.stack([newton_master(*model, ball) for model in zip(q, curvatures, betas, strict=True)])
-    change = _logs(_maximize_models(_positive(q), curvatures, betas, p)) - _logs(betas)
+    change = _logs(_maximize_models(_positive(q), curvatures, betas, max(p, _SMOOTH))) - _logs(betas)
     return _normalized(_logs(betas) + np.clip(change, -_TRUST, _TRUST), p)
 
 
