@@ -39,5 +39,9 @@ from .searching.evaluation import EvaluationResult as EvaluationResult
 from .searching.result import SearchResult as SearchResult
 from .searching.run import search as search
 from .solvers.fisher.mkfda import solve_mkfda as solve_mkfda
+from .solvers.fisher.problem import CG as CG
+from .solvers.fisher.problem import Direct as Direct
+from .solvers.fisher.problem import Dual as Dual
+from .solvers.fisher.problem import Subspace as Subspace
 from .stores import create as create
 from .stores import open as open

@@ -50,7 +50,7 @@ class Interrupt(Watch):
 def searched(path, state):
     K = dmkl.open(path)[TRAIN, TRAIN]
     return dmkl.search(
-        dmkl.MKFDA(solver="subspace", tol=1e-9, basis=4), K, grid={"p": [1.5], "lam": [1e-3, 1.0]}, cv=2, state=state
+        dmkl.MKFDA(solver=dmkl.Subspace(basis=4), tol=1e-9), K, grid={"p": [1.5], "lam": [1e-3, 1.0]}, cv=2, state=state
     )
 
 

@@ -79,7 +79,19 @@ class _OptionForm:
     """An example of the file that the option takes."""
 
 
+def _read_solver(text: str, _: Names) -> dict[str, Any]:
+    from dmkl.solvers.fisher.problem import parse_solver
+
+    return {"solver": parse_solver(text)}
+
+
 _FORMS = {
+    "solver": _OptionForm(
+        _read_solver,
+        "Solver: auto, direct, cg, anchored, subspace, interleaved, dual or stacked; or one with options: "
+        '"subspace(basis=8GiB, finish=report)", "direct(master=taylor)", "cg(master=exact)", "dual(mu=0.1)".',
+        "SOLVER",
+    ),
     "p": _OptionForm(
         lambda text, _: {"p": parse_p(text)},
         "Norm of the weights, from 1 (few kernels) to inf (all alike); 4/3 and 1+2^-6 are understood.",

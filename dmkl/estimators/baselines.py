@@ -19,7 +19,7 @@ from dmkl.estimators.plan import Fit, FitOutcome
 from dmkl.estimators.weights import ClassWeight
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import encode_targets
-from dmkl.solvers.fisher.solver import SolverName
+from dmkl.solvers.fisher.solver import SolverChoice
 
 __all__ = ["Product", "SingleBest"]
 
@@ -61,7 +61,7 @@ class SingleBest(FisherClassifier):
         priors: Priors = None,
         class_weight: ClassWeight = None,
         steps: str | Sequence[str] = ("center", "trace"),
-        solver: SolverName = "auto",
+        solver: SolverChoice = "auto",
         tol: float = 1e-4,
         max_iter: int = 200,
         cv: Any = 3,

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from operator import itemgetter
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final, Self, cast
 
 import numpy as np
 import xarray as xr
-from dask.utils import parse_bytes
 
 from dmkl import settings
-from dmkl.arrays import Array, Float
+from dmkl.arrays import Array, Float, plain_repr
 from dmkl.errors import InputError, UninformativeScoresWarning, warn
-from dmkl.estimators.checks import check_choice, check_count, check_numbers, check_positive, one_for_each
+from dmkl.estimators.checks import check_count, check_numbers, check_positive, one_for_each
 from dmkl.estimators.classifier import KernelClassifier
 from dmkl.estimators.decisions import (
     LEFT_OUT,
@@ -36,10 +35,9 @@ from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, as_exponent
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.view import Lens
-from dmkl.solvers.fisher.newton import Master
-from dmkl.solvers.fisher.problem import Finish, FisherOptions, FisherProblem
-from dmkl.solvers.fisher.registry import SOLVERS, FisherMethod, check_solver, least_lam
-from dmkl.solvers.fisher.solver import SolverName
+from dmkl.solvers.fisher.problem import CG, ConfiguredSolver, Direct, Dual, FisherOptions, FisherProblem, Subspace
+from dmkl.solvers.fisher.registry import SOLVERS, FisherMethod, check_solver, least_lam, name_of
+from dmkl.solvers.fisher.solver import AUTO, SolverChoice
 from dmkl.solvers.jobs import Job
 from dmkl.solvers.weight_sets.base import WeightSet
 from dmkl.stores import Kernels
@@ -65,25 +63,27 @@ class FisherLearner(KernelLearner, abstract=True):
 
     p: float | Sequence[float] = np.inf
     lam: float | Sequence[float]
-    solver: str
+    solver: SolverChoice
     tol: float
     max_iter: int
-    master: Master = "newton"
-    finish: Finish = "auto"
-    basis: int | str | None = None
-    mu: float | None = None
     class_weight: ClassWeight = None
     kernel_groups: KernelGroups = None
     sigma: Prices = 1.0
     constraints: Constraints = None
     _TAKES_WEIGHTS = True
 
+    def __new__(cls, *_: Any, **parameters: Any) -> Self:
+        """Refuse parameters of earlier versions that are options of solvers now."""
+        cls._check_moved(parameters)
+        learner: Self = super().__new__(cls)
+        return learner
+
     def __init__(
         self,
         lam: float | Sequence[float] = 1e-2,
         *,
         steps: str | Sequence[str] = ("center", "trace"),
-        solver: SolverName = "auto",
+        solver: SolverChoice = "auto",
         tol: float = 1e-4,
         max_iter: int = 200,
     ) -> None:
@@ -93,6 +93,41 @@ class FisherLearner(KernelLearner, abstract=True):
         self.tol = tol
         self.max_iter = max_iter
 
+    def set_params(self, **parameters: Any) -> Self:
+        """Set parameters by name."""
+        self._check_moved(parameters)
+        super().set_params(**parameters)
+        return self
+
+    @classmethod
+    def _check_moved(cls, parameters: Mapping[str, Any]) -> None:
+        for name in _MOVED.keys() & parameters.keys() - set(cls._get_param_names()):
+            msg = (
+                f"{name} is an option of the solver, not a parameter of {cls.__name__}; give "
+                f"solver=dmkl.{_MOVED[name].__name__}({name}={plain_repr(parameters[name])})"
+            )
+            raise InputError(msg)
+
+    @classmethod
+    def _upgrade_parameters(cls, parameters: dict[str, Any]) -> dict[str, Any]:
+        options = {name: parameters[name] for name in _MOVED.keys() & parameters.keys() - set(cls._get_param_names())}
+        if not options:
+            return parameters
+        solver = parameters.get("solver", AUTO)
+        if options.get("mu") is not None:
+            solver = Dual(options["mu"])
+        elif solver in (AUTO, "subspace") and (options.get("basis"), options.get("finish", "auto")) != (None, "auto"):
+            solver = Subspace(options.get("basis"), options.get("finish", "auto"))
+        elif solver in (AUTO, "direct", "cg") and options.get("master", "newton") != "newton":
+            solver = (CG if solver == "cg" else Direct)(options["master"])
+        kept = {name: value for name, value in parameters.items() if name not in options}
+        return kept | {"solver": solver}
+
+    def _of_plain_sum(self) -> KernelLearner | None:
+        learner = super()._of_plain_sum()
+        penalized = learner is not None and self._options().mu is not None
+        return learner.set_params(solver="dual") if learner is not None and penalized else learner
+
     def _exponents(self) -> list[float]:
         """The norm, or one for each problem."""
         return [as_exponent(p) for p in check_numbers("p", self.p)]
@@ -101,20 +136,17 @@ class FisherLearner(KernelLearner, abstract=True):
         return check_positive("lam", self.lam)
 
     def _options(self) -> FisherOptions:
-        return FisherOptions(self.tol, self.max_iter, self.master, self.finish, _basis_bytes(self.basis), self.mu)
+        options = self.solver.options() if isinstance(self.solver, ConfiguredSolver) else {}
+        return FisherOptions(self.tol, self.max_iter, **options)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
         self._ridges()
         check_positive("tol", self.tol)
         check_count("max_iter", self.max_iter)
-        check_choice("master", self.master, ("newton", "taylor", "exact"))
-        check_choice("finish", self.finish, ("auto", "direct", "cg", "report"))
-        if self.mu is not None:
-            check_positive("mu", self.mu, "or None for weights of norm one")
         rules = self._rules()
         rules.check()
-        check_solver(self.solver, self._options(), self._exponents(), rules.beyond)
+        check_solver(name_of(self.solver), self._options(), self._exponents(), rules.beyond)
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         """Tell what groups, prices and constraints break before the first pass."""
@@ -127,8 +159,10 @@ class FisherLearner(KernelLearner, abstract=True):
         return WeightRules(self.kernel_groups, self.sigma, self.constraints)
 
     def _parameter_texts(self, names: Sequence[str]) -> dict[str, str]:
-        """See `KernelLearner._parameter_texts`."""
-        return super()._parameter_texts(names) | {"constraints": self._rules().text(names)}
+        # Options that decide how long a search goes on, not its result, are left out.
+        options = self._options()
+        solver = {"solver": repr(name_of(self.solver)), "master": repr(options.master), "mu": repr(options.mu)}
+        return super()._parameter_texts(names) | solver | {"constraints": self._rules().text(names)}
 
     def _weighted(self, targets: Targets, sample_weight: Float | None = None) -> Targets:
         """See `KernelLearner._weighted`: least squares of D^{1/2}(H − f) is that of D^{1/2}KD^{1/2} and D^{1/2}H."""
@@ -142,7 +176,7 @@ class FisherLearner(KernelLearner, abstract=True):
         return least_lam(lens)
 
     def _method(self) -> FisherMethod:
-        return FisherMethod(self.solver, self._options())
+        return FisherMethod(name_of(self.solver), self._options())
 
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
         problems = data.problems
@@ -162,6 +196,10 @@ class FisherLearner(KernelLearner, abstract=True):
         return data.jobs(problem_of)
 
 
+_MOVED = {"basis": Subspace, "finish": Subspace, "master": Direct, "mu": Dual}
+"""Parameters of earlier versions, and the solver objects that have them now."""
+
+
 class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
     """Fisher discriminant analysis on a weighted sum of kernels, the weights learnt in an ℓp ball."""
 
@@ -174,7 +212,7 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
         priors: Priors = None,
         class_weight: ClassWeight = None,
         steps: str | Sequence[str] = ("center", "trace"),
-        solver: SolverName = "auto",
+        solver: SolverChoice = "auto",
         tol: float = 1e-4,
         max_iter: int = 200,
     ) -> None:
@@ -305,7 +343,9 @@ class MKFDA(FisherClassifier):
         variance). The papers have two chains: ("center", "trace"), for λ of 1e-8 to 10 (CVPR Section 4), and
         ("cosine", "center"), for λ of 4⁻⁵ to 4⁴ (JMLR Section 3). () leaves the kernels as they are.
     solver
-        Solver, one of those below, or "auto"; `solver_` says which it was. Auto takes "stacked" for 32 targets and more
+        Solver, one of those below, or "auto"; `solver_` says which it was. Solvers with options are also given as
+        objects, `dmkl.Direct`, `dmkl.CG`, `dmkl.Subspace` or `dmkl.Dual`, as in
+        ``solver=dmkl.Subspace(basis="8GiB", finish="report")``. Auto takes "stacked" for 32 targets and more
         with several points each whose kernels fit in memory (from 8 on where five times their columns are as many as
         the training samples), "anchored" for as many with one point, "subspace" where three or more points of a search
         share a training set, "direct" where the combined kernel fits the memory budget, and otherwise "dual"
@@ -316,21 +356,8 @@ class MKFDA(FisherClassifier):
     tol
         Relative gap to prove.
     max_iter
-        Most weightings tried, or of the solvers "subspace", "interleaved" and "dual" most passes; beyond it the true
-        gap is reported with a warning.
-    master
-        How weights are found: "newton", or the papers' cutting planes under the Taylor form ("taylor") or the exact
-        norm ("exact").
-    finish
-        Solver for what the subspace solver leaves open: "direct" or "cg" (wrapper method), "auto" for the first of them
-        that fits, "report" for none: the true gap is reported.
-    basis
-        Disk space ("8GiB") for the basis of the subspace solver and its products, in the folder for temporary files;
-        half of what is free there by default.
-    mu
-        Penalty μ > 0 on the squared norm of the weights, for the dual solver; None for weights of norm one. The
-        objective is then S(α, β) − λμ‖β‖_p² over all β ≥ 0 (the Tikhonov form), and the norm of `weights_` comes out as
-        ‖β‖_p = ‖q‖_p*/(2λμ). With weights divided by their norm ρ it is the solution of mu=None and λ/ρ.
+        Maximum number of weight vectors tried; for the solvers "subspace", "interleaved" and "dual" of passes. Beyond
+        it the gap that is proven is returned with a warning.
     kernel_groups
         Groups of kernels, such as several bandwidths of one source: names of kernels, or a pattern of names ("rna_*"),
         by group; or the group of each kernel, in their order. The norm is then Σ_g ‖β_g‖_p ≤ 1, over groups g: few
@@ -353,10 +380,10 @@ class MKFDA(FisherClassifier):
         (½D⁻¹ + K(β)/2λ)α = H.
     gap_ : float or DataArray
         The proven relative gap, ``(F(α) − S(α, β) + ‖R‖²)/|S|``, computed from the returned pair; the subspace solver
-        proves a sharper bound than ‖R‖² where it has combined kernels. With `mu` it holds for the Tikhonov form and for
-        the bound ‖β‖_p ≤ ‖``weights_``‖_p alike.
+        proves a sharper bound than ‖R‖² where it has combined kernels. With `dmkl.Dual(mu=...)` it holds for the
+        Tikhonov form and for the bound ‖β‖_p ≤ ‖``weights_``‖_p alike.
     objective_ : float or DataArray
-        S(α, β); with `mu`, without the penalty.
+        S(α, β); with `dmkl.Dual(mu=...)`, without the penalty.
     status_ : str
         How the solver ended, and what to do about it.
     solver_ : str
@@ -392,7 +419,7 @@ class MKFDA(FisherClassifier):
     scores of the training rows, which are too good at small λ: call `calibrate` there too.
 
     Yan, Kittler, Mikolajczyk, Tahir: Non-sparse multiple kernel Fisher discriminant analysis. JMLR 13 (2012), Eqs. 10
-    to 22, Algorithms 1 and 2; Section 2.3 for the interleaved and the dual solver, Eqs. 25 and 26 for `mu`.
+    to 22, Algorithms 1 and 2; Section 2.3 for the interleaved and the dual solver, Eqs. 25 and 26 for `dmkl.Dual`.
 
     Examples
     --------
@@ -406,7 +433,7 @@ class MKFDA(FisherClassifier):
     True
     """
 
-    _OF_WEIGHTS: ClassVar = {**OF_WEIGHTS, "mu": None}
+    _OF_WEIGHTS: ClassVar = OF_WEIGHTS
 
     def _machine_on_sum(self, C: float) -> KernelLearner | None:
         """See `KernelLearner._machine_on_sum`."""
@@ -421,13 +448,9 @@ class MKFDA(FisherClassifier):
         priors: Priors = None,
         class_weight: ClassWeight = None,
         steps: str | Sequence[str] = ("center", "trace"),
-        solver: SolverName = "auto",
+        solver: SolverChoice = "auto",
         tol: float = 1e-4,
         max_iter: int = 200,
-        master: Master = "newton",
-        finish: Finish = "auto",
-        basis: int | str | None = None,
-        mu: float | None = None,
         kernel_groups: KernelGroups = None,
         sigma: Prices = 1.0,
         constraints: Constraints = None,
@@ -436,10 +459,6 @@ class MKFDA(FisherClassifier):
             lam, priors=priors, class_weight=class_weight, steps=steps, solver=solver, tol=tol, max_iter=max_iter
         )
         self.p = p
-        self.master = master
-        self.finish = finish
-        self.basis = basis
-        self.mu = mu
         self.kernel_groups = kernel_groups
         self.sigma = sigma
         self.constraints = constraints
@@ -461,24 +480,3 @@ class Uniform(FisherClassifier):
     lam, priors, class_weight, steps, solver, tol, max_iter
         As in `MKFDA`.
     """
-
-
-def _basis_bytes(value: int | str | None) -> int | None:
-    """The parameter `basis` in bytes.
-
-    Raises
-    ------
-    InputError
-        If it is no size.
-    """
-    if value is None:
-        return None
-    try:
-        size = int(parse_bytes(value))
-    except (ValueError, TypeError, OverflowError, AttributeError) as error:  # of infinity, of a list
-        msg = f"basis must be a size such as '8GiB' or a number of bytes, got {value!r}"
-        raise InputError(msg) from error
-    if size <= 0:
-        msg = f"basis must be positive, got {value!r}"
-        raise InputError(msg)
-    return size

@@ -92,6 +92,11 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         """Each parameter in words that are the same in every process: what tells a search from another."""
         return {name: plain_repr(value) for name, value in sorted(self.get_params(deep=False).items())}
 
+    @classmethod
+    def _upgrade_parameters(cls, parameters: dict[str, Any]) -> dict[str, Any]:
+        """Parameters of this version from those that an earlier version has written."""
+        return parameters
+
     def _of_classes(self, kind: str) -> tuple[str, ...]:
         """Parameters of which each class may have a value of its own, as a mapping from classes."""
         return ()

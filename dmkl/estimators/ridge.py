@@ -17,11 +17,10 @@ from dmkl.estimators.plan import FitOutcome, TrainingSet
 from dmkl.estimators.problems import Statistics, side_by_side
 from dmkl.estimators.regressor import KernelRegressor
 from dmkl.numerics.covariates import Covariates, basis, of_new
-from dmkl.numerics.steps import Fitted, Residualizing
-from dmkl.solvers.fisher.newton import Master
-from dmkl.solvers.fisher.problem import Finish, FisherProblem
-from dmkl.solvers.fisher.registry import FisherMethod
-from dmkl.solvers.fisher.solver import SolverName
+from dmkl.numerics.residualizing import Residualizing
+from dmkl.solvers.fisher.problem import FisherProblem
+from dmkl.solvers.fisher.registry import FisherMethod, name_of
+from dmkl.solvers.fisher.solver import SolverChoice
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome
 
@@ -94,7 +93,7 @@ class MKRidge(FisherLearner, KernelRegressor):
     steps
         As in `MKFDA`. Centered kernels give the regression an intercept; without "center" there is none. Of
         `dmkl.residualize` one step at most; it has the intercept.
-    solver, tol, max_iter, master, finish, basis, kernel_groups, sigma, constraints
+    solver, tol, max_iter, kernel_groups, sigma, constraints
         As in `MKFDA`.
 
     Attributes
@@ -142,21 +141,15 @@ class MKRidge(FisherLearner, KernelRegressor):
         lam: float | Sequence[float] = 1e-2,
         *,
         steps: str | Sequence[str] = ("center", "trace"),
-        solver: SolverName = "auto",
+        solver: SolverChoice = "auto",
         tol: float = 1e-4,
         max_iter: int = 200,
-        master: Master = "newton",
-        finish: Finish = "auto",
-        basis: int | str | None = None,
         kernel_groups: KernelGroups = None,
         sigma: Prices = 1.0,
         constraints: Constraints = None,
     ) -> None:
         super().__init__(lam, steps=steps, solver=solver, tol=tol, max_iter=max_iter)
         self.p = p
-        self.master = master
-        self.finish = finish
-        self.basis = basis
         self.kernel_groups = kernel_groups
         self.sigma = sigma
         self.constraints = constraints
@@ -180,7 +173,7 @@ class MKRidge(FisherLearner, KernelRegressor):
             raise InputError(msg)
 
     def _method(self) -> RidgeMethod:
-        return RidgeMethod(self.solver, self._options())
+        return RidgeMethod(name_of(self.solver), self._options())
 
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
         jobs = []

@@ -17,11 +17,23 @@ from dmkl.estimators.problems import Statistics
 from dmkl.features.cross import TrainingFeatures
 from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.steps import load_step
+from dmkl.solvers.fisher.problem import CONFIGURABLE, ConfiguredSolver
 from dmkl.store.groups import consolidate
 from dmkl.store.saved import Saved, check_version, replace_group, write_dataset
 from dmkl.variables import describe
 
-__all__ = ["MODELS", "READERS", "decode", "encode", "load", "models", "read", "save_model", "write_model"]
+__all__ = [
+    "MODELS",
+    "READERS",
+    "decode",
+    "decode_parameters",
+    "encode",
+    "load",
+    "models",
+    "read",
+    "save_model",
+    "write_model",
+]
 
 FORMAT, FORMAT_VERSION = "dmkl-model", 2
 """Version 1 had parameters ``center`` and ``normalize`` in place of ``steps``, and statistics of one part."""
@@ -109,6 +121,8 @@ def write_model(model: Any, path: Path) -> None:
 
 def encode(value: Any) -> Any:
     """A value as JSON; infinity and NaN as words, since JSON has none; a splitter object by its text."""
+    if isinstance(value, ConfiguredSolver):
+        return {"solver": {"name": value.name} | {name: encode(option) for name, option in vars(value).items()}}
     if isinstance(value, float | np.floating) and not np.isfinite(value):
         return {"float": str(float(value))}
     if isinstance(value, list | tuple | np.ndarray):
@@ -130,8 +144,17 @@ def decode(value: Any) -> Any:
         if "covariates" in value:
             samples, columns, design = value["covariates"]
             return Covariates(tuple(samples), tuple(columns), np.array(design).reshape(len(samples), len(columns)))
+        if "solver" in value:
+            options = {name: decode(option) for name, option in value["solver"].items()}
+            return CONFIGURABLE[options.pop("name")](**options)
         return float(value["float"]) if "float" in value else value["text"]
     return tuple(decode(item) for item in value) if isinstance(value, list) else value
+
+
+def decode_parameters(kind: type[Any], written: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a learner that were written by `encode`, also by an earlier version."""
+    parameters: dict[str, Any] = kind._upgrade_parameters({name: decode(value) for name, value in written.items()})
+    return parameters
 
 
 def load(path: Any) -> Any:
@@ -195,13 +218,14 @@ READERS[FORMAT] = _read_model
 
 def _read(saved: Saved, attrs: dict[str, Any]) -> Any:
     dataset, history = saved.dataset(), saved.part("history").dataset()
-    parameters = {name: decode(value) for name, value in attrs["parameters"].items()}
+    kind = MODELS[attrs["model"]]
+    parameters = decode_parameters(kind, attrs["parameters"])
     if attrs["format_version"] == 1:
         chain = ("center" if parameters.pop("center") else None, parameters.pop("normalize"))
         parameters["steps"] = tuple(step for step in chain if step is not None)
         every = list(range(dataset["dual_coef_"].shape[1]))
         attrs = attrs | {"parts": [{"prefix": "", "steps": attrs["steps"], "columns": every, "rows": None}]}
-    model = MODELS[attrs["model"]](**parameters)
+    model = kind(**parameters)
     model.kind_ = attrs["kind"]
     model.classes_ = np.array(attrs["classes"])
     model.kernel_names_ = tuple(attrs["kernel_names"])

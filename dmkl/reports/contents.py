@@ -17,7 +17,7 @@ from dmkl.analysis.result import Analysis
 from dmkl.arrays import plain_repr
 from dmkl.errors import InputError
 from dmkl.estimators.learner import KernelLearner
-from dmkl.estimators.saving import encode, models
+from dmkl.estimators.saving import decode_parameters, encode, models
 from dmkl.files.writing import write_whole
 from dmkl.inference.finding import Finding
 from dmkl.reports.page import Page, Section, render
@@ -25,6 +25,7 @@ from dmkl.searching.evaluation import EvaluationResult
 from dmkl.searching.folds import SPLITS
 from dmkl.searching.result import SearchResult
 from dmkl.searching.texts import count, told, value_told
+from dmkl.solvers.fisher.problem import CONFIGURABLE
 
 __all__ = ["report"]
 
@@ -432,6 +433,7 @@ def _call(kind: type[KernelLearner] | None, parameters: dict[str, Any]) -> str:
     """The call that makes a learner from parameters that `encode` wrote."""
     if kind is None or not kind.__module__.startswith("dmkl."):  # of another package
         raise _NotCodeError
+    parameters = {name: encode(value) for name, value in decode_parameters(kind, parameters).items()}
     default = {name: encode(value) for name, value in kind().get_params(deep=False).items()}
     given = {name: value for name, value in parameters.items() if value != default.get(name)}
     return f"dmkl.{kind.__name__}({', '.join(f'{name}={_literal(value)}' for name, value in given.items())})"
@@ -442,6 +444,9 @@ def _literal(value: Any) -> str:
     if isinstance(value, dict):
         if "mapping" in value:
             return f"{{{', '.join(f'{_literal(key)}: {_literal(item)}' for key, item in value['mapping'])}}}"
+        if "solver" in value:
+            options = [f"{name}={_literal(option)}" for name, option in value["solver"].items() if name != "name"]
+            return f"dmkl.{CONFIGURABLE[value['solver']['name']].__name__}({', '.join(options)})"
         if "float" in value:
             return f'float("{value["float"]}")'
         raise _NotCodeError

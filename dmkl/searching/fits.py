@@ -491,7 +491,7 @@ def _by_kernel(weights: Float, n_kernels: int) -> Float:
 
 # --- what makes a search another one -------------------------------------------------------------------------------
 
-_POLICY = ("finish", "basis", "max_iter")
+_POLICY = ("max_iter",)
 """Parameters that decide where a search ends, not what it computes: they may change when it goes on."""
 
 

@@ -28,7 +28,7 @@ class Status(enum.Enum):
     """How a solver ended: a word of `WORDS`, and advice."""
 
     CERTIFIED = ("certified", "The gap is proven to be within the tolerance.")
-    FINISHED = ("finished", "The gap is proven to be within the tolerance, by the solver that finish= names.")
+    FINISHED = ("finished", "The gap is proven to be within the tolerance, by the solver that finishes open problems.")
     CONVERGED = ("converged", "The solver met its stopping rule; nothing is proven about the distance to the optimum.")
     SMALL_DECREASE = (
         "converged",
@@ -41,8 +41,8 @@ class Status(enum.Enum):
     )
     BASIS = (
         "open",
-        "The subspace was as large as it was allowed to be before the gap was proven: allow more with basis= or "
-        "max_iter=, or let finish= go on with another solver.",
+        "The subspace was as large as it was allowed to be before the gap was proven: allow more with "
+        'solver=dmkl.Subspace(basis=...) or max_iter=, or let another solver finish, as Subspace(finish="auto").',
     )
     STALLED = (
         "open",

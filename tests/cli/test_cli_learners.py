@@ -96,7 +96,7 @@ def test_help_fits_two_screens_and_lists_the_learners(run, command):
         title = getattr(dmkl, learners()[name].name).__doc__.splitlines()[0]
         assert " ".join(line.split()[1:]) in title
     assert "--max-iter" not in out
-    assert "--master" not in out
+    assert "--kernel-groups" not in out
 
 
 @pytest.mark.usefixtures("narrow")

@@ -153,7 +153,6 @@ def test_options_of_other_models_are_refused(run, tmp_path, store, prices, rules
             "--lam is for --model gsmkl or mkfda or mkridge or ncuts or product or single-best or uniform, and mksvm",
         ),
         ("gmkl", ["--groups", 2], "--groups is for --model gsmkl, and gmkl has no"),
-        ("mksvm", ["--master", "newton"], "--master is for --model mkfda or mkridge, and mksvm has no"),
         ("mksvm", ["--solver", "cg"], "--solver is for --model mkfda or mkridge or product"),
         ("mksvm", ["--sigma", 1], "--sigma is for --model gmkl or mkfda or mkridge, and mksvm"),
         ("mksvm", ["--constraints", rules], "--constraints is for --model gmkl, and mksvm"),
@@ -161,17 +160,17 @@ def test_options_of_other_models_are_refused(run, tmp_path, store, prices, rules
         ("mkfda", ["--multiclass", "ovo"], "--multiclass is for --model gmkl or mksvm or ncuts, and mkfda"),
         ("gmkl", ["--p", 2], "--p is for --model mkfda or mkridge or mksvm, and gmkl"),
         ("uniform", ["--p", 2], "--p is for --model mkfda or mkridge or mksvm, and uniform"),
-        ("product", ["--master", "exact"], "--master is for --model mkfda"),
+        ("product", ["--kernel-groups", "a=*"], "--kernel-groups is for --model mkfda"),
     ):
         for command in ("fit", "search"):
-            if command == "search" and given[0] in ("--master", "--groups"):  # there, groups of samples
+            if command == "search" and given[0] == "--groups":  # there, groups of samples
                 continue
             if command == "search" and given[0] in ("--p", "--lam", "--C"):
                 told = f"'{given[0][2:]}' is no parameter of {learners()[model].name}"
             status, out, err = run(command, store, tmp_path / "out", "--model", model, *given, *THREADS)
             assert (status, out) == (1, ""), given
             assert told in err, given
-    assert run("search", store, tmp_path / "out", "--model", "mksvm", "--basis", "1GiB")[0] == 1
+    assert run("search", store, tmp_path / "out", "--model", "mksvm", "--solver", "cg")[0] == 1
     assert not (tmp_path / "out").exists()
 
 

@@ -194,15 +194,13 @@ def test_baselines(run, tmp_path, plain, kind):
 
 def test_options_reach_the_estimator_and_the_grid(run, tmp_path, plain):
     out = tmp_path / "found"
-    arguments = ["--solver", "subspace", "--finish", "report", "--basis", "1GiB", "--tol", "1e-3"]
+    arguments = ["--solver", "subspace(basis=1GiB, finish=report)", "--tol", "1e-3"]
     _, text, _ = run(
         "search", plain, out, *SMALL, *arguments, "--grid", "steps=cosine+center,none", "--cv", 2, "--json"
     )
     parameters = json.loads(text)["model"]["parameters"]
     for name, value in {
-        "solver": "subspace",
-        "finish": "report",
-        "basis": "1GiB",
+        "solver": "Subspace(basis='1GiB', finish='report')",
         "tol": 1e-3,
     }.items():
         assert parameters[name] == value
@@ -435,8 +433,8 @@ def test_what_it_refuses_before_anything_runs(run, tmp_path, plain, split, monke
         ([plain, new, "--p", "1", "--grid", "p=2"], "twice"),
         ([plain, new, "--grid", "depth=1"], "'depth' is no parameter of MKFDA"),
         ([plain, new, "--model", "uniform", "--p", "1"], "'p' is no parameter of Uniform"),
-        ([plain, new, "--model", "product", "--basis", "1GiB"], "--basis is for --model mkfda"),
-        ([plain, new, "--basis", "plenty"], "basis must be a size"),
+        ([plain, new, "--solver", "subspace(basis=plenty)"], "basis must be a size"),
+        ([plain, new, "--solver", "direct(basis=1GiB)"], "direct takes master="),
         ([plain, new, "--tol", "0"], "tol must be positive"),
         ([plain, new, "--cv", "1"], "cv=1"),
         ([plain, new, "--cv", "splits"], "needs splits"),

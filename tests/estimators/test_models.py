@@ -43,7 +43,7 @@ LABELS = {
     "tasks": np.stack([np.arange(M) % 2, np.arange(M) % 3 == 0], axis=1).astype(int),
 }
 MODELS = {
-    "MKFDA": lambda: dmkl.MKFDA(1.0, 0.5, steps=("center", "cosine"), solver="cg", master="exact", max_iter=300),
+    "MKFDA": lambda: dmkl.MKFDA(1.0, 0.5, steps=("center", "cosine"), solver=dmkl.CG(master="exact"), max_iter=300),
     "MKFDA p=inf": lambda: dmkl.MKFDA(np.inf, 0.5),
     "MKFDA bare": lambda: dmkl.MKFDA(np.float64(1.5), np.float32(0.5), steps=()),
     "Uniform": lambda: dmkl.Uniform(0.5, steps=("center", "multiplicative")),

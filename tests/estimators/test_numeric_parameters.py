@@ -11,7 +11,7 @@ import dmkl
 from dmkl.errors import InputError
 from dmkl.estimators.saving import models
 
-NUMBERS = ("lam", "C", "tol", "mu", "sigma")
+NUMBERS = ("lam", "C", "tol", "sigma")
 COUNTS = ("max_iter", "restarts", "n_examples", "n_groups", "random_state")
 CASES = [
     (model, name, value)
@@ -21,7 +21,6 @@ CASES = [
         **dict.fromkeys(NUMBERS, (np.inf, np.nan, -1, "much", [[1.0]], 10**400)),
         **dict.fromkeys(COUNTS, (np.inf, np.nan, -1, 1.5, "many", True)),
         "p": (0.5, np.nan, "high", [[1.0]], 10**400),
-        "basis": (np.inf, np.nan, -1, [1]),
     }.get(name, ())
     if not (model is dmkl.GSMKL and name == "lam")  # of the square loss alone
 ]

@@ -155,7 +155,7 @@ def test_a_search_of_cuts_takes_one_pass_for_all_of_them(monkeypatch):
 def test_the_cap_on_passes_binds_in_a_search():
     K, y = kernels()
     grid = {"p": [1.0, 1.5], "lam": [1e-6, 1e-4]}
-    estimator = dmkl.MKFDA(solver="subspace", max_iter=3, finish="report")
+    estimator = dmkl.MKFDA(solver=dmkl.Subspace(finish="report"), max_iter=3)
     few = dmkl.search(estimator, K, y, grid, cv=2, refit=False, baselines="none")
     many = dmkl.search(estimator.set_params(max_iter=200), K, y, grid, cv=2, refit=False, baselines="none")
     # One pass before the solver's is for statistics, and one after them for leave-one-out scores.

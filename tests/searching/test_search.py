@@ -541,7 +541,7 @@ def test_saved_and_loaded(tmp_path):
 @pytest.mark.parametrize("finish", ["cg", "direct", "report"])
 def test_what_the_basis_leaves_open(finish):
     y = labels("binary")
-    model = dmkl.MKFDA(basis="60kB", finish=finish)
+    model = dmkl.MKFDA(solver=dmkl.Subspace(basis="60kB", finish=finish))
     result = dmkl.search(model, kernel_set(), y, {"p": [1.0, 2.0], "lam": [1e-5]}, FOLDS, scoring=SCORING, refit=False)
     gaps, status = result.scores["gap"], result.scores["status"]
     assert set(status.values.ravel()) <= ({0, 3} if finish == "report" else {0, 1})
@@ -608,7 +608,7 @@ def test_a_search_goes_on(tmp_path, interrupted):
 def test_a_state_of_another_search_is_refused(tmp_path, interrupted):
     folder, y = tmp_path / "state", labels("binary")
     options = {"grid": {"p": [1.0, 2.0]}, "cv": FOLDS, "state": folder, "refit": False}
-    interrupted(2, dmkl.MKFDA(tol=1e-5), kernel_set(), y, **options)
+    interrupted(2, dmkl.MKFDA(tol=1e-5, solver="subspace"), kernel_set(), y, **options)
     before = sorted(folder.rglob("*"))
     other = y.copy()
     other[0] = "large" if y[0] == "small" else "small"
@@ -625,14 +625,16 @@ def test_a_state_of_another_search_is_refused(tmp_path, interrupted):
         "the steps before": {"K": kernel_set().center()},
         "tol": {"estimator": dmkl.MKFDA(tol=1e-3)},
         "steps": {"estimator": dmkl.MKFDA(tol=1e-5, steps=("center",))},
+        "solver": {"estimator": dmkl.MKFDA(tol=1e-5)},
         "the estimator": {"estimator": dmkl.Uniform(tol=1e-5), "grid": {"lam": [1e-2]}},
     }.items():
-        arguments = {"estimator": dmkl.MKFDA(tol=1e-5), "K": kernel_set(), "y": y, **options, **change}
+        arguments = {"estimator": dmkl.MKFDA(tol=1e-5, solver="subspace"), "K": kernel_set(), "y": y, **options, **change}
         with pytest.raises(InputError, match=f"holds the state of a search that differs in: .*{what}"):
             dmkl.search(**arguments)
     assert sorted(folder.rglob("*")) == before
-    for policy in ({"finish": "report"}, {"basis": "1GiB"}, {"max_iter": 7}):
-        result = dmkl.search(dmkl.MKFDA(tol=1e-5, **policy), kernel_set(), y, **options)
+    for solver, max_iter in ((dmkl.Subspace(finish="report"), 200), (dmkl.Subspace("1GiB"), 200), ("subspace", 7)):
+        estimator = dmkl.MKFDA(tol=1e-5, solver=solver, max_iter=max_iter)
+        result = dmkl.search(estimator, kernel_set(), y, **options)
         assert result.scores["gap"].max() <= 1e-5
 
 
@@ -672,7 +674,6 @@ def test_equal_labels_of_another_type_are_the_same_search(tmp_path, interrupted)
         ({"scoring": "precission"}, "there is no scoring 'precission'"),
         ({"rule": "worst"}, "rule must be 'best' or 'one_standard_error', got 'worst'"),
         ({"estimator": dmkl.MKFDA(tol=-1.0)}, "tol must be positive"),
-        ({"estimator": dmkl.MKFDA(finish="never")}, "finish must be"),
         ({"estimator": dmkl.MKFDA(p=(1.0, 2.0, 3.0))}, "takes an estimator with one"),
         ({"estimator": dmkl.MKFDA(p=(1.0, 2.0, 3.0), solver="direct")}, "takes an estimator with one"),
         ({"estimator": dmkl.Uniform(lam=(1.0, 2.0, 3.0)), "grid": {"tol": [1e-3]}}, "takes an estimator with one"),

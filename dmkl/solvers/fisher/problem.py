@@ -1,15 +1,31 @@
-"""Problems of MK-FDA and the options of their solvers."""
+"""Problems of MK-FDA, and solvers with their options: `Direct`, `CG`, `Subspace` and `Dual`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import re
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Literal, get_args
 
-from dmkl.arrays import Float
+import numpy as np
+from dask.utils import parse_bytes
+
+from dmkl.arrays import Float, plain_repr
+from dmkl.errors import InputError
 from dmkl.solvers.fisher.newton import Master
 from dmkl.solvers.weight_sets.base import WeightSet
 
-__all__ = ["Finish", "FisherOptions", "FisherProblem"]
+__all__ = [
+    "CG",
+    "CONFIGURABLE",
+    "ConfiguredSolver",
+    "Direct",
+    "Dual",
+    "Finish",
+    "FisherOptions",
+    "FisherProblem",
+    "Subspace",
+    "parse_solver",
+]
 
 Finish = Literal["auto", "direct", "cg", "report"]
 
@@ -25,11 +41,11 @@ class FisherProblem:
     lam
         Ridge λ.
     weights
-        The weights that may be.
+        The set of feasible weights.
     name
-        What it is called in messages.
+        Its name in messages.
     start
-        β of the set to begin with, (n,); weights that are alike where None.
+        Initial β, (n,), a member of the set; equal weights where None.
     """
 
     h: Float
@@ -39,26 +55,205 @@ class FisherProblem:
     start: Float | None = None
 
 
+class ConfiguredSolver:
+    """A solver with its options: `Direct`, `CG`, `Subspace` or `Dual`."""
+
+    name: ClassVar[str]
+    """The name of the solver, which stands for it where all options have their defaults."""
+
+    def options(self) -> dict[str, Any]:
+        """The options by the names of the fields of `FisherOptions`."""
+        return asdict(self)  # type: ignore[call-overload,no-any-return]
+
+
+@dataclass(frozen=True)
+class _Wrapper(ConfiguredSolver):
+    master: Master = "newton"
+
+    def __post_init__(self) -> None:
+        _check_choice("master", self.master, get_args(Master))
+
+
+@dataclass(frozen=True)
+class Direct(_Wrapper):
+    """Wrapper method with the combined kernel in memory, one Cholesky factor for each weight vector.
+
+    Parameters
+    ----------
+    master
+        Rule for the next weights: "newton", or the papers' cutting planes under the Taylor form of the norm ("taylor",
+        CVPR Algorithm 1) or the exact norm ("exact").
+
+    Examples
+    --------
+    >>> import dmkl
+    >>> model = dmkl.MKFDA(p=2, solver=dmkl.Direct(master="taylor"))
+    """
+
+    name: ClassVar = "direct"
+
+
+@dataclass(frozen=True)
+class CG(_Wrapper):
+    """Wrapper method with blocked conjugate gradients, out of core.
+
+    Parameters
+    ----------
+    master
+        As in `Direct`.
+    """
+
+    name: ClassVar = "cg"
+
+
+@dataclass(frozen=True)
+class Subspace(ConfiguredSolver):
+    """One subspace for all problems, certified problem by problem, out of core.
+
+    Parameters
+    ----------
+    basis
+        Disk space ("8GiB", or a number of bytes) for the basis and its products with the kernels, in the folder for
+        temporary files; half of the free space by default.
+    finish
+        Solver for problems that are still open when the basis has reached its size or `max_iter` passes are done:
+        "direct" or "cg" (wrapper method), "auto" for the first of them that fits in memory, "report" for none: these
+        problems are returned with the gap that is proven.
+
+    Examples
+    --------
+    >>> import dmkl
+    >>> model = dmkl.MKFDA(p=2, solver=dmkl.Subspace(basis="8GiB", finish="report"))
+    """
+
+    basis: int | str | None = None
+    finish: Finish = "auto"
+    name: ClassVar = "subspace"
+
+    def __post_init__(self) -> None:
+        _basis_bytes(self.basis)
+        _check_choice("finish", self.finish, get_args(Finish))
+
+    def options(self) -> dict[str, Any]:
+        """The options by the names of the fields of `FisherOptions`."""
+        return {"basis_bytes": _basis_bytes(self.basis), "finish": self.finish}
+
+
+@dataclass(frozen=True)
+class Dual(ConfiguredSolver):
+    """Gradient descent on the dual with the weights eliminated, one gradient a pass, out of core; p above 1.
+
+    Parameters
+    ----------
+    mu
+        Penalty μ > 0 on the squared norm of the weights (the Tikhonov form, JMLR Eq. 25), None for weights of norm
+        one. The objective is then S(α, β) − λμ‖β‖_p² over all β ≥ 0, and the norm of the weights comes out as
+        ‖β‖_p = ‖q‖_p*/(2λμ), where q_j is the gradient of S in β_j and p* = p/(p − 1). With weights divided by their
+        norm ρ it is the solution of mu=None and λ/ρ.
+
+    Notes
+    -----
+    Yan, Kittler, Mikolajczyk, Tahir: Non-sparse multiple kernel Fisher discriminant analysis. JMLR 13 (2012), Section
+    2.3.2, Eqs. 25 and 26.
+
+    Examples
+    --------
+    >>> import dmkl
+    >>> model = dmkl.MKFDA(p=2, solver=dmkl.Dual(mu=0.1))
+    """
+
+    mu: float | None = None
+    name: ClassVar = "dual"
+
+    def __post_init__(self) -> None:
+        _check_penalty(self.mu)
+
+
+CONFIGURABLE: dict[str, type[ConfiguredSolver]] = {kind.name: kind for kind in (Direct, CG, Subspace, Dual)}
+"""Solvers that have options, by name."""
+
+
+def parse_solver(text: str) -> str | ConfiguredSolver:
+    """A solver from text such as "direct" or "subspace(basis=8GiB, finish=report)".
+
+    Raises
+    ------
+    InputError
+        If the text has another form, or the solver has no such option.
+    """
+    match = re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*", text)
+    if match is None or (match[2] is not None and match[1] not in CONFIGURABLE):
+        msg = f"solver must be a name, or {' or '.join(CONFIGURABLE)} with options, as in {_EXAMPLE}; got {text!r}"
+        raise InputError(msg)
+    if match[2] is None:
+        return match[1]
+    kind = CONFIGURABLE[match[1]]
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    options: dict[str, Any] = {}
+    for item in filter(None, map(str.strip, match[2].split(","))):
+        name, equals, value = (part.strip(" \"'") for part in item.partition("="))
+        if name not in names or not equals:
+            msg = f"{match[1]} takes {' and '.join(f'{name}=' for name in names)}, as in {_EXAMPLE}; got {item!r}"
+            raise InputError(msg)
+        options[name] = _number(value) if name == "mu" else value
+    return kind(**options)
+
+
+_EXAMPLE = "'subspace(basis=8GiB, finish=report)'"
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        msg = f"{name} must be {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}, got {plain_repr(value)}"
+        raise InputError(msg)
+
+
+def _check_penalty(mu: Any) -> None:
+    try:
+        valid = mu is None or (not isinstance(mu, str) and 0 < float(mu) < np.inf)
+    except (TypeError, ValueError, OverflowError):
+        valid = False
+    if not valid:
+        msg = f"mu must be positive and finite, or None for weights of norm one, got {plain_repr(mu)}"
+        raise InputError(msg)
+
+
+def _basis_bytes(value: int | str | None) -> int | None:
+    if value is None:
+        return None
+    try:
+        size = int(parse_bytes(value))
+    except (ValueError, TypeError, OverflowError, AttributeError) as error:  # of infinity, of a list
+        msg = f"basis must be a size such as '8GiB' or a number of bytes, got {value!r}"
+        raise InputError(msg) from error
+    if size <= 0:
+        msg = f"basis must be positive, got {value!r}"
+        raise InputError(msg)
+    return size
+
+
 @dataclass(frozen=True)
 class FisherOptions:
-    """How to solve: each solver takes what concerns it.
+    """Options of all solvers together; each solver reads those that concern it.
 
     Parameters
     ----------
     tol
         The relative gap to prove.
     max_iter
-        Most weightings tried, or passes.
-    master
-        How the wrapper method finds the weights.
-    finish
-        How to go on with problems that the subspace leaves open: "direct" or "cg", each by the wrapper method, "auto"
-        the first of these that fits; "report" leaves them with their true gap.
+        Maximum number of weight vectors tried, or of passes.
+    master, finish, mu
+        As in `Direct`, `Subspace` and `Dual`.
     basis_bytes
-        Most bytes that the bases of the subspace solver and their products may take on disk; half of what is free
+        Maximum number of bytes on disk for the bases of the subspace solver and their products; half of the free space
         where None.
-    mu
-        μ of the Tikhonov form; None for ‖β‖_p ≤ 1.
     leave_one_out
         Whether leave-one-out scores are wanted, which follow from `Outcome.inverse` and the dual variables.
     """

@@ -1,7 +1,8 @@
-"""The solvers of MK-FDA by name, the choice between them, and the method that learners give their problems to.
+"""The solvers of MK-FDA by name, the choice between them, and the method that solves the problems of learners.
 
-A new solver is a file with a `FisherSolver`, its entry in `SOLVERS`, from which the check of the parameter ``solver``
-and the documentation of learners come, and its name in `SolverName`, from which the command line has its choices.
+To add a solver, write a file with a `FisherSolver`, add its module to `SOLVERS` (which the check of the parameter
+``solver`` and the documentation of learners use) and its name to `SolverName`. If it has options, add a
+`ConfiguredSolver` with the same name to `dmkl.solvers.fisher.problem`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,13 +21,13 @@ from dmkl.passes.view import Lens
 from dmkl.solvers.fisher import cg, direct, many
 from dmkl.solvers.fisher.descent import ANCHORED, DUAL, INTERLEAVED, anchored_fits
 from dmkl.solvers.fisher.left_out import with_inverse_diagonals
-from dmkl.solvers.fisher.problem import FisherOptions
+from dmkl.solvers.fisher.problem import ConfiguredSolver, FisherOptions
 from dmkl.solvers.fisher.solver import AUTO, FisherSolver
 from dmkl.solvers.fisher.subspace import solver as subspace
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome
 
-__all__ = ["SOLVERS", "FisherMethod", "check_solver", "choose", "least_lam"]
+__all__ = ["SOLVERS", "FisherMethod", "check_solver", "choose", "least_lam", "name_of"]
 
 SOLVERS: dict[str, FisherSolver] = {
     solver.name: solver
@@ -33,23 +35,39 @@ SOLVERS: dict[str, FisherSolver] = {
 }
 
 
-def check_solver(name: str, options: FisherOptions, exponents: Sequence[float], beyond: str = "") -> None:
-    """Refuse a name that is no solver's, or parameters that the solver cannot take.
-
-    Parameters
-    ----------
-    beyond
-        The parameter that makes the set of weights more than a ball of some norm; empty where it is none.
+def name_of(solver: Any) -> str:
+    """The name of a solver, which is `AUTO`, one of `SOLVERS` or a `ConfiguredSolver`.
 
     Raises
     ------
     InputError
-        Saying what the choices are, or what does not go together.
+        If it is none of these.
     """
-    if name != AUTO and name not in SOLVERS:
+    if isinstance(solver, ConfiguredSolver):
+        return solver.name
+    if not isinstance(solver, str) or (solver != AUTO and solver not in SOLVERS):
         *others, last = map(repr, (AUTO, *SOLVERS))
-        msg = f"solver must be {', '.join(others)} or {last}, got {plain_repr(name)}"
+        msg = (
+            f"solver must be {', '.join(others)} or {last}, got {plain_repr(solver)}; to set its options, give an "
+            "object such as dmkl.Subspace(basis='8GiB')"
+        )
         raise InputError(msg)
+    return solver
+
+
+def check_solver(name: str, options: FisherOptions, exponents: Sequence[float], beyond: str = "") -> None:
+    """Refuse parameters that a solver cannot take.
+
+    Parameters
+    ----------
+    beyond
+        The parameter that makes the set of weights more than a ball of some norm; empty where there is none.
+
+    Raises
+    ------
+    InputError
+        Naming the parameters that exclude one another.
+    """
     if name != AUTO:
         SOLVERS[name].check_parameters(options, exponents)
     if beyond and name == DUAL.name:
@@ -60,12 +78,6 @@ def check_solver(name: str, options: FisherOptions, exponents: Sequence[float], 
         raise InputError(msg)
     if beyond and options.master == "taylor":
         msg = f"master='taylor' is a form of the norm ‖β‖_p alone, and there are {beyond}; take 'newton' or 'exact'"
-        raise InputError(msg)
-    if options.mu is not None and name != DUAL.name:
-        msg = (
-            f"mu, a penalty on the weights instead of their norm, needs solver='dual', got {name!r}; take "
-            "solver='dual', or mu=None"
-        )
         raise InputError(msg)
 
 

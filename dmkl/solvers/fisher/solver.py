@@ -6,21 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
-from dmkl.arrays import Float
-from dmkl.numerics.fisher import certify
-from dmkl.passes.execute import machine
-from dmkl.solvers.fisher.newton import Solution
-from dmkl.solvers.fisher.problem import FisherOptions
+from dmkl.solvers.fisher.problem import ConfiguredSolver, FisherOptions
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome, Status
 from dmkl.solvers.requests import EachProduct, Solver
 
-__all__ = ["AUTO", "FisherSolver", "SolverName"]
+__all__ = ["AUTO", "FisherSolver", "SolverChoice", "SolverName"]
 
 SolverName = Literal["auto", "direct", "cg", "anchored", "subspace", "interleaved", "dual", "stacked"]
-"""Values of the parameter ``solver``: `AUTO`, and the names in `dmkl.solvers.fisher.registry.SOLVERS`."""
+"""`AUTO`, and the names of `dmkl.solvers.fisher.registry.SOLVERS`."""
+SolverChoice = SolverName | ConfiguredSolver
+"""Values of the parameter ``solver``: a name stands for the solver with the defaults of its options."""
 AUTO = "auto"
 """The value for which `dmkl.solvers.fisher.registry.choose` chooses the solver."""
 
