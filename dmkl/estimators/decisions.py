@@ -1,21 +1,23 @@
-"""What scores mean: labels by a decision rule with prior probabilities, and calibrated probabilities.
+"""Labels and probabilities from scores: a decision rule with prior probabilities, learnt from out-of-sample scores.
 
-A `Decider` is learnt from *honest* scores, of rows that the machine was not trained on: the leave-one-out scores of a
-fit, the held-out rows of a search, or rows that are given to `calibrate`.
+A `Decider` is learnt from scores of rows that the learner was not trained on: the leave-one-out scores of a fit, the
+held-out rows of a search (`HeldOut`), or rows that are given to `calibrate`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
+import xarray as xr
 from scipy.special import softmax
 
 from dmkl.arrays import Array, Float, Index, plain_repr
 from dmkl.errors import InputError
+from dmkl.estimators.plan import FitOutcome
 from dmkl.numerics.discriminant import (
     Discriminant,
     directions,
@@ -26,13 +28,17 @@ from dmkl.numerics.discriminant import (
 )
 from dmkl.numerics.fisher import Targets
 from dmkl.numerics.rule_weights import LEAST, weigh
+from dmkl.passes.blas import one_blas_thread
 from dmkl.unknown import is_known
+from dmkl.variables import describe
 
 __all__ = [
     "GIVEN",
     "LEFT_OUT",
     "SEARCHED",
+    "Calibrated",
     "Decider",
+    "HeldOut",
     "NotCalibratedError",
     "Priors",
     "by_problem",
@@ -40,11 +46,13 @@ __all__ = [
     "class_index",
     "class_weights",
     "index_of",
+    "joined",
     "predicted_labels",
     "prior_probabilities",
     "regression_scores",
     "regression_units",
 ]
+
 
 LEFT_OUT = "leave-one-out scores of the training rows"
 SEARCHED = "held-out rows of the folds of a search"
@@ -335,3 +343,247 @@ def predicted_labels(kind: str, classes: Array, decision: Array) -> Array:
         return (decision > 0).astype(np.int64)
     index = (decision > 0).astype(np.int64) if kind == "binary" else np.argmax(decision, axis=1)
     return np.asarray(classes[index])
+
+
+_FEWEST = 2
+"""Rows of each class that a rule is learnt from."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """The held-out rows of one fold.
+
+    Parameters
+    ----------
+    scores
+        (rows, columns), comparable between folds: g for regression scores. Those of several machines are (machines,
+        rows, columns): all of them decide together, each by rules of its own, and numbers for each problem may have
+        that axis.
+    index
+        The class of each row, for each problem.
+    rows
+        Positions of the rows among all samples.
+    n_validation
+        The first of the rows are for choosing, the others for testing.
+    by_class
+        What rows of each class count, (classes,), for each problem; once where None.
+    units
+        Of what multiples of the machine's own scores these are, (columns,) for each problem; they themselves where
+        None.
+    """
+
+    scores: Float
+    index: Sequence[Index]
+    rows: Index
+    n_validation: int
+    by_class: Sequence[Float] | None = None
+    units: Sequence[Float] | None = None
+
+    def take(self, chosen: npt.NDArray[np.bool_]) -> HeldOut:
+        """Some of the rows, all for choosing."""
+        if self.n_validation == len(self.rows) and chosen.all():
+            return self
+        index = [one[chosen] for one in self.index]
+        return replace(
+            self,
+            scores=self.scores.mT[..., chosen].mT,
+            index=index,
+            rows=self.rows[chosen],
+            n_validation=int(np.count_nonzero(chosen)),
+        )
+
+    def scaled(self, units: Sequence[Float], by_class: Sequence[Float] | None) -> HeldOut:
+        """In units of each problem, (columns,), in double precision, with what rows of each class count."""
+        # Columns, the longer ones, run along memory.
+        scores = np.multiply(self.scores.mT, np.concatenate(units, axis=-1)[..., None], dtype=np.float64, order="C")
+        return replace(self, scores=scores.mT, by_class=by_class, units=units)
+
+    def decider(self, kind: str, priors: Sequence[Float], learnt_on: str, *, ordered: bool = True) -> Decider:
+        """The rule that these rows teach, those whose class is known; see `Decider.learn`."""
+        known = [index >= 0 for index in self.index]
+        parts = [
+            part if k.all() else part[..., k, :] for part, k in zip(by_problem(kind, self.scores), known, strict=True)
+        ]
+        index = [index[k] for index, k in zip(self.index, known, strict=True)]
+        weights = None if self.by_class is None else [d[..., i] for d, i in zip(self.by_class, index, strict=True)]
+        return Decider.learn(kind, parts, index, priors, learnt_on, weights, self.units, ordered=ordered)
+
+    def enough_for(self, priors: Sequence[Float] | Float) -> bool:
+        """Whether every class of every problem has the rows that a rule is learnt from."""
+        counts = [np.bincount(i[i >= 0], minlength=q.shape[-1]).min() for i, q in zip(self.index, priors, strict=True)]
+        return bool(min(counts) >= _FEWEST)
+
+    @property
+    def validation(self) -> HeldOut:
+        """The rows for choosing."""
+        return self.take(np.arange(len(self.rows)) < self.n_validation)
+
+
+def joined(some: Sequence[HeldOut]) -> HeldOut:
+    """Rows of several folds together, all for choosing."""
+    index = [np.concatenate(each) for each in zip(*(one.index for one in some), strict=True)]
+    rows = np.concatenate([one.rows for one in some])
+    return HeldOut(
+        np.concatenate([one.scores.mT for one in some], axis=-1).mT,
+        index,
+        rows,
+        len(rows),
+        some[0].by_class,
+        some[0].units,
+    )
+
+
+class Calibrated:
+    """Labels and probabilities from scores, by a `Decider` that a fit, a search or `calibrate` has learnt."""
+
+    priors: Priors = None
+    kind_: Any
+    classes_: Array
+    tasks_: Array | None
+    train_samples_: Array
+    decider_: Decider
+    priors_: Float
+    calibrated_on_: str | None
+    _DECIDES = False
+    """Whether labels follow the decider, or the scores alone."""
+
+    decision_function: Callable[..., xr.DataArray]
+    _check_fitted: Callable[[], None]
+    _truth: Callable[..., Array]
+    _weighted: Callable[..., Targets]
+
+    def labels_of(self, scores: Array) -> Array:
+        """Labels that scores of `decision_function` mean, (samples,) or (samples, classes or tasks); see `predict`."""
+        return predicted_labels(self.kind_, self.classes_, self.decisions_of(scores))
+
+    def decisions_of(self, scores: Array) -> Float:
+        """What labels are read from, in the shape of the scores: the largest class wins, or the second by the sign.
+
+        The scores themselves for machines with margins; for Fisher discriminants log posterior probabilities up to a
+        constant for each sample, of two classes their difference.
+        """
+        if not (self._DECIDES and hasattr(self, "decider_")):
+            return scores
+        return self.decider_.decision(scores.reshape(len(scores), -1)).reshape(scores.shape)
+
+    @one_blas_thread
+    def predict_proba(self, K: Any = None, **new: Any) -> xr.DataArray:
+        """Calibrated probabilities of the row samples, (sample, class); (sample, task) for a multilabel problem.
+
+        What they were calibrated on, rows that the machine was not trained on, is told by `calibrated_on_`. See
+        `calibrate`.
+
+        Parameters
+        ----------
+        K, **new
+            As in `decision_function`.
+
+        Raises
+        ------
+        NotCalibratedError
+            If there was nothing to calibrate on: an InputError.
+        """
+        self._check_calibrated()
+        return self.probabilities_of(self.decision_function(K, **new))
+
+    def probabilities_of(self, scores: xr.DataArray) -> xr.DataArray:
+        """Calibrated probabilities that scores of `decision_function` mean; see `predict_proba`."""
+        self._check_calibrated()
+        found = self.decider_.probabilities(scores.values.reshape(len(scores), -1))
+        dim, labels = ("task", self.tasks_) if self.kind_ == "multilabel" else ("class", self.classes_)
+        coords = {"sample": scores.sample.values, dim: labels}
+        return describe(xr.DataArray(found, dims=("sample", dim), coords=coords, name="probability"))
+
+    @one_blas_thread
+    def calibrate(self, K: Any = None, y: npt.ArrayLike | None = None, *, unknown: Any = None, **new: Any) -> Self:
+        """Learn from rows that were not trained on what scores mean.
+
+        The class means of their scores and the covariance within classes give log densities, as in linear discriminant
+        analysis. With these and the scores themselves, both weighted for the least log loss, probabilities follow by
+        Bayes' rule. The labels that a Fisher discriminant predicts follow from the same; those of a machine with
+        margins stay as they are.
+
+        Parameters
+        ----------
+        K, **new
+            As in `decision_function`.
+        y
+            The true labels; those of `K` where missing.
+        unknown
+            A code of labels that are unknown, as in `fit`.
+
+        Raises
+        ------
+        InputError
+            If a row was trained on, a label is none of the classes, or a class has fewer than two rows.
+        """
+        scores = self.decision_function(K, **new)
+        truth = self._truth(K, y, "calibrate", unknown)
+        trained = scores.sample.values[np.isin(scores.sample.values, self.train_samples_)]
+        if len(trained):
+            msg = (
+                f"calibrate takes rows that the model was not trained on, and sample {str(trained[0])!r} is one of its "
+                f"training samples ({len(trained)} are); leave them out: their scores are fitted to their labels"
+            )
+            raise InputError(msg)
+        return self._calibrate(scores.values, np.asarray(truth), GIVEN)
+
+    # --- what a learner says of itself ---------------------------------------------------------------------------
+
+    def _decider(self, found: FitOutcome) -> Decider | None:
+        """How labels are read from scores, where that is more than the largest of them or their sign."""
+        return None
+
+    def _units(self, targets: Targets) -> list[Float]:
+        """For each problem what turns its scores, column by column, into such as do not depend on the training set."""
+        return [np.ones(len(targets.classes) if targets.kind == "multiclass" else 1) for _ in targets.problems]
+
+    # --- learning what scores mean -------------------------------------------------------------------------------
+
+    def _calibrate(self, scores: Float, labels: Array, learnt_on: str) -> Self:
+        index = class_index(self.kind_, self.classes_, labels)
+        for k, one in enumerate(index):
+            counts = np.bincount(one[one >= 0], minlength=len(self.classes_))
+            if counts.min() < 2:
+                of_task = f" of task {self.tasks_[k]}" if self.kind_ == "multilabel" and self.tasks_ is not None else ""
+                msg = (
+                    f"calibration needs two rows of each class, and class {self.classes_.tolist()[counts.argmin()]!r}"
+                    f"{of_task} has {counts.min()}; give more rows"
+                )
+                raise InputError(msg)
+        known = HeldOut(scores.reshape(len(scores), -1), index, np.arange(len(scores)), len(scores))
+        self._set_decider(known.decider(self.kind_, list(self.priors_), learnt_on))
+        return self
+
+    def _calibrate_on(self, folds: Sequence[HeldOut], targets: Sequence[Targets], own: Targets) -> None:
+        """Learn from the validation rows of a search what scores mean, where the fit has not and there are enough.
+
+        `targets` are what the folds have learnt, `own` what this model has.
+        """
+        if any(not np.array_equal(each.classes, own.classes) for each in targets):
+            return
+        known = joined([self._comparable(fold, each) for fold, each in zip(folds, targets, strict=True)])
+        if self.calibrated_on_ is None and known.enough_for(self.priors_):
+            found = known.decider(self.kind_, list(self.priors_), SEARCHED)
+            self._set_decider(found.scaled(self._units(own)))
+
+    def _comparable(self, fold: HeldOut, targets: Targets) -> HeldOut:
+        """With scores in units that do not depend on the training set, and rows that count as in training."""
+        weighted = self._weighted(targets)
+        units = self._units(weighted)
+        return fold.scaled(units, class_weights(weighted))
+
+    def _set_decider(self, decider: Decider | None) -> None:
+        if decider is not None:
+            self.decider_ = decider
+        self.calibrated_on_ = (decider.learnt_on or None) if decider is not None else None
+
+    def _check_calibrated(self) -> None:
+        self._check_fitted()
+        if getattr(self, "calibrated_on_", None) is None:
+            msg = (
+                f"this {type(self).__name__} has no calibrated probabilities: nothing that it was not trained on is at "
+                "hand. Call calibrate(K[held_out, train], y) with rows that were left out, choose it with "
+                "dmkl.search, or fit a Fisher discriminant with solver='direct', which leaves each row out by itself"
+            )
+            raise NotCalibratedError(msg)

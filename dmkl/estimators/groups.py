@@ -13,12 +13,9 @@ import xarray as xr
 from dmkl.arrays import Array, Float, plain_repr
 from dmkl.errors import InputError
 from dmkl.estimators.checks import check_choice, check_count, check_positive
-from dmkl.estimators.classifier import KernelClassifier
-from dmkl.estimators.given import features_of
-from dmkl.estimators.learner import KernelLearner, plain_machine
+from dmkl.estimators.learner import KernelClassifier, KernelLearner, plain_machine
 from dmkl.estimators.plan import FitOutcome, Preparation, TrainingSet
-from dmkl.estimators.problems import DecisionRule, Loss
-from dmkl.estimators.weights import ClassWeight, check_hinge
+from dmkl.estimators.problems import ClassWeight, DecisionRule, Loss, check_hinge, features_of
 from dmkl.features.cross import TrainingFeatures, row_features
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets
@@ -206,7 +203,6 @@ class GSMKL(KernelClassifier):
         check_hinge(self.loss)
 
     def _of_plain_sum(self) -> KernelLearner | None:
-        """See `KernelLearner._of_plain_sum`."""
         return plain_machine(self)
 
     def _of_classes(self, kind: str) -> tuple[str, ...]:
@@ -338,7 +334,6 @@ class GSMKL(KernelClassifier):
         return np.asarray(shares.sum(axis=0) + rule.bias)
 
     def _shares(self, rule: DecisionRule, new: KernelSet, prepared: _Grouped) -> Solver[Float]:
-        """See `KernelLearner._shares`."""
         groups = yield from self._groups_of(new, prepared)
         made = prepared.groups
         n_groups, n_columns = made.n_groups, rule.dual.shape[1]

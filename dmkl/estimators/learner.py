@@ -1,4 +1,4 @@
-"""What all learners share: fitting by plans, prediction, saving."""
+"""Base classes of learners: fitting by plans, saving, and the scores of classifiers and regressions."""
 
 from __future__ import annotations
 
@@ -9,32 +9,139 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
+from sklearn.metrics import accuracy_score, r2_score
 
 from dmkl.arrays import Array, Float, plain_repr
-from dmkl.errors import IndefiniteKernelWarning, InputError, warn
+from dmkl.errors import ConvergenceWarning, IndefiniteKernelWarning, InputError, warn
+from dmkl.estimators.decisions import Calibrated, prior_probabilities
 from dmkl.estimators.engine import run
-from dmkl.estimators.given import features_of, given_labels, labeled_targets
-from dmkl.estimators.plan import Fit, FitOutcome, Plan, Preparation, TrainingSet
+from dmkl.estimators.plan import Fit, FitOutcome, Plan, TrainingSet
 from dmkl.estimators.predicting import Predicting
-from dmkl.estimators.problems import Multiclass, Problems, Statistics
-from dmkl.estimators.results import set_results, warn_if_open
+from dmkl.estimators.problems import (
+    ClassWeight,
+    Problems,
+    Statistics,
+    as_sample_weight,
+    by_class,
+    counts,
+    features_of,
+    given_labels,
+    labeled_targets,
+    tell_new_classes,
+)
 from dmkl.estimators.saving import MODELS, decode, encode, models, save_model
-from dmkl.estimators.weights import as_sample_weight
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.covariates import Covariates
-from dmkl.numerics.fisher import Targets, with_unknown
-from dmkl.numerics.steps import Weighing, as_steps
+from dmkl.numerics.fisher import Targets, encode_targets, encode_values, with_unknown, zero_or_one
+from dmkl.numerics.fitted import Weighing
+from dmkl.numerics.steps import as_steps
 from dmkl.passes.blas import one_blas_thread
-from dmkl.passes.view import Lens
-from dmkl.solvers.jobs import Job, Method, SideBySide
+from dmkl.solvers.margin.machine import Bounds
+from dmkl.solvers.outcome import Outcome, worst
 from dmkl.stores import Kernels, as_kernel_set
+from dmkl.unknown import is_known
 from dmkl.variables import describe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["KernelLearner", "fitted", "plain_machine"]
+__all__ = [
+    "KernelClassifier",
+    "KernelLearner",
+    "KernelRegressor",
+    "fitted",
+    "label_accuracy",
+    "mean_r2",
+    "plain_machine",
+    "set_results",
+    "warn_if_open",
+]
+
+
+def set_results(model: Any, found: FitOutcome) -> None:
+    """Set what a fit has found on a learner, labeled by kernel, sample, and class, pair or task."""
+    problems, outcomes, rule = found.data.problems, found.outcomes, found.rule
+    kernels, samples = np.array(model.kernel_names_, dtype=str), model.train_samples_
+    dim, labels = _labels(*problems.columns)
+    model.weights_ = labeled_weights(outcomes, problems, kernels)
+    # In the order that a file gives back, so that a loaded model predicts the same to the last bit.
+    model.dual_coef_ = xr.DataArray(
+        np.ascontiguousarray(rule.dual), dims=("sample", dim), coords={"sample": samples, dim: labels}, name="dual_coef"
+    )
+    if model._HAS_INTERCEPT and rule.bias.ndim == 1:  # of covariates the learner makes it
+        model.intercept_ = xr.DataArray(rule.bias, dims=(dim,), coords={dim: labels}, name="intercept")
+    model.gap_ = by_problem(problems, [outcome.gap for outcome in outcomes], "gap")
+    model.objective_ = by_problem(problems, [outcome.objective for outcome in outcomes], "objective")
+    model.status_ = outcomes[worst(outcomes)].status.advice
+    model.n_iter_ = max(len(outcome.steps) for outcome in outcomes)
+    model.n_passes_ = float(found.n_passes)
+    model.history_ = history(outcomes, problems, kernels)
+
+
+def _labels(dim: str, names: Array) -> tuple[str, Array]:
+    """Names as NumPy strings, as a file gives them back; numbers as they are."""
+    return dim, names.astype(str) if names.dtype.kind in "OU" else names
+
+
+def by_problem(problems: Problems, values: Sequence[float], name: str) -> Any:
+    """A number where there is one problem, a labeled array otherwise."""
+    if problems.dim is None:
+        return float(values[0])
+    dim, labels = _labels(problems.dim, problems.names)
+    return xr.DataArray(np.array(values), dims=(dim,), coords={dim: labels}, name=name)
+
+
+def labeled_weights(outcomes: Sequence[Outcome], problems: Problems, kernels: Array) -> xr.DataArray:
+    """Weights over kernel; over kernel and class, pair or task for several problems.
+
+    Weights of groups of samples are over kernel, group, and class or task, of a single problem too.
+    """
+    weights = np.stack([outcome.weights for outcome in outcomes], axis=-1)
+    grouped = weights.ndim == 3
+    if problems.dim is None and not grouped:
+        return xr.DataArray(weights[:, 0], dims=("kernel",), coords={"kernel": kernels}, name="weight")
+    dim, labels = _labels(*(problems.columns if problems.dim is None else (problems.dim, problems.names)))
+    groups = {"group": np.arange(weights.shape[1])} if grouped else {}
+    coords = {"kernel": kernels, **groups, dim: labels}
+    return xr.DataArray(weights, dims=tuple(coords), coords=coords, name="weight")
+
+
+def history(outcomes: Sequence[Outcome], problems: Problems, kernels: Array) -> xr.Dataset:
+    """One row a step; shorter histories of several problems end in NaN."""
+    length = max(len(outcome.steps) for outcome in outcomes)
+    names = list(outcomes[0].steps[0].figures)
+    dim = problems.dim or "problem"
+    table = {name: np.full((len(outcomes), length), np.nan) for name in names}
+    weights = np.full((len(outcomes), length, len(kernels)), np.nan)
+    for k, outcome in enumerate(outcomes):
+        for r, step in enumerate(outcome.steps):
+            for name, values in table.items():
+                values[k, r] = step.figures.get(name, np.nan)
+            if step.weights is not None:
+                weights[k, r] = step.weights
+    found = xr.Dataset(
+        {name: ((dim, "iteration"), values) for name, values in table.items()},
+        coords={"iteration": np.arange(1, length + 1)},
+    )
+    if outcomes[0].steps[0].weights is not None:
+        found = found.assign(weight=((dim, "iteration", "kernel"), weights)).assign_coords(kernel=kernels)
+    return found.isel({dim: 0}) if problems.dim is None else found.assign_coords({dim: _labels(dim, problems.names)[1]})
+
+
+def warn_if_open(model: Any, found: FitOutcome) -> None:
+    """Tell of a gap that is proven to be above the tolerance, on the user's line."""
+    problems, outcomes = found.data.problems, found.outcomes
+    place = worst(outcomes)
+    outcome = outcomes[place]
+    if outcome.status.word != "open" or np.isnan(outcome.gap):
+        return
+    where = "" if problems.dim is None else f" ({problems.dim} {problems.names[place]})"
+    warn(
+        f"{type(model).__name__} ended with a relative gap of {outcome.gap:.2e}{where}, above tol={model.tol:g}. "
+        f"{outcome.status.advice}",
+        ConvergenceWarning,
+    )
 
 
 class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
@@ -49,16 +156,11 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
     """
 
     steps: str | Sequence[str]
-    multiclass: Multiclass = "ovr"
     history_: xr.Dataset
     status_: str
     n_iter_: int
     _TAKES_UNKNOWN_LABELS = True
     """Whether labels may be unknown for some samples of a task."""
-    _DECIDES = False
-    """Whether labels follow a decision rule that is learnt from the training rows."""
-    _TAKES_WEIGHTS = False
-    """Whether samples may have weights."""
     _TAKES_KERNELS = True
     """Whether it can be learnt with some of the kernels alone having weight."""
     _OF_WEIGHTS: ClassVar[Mapping[str, Any]] = {}
@@ -81,7 +183,6 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
     # --- what a learner says of itself ---------------------------------------------------------------------------
 
     def _check_parameters(self) -> None:
-        """Refuse parameters that break a rule, by InputError."""
         self._steps()
 
     def _targets(self, labels: npt.ArrayLike, n_samples: int, tasks: Array | None) -> Targets:
@@ -102,7 +203,6 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         return ()
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
-        """Refuse data that the parameters do not go with, before a pass, by InputError."""
         if not (self._TAKES_UNKNOWN_LABELS or targets.all_known):
             msg = (
                 f"{type(self).__name__} needs the labels of all samples, and some labels of tasks are unknown; leave "
@@ -126,16 +226,6 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         value = getattr(self, name)
         return f"{name} = {value:g} is the default; weights depend on it: choose it by a search (dmkl search)"
 
-    def _check_weights(self) -> None:
-        """Refuse weights of samples where the learner has no use for them, by InputError."""
-        if not self._TAKES_WEIGHTS:
-            msg = f"{type(self).__name__} does not weigh samples; leave sample_weight out"
-            raise InputError(msg)
-
-    def _least_lam(self, lens: Lens) -> float:
-        """See `Learner._least_lam`."""
-        return 0.0
-
     def _of_plain_sum(self) -> KernelLearner | None:
         """The same learner on the sum of all kernels, of which none weighs more; None where there is no such."""
         if not (self._TAKES_KERNELS and self._OF_WEIGHTS and set(self._OF_WEIGHTS) <= set(self.get_params(deep=False))):
@@ -156,38 +246,6 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
             )
             raise InputError(msg)
 
-    def _nested(self, fit: Fit, K: KernelSet) -> Sequence[Fit]:
-        """Rows of a plan whose outcomes decide about this fit."""
-        return ()
-
-    def _decided(self, fit: Fit, found: Sequence[FitOutcome]) -> Fit:
-        """The fit as its nested rows have decided it."""
-        return fit
-
-    def _source(self, K: KernelSet) -> KernelSet:
-        """The kernels that are learnt from, made of those that are given."""
-        return K
-
-    def _weighted(self, targets: Targets, sample_weight: Float | None = None) -> Targets:
-        """The targets with what samples count, where statistics and targets depend on it."""
-        return targets
-
-    def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
-        """The independent problems."""
-        raise NotImplementedError
-
-    def _preparation(self, data: TrainingSet) -> Preparation | None:
-        """What fits on this training set have in common, by the parameters that it depends on."""
-        return None
-
-    def _method(self) -> Method:
-        """Who solves the jobs."""
-        return SideBySide()
-
-    def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
-        """A job for each problem."""
-        raise NotImplementedError
-
     def _permuted(self, labels: Array, order: Array, samples: Array) -> Array:
         """Labels for a permutation test: row i has what row order[i] had."""
         return labels[order]
@@ -198,10 +256,6 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
 
     def _set_attributes(self, found: FitOutcome) -> None:
         """Set the attributes that only this learner has, after those of all learners."""
-
-    def _decide(self, found: Sequence[FitOutcome]) -> list[Float]:
-        """What predictions for the held-out rows are read from: the scores, where there is no rule."""
-        return [each.decision for each in found]
 
     def _set_decisions(self, found: FitOutcome) -> None:
         """Learn what scores mean, where that is more than the scores themselves."""
@@ -281,20 +335,20 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         warn_if_open(self, found)
 
     def plot_weights(self) -> Figure:
-        """Draw the kernel weights; see `dmkl.estimators.pictures.plot_weights`."""
-        from dmkl.estimators.pictures import plot_weights
+        """Draw the kernel weights; see `dmkl.estimators.figures.plot_weights`."""
+        from dmkl.estimators.figures import plot_weights
 
         return plot_weights(self)
 
     def plot_weight_map(self, of: Any = None) -> Figure:
-        """Draw the weights of each group, class or task; see `dmkl.estimators.pictures.plot_weight_map`."""
-        from dmkl.estimators.pictures import plot_weight_map
+        """Draw the weights of each group, class or task; see `dmkl.estimators.figures.plot_weight_map`."""
+        from dmkl.estimators.figures import plot_weight_map
 
         return plot_weight_map(self, of)
 
     def plot_convergence(self) -> Figure:
-        """Draw the proven gap after each step; see `dmkl.estimators.pictures.plot_convergence`."""
-        from dmkl.estimators.pictures import plot_convergence
+        """Draw the proven gap after each step; see `dmkl.estimators.figures.plot_convergence`."""
+        from dmkl.estimators.figures import plot_convergence
 
         return plot_convergence(self)
 
@@ -315,7 +369,6 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         return as_steps(self.steps)
 
     def _stepped(self, K: KernelSet, weights: Float | None = None) -> KernelSet:
-        """The kernels with the learner's steps, not measured: D^{1/2}KD^{1/2} where training samples have weights d."""
         found = K.with_steps(self.steps, weights)
         return found if weights is None else found.weighed(weights)
 
@@ -376,3 +429,186 @@ def plain_machine(learner: Any) -> KernelLearner | None:
     shared = ("C", "multiclass", "class_weight", "steps")
     found: KernelLearner = models()["MKSVM"](np.inf, **{name: getattr(learner, name) for name in shared})
     return found
+
+
+class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True):  # type: ignore[misc]
+    """A classifier on a weighted sum of kernels."""
+
+    class_weight: ClassWeight = None
+    _STATE = (*KernelLearner._STATE, "calibrated_on_")
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if self.class_weight is not None:
+            self._check_weights()
+
+    def _check_data(self, K: KernelSet, targets: Targets) -> None:
+        super()._check_data(K, targets)
+        by_class(self.class_weight, targets)
+
+    def _prices(self, data: TrainingSet, number: int, C: float) -> Bounds:
+        """The price of a violation of the margin for each sample of a problem; one number where all count once."""
+        problems = data.problems
+        weights = counts(problems.targets, data.fit.sample_weight, self.class_weight)
+        if weights is None:
+            return C
+        own = weights[number if problems.targets.kind == "multilabel" else 0]
+        for rows in (problems.labeled[number], problems.rows[number]):
+            own = own if rows is None else own[rows]
+        return C * own
+
+    def _targets(self, labels: npt.ArrayLike, n_samples: int, tasks: Array | None) -> Targets:
+        return encode_targets(labels, n_samples, tasks)
+
+    def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
+        return Problems.binary(targets, tasks, self.multiclass)
+
+    def _set_decisions(self, found: FitOutcome) -> None:
+        self.priors_ = np.array(self._priors(found.data.problems.targets))
+        self._set_decider(self._decider(found))
+
+    def _priors(self, targets: Targets) -> list[Float]:
+        """Prior probabilities of the classes of each problem."""
+        return [prior_probabilities(self.priors, targets.classes, sizes) for sizes in targets.sizes]
+
+    def _truth(self, K: Kernels | None, y: npt.ArrayLike | None, what: str = "score", unknown: Any = None) -> Array:
+        found = super()._truth(K, y, what, unknown)
+        return zero_or_one(found) if getattr(self, "kind_", None) == "multilabel" else found
+
+    @one_blas_thread
+    def decision_function(self, K: Kernels | None = None, **new: Any) -> xr.DataArray:
+        """Scores Σ_j β_j K_j α + b of the row samples, (sample, class); (sample,) for two classes.
+
+        Parameters
+        ----------
+        K
+            ``K[test, train]``, or a rectangular set: new samples against the training samples in their order; or such
+            matrices in memory. Kernels are matched by name; those of zero weight are not read.
+        **new
+            Instead of `K` the `features` of new samples, and `samples`, `present`, `join` and `missing` where they are
+            needed (see `dmkl.build_cross`), for a model whose training kernels were built from features. Kernels of
+            zero weight are not computed. With either, `covariates` of the rows for a model whose steps take some out
+            (`dmkl.residualize`): a DataFrame by sample, or an array in the order of the rows. Rows that it lacks are
+            looked up in the covariates that the model was trained with.
+
+        Raises
+        ------
+        InputError
+            If the columns are not the training samples, or a kernel with weight is missing; if features are missing or
+            have other columns than in training.
+        """
+        return self._decision(K, **new)
+
+    @one_blas_thread
+    def predict(self, K: Kernels | None = None, **new: Any) -> Array:
+        """Predict the labels of the row samples, of kernels or of `features` as in `decision_function`.
+
+        Of a machine with margins the class of the largest score, the second of two classes where the score is
+        positive, 0 or 1 for each task of a multilabel problem by the sign of its score. Of a Fisher discriminant the
+        most probable class, `priors` given: see `MKFDA`.
+        """
+        return self.labels_of(self.decision_function(K, **new).values)
+
+    @one_blas_thread
+    def score(
+        self,
+        K: Kernels | None = None,
+        y: npt.ArrayLike | None = None,
+        sample_weight: npt.ArrayLike | None = None,
+        *,
+        unknown: Any = None,
+        **new: Any,
+    ) -> float:
+        """Share of the row samples whose labels are predicted: of a multilabel problem, all those that are known.
+
+        Parameters
+        ----------
+        K, **new
+            As in `decision_function`.
+        y
+            The true labels; those of `K` where missing.
+        unknown
+            A code of labels that are unknown, as in `fit`.
+        """
+        truth = self._truth(K, y, unknown=unknown)
+        if self.kind_ != "multilabel":
+            tell_new_classes(np.ravel(truth), self.classes_)
+        return label_accuracy(truth, self.predict(K, **new), sample_weight)
+
+
+def label_accuracy(truth: Array, predicted: Array, sample_weight: npt.ArrayLike | None = None) -> float:
+    """Share of the samples whose labels are right: all those that are known, of several tasks.
+
+    Samples of which no label is known do not count.
+    """
+    known = is_known(truth)
+    if truth.ndim == 2 and not known.all():
+        truth = np.where(known, truth, predicted).astype(predicted.dtype)
+        some = known.any(axis=1)
+        sample_weight = None if sample_weight is None else np.asarray(sample_weight)[some]
+        truth, predicted = truth[some], predicted[some]
+    return float(accuracy_score(truth, predicted, sample_weight=sample_weight))
+
+
+class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ignore[misc]
+    """A regression on a weighted sum of kernels, of one target or several."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _targets(self, labels: npt.ArrayLike, n_samples: int, tasks: Array | None) -> Targets:
+        return encode_values(labels, n_samples, tasks)
+
+    def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
+        return Problems.of_targets(targets, tasks)
+
+    @one_blas_thread
+    def predict(self, K: Kernels | None = None, **new: Any) -> xr.DataArray:
+        """Predict the targets of the row samples: Σ_j β_j K_j c + b, (sample,), or (sample, target) of several.
+
+        Parameters
+        ----------
+        K, **new
+            As in `KernelClassifier.decision_function`.
+
+        Raises
+        ------
+        InputError
+            As there.
+        """
+        return self._decision(K, **new).rename("prediction")
+
+    @one_blas_thread
+    def score(
+        self,
+        K: Kernels | None = None,
+        y: npt.ArrayLike | None = None,
+        sample_weight: npt.ArrayLike | None = None,
+        *,
+        unknown: Any = None,
+        **new: Any,
+    ) -> float:
+        """R² of the predictions, 1 − Σ(y − f)²/Σ(y − ȳ)²; the mean over the targets, each on its known values.
+
+        Parameters
+        ----------
+        K, **new
+            As in `predict`.
+        y
+            The true values; the labels of `K` where missing.
+        unknown
+            A code of values that are unknown, as in `fit`.
+        """
+        return mean_r2(self._truth(K, y, unknown=unknown), self.predict(K, **new).values, sample_weight)
+
+
+def mean_r2(truth: Array, predicted: Array, sample_weight: npt.ArrayLike | None = None) -> float:
+    """R² = 1 − Σ(y − f)²/Σ(y − ȳ)² of (samples,), or its mean over (samples, targets), each on its known values."""
+    weight = np.ones(len(truth)) if sample_weight is None else np.asarray(sample_weight)
+    scores = []
+    for true, found in zip(truth.reshape(len(truth), -1).T, predicted.reshape(len(truth), -1).T, strict=True):
+        known = is_known(true)
+        scores.append(r2_score(true[known].astype(np.float64), found[known], sample_weight=weight[known]))
+    return float(np.mean(scores))

@@ -13,12 +13,10 @@ import numpy.typing as npt
 from dmkl.arrays import Float, Index
 from dmkl.errors import InputError
 from dmkl.estimators.checks import check_choice, check_count, check_numbers, check_positive, one_for_each
-from dmkl.estimators.classifier import KernelClassifier
-from dmkl.estimators.learner import KernelLearner, plain_machine
+from dmkl.estimators.learner import KernelClassifier, KernelLearner, plain_machine
 from dmkl.estimators.norms import Constraints, WeightRules
 from dmkl.estimators.plan import TrainingSet
-from dmkl.estimators.problems import DecisionRule, Multiclass
-from dmkl.estimators.weights import ClassWeight
+from dmkl.estimators.problems import ClassWeight, DecisionRule, Multiclass
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, as_exponent
 from dmkl.solvers.in_memory import InMemory
@@ -49,11 +47,9 @@ class MarginClassifier(KernelClassifier, abstract=True):
         check_positive("C", self.C)
 
     def _of_plain_sum(self) -> KernelLearner | None:
-        """See `KernelLearner._of_plain_sum`."""
         return super()._of_plain_sum() if self._OF_WEIGHTS else plain_machine(self)
 
     def _scores(self, rule: DecisionRule, new: KernelSet, prepared: Any) -> Solver[Float]:
-        """See `KernelClassifier._scores`; of pairs, the votes for each class."""
         scores: Float = yield from super()._scores(rule, new, prepared)
         return votes(scores) if rule.dim == "pair" else scores
 
@@ -257,7 +253,6 @@ class GMKL(MarginClassifier):
         return WeightRules(constraints=self.constraints)
 
     def _parameter_texts(self, names: Sequence[str]) -> dict[str, str]:
-        """See `KernelLearner._parameter_texts`."""
         return super()._parameter_texts(names) | {"constraints": self._rules().text(names)}
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dmkl.arrays import Array, Float, Index
+from dmkl.errors import InputError
 from dmkl.estimators.problems import DecisionRule, Multiclass, Problems
 from dmkl.kernelset import KernelSet
+from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.fisher import Targets
 from dmkl.passes.view import Lens
 from dmkl.solvers.driver import Tally
-from dmkl.solvers.jobs import Job, Method, Training
+from dmkl.solvers.jobs import Job, Method, SideBySide, Training
 from dmkl.solvers.outcome import Outcome
-from dmkl.solvers.requests import Solver
+from dmkl.solvers.requests import CombinedProduct, Solver
 from dmkl.solvers.semidefinite import KernelFacts
 
 __all__ = ["Answers", "Fit", "FitOutcome", "Learner", "Part", "Plan", "Preparation", "TrainingSet", "decision_rule"]
@@ -246,64 +248,91 @@ class Answers:
     tally: Tally
 
 
-class Learner(Protocol):
-    """What the engine asks of a learner; `dmkl.estimators.learner.KernelLearner` has an answer to most of it."""
+class Learner:
+    """What the engine asks of a learner: hooks, each with the default of a learner that has no use for it."""
 
-    multiclass: Multiclass
-    """How several classes become binary problems, where they do."""
-    _DECIDES: bool
+    multiclass: Multiclass = "ovr"
+    """How several classes become binary problems."""
+    _DECIDES = False
     """Whether labels follow a decision rule that is learnt from the training rows, which takes dual variables."""
+    _TAKES_WEIGHTS = False
+    """Whether samples may have weights."""
+
+    # --- before the first pass -----------------------------------------------------------------------------------
 
     def _check_parameters(self) -> None:
         """Refuse parameters that break a rule, by InputError."""
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
-        """Refuse data that the parameters do not go with, before a pass, by InputError."""
+        """Refuse kernels and labels that do not go with the parameters, by InputError."""
 
     def _check_weights(self) -> None:
-        """Refuse weights of samples where the learner has no use for them, by InputError."""
-
-    def _weighted(self, targets: Targets, sample_weight: Float | None = None) -> Targets:
-        """The targets with what samples count, where statistics and targets depend on it."""
+        """Refuse weights of samples if the learner has no use for them, by InputError."""
+        if not self._TAKES_WEIGHTS:
+            msg = f"{type(self).__name__} does not weigh samples; leave sample_weight out"
+            raise InputError(msg)
 
     def _nested(self, fit: Fit, K: KernelSet) -> Sequence[Fit]:
-        """Rows whose outcomes decide about a row."""
+        """Rows that are fitted first, because this row depends on their outcomes."""
+        return ()
 
-    def _decided(self, fit: Fit, found: Sequence[FitOutcome]) -> Fit:
-        """The row as its nested rows have decided it."""
+    def _decided(self, fit: Fit, outcomes: Sequence[FitOutcome]) -> Fit:
+        """The row that follows from the outcomes of its nested rows."""
+        return fit
+
+    # --- kernels and problems ------------------------------------------------------------------------------------
 
     def _source(self, K: KernelSet) -> KernelSet:
         """The kernels that are learnt from, made of those that are given."""
+        return K
 
-    def _steps(self) -> tuple[str, ...]:
-        """Names of the learner's steps."""
+    def _steps(self) -> tuple[str | Covariates, ...]:
+        """The preprocessing steps."""
+        raise NotImplementedError
 
     def _stepped(self, K: KernelSet, weights: Float | None = None) -> KernelSet:
-        """The kernels with the learner's steps, not measured."""
+        """The kernels with the steps, not measured: D^{1/2}KD^{1/2} if training samples have weights d."""
+        raise NotImplementedError
+
+    def _weighted(self, targets: Targets, sample_weight: Float | None = None) -> Targets:
+        """The targets with weights of samples, if statistics and targets depend on them."""
+        return targets
 
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
         """The independent problems."""
+        raise NotImplementedError
 
     def _least_lam(self, lens: Lens) -> float:
-        """The least λ that the stored precision of kernels resolves, for learners that have one; 0 for others."""
+        """The least λ that the stored precision of the kernels resolves; 0 for learners without λ."""
+        return 0.0
+
+    # --- solving -------------------------------------------------------------------------------------------------
 
     def _preparation(self, data: TrainingSet) -> Preparation | None:
-        """What fits on this training set have in common."""
+        """Work that fits on this training set have in common, by the parameters that it depends on."""
+        return None
 
     def _method(self) -> Method:
-        """Who solves the jobs. Fits of equal methods are solved together."""
+        """The solver of the jobs. Jobs of equal methods are solved together."""
+        return SideBySide()
 
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
         """A job for each problem."""
+        raise NotImplementedError
+
+    # --- held-out rows -------------------------------------------------------------------------------------------
 
     def _scores(self, rule: DecisionRule, new: KernelSet, prepared: Any) -> Solver[Float]:
-        """Scores of new rows; asks for products through the kernels of new rows."""
+        """Scores of new rows, (rows, classes or tasks), by products with the kernels of new rows."""
+        scores: Float = (yield CombinedProduct(rule.dual, rule.weights, exact=True)) + rule.bias
+        return scores
 
-    def _decide(self, found: Sequence[FitOutcome]) -> list[Float]:
-        """What predictions for the held-out rows of each fit are read from, in the shape of its scores.
+    def _decide(self, outcomes: Sequence[FitOutcome]) -> list[Float]:
+        """The values that predictions for the held-out rows of each fit are read from, in the shape of its scores.
 
-        The fits are of learners of this class, on the same training rows.
+        The fits are of learners of one class, on the same training rows.
         """
+        return [outcome.decision for outcome in outcomes]
 
 
 def decision_rule(outcomes: Sequence[Outcome], problems: Problems) -> DecisionRule:

@@ -1,20 +1,178 @@
-"""What is learnt from labels: the independent problems that they make, and the rule that their solutions make."""
+"""Labels as problems: labels by the names of samples, weights of samples, and the independent problems to solve."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
+from sklearn.utils.class_weight import compute_sample_weight
 
-from dmkl.arrays import Array, Float, Index
-from dmkl.numerics.fisher import Targets
-from dmkl.numerics.steps import FittedStep
+from dmkl.arrays import Array, Float, Index, plain_repr
+from dmkl.errors import InputError, LabelWarning, warn
+from dmkl.features.cross import TrainingFeatures, training_features
+from dmkl.inputs.label_tables import matched
+from dmkl.inputs.labels import single_samples
+from dmkl.kernelset import KernelSet
+from dmkl.numerics.chain import FittedStep
+from dmkl.numerics.fisher import Targets, with_unknown
+from dmkl.unknown import is_known
 
-__all__ = ["DecisionRule", "Loss", "Multiclass", "Problems", "Statistics", "side_by_side"]
+__all__ = [
+    "ClassWeight",
+    "DecisionRule",
+    "Loss",
+    "Multiclass",
+    "Problems",
+    "Statistics",
+    "as_sample_weight",
+    "by_class",
+    "check_hinge",
+    "counts",
+    "features_of",
+    "given_labels",
+    "labeled_targets",
+    "side_by_side",
+    "tell_new_classes",
+]
+
+
+def labeled_targets(
+    learner: Any, K: KernelSet, y: npt.ArrayLike | None, what: str, unknown: Any = None
+) -> tuple[Targets, Array | None]:
+    """What a learner is to learn from square kernels, and the names of the tasks or targets.
+
+    `unknown` is a code of labels that are unknown.
+
+    Raises
+    ------
+    InputError
+        If `K` is not square, or there are no labels.
+    """
+    if not K.is_square:
+        _, rows, cols = K.shape
+        msg = f"{what} needs the training kernels, K[train, train], got {rows} rows and {cols} columns that differ"
+        raise InputError(msg)
+    labels, tasks = given_labels(K, y)
+    if labels is None:
+        msg = f"{what} needs labels: give y, or store them with the kernels (labels=, --labels)"
+        raise InputError(msg)
+    targets = learner._targets(with_unknown(labels, unknown), K.shape[1], tasks)
+    single = None if targets.kind == "regression" else single_samples(targets.labels, K.samples)
+    if single is not None:
+        warn(f"{what}: {single}. Was a line of a file that is no label taken for one?", LabelWarning)
+    return targets, tasks
+
+
+def tell_new_classes(truth: Array, classes: Array) -> None:
+    """Warn of true classes that a model has not learnt: it can only be wrong on them."""
+    learnt = set(classes.astype(str).tolist())
+    new = Counter(name for name in truth.astype(str).tolist() if name not in learnt)
+    if new:
+        listed = ", ".join(f"{name!r} ({n})" for name, n in new.most_common(3)) + (" …" if len(new) > 3 else "")
+        known = ", ".join(map(repr, sorted(learnt)[:5])) + (" …" if len(learnt) > 5 else "")
+        message = (
+            f"{new.total()} of the {len(truth)} samples have a class that the model has not learnt, {listed}, and "
+            f"count as wrong; it knows {known}. Train it on samples of that class, or leave them out"
+        )
+        warn(message, LabelWarning)
+
+
+def given_labels(K: KernelSet, y: Any) -> tuple[Array | None, Array | None]:
+    """Labels of the row samples and names of their tasks: of `y`, by name where it has names, or else the stored ones.
+
+    Raises
+    ------
+    InputError
+        If a sample of `K` has no label among the names.
+    """
+    if y is None:
+        return K.labels, K.tasks
+    table = matched("y", y, K.samples, named=K.view.has_names, stored=K.labels)
+    return table.values, None if table.columns is None else np.array(table.columns, dtype=object)
+
+
+def features_of(K: KernelSet) -> TrainingFeatures | str:
+    """What the kernels of new samples can be computed from, or why they cannot."""
+    try:
+        return training_features(K)
+    except InputError as error:
+        return str(error)
+
+
+ClassWeight = Mapping[Any, float] | Literal["balanced"] | None
+
+
+def as_sample_weight(sample_weight: npt.ArrayLike, n_samples: int) -> Float:
+    """Weights of samples as (m,) numbers, refused by InputError where they are not positive and finite."""
+    weights = np.asarray(sample_weight, dtype=np.float64)
+    if weights.shape != (n_samples,) or not (np.isfinite(weights) & (weights > 0)).all():
+        msg = (
+            f"sample_weight must be a positive number for each of the {n_samples} samples, got shape {weights.shape}"
+            f"{'' if weights.shape != (n_samples,) else f' with {weights.min():g} in it'}; leave samples of no weight "
+            "out"
+        )
+        raise InputError(msg)
+    return weights
+
+
+def check_hinge(loss: str) -> None:
+    """Refuse a loss whose samples all count once, by InputError."""
+    if loss != "hinge":
+        msg = (
+            f"weights of samples and classes are prices of the hinge loss, and this is loss={loss!r}; take "
+            "loss='hinge', leave sample_weight and class_weight out, or take MKFDA, whose least squares have weights"
+        )
+        raise InputError(msg)
+
+
+def by_class(class_weight: ClassWeight, targets: Targets) -> list[Float]:
+    """What the class of each sample counts, (m,), for each task of a multilabel problem, or once for all problems.
+
+    Raises
+    ------
+    InputError
+        If `class_weight` is not "balanced", a positive weight for each of some classes, or None.
+    """
+    labels = targets.labels if targets.kind == "multilabel" else targets.labels[:, None]
+    if isinstance(class_weight, Mapping):
+        strange = [label for label in class_weight if label not in targets.classes.tolist()]
+        if strange or not all(np.isfinite(w) and w > 0 for w in class_weight.values()):
+            told = (
+                f"has weights for {plain_repr(strange)}" if strange else "has weights that are not positive and finite"
+            )
+            msg = f"class_weight maps classes, {targets.classes.tolist()}, to positive weights; {told}"
+            raise InputError(msg)
+    elif class_weight not in (None, "balanced"):
+        msg = f"class_weight must be 'balanced', a weight for each class, or None, got {plain_repr(class_weight)}"
+        raise InputError(msg)
+    weight = dict(class_weight) if isinstance(class_weight, Mapping) else class_weight
+    found = np.ones(labels.shape)
+    if weight is None:
+        return list(found.T)
+    for column, own in zip(labels.T, found.T, strict=True):
+        known = is_known(column)
+        own[known] = compute_sample_weight(weight, column[known])
+    return list(found.T)
+
+
+def counts(targets: Targets, sample_weight: Float | None, class_weight: ClassWeight) -> list[Float] | None:
+    """What each sample counts, (m,), for each task or target, or once for all problems; None if all count once.
+
+    The weight that it is given, times that of its class.
+    """
+    if sample_weight is None and class_weight is None:
+        return None
+    given = np.ones(len(targets.labels)) if sample_weight is None else sample_weight
+    if class_weight is None:
+        return [given] * (1 if targets.dim is None else len(targets.problems))
+    return [given * own for own in by_class(class_weight, targets)]
+
 
 Multiclass = Literal["ovr", "ovo"]
 Loss = Literal["hinge", "square"]

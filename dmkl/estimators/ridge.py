@@ -12,10 +12,11 @@ import xarray as xr
 from dmkl.arrays import Array, Float
 from dmkl.errors import InputError, warn
 from dmkl.estimators.fisher import OF_WEIGHTS, FisherLearner
+from dmkl.estimators.learner import KernelRegressor
 from dmkl.estimators.norms import Constraints, KernelGroups, Prices
 from dmkl.estimators.plan import FitOutcome, TrainingSet
 from dmkl.estimators.problems import Statistics, side_by_side
-from dmkl.estimators.regressor import KernelRegressor
+from dmkl.numerics.chain import Fitted
 from dmkl.numerics.covariates import Covariates, basis, of_new
 from dmkl.numerics.residualizing import Residualizing
 from dmkl.solvers.fisher.problem import FisherProblem
@@ -272,7 +273,7 @@ class MKRidge(FisherLearner, KernelRegressor):
         return np.asarray(design[:, 1:] @ self.covariate_effects_.values + shared)
 
     def _permuted(self, labels: Array, order: Array, samples: Array) -> Array:
-        """See `KernelLearner._permuted`; with covariates the residuals on them are permuted (Freedman, Lane 1983)."""
+        # With covariates the residuals of y on them are permuted (Freedman, Lane 1983).
         covariates = self._covariates()
         if covariates is None:
             return labels[order]

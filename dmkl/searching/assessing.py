@@ -10,8 +10,7 @@ import xarray as xr
 
 from dmkl.arrays import Array, Float
 from dmkl.errors import InputError
-from dmkl.estimators.classifier import KernelClassifier
-from dmkl.estimators.regressor import KernelRegressor
+from dmkl.estimators.learner import KernelClassifier, KernelRegressor
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.confusion import class_scores, confusion
 from dmkl.searching.scoring import as_metrics, evaluate

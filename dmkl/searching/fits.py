@@ -19,12 +19,11 @@ from dmkl import progress
 from dmkl._version import __version__
 from dmkl.arrays import Array, Float, Index, plain_repr
 from dmkl.errors import InputError
-from dmkl.estimators.decisions import class_index
+from dmkl.estimators.decisions import HeldOut, class_index
 from dmkl.estimators.engine import least_lam, run
-from dmkl.estimators.given import labeled_targets
-from dmkl.estimators.held_out import HeldOut
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan
+from dmkl.estimators.problems import labeled_targets
 from dmkl.files.writing import lock
 from dmkl.inputs.label_tables import matched
 from dmkl.kernelset import KernelSet

@@ -11,8 +11,8 @@ from sklearn.base import clone
 
 from dmkl.arrays import Array, Index
 from dmkl.errors import InputError
+from dmkl.estimators.decisions import HeldOut
 from dmkl.estimators.engine import run
-from dmkl.estimators.held_out import HeldOut
 from dmkl.estimators.learner import fitted
 from dmkl.estimators.plan import Fit, FitOutcome, Plan
 from dmkl.searching.fits import OF_TASKS, GridFits, Question, state_claimed

@@ -18,9 +18,8 @@ from sklearn.metrics.pairwise import rbf_kernel
 import dmkl
 from dmkl.errors import InputError, UninformativeScoresWarning
 from dmkl.estimators import fisher
-from dmkl.estimators.decisions import GIVEN, LEFT_OUT, SEARCHED, Decider, NotCalibratedError
+from dmkl.estimators.decisions import GIVEN, LEFT_OUT, SEARCHED, Decider, HeldOut, NotCalibratedError, joined
 from dmkl.estimators.engine import run
-from dmkl.estimators.held_out import HeldOut, joined
 from dmkl.estimators.plan import Fit, Plan
 from dmkl.numerics.discriminant import directions
 from dmkl.numerics.rule_weights import weigh

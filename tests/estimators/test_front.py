@@ -27,7 +27,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import dmkl
 from dmkl.errors import InputError, MemoryBudgetError
-from dmkl.estimators import front, tables
+from dmkl.estimators import scikit_learn
 from dmkl.features.tiles import FeatureTiles
 from dmkl.passes.execute import machine
 
@@ -232,7 +232,7 @@ def test_parameters_that_mean_nothing_are_refused(data, change, message):
 
 def test_labels_that_mean_nothing_are_refused_before_kernels_are_computed(data, monkeypatch):
     X, _, _ = data
-    monkeypatch.setattr(tables, "build", None)
+    monkeypatch.setattr(scikit_learn, "build", None)
     for y, message in [
         (np.zeros(60, dtype=int), "single class"),
         (np.linspace(0, 1, 60), "Unknown label type"),
@@ -254,7 +254,7 @@ def test_kernels_that_do_not_fit_are_refused_before_anything_is_computed(data, m
     X, y, _ = data
     model = dmkl.MKLClassifier()
     with dask.config.set({"dmkl.memory": 5 * 60 * 60 * 8 - 1}), monkeypatch.context() as patch:
-        patch.setattr(tables, "build", None)
+        patch.setattr(scikit_learn, "build", None)
         with pytest.raises(MemoryBudgetError, match=r"5 kernels of 60 samples .* dmkl\.build"):
             model.fit(X, y)
     wider = dmkl.MKLClassifier(kernels={"function": "rbf", "bandwidth": list(range(1, 10))})
@@ -331,7 +331,7 @@ def test_several_targets_and_a_search_over_the_default(data):
 
 def test_targets_that_mean_nothing_are_refused_before_kernels_are_computed(data, monkeypatch):
     X, y, _ = data
-    monkeypatch.setattr(tables, "build", None)
+    monkeypatch.setattr(scikit_learn, "build", None)
     for wrong, message in [(np.ones(60), "single value"), (y, "numbers; for classes take a classifier")]:
         with pytest.raises(InputError, match=message):
             dmkl.MKLRegressor().fit(X, wrong)
@@ -413,15 +413,15 @@ def test_a_cluster_is_left_alone(data, function, where):
 
 
 def test_a_worker_process_of_joblib_takes_its_share(monkeypatch):
-    monkeypatch.setattr(front.settings, "available_cores", lambda: 8)
+    monkeypatch.setattr(scikit_learn.settings, "available_cores", lambda: 8)
     with dask.config.set({"dmkl.memory": "2GiB"}):
-        with front.in_this_process():
+        with scikit_learn.in_this_process():
             assert machine().total_bytes == 2**31
             assert machine().slots == 8
-        monkeypatch.setattr(front.multiprocessing, "parent_process", lambda: "parent")
+        monkeypatch.setattr(scikit_learn.multiprocessing, "parent_process", lambda: "parent")
         for told, cores in [("2", 2), ("8", 8), ("64", 8), ("", 8), ("4,2", 8), ("0", 8)]:
             monkeypatch.setenv("OMP_NUM_THREADS", told)
-            with front.in_this_process():
+            with scikit_learn.in_this_process():
                 assert machine().slots == cores
                 assert machine().total_bytes == cores * 2**28
 

@@ -14,8 +14,7 @@ from sklearn.model_selection import StratifiedKFold
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.estimators.decisions import Decider, class_weights
-from dmkl.estimators.held_out import HeldOut
+from dmkl.estimators.decisions import Decider, HeldOut, class_weights
 from dmkl.numerics.discriminant import excess, indicators, leave_one_out
 from dmkl.solvers.fisher.registry import SOLVERS
 

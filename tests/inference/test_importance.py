@@ -18,7 +18,7 @@ from sklearn.model_selection import StratifiedKFold
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.estimators.regressor import KernelRegressor
+from dmkl.estimators.learner import KernelRegressor
 from dmkl.estimators.saving import models
 from dmkl.inference.shapley import Orders
 from dmkl.inference.sources import as_sources

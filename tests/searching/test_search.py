@@ -628,7 +628,13 @@ def test_a_state_of_another_search_is_refused(tmp_path, interrupted):
         "solver": {"estimator": dmkl.MKFDA(tol=1e-5)},
         "the estimator": {"estimator": dmkl.Uniform(tol=1e-5), "grid": {"lam": [1e-2]}},
     }.items():
-        arguments = {"estimator": dmkl.MKFDA(tol=1e-5, solver="subspace"), "K": kernel_set(), "y": y, **options, **change}
+        arguments = {
+            "estimator": dmkl.MKFDA(tol=1e-5, solver="subspace"),
+            "K": kernel_set(),
+            "y": y,
+            **options,
+            **change,
+        }
         with pytest.raises(InputError, match=f"holds the state of a search that differs in: .*{what}"):
             dmkl.search(**arguments)
     assert sorted(folder.rglob("*")) == before

@@ -1,29 +1,281 @@
-"""Multiple kernel learning as one scikit-learn estimator on a table of features."""
+"""Learners as estimators of scikit-learn, on kernel matrices in memory or on tables of features.
+
+Everything is computed in this process.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Self
+import multiprocessing
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, Self
 
+import dask
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from dmkl import settings
 from dmkl.arrays import Array
 from dmkl.errors import InputError
-from dmkl.estimators.front import ClassifierFront, Front, RegressorFront, in_this_process
-from dmkl.estimators.learner import KernelLearner
+from dmkl.estimators.fisher import MKFDA
+from dmkl.estimators.learner import KernelClassifier, KernelLearner, KernelRegressor
+from dmkl.estimators.ridge import MKRidge
 from dmkl.features.build import Missing, build
 from dmkl.features.specs import plan
 from dmkl.inputs.features import as_features
+from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import encode_targets, encode_values, with_unknown
 from dmkl.numerics.tiling import Tiling
-from dmkl.passes.execute import check_memory, machine
+from dmkl.passes.execute import Machine, active_client, check_memory, computing_here, machine
+from dmkl.stores import create
 
-__all__ = ["MKLClassifier", "MKLRegressor", "TableFront"]
+__all__ = [
+    "ClassifierFront",
+    "Front",
+    "MKLClassifier",
+    "MKLRegressor",
+    "PrecomputedMKLClassifier",
+    "RegressorFront",
+    "TableFront",
+    "in_this_process",
+]
+
+
+class Front(BaseEstimator):  # type: ignore[misc]
+    """An estimator of dmkl as one of scikit-learn, that makes kernels of what it is given."""
+
+    estimator: Any
+    estimator_: Any
+    _DEFAULT: ClassVar[type[KernelLearner]]
+    """The estimator where none is given."""
+    _KIND: ClassVar[tuple[type[KernelLearner], str]]
+    """What an estimator must be, and its name in messages."""
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters; those of the default estimator (``estimator__lam``) too."""
+        if self.estimator is None and "estimator" not in params and any(k.startswith("estimator__") for k in params):
+            self.estimator = self._DEFAULT()
+        super().set_params(**params)
+        return self
+
+    def _unfitted(self) -> Any:
+        """The estimator to fit; what an earlier fit has left is gone, so that one that fails leaves none."""
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)
+        estimator: Any = self._DEFAULT() if self.estimator is None else self.estimator
+        kind, name = self._KIND
+        if not isinstance(estimator, kind):
+            msg = f"estimator must be a {name} of dmkl such as {self._DEFAULT.__name__}(), got {estimator!r:.100}"
+            raise InputError(msg)
+        return clone(estimator)
+
+    def _fit_on(self, estimator: Any, K: KernelSet, y: Any, fit_params: dict[str, Any]) -> None:
+        self.estimator_ = estimator.fit(K, y, **fit_params)
+        self.weights_ = self.estimator_.weights_
+        self.kernel_names_ = K.names
+        if hasattr(self.estimator_, "n_iter_"):
+            self.n_iter_ = self.estimator_.n_iter_
+
+    def _found(self, method: str, X: Any) -> npt.NDArray[np.float64]:
+        """What a method of the estimator says of new samples."""
+        raise NotImplementedError
+
+
+class ClassifierFront(ClassifierMixin, Front):  # type: ignore[misc]
+    """A classifier of dmkl as one of scikit-learn."""
+
+    _DEFAULT, _KIND = MKFDA, (KernelClassifier, "classifier")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
+    def _fit_on(self, estimator: Any, K: KernelSet, y: Any, fit_params: dict[str, Any]) -> None:
+        super()._fit_on(estimator, K, y, fit_params)
+        self.classes_ = self.estimator_.classes_
+
+    def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
+        """What labels are read from: (n,) for two classes, (n, classes), or (n, tasks) of a multilabel problem.
+
+        The second of two classes and a task where it is positive, the largest of several classes; the scores of the
+        estimator after its `decisions_of`.
+
+        Parameters
+        ----------
+        X
+            New samples in the form of training: (n, columns) of features, or (n, m, kernels) of kernels between new
+            and training samples.
+
+        Raises
+        ------
+        InputError
+            If X breaks a rule.
+        """
+        scores = self._found("decision_function", X)
+        decisions: npt.NDArray[np.float64] = self.estimator_.decisions_of(scores)
+        return decisions
+
+    def predict(self, X: Any) -> Array:
+        """Labels of new samples, (n,), or (n, tasks) of 0 and 1; see `MKFDA` for the rule and its `priors`."""
+        scores = self._found("decision_function", X)
+        labels: Array = self.estimator_.labels_of(scores)
+        return labels
+
+    @available_if(lambda self: getattr(self.estimator_, "calibrated_on_", None) is not None)  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+        """Calibrated probabilities of new samples, (n, classes), or (n, tasks) of a multilabel problem.
+
+        There where the estimator has calibrated ones after fitting, as Fisher discriminants have; see its
+        `calibrated_on_`.
+        """
+        return self._found("predict_proba", X)
+
+
+class RegressorFront(RegressorMixin, Front):  # type: ignore[misc]
+    """A regression of dmkl as one of scikit-learn."""
+
+    _DEFAULT, _KIND = MKRidge, (KernelRegressor, "regression")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def predict(self, X: Any) -> npt.NDArray[np.float64]:
+        """Predictions for new samples, (n,), or (n, targets)."""
+        return self._found("predict", X)
+
+
+@contextmanager
+def in_this_process() -> Iterator[None]:
+    """Let passes run here, on the part of the machine that is this fit's."""
+    cores, budget = settings.available_cores(), settings.memory_budget_bytes()
+    if threading.current_thread() is not threading.main_thread():
+        # Other fits run beside it, in threads of joblib or of a Dask worker. A task that waited for tasks of its own
+        # cluster could wait for ever; and Dask's configuration is one for all threads.
+        with computing_here(Machine(1, cores, budget, budget)):
+            yield
+        return
+    changes: dict[str, Any] = {}
+    if active_client() is not None:
+        changes["scheduler"] = "threads"
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    if multiprocessing.parent_process() is not None and threads.isdecimal() and 0 < int(threads) < cores:
+        # So joblib tells its worker processes their share of the cores.
+        share = int(threads)
+        changes |= {"num_workers": share, "dmkl.blas-threads": 1, "dmkl.memory": max(1, budget * share // cores)}
+    with dask.config.set(changes):
+        yield
+
+
+class PrecomputedMKLClassifier(ClassifierFront):
+    """Multiple kernel learning on kernel matrices in memory, for `cross_val_score` and searches of scikit-learn.
+
+    scikit-learn cuts the rows and the columns of X, as of ``SVC(kernel="precomputed")``; the kernels are its third
+    dimension: ``X = np.stack([K_1, K_2], axis=2)``. For sets that do not fit in memory there are `dmkl.search` and
+    `dmkl.evaluate`.
+
+    Parameters
+    ----------
+    estimator
+        Any classifier of dmkl, `dmkl.MKFDA()` by default. Its parameters are set as ``estimator__p``,
+        ``estimator__lam`` …
+    names
+        The kernels' names; ``kernel_0``, ``kernel_1`` … by default.
+
+    Attributes
+    ----------
+    estimator_ : KernelClassifier
+        The fitted estimator.
+    weights_ : DataArray
+        β, over kernel; over kernel and task for a multilabel problem.
+    classes_ : ndarray
+        The labels, sorted; 0 and 1 for a multilabel problem.
+    n_features_in_ : int
+        Training samples.
+
+    Examples
+    --------
+    >>> import dmkl
+    >>> import numpy as np
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.metrics.pairwise import linear_kernel, rbf_kernel
+    >>> from sklearn.model_selection import cross_val_score
+    >>> X, y = load_iris(return_X_y=True)
+    >>> kernels = np.stack([linear_kernel(X), rbf_kernel(X)], axis=2)
+    >>> bool(cross_val_score(dmkl.PrecomputedMKLClassifier(), kernels, y, cv=3).mean() > 0.9)
+    True
+    """
+
+    def __init__(self, estimator: KernelClassifier | None = None, names: Sequence[str] | None = None) -> None:
+        self.estimator = estimator
+        self.names = names
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = True
+        tags.input_tags.three_d_array = True
+        tags.input_tags.two_d_array = False
+        return tags
+
+    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike, **fit_params: Any) -> Self:
+        """Learn the weights of the kernels.
+
+        Parameters
+        ----------
+        X
+            (m, m, kernels): the training samples among themselves.
+        y
+            (m,) integers or strings, two classes or more; (m, tasks) of 0 and 1 for independent binary problems.
+        **fit_params
+            For the `fit` of the estimator, such as its `sample_weight` and `unknown`.
+
+        Raises
+        ------
+        InputError
+            If X, y or a parameter breaks a rule.
+        """
+        estimator = self._unfitted()
+        kernels = _kernels_first(X)
+        with in_this_process():
+            K = create(None, kernels, names=self.names, symmetric=True)
+            self._fit_on(estimator, K, np.asarray(y), fit_params)
+        self.n_features_in_ = K.shape[1]
+        return self
+
+    def _found(self, method: str, X: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        check_is_fitted(self, "estimator_")
+        kernels = _kernels_first(X)
+        m, n = self.n_features_in_, len(self.estimator_.kernel_names_)
+        if kernels.shape[::2] != (n, m):
+            msg = (
+                f"X has shape {np.shape(X)}, expected (samples, {m}, {n}): training samples and kernels as in training"
+            )
+            raise InputError(msg)
+        with in_this_process():
+            K = create(None, kernels, names=self.estimator_.kernel_names_, symmetric=False)
+            found: npt.NDArray[np.float64] = getattr(self.estimator_, method)(K).values
+        return found
+
+
+def _kernels_first(X: npt.ArrayLike) -> Array:
+    """X as (kernels, samples, training samples)."""
+    array = np.asarray(X)
+    if array.ndim != 3:
+        msg = (
+            f"X has {array.ndim} dimensions, expected 3: samples, training samples, kernels, such as "
+            "np.stack([K_1, K_2], axis=2)"
+        )
+        raise InputError(msg)
+    return np.moveaxis(array, 2, 0)
 
 
 DEFAULT_KERNELS: dict[str, Any] = {"function": "rbf", "bandwidth": [0.1, 0.3, 1, 3, 10]}
