@@ -1,4 +1,4 @@
-"""Checks of learners' parameters, with messages that say the rule and what was found."""
+"""Checks of parameters, with messages that state the rule and the value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["check_choice", "check_count", "check_numbers", "check_positive", "on
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    """Refuse a value that is none of the choices.
+    """Refuse a value that is not among the choices.
 
     Raises
     ------
@@ -35,9 +35,9 @@ def check_numbers(name: str, value: Any) -> list[float]:
     Raises
     ------
     InputError
-        If there are none, or they are no numbers.
+        If there are none, or a value is not a number.
     """
-    if type(value) is float:  # at once: a permutation test asks for tens of thousands
+    if type(value) is float:  # fast, since a permutation test checks tens of thousands
         return [value]
     try:
         values = np.atleast_1d(np.asarray(value, dtype=np.float64))
@@ -56,7 +56,7 @@ def check_positive(name: str, value: Any, otherwise: str = "") -> list[float]:
     Parameters
     ----------
     otherwise
-        What else may be given, for the message.
+        Another allowed value, for the message.
 
     Raises
     ------
@@ -73,12 +73,12 @@ def check_positive(name: str, value: Any, otherwise: str = "") -> list[float]:
 
 
 def check_count(name: str, value: Any, least: int = 1) -> int:
-    """A whole number, refused if it is none or below `least`.
+    """A whole number, at least `least`.
 
     Raises
     ------
     InputError
-        Naming the parameter and the value.
+        If the value is another one.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         msg = f"{name} must be a whole number, at least {least}, got {plain_repr(value)}"
@@ -87,7 +87,7 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
 
 
 def one_for_each(name: str, values: Sequence[float], n_problems: int) -> list[float]:
-    """One value for each problem, of one for all or one for each.
+    """A list with a value for each problem, from one value for all or one for each.
 
     Raises
     ------

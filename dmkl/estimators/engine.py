@@ -1,15 +1,15 @@
-"""The engine that runs any plan, in passes that all its fits share.
+"""The engine runs a plan in passes that all its fits share.
 
-It knows nothing of learners but what `Learner` says, and answers with one `FitOutcome` a row:
+It calls the hooks of `dmkl.estimators.plan.Learner` in this order, and returns a `FitOutcome` for each row:
 
-    check       parameters and labels, before anything runs
+    check       parameters and labels, before the first pass
     statistics  of the steps of all training sets                              one pass, or none
-    nested      rows that others depend on, as a plan of their own
-    prepare     what fits have in common (groups, cuts), once for all of them
+    nested      rows that other rows depend on, as a plan of their own
+    prepare     work that fits share (groups, cuts), once for all of them
     solve       the jobs of all rows, those of equal methods together
-    score       the held-out rows that no solver has scored on the way         one pass
+    score       the held-out rows that no solver has scored                    one pass
 
-What is done is kept in the workspace, and the same plan goes on from there.
+Finished work is kept in the workspace, from which a later run of the same plan continues.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 
 from dmkl import progress, settings
 from dmkl.arrays import Float, Index
-from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan, TrainingSet, decision_rule
+from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan, TrainingSet, score_function
 from dmkl.estimators.problems import Problems, side_by_side
 from dmkl.kernelset import KernelSet, measure
 from dmkl.passes.damage import looking_for_damage, refuse_damage
@@ -47,31 +47,31 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
     plan
         The fits.
     workspace
-        Where the state is kept, and gone on from; a temporary folder where None.
+        The folder of the state from which the run continues; a temporary one where None.
 
     Raises
     ------
     InputError
-        If a parameter, the labels or the kernels break a rule, or workers do not see a folder in which they keep files.
+        If a parameter, the labels or the kernels break a rule, or workers do not share the folder for their files.
     IndefiniteKernelError
         If a kernel proves not to be positive semidefinite.
     CorruptTileError
         If a tile is damaged, also after it was first read.
     MemoryBudgetError
-        If a solver that was asked for does not fit the budget.
+        If the solver does not fit the memory budget.
     """
     _check(plan)
     tally = Tally()
     with progress.spending() as tally.phases, _open(workspace) as space, looking_for_damage(plan.K.view):
-        if _needs_folder(plan):  # found before the first pass, and not at the end of all of them
+        if _needs_folder(plan):  # refused before the first pass
             space.check_shared()
         sets, trainings, statistics = _training_sets(plan.K, plan.fits, space, tally)
-        sets = _decided(plan.K, sets, tally)
-        prepared, n_prepared = _prepared(sets, tally)
+        sets = _run_nested(plan.K, sets, tally)
+        prepared, n_prepared = _prepare(sets, tally)
         methods = _by_method(sets, prepared)
         for method, members in methods.items():
             method.check([job for _, job in members])
-        if statistics is not None:  # not before: what is refused leaves nothing behind
+        if statistics is not None:  # only after all checks: a plan that is refused leaves no files
             statistics["steps"] = space.save_statistics([training.whole.fitted for training in trainings])
             space.commit({"statistics": statistics})
         outcomes: list[list[Outcome]] = [[] for _ in sets]
@@ -82,36 +82,38 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
             for (number, _), outcome in zip(members, method.solve([job for _, job in members], context), strict=True):
                 outcomes[number].append(outcome)
                 solvers[number] = context.solver
-        if not all(np.isfinite(outcome.weights).all() for mine in outcomes for outcome in mine):
+        if not all(np.isfinite(outcome.weights).all() for row_outcomes in outcomes for outcome in row_outcomes):
             refuse_damage(plan.K.view)
-        scores = _scored(sets, outcomes, prepared, tally)
+        scores = _score(sets, outcomes, prepared, tally)
     outcomes = [
-        _over_samples(data, mine)
+        _expand_duals(data, row_outcomes)
         if plan.duals or data.fit.learner._DECIDES
-        else [one if one.dual is None else replace(one, dual=None) for one in mine]
-        for data, mine in zip(sets, outcomes, strict=True)
+        else [solution if solution.dual is None else replace(solution, dual=None) for solution in row_outcomes]
+        for data, row_outcomes in zip(sets, outcomes, strict=True)
     ]
-    found = [
+    answers = [
         FitOutcome(*parts, tally.n_passes, n_prepared)
         for parts in zip(sets, outcomes, scores, prepared, solvers, strict=True)
     ]
-    return Answers(found, tally)
+    return Answers(answers, tally)
 
 
 def _by_method(sets: Sequence[TrainingSet], prepared: Sequence[Any]) -> dict[Method, list[tuple[int, Job]]]:
     """The jobs of each method, with the numbers of their rows."""
     learners = {id(data.fit.learner): data.fit.learner for data in sets}
-    own = {key: learner._method() for key, learner in learners.items()}
+    of_learner = {key: learner._method() for key, learner in learners.items()}
     methods: dict[Method, list[tuple[int, Job]]] = {}
-    for number, (data, mine) in enumerate(zip(sets, prepared, strict=True)):
+    for number, (data, preparation) in enumerate(zip(sets, prepared, strict=True)):
         learner = data.fit.learner
-        methods.setdefault(own[id(learner)], []).extend((number, job) for job in learner._jobs(data, mine))
+        methods.setdefault(of_learner[id(learner)], []).extend(
+            (number, job) for job in learner._jobs(data, preparation)
+        )
     return methods
 
 
 def _check(plan: Plan) -> None:
-    """Refuse parameters, labels and kernels that break a rule, before anything runs."""
-    # Rows share learners and targets by the thousand.
+    """Refuse parameters, labels and kernels that break a rule."""
+    # Thousands of rows share learners and targets.
     for learner in {id(fit.learner): fit.learner for fit in plan.fits}.values():
         learner._check_parameters()
     for fit in {(id(fit.learner), id(fit.targets)): fit for fit in plan.fits}.values():
@@ -161,21 +163,21 @@ def _open(workspace: Workspace | None) -> Iterator[Workspace]:
         temporary.close()
 
 
-def _decided(K: KernelSet, sets: Sequence[TrainingSet], tally: Tally) -> list[TrainingSet]:
-    """The rows as their nested ones decide them, which are all run as one plan."""
+def _run_nested(K: KernelSet, sets: Sequence[TrainingSet], tally: Tally) -> list[TrainingSet]:
+    """The rows after their nested rows, which are all run as one plan."""
     nested = [list(data.fit.learner._nested(data.fit, K)) for data in sets]
     if not any(nested):
         return list(sets)
-    for data, some in zip(sets, nested, strict=True):
-        if some:  # what cannot be solved in the end need not begin
+    for data, rows in zip(sets, nested, strict=True):
+        if rows:  # refuse a row that cannot be solved before its nested rows are
             data.fit.learner._method().check(data.fit.learner._jobs(data, None))
-    answers = run(Plan(K, [fit for some in nested for fit in some], duals=False))
+    answers = run(Plan(K, [fit for rows in nested for fit in rows], duals=False))
     tally.n_passes += answers.tally.n_passes
     tally.rounds += answers.tally.rounds
-    found = iter(answers.fits)
+    outcomes = iter(answers.fits)
     return [
-        replace(data, fit=data.fit.learner._decided(data.fit, [next(found) for _ in some])) if some else data
-        for data, some in zip(sets, nested, strict=True)
+        replace(data, fit=data.fit.learner._apply_nested(data.fit, [next(outcomes) for _ in rows])) if rows else data
+        for data, rows in zip(sets, nested, strict=True)
     ]
 
 
@@ -185,19 +187,19 @@ def _decided(K: KernelSet, sets: Sequence[TrainingSet], tally: Tally) -> list[Tr
 def _training_sets(
     K: KernelSet, fits: Sequence[Fit], workspace: Workspace, tally: Tally
 ) -> tuple[list[TrainingSet], list[Training], dict[str, Any] | None]:
-    """What each row learns from; the training sets that rows share; and what their statistics took, if that is new."""
+    """The training set of each row, the kernels that rows share, and the cost of their statistics if it is new."""
     sources: dict[type, KernelSet] = {}
     places: dict[Hashable, int] = {}
     whole: list[KernelSet] = []
     owners: list[list[int]] = []
-    known: dict[Hashable, list[int]] = {}
+    places_of_row: dict[Hashable, list[int]] = {}
     titles: list[str] = []
     problems: dict[Hashable, Problems] = {}
     learnt: list[Problems] = []
     parts: dict[tuple[int, int, int], KernelSet] = {}
 
     def part_of(source: KernelSet, rows: Index, cols: Index) -> KernelSet:
-        # Rows of a plan share these arrays, by the thousand.
+        # Thousands of rows share these arrays.
         key = (id(source), id(rows), id(cols))
         if key not in parts:
             parts[key] = _part(source, rows, cols)
@@ -205,15 +207,15 @@ def _training_sets(
 
     for fit in fits:
         source = sources.setdefault(type(fit.learner), fit.learner._source(K))
-        mine = _problems(fit, problems)
-        learnt.append(mine)
-        like = (id(mine), id(fit.train), id(fit.held_out), type(fit.learner), fit.learner._steps())
-        if like in known:  # rows are alike by the thousand
-            owners.append(known[like])
+        row_problems = _problems(fit, problems)
+        learnt.append(row_problems)
+        like = (id(row_problems), id(fit.train), id(fit.held_out), type(fit.learner), fit.learner._steps())
+        if like in places_of_row:  # thousands of rows are alike
+            owners.append(places_of_row[like])
             continue
         found_at: dict[Hashable, int] = {}
-        owners.append(known.setdefault(like, []))
-        for labeled, weights in zip(mine.labeled, mine.weights, strict=True):
+        owners.append(places_of_row.setdefault(like, []))
+        for labeled, weights in zip(row_problems.labeled, row_problems.weights, strict=True):
             part = (id(labeled), id(weights))
             if part not in found_at:
                 train = fit.train if labeled is None else fit.train[labeled]
@@ -222,32 +224,34 @@ def _training_sets(
                 if rows not in places:
                     places[rows] = len(whole)
                     kernels = _part(source, np.concatenate([train, fit.held_out]), train)
-                    whole.append(fit.learner._stepped(kernels, weights))
+                    whole.append(fit.learner._with_steps(kernels, weights))
                     titles.append(fit.title)
                 found_at[part] = places[rows]
             owners[-1].append(found_at[part])
-    lenses, statistics = _measured(whole, workspace, tally)
+    lenses, statistics = _measure(whole, workspace, tally)
     trainings = [
         Training(lens if K.is_square else lens.training(), lens, K.names, title)
         for lens, K, title in zip(lenses, whole, titles, strict=True)
     ]
-    found = []
-    for fit, own, places_of in zip(fits, learnt, owners, strict=True):
+    sets = []
+    for fit, row_problems, places_of in zip(fits, learnt, owners, strict=True):
         source = sources[type(fit.learner)]
         kernels, new = part_of(source, fit.train, fit.train), part_of(source, fit.held_out, fit.train)
-        found.append(TrainingSet(kernels, new, tuple(trainings[place] for place in places_of), own, fit, K.names))
-    return found, trainings, statistics
+        sets.append(
+            TrainingSet(kernels, new, tuple(trainings[place] for place in places_of), row_problems, fit, K.names)
+        )
+    return sets, trainings, statistics
 
 
-def _problems(fit: Fit, known: dict[Hashable, Problems]) -> Problems:
-    """What a row learns; rows that learn the same share the object."""
+def _problems(fit: Fit, cache: dict[Hashable, Problems]) -> Problems:
+    """The problems of a row; rows with the same targets share the object."""
     learner, targets = fit.learner, fit.learner._weighted(fit.targets, fit.sample_weight)
-    # Targets that are weighted have been made for this row.
+    # Weighted targets have been made for this row, so that their identity cannot be the key.
     counts = None if targets.weights is None else tuple(weights.tobytes() for weights in targets.weights)
     key = (id(fit.targets), counts, type(learner), learner.multiclass)
-    if key not in known:
-        known[key] = learner._problems(targets, fit.tasks)
-    return known[key]
+    if key not in cache:
+        cache[key] = learner._problems(targets, fit.tasks)
+    return cache[key]
 
 
 def _part(K: KernelSet, rows: Index, cols: Index) -> KernelSet:
@@ -257,14 +261,13 @@ def _part(K: KernelSet, rows: Index, cols: Index) -> KernelSet:
     return K if whole and K.is_square else K[rows, cols]
 
 
-def _measured(
-    sets: Sequence[KernelSet], workspace: Workspace, tally: Tally
-) -> tuple[list[Lens], dict[str, Any] | None]:
-    """The statistics of all sets, which are kept: they cost a pass."""
+def _measure(sets: Sequence[KernelSet], workspace: Workspace, tally: Tally) -> tuple[list[Lens], dict[str, Any] | None]:
+    """The statistics of all sets, from the workspace if they are there: they cost a pass."""
     saved = workspace.state.get("statistics")
     if saved is not None:
         tally.n_passes += saved["n_passes"]
-        tally.rounds += [_statistics_round(saved)] if saved["n_passes"] else []
+        if saved["n_passes"]:
+            tally.rounds.append(Round("statistics", saved["seconds"], saved["n_bytes"]))
         chains = workspace.load_statistics(saved["steps"])
         return [Lens(K.view, chain) for K, chain in zip(sets, chains, strict=True)], None
     started = time.monotonic()
@@ -278,17 +281,13 @@ def _measured(
     return lenses, {"n_passes": n_passes, "seconds": seconds, "n_bytes": n_passes * bytes_per_pass}
 
 
-def _statistics_round(saved: dict[str, Any]) -> Round:
-    return Round("statistics", saved["seconds"], saved["n_bytes"])
+# --- work that fits share --------------------------------------------------------------------------------------------
 
 
-# --- what fits have in common --------------------------------------------------------------------------------------
+def _prepare(sets: Sequence[TrainingSet], tally: Tally) -> tuple[list[Any], float]:
+    """The result of the preparation of each row, and the passes that all of them took.
 
-
-def _prepared(sets: Sequence[TrainingSet], tally: Tally) -> tuple[list[Any], float]:
-    """What was prepared for each row, and the passes that took.
-
-    Work with equal keys on equal training sets is done once, and all of it together.
+    Preparations with equal keys on equal training sets are done once; all of them share passes.
     """
     keys: list[Hashable] = []
     wanted: dict[Hashable, tuple[Lens, Solver[Any]]] = {}
@@ -300,48 +299,52 @@ def _prepared(sets: Sequence[TrainingSet], tally: Tally) -> tuple[list[Any], flo
             key = (id(data.training), id(data.problems), kernels, type(data.fit.learner), preparation.key)
             wanted.setdefault(key, (data.training.square, preparation.solver))
         keys.append(key)
-    found, passes = drive(list(wanted.values()), tally=tally)
-    by_key: dict[Hashable, Any] = dict(zip(wanted, found, strict=True))
+    results, passes = drive(list(wanted.values()), tally=tally)
+    by_key: dict[Hashable, Any] = dict(zip(wanted, results, strict=True))
     return [by_key.get(key) for key in keys], passes
 
 
 # --- scores of held-out rows ---------------------------------------------------------------------------------------
 
 
-def _scored(
+def _score(
     sets: Sequence[TrainingSet], outcomes: Sequence[Sequence[Outcome]], prepared: Sequence[Any], tally: Tally
 ) -> list[Float]:
-    """Scores of the held-out rows: those that a solver has found, and the others in passes that all of them share."""
-    found: list[Float] = [np.zeros((0, 0)) for _ in sets]
-    known: dict[int, list[tuple[Float, list[int]]]] = {}
-    asked: list[tuple[int, list[int]]] = []
+    """Scores of the held-out rows: those of the solvers, and the missing ones in passes that all rows share."""
+    scores_of_rows: list[Float] = [np.zeros((0, 0)) for _ in sets]
+    parts_of_row: dict[int, list[tuple[Float, list[int]]]] = {}
+    requested: list[tuple[int, list[int]]] = []
     solvers, widest = [], 1
-    for n, (data, mine) in enumerate(zip(sets, outcomes, strict=True)):
+    for n, (data, row_outcomes) in enumerate(zip(sets, outcomes, strict=True)):
         if not len(data.fit.held_out):
             continue
-        # A solver that finds scores may have left some problems to another one, which does not.
-        known[n] = [(outcome.scores, [k]) for k, outcome in enumerate(mine) if outcome.scores is not None]
+        # A solver that returns scores may have left some problems to another one that does not.
+        parts_of_row[n] = [
+            (outcome.scores, [k]) for k, outcome in enumerate(row_outcomes) if outcome.scores is not None
+        ]
         for part in data.parts:
-            members = [int(k) for k in part.members if mine[k].scores is None]
+            members = [int(k) for k in part.members if row_outcomes[k].scores is None]
             if members:
-                rule = decision_rule([mine[k] for k in members], data.problems)
-                solvers.append((part.training.held_out, data.fit.learner._scores(rule, data.new, prepared[n])))
-                asked.append((n, members))
-                widest = max(widest, rule.dual.shape[1])
+                function = score_function([row_outcomes[k] for k in members], data.problems)
+                solvers.append((part.training.held_out, data.fit.learner._scores(function, data.new, prepared[n])))
+                requested.append((n, members))
+                widest = max(widest, function.dual.shape[1])
     scores, _ = drive(solvers, at_once=max(1, settings.block_width() // widest), tally=tally)
-    for (n, members), columns in zip(asked, scores, strict=True):
-        known[n].append((columns, members))
-    for n, parts in known.items():
-        found[n] = side_by_side([columns for columns, _ in parts], [np.asarray(members) for _, members in parts])
-    return found
+    for (n, members), columns in zip(requested, scores, strict=True):
+        parts_of_row[n].append((columns, members))
+    for n, parts in parts_of_row.items():
+        scores_of_rows[n] = side_by_side(
+            [columns for columns, _ in parts], [np.asarray(members) for _, members in parts]
+        )
+    return scores_of_rows
 
 
-def _over_samples(data: TrainingSet, outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Outcomes with the dual variables of samples, over all training rows of the fit.
+def _expand_duals(data: TrainingSet, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Outcomes with dual variables over all training rows of the fit, zero where a label is unknown.
 
-    Zero where a problem knows no label. Those of D^{1/2}KD^{1/2} are D^{−1/2} times those of K.
+    The dual variables for K are D^{1/2} times those for D^{1/2}KD^{1/2}.
     """
-    found = []
+    over_samples = []
     for outcome, rows, weights in zip(outcomes, data.problems.labeled, data.problems.weights, strict=True):
         dual = outcome.dual
         assert dual is not None
@@ -351,5 +354,5 @@ def _over_samples(data: TrainingSet, outcomes: Sequence[Outcome]) -> list[Outcom
             wide = np.zeros((len(data.fit.train), dual.shape[1]))
             wide[rows] = dual
             dual = wide
-        found.append(replace(outcome, dual=dual))
-    return found
+        over_samples.append(replace(outcome, dual=dual))
+    return over_samples

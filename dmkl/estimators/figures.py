@@ -26,10 +26,10 @@ def plot_weights(model: Any) -> Figure:
 
     model._check_fitted()
     weights = model.weights_.transpose("kernel", ...)
-    each = weights.values.reshape(len(model.kernel_names_), -1)
+    columns = weights.values.reshape(len(model.kernel_names_), -1)
     others = [str(dim) for dim in weights.dims[1:]]
     label = "kernel weight" if not others else f"kernel weight: mean over {' and '.join(others)}, a dot each"
-    return pictures.bars(model.kernel_names_, each.mean(axis=1), each if others else None, label)
+    return pictures.bars(model.kernel_names_, columns.mean(axis=1), columns if others else None, label)
 
 
 def plot_weight_map(model: Any, of: Any = None) -> Figure:
@@ -57,8 +57,10 @@ def plot_weight_map(model: Any, of: Any = None) -> Figure:
     if of is not None:
         names = [] if not rest else weights[rest[0]].values.astype(str).tolist()
         if str(of) not in names:
-            found = f"there are {', '.join(names[:10])}" if names else f"it has weights by {across} alone; leave of out"
-            msg = f"this model has no groups' weights of {of!r}: {found}"
+            choices = (
+                f"there are {', '.join(names[:10])}" if names else f"its weights are by {across} alone; leave of out"
+            )
+            msg = f"this model has no groups' weights of {of!r}: {choices}"
             raise InputError(msg)
         weights, label = weights.isel({rest[0]: names.index(str(of))}), f"kernel weight, {rest[0]} {of}"
     elif rest:
@@ -144,21 +146,23 @@ def plot_contributions(contributions: Any, sample: Any, of: Any = None) -> Figur
     from dmkl import pictures
 
     if not isinstance(contributions, xr.DataArray) or contributions.dims[:2] != ("sample", "kernel"):
-        what = getattr(contributions, "dims", type(contributions).__name__)
-        msg = f"contributions must be (sample, kernel[, class]), as model.contributions(K) gives them, got {what}"
+        given = getattr(contributions, "dims", type(contributions).__name__)
+        msg = f"contributions must be (sample, kernel[, class]), as model.contributions(K) gives them, got {given}"
         raise InputError(msg)
-    found = _chosen(contributions, "sample", sample)
-    if found.ndim == 2:
-        dim = str(found.dims[1])
-        of = found[dim].values[int(np.argmax((found.sum("kernel") + _intercept(found)).values))] if of is None else of
-        found = _chosen(found, dim, of)
+    chosen = _chosen(contributions, "sample", sample)
+    if chosen.ndim == 2:
+        dim = str(chosen.dims[1])
+        of = (
+            chosen[dim].values[int(np.argmax((chosen.sum("kernel") + _intercept(chosen)).values))] if of is None else of
+        )
+        chosen = _chosen(chosen, dim, of)
         score = f"score of {dim} {of}"
     elif of is not None:
         msg = f"these contributions are to one score, and of={of!r} names another; leave it out"
         raise InputError(msg)
     else:
         score = "score"
-    names, shares = _bars(found)
+    names, shares = _bars(chosen)
     figure = pictures.picture(4.6 + 0.075 * max(len(name) for name in names), 1.2 + 0.26 * len(names))
     _draw(figure.subplots(), names, shares, score)
     figure.suptitle(f"sample {pictures.shortened(str(sample), pictures.LONGEST_NAME)}", fontsize=9, x=0.01, ha="left")
@@ -167,33 +171,33 @@ def plot_contributions(contributions: Any, sample: Any, of: Any = None) -> Figur
 
 def _chosen(values: xr.DataArray, dim: str, label: Any) -> xr.DataArray:
     labels = values[dim].values.tolist()
-    same = [k for k, one in enumerate(labels) if one == label or str(one) == str(label)]
+    same = [k for k, name in enumerate(labels) if name == label or str(name) == str(label)]
     if not same:
         msg = f"there is no {dim} {label!r} among these contributions; there are {', '.join(map(str, labels[:10]))}"
         raise InputError(msg)
     return values.isel({dim: same[0]})
 
 
-def _intercept(found: xr.DataArray) -> Any:
-    return found["intercept"].drop_vars("intercept") if "intercept" in found.coords else 0.0
+def _intercept(chosen: xr.DataArray) -> Any:
+    return chosen["intercept"].drop_vars("intercept") if "intercept" in chosen.coords else 0.0
 
 
-def _bars(found: xr.DataArray) -> tuple[list[str], Float]:
+def _bars(chosen: xr.DataArray) -> tuple[list[str], Float]:
     """Names and shares from top to bottom, the intercept last; kernels without a share have no bar."""
     from dmkl import pictures
 
-    values = np.asarray(found.values, dtype=np.float64)
+    values = np.asarray(chosen.values, dtype=np.float64)
     order = np.argsort(-np.abs(values), kind="stable")
     order = order[values[order] != 0]
     shown, others = order[:_MOST], order[_MOST:]
-    names = [pictures.shortened(str(found["kernel"].values[k]), pictures.LONGEST_NAME) for k in shown]
+    names = [pictures.shortened(str(chosen["kernel"].values[k]), pictures.LONGEST_NAME) for k in shown]
     shares = [*values[shown]]
     if len(others):
         names.append(f"{len(others)} others")
         shares.append(values[others].sum())
-    if "intercept" in found.coords:
+    if "intercept" in chosen.coords:
         names.append("intercept")
-        shares.append(float(found["intercept"]))
+        shares.append(float(chosen["intercept"]))
     return (names, np.array(shares)) if names else (["no kernel"], np.zeros(1))
 
 

@@ -19,7 +19,7 @@ from dmkl.errors import InputError, UninformativeScoresWarning, warn
 from dmkl.estimators.checks import check_count, check_numbers, check_positive, one_for_each
 from dmkl.estimators.decisions import (
     LEFT_OUT,
-    Decider,
+    DecisionRule,
     Priors,
     check_priors,
     class_index,
@@ -30,7 +30,7 @@ from dmkl.estimators.decisions import (
 from dmkl.estimators.learner import KernelClassifier, KernelLearner
 from dmkl.estimators.norms import Constraints, KernelGroups, Prices, WeightRules
 from dmkl.estimators.plan import Fit, FitOutcome, TrainingSet
-from dmkl.estimators.problems import ClassWeight, Problems, counts
+from dmkl.estimators.problems import ClassWeight, Problems, total_sample_weights
 from dmkl.estimators.saving import models
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, as_exponent, encode_targets
@@ -50,16 +50,16 @@ __all__ = ["MKFDA", "FisherClassifier", "FisherLearner", "Product", "SingleBest"
 OF_WEIGHTS: Final = {"p": np.inf, "kernel_groups": None, "sigma": 1.0, "constraints": None}
 """Parameters of the set of weights, with the values of a plain sum."""
 _TOGETHER = 2**22
-"""Bytes of scores that rules are learnt from at once: arrays as large lie in a processor's cache."""
+"""Bytes of scores from which rules are learnt together: arrays of this size fit in the cache."""
 _THREADS = 2
-"""Rules are learnt in so many threads; what Python does between exponentials and products keeps more from gaining."""
+"""Number of threads that learn rules; more threads gain nothing, since Python works between the array operations."""
 
 
 class FisherLearner(KernelLearner, abstract=True):
     """Regularized least squares on a weighted sum of kernels, the weights learnt in an ℓp ball.
 
-    What Fisher discriminants and ridge regression have in common: one problem, S(α, β) of `dmkl.numerics.fisher`, with
-    other targets.
+    The common base of Fisher discriminants and ridge regression, which solve the same problem S(α, β) of
+    `dmkl.numerics.fisher` with different targets.
     """
 
     p: float | Sequence[float] = np.inf
@@ -150,7 +150,6 @@ class FisherLearner(KernelLearner, abstract=True):
         check_solver(name_of(self.solver), self._options(), self._exponents(), rules.beyond)
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
-        """Tell what groups, prices and constraints break before the first pass."""
         super()._check_data(K, targets)
         rules = self._rules()
         for p in self._exponents():
@@ -167,10 +166,10 @@ class FisherLearner(KernelLearner, abstract=True):
 
     def _weighted(self, targets: Targets, sample_weight: Float | None = None) -> Targets:
         # Least squares of D^{1/2}(H − f) is that of D^{1/2}KD^{1/2} and D^{1/2}H.
-        found = counts(targets, sample_weight, self.class_weight) if targets.weights is None else None
-        if found is None:
+        weights = total_sample_weights(targets, sample_weight, self.class_weight) if targets.weights is None else None
+        if weights is None:
             return targets
-        return targets.weighted([d if rows is None else d[rows] for d, rows in zip(found, targets.rows, strict=True)])
+        return targets.weighted([d if rows is None else d[rows] for d, rows in zip(weights, targets.rows, strict=True)])
 
     def _least_lam(self, lens: Lens) -> float:
         return least_lam(lens)
@@ -184,8 +183,8 @@ class FisherLearner(KernelLearner, abstract=True):
         ridges, rules = one_for_each("lam", self._ridges(), len(problems)), self._rules()
 
         def weights_of(k: int) -> WeightSet:
-            found = rules.weights(exponents[k], data.training.names)
-            return found if data.fit.kernels is None else found.select(data.fit.kernels)
+            feasible = rules.weights(exponents[k], data.training.names)
+            return feasible if data.fit.kernels is None else feasible.select(data.fit.kernels)
 
         def problem_of(k: int) -> FisherProblem:
             title, start = f"{data.training.title}{problems.title(k)}", data.start(k)
@@ -242,8 +241,8 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
     def transform(self, K: Kernels | None = None, **new: Any) -> xr.DataArray:
         """Discriminant coordinates of the row samples, (sample, discriminant): classes − 1, or one for each task.
 
-        In them the covariance within classes is the identity, and the first tells the classes apart most; the mean of
-        the class means by prior probability lies at zero.
+        The covariance within classes is the identity in them, and the first separates the classes most; the mean of the
+        class means, weighted by prior probabilities, is zero.
 
         Parameters
         ----------
@@ -251,67 +250,70 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
             As in `decision_function`.
         """
         scores = self.decision_function(K, **new)
-        found = self.decider_.coordinates(scores.values.reshape(len(scores), -1))
+        coordinates = self.decider_.coordinates(scores.values.reshape(len(scores), -1))
         coords = {"sample": scores.sample.values}
-        return describe(xr.DataArray(found, dims=("sample", "discriminant"), coords=coords, name="coordinate"))
+        return describe(xr.DataArray(coordinates, dims=("sample", "discriminant"), coords=coords, name="coordinate"))
 
-    def _decider(self, found: FitOutcome) -> Decider:
-        rule = _rule([found], itemgetter(0))
+    def _decision_rule(self, outcome: FitOutcome) -> DecisionRule:
+        rule = _rule([outcome], itemgetter(0))
         if not rule.sharpness.all():
             msg = (
                 "scores of left-out training rows are not higher in the second class than in the first: at this λ the "
-                "kernels do not tell the classes apart, and predictions follow the prior probabilities. Try another λ, "
+                "kernels do not separate the classes, and predictions follow the prior probabilities. Try another λ, "
                 "or test the kernels with dmkl.permutation_test"
             )
             warn(msg, UninformativeScoresWarning)
         return rule
 
-    def _decide(self, found: Sequence[FitOutcome]) -> list[Float]:
+    def _decide(self, outcomes: Sequence[FitOutcome]) -> list[Float]:
         # Each fit by the rule of its training rows, as in `predict`.
-        if not len(found[0].scores):
-            return [each.decision for each in found]
-        size = sum(h.nbytes for h in found[0].data.problems.targets.problems)
+        if not len(outcomes[0].scores):
+            return [outcome.decision for outcome in outcomes]
+        size = sum(h.nbytes for h in outcomes[0].data.problems.targets.problems)
         together = max(1, _TOGETHER // size)
-        groups = [found[start : start + together] for start in range(0, len(found), together)]
+        groups = [outcomes[start : start + together] for start in range(0, len(outcomes), together)]
         # Exponentials and products of many scores, during which other threads run.
         with ThreadPoolExecutor(min(_THREADS, settings.available_cores(), len(groups))) as pool:
-            return [decision for group in pool.map(_decided, groups) for decision in group]
+            return [decision for group in pool.map(_decision_values, groups) for decision in group]
 
 
 # --- the decision rule ---------------------------------------------------------------------------------------------
 
 
-def _decided(found: Sequence[FitOutcome]) -> list[Float]:
-    decisions = _rule(found, np.stack).decision(np.stack([each.scores for each in found]))
-    return [mine.reshape(each.decision.shape) for mine, each in zip(decisions, found, strict=True)]
+def _decision_values(outcomes: Sequence[FitOutcome]) -> list[Float]:
+    decisions = _rule(outcomes, np.stack).decision(np.stack([outcome.scores for outcome in outcomes]))
+    return [decision.reshape(outcome.decision.shape) for decision, outcome in zip(decisions, outcomes, strict=True)]
 
 
-def _rule(found: Sequence[FitOutcome], join: Callable[[Sequence[Float]], Float]) -> Decider:
-    """The decision rule of fits on the same training rows: of several with an axis of fits, which `join` makes."""
+def _rule(fits: Sequence[FitOutcome], join: Callable[[Sequence[Float]], Float]) -> DecisionRule:
+    """The decision rule of fits on the same training rows; `join` adds the axis of fits if there are several."""
 
     def of_problems(values: Sequence[Sequence[Float]]) -> list[Float]:
         return [join(of_fits) for of_fits in zip(*values, strict=True)]
 
-    targets = [each.data.problems.targets for each in found]
-    pairs = [(cast(FisherClassifier, each.data.fit.learner), own) for each, own in zip(found, targets, strict=True)]
-    units = of_problems([learner._units(own) for learner, own in pairs])
-    priors = of_problems([learner._priors(own) for learner, own in pairs])
+    targets = [fit.data.problems.targets for fit in fits]
+    pairs = [(cast(FisherClassifier, fit.data.fit.learner), target) for fit, target in zip(fits, targets, strict=True)]
+    units = of_problems([learner._units(target) for learner, target in pairs])
+    priors = of_problems([learner._priors(target) for learner, target in pairs])
     weights: Sequence[Float | None] = [None] * len(priors)
-    if any(own.weights is not None for own in targets):
-        weights = of_problems([own.weights or [np.ones(len(h)) for h in own.problems] for own in targets])
+    if any(target.weights is not None for target in targets):
+        weights = of_problems([target.weights or [np.ones(len(h)) for h in target.problems] for target in targets])
     kind, classes, labels = targets[0].kind, targets[0].classes, targets[0].labels
-    index = [each[each >= 0] for each in class_index(kind, classes, labels)]
-    learnt_on = LEFT_OUT if all(one.inverse is not None for each in found for one in each.outcomes) else ""
-    scores = of_problems([_training_scores(each) for each in found])
-    return Decider.learn(kind, scores, index, priors, learnt_on, weights, units, ordered=len(found) == 1).scaled(units)
+    index = [numbers[numbers >= 0] for numbers in class_index(kind, classes, labels)]
+    learnt_on = LEFT_OUT if all(o.inverse is not None for fit in fits for o in fit.outcomes) else ""
+    scores = of_problems([_training_scores(fit) for fit in fits])
+    return DecisionRule.learn(kind, scores, index, priors, learnt_on, weights, units, ordered=len(fits) == 1).scaled(
+        units
+    )
 
 
-def _training_scores(found: FitOutcome) -> list[Float]:
-    """Scores of the training rows of each problem, by the fits without each row where they are known."""
-    outcomes, trainings = found.outcomes, found.data.trainings
+def _training_scores(fit: FitOutcome) -> list[Float]:
+    """Scores of the training rows of each problem, leave-one-out if the inverse is known."""
+    outcomes, trainings = fit.outcomes, fit.data.trainings
     null_vectors = [training.square.fitted.null_vectors(training.n_train) for training in trainings]
-    duals = [np.asarray(one.dual) for one in outcomes]
-    return regression_scores(found.data.problems.targets, duals, [one.inverse for one in outcomes], null_vectors)
+    duals = [np.asarray(outcome.dual) for outcome in outcomes]
+    inverses = [outcome.inverse for outcome in outcomes]
+    return regression_scores(fit.data.problems.targets, duals, inverses, null_vectors)
 
 
 class MKFDA(FisherClassifier):
@@ -330,21 +332,21 @@ class MKFDA(FisherClassifier):
         Ridge λ > 0, in units of the normalized kernels' eigenvalues. For a multilabel problem also one for each task.
     priors
         Prior probabilities of the classes in `predict` and `predict_proba`, as in scikit-learn's discriminants: their
-        shares in training ("empirical", or None), "uniform", or numbers that sum to one: one for each class, sorted, or
-        a mapping from classes to numbers. Weights and scores do not depend on them.
+        shares in training ("empirical", or None), "uniform", or numbers that sum to one, either one for each of the
+        sorted classes or a mapping from classes to numbers. Weights and scores do not depend on them.
     class_weight
-        What a sample of each class counts, times its `sample_weight` in `fit`: "balanced" (m divided by the number of
-        classes and by the samples of the class, as in scikit-learn), a weight for each class by its label, or None.
-        With weights d the problem is that of D^{1/2}K(β)D^{1/2} and D^{1/2}H, and so is the certificate; shares of
-        classes are those of the weights. Tasks of a multilabel problem are balanced each by itself.
+        Weight of each class, multiplied by the `sample_weight` of `fit`: "balanced" (m divided by the number of classes
+        and by the samples of the class, as in scikit-learn), a weight for each class by its label, or None. With
+        weights d the problem and its certificate are those of D^{1/2}K(β)D^{1/2} and D^{1/2}H, and shares of classes
+        are shares of the weights. Each task of a multilabel problem is balanced separately.
     steps
-        What is done to the kernels, in this order, by statistics of the training samples: "center" (in feature space;
+        Preprocessing of the kernels, in this order, by statistics of the training samples: "center" (in feature space;
         the method assumes it), "trace" (unit trace), "cosine" (unit norm of each sample), "multiplicative" (unit
         variance). The papers have two chains: ("center", "trace"), for λ of 1e-8 to 10 (CVPR Section 4), and
-        ("cosine", "center"), for λ of 4⁻⁵ to 4⁴ (JMLR Section 3). () leaves the kernels as they are.
+        ("cosine", "center"), for λ of 4⁻⁵ to 4⁴ (JMLR Section 3). () leaves the kernels unchanged.
     solver
-        Solver, one of those below, or "auto"; `solver_` says which it was. Solvers with options are also given as
-        objects, `dmkl.Direct`, `dmkl.CG`, `dmkl.Subspace` or `dmkl.Dual`, as in
+        Solver, one of those below, or "auto"; `solver_` names the one that was used. To set options of a solver, give
+        an object, `dmkl.Direct`, `dmkl.CG`, `dmkl.Subspace` or `dmkl.Dual`, as in
         ``solver=dmkl.Subspace(basis="8GiB", finish="report")``. Auto takes "stacked" for 32 targets and more
         with several points each whose kernels fit in memory (from 8 on where five times their columns are as many as
         the training samples), "anchored" for as many with one point, "subspace" where three or more points of a search
@@ -363,13 +365,14 @@ class MKFDA(FisherClassifier):
         by group; or the group of each kernel, in their order. The norm is then Σ_g ‖β_g‖_p ≤ 1, over groups g: few
         groups have weight, and p says how it is spread within them. A kernel of no group is one of its own.
     sigma
-        Prices σ > 0 of the kernels: one for each, or by name where it is not 1. The norm is that of σ∘β, so that a dear
-        kernel has to be worth more.
+        Prices σ > 0 of the kernels: one for each, or by name for prices that are not 1. The norm is that of σ∘β, so
+        that an expensive kernel must improve the objective more.
     constraints
-        What is known of the weights: a function that makes constraints of cvxpy from them, such as
-        ``lambda d: [d["rna"] >= d["noise"], cp.sum(d) <= 3]``; d is a vector, which names of kernels, and lists of
-        them, index too. Constraints that bound all weights replace the norm, whatever p is; within others the norm
-        holds as well. A saved model keeps the function's text alone: it predicts, but is not fitted again.
+        Prior knowledge about the weights: a function that returns constraints of cvxpy, such as
+        ``lambda d: [d["rna"] >= d["noise"], cp.sum(d) <= 3]``; d is a vector that is indexed by names of kernels, lists
+        of names, or positions. Constraints that bound all weights replace the norm, whatever p is; other constraints
+        hold together with the norm. A saved model keeps only the text of the function: it predicts, but a fit needs
+        the function again.
 
     Attributes
     ----------
@@ -385,38 +388,38 @@ class MKFDA(FisherClassifier):
     objective_ : float or DataArray
         S(α, β); with `dmkl.Dual(mu=...)`, without the penalty.
     status_ : str
-        How the solver ended, and what to do about it.
+        How the solver ended, with advice.
     solver_ : str
         The solver's name.
     n_passes_ : float
-        Passes over the stored kernels; a part of a pass counts by the share of the tiles that it read.
+        Passes over the stored kernels; a partial pass counts as the share of the tiles that it read.
     n_iter_ : int
-        Weightings tried.
+        Weight vectors tried.
     history_ : Dataset
-        Objective, upper bound, gap, weights … of every step; `passes` read up to it of the solvers "interleaved" and
-        "dual".
+        Objective, upper bound, gap, weights … of every step; for the solvers "interleaved" and "dual" also the
+        `passes` so far.
     classes_ : ndarray
         The labels, sorted.
     priors_ : ndarray
         The prior probabilities, a row for each problem.
     calibrated_on_ : str or None
-        What rows the probabilities were calibrated on; None where there were no honest ones, and `predict_proba`
-        refuses.
+        The rows that probabilities were calibrated on; None if there were no out-of-sample scores, so that
+        `predict_proba` raises an error.
     train_samples_, kernel_names_ : ndarray, tuple
-        What the model was fitted on; prediction checks them.
+        Names of the training samples and of the kernels, which prediction checks.
 
     Notes
     -----
-    `predict` weighs two rules, with the log prior probabilities added: Fisher's, the nearest class mean in the
-    discriminant space in the metric of the covariance within classes, and the largest regression score. Their weights
-    are those of the least log loss, and are never negative. `decision_function` gives the regression scores, which
-    estimate P(k | x) − π_k but for their scale, and `transform` the discriminant coordinates.
+    `predict` combines two rules and adds the log prior probabilities: Fisher's rule, the nearest class mean in the
+    metric of the covariance within classes, and the largest regression score. Their weights minimize the log loss, and
+    are never negative. `decision_function` returns the regression scores, which are proportional to estimates of
+    P(k | x) − π_k, and `transform` the discriminant coordinates.
 
     Means, covariance and weights are those of leave-one-out scores of the training rows (`calibrated_on_`), which also
-    calibrate the probabilities, where the combined kernel fits the memory budget. The learnt weights and the scale of
-    the kernels have seen the row that is left out, and so have similar rows: where samples come in groups, call
-    `calibrate` with rows of groups that were left out. The solvers "cg", "dual" and "interleaved" learn the rule from
-    scores of the training rows, which are too good at small λ: call `calibrate` there too.
+    calibrate the probabilities, if the combined kernel fits the memory budget. The weights and the scale of the kernels
+    depend on the row that is left out, and similar rows may remain: if samples come in groups, call `calibrate` with
+    rows of groups that were left out. The solvers "cg", "dual" and "interleaved" learn the rule from scores of the
+    training rows, which are optimistic at small λ: call `calibrate` there too.
 
     Yan, Kittler, Mikolajczyk, Tahir: Non-sparse multiple kernel Fisher discriminant analysis. JMLR 13 (2012), Eqs. 10
     to 22, Algorithms 1 and 2; Section 2.3 for the interleaved and the dual solver, Eqs. 25 and 26 for `dmkl.Dual`.
@@ -436,8 +439,8 @@ class MKFDA(FisherClassifier):
     _OF_WEIGHTS: ClassVar = OF_WEIGHTS
 
     def _machine_on_sum(self, C: float) -> KernelLearner | None:
-        found: KernelLearner = models()["MKSVM"](np.inf, C, class_weight=self.class_weight, steps=self.steps)
-        return found
+        machine: KernelLearner = models()["MKSVM"](np.inf, C, class_weight=self.class_weight, steps=self.steps)
+        return machine
 
     def __init__(
         self,
@@ -499,12 +502,12 @@ class SingleBest(FisherClassifier):
     Attributes
     ----------
     best_ : str
-        Name of the chosen kernel, the first of those that tie.
+        Name of the chosen kernel; the first if several tie.
     scores_ : DataArray
         Accuracy of every kernel on every fold.
     weights_, dual_coef_, gap_, ...
-        As in `MKFDA`; the weight of the chosen kernel is one, all others are zero. `n_passes_` counts what the choice
-        cost too.
+        As in `MKFDA`; the weight of the chosen kernel is one, all others are zero. `n_passes_` includes the passes of
+        the choice.
     """
 
     _STATE = (*FisherClassifier._STATE, "best_")
@@ -530,7 +533,6 @@ class SingleBest(FisherClassifier):
         self.cv = cv
 
     def _nested(self, fit: Fit, K: KernelSet) -> Sequence[Fit]:
-        """Each kernel alone, on each fold of the training rows."""
         learner = MKFDA(1.0, **{name: getattr(self, name) for name in Uniform().get_params()})
         rows = []
         for number, (train, test) in enumerate(self._folds(fit)):
@@ -538,10 +540,10 @@ class SingleBest(FisherClassifier):
             targets = encode_targets(labels, len(train), fit.tasks)
             weights = None if fit.sample_weight is None else fit.sample_weight[train]
             title = f"fold {number}: "
-            some = Fit(
+            fit_on_fold = Fit(
                 learner, fit.train[train], targets, fit.tasks, fit.train[test], title=title, sample_weight=weights
             )
-            rows += [replace(some, kernels=np.array([j])) for j in range(len(K))]
+            rows += [replace(fit_on_fold, kernels=np.array([j])) for j in range(len(K))]
         return rows
 
     def _folds(self, fit: Fit) -> list[Fold]:
@@ -552,19 +554,18 @@ class SingleBest(FisherClassifier):
             _check_fold(number, labels, train, test)
         return folds
 
-    def _decided(self, fit: Fit, found: Sequence[FitOutcome]) -> Fit:
-        """The kernel with the highest mean accuracy, the first of those that tie."""
-        scores = np.array(self._accuracies(self._folds(fit), found, fit))
+    def _apply_nested(self, fit: Fit, outcomes: Sequence[FitOutcome]) -> Fit:
+        scores = np.array(self._accuracies(self._folds(fit), outcomes, fit))
         best = int(np.argmax(scores.mean(axis=1)))
         return replace(fit, kernels=np.array([best]), nested=scores)
 
-    def _accuracies(self, folds: Sequence[Fold], found: Sequence[FitOutcome], fit: Fit) -> list[list[float]]:
-        """Of each kernel on each fold, decided as in a search; samples count as in training."""
+    def _accuracies(self, folds: Sequence[Fold], outcomes: Sequence[FitOutcome], fit: Fit) -> list[list[float]]:
+        """Accuracy of each kernel on each fold, by the decision rule of a search and the weights of training."""
         labels = fit.targets.labels
-        n = len(found) // len(folds)
+        n = len(outcomes) // len(folds)
         weights = np.ones(len(labels)) if fit.sample_weight is None else fit.sample_weight
-        targets = found[0].data.problems.targets
-        decided = [self._decide(found[first : first + n]) for first in range(0, len(found), n)]
+        targets = outcomes[0].data.problems.targets
+        decided = [self._decide(outcomes[first : first + n]) for first in range(0, len(outcomes), n)]
 
         def accuracy(test: Index, decision: Float) -> float:
             predicted = predicted_labels(targets.kind, targets.classes, decision)
@@ -574,17 +575,17 @@ class SingleBest(FisherClassifier):
             [accuracy(test, of_fold[k]) for (_, test), of_fold in zip(folds, decided, strict=True)] for k in range(n)
         ]
 
-    def _set_attributes(self, found: FitOutcome) -> None:
-        scores = found.data.fit.nested
-        assert found.data.fit.kernels is not None
-        (best,) = found.data.fit.kernels
+    def _set_attributes(self, outcome: FitOutcome) -> None:
+        scores = outcome.data.fit.nested
+        assert outcome.data.fit.kernels is not None
+        (best,) = outcome.data.fit.kernels
         self.best_ = self.kernel_names_[best]
         coords = {"kernel": np.array(self.kernel_names_, dtype=str), "fold": np.arange(scores.shape[1])}
         self.scores_ = xr.DataArray(scores, dims=("kernel", "fold"), coords=coords, name="accuracy")
 
 
 def _check_fold(number: int, labels: Array, train: Index, test: Index) -> None:
-    """Refuse a fold that cannot be learnt from, before anything runs."""
+    """Refuse a fold without test samples or without training samples of a class."""
     if not len(test):
         msg = f"fold {number} of cv has no test samples; use fewer folds"
         raise InputError(msg)
@@ -618,7 +619,7 @@ class Product(FisherClassifier):
     Attributes
     ----------
     factors_ : tuple of str
-        The kernels that were multiplied.
+        Names of the factors.
     weights_, dual_coef_, gap_, ...
         As in `MKFDA`, for a single kernel named "product".
     """
@@ -629,8 +630,8 @@ class Product(FisherClassifier):
     def _source(self, K: KernelSet) -> KernelSet:
         return K.product()
 
-    def _set_attributes(self, found: FitOutcome) -> None:
-        self.factors_ = found.data.given
+    def _set_attributes(self, outcome: FitOutcome) -> None:
+        self.factors_ = outcome.data.given
 
     def _new_source(self, K: KernelSet) -> KernelSet:
         if K.names == ("product",):

@@ -15,7 +15,7 @@ from dmkl.errors import InputError
 from dmkl.estimators.checks import check_choice, check_count, check_positive
 from dmkl.estimators.learner import KernelClassifier, KernelLearner, plain_machine
 from dmkl.estimators.plan import FitOutcome, Preparation, TrainingSet
-from dmkl.estimators.problems import ClassWeight, DecisionRule, Loss, check_hinge, features_of
+from dmkl.estimators.problems import ClassWeight, Loss, ScoreFunction, check_hinge, features_of
 from dmkl.features.cross import TrainingFeatures, row_features
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets
@@ -44,21 +44,17 @@ Grouping = Literal["kernel", "kmeans", "plsa"]
 
 
 class _Grouped(NamedTuple):
-    """The groups of the training samples, and the kernels that they were made from.
-
-    New samples must get their groups from the same kernels: in a plan that leaves kernels out, those that may not have
-    weight play no part.
-    """
+    """The groups of the training samples, and the kernels that define them, which also define groups of new samples."""
 
     groups: SampleGroups
     kernels: Index
 
 
 class GSMKL(KernelClassifier):
-    """Group-sensitive multiple kernel learning: each group of samples has kernel weights of its own.
+    """Group-sensitive multiple kernel learning: each group of samples has its own kernel weights.
 
-    With c(i) the group of sample i and β_m^g the weight of kernel m for group g, one classifier for each class is
-    learnt on
+    With c(i) the group of sample i and β_m^g the weight of kernel m for group g, a classifier for each class is learnt
+    on
 
         K(x_i, x_j) = Σ_m β_m^{c(i)} β_m^{c(j)} K_m(x_i, x_j),
 
@@ -69,39 +65,40 @@ class GSMKL(KernelClassifier):
     C
         SVM penalty C > 0 on margin violations.
     n_groups
-        Groups in each class; a number, or a mapping from classes to numbers. 1 is MKL with weights for each class of
+        Number of groups in each class, or a mapping from classes to numbers. 1 is MKL with weights for each class of
         samples (see Notes, and `across`). A search over several numbers makes such a mapping: each class chooses its
-        own on the validation rows.
+        number on the validation rows.
     grouping
-        How the samples of a class are divided: "kernel" (kernel k-means on the mean kernel), "kmeans" or "plsa" (on
-        the features that the kernels were built from).
+        Clustering of the samples of a class: "kernel" (kernel k-means on the mean kernel), "kmeans" or "plsa" (on the
+        features that the kernels were built from).
     loss
         "hinge" (support vector machines), or "square" (regularized least squares: a group-sensitive Fisher
         discriminant), whose ridge is `lam`.
     lam
         Ridge λ > 0 of the square loss.
     class_weight
-        As in `MKSVM`; of the hinge loss alone. The groups do not depend on it.
+        As in `MKSVM`, for the hinge loss only. The groups do not depend on it.
     weighting
         "root": β = √γ with γ the softmax, so that Σ_m (β_m^g)² = 1; "softmax": the paper's β = γ.
     across
-        Make groups of all samples together, `n_groups` in all, instead of some in each class. Then c(x) tells no more
-        of the class in training than it does later, and n_groups=1 is canonical MKL.
+        Make `n_groups` groups of all samples together, instead of groups inside each class. The groups then contain no
+        more information about the class in training than for new samples, and n_groups=1 is canonical MKL.
     regroup
-        Give the training samples the groups that new samples like them would get. The paper's groups lie inside
-        classes; a classifier then reads the class off the group in training, where a new sample's group is only
-        guessed (False shows it). For n_groups=1 this mends it, for more of them mostly: how the other samples of the
-        class were divided still tells a little.
+        Assign training samples to groups as if they were new samples. The paper's groups lie inside classes, so that a
+        classifier can infer the class from the group in training, but not for new samples, whose group is only
+        estimated (regroup=False shows the effect). For n_groups=1 regrouping removes this leak, for larger numbers most
+        of it: the groups of the other samples of a class still depend on the labels.
     feature
-        The feature table that "kmeans" and "plsa" look at; where missing, those of all kernels of the set side by side.
+        The feature table for "kmeans" and "plsa"; by default the tables of all kernels side by side.
     restarts
-        Descents from different weights, the first equal ones; the one with the lowest objective is kept.
+        Number of descents from different weights, the first from equal ones; the lowest objective is kept.
     random_state
-        Fixes groups and restarts.
+        Seed of groups and restarts.
     steps
-        As in `MKSVM`. Centering changes the model where there are several groups, since composites of centered kernels
-        are not those of raw ones centered; "multiplicative" alone leaves it out. It is the default for its figures: on
-        Flower17 it gains 1 to 2 points with groups inside classes, and none across them (`pipelines/README.md`).
+        As in `MKSVM`. Centering changes the model if there are several groups, since a composite of centered kernels is
+        not the centered composite; ("multiplicative",) does without. Centering is the default because it is more
+        accurate: on Flower17 by 1 to 2 points with groups inside classes, and equal across them
+        (`pipelines/README.md`).
     tol, max_iter
         As in `MKSVM`; `tol` is the relative decrease over five steps at which a descent ends.
 
@@ -118,19 +115,19 @@ class GSMKL(KernelClassifier):
     objective_ : float or DataArray
         The training objective W; it fell in every step of `history_`.
     gap_ : float or DataArray
-        NaN: the problem is not convex, and nothing proves how far the best weights are.
+        NaN: the problem is not convex, and there is no bound for the distance to the optimum.
     converged_, status_ : bool, str
-        Whether every descent ended before `max_iter`, and what to do.
+        Whether every descent ended before `max_iter`, and advice.
 
     Notes
     -----
     Source: Yang, Li, Tian, Duan, Gao, ICCV 2009, Algorithm 1. A new sample gets the group whose center is nearest
     (whose topic is most likely), among the groups of all classes.
 
-    Section 5.3 chooses the number of groups of each class, from 1 to 5, on validation rows, and does not say by which
-    fits. A search takes fits in which all classes have the same number, so that classes do not multiply the grid: class
-    k takes that at which the average precision of its own one-against-rest scores is best. The mixture is fitted, and
-    tested, afterwards.
+    Section 5.3 chooses the number of groups of each class, from 1 to 5, on validation rows, and does not specify the
+    fits. A search uses fits with the same number for all classes, so that the grid does not grow with the number of
+    classes: class k takes the number with the best average precision of its one-against-rest scores. The model with
+    these numbers is fitted and tested afterwards.
 
     One group under "root" is canonical MKL with the weights β_m², ‖β²‖_1 = 1. Under "softmax" it is not: the combined
     weights are β_m² with Σβ_m = 1, every single kernel is a local minimum, and the objective is neither convex nor
@@ -206,7 +203,7 @@ class GSMKL(KernelClassifier):
         return plain_machine(self)
 
     def _of_classes(self, kind: str) -> tuple[str, ...]:
-        # A single problem of two classes has one number; groups across classes belong to none of them.
+        # Two classes are a single problem with one number; groups across classes have no class.
         return ("n_groups",) if kind == "multiclass" and not self.across else ()
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
@@ -225,7 +222,7 @@ class GSMKL(KernelClassifier):
         return InMemory()
 
     def _preparation(self, data: TrainingSet) -> Preparation:
-        """The groups, which do not depend on the classifiers' price."""
+        # Groups do not depend on C or λ of the classifiers.
         key = (repr(self.n_groups), self.grouping, self.across, self.regroup, self.feature, self.random_state)
         return Preparation(key, self._groups(data))
 
@@ -250,35 +247,33 @@ class GSMKL(KernelClassifier):
         if self.grouping == "kernel":
             mean = _mean_weights(kernels, data.training.n_kernels)
             diagonal = data.training.square.diagonal()
-            assert diagonal is not None  # a symmetric source has its own
+            assert diagonal is not None  # symmetric sources have a diagonal
             squares, m = mean @ diagonal, data.training.n_train
-            # Each round of k-means takes a product with the mean kernel: in memory where that fits beside its peers.
+            # Each round of k-means multiplies the mean kernel, in memory if those of all training sets fit.
             whole = _HELD * 8 * m * m <= machine().task_bytes
             matrix: Float | None = (yield CombinedEntries(mean, np.arange(m))) if whole else None
             by_kernel = group_by_kernel(squares, classes, counts, seed=seed)
-            found: KernelGroups = yield from _by_mean(by_kernel, mean, matrix)
+            groups: KernelGroups = yield from _by_mean(by_kernel, mean, matrix)
             if anew:
-                found = yield from _by_mean(found.as_new(squares), mean, matrix)
-            return _Grouped(found, kernels)
+                groups = yield from _by_mean(groups.as_new(squares), mean, matrix)
+            return _Grouped(groups, kernels)
         table = self._table(features_of(data.kernels), data.names)
         group = group_by_kmeans if self.grouping == "kmeans" else group_by_plsa
         made: FeatureGroups = group(table, classes, counts, seed=seed)
         return _Grouped(made.as_new(table) if anew else made, kernels)
 
     def _one_rule(self, kind: str) -> bool:
-        """Whether groups are made across all classes: in a multilabel problem a sample has no one class."""
+        """Whether groups are made across classes, as in multilabel problems, whose samples have several."""
         return self.across or kind == "multilabel"
 
     def _table(self, features: TrainingFeatures | str, kernels: Sequence[str]) -> Float:
-        """The features that groups are made of, (samples, columns): of these kernels unless `feature` names a table."""
+        """The features for grouping, (samples, columns): the table `feature`, or those of these kernels."""
         if isinstance(features, str):
-            msg = (
-                f"grouping={self.grouping!r} looks at features, which are not there: {features}; take grouping='kernel'"
-            )
+            msg = f"grouping={self.grouping!r} needs features, and there are none: {features}; take grouping='kernel'"
             raise InputError(msg)
         if self.feature is not None and self.feature not in features.tables:
-            known = ", ".join(map(repr, features.tables))
-            msg = f"there is no feature table {self.feature!r} to group by; the tables are {known}"
+            listed = ", ".join(map(repr, features.tables))
+            msg = f"there is no feature table {self.feature!r} to group by; the tables are {listed}"
             raise InputError(msg)
         names = features.select(kernels).tables if self.feature is None else [self.feature]
         tables = [features.tables[name] for name in names]
@@ -303,17 +298,17 @@ class GSMKL(KernelClassifier):
         return data.jobs(solver_of)
 
     def _descents(self, problem: GroupProblem, n_kernels: int) -> Solver[GroupOutcome]:
-        """Descents from several weights, the first equal ones; the lowest objective counts."""
+        """Descents from several weights, the first from equal ones; returns the lowest objective."""
         seeds = [None, *(self.random_state + restart for restart in range(1, self.restarts))]
         run = partial(gs_mkl, problem, n_kernels, weighting=self.weighting, tol=self.tol, max_iter=self.max_iter)
         return run_best_of([run(seed=seed) for seed in seeds], best_of)
 
-    def _set_attributes(self, found: FitOutcome) -> None:
-        outcomes = found.outcomes
-        self._prepared = found.prepared
+    def _set_attributes(self, fit_outcome: FitOutcome) -> None:
+        outcomes = fit_outcome.outcomes
+        self._prepared = fit_outcome.prepared
         self.converged_ = outcomes[worst(outcomes)].status is Status.SMALL_DECREASE
         self.n_trainings_ = sum(outcome.trainings for outcome in outcomes if isinstance(outcome, GroupOutcome))
-        # The first entry of a history is the objective before any step.
+        # The first entry of the history is the objective before the first step.
         self.history_ = self.history_.assign_coords(iteration=self.history_.iteration - 1)
         self.n_iter_ -= 1
         self._label_groups()
@@ -328,31 +323,31 @@ class GSMKL(KernelClassifier):
 
     # --- predicting ----------------------------------------------------------------------------------------------
 
-    def _scores(self, rule: DecisionRule, new: KernelSet, prepared: _Grouped) -> Solver[Float]:
+    def _scores(self, function: ScoreFunction, new: KernelSet, prepared: _Grouped) -> Solver[Float]:
         """f(x) = Σ_m β_m^{c(x)} Σ_i β_m^{c(i)} u_i K_m(x, x_i) + b of new rows."""
-        shares = yield from self._shares(rule, new, prepared)
-        return np.asarray(shares.sum(axis=0) + rule.bias)
+        shares = yield from self._shares(function, new, prepared)
+        return np.asarray(shares.sum(axis=0) + function.bias)
 
-    def _shares(self, rule: DecisionRule, new: KernelSet, prepared: _Grouped) -> Solver[Float]:
+    def _shares(self, function: ScoreFunction, new: KernelSet, prepared: _Grouped) -> Solver[Float]:
         groups = yield from self._groups_of(new, prepared)
         made = prepared.groups
-        n_groups, n_columns = made.n_groups, rule.dual.shape[1]
-        # u of each class cut into groups: (samples, classes · groups), of which those without support vectors are zero.
-        block = (rule.dual[:, :, None] * one_hot(made.labels, n_groups)[:, None, :]).reshape(len(rule.dual), -1)
+        n_groups, n_columns = made.n_groups, function.dual.shape[1]
+        # u of each class split by groups, (samples, classes · groups); columns without support vectors are zero.
+        block = (function.dual[:, :, None] * one_hot(made.labels, n_groups)[:, None, :]).reshape(len(function.dual), -1)
         used = np.flatnonzero(block.any(axis=0))
         products = yield EachProduct(block[:, used])
         parts = np.zeros((*products.shape[:2], block.shape[1]))
         parts[:, :, used] = products
         parts = parts.reshape(*products.shape[:2], n_columns, n_groups)
-        by_sample = rule.weights[:, groups, :]  # β_m^{c(x)}: (kernels, rows, classes)
-        return np.asarray(np.einsum("nrc,nrcg,ngc->nrc", by_sample, parts, rule.weights, optimize=True))
+        by_sample = function.weights[:, groups, :]  # β_m^{c(x)}: (kernels, rows, classes)
+        return np.asarray(np.einsum("nrc,nrcg,ngc->nrc", by_sample, parts, function.weights, optimize=True))
 
     def groups_of(self, K: KernelSet) -> Index:
         """The group of each row sample, by the rule for new samples."""
         self._check_fitted()
-        chosen, used = self._matching(K)
-        (found,) = self._through(chosen, used, [self._groups_of(chosen, self._prepared)])
-        groups: Index = found
+        chosen, used = self._match_kernels(K)
+        (labels,) = self._solve_through(chosen, used, [self._groups_of(chosen, self._prepared)])
+        groups: Index = labels
         return groups
 
     def _groups_of(self, new: KernelSet, prepared: _Grouped) -> Solver[Index]:
@@ -364,7 +359,7 @@ class GSMKL(KernelClassifier):
         return made.labels_of(self._table(row_features(new), [new.names[j] for j in kernels]))
 
     def _kernels_used(self) -> list[str]:
-        # Groups by kernels look at all of them.
+        # Groups are defined by all kernels.
         return list(self.kernel_names_)
 
     # --- saving --------------------------------------------------------------------------------------------------
@@ -389,13 +384,13 @@ def _mean_weights(kernels: Index, n_kernels: int) -> Float:
 
 
 _HELD = 32
-"""Mean kernels that may lie in memory side by side, of training sets whose groups are made together."""
+"""Assumed number of training sets whose mean kernels are in memory together."""
 
 
 def _by_mean(grouping: Generator[Float, Float, Any], weights: Float, matrix: Float | None = None) -> Solver[Any]:
-    """Group by a combined kernel: the blocks that a grouping yields are multiplied by it, a pass for each.
+    """Group by a combined kernel, which multiplies the blocks that `grouping` yields, in a pass for each.
 
-    `matrix` is that kernel where it is at hand, and no passes are needed.
+    If the kernel is given as `matrix`, no passes are needed.
     """
     answer: Any = None
     while True:

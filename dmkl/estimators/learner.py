@@ -14,7 +14,19 @@ from sklearn.metrics import accuracy_score, r2_score
 
 from dmkl.arrays import Array, Float, plain_repr
 from dmkl.errors import ConvergenceWarning, IndefiniteKernelWarning, InputError, warn
-from dmkl.estimators.decisions import Calibrated, prior_probabilities
+from dmkl.estimators.decisions import (
+    GIVEN,
+    SEARCHED,
+    DecisionRule,
+    HeldOut,
+    NotCalibratedError,
+    Priors,
+    class_index,
+    class_weights,
+    joined,
+    predicted_labels,
+    prior_probabilities,
+)
 from dmkl.estimators.engine import run
 from dmkl.estimators.plan import Fit, FitOutcome, Plan, TrainingSet
 from dmkl.estimators.predicting import Predicting
@@ -23,12 +35,12 @@ from dmkl.estimators.problems import (
     Problems,
     Statistics,
     as_sample_weight,
-    by_class,
-    counts,
+    class_sample_weights,
     features_of,
     given_labels,
     labeled_targets,
     tell_new_classes,
+    total_sample_weights,
 )
 from dmkl.estimators.saving import MODELS, decode, encode, models, save_model
 from dmkl.kernelset import KernelSet
@@ -59,33 +71,33 @@ __all__ = [
 ]
 
 
-def set_results(model: Any, found: FitOutcome) -> None:
-    """Set what a fit has found on a learner, labeled by kernel, sample, and class, pair or task."""
-    problems, outcomes, rule = found.data.problems, found.outcomes, found.rule
+def set_results(model: Any, fit_outcome: FitOutcome) -> None:
+    """Set fitted attributes that all learners have, labeled by kernel, sample, and class, pair or task."""
+    problems, outcomes, rule = fit_outcome.data.problems, fit_outcome.outcomes, fit_outcome.score_function
     kernels, samples = np.array(model.kernel_names_, dtype=str), model.train_samples_
     dim, labels = _labels(*problems.columns)
     model.weights_ = labeled_weights(outcomes, problems, kernels)
-    # In the order that a file gives back, so that a loaded model predicts the same to the last bit.
+    # In the memory order of a loaded file, so that a loaded model predicts the same to the last bit.
     model.dual_coef_ = xr.DataArray(
         np.ascontiguousarray(rule.dual), dims=("sample", dim), coords={"sample": samples, dim: labels}, name="dual_coef"
     )
-    if model._HAS_INTERCEPT and rule.bias.ndim == 1:  # of covariates the learner makes it
+    if model._HAS_INTERCEPT and rule.bias.ndim == 1:  # with covariates MKRidge sets it
         model.intercept_ = xr.DataArray(rule.bias, dims=(dim,), coords={dim: labels}, name="intercept")
     model.gap_ = by_problem(problems, [outcome.gap for outcome in outcomes], "gap")
     model.objective_ = by_problem(problems, [outcome.objective for outcome in outcomes], "objective")
     model.status_ = outcomes[worst(outcomes)].status.advice
     model.n_iter_ = max(len(outcome.steps) for outcome in outcomes)
-    model.n_passes_ = float(found.n_passes)
+    model.n_passes_ = float(fit_outcome.n_passes)
     model.history_ = history(outcomes, problems, kernels)
 
 
 def _labels(dim: str, names: Array) -> tuple[str, Array]:
-    """Names as NumPy strings, as a file gives them back; numbers as they are."""
+    """Names as NumPy strings, as in a loaded file; numbers unchanged."""
     return dim, names.astype(str) if names.dtype.kind in "OU" else names
 
 
 def by_problem(problems: Problems, values: Sequence[float], name: str) -> Any:
-    """A number where there is one problem, a labeled array otherwise."""
+    """A number for a single problem, a labeled array for several."""
     if problems.dim is None:
         return float(values[0])
     dim, labels = _labels(problems.dim, problems.names)
@@ -95,7 +107,7 @@ def by_problem(problems: Problems, values: Sequence[float], name: str) -> Any:
 def labeled_weights(outcomes: Sequence[Outcome], problems: Problems, kernels: Array) -> xr.DataArray:
     """Weights over kernel; over kernel and class, pair or task for several problems.
 
-    Weights of groups of samples are over kernel, group, and class or task, of a single problem too.
+    Weights of groups of samples are over kernel, group, and class or task, also for a single problem.
     """
     weights = np.stack([outcome.weights for outcome in outcomes], axis=-1)
     grouped = weights.ndim == 3
@@ -108,7 +120,7 @@ def labeled_weights(outcomes: Sequence[Outcome], problems: Problems, kernels: Ar
 
 
 def history(outcomes: Sequence[Outcome], problems: Problems, kernels: Array) -> xr.Dataset:
-    """One row a step; shorter histories of several problems end in NaN."""
+    """A row for each step; shorter histories end in NaN."""
     length = max(len(outcome.steps) for outcome in outcomes)
     names = list(outcomes[0].steps[0].figures)
     dim = problems.dim or "problem"
@@ -120,39 +132,41 @@ def history(outcomes: Sequence[Outcome], problems: Problems, kernels: Array) -> 
                 values[k, r] = step.figures.get(name, np.nan)
             if step.weights is not None:
                 weights[k, r] = step.weights
-    found = xr.Dataset(
+    dataset = xr.Dataset(
         {name: ((dim, "iteration"), values) for name, values in table.items()},
         coords={"iteration": np.arange(1, length + 1)},
     )
     if outcomes[0].steps[0].weights is not None:
-        found = found.assign(weight=((dim, "iteration", "kernel"), weights)).assign_coords(kernel=kernels)
-    return found.isel({dim: 0}) if problems.dim is None else found.assign_coords({dim: _labels(dim, problems.names)[1]})
+        dataset = dataset.assign(weight=((dim, "iteration", "kernel"), weights)).assign_coords(kernel=kernels)
+    if problems.dim is None:
+        return dataset.isel({dim: 0})
+    return dataset.assign_coords({dim: _labels(dim, problems.names)[1]})
 
 
-def warn_if_open(model: Any, found: FitOutcome) -> None:
-    """Tell of a gap that is proven to be above the tolerance, on the user's line."""
-    problems, outcomes = found.data.problems, found.outcomes
+def warn_if_open(model: Any, fit_outcome: FitOutcome) -> None:
+    """Warn if the proven gap is above the tolerance."""
+    problems, outcomes = fit_outcome.data.problems, fit_outcome.outcomes
     place = worst(outcomes)
     outcome = outcomes[place]
     if outcome.status.word != "open" or np.isnan(outcome.gap):
         return
-    where = "" if problems.dim is None else f" ({problems.dim} {problems.names[place]})"
+    problem_name = "" if problems.dim is None else f" ({problems.dim} {problems.names[place]})"
     warn(
-        f"{type(model).__name__} ended with a relative gap of {outcome.gap:.2e}{where}, above tol={model.tol:g}. "
-        f"{outcome.status.advice}",
+        f"{type(model).__name__} ended with a relative gap of {outcome.gap:.2e}{problem_name}, above "
+        f"tol={model.tol:g}. {outcome.status.advice}",
         ConvergenceWarning,
     )
 
 
 class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
-    """A learner on a weighted sum of kernels: `KernelClassifier` and `KernelRegressor` say what its scores mean.
+    """A learner on a weighted sum of kernels, either a `KernelClassifier` or a `KernelRegressor`.
 
     The score of a sample x for column k (a class, a task, a target) is Σ_j β_j Σ_i k_j(x, x_i) α_ik + b_k, with its row
     of kernel values centered and normalized by the statistics of the training samples.
 
-    A learner says which parameters it has and checks them (`_check_parameters`), which jobs a training set makes
-    (`_jobs`), who solves them (`_method`), and which attributes it sets beside those of all (`_set_attributes`). The
-    rest is here: it can then be fitted, searched, saved and loaded.
+    A new learner defines `__init__`, `_check_parameters`, `_jobs`, and if needed `_method`, `_preparation` and
+    `_set_attributes` (`dmkl.estimators.plan.Learner` documents the hooks). It can then be fitted, searched, saved and
+    loaded.
     """
 
     steps: str | Sequence[str]
@@ -160,13 +174,13 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
     status_: str
     n_iter_: int
     _TAKES_UNKNOWN_LABELS = True
-    """Whether labels may be unknown for some samples of a task."""
+    """Whether labels of a task may be unknown for some samples."""
     _TAKES_KERNELS = True
-    """Whether it can be learnt with some of the kernels alone having weight."""
+    """Whether a fit can be restricted to some of the kernels."""
     _OF_WEIGHTS: ClassVar[Mapping[str, Any]] = {}
-    """Parameters that say which weights there may be, each with the value at which a plain sum has no use for it."""
+    """Parameters of the set of weights, each with its value for the plain sum of all kernels."""
     _STATE: tuple[str, ...] = ("gap_", "objective_", "status_", "n_iter_", "n_passes_", "solver_")
-    """Attributes that are saved as JSON, where they are there."""
+    """Fitted attributes that are saved as JSON, if they are set."""
 
     def __init_subclass__(cls, *, abstract: bool = False, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -180,17 +194,17 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         names: list[str] = super()._get_param_names()
         return names
 
-    # --- what a learner says of itself ---------------------------------------------------------------------------
+    # --- hooks ---------------------------------------------------------------------------------------------------
 
     def _check_parameters(self) -> None:
         self._steps()
 
     def _targets(self, labels: npt.ArrayLike, n_samples: int, tasks: Array | None) -> Targets:
-        """What is to be learned from labels, refused by InputError where they break a rule."""
+        """The targets of labels, refused by InputError if they break a rule."""
         raise NotImplementedError
 
     def _parameter_texts(self, names: Sequence[str]) -> dict[str, str]:
-        """Each parameter in words that are the same in every process: what tells a search from another."""
+        """Each parameter as text that is the same in every process, by which searches are compared."""
         return {name: plain_repr(value) for name, value in sorted(self.get_params(deep=False).items())}
 
     @classmethod
@@ -199,7 +213,7 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         return parameters
 
     def _of_classes(self, kind: str) -> tuple[str, ...]:
-        """Parameters of which each class may have a value of its own, as a mapping from classes."""
+        """Parameters that may have a value for each class, as a mapping from classes."""
         return ()
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
@@ -209,17 +223,18 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
                 "those samples out, or take a learner such as MKFDA or MKSVM, which trains each task on its own samples"
             )
             raise InputError(msg)
-        if "cosine" in self._steps() and (named := [one["name"] for one in K.provenance if "indefinite" in one]):
+        indefinite = [kernel["name"] for kernel in K.provenance if "indefinite" in kernel]
+        if indefinite and "cosine" in self._steps():
             msg = (
-                f"{len(named)} kernels have entries |k(x, z)| > √(k(x, x) k(z, z)): {', '.join(named[:3])}"
-                f"{' …' if len(named) > 3 else ''}. No inner products have; 'cosine' divides by these roots and makes "
-                "such entries larger than those of kernels whose entries are similarities. Take steps without "
-                "'cosine', or mend the kernels by repair='clip', 'flip' or 'shift'"
+                f"{len(indefinite)} kernels have entries |k(x, z)| > √(k(x, x) k(z, z)): {', '.join(indefinite[:3])}"
+                f"{' …' if len(indefinite) > 3 else ''}. Inner products never have; 'cosine' divides by these roots "
+                "and makes such entries larger than those of kernels whose entries are similarities. Take steps "
+                "without 'cosine', or repair the kernels by repair='clip', 'flip' or 'shift'"
             )
             warn(msg, IndefiniteKernelWarning)
 
     def _default_price(self) -> str:
-        """A sentence where λ, or C of a machine, is the default one, on which weights depend; empty otherwise."""
+        """A note if λ, or C of a machine, has its default, on which weights depend; empty otherwise."""
         name = "C" if hasattr(self, "C") and getattr(self, "loss", "hinge") == "hinge" else "lam"
         if repr(getattr(self, name, None)) != repr(getattr(type(self)(), name, "")):
             return ""
@@ -227,38 +242,38 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         return f"{name} = {value:g} is the default; weights depend on it: choose it by a search (dmkl search)"
 
     def _of_plain_sum(self) -> KernelLearner | None:
-        """The same learner on the sum of all kernels, of which none weighs more; None where there is no such."""
+        """The same learner on the sum of all kernels with equal weights; None if it has no such form."""
         if not (self._TAKES_KERNELS and self._OF_WEIGHTS and set(self._OF_WEIGHTS) <= set(self.get_params(deep=False))):
             return None
-        found: KernelLearner = clone(self).set_params(**self._OF_WEIGHTS)
-        return found
+        learner: KernelLearner = clone(self).set_params(**self._OF_WEIGHTS)
+        return learner
 
     def _machine_on_sum(self, C: float) -> KernelLearner | None:
-        """The support vector machine on the sum of all kernels, where it is another learner than `_of_plain_sum`."""
+        """The support vector machine on the sum of all kernels, if `_of_plain_sum` is another learner."""
         return None
 
     def _check_kernels(self) -> None:
-        """Refuse to leave kernels out where the learner takes all of them, by InputError."""
+        """Refuse to leave kernels out of a learner that needs all of them, by InputError."""
         if not self._TAKES_KERNELS:
             msg = (
-                f"{type(self).__name__} does not weigh kernels, so that none can be left out of it; take a learner "
+                f"{type(self).__name__} does not weigh kernels, so that no kernel can be left out; take a learner "
                 "that does, such as MKFDA or MKSVM"
             )
             raise InputError(msg)
 
     def _permuted(self, labels: Array, order: Array, samples: Array) -> Array:
-        """Labels for a permutation test: row i has what row order[i] had."""
+        """Labels for a permutation test: row i gets the label of row order[i]."""
         return labels[order]
 
     def decisions_of(self, scores: Array) -> Float:
-        """What predictions are read from, in the shape of the scores: the scores themselves."""
+        """Decision values in the shape of the scores: the scores themselves."""
         return scores
 
-    def _set_attributes(self, found: FitOutcome) -> None:
-        """Set the attributes that only this learner has, after those of all learners."""
+    def _set_attributes(self, outcome: FitOutcome) -> None:
+        """Set the attributes of this class of learners, after those of all learners."""
 
-    def _set_decisions(self, found: FitOutcome) -> None:
-        """Learn what scores mean, where that is more than the scores themselves."""
+    def _set_decisions(self, outcome: FitOutcome) -> None:
+        """Learn the decision rule, if there is one."""
 
     # --- fitting -------------------------------------------------------------------------------------------------
 
@@ -284,12 +299,11 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
             of the statistics of its kernels. Where it carries names of samples (the index of a series, a coordinate),
             each sample of `K` gets the label of its name. The labels stored with the kernels where missing.
         sample_weight
-            (m,), d_i > 0: what sample i counts, times the weight of its class where the learner has `class_weight`.
+            (m,), the weight d_i > 0 of each sample, times the weight of its class if the learner has `class_weight`.
 
-            A whole number counts like as many equal samples: in least squares (Fisher discriminants, ridge
-            regression) everywhere, in centering, normalizing, priors and class means of scores too, but where a sample
-            is left out: of scores and of decision rules, with all its weight. In a machine with margins it multiplies
-            C, and statistics of the kernels count each sample once.
+            In least squares (Fisher discriminants, ridge regression) a whole number is the same as so many copies of
+            the sample, also in centering, normalizing, priors and class means of scores; leave-one-out scores leave out
+            all copies. In a support vector machine it multiplies C, and statistics of the kernels ignore it.
         unknown
             A code that stands for an unknown label too: 0 for the "difficult" images of the VOC challenges, whose other
             labels are −1 and 1.
@@ -313,9 +327,9 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         self._take(run(Plan(K, [row])).fits[0])
         return self
 
-    def _take(self, found: FitOutcome) -> None:
+    def _take(self, outcome: FitOutcome) -> None:
         """Set the fitted attributes, and warn where a gap is open."""
-        data, targets = found.data, found.data.problems.targets
+        data, targets = outcome.data, outcome.data.problems.targets
         self.classes_ = targets.classes
         self.kind_ = targets.kind
         self.tasks_ = None if targets.dim is None else data.problems.names
@@ -323,16 +337,16 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         self.features_ = features_of(data.kernels)
         self.train_samples_ = data.kernels.train_samples.astype(str)
         self.n_features_in_ = data.kernels.shape[1]
-        if found.solver is not None:
-            self.solver_ = found.solver
-        set_results(self, found)
+        if outcome.solver is not None:
+            self.solver_ = outcome.solver
+        set_results(self, outcome)
         self.statistics_ = self._statistics(data)
-        self._set_decisions(found)
-        self._set_attributes(found)
+        self._set_decisions(outcome)
+        self._set_attributes(outcome)
         for value in vars(self).values():
             if isinstance(value, xr.DataArray | xr.Dataset):
                 describe(value)
-        warn_if_open(self, found)
+        warn_if_open(self, outcome)
 
     def plot_weights(self) -> Figure:
         """Draw the kernel weights; see `dmkl.estimators.figures.plot_weights`."""
@@ -353,30 +367,30 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         return plot_convergence(self)
 
     def _statistics(self, data: TrainingSet) -> tuple[Statistics, ...]:
-        """What prediction needs of the training kernels; of several parts, the columns are the problems."""
-        parts, own = data.parts, len(self._steps())
+        """The statistics of the training kernels, for each part of the problems."""
+        parts, n_steps = data.parts, len(self._steps())
         every = np.arange(self.dual_coef_.shape[1])
-        found = []
+        statistics = []
         for part in parts:
-            # Of weights the dual variables tell.
+            # Weights of samples are in the dual variables already.
             steps = [step for step in part.training.square.fitted.steps if not isinstance(step, Weighing)]
-            found.append(
-                Statistics(tuple(steps[len(steps) - own :]), every if len(parts) == 1 else part.members, part.rows)
+            statistics.append(
+                Statistics(tuple(steps[len(steps) - n_steps :]), every if len(parts) == 1 else part.members, part.rows)
             )
-        return tuple(found)
+        return tuple(statistics)
 
     def _steps(self) -> tuple[str | Covariates, ...]:
         return as_steps(self.steps)
 
-    def _stepped(self, K: KernelSet, weights: Float | None = None) -> KernelSet:
-        found = K.with_steps(self.steps, weights)
-        return found if weights is None else found.weighed(weights)
+    def _with_steps(self, K: KernelSet, weights: Float | None = None) -> KernelSet:
+        stepped = K.with_steps(self.steps, weights)
+        return stepped if weights is None else stepped.weighed(weights)
 
-    def _truth(self, K: Kernels | None, y: npt.ArrayLike | None, what: str = "score", unknown: Any = None) -> Array:
+    def _truth(self, K: Kernels | None, y: npt.ArrayLike | None, purpose: str = "score", unknown: Any = None) -> Array:
         """The labels that a score compares with: those given, or those of the kernels."""
         truth = given_labels(K, y)[0] if isinstance(K, KernelSet) else y
         if truth is None:
-            msg = f"{what} needs labels: give y, or store them with the kernels"
+            msg = f"{purpose} needs labels: give y, or store them with the kernels"
             raise InputError(msg)
         return with_unknown(truth, unknown)
 
@@ -394,11 +408,11 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         save_model(self, path, overwrite=overwrite)
 
     def _state(self) -> dict[str, Any]:
-        """Fitted attributes beside the labeled arrays, as plain JSON values."""
+        """Fitted attributes that are not labeled arrays, as plain JSON values."""
         return {name: encode(_plain(getattr(self, name))) for name in self._STATE if hasattr(self, name)}
 
     def _set_state(self, state: dict[str, Any]) -> None:
-        """Set what `_state` told; the labeled arrays are there."""
+        """Set the attributes of `_state`, after the labeled arrays."""
         for name, written in state.items():
             value = decode(written)
             labeled = name in ("gap_", "objective_") and np.ndim(value)
@@ -415,10 +429,10 @@ def _plain(value: Any) -> Any:
     return value.values.tolist() if isinstance(value, xr.DataArray) else value
 
 
-def fitted(found: FitOutcome) -> Any:
-    """The learner of a plan's row, fitted: a copy with what the row has found."""
-    model: KernelLearner = clone(found.data.fit.learner)
-    model._take(found)
+def fitted(outcome: FitOutcome) -> Any:
+    """A copy of the learner of a row, with the fitted attributes of its outcome."""
+    model: KernelLearner = clone(outcome.data.fit.learner)
+    model._take(outcome)
     return model
 
 
@@ -427,14 +441,18 @@ def plain_machine(learner: Any) -> KernelLearner | None:
     if getattr(learner, "loss", "hinge") != "hinge":
         return None
     shared = ("C", "multiclass", "class_weight", "steps")
-    found: KernelLearner = models()["MKSVM"](np.inf, **{name: getattr(learner, name) for name in shared})
-    return found
+    machine: KernelLearner = models()["MKSVM"](np.inf, **{name: getattr(learner, name) for name in shared})
+    return machine
 
 
-class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True):  # type: ignore[misc]
+class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: ignore[misc]
     """A classifier on a weighted sum of kernels."""
 
+    priors: Priors = None
     class_weight: ClassWeight = None
+    decider_: DecisionRule
+    priors_: Float
+    calibrated_on_: str | None
     _STATE = (*KernelLearner._STATE, "calibrated_on_")
 
     def _check_parameters(self) -> None:
@@ -444,18 +462,18 @@ class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)
-        by_class(self.class_weight, targets)
+        class_sample_weights(self.class_weight, targets)
 
     def _prices(self, data: TrainingSet, number: int, C: float) -> Bounds:
-        """The price of a violation of the margin for each sample of a problem; one number where all count once."""
+        """The price C of each sample of a problem; one number without weights of samples and classes."""
         problems = data.problems
-        weights = counts(problems.targets, data.fit.sample_weight, self.class_weight)
+        weights = total_sample_weights(problems.targets, data.fit.sample_weight, self.class_weight)
         if weights is None:
             return C
-        own = weights[number if problems.targets.kind == "multilabel" else 0]
+        sample_weights = weights[number if problems.targets.kind == "multilabel" else 0]
         for rows in (problems.labeled[number], problems.rows[number]):
-            own = own if rows is None else own[rows]
-        return C * own
+            sample_weights = sample_weights if rows is None else sample_weights[rows]
+        return C * sample_weights
 
     def _targets(self, labels: npt.ArrayLike, n_samples: int, tasks: Array | None) -> Targets:
         return encode_targets(labels, n_samples, tasks)
@@ -463,17 +481,17 @@ class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
         return Problems.binary(targets, tasks, self.multiclass)
 
-    def _set_decisions(self, found: FitOutcome) -> None:
-        self.priors_ = np.array(self._priors(found.data.problems.targets))
-        self._set_decider(self._decider(found))
+    def _set_decisions(self, outcome: FitOutcome) -> None:
+        self.priors_ = np.array(self._priors(outcome.data.problems.targets))
+        self._set_decision_rule(self._decision_rule(outcome))
 
     def _priors(self, targets: Targets) -> list[Float]:
         """Prior probabilities of the classes of each problem."""
         return [prior_probabilities(self.priors, targets.classes, sizes) for sizes in targets.sizes]
 
-    def _truth(self, K: Kernels | None, y: npt.ArrayLike | None, what: str = "score", unknown: Any = None) -> Array:
-        found = super()._truth(K, y, what, unknown)
-        return zero_or_one(found) if getattr(self, "kind_", None) == "multilabel" else found
+    def _truth(self, K: Kernels | None, y: npt.ArrayLike | None, purpose: str = "score", unknown: Any = None) -> Array:
+        truth = super()._truth(K, y, purpose, unknown)
+        return zero_or_one(truth) if getattr(self, "kind_", None) == "multilabel" else truth
 
     @one_blas_thread
     def decision_function(self, K: Kernels | None = None, **new: Any) -> xr.DataArray:
@@ -485,17 +503,17 @@ class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True
             ``K[test, train]``, or a rectangular set: new samples against the training samples in their order; or such
             matrices in memory. Kernels are matched by name; those of zero weight are not read.
         **new
-            Instead of `K` the `features` of new samples, and `samples`, `present`, `join` and `missing` where they are
-            needed (see `dmkl.build_cross`), for a model whose training kernels were built from features. Kernels of
-            zero weight are not computed. With either, `covariates` of the rows for a model whose steps take some out
-            (`dmkl.residualize`): a DataFrame by sample, or an array in the order of the rows. Rows that it lacks are
-            looked up in the covariates that the model was trained with.
+            Instead of `K` the `features` of new samples, and `samples`, `present`, `join` and `missing` if needed (see
+            `dmkl.build_cross`), for a model whose training kernels were built from features. Kernels of zero weight are
+            not computed. Also `covariates` of the rows for a model whose steps take covariates out
+            (`dmkl.residualize`): a DataFrame by sample, or an array in the order of the rows. Missing rows are looked
+            up in the covariates of training.
 
         Raises
         ------
         InputError
             If the columns are not the training samples, or a kernel with weight is missing; if features are missing or
-            have other columns than in training.
+            their columns differ from those of training.
         """
         return self._decision(K, **new)
 
@@ -503,9 +521,9 @@ class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True
     def predict(self, K: Kernels | None = None, **new: Any) -> Array:
         """Predict the labels of the row samples, of kernels or of `features` as in `decision_function`.
 
-        Of a machine with margins the class of the largest score, the second of two classes where the score is
-        positive, 0 or 1 for each task of a multilabel problem by the sign of its score. Of a Fisher discriminant the
-        most probable class, `priors` given: see `MKFDA`.
+        A support vector machine predicts the class of the largest score, the second of two classes if the score is
+        positive, 0 or 1 for each task of a multilabel problem by the sign of its score. A Fisher discriminant predicts
+        the most probable class with the given `priors`; see `MKFDA`.
         """
         return self.labels_of(self.decision_function(K, **new).values)
 
@@ -519,7 +537,7 @@ class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True
         unknown: Any = None,
         **new: Any,
     ) -> float:
-        """Share of the row samples whose labels are predicted: of a multilabel problem, all those that are known.
+        """Share of the row samples whose labels are predicted correctly; for a multilabel problem, all known labels.
 
         Parameters
         ----------
@@ -535,18 +553,157 @@ class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True
             tell_new_classes(np.ravel(truth), self.classes_)
         return label_accuracy(truth, self.predict(K, **new), sample_weight)
 
+    # --- decision rule and probabilities -----------------------------------------------------------------------------
+
+    def labels_of(self, scores: Array) -> Array:
+        """Labels that scores of `decision_function` mean, (samples,) or (samples, classes or tasks); see `predict`."""
+        return predicted_labels(self.kind_, self.classes_, self.decisions_of(scores))
+
+    def decisions_of(self, scores: Array) -> Float:
+        """Decision values in the shape of the scores: the class with the largest wins, or the second class by the sign.
+
+        The scores themselves for machines with margins; for Fisher discriminants log posterior probabilities up to a
+        constant for each sample, of two classes their difference.
+        """
+        if not (self._DECIDES and hasattr(self, "decider_")):
+            return scores
+        return self.decider_.decision(scores.reshape(len(scores), -1)).reshape(scores.shape)
+
+    @one_blas_thread
+    def predict_proba(self, K: Any = None, **new: Any) -> xr.DataArray:
+        """Calibrated probabilities of the row samples, (sample, class); (sample, task) for a multilabel problem.
+
+        `calibrated_on_` names the rows that they were calibrated on, which the learner was not trained on. See
+        `calibrate`.
+
+        Parameters
+        ----------
+        K, **new
+            As in `decision_function`.
+
+        Raises
+        ------
+        NotCalibratedError
+            If there was nothing to calibrate on: an InputError.
+        """
+        self._check_calibrated()
+        return self.probabilities_of(self.decision_function(K, **new))
+
+    def probabilities_of(self, scores: xr.DataArray) -> xr.DataArray:
+        """Calibrated probabilities that scores of `decision_function` mean; see `predict_proba`."""
+        self._check_calibrated()
+        values = self.decider_.probabilities(scores.values.reshape(len(scores), -1))
+        dim, labels = ("task", self.tasks_) if self.kind_ == "multilabel" else ("class", self.classes_)
+        coords = {"sample": scores.sample.values, dim: labels}
+        return describe(xr.DataArray(values, dims=("sample", dim), coords=coords, name="probability"))
+
+    @one_blas_thread
+    def calibrate(self, K: Any = None, y: npt.ArrayLike | None = None, *, unknown: Any = None, **new: Any) -> Self:
+        """Learn probabilities from the scores of rows that the model was not trained on.
+
+        The class means of their scores and the covariance within classes give log densities, as in linear discriminant
+        analysis. With these and the scores themselves, both weighted for the least log loss, probabilities follow by
+        Bayes' rule. The labels that a Fisher discriminant predicts follow from the same; those of a machine with
+        margins stay as they are.
+
+        Parameters
+        ----------
+        K, **new
+            As in `decision_function`.
+        y
+            The true labels; those of `K` where missing.
+        unknown
+            A code of labels that are unknown, as in `fit`.
+
+        Raises
+        ------
+        InputError
+            If a row was trained on, a label is none of the classes, or a class has fewer than two rows.
+        """
+        scores = self.decision_function(K, **new)
+        truth = self._truth(K, y, "calibrate", unknown)
+        trained = scores.sample.values[np.isin(scores.sample.values, self.train_samples_)]
+        if len(trained):
+            msg = (
+                f"calibrate takes rows that the model was not trained on, and sample {str(trained[0])!r} is one of its "
+                f"training samples ({len(trained)} are); leave them out: their scores are fitted to their labels"
+            )
+            raise InputError(msg)
+        return self._calibrate(scores.values, np.asarray(truth), GIVEN)
+
+    def _decision_rule(self, outcome: FitOutcome) -> DecisionRule | None:
+        """The decision rule; None if the largest score or the sign decides."""
+        return None
+
+    def _units(self, targets: Targets) -> list[Float]:
+        """The factors for each problem that make scores comparable between training sets, one for each column."""
+        return [np.ones(len(targets.classes) if targets.kind == "multiclass" else 1) for _ in targets.problems]
+
+    def _calibrate(self, scores: Float, labels: Array, learnt_on: str) -> Self:
+        index = class_index(self.kind_, self.classes_, labels)
+        for k, classes in enumerate(index):
+            counts = np.bincount(classes[classes >= 0], minlength=len(self.classes_))
+            if counts.min() < 2:
+                of_task = f" of task {self.tasks_[k]}" if self.kind_ == "multilabel" and self.tasks_ is not None else ""
+                msg = (
+                    f"calibration needs two rows of each class, and class {self.classes_.tolist()[counts.argmin()]!r}"
+                    f"{of_task} has {counts.min()}; give more rows"
+                )
+                raise InputError(msg)
+        held_out = HeldOut(scores.reshape(len(scores), -1), index)
+        self._set_decision_rule(held_out.learn_rule(self.kind_, list(self.priors_), learnt_on))
+        return self
+
+    def _calibrate_on(self, folds: Sequence[HeldOut], targets: Sequence[Targets], own: Targets) -> None:
+        """Learn the rule from the validation rows of a search, if the fit has not and there are enough of them.
+
+        Parameters
+        ----------
+        folds, targets
+            The rows of each fold, and its targets.
+        own
+            The targets of this model.
+        """
+        if any(not np.array_equal(target.classes, own.classes) for target in targets):
+            return
+        held_out = joined([self._comparable(fold, target) for fold, target in zip(folds, targets, strict=True)])
+        if self.calibrated_on_ is None and held_out.enough_for(self.priors_):
+            rule = held_out.learn_rule(self.kind_, list(self.priors_), SEARCHED)
+            self._set_decision_rule(rule.scaled(self._units(own)))
+
+    def _comparable(self, fold: HeldOut, targets: Targets) -> HeldOut:
+        """Rows with scores that are comparable between training sets, and with the weights of training."""
+        weighted = self._weighted(targets)
+        units = self._units(weighted)
+        return fold.scaled(units, class_weights(weighted))
+
+    def _set_decision_rule(self, decider: DecisionRule | None) -> None:
+        if decider is not None:
+            self.decider_ = decider
+        self.calibrated_on_ = (decider.learnt_on or None) if decider is not None else None
+
+    def _check_calibrated(self) -> None:
+        self._check_fitted()
+        if getattr(self, "calibrated_on_", None) is None:
+            msg = (
+                f"this {type(self).__name__} has no calibrated probabilities: there are no scores of rows that it was "
+                "not trained on. Call calibrate(K[held_out, train], y) with rows that were left out, choose it with "
+                "dmkl.search, or fit a Fisher discriminant with solver='direct', which leaves each row out by itself"
+            )
+            raise NotCalibratedError(msg)
+
 
 def label_accuracy(truth: Array, predicted: Array, sample_weight: npt.ArrayLike | None = None) -> float:
-    """Share of the samples whose labels are right: all those that are known, of several tasks.
+    """Share of the samples whose labels are all predicted correctly; unknown labels of tasks are ignored.
 
-    Samples of which no label is known do not count.
+    Samples without known labels are left out.
     """
-    known = is_known(truth)
-    if truth.ndim == 2 and not known.all():
-        truth = np.where(known, truth, predicted).astype(predicted.dtype)
-        some = known.any(axis=1)
-        sample_weight = None if sample_weight is None else np.asarray(sample_weight)[some]
-        truth, predicted = truth[some], predicted[some]
+    is_labeled = is_known(truth)
+    if truth.ndim == 2 and not is_labeled.all():
+        truth = np.where(is_labeled, truth, predicted).astype(predicted.dtype)
+        rows = is_labeled.any(axis=1)
+        sample_weight = None if sample_weight is None else np.asarray(sample_weight)[rows]
+        truth, predicted = truth[rows], predicted[rows]
     return float(accuracy_score(truth, predicted, sample_weight=sample_weight))
 
 
@@ -608,7 +765,9 @@ def mean_r2(truth: Array, predicted: Array, sample_weight: npt.ArrayLike | None 
     """R² = 1 − Σ(y − f)²/Σ(y − ȳ)² of (samples,), or its mean over (samples, targets), each on its known values."""
     weight = np.ones(len(truth)) if sample_weight is None else np.asarray(sample_weight)
     scores = []
-    for true, found in zip(truth.reshape(len(truth), -1).T, predicted.reshape(len(truth), -1).T, strict=True):
-        known = is_known(true)
-        scores.append(r2_score(true[known].astype(np.float64), found[known], sample_weight=weight[known]))
+    for true, values in zip(truth.reshape(len(truth), -1).T, predicted.reshape(len(truth), -1).T, strict=True):
+        is_labeled = is_known(true)
+        scores.append(
+            r2_score(true[is_labeled].astype(np.float64), values[is_labeled], sample_weight=weight[is_labeled])
+        )
     return float(np.mean(scores))

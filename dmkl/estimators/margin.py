@@ -16,7 +16,7 @@ from dmkl.estimators.checks import check_choice, check_count, check_numbers, che
 from dmkl.estimators.learner import KernelClassifier, KernelLearner, plain_machine
 from dmkl.estimators.norms import Constraints, WeightRules
 from dmkl.estimators.plan import TrainingSet
-from dmkl.estimators.problems import ClassWeight, DecisionRule, Multiclass
+from dmkl.estimators.problems import ClassWeight, Multiclass, ScoreFunction
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, as_exponent
 from dmkl.solvers.in_memory import InMemory
@@ -31,7 +31,7 @@ __all__ = ["GMKL", "MKSVM", "MarginClassifier", "votes"]
 
 
 class MarginClassifier(KernelClassifier, abstract=True):
-    """Machines on weighted sums of kernels, one for each binary problem, with weights of its own."""
+    """Support vector machines on weighted sums of kernels, one with its own weights for each binary problem."""
 
     C: float | Sequence[float]
     tol: float
@@ -49,13 +49,13 @@ class MarginClassifier(KernelClassifier, abstract=True):
     def _of_plain_sum(self) -> KernelLearner | None:
         return super()._of_plain_sum() if self._OF_WEIGHTS else plain_machine(self)
 
-    def _scores(self, rule: DecisionRule, new: KernelSet, prepared: Any) -> Solver[Float]:
-        scores: Float = yield from super()._scores(rule, new, prepared)
-        return votes(scores) if rule.dim == "pair" else scores
+    def _scores(self, function: ScoreFunction, new: KernelSet, prepared: Any) -> Solver[Float]:
+        scores: Float = yield from super()._scores(function, new, prepared)
+        return votes(scores) if function.dim == "pair" else scores
 
 
 def votes(scores: Float) -> Float:
-    """The votes for each class; a fraction of a vote, by the sum of its distances, breaks ties."""
+    """The votes for each class, plus a fraction of a vote by the sum of its scores, which breaks ties."""
     n_classes = (1 + round((1 + 8 * scores.shape[1]) ** 0.5)) // 2
     votes, sums = np.zeros((2, len(scores), n_classes))
     for column, (a, b) in zip(scores.T, itertools.combinations(range(n_classes), 2), strict=True):
@@ -81,18 +81,17 @@ class MKSVM(MarginClassifier):
         SVM penalty C > 0 on margin violations. For several problems also one for each.
     multiclass
         More than two classes: "ovr", one against the rest, the largest score wins; "ovo", one against one, by votes.
-        Each binary problem has weights of its own.
+        Each binary problem has its own weights.
     class_weight
-        What a sample of each class counts, C times that: "balanced" (m divided by the number of classes and by the
-        samples of the class, as in scikit-learn), a weight for each class by its label, or None. In every problem, one
-        class against the rest or against another, a sample has the weight of its own class; tasks of a multilabel
-        problem are balanced each by itself.
+        Weight of each class, which multiplies C: "balanced" (m divided by the number of classes and by the samples of
+        the class, as in scikit-learn), a weight for each class by its label, or None. In every binary problem a sample
+        has the weight of its own class; each task of a multilabel problem is balanced separately.
     steps
-        As in `MKFDA`; ("center", "multiplicative") by default, so that C counts in units of the kernels' variance.
+        As in `MKFDA`; ("center", "multiplicative") by default, so that C is in units of the variance of the kernels.
     tol
         The relative gap to prove.
     max_iter
-        Most weightings tried; beyond it the true gap is reported with a warning.
+        Maximum number of weight vectors tried; beyond it the gap that is proven is returned with a warning.
 
     Attributes
     ----------
@@ -104,7 +103,7 @@ class MKSVM(MarginClassifier):
         The bias of each machine.
     gap_ : float or DataArray
         The proven relative gap ``(P − D)/|P|`` of each problem: P = ½Σβ_jv_j + C Σ max(0, 1 − y_if(x_i)) and
-        D = Σα − ½‖v‖_p*, v_j = uᵀK_ju, both of the numbers that are returned.
+        D = Σα − ½‖v‖_p*, v_j = uᵀK_ju, both computed from the returned numbers.
     objective_ : float or DataArray
         Σα − ½ Σ_j β_jv_j
     n_passes_, n_iter_, status_, history_, classes_
@@ -115,10 +114,10 @@ class MKSVM(MarginClassifier):
     Sources: Yan et al., JMLR 13 (2012), Eq. 1; Kloft, Brefeld, Sonnenburg, Zien, JMLR 12 (2011). The weights are found
     by Newton steps over the norm ball (`dmkl.solvers.margin.mksvm`), which reach p = 1 too.
 
-    Where 8 (n + 4) m² bytes fit the memory of one task, all kernels of a training set are read in one pass and each
+    If 8 (n + 4) m² bytes fit the memory of one task, all kernels of a training set are read in one pass and each
     problem is solved in memory (`dmkl.solvers.in_memory`). Otherwise each step takes passes, and a machine is trained
-    on the combined kernel in the memory of one task, 32 m² bytes, or where that does not fit on the columns of a
-    working set.
+    on the combined kernel in the memory of one task, 32 m² bytes, or if that does not fit on the columns of a working
+    set.
 
     Examples
     --------
@@ -181,17 +180,18 @@ class GMKL(MarginClassifier):
     C
         SVM penalty C > 0 on margin violations. For several problems also one for each.
     sigma
-        (kernels,) or one number: the price of a unit of weight, from prior knowledge. A large one turns a kernel off.
+        (kernels,) or one number: the price of a unit of weight, from prior knowledge. A kernel with a large price gets
+        no weight.
     A, b
-        (rows, kernels) and (rows,): linear prior knowledge A d ≥ b, such as d_1 ≥ 2 d_2. None: d ≥ 0 alone.
+        (rows, kernels) and (rows,): linear constraints A d ≥ b, such as d_1 ≥ 2 d_2. None: only d ≥ 0.
     constraints
-        By names, a function that makes constraints of cvxpy, ``lambda d: [d["rna"] >= d["noise"]]``, as in `MKFDA`: any
-        convex set of weights, which need not be bounded where prices are positive.
+        A function that returns constraints of cvxpy by names of kernels, ``lambda d: [d["rna"] >= d["noise"]]``, as in
+        `MKFDA`: any convex set of weights, which may be unbounded if prices are positive.
     multiclass
         "ovo" (1-vs-1): majority vote, ties broken by the larger sum of scores; "ovr" (1-vs-All): the largest score f,
-        which is the distance from the hyperplane times ‖w_k‖. Each binary problem has weights of its own.
+        which is the distance from the hyperplane times ‖w_k‖. Each binary problem has its own weights.
     method
-        "newton", or the paper's projected "gradient" with Armijo's rule, which takes many more passes.
+        "newton", or the paper's projected "gradient" with Armijo's rule, which needs many more passes.
     class_weight, steps, tol, max_iter
         As in `MKSVM`.
 
@@ -203,8 +203,8 @@ class GMKL(MarginClassifier):
     Notes
     -----
     Source: Varma and Ray, Learning the discriminative power-invariance trade-off, ICCV 2007. The lower bound that
-    proves the gap is in `dmkl.solvers.margin.hull`. It also proves weights of zero, or near zero, where no kernel is
-    worth its price; the scores then hardly differ from the bias.
+    proves the gap is in `dmkl.solvers.margin.hull`. It also proves weights of zero, or near zero, if no kernel is
+    worth its price; the scores are then close to the bias.
 
     As for `MKSVM`, kernels that fit the memory of a task are read in one pass.
 
@@ -245,7 +245,7 @@ class GMKL(MarginClassifier):
         super()._check_parameters()
         check_choice("method", self.method, ("newton", "gradient"))
         if (self.A is None) != (self.b is None):
-            msg = "A and b belong together, A d ≥ b; give both or neither"
+            msg = "A and b define A d ≥ b together; give both or neither"
             raise InputError(msg)
         self._rules().check()
 
@@ -256,7 +256,6 @@ class GMKL(MarginClassifier):
         return super()._parameter_texts(names) | {"constraints": self._rules().text(names)}
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
-        """Tell what prices and constraints break before the first pass, whatever the labels."""
         super()._check_data(K, targets)
         for C in check_positive("C", self.C):
             self._problem(np.array([1.0, -1.0]), C, K.names)
@@ -264,7 +263,7 @@ class GMKL(MarginClassifier):
     def _problem(
         self, y: Float, C: Bounds, names: Sequence[str], kernels: Index | None = None, title: str = ""
     ) -> GeneralizedProblem:
-        """The problem over some of the kernels; prices and constraints are given for all of them."""
+        """The problem on the chosen kernels, from prices and constraints of all kernels."""
         n = len(names)
         prices = check_numbers("sigma", self.sigma)
         sigma = np.full(n, prices[0]) if np.ndim(self.sigma) == 0 else np.array(prices)

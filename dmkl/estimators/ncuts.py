@@ -53,12 +53,12 @@ class NCuts(MarginClassifier):
     Parameters
     ----------
     n_examples
-        N, the paper's is 5. Every class needs that many samples, and better five times as many: the ratios of a few
-        samples are noise themselves, which k(x, x) alone makes up half of where a class has two. With one example, a
-        cut's weights are those of the kernel with the smallest ratio.
+        N, 5 in the paper. Every class needs at least N samples, better 5N: ratios of few samples are noisy, and with
+        two samples of a class k(x, x) is half of them. With one example all weight is on the kernel with the smallest
+        ratio.
     loss
-        Loss of the classifier: "hinge" (support vector machines), or "square" (regularized Fisher discriminants, with a
-        bias: those of `MKFDA` on the centered combined kernel).
+        Loss of the classifier: "hinge" (support vector machines), or "square" (regularized Fisher discriminants with a
+        bias, as `MKFDA` on the centered combined kernel).
     C
         SVM penalty C > 0 on margin violations. For several problems also one for each.
     lam
@@ -67,16 +67,17 @@ class NCuts(MarginClassifier):
     multiclass
         More than two classes: "ovr", one against the rest, or for machines "ovo", one against one by votes.
     class_weight
-        As in `MKSVM`; of the hinge loss alone. The kernels' weights do not depend on it.
+        As in `MKSVM`, for the hinge loss only. The weights of kernels do not depend on it.
     sharing
-        With several classes each binary problem is a cut. "mean": weights are learnt for each, and their mean serves
-        all; "own": each problem has weights of its own, as in the paper's one-vs-all scheme; "joint": one program over
-        the ratios of all. Each task of a multilabel problem has weights of its own.
+        With several classes each binary problem is a cut. "mean": all problems use the mean of the weights of all cuts;
+        "own": each problem has its own weights, as in the paper's one-vs-all scheme; "joint": one program over the
+        ratios of all problems. Each task of a multilabel problem has its own weights.
     steps
         As in `MKFDA`; none by default, as in the paper, whose kernels have k(x, x) = 1. Ratios compare similarities,
-        which centering would make negative. Their weights depend on the scale of the kernels: take ("cosine",) where
-        k(x, x) differs between kernels, and all are positive semidefinite. Of others it enlarges the entries of samples
-        with a small k(x, x): random matrices with the mean of the kernels then look similar within classes.
+        which centering would make negative. Their weights depend on the scale of the kernels: take ("cosine",) if
+        k(x, x) differs between kernels and all are positive semidefinite. In kernels that are not, it enlarges the
+        entries of samples with a small k(x, x): random matrices with the mean of the kernels then look similar within
+        classes.
     tol
         The gap to prove, of weights (see `cuts_`) and of classifiers.
     max_iter
@@ -89,11 +90,11 @@ class NCuts(MarginClassifier):
     weights_ : DataArray
         α, over kernel; over kernel and class, pair or task where there are several.
     cuts_ : Dataset
-        How good the weights are, for each program that was solved: `value` αᵀQα, `bound` (no weights have a lower
-        value), `relaxed` (of the relaxation's solution), `rounded` (of the paper's rounding), `descended` (where a
-        descent from there ends), `gap` = (value − bound)/(max Q − min Q), `iterations`, and `proof`: "theorem 1" or
-        "theorem 2" where these foretell that the relaxation is exact, "bound" where only its bound proves it, "single
-        ratio", or "none": better weights may exist, within the gap.
+        For each program: `value` αᵀQα of the weights, `bound` (no weights have a lower value), `relaxed` (value of the
+        relaxation), `rounded` (value after the paper's rounding), `descended` (value after a descent from there),
+        `gap` = (value − bound)/(max Q − min Q), `iterations`, and `proof`: "theorem 1" or "theorem 2" if these imply
+        that the relaxation is exact, "bound" if only its bound proves it, "single ratio", or "none": better weights may
+        exist, within the gap.
     gap_ : float or DataArray
         The proven relative gap of each classifier on its combined kernel; NaN where that is not known to be positive
         semidefinite.
@@ -102,7 +103,7 @@ class NCuts(MarginClassifier):
     dual_coef_, intercept_, classes_, n_passes_, status_
         As in `MKSVM`.
     n_cut_passes_ : int
-        The passes among `n_passes_` that the weights took: one, unless all examples are too much to hold at once.
+        Passes for the weights, included in `n_passes_`: one, unless the examples do not fit in memory together.
     history_ : Dataset
         Value, bound and weights of the relaxation, every 25 of its steps.
 
@@ -111,13 +112,13 @@ class NCuts(MarginClassifier):
     Source: Mukherjee, Singh, Peng, Hinrichs, CVPR 2010, Eqs. 4 to 15 and section 4.1. The dual bound is in
     `dmkl.solvers.cuts`.
 
-    Where examples are alike, αᵀQα is but for a factor nearly (vᵀα)((u − v/2)ᵀα), and its minimum has one kernel or two.
-    That leaves noise out, and good kernels too: the mean over several problems keeps more of them.
+    If examples are alike, αᵀQα is nearly proportional to (vᵀα)((u − v/2)ᵀα), whose minimum has one or two kernels. This
+    excludes noise, and also good kernels: the mean over several problems keeps more of them.
 
-    Kernels need not be positive semidefinite for the weights. On an indefinite combination a support vector machine
-    ends where no small change gains anything, and proves nothing: `gap_` is NaN. So it is where the combined kernel
-    does not fit the memory of one task, and cannot be examined. The square loss refuses an indefinite combination if λ
-    does not make up for it.
+    The weights do not need positive semidefinite kernels. On an indefinite combined kernel a support vector machine
+    ends at a local optimum without proof, and `gap_` is NaN; likewise if the combined kernel does not fit the memory of
+    one task, so that it cannot be examined. The square loss refuses an indefinite combined kernel unless λ is large
+    enough.
 
     Examples
     --------
@@ -175,12 +176,11 @@ class NCuts(MarginClassifier):
         check_hinge(self.loss)
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
-        """Tell of classes with fewer samples than examples before the first pass."""
         super()._check_data(K, targets)
         _partitions(targets, self.n_examples, self.random_state)
 
     def _preparation(self, data: TrainingSet) -> Preparation:
-        """The weights, which do not depend on the classifiers' price: one pass serves all of them."""
+        # The weights do not depend on C or λ of the classifiers.
         key = (self.n_examples, self.sharing, self.tol, self.max_iter, self.random_state)
         return Preparation(key, self._cuts(data))
 
@@ -190,11 +190,11 @@ class NCuts(MarginClassifier):
         multilabel = problems.targets.kind == "multilabel"
         partitions = _partitions(problems.targets, self.n_examples, self.random_state)
         blocks = [partition.blocks(_most_columns(n)) for partition in partitions]
-        products = yield tuple(Projection(block) for some in blocks for block in some)
+        products = yield tuple(Projection(block) for blocks_of_task in blocks for block in blocks_of_task)
         following = iter(products)
         several: list[tuple[Float, Float]] = []
-        for number, (partition, some) in enumerate(zip(partitions, blocks, strict=True)):
-            sums = np.concatenate([partition.sums(next(following)) for _ in some], axis=1)
+        for number, (partition, blocks_of_task) in enumerate(zip(partitions, blocks, strict=True)):
+            sums = np.concatenate([partition.sums(next(following)) for _ in blocks_of_task], axis=1)
             if data.fit.kernels is not None:
                 sums = sums[data.fit.kernels]
             signs = partition.sides(problems, number if multilabel else None)
@@ -202,9 +202,9 @@ class NCuts(MarginClassifier):
         if self.sharing == "joint" and not multilabel:
             several = [(np.concatenate([u for u, _ in several]), np.concatenate([v for _, v in several]))]
         progress.current().note(f"weights of {n:,} kernels for {len(several):,} cuts")
-        found: list[KernelCut]
-        found = yield tuple(Task("cut", best_cut, (u, v, self.tol, self.max_iter)) for u, v in several)
-        return found
+        cuts: list[KernelCut]
+        cuts = yield tuple(Task("cut", best_cut, (u, v, self.tol, self.max_iter)) for u, v in several)
+        return cuts
 
     def _method(self) -> SideBySide:
         return SideBySide(files=True)
@@ -218,46 +218,48 @@ class NCuts(MarginClassifier):
         ridges = one_for_each("lam", check_positive("lam", self.lam), len(problems))
 
         def solver_of(k: int) -> partial[Solver[Outcome]]:
-            own = 0 if len(cuts) == 1 else k
+            cut_number = 0 if len(cuts) == 1 else k
             wanted: SVM | GroupClassifier
             if self.loss == "hinge":
-                noise = float(np.sum(weights[own] * data.facts.noise))
-                wanted = SVM(weights[own], problems.h[k], self._prices(data, k, prices[k]), self.tol, noise=noise)
+                noise = float(np.sum(weights[cut_number] * data.facts.noise))
+                wanted = SVM(
+                    weights[cut_number], problems.h[k], self._prices(data, k, prices[k]), self.tol, noise=noise
+                )
             else:
                 # One group: its composite kernel is Σ_l √α_l √α_l K_l.
                 target = _regression_target(problems, k)
                 everywhere = np.zeros(len(target), dtype=np.intp)
-                root = np.sqrt(weights[own])[:, None]
+                root = np.sqrt(weights[cut_number])[:, None]
                 wanted = GroupClassifier(root, everywhere, target, None, self.tol, lam=ridges[k])
-            return partial(_classifier, wanted, weights[own], cuts[own].steps, self.tol)
+            return partial(_classifier, wanted, weights[cut_number], cuts[cut_number].steps, self.tol)
 
         return data.jobs(solver_of)
 
-    def _set_attributes(self, found: FitOutcome) -> None:
-        problems, cuts = found.data.problems, found.prepared
+    def _set_attributes(self, outcome: FitOutcome) -> None:
+        problems, cuts = outcome.data.problems, outcome.prepared
         if problems.targets.kind == "multiclass" and self.sharing != "own":
             self.weights_ = self.weights_.isel({problems.dim: 0}, drop=True)
-        self.n_cut_passes_ = found.n_prepared
+        self.n_cut_passes_ = outcome.n_prepared
         dim = "cut" if len(cuts) == 1 else str(problems.dim)
         names = ("value", "bound", "relaxed", "rounded", "descended", "gap", "iterations", "proof")
         table = xr.Dataset({name: ((dim,), [getattr(cut, name) for cut in cuts]) for name in names})
         self.cuts_ = table.isel({dim: 0}) if dim == "cut" else table.assign_coords({dim: self.dual_coef_[dim].values})
         converged = all(cut.converged for cut in cuts)
-        told = self._told(converged=converged)
-        if found.outcomes[worst(found.outcomes)].status is Status.CONVERGED:
+        advice = self._weights_advice(converged=converged)
+        if outcome.outcomes[worst(outcome.outcomes)].status is Status.CONVERGED:
             self.status_ = _UNPROVEN
-        self.status_ = f"{self.status_} {told}"
+        self.status_ = f"{self.status_} {advice}"
         if not converged:
-            warn(f"{type(self).__name__} stopped before its relaxation was solved. {told}", ConvergenceWarning)
+            warn(f"{type(self).__name__} stopped before its relaxation was solved. {advice}", ConvergenceWarning)
 
-    def _told(self, *, converged: bool) -> str:
-        """What is known of the weights, and what to do."""
+    def _weights_advice(self, *, converged: bool) -> str:
+        """How far the weights are proven, with advice."""
         gap = float(self.cuts_.gap.max())
         if not converged:
             return f"Weights: the relaxation ran out of steps, at a gap of {gap:.1e}: raise max_iter, or tol."
         if gap > self.tol:
             return (
-                f"Weights: better ones may exist, by up to {gap:.1e} of the range of Q; the relaxation tells no more."
+                f"Weights: better ones may exist, by up to {gap:.1e} of the range of Q; the relaxation proves no more."
             )
         return "Weights: proven optimal to the tolerance."
 
@@ -272,7 +274,7 @@ class NCuts(MarginClassifier):
 
 
 def _regression_target(problems: Problems, number: int) -> Float:
-    """What the square loss regresses on: `encode_targets` of the class that is positive, with mean zero."""
+    """The target of the square loss: `encode_targets` of the positive class, with mean zero."""
     signs = problems.h[number]
     share = float(np.mean(signs > 0))
     several = problems.targets.kind == "multiclass"
@@ -281,16 +283,16 @@ def _regression_target(problems: Problems, number: int) -> Float:
 
 
 def _most_columns(n_kernels: int) -> int:
-    """How wide a block may be of whose products with each kernel only blocks on the diagonal are needed.
+    """Maximum number of columns of a block: a square matrix of that width for each kernel fits in memory.
 
-    All examples go in one, and take one pass, unless a matrix of that width for each kernel is too much to hold.
+    All examples are one block, and take one pass, if they fit.
     """
     return int((machine().task_bytes / (32 * n_kernels)) ** 0.5)
 
 
 @dataclass(frozen=True, eq=False)
 class _Partition:
-    """Classes that partition the samples, in examples that do too."""
+    """A partition of the samples by classes and by examples."""
 
     labels: Index
     """(m,), the class of each sample"""
@@ -306,35 +308,35 @@ class _Partition:
         return counts
 
     def blocks(self, most: int) -> list[Float]:
-        """Indicators of the classes in all examples, cut into blocks of so many columns at most."""
-        n_examples, each = len(self.sizes), max(1, most // self.n_classes)
-        runs = [range(start, min(start + each, n_examples)) for start in range(0, n_examples, each)]
+        """Indicators of the classes in all examples, in blocks of at most `most` columns."""
+        n_examples, n_together = len(self.sizes), max(1, most // self.n_classes)
+        runs = [range(start, min(start + n_together, n_examples)) for start in range(0, n_examples, n_together)]
         return [class_columns(self.labels, self.examples, self.n_classes, run) for run in runs]
 
     def sums(self, product: Float) -> Float:
         """Similarities between classes from BᵀK_lB, (kernels, examples, classes, classes)."""
         n, width, _ = product.shape
-        each = product.reshape(n, width // self.n_classes, self.n_classes, width // self.n_classes, self.n_classes)
-        return np.asarray(np.einsum("leaeb->leab", each))
+        entries = product.reshape(n, width // self.n_classes, self.n_classes, width // self.n_classes, self.n_classes)
+        return np.asarray(np.einsum("leaeb->leab", entries))
 
     def sides(self, problems: Problems, only: int | None) -> Float:
-        """The side of each class in each problem, or in one of them, (problems, classes)."""
+        """The side of each class in each problem, or only in one problem, (problems, classes)."""
         chosen = range(len(problems)) if only is None else [only]
-        found = np.zeros((len(chosen), self.n_classes))
-        for row, k in zip(found, chosen, strict=True):
+        sides = np.zeros((len(chosen), self.n_classes))
+        for row, k in zip(sides, chosen, strict=True):
             rows = slice(None) if problems.rows[k] is None else problems.rows[k]
             row[self.labels[rows]] = problems.h[k]
-        return found
+        return sides
 
 
 def _partitions(targets: Targets, n_examples: int, seed: int) -> list[_Partition]:
-    """The classes as a partition; of a multilabel set one for each task."""
-    found = []
+    """The partition by classes; one for each task of a multilabel set."""
+    partitions = []
     for h in targets.problems:
         labels = np.argmax(h, axis=1) if h.shape[1] > 1 else (h[:, 0] > 0).astype(np.intp)
         examples = sample_examples(labels, n_examples, seed, targets.classes)
-        found.append(_Partition(labels, examples, len(targets.classes)))
-    return found
+        partitions.append(_Partition(labels, examples, len(targets.classes)))
+    return partitions
 
 
 def _classifier(wanted: SVM | GroupClassifier, weights: Float, steps: Sequence[Step], tol: float) -> Solver[Outcome]:
@@ -343,6 +345,6 @@ def _classifier(wanted: SVM | GroupClassifier, weights: Float, steps: Sequence[S
     gap = relative_gap(answer.primal, answer.dual, answer.primal)
     status = Status.CERTIFIED if gap <= tol else Status.STALLED
     if isinstance(wanted, SVM) and not answer.concave:
-        # The gap vanishes at every point that no small change improves, of which there may be many.
+        # The gap is zero at every local optimum, of which there may be several.
         gap, status = np.nan, Status.CONVERGED if gap <= tol else status
     return Outcome(status, weights, answer.u[:, None], answer.dual, answer.primal, gap, np.array([answer.bias]), steps)

@@ -1,4 +1,4 @@
-"""The weights that a learner may give to kernels, from its parameters: norm, groups, prices and prior knowledge."""
+"""The set of feasible weights from the parameters of a learner: norm, groups, prices and constraints."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Constraints = Callable[[Any], Any] | None
 
 @dataclass(frozen=True, eq=False)
 class WeightRules:
-    """What weights have to obey beside the norm, as a learner is told it.
+    """Parameters of the set of feasible weights that are not the norm p.
 
     Parameters
     ----------
@@ -42,11 +42,11 @@ class WeightRules:
 
     @property
     def beyond(self) -> str:
-        """The parameter that makes the set more than a ball with prices; empty where none does."""
+        """The parameter that makes the set more than a ball with prices; empty if there is none."""
         return "constraints" if self.constraints is not None else "" if self.kernel_groups is None else "kernel_groups"
 
     def check(self) -> None:
-        """Refuse what is wrong whatever the kernels are.
+        """Refuse values that are wrong for any kernels.
 
         Raises
         ------
@@ -57,7 +57,7 @@ class WeightRules:
         if isinstance(self.constraints, str):
             msg = (
                 f"constraints is {self.constraints}, the text that a saved model keeps of a function; to fit, give the "
-                "function again (prediction takes the weights alone)"
+                "function again (prediction needs only the weights)"
             )
             raise InputError(msg)
         if not (self.constraints is None or callable(self.constraints)):
@@ -73,11 +73,11 @@ class WeightRules:
         Raises
         ------
         InputError
-            If groups, prices or constraints name kernels that are not there, or constraints contradict each other.
+            If groups, prices or constraints name unknown kernels, or constraints contradict each other.
         """
         unpriced = isinstance(self.sigma, float | int) and self.sigma == 1
         if self.constraints is None and self.kernel_groups is None and unpriced:
-            return Ball(p)  # at once: a permutation test asks for tens of thousands
+            return Ball(p)  # fast, since a permutation test makes tens of thousands
         groups, sigma = self._groups(names), self._prices(names)
         if self.constraints is None:
             ball = Ball(p) if self.kernel_groups is None else grouped(p, groups)
@@ -85,26 +85,26 @@ class WeightRules:
         from dmkl.solvers.weight_sets.knowledge import conic_set, norm_constraints
 
         try:
-            found = conic_set(self.constraints, names)
+            feasible = conic_set(self.constraints, names)
         except UnboundedSetError:
             norm = partial(norm_constraints, p=p, groups=groups, sigma=sigma)
             return conic_set(self.constraints, names, norm)
         if self.kernel_groups is not None or any(price != 1 for price in sigma):
             msg = (
-                "kernel_groups and sigma are of the norm, which constraints that bound all weights replace; leave them "
-                "out, or write the norm as a constraint"
+                "kernel_groups and sigma belong to the norm, which constraints that bound all weights replace; leave "
+                "them out, or write the norm as a constraint"
             )
             raise InputError(msg)
-        return found
+        return feasible
 
     def rows_and_cones(self, names: Sequence[str]) -> tuple[Float, Float, tuple[str, ...], Cones | None]:
-        """A, b of A d ≥ b and its rows in words, of linear constraints; cones of the others. Raises as `weights`."""
+        """A, b and texts of the rows A d ≥ b for linear constraints; cones for the others. Raises as `weights`."""
         from dmkl.solvers.weight_sets.knowledge import rows_and_cones
 
         return rows_and_cones(self.constraints, names)
 
     def text(self, names: Sequence[str]) -> str:
-        """The constraints in words that are the same in every process."""
+        """The constraints as text that is the same in every process."""
         if self.constraints is None:
             return "None"
         from dmkl.solvers.weight_sets.knowledge import digest
@@ -112,7 +112,7 @@ class WeightRules:
         return digest(self.constraints, names)
 
     def _groups(self, names: Sequence[str]) -> list[list[int]]:
-        """Positions of the kernels of each group: those of no group are one each."""
+        """Positions of the kernels of each group; a kernel without group is a group of its own."""
         given = self.kernel_groups
         if given is None:
             return [list(range(len(names)))]
@@ -126,13 +126,13 @@ class WeightRules:
                     f"kernels; got shape {np.shape(given)}"
                 )
                 raise InputError(msg)
-        found: dict[Any, list[int]] = {}
+        groups: dict[Any, list[int]] = {}
         for position, group in enumerate(label):
-            found.setdefault((position,) if group is None else group, []).append(position)
-        return list(found.values())
+            groups.setdefault((position,) if group is None else group, []).append(position)
+        return list(groups.values())
 
     def _prices(self, names: Sequence[str]) -> tuple[float, ...]:
-        """σ of each kernel: one where a mapping does not name it."""
+        """σ of each kernel; 1 for kernels that a mapping does not name."""
         if isinstance(self.sigma, Mapping):
             for name in self.sigma:
                 _check_name(name, names, "sigma has a price for")
@@ -147,12 +147,14 @@ class WeightRules:
 
 
 def _labels(groups: Mapping[str, str | Sequence[str]], names: Sequence[str]) -> list[str | None]:
-    """The group of each kernel, None where it has none."""
+    """The group of each kernel, or None."""
     label: dict[str, str] = {}
-    for group, told in groups.items():
-        members = list(told) if not isinstance(told, str) else fnmatch.filter(names, told)
+    for group, pattern in groups.items():
+        members = list(pattern) if not isinstance(pattern, str) else fnmatch.filter(names, pattern)
         if not members:
-            msg = f"kernel_groups: no kernel is in the group {group!r} ({told!r}); its kernels are names, or a pattern"
+            msg = (
+                f"kernel_groups: no kernel is in the group {group!r} ({pattern!r}); its kernels are names, or a pattern"
+            )
             raise InputError(msg)
         for name in members:
             _check_name(name, names, f"the group {group!r} of kernel_groups has")
@@ -162,8 +164,8 @@ def _labels(groups: Mapping[str, str | Sequence[str]], names: Sequence[str]) -> 
     return [label.get(name) for name in names]
 
 
-def _check_name(name: str, names: Sequence[str], where: str) -> None:
+def _check_name(name: str, names: Sequence[str], context: str) -> None:
     if name not in names:
-        known = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
-        msg = f"{where} kernel {name!r}, which this set does not have; its kernels are {known}"
+        listed = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
+        msg = f"{context} kernel {name!r}, which this set does not have; its kernels are {listed}"
         raise InputError(msg)

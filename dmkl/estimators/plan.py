@@ -1,7 +1,7 @@
-"""A plan is a table of fits, and this is what stands in it, what learners make of it, and what comes back.
+"""Plans, which are tables of fits; the hooks of learners that a plan calls; and the outcomes.
 
-A row says which rows of the kernels train and which are held out, the targets, which kernels may have weight, and by
-its learner the steps and the point (p, λ; C; …). A single fit is a plan of one row; a search is grid × folds; refits,
+A row names the training rows and the held-out rows of the kernels, the targets, the kernels that may have weight, and a
+learner with its steps and its point (p, λ; C; …). A single fit is a plan of one row; a search is grid × folds; refits,
 nested cross-validation, permuted labels, resampled rows and left-out kernels are plans too.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
-from dmkl.estimators.problems import DecisionRule, Multiclass, Problems
+from dmkl.estimators.problems import Multiclass, Problems, ScoreFunction
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.fisher import Targets
@@ -26,7 +26,7 @@ from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.requests import CombinedProduct, Solver
 from dmkl.solvers.semidefinite import KernelFacts
 
-__all__ = ["Answers", "Fit", "FitOutcome", "Learner", "Part", "Plan", "Preparation", "TrainingSet", "decision_rule"]
+__all__ = ["Answers", "Fit", "FitOutcome", "Learner", "Part", "Plan", "Preparation", "TrainingSet", "score_function"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,25 +36,25 @@ class Fit:
     Parameters
     ----------
     learner
-        What is fitted; its parameters hold the point and the steps. It is not changed.
+        The learner to fit, with the point and the steps. It is not changed.
     train
-        Rows of the kernels that train.
+        Positions of the training rows.
     targets
-        What is learnt from them. Rows that share targets share the object.
+        Their targets. Rows with the same targets share the object.
     tasks
         Names of the tasks of a multilabel problem.
     held_out
-        Rows whose scores are wanted.
+        Positions of the rows to score.
     kernels
         Positions of the kernels that may have weight; all where None.
     starts
-        Weights of all kernels to begin with, one for each problem, where the learner can use them.
+        Initial weights of all kernels, one vector for each problem, for learners that use them.
     title
-        What the training set is called in messages: a fold, say.
+        Name of the training set in messages, such as a fold.
     sample_weight
-        (m,), what each training row counts, for learners that weight them; all alike where None.
+        (m,), weights of the training rows, for learners that use them; equal where None.
     nested
-        What the rows that this one depended on have found.
+        The result of the nested rows.
     """
 
     learner: Learner
@@ -80,8 +80,8 @@ class Plan:
     fits
         The rows.
     duals
-        Whether dual variables are wanted. Otherwise scores of held-out rows alone, and what decision rules are learnt
-        from, which takes less memory.
+        Whether dual variables are returned. Without them outcomes take less memory: scores of held-out rows, and the
+        values that decision rules are learnt from.
     """
 
     K: KernelSet
@@ -90,7 +90,7 @@ class Plan:
 
 
 class Part(NamedTuple):
-    """The problems of a fit that are learnt from the same samples.
+    """The problems of a fit that have the same samples.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class Part(NamedTuple):
     members
         Numbers of the problems.
     rows
-        Which of the fit's training rows the samples are; all where None.
+        Positions of the samples among the training rows of the fit; all where None.
     """
 
     training: Training
@@ -109,7 +109,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TrainingSet:
-    """What a learner makes jobs of.
+    """The training set of a row, from which a learner makes jobs.
 
     Parameters
     ----------
@@ -118,14 +118,13 @@ class TrainingSet:
     new
         K[held out, train], without them.
     trainings
-        The kernels as the solvers of each problem see them, through the steps: problems whose labels are known of the
-        same samples share theirs.
+        The kernels of each problem after the steps. Problems with labels of the same samples share the object.
     problems
-        What is learnt.
+        The problems.
     fit
         The row of the plan.
     given
-        Names of the kernels that were given, of which `kernels` are made.
+        Names of the kernels of the plan, from which `kernels` are made.
     """
 
     kernels: KernelSet
@@ -137,57 +136,59 @@ class TrainingSet:
 
     @property
     def training(self) -> Training:
-        """The kernels as solvers see them, where all problems share them."""
+        """The kernels after the steps, if all problems share them."""
         return self.trainings[0]
 
     @property
     def parts(self) -> list[Part]:
-        """The training sets, each with the problems that are learnt from it."""
+        """The problems by their samples."""
         labeled = self.problems.labeled
-        found: dict[int, list[int]] = {}
+        members: dict[int, list[int]] = {}
         for number, training in enumerate(self.trainings):
-            found.setdefault(id(training), []).append(number)
-        return [Part(self.trainings[some[0]], np.array(some), labeled[some[0]]) for some in found.values()]
+            members.setdefault(id(training), []).append(number)
+        return [
+            Part(self.trainings[numbers[0]], np.array(numbers), labeled[numbers[0]]) for numbers in members.values()
+        ]
 
     @property
     def facts(self) -> KernelFacts:
-        """What is known of the kernels that may have weight."""
+        """Facts about the kernels that may have weight."""
         return self.training.facts.select(self.fit.kernels)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Their names."""
+        """Names of the kernels that may have weight."""
         return self.facts.names
 
     @property
     def n_kernels(self) -> int:
-        """Kernels that may have weight."""
+        """Number of kernels that may have weight."""
         return len(self.names)
 
     def jobs(self, problem_of: Callable[[int], Any]) -> list[Job]:
-        """A job for each problem, from what its method is to solve."""
+        """A job for each problem, which `problem_of` makes from its number."""
         return [
             Job(training, problem_of(k), self.fit.kernels, rows)
             for k, (training, rows) in enumerate(zip(self.trainings, self.problems.rows, strict=True))
         ]
 
     def start(self, number: int) -> Float | None:
-        """The weights to begin a problem with, of the kernels that may have weight."""
+        """Initial weights of a problem, for the kernels that may have weight."""
         if self.fit.starts is None or self.training.names != self.given:
-            return None  # weights of other kernels than those that are learnt from
+            return None  # the weights belong to other kernels
         start = self.fit.starts[number]
         return start if self.fit.kernels is None else start[self.fit.kernels]
 
 
 class Preparation(NamedTuple):
-    """Work that several fits on one training set have in common.
+    """Work that several fits on one training set share.
 
     Parameters
     ----------
     key
         The parameters that it depends on: equal keys on equal training sets are done once.
     solver
-        Asks for passes, and returns what jobs and attributes need.
+        Asks for passes, and returns the result.
     """
 
     key: Hashable
@@ -196,24 +197,24 @@ class Preparation(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FitOutcome:
-    """The answer to one row.
+    """The outcome of one row.
 
     Parameters
     ----------
     data
-        What was learnt from.
+        The training set.
     outcomes
-        One for each problem; dual variables are over all training rows, zero where a problem knows no label.
+        One for each problem; dual variables are over all training rows, zero where a label is unknown.
     scores
-        Of the held-out rows, (rows, classes or tasks); one column for two classes.
+        Scores of the held-out rows, (rows, classes or tasks); one column for two classes.
     prepared
-        What the preparation found.
+        The result of the preparation.
     solver
-        What solved it.
+        Name of the solver.
     n_passes
-        Passes of the whole plan, which all rows have shared.
+        Passes of the plan, which all rows share.
     n_prepared
-        Those among them that the preparations of the plan took.
+        Passes among them for the preparations.
     """
 
     data: TrainingSet
@@ -231,25 +232,25 @@ class FitOutcome:
 
     @property
     def decided(self) -> Float:
-        """What predictions for the held-out rows are read from, as the learner would after this fit."""
+        """The decision values of the held-out rows, by the decision rule of the learner after this fit."""
         return self.data.fit.learner._decide([self])[0]
 
     @property
-    def rule(self) -> DecisionRule:
-        """The decision rule of all problems, side by side."""
-        return decision_rule(self.outcomes, self.data.problems)
+    def score_function(self) -> ScoreFunction:
+        """The score function of all problems, side by side."""
+        return score_function(self.outcomes, self.data.problems)
 
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """The answers to a plan, one a row, and the passes that all of them took."""
+    """The outcomes of a plan, one for each row, and the passes that they took together."""
 
     fits: Sequence[FitOutcome]
     tally: Tally
 
 
 class Learner:
-    """What the engine asks of a learner: hooks, each with the default of a learner that has no use for it."""
+    """The hooks that the engine calls, each with the default for learners that do not need it."""
 
     multiclass: Multiclass = "ovr"
     """How several classes become binary problems."""
@@ -276,7 +277,7 @@ class Learner:
         """Rows that are fitted first, because this row depends on their outcomes."""
         return ()
 
-    def _decided(self, fit: Fit, outcomes: Sequence[FitOutcome]) -> Fit:
+    def _apply_nested(self, fit: Fit, outcomes: Sequence[FitOutcome]) -> Fit:
         """The row that follows from the outcomes of its nested rows."""
         return fit
 
@@ -290,7 +291,7 @@ class Learner:
         """The preprocessing steps."""
         raise NotImplementedError
 
-    def _stepped(self, K: KernelSet, weights: Float | None = None) -> KernelSet:
+    def _with_steps(self, K: KernelSet, weights: Float | None = None) -> KernelSet:
         """The kernels with the steps, not measured: D^{1/2}KD^{1/2} if training samples have weights d."""
         raise NotImplementedError
 
@@ -322,28 +323,28 @@ class Learner:
 
     # --- held-out rows -------------------------------------------------------------------------------------------
 
-    def _scores(self, rule: DecisionRule, new: KernelSet, prepared: Any) -> Solver[Float]:
+    def _scores(self, function: ScoreFunction, new: KernelSet, prepared: Any) -> Solver[Float]:
         """Scores of new rows, (rows, classes or tasks), by products with the kernels of new rows."""
-        scores: Float = (yield CombinedProduct(rule.dual, rule.weights, exact=True)) + rule.bias
+        scores: Float = (yield CombinedProduct(function.dual, function.weights, exact=True)) + function.bias
         return scores
 
     def _decide(self, outcomes: Sequence[FitOutcome]) -> list[Float]:
-        """The values that predictions for the held-out rows of each fit are read from, in the shape of its scores.
+        """Decision values of the held-out rows of each fit, in the shape of its scores.
 
         The fits are of learners of one class, on the same training rows.
         """
         return [outcome.decision for outcome in outcomes]
 
 
-def decision_rule(outcomes: Sequence[Outcome], problems: Problems) -> DecisionRule:
-    """The decision rule of all problems, side by side."""
+def score_function(outcomes: Sequence[Outcome], problems: Problems) -> ScoreFunction:
+    """The score function of all problems, side by side."""
     widths = [_dual(outcome).shape[1] for outcome in outcomes]
     weights = np.stack([outcome.weights for outcome in outcomes], axis=-1)
     bias = [
         np.broadcast_to(outcome.bias, (*np.shape(outcome.bias)[:-1], width))
         for outcome, width in zip(outcomes, widths, strict=True)
     ]
-    return DecisionRule(
+    return ScoreFunction(
         np.repeat(weights, widths, axis=-1),
         np.concatenate([_dual(outcome) for outcome in outcomes], axis=1),
         np.concatenate(bias, axis=-1),

@@ -14,7 +14,7 @@ from sklearn.exceptions import NotFittedError
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import IndefiniteKernelError, InputError
 from dmkl.estimators.plan import Learner
-from dmkl.estimators.problems import DecisionRule, Statistics, side_by_side
+from dmkl.estimators.problems import ScoreFunction, Statistics, side_by_side
 from dmkl.features.build import Missing
 from dmkl.features.cross import TrainingFeatures, cross_tiles
 from dmkl.inputs.names import Join
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 __all__ = ["Predicting"]
 
 
-Ask = Callable[[DecisionRule, KernelSet, Any], Solver[Float]]
-"""Makes a solver for new rows of a decision rule, the kernels of these rows, and what was prepared in fitting."""
+Ask = Callable[[ScoreFunction, KernelSet, Any], Solver[Float]]
+"""Makes a solver for new rows from a score function, the kernels of these rows, and the preparation of the fit."""
 
 
-class _OfNew(NamedTuple):
-    """What solvers have found of new rows, the kernels that were read, and their positions in the model."""
+class _NewRows(NamedTuple):
+    """Results of solvers for new rows, the kernels that were read, and their positions in the model."""
 
     parts: list[Float]
     kernels: KernelSet
@@ -51,7 +51,7 @@ class _OfNew(NamedTuple):
 
 
 class Predicting(Learner):
-    """What a fitted learner says of new samples; see `KernelLearner` for the scores."""
+    """Prediction by a fitted learner; see `KernelLearner` for the scores."""
 
     kernel_names_: tuple[str, ...]
     train_samples_: Array
@@ -65,82 +65,81 @@ class Predicting(Learner):
     tasks_: Array | None
     n_prediction_passes_: float
     _prepared: Any = None
-    """What `_preparation` found, for learners that predict with it."""
+    """The result of `_preparation`, for learners that predict with it."""
     _HAS_INTERCEPT = False
-    """Whether solutions have a bias."""
+    """Whether scores have an intercept."""
 
     def _offsets(self, samples: Array, covariates: Any) -> Float:
-        """What scores of rows have beside the kernels' part and the intercept, (1,) or (rows, columns)."""
+        """The part of scores that is neither the kernels' nor the intercept, (1,) or (rows, columns)."""
         return np.zeros(1)
 
-    def _shares(self, rule: DecisionRule, new: KernelSet, prepared: Any) -> Solver[Float]:
-        """The share of each kernel in the scores of new rows, (kernels, rows, columns): they sum to them, less b."""
-        products = yield EachProduct(rule.dual)
-        return np.asarray(rule.weights[:, None, :] * products)
+    def _shares(self, function: ScoreFunction, new: KernelSet, prepared: Any) -> Solver[Float]:
+        """The share of each kernel in the scores of new rows, (kernels, rows, columns); their sum is the score − b."""
+        products = yield EachProduct(function.dual)
+        return np.asarray(function.weights[:, None, :] * products)
 
     def _decision(self, K: Kernels | None, **new: Any) -> xr.DataArray:
-        new_rows = self._found_of_new(K, self._scores, **new)
+        new_rows = self._solve_for_new_rows(K, self._scores, **new)
         samples = new_rows.kernels.samples.astype(str)
-        found = side_by_side(new_rows.parts, [part.columns for part in self.statistics_])
-        found = found + self._offsets(samples, new.get("covariates"))
+        scores = side_by_side(new_rows.parts, [part.columns for part in self.statistics_])
+        scores = scores + self._offsets(samples, new.get("covariates"))
         coords: dict[str, Any] = {"sample": samples}
         dim = self._score_dim()
         if dim is None:
-            return describe(xr.DataArray(found[:, 0], dims=("sample",), coords=coords, name="score"))
+            return describe(xr.DataArray(scores[:, 0], dims=("sample",), coords=coords, name="score"))
         labels = self.classes_ if dim == "class" else self.tasks_
-        return describe(xr.DataArray(found, dims=("sample", dim), coords={**coords, dim: labels}, name="score"))
+        return describe(xr.DataArray(scores, dims=("sample", dim), coords={**coords, dim: labels}, name="score"))
 
-    def _found_of_new(self, K: Kernels | None, ask: Ask, *, covariates: Any = None, **new: Any) -> _OfNew:
-        """What a solver made by `ask` finds of new rows, for each part of the columns with statistics of its own."""
+    def _solve_for_new_rows(self, K: Kernels | None, ask: Ask, *, covariates: Any = None, **new: Any) -> _NewRows:
+        """Results of the solvers that `ask` makes for new rows, one for each part of the columns."""
         self._check_fitted()
         if new:
             if K is not None:
                 msg = "give kernels or features, not both"
                 raise InputError(msg)
-            return self._found_of_new(self.cross_kernels(**new), ask, covariates=covariates)
+            return self._solve_for_new_rows(self.cross_kernels(**new), ask, covariates=covariates)
         K = as_kernel_set(K, "prediction", self.train_samples_)
-        chosen, used = self._matching(self._new_source(K))
-        rule = self._rule(used)
-        rules = [rule.of(part.columns, part.rows) for part in self.statistics_]
-        solvers = [ask(some, chosen, self._prepared) for some in rules]
-        return _OfNew(self._through(chosen, used, solvers, covariates), chosen, used)
+        chosen, used = self._match_kernels(self._new_source(K))
+        function = self._score_function(used)
+        functions = [function.of(part.columns, part.rows) for part in self.statistics_]
+        solvers = [ask(part_function, chosen, self._prepared) for part_function in functions]
+        return _NewRows(self._solve_through(chosen, used, solvers, covariates), chosen, used)
 
     def _score_dim(self) -> str | None:
-        """The dimension of scores beside the sample: "class", "task" or "target"; None where there is one column."""
+        """The second dimension of scores: "class", "task" or "target"; None for a single column."""
         if self.tasks_ is not None:
             return "target" if self.kind_ == "regression" else "task"
         return "class" if self.kind_ == "multiclass" else None
 
-    def _through(self, K: KernelSet, used: Index, solvers: Sequence[Solver[Any]], covariates: Any = None) -> list[Any]:
-        """What solvers find through kernels of new rows, each with statistics of training."""
+    def _solve_through(
+        self, K: KernelSet, used: Index, solvers: Sequence[Solver[Any]], covariates: Any = None
+    ) -> list[Any]:
+        """Results of solvers on the kernels of new rows, with the statistics of training."""
         lenses, extra = [], 0.0
         for part in self.statistics_:
-            some = K if part.rows is None else K[np.arange(K.shape[1]), part.rows]
-            lens, more = measure_new(some.view, self._trained_steps(part, used, K.samples, covariates))
+            kernels = K if part.rows is None else K[np.arange(K.shape[1]), part.rows]
+            lens, more = measure_new(kernels.view, self._trained_steps(part, used, K.samples, covariates))
             lenses.append(lens)
             extra += more
-        found, passes = drive(list(zip(lenses, solvers, strict=True)))
+        results, passes = drive(list(zip(lenses, solvers, strict=True)))
         self.n_prediction_passes_ = passes + extra
-        return found
+        return results
 
     def _trained_steps(self, part: Statistics, used: Index, samples: Array, covariates: Any) -> list[FittedStep]:
         """The steps of a part with the statistics of training, for rows that are these samples.
 
-        `covariates` are those of the rows, for the steps that take covariates out; what they lack is looked up in those
-        that the step was made of.
+        Steps that take covariates out use the `covariates` of the rows, and those of training for missing rows.
         """
-        asked = [step if isinstance(step, Covariates) else None for step in self._steps()]
-        if covariates is not None and not any(asked):
-            msg = (
-                f"this {type(self).__name__} has no covariates to take out; leave them out, or fit with residualize(Z)"
-            )
+        given = [step if isinstance(step, Covariates) else None for step in self._steps()]
+        if covariates is not None and not any(given):
+            msg = f"this {type(self).__name__} takes no covariates out; leave them out, or fit with residualize(Z)"
             raise InputError(msg)
         if covariates is not None:
-            asked = [None if step is None else of_new(covariates, step, samples) for step in asked]
-        return [step.select(used).of_samples(samples, own) for step, own in zip(part.steps, asked, strict=True)]
+            given = [None if step is None else of_new(covariates, step, samples) for step in given]
+        return [step.select(used).of_samples(samples, table) for step, table in zip(part.steps, given, strict=True)]
 
-    def _rule(self, used: Index) -> DecisionRule:
-        """The decision rule of the fitted attributes, over some of the kernels."""
+    def _score_function(self, used: Index) -> ScoreFunction:
+        """The score function of the fitted attributes, restricted to some of the kernels."""
         dual = np.asarray(self.dual_coef_.values, dtype=np.float64)
         weights = np.asarray(self.weights_.values, dtype=np.float64)[used]
         if "kernel" in self.weights_.dims and self.weights_.ndim == 1:
@@ -148,15 +147,15 @@ class Predicting(Learner):
         if weights.shape[-1] != dual.shape[1]:
             weights = np.repeat(weights, dual.shape[1], axis=-1)
         bias = self.intercept_.values if self._HAS_INTERCEPT else np.zeros(dual.shape[1])
-        return DecisionRule(weights, dual, bias, str(self.dual_coef_.dims[1]))
+        return ScoreFunction(weights, dual, bias, str(self.dual_coef_.dims[1]))
 
     @one_blas_thread
     def contributions(self, K: Kernels | None = None, **new: Any) -> xr.DataArray:
-        """What each kernel contributes to the scores of new samples: β_j Σ_i k_j(x, x_i) α_i, after the steps.
+        """Contributions of kernels to the scores of new samples: β_j Σ_i k_j(x, x_i) α_i, after the steps.
 
-        Over all kernels they sum to the score, less the intercept of machines that have one, which is a coordinate. In
-        a regression with covariates the coordinate is what the covariates of each sample predict.
-        What a score means for labels, the prior probabilities and rules of `predict`, comes after it.
+        Their sum over kernels is the score less the intercept, which is a coordinate if the learner has one. In a
+        regression with covariates the coordinate is the part of each prediction that the covariates give. Prior
+        probabilities and decision rules of `predict` apply to scores, and are not part of the contributions.
 
         Parameters
         ----------
@@ -174,14 +173,14 @@ class Predicting(Learner):
         InputError
             As in `decision_function`.
         """
-        found = self._found_of_new(K, self._shares, **new)
+        products = self._solve_for_new_rows(K, self._shares, **new)
         # (kernels, rows, columns) with rows first, as columns are put in order behind them.
-        parts = [part.transpose(1, 2, 0) for part in found.parts]
+        parts = [part.transpose(1, 2, 0) for part in products.parts]
         shares = side_by_side(parts, [part.columns for part in self.statistics_])
         dim = str(self.dual_coef_.dims[1])
         whole = np.zeros((len(shares), len(self.kernel_names_), shares.shape[1]))
-        whole[:, found.used] = shares.transpose(0, 2, 1)
-        coords: dict[str, Any] = {"sample": found.kernels.samples.astype(str), "kernel": list(self.kernel_names_)}
+        whole[:, products.used] = shares.transpose(0, 2, 1)
+        coords: dict[str, Any] = {"sample": products.kernels.samples.astype(str), "kernel": list(self.kernel_names_)}
         result = xr.DataArray(
             whole,
             dims=("sample", "kernel", dim),
@@ -192,14 +191,14 @@ class Predicting(Learner):
         if self._HAS_INTERCEPT:
             constant = self.intercept_.values + self._offsets(coords["sample"], new.get("covariates"))
             result = result.assign_coords(intercept=(("sample", dim) if constant.ndim == 2 else (dim,), constant))
-        return _squeezed(describe(result), self)
+        return _drop_single_dim(describe(result), self)
 
     @one_blas_thread
     def feature_weights(self, kernel: str) -> xr.DataArray:
         """The weights w of the features of a linear kernel, whose share in a score is w·x and a constant.
 
-        w = β_j Xᵀc, X being the features of the training samples, (samples, features), and c the dual variables taken
-        back through the steps (centered, and multiplied by the factor of a normalization).
+        w = β_j Xᵀc with the features X of the training samples, (samples, features), and c the dual variables after the
+        transposed steps (centered, and multiplied by the factor of a normalization).
 
         Parameters
         ----------
@@ -222,19 +221,19 @@ class Predicting(Learner):
         place = _place(self, kernel)
         recipe, table = _linear_features(self, kernel)
         columns = np.arange(table.shape[1]) if recipe.columns is None else np.array(recipe.columns)
-        rule = self._rule(np.array([place]))
-        if rule.weights.ndim == 3:
+        function = self._score_function(np.array([place]))
+        if function.weights.ndim == 3:
             msg = (
-                f"{type(self).__name__} weighs each kernel by groups of samples, so that no single weight of a feature "
-                "stands behind its scores; see contributions"
+                f"{type(self).__name__} weighs each kernel by groups of samples, so that a feature has no single "
+                "weight in its scores; see contributions"
             )
             raise InputError(msg)
         parts = []
         for part in self.statistics_:
-            own = rule.of(part.columns, part.rows)
-            effective = _over_features(self, kernel, part.steps, own.dual, place)
+            part_function = function.of(part.columns, part.rows)
+            effective = _undo_steps(self, kernel, part.steps, part_function.dual, place)
             rows = np.arange(table.shape[0]) if part.rows is None else part.rows
-            parts.append(own.weights[0] * _projected(table, kernel, rows, columns, effective))
+            parts.append(part_function.weights[0] * _feature_sums(table, kernel, rows, columns, effective))
         dim = str(self.dual_coef_.dims[1])
         weights = xr.DataArray(
             side_by_side(parts, [part.columns for part in self.statistics_]),
@@ -243,15 +242,15 @@ class Predicting(Learner):
             name="feature_weight",
             attrs={"long_name": f"weight of each feature of kernel {kernel}", "units": "score per unit of the feature"},
         )
-        return _squeezed(describe(weights), self)
+        return _drop_single_dim(describe(weights), self)
 
     @one_blas_thread
     def combined_kernel(self, K: Kernels, *, covariates: Any = None, chunk: int | None = None) -> xr.DataArray:
         """The weighted kernel Σ_j β_j K_j, each kernel after the steps of the model by its training samples.
 
-        Nothing is kept in memory: it is a lazy array whose blocks are computed as they are asked for, each from the
-        tiles of the kernels that have weight; ``.compute()`` takes all of it, ``.to_zarr`` writes it block by block.
-        What steps need of the rows is measured now, in one pass at most for each of them.
+        The result is a lazy array: a block is computed when it is needed, from the tiles of the kernels with weight;
+        ``.compute()`` returns all of it, ``.to_zarr`` writes it block by block. Statistics of the rows that steps need
+        are measured now, in at most one pass for each step.
 
         Parameters
         ----------
@@ -266,9 +265,9 @@ class Predicting(Learner):
         Returns
         -------
         xarray.DataArray
-            (sample, sample_2) of a square set, (sample, train_sample) otherwise, float64; before these a dimension
-            class, task, pair or target where each has weights of its own. Rows against training samples whose label
-            is unknown in a task are NaN for that task.
+            (sample, sample_2) of a square set, (sample, train_sample) otherwise, float64; with a first dimension class,
+            task, pair or target if each has its own weights. Entries of training samples whose label is unknown in a
+            task are NaN for that task.
 
         Raises
         ------
@@ -277,15 +276,17 @@ class Predicting(Learner):
         """
         given = _source(self, K)
         places = _places(self, given)
-        chosen, used = (self._matching if places is None else self._selecting)(given)
+        chosen, used = (self._match_kernels if places is None else self._select_kernels)(given)
         weights, dim = _weight_sets(self, used)
         parts = []
         for part in self.statistics_:
-            own = weights if dim is None else weights[part.columns]
+            part_weights = weights if dim is None else weights[part.columns]
             if places is None:
-                parts.append(_against_training(self, chosen, used, part, own, covariates, chunk))
+                parts.append(_new_rows_kernel(self, chosen, used, part, part_weights, covariates, chunk))
             else:
-                parts.append(weighted_blocks(_among(self, chosen, used, part, places, covariates), own, chunk))
+                parts.append(
+                    weighted_blocks(_square_lens(self, chosen, used, part, places, covariates), part_weights, chunk)
+                )
         whole = parts[0]
         if len(parts) > 1:
             order = np.argsort(np.concatenate([part.columns for part in self.statistics_]))
@@ -359,18 +360,18 @@ class Predicting(Learner):
         )
         cross = self.combined_kernel(given[np.arange(n), places], covariates=covariates)
         values, training = cross.values, given.samples[places].astype(str)
-        found = list(_components(values.reshape(-1, n, m), places, n_components))
+        components = list(_components(values.reshape(-1, n, m), places, n_components))
         dim = cross.dims[:-2]
         shape = values.shape[:-2]
-        coordinates = np.stack([one for one, _ in found]).reshape(*shape, n, n_components)
-        explained = np.stack([share for _, share in found]).reshape(*shape, n_components)
+        coordinates = np.stack([coordinate for coordinate, _ in components]).reshape(*shape, n, n_components)
+        explained = np.stack([share for _, share in components]).reshape(*shape, n_components)
         coords: dict[str, Any] = {str(name): cross[name].values for name in (*dim, "sample")}
         coords |= {"component": np.arange(1, n_components + 1), "explained": ((*dim, "component"), explained)}
         coords["is_training"] = ("sample", np.isin(coords["sample"], training))
         return describe(xr.DataArray(coordinates, dims=(*dim, "sample", "component"), coords=coords, name="principal"))
 
     def _new_source(self, K: KernelSet) -> KernelSet:
-        """The kernels of new rows that prediction is made from, of those that are given."""
+        """The kernels of new rows for prediction, made of the given ones."""
         return K
 
     def cross_kernels(
@@ -392,7 +393,7 @@ class Predicting(Learner):
         Raises
         ------
         InputError
-            If the training kernels were not built from features, or these features are others than in training.
+            If the training kernels were not built from features, or these features differ from those of training.
         """
         self._check_fitted()
         needed = self._kernels_needed()
@@ -410,12 +411,12 @@ class Predicting(Learner):
         return KernelSet(View(source, np.arange(len(source.names)), rows, cols))
 
     def _kernels_used(self) -> list[str]:
-        """The model's kernels that prediction reads."""
+        """The kernels of the model that prediction reads."""
         weights = self.weights_.values.reshape(len(self.kernel_names_), -1)
         return [name for name, used in zip(self.kernel_names_, np.any(weights != 0, axis=1), strict=True) if used]
 
     def _kernels_needed(self) -> list[str]:
-        """The kernels of new samples that prediction is made from."""
+        """The kernels of new samples that prediction needs."""
         return self._kernels_used()
 
     def _check_fitted(self) -> None:
@@ -423,7 +424,7 @@ class Predicting(Learner):
             msg = f"this {type(self).__name__} is not fitted yet; call fit first"
             raise NotFittedError(msg)
 
-    def _selecting(self, K: KernelSet) -> tuple[KernelSet, Index]:
+    def _select_kernels(self, K: KernelSet) -> tuple[KernelSet, Index]:
         """The kernels that prediction reads, and their positions."""
         needed = self._kernels_used()
         used = np.array([self.kernel_names_.index(name) for name in needed], dtype=np.int64)
@@ -437,9 +438,9 @@ class Predicting(Learner):
             raise InputError(msg)
         return K.select(needed), used
 
-    def _matching(self, K: KernelSet) -> tuple[KernelSet, Index]:
-        """The kernels that prediction reads, of the training samples in their order, and their positions."""
-        found = self._selecting(K)
+    def _match_kernels(self, K: KernelSet) -> tuple[KernelSet, Index]:
+        """The kernels that prediction reads, and their positions, if columns are the training samples in order."""
+        selected = self._select_kernels(K)
         samples = K.train_samples.astype(str)
         if not np.array_equal(samples, self.train_samples_):
             same = len(samples) == len(self.train_samples_) and set(samples) == set(self.train_samples_)
@@ -451,18 +452,18 @@ class Predicting(Learner):
                 f"{seen}; take K[test, train] with the train of fit"
             )
             raise InputError(msg)
-        return found
+        return selected
 
 
 _STRIP_BYTES = 2**26
-"""Features that are read at a time."""
+"""Bytes of features that are read together."""
 
 
-def _squeezed(found: xr.DataArray, model: Predicting) -> xr.DataArray:
-    """Without the dimension of scores where there is one column, as of two classes."""
+def _drop_single_dim(values: xr.DataArray, model: Predicting) -> xr.DataArray:
+    """Values without the dimension of scores if there is a single column, as for two classes."""
     dim = str(model.dual_coef_.dims[1])
-    one = model._score_dim() is None and found.sizes[dim] == 1
-    return found.isel({dim: 0}).drop_vars(dim) if one else found
+    is_single = model._score_dim() is None and values.sizes[dim] == 1
+    return values.isel({dim: 0}).drop_vars(dim) if is_single else values
 
 
 def _place(model: Predicting, kernel: str) -> int:
@@ -473,14 +474,14 @@ def _place(model: Predicting, kernel: str) -> int:
 
 
 def _linear_features(model: Predicting, kernel: str) -> tuple[Recipe, FeatureTable]:
-    """How a linear kernel was made, and of what features of the training samples."""
+    """The recipe of a linear kernel, and the features of the training samples."""
     features: TrainingFeatures | str = model.features_
     if isinstance(features, str):
         raise InputError(features)
     recipe = features.recipes.get(kernel)
     if recipe is None or recipe.function != "linear" or recipe.feature is None:
         made = "was not computed from features" if recipe is None else f"is of the function {recipe.function!r}"
-        msg = f"weights of features stand behind linear kernels alone, and {kernel!r} {made}; see contributions"
+        msg = f"only linear kernels have weights of features, and {kernel!r} {made}; see contributions"
         raise InputError(msg)
     table = features.tables[recipe.feature]
     if table.n_missing:
@@ -492,22 +493,22 @@ def _linear_features(model: Predicting, kernel: str) -> tuple[Recipe, FeatureTab
     return recipe, table
 
 
-def _over_features(model: Predicting, kernel: str, steps: Any, dual: Float, place: int) -> Float:
-    """The c for which scores are k(x, ·)c and a constant, k before the steps, (samples, columns)."""
-    found = dual
+def _undo_steps(model: Predicting, kernel: str, steps: Any, dual: Float, place: int) -> Float:
+    """The c for which scores are k(x, ·)c plus a constant with k before the steps, (samples, columns)."""
+    coefficients = dual
     for step in reversed(steps):
         if step.needs_row_diagonal:
             msg = (
-                f"the step {step.name!r} divides each sample by its own norm, so that no weights of features stand "
-                f"behind the scores of kernel {kernel!r}; fit without it, or see contributions"
+                f"the step {step.name!r} divides each sample by its own norm, so that scores of kernel {kernel!r} are "
+                "not linear in its features; fit without the step, or see contributions"
             )
             raise InputError(msg)
-        found = step.right(place, found) * step.scalar(place)
-    return found
+        coefficients = step.right(place, coefficients) * step.scalar(place)
+    return coefficients
 
 
-def _projected(table: FeatureTable, kernel: str, rows: Any, columns: Any, effective: Float) -> Float:
-    """Xᵀc, (features, columns), some samples at a time."""
+def _feature_sums(table: FeatureTable, kernel: str, rows: Any, columns: Any, effective: Float) -> Float:
+    """Xᵀc, (features, columns), in strips of samples."""
     total = np.zeros((len(columns), effective.shape[1]))
     strip = max(1, _STRIP_BYTES // (8 * max(1, table.shape[1])))
     for start in range(0, len(rows), strip):
@@ -521,13 +522,13 @@ def _names(table: FeatureTable, columns: Any) -> Array:
 
 
 def _source(model: Predicting, K: Kernels) -> KernelSet:
-    """The kernels as a set; matrices in memory are square where they have a column for each row."""
+    """The kernels as a set."""
     model._check_fitted()
     return model._new_source(as_kernel_set(K, "combined_kernel"))
 
 
 def _places(model: Predicting, K: KernelSet) -> Index | None:
-    """Where the training samples are among those of a square set; None where rows are new samples, columns training."""
+    """Positions of the training samples in a square set; None for a set of new rows against training samples."""
     if not K.is_square:
         return None
     at = {str(name): position for position, name in enumerate(K.samples)}
@@ -542,46 +543,48 @@ def _places(model: Predicting, K: KernelSet) -> Index | None:
 
 
 def _weight_sets(model: Predicting, used: Index) -> tuple[Float, str | None]:
-    """The weights of the kernels used, (sets, kernels), and the dimension that labels the sets where there are some."""
+    """The weights of the kernels used, (sets, kernels), and the dimension of the sets, or None."""
     weights = model.weights_.transpose("kernel", ...).values[used].astype(np.float64)
     if weights.ndim == 1:
         return weights[None], None
     if weights.ndim > 2:
         msg = (
-            f"{type(model).__name__} weighs each kernel by groups of samples, so that its scores have no one weighted "
-            "kernel behind them; see contributions"
+            f"{type(model).__name__} weighs each kernel by groups of samples, so that its scores are not those of one "
+            "weighted kernel; see contributions"
         )
         raise InputError(msg)
     (dim,) = (str(name) for name in model.weights_.dims if name != "kernel")
     return weights.T, dim
 
 
-def _against_training(
+def _new_rows_kernel(
     model: Predicting, K: KernelSet, used: Index, part: Statistics, weights: Float, covariates: Any, chunk: int | None
 ) -> da.Array:
-    """Rows against the training samples; NaN against those that the problems of the part were not trained on."""
+    """Rows against the training samples; NaN for samples that the problems of the part were not trained on."""
     _, n_rows, n_cols = K.shape
-    some = K if part.rows is None else K[np.arange(n_rows), part.rows]
-    lens, _ = measure_new(some.view, model._trained_steps(part, used, K.samples, covariates), elements=True)
-    found = weighted_blocks(lens, weights, chunk)
+    kernels = K if part.rows is None else K[np.arange(n_rows), part.rows]
+    lens, _ = measure_new(kernels.view, model._trained_steps(part, used, K.samples, covariates), elements=True)
+    blocks = weighted_blocks(lens, weights, chunk)
     if part.rows is None:
-        return found
+        return blocks
     at = np.full(n_cols, len(part.rows))
     at[part.rows] = np.arange(len(part.rows))
     unknown = da.full((len(weights), n_rows, 1), np.nan)
-    padded: da.Array = da.concatenate([found, unknown], axis=2)[:, :, at]
+    padded: da.Array = da.concatenate([blocks, unknown], axis=2)[:, :, at]
     return padded
 
 
-def _among(model: Predicting, K: KernelSet, used: Index, part: Statistics, places: Index, covariates: Any) -> Lens:
-    """The lens of a square set by the statistics of the training samples that are in it."""
-    mine = places if part.rows is None else places[part.rows]
-    cross = K[np.arange(K.shape[1]), mine]
+def _square_lens(
+    model: Predicting, K: KernelSet, used: Index, part: Statistics, places: Index, covariates: Any
+) -> Lens:
+    """The fitted view of a square set, with the statistics of the training samples in it."""
+    training_places = places if part.rows is None else places[part.rows]
+    cross = K[np.arange(K.shape[1]), training_places]
     steps = model._trained_steps(part, used, K.samples, covariates)
     fitted = measure_new(cross.view, steps, elements=True)[0].fitted.steps if steps else ()
     before = K.lens()
-    own = tuple(step.mirrored(mine) for step in fitted[len(fitted) - len(steps) :])
-    return Lens(before.view, type(before.fitted)((*before.fitted.steps, *own)))
+    mirrored = tuple(step.mirrored(training_places) for step in fitted[len(fitted) - len(steps) :])
+    return Lens(before.view, type(before.fitted)((*before.fitted.steps, *mirrored)))
 
 
 def _components(sets: Float, places: Index, n_components: int) -> Iterator[tuple[Float, Array]]:
@@ -589,8 +592,8 @@ def _components(sets: Float, places: Index, n_components: int) -> Iterator[tuple
     from sklearn.decomposition import KernelPCA
 
     for cross in sets:
-        known = ~np.isnan(cross).any(axis=0)  # the samples that the problem was trained on
-        train = cross[np.ix_(places[known], known)]
+        is_trained = ~np.isnan(cross).any(axis=0)  # the samples that the problem was trained on
+        train = cross[np.ix_(places[is_trained], is_trained)]
         pca = KernelPCA(n_components, kernel="precomputed", eigen_solver="dense")
         try:
             pca.fit(train)
@@ -601,4 +604,4 @@ def _components(sets: Float, places: Index, n_components: int) -> Iterator[tuple
             )
             raise IndefiniteKernelError(msg) from error
         trace = np.trace(train) - train.mean(axis=0).sum()
-        yield pca.transform(cross[:, known]), pca.eigenvalues_ / trace
+        yield pca.transform(cross[:, is_trained]), pca.eigenvalues_ / trace

@@ -25,29 +25,29 @@ from dmkl.unknown import is_known
 
 __all__ = [
     "ClassWeight",
-    "DecisionRule",
     "Loss",
     "Multiclass",
     "Problems",
+    "ScoreFunction",
     "Statistics",
     "as_sample_weight",
-    "by_class",
     "check_hinge",
-    "counts",
+    "class_sample_weights",
     "features_of",
     "given_labels",
     "labeled_targets",
     "side_by_side",
     "tell_new_classes",
+    "total_sample_weights",
 ]
 
 
 def labeled_targets(
-    learner: Any, K: KernelSet, y: npt.ArrayLike | None, what: str, unknown: Any = None
+    learner: Any, K: KernelSet, y: npt.ArrayLike | None, purpose: str, unknown: Any = None
 ) -> tuple[Targets, Array | None]:
-    """What a learner is to learn from square kernels, and the names of the tasks or targets.
+    """The targets of a learner on square kernels, and the names of the tasks or targets.
 
-    `unknown` is a code of labels that are unknown.
+    `unknown` is a code of unknown labels.
 
     Raises
     ------
@@ -56,40 +56,40 @@ def labeled_targets(
     """
     if not K.is_square:
         _, rows, cols = K.shape
-        msg = f"{what} needs the training kernels, K[train, train], got {rows} rows and {cols} columns that differ"
+        msg = f"{purpose} needs the training kernels, K[train, train], got {rows} rows and {cols} columns that differ"
         raise InputError(msg)
     labels, tasks = given_labels(K, y)
     if labels is None:
-        msg = f"{what} needs labels: give y, or store them with the kernels (labels=, --labels)"
+        msg = f"{purpose} needs labels: give y, or store them with the kernels (labels=, --labels)"
         raise InputError(msg)
     targets = learner._targets(with_unknown(labels, unknown), K.shape[1], tasks)
     single = None if targets.kind == "regression" else single_samples(targets.labels, K.samples)
     if single is not None:
-        warn(f"{what}: {single}. Was a line of a file that is no label taken for one?", LabelWarning)
+        warn(f"{purpose}: {single}. Has a line of the file been read as a label by mistake?", LabelWarning)
     return targets, tasks
 
 
 def tell_new_classes(truth: Array, classes: Array) -> None:
-    """Warn of true classes that a model has not learnt: it can only be wrong on them."""
+    """Warn if true labels have classes that the model has not learnt, which it can only get wrong."""
     learnt = set(classes.astype(str).tolist())
     new = Counter(name for name in truth.astype(str).tolist() if name not in learnt)
     if new:
         listed = ", ".join(f"{name!r} ({n})" for name, n in new.most_common(3)) + (" …" if len(new) > 3 else "")
-        known = ", ".join(map(repr, sorted(learnt)[:5])) + (" …" if len(learnt) > 5 else "")
+        listed_classes = ", ".join(map(repr, sorted(learnt)[:5])) + (" …" if len(learnt) > 5 else "")
         message = (
             f"{new.total()} of the {len(truth)} samples have a class that the model has not learnt, {listed}, and "
-            f"count as wrong; it knows {known}. Train it on samples of that class, or leave them out"
+            f"count as wrong; it knows {listed_classes}. Train it on samples of that class, or leave them out"
         )
         warn(message, LabelWarning)
 
 
 def given_labels(K: KernelSet, y: Any) -> tuple[Array | None, Array | None]:
-    """Labels of the row samples and names of their tasks: of `y`, by name where it has names, or else the stored ones.
+    """Labels of the row samples and names of their tasks: those of `y`, matched by name, or the stored ones.
 
     Raises
     ------
     InputError
-        If a sample of `K` has no label among the names.
+        If `y` has names and lacks a sample of `K`.
     """
     if y is None:
         return K.labels, K.tasks
@@ -98,7 +98,7 @@ def given_labels(K: KernelSet, y: Any) -> tuple[Array | None, Array | None]:
 
 
 def features_of(K: KernelSet) -> TrainingFeatures | str:
-    """What the kernels of new samples can be computed from, or why they cannot."""
+    """The features from which kernels of new samples can be computed, or the reason why there are none."""
     try:
         return training_features(K)
     except InputError as error:
@@ -109,30 +109,30 @@ ClassWeight = Mapping[Any, float] | Literal["balanced"] | None
 
 
 def as_sample_weight(sample_weight: npt.ArrayLike, n_samples: int) -> Float:
-    """Weights of samples as (m,) numbers, refused by InputError where they are not positive and finite."""
+    """Weights of samples as (m,) numbers, refused by InputError if one is not positive and finite."""
     weights = np.asarray(sample_weight, dtype=np.float64)
     if weights.shape != (n_samples,) or not (np.isfinite(weights) & (weights > 0)).all():
         msg = (
             f"sample_weight must be a positive number for each of the {n_samples} samples, got shape {weights.shape}"
-            f"{'' if weights.shape != (n_samples,) else f' with {weights.min():g} in it'}; leave samples of no weight "
-            "out"
+            f"{'' if weights.shape != (n_samples,) else f' with {weights.min():g} in it'}; leave out samples of "
+            "weight zero"
         )
         raise InputError(msg)
     return weights
 
 
 def check_hinge(loss: str) -> None:
-    """Refuse a loss whose samples all count once, by InputError."""
+    """Refuse a loss without weights of samples, by InputError."""
     if loss != "hinge":
         msg = (
-            f"weights of samples and classes are prices of the hinge loss, and this is loss={loss!r}; take "
+            f"weights of samples and classes are for the hinge loss, and this is loss={loss!r}; take "
             "loss='hinge', leave sample_weight and class_weight out, or take MKFDA, whose least squares have weights"
         )
         raise InputError(msg)
 
 
-def by_class(class_weight: ClassWeight, targets: Targets) -> list[Float]:
-    """What the class of each sample counts, (m,), for each task of a multilabel problem, or once for all problems.
+def class_sample_weights(class_weight: ClassWeight, targets: Targets) -> list[Float]:
+    """The weight of the class of each sample, (m,), for each task of a multilabel problem, or once for all problems.
 
     Raises
     ------
@@ -143,35 +143,37 @@ def by_class(class_weight: ClassWeight, targets: Targets) -> list[Float]:
     if isinstance(class_weight, Mapping):
         strange = [label for label in class_weight if label not in targets.classes.tolist()]
         if strange or not all(np.isfinite(w) and w > 0 for w in class_weight.values()):
-            told = (
+            problem = (
                 f"has weights for {plain_repr(strange)}" if strange else "has weights that are not positive and finite"
             )
-            msg = f"class_weight maps classes, {targets.classes.tolist()}, to positive weights; {told}"
+            msg = f"class_weight maps classes, {targets.classes.tolist()}, to positive weights; {problem}"
             raise InputError(msg)
     elif class_weight not in (None, "balanced"):
         msg = f"class_weight must be 'balanced', a weight for each class, or None, got {plain_repr(class_weight)}"
         raise InputError(msg)
     weight = dict(class_weight) if isinstance(class_weight, Mapping) else class_weight
-    found = np.ones(labels.shape)
+    weights = np.ones(labels.shape)
     if weight is None:
-        return list(found.T)
-    for column, own in zip(labels.T, found.T, strict=True):
-        known = is_known(column)
-        own[known] = compute_sample_weight(weight, column[known])
-    return list(found.T)
+        return list(weights.T)
+    for column, column_weights in zip(labels.T, weights.T, strict=True):
+        is_labeled = is_known(column)
+        column_weights[is_labeled] = compute_sample_weight(weight, column[is_labeled])
+    return list(weights.T)
 
 
-def counts(targets: Targets, sample_weight: Float | None, class_weight: ClassWeight) -> list[Float] | None:
-    """What each sample counts, (m,), for each task or target, or once for all problems; None if all count once.
+def total_sample_weights(
+    targets: Targets, sample_weight: Float | None, class_weight: ClassWeight
+) -> list[Float] | None:
+    """The weight of each sample times that of its class, (m,), for each task or target, or once for all problems.
 
-    The weight that it is given, times that of its class.
+    None if there are neither.
     """
     if sample_weight is None and class_weight is None:
         return None
     given = np.ones(len(targets.labels)) if sample_weight is None else sample_weight
     if class_weight is None:
         return [given] * (1 if targets.dim is None else len(targets.problems))
-    return [given * own for own in by_class(class_weight, targets)]
+    return [given * class_weights for class_weights in class_sample_weights(class_weight, targets)]
 
 
 Multiclass = Literal["ovr", "ovo"]
@@ -188,16 +190,15 @@ class Problems:
         The encoded labels.
     dim
         Dimension that labels the problems: "task", "target", "class" (one class against the rest) or "pair" (one class
-        against another); None where there is a single problem.
+        against another); None for a single problem.
     names
-        Of the problems, along that dimension.
+        Names of the problems along that dimension.
     columns
         Dimension and labels of the columns of all dual variables side by side.
     h
-        What each problem is learnt from: targets H, (m, c), D^{1/2}H where samples have weights; or signs 1 and −1,
-        (m,).
+        Targets H of each problem, (m, c), or D^{1/2}H if samples have weights; or signs 1 and −1, (m,).
     rows
-        The samples of each, among those whose labels are known to it; all of them where None.
+        The samples of each problem, as positions among its labeled samples; all of them where None.
     """
 
     targets: Targets
@@ -212,21 +213,21 @@ class Problems:
 
     @cached_property
     def computed(self) -> dict[Hashable, Any]:
-        """What learners compute of the problems once for all fits of a plan, by what it depends on."""
+        """Cache of values that learners compute once for all fits of a plan."""
         return {}
 
     def title(self, number: int) -> str:
-        """What a problem is called in messages; nothing where there is one alone."""
+        """Name of a problem in messages; empty if there is only one."""
         return "" if self.dim is None else f"{self.names[number]}: "
 
     @property
     def labeled(self) -> tuple[Index | None, ...]:
-        """The samples whose labels are known to each problem, which it is trained on; all where None."""
+        """The samples of each problem whose labels are known; all where None."""
         return (None,) * len(self) if self.targets.all_known else self.targets.rows
 
     @property
     def weights(self) -> tuple[Float | None, ...]:
-        """What the samples of each problem count, where its kernels and targets take it in; all once where None."""
+        """Weights of the samples of each problem, if its kernels and targets depend on them; one where None."""
         return (None,) * len(self) if self.targets.weights is None else self.targets.weights
 
     @classmethod
@@ -262,19 +263,19 @@ class Problems:
         pairs = list(itertools.combinations(range(len(targets.classes)), 2))
         names = np.array([f"{targets.classes[a]} or {targets.classes[b]}" for a, b in pairs])
         rows = tuple(np.flatnonzero((signs[a] > 0) | (signs[b] > 0)) for a, b in pairs)
-        # The first of the two is the positive one, as the machine's sign is read in prediction.
-        own = tuple(signs[a][r] for (a, _), r in zip(pairs, rows, strict=True))
-        return cls(targets, "pair", names, ("pair", names), own, rows)
+        # The first class of a pair is the positive one, as in prediction.
+        signs_of_pairs = tuple(signs[a][r] for (a, _), r in zip(pairs, rows, strict=True))
+        return cls(targets, "pair", names, ("pair", names), signs_of_pairs, rows)
 
 
 def task_names(targets: Targets, tasks: Array | None) -> Array:
-    """The names of the tasks; their numbers where they have none."""
+    """The names of the tasks, or their numbers."""
     return np.array([str(task) for task in (range(len(targets.problems)) if tasks is None else tasks)])
 
 
 @dataclass(frozen=True, eq=False)
-class DecisionRule:
-    """What prediction needs beside the kernels: scores Σ_j w_jk Σ_i k_j(x, x_i) α_ik + b_k.
+class ScoreFunction:
+    """Weights, dual variables and bias, which give scores Σ_j w_jk Σ_i k_j(x, x_i) α_ik + b_k.
 
     Parameters
     ----------
@@ -285,7 +286,7 @@ class DecisionRule:
     bias
         b, (k,), or one for each row that is scored, (rows, k).
     dim
-        What the columns k are: "class", "pair" or "task".
+        Dimension of the columns k: "class", "pair" or "task".
     """
 
     weights: Float
@@ -293,7 +294,7 @@ class DecisionRule:
     bias: Float
     dim: str
 
-    def of(self, columns: Index, rows: Index | None) -> DecisionRule:
+    def of(self, columns: Index, rows: Index | None) -> ScoreFunction:
         """Some of the columns, over some of the training rows."""
         dual = self.dual[:, columns] if rows is None else self.dual[rows][:, columns]
         return replace(self, weights=self.weights[..., columns], dual=dual, bias=self.bias[..., columns])
@@ -309,7 +310,7 @@ class Statistics(NamedTuple):
     columns
         Positions of the columns.
     rows
-        Positions of the training samples whose statistics they are; all where None.
+        Positions of the training samples of these statistics; all where None.
     """
 
     steps: tuple[FittedStep, ...]

@@ -35,18 +35,18 @@ class RidgeProblem(FisherProblem):
     Parameters
     ----------
     offset
-        What predictions add to the kernels' part: ȳ, (1,), or what covariates predict, (held-out rows, 1).
+        The part of predictions that is not the kernels': ȳ, (1,), or the prediction of covariates, (held-out rows, 1).
     """
 
     offset: Float = field(default_factory=lambda: np.zeros(1))
 
 
 _EXPLAINED = 1e-7
-"""Residuals of y on covariates under this part of its deviations from the mean are rounding."""
+"""Residuals of y on covariates below this share of its deviations from the mean are rounding."""
 
 
 class RidgeMethod(FisherMethod):
-    """Solve `RidgeProblem`s as problems of MK-FDA, and tell their solutions as ridge regression does.
+    """Solve `RidgeProblem`s as problems of MK-FDA, and return solutions of ridge regression.
 
     The α-step (½I + K(β)/2λ)α = H is (K(β) + λI)c = H with c = α/2λ: the dual variables of ridge regression.
     """
@@ -57,13 +57,13 @@ class RidgeMethod(FisherMethod):
         return [_as_ridge(job.problem, outcome) for job, outcome in zip(jobs, outcomes, strict=True)]
 
 
-def _as_ridge(problem: RidgeProblem, found: Outcome) -> Outcome:
+def _as_ridge(problem: RidgeProblem, outcome: Outcome) -> Outcome:
     scale = 2.0 * problem.lam
     return replace(
-        found,
-        dual=None if found.dual is None else found.dual / scale,
+        outcome,
+        dual=None if outcome.dual is None else outcome.dual / scale,
         bias=problem.offset,
-        scores=None if found.scores is None else found.scores / scale + problem.offset,
+        scores=None if outcome.scores is None else outcome.scores / scale + problem.offset,
     )
 
 
@@ -75,13 +75,13 @@ class MKRidge(FisherLearner, KernelRegressor):
         min over β ≥ 0, ‖β‖_p ≤ 1, f, b of  Σ_i (y_i − f(x_i) − b)² + λ‖f‖²,
 
     where f lies in the space of functions whose kernel is K(β). With a `sample_weight` d in `fit` the squares are
-    multiplied by d_i, and ȳ and the means of centering are weighted by it. Several targets have weights, p and λ of
-    their own, and share the passes.
+    multiplied by d_i, and ȳ and the means of centering are weighted. Each of several targets has its own weights, p and
+    λ; all of them share the passes.
 
     With the step `dmkl.residualize` (Z) the model is y = b₀ + Zb + g + e: the term b becomes b₀ + z_iᵀb, which is not
     penalized. b₀ and b are generalized least squares with the covariance K(β) + λI (K(β) + λD⁻¹ with weights of
-    samples). Predictions are b₀ + zᵀb + g(x), and `score`, searches and evaluations measure them, so that a score
-    contains what the covariates predict by themselves. A permutation test permutes the residuals of y on Z.
+    samples). Predictions are b₀ + zᵀb + g(x), so that `score`, searches and evaluations include the prediction of the
+    covariates. A permutation test permutes the residuals of y on Z.
 
     Parameters
     ----------
@@ -92,8 +92,8 @@ class MKRidge(FisherLearner, KernelRegressor):
         Ridge λ > 0, in units of the normalized kernels' eigenvalues: the `alpha` of scikit-learn's KernelRidge on
         K(β). For several targets also one for each.
     steps
-        As in `MKFDA`. Centered kernels give the regression an intercept; without "center" there is none. Of
-        `dmkl.residualize` one step at most; it has the intercept.
+        As in `MKFDA`. The regression has an intercept only if kernels are centered, by "center" or by
+        `dmkl.residualize`, which may occur once.
     solver, tol, max_iter, kernel_groups, sigma, constraints
         As in `MKFDA`.
 
@@ -107,13 +107,13 @@ class MKRidge(FisherLearner, KernelRegressor):
     intercept_ : DataArray
         b = ȳ, over target; with covariates b₀ = ȳ − z̄ᵀb, so that g has mean zero over the training samples.
     covariate_effects_ : DataArray
-        b, over covariate and target, in units of y per unit of the covariate; there with covariates alone. Of collinear
-        covariates (the levels of a category, say) the solution of least norm in units of their standard deviations.
-        Where "cosine" comes after the covariates, b is the ordinary least squares fit.
+        b, over covariate and target, in units of y per unit of the covariate, if there are covariates. For collinear
+        covariates (such as the levels of a category) the solution of least norm in units of their standard deviations.
+        If "cosine" comes after the covariates, b is the ordinary least squares fit.
     gap_ : float or DataArray
         The proven relative gap ``(F(α) − S(α, β) + ‖R‖²)/|S|`` of `MKFDA`, with this H and α = 2λc; see there.
     objective_ : float or DataArray
-        S(α, β) = −½Hᵀα where α is exact, α = 2λc. The least value of the problem above is −S.
+        S(α, β), which is −½Hᵀα for the exact α = 2λc. The minimum of the problem above is −S.
     status_, solver_, n_passes_, n_iter_, history_, train_samples_, kernel_names_
         As in `MKFDA`.
 
@@ -169,7 +169,7 @@ class MKRidge(FisherLearner, KernelRegressor):
         if len(several) > 1:
             msg = (
                 f"steps of MKRidge may take covariates out once, since their effects are fitted together, and "
-                f"{len(several)} steps do; put all covariates into one table, residualize(Z)"
+                f"{len(several)} steps do; put all covariates into one table for residualize(Z)"
             )
             raise InputError(msg)
 
@@ -179,7 +179,7 @@ class MKRidge(FisherLearner, KernelRegressor):
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
         jobs = []
         for k, job in enumerate(super()._jobs(data, prepared)):
-            # Solvers take problems with the same object H for points of one target, which share directions and passes.
+            # Problems with the same object H are points of one target for solvers: they share directions and passes.
             key = (id(data.trainings[k]), k)
             if key not in data.problems.computed:
                 data.problems.computed[key] = self._target(data, k)
@@ -189,7 +189,7 @@ class MKRidge(FisherLearner, KernelRegressor):
         return jobs
 
     def _target(self, data: TrainingSet, k: int) -> tuple[Float, Float]:
-        """H of a problem, and what predictions for the held-out rows add to the kernels' part.
+        """H of a problem, and the part of predictions for the held-out rows that is not the kernels'.
 
         With covariates the problem is min over f and b of Σ_i d_i (y_i − z̃_iᵀb − f(x_i))² + λ‖f‖², z̃ = [1, z]. Its dual
         variables c have Z̃ᵀc = 0, so that c = Pᵀc and (PKPᵀ + λD⁻¹)c = Py with the projector P of the step: H = Py, the
@@ -198,7 +198,7 @@ class MKRidge(FisherLearner, KernelRegressor):
         """
         targets, training = data.problems.targets, data.trainings[k]
         if self._covariates() is None:
-            # Kernels that are not centered leave no room for an intercept, as in scikit-learn's KernelRidge.
+            # Without centering there is no intercept, as in scikit-learn's KernelRidge.
             centered = "center" in self._steps()
             mean = targets.means[k] if centered else 0.0
             return (data.problems.h if centered else targets.scaled_values)[k], np.array([mean])
@@ -208,7 +208,7 @@ class MKRidge(FisherLearner, KernelRegressor):
         residual = y - step.basis @ coefficients
         if np.linalg.norm(residual) <= _EXPLAINED * np.linalg.norm(y - targets.means[k]):
             msg = (
-                f"{training.title}{data.problems.title(k)}the covariates of residualize explain y wholly, so that "
+                f"{training.title}{data.problems.title(k)}the covariates of residualize explain y completely, so that "
                 "nothing is left for kernels to learn; leave out the covariate that is computed from y"
             )
             raise InputError(msg)
@@ -218,8 +218,8 @@ class MKRidge(FisherLearner, KernelRegressor):
 
     # --- effects of covariates -----------------------------------------------------------------------------------
 
-    def _set_attributes(self, found: FitOutcome) -> None:
-        covariates, targets = self._covariates(), found.data.problems.targets
+    def _set_attributes(self, outcome: FitOutcome) -> None:
+        covariates, targets = self._covariates(), outcome.data.problems.targets
         if covariates is None:
             return
         parts = []
@@ -238,10 +238,11 @@ class MKRidge(FisherLearner, KernelRegressor):
         )
 
     def _shared_with_kernels(self, part: Statistics) -> Float:
-        """By how much the least squares fit of y on [1, Z] differs from b, (1 + covariates, columns): that of Kc.
+        """The difference of the least squares fit of y on [1, Z] and b, (1 + covariates, columns), which is that of Kc.
 
-        Kc counts without its mean over the training samples, which belongs to the intercept. Where a later step scales
-        each sample by itself, kernels are not orthogonal to covariates, and b is the least squares fit: zero.
+        Kc is taken without its mean over the training samples, which belongs to the intercept. If a later step scales
+        each sample separately, kernels are not orthogonal to covariates; b is then the least squares fit, and the
+        difference zero.
         """
         place = next(k for k, step in enumerate(part.steps) if isinstance(step, Residualizing))
         step, later = part.steps[place], part.steps[place + 1 :]
@@ -257,17 +258,17 @@ class MKRidge(FisherLearner, KernelRegressor):
         return np.asarray(step.coefficients @ shared)
 
     def _offsets(self, samples: Array, covariates: Any) -> Float:
-        own = self._covariates()
-        if own is None:
+        trained = self._covariates()
+        if trained is None:
             return np.zeros(1)
         if not hasattr(self, "covariate_effects_"):
             warn(
-                "this MKRidge was saved by a dmkl that did not fit the effects of covariates: predictions lack them. "
+                "this MKRidge was saved by a version without effects of covariates: predictions lack them. "
                 "Fit it again",
                 UserWarning,
             )
             return np.zeros(1)
-        design = (own if covariates is None else of_new(covariates, own, samples)).of(samples)
+        design = (trained if covariates is None else of_new(covariates, trained, samples)).of(samples)
         parts = [design @ self._shared_with_kernels(part) for part in self.statistics_]
         shared = side_by_side(parts, [part.columns for part in self.statistics_])
         return np.asarray(design[:, 1:] @ self.covariate_effects_.values + shared)
@@ -281,12 +282,12 @@ class MKRidge(FisherLearner, KernelRegressor):
         columns = labels.reshape(len(labels), -1).astype(np.float64)
         fitted = np.empty(columns.shape)
         for k, y in enumerate(columns.T):
-            known = ~np.isnan(y)
-            B = basis(design[known])
-            fitted[:, k] = design @ (B @ ((design[known] @ B).T @ y[known] / known.sum()))
+            is_labeled = ~np.isnan(y)
+            B = basis(design[is_labeled])
+            fitted[:, k] = design @ (B @ ((design[is_labeled] @ B).T @ y[is_labeled] / is_labeled.sum()))
         return np.asarray((fitted + (columns - fitted)[order]).reshape(labels.shape))
 
 
 def _residualizing(steps: Sequence[Any]) -> Residualizing:
-    """The last step that takes covariates out: those of the kernels as they are given come before the learner's."""
+    """The last step that takes covariates out: steps of the kernel set come before those of the learner."""
     return next(step for step in reversed(steps) if isinstance(step, Residualizing))

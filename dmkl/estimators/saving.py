@@ -12,7 +12,7 @@ import zarr
 
 from dmkl._version import __version__
 from dmkl.errors import StoreError
-from dmkl.estimators.decisions import Decider
+from dmkl.estimators.decisions import DecisionRule
 from dmkl.estimators.problems import Statistics
 from dmkl.features.cross import TrainingFeatures
 from dmkl.numerics.covariates import Covariates
@@ -38,15 +38,15 @@ __all__ = [
 FORMAT, FORMAT_VERSION = "dmkl-model", 2
 """Version 1 had parameters ``center`` and ``normalize`` in place of ``steps``, and statistics of one part."""
 MODELS: dict[str, type[Any]] = {}
-"""The kinds of models by name; each enters itself where its class is made."""
+"""Classes of models by name; each class registers itself."""
 READERS: dict[str, Callable[[Saved], Any]] = {}
-"""What `load` reads by the attribute "format"; each enters itself."""
+"""Readers by the attribute "format"; each module registers its own."""
 _OPENED_BY = {
     "dmkl-kernel-set": "; it is a kernel set, open it with dmkl.open",
     "dmkl-combined-kernel": "; it is a weighted kernel, open it with xarray.open_zarr",
     "dmkl-table": "; it is a table, open it with xarray.open_zarr",
 }
-"""What to do with other formats that dmkl writes."""
+"""Advice for other formats that dmkl writes."""
 _ARRAYS = {
     "weights_": "weight",
     "dual_coef_": "dual_coef",
@@ -54,11 +54,11 @@ _ARRAYS = {
     "covariate_effects_": "covariate_effect",
     "scores_": "accuracy",
 }
-"""Attributes that are stored, and what their arrays are called in memory."""
+"""Attributes that are stored as arrays, and the names of these arrays in memory."""
 
 
 def models() -> dict[str, type[Any]]:
-    """The kinds of models by name, with everything that `dmkl` offers imported."""
+    """Classes of models by name, after importing all public names of `dmkl`."""
     import dmkl
 
     for name in dir(dmkl):
@@ -67,12 +67,12 @@ def models() -> dict[str, type[Any]]:
 
 
 def save_model(model: Any, path: Any, *, overwrite: bool = False) -> None:
-    """See `KernelLearner.save`."""
+    """Write a fitted model; see `KernelLearner.save`."""
     replace_group(path, lambda written: write_model(model, written), FORMAT, "model", overwrite=overwrite)
 
 
 def write_model(model: Any, path: Path) -> None:
-    """Write a fitted model as a Zarr group at a path where there is none."""
+    """Write a fitted model as a Zarr group at a path that does not exist."""
     arrays: dict[str, Any] = {name: getattr(model, name) for name in _ARRAYS if hasattr(model, name)}
     parts = []
     for number, part in enumerate(model.statistics_):
@@ -120,7 +120,7 @@ def write_model(model: Any, path: Path) -> None:
 
 
 def encode(value: Any) -> Any:
-    """A value as JSON; infinity and NaN as words, since JSON has none; a splitter object by its text."""
+    """A value as JSON: infinity and NaN as text, since JSON lacks them, and a splitter object by its `repr`."""
     if isinstance(value, ConfiguredSolver):
         return {"solver": {"name": value.name} | {name: encode(option) for name, option in vars(value).items()}}
     if isinstance(value, float | np.floating) and not np.isfinite(value):
@@ -137,7 +137,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(value: Any) -> Any:
-    """The value that `encode` wrote; lists as tuples."""
+    """The value that `encode` has written; lists become tuples."""
     if isinstance(value, dict):
         if "mapping" in value:
             return {decode(key): decode(item) for key, item in value["mapping"]}
@@ -152,7 +152,7 @@ def decode(value: Any) -> Any:
 
 
 def decode_parameters(kind: type[Any], written: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a learner that were written by `encode`, also by an earlier version."""
+    """The parameters of a learner from those that `encode` has written, also in an earlier version."""
     parameters: dict[str, Any] = kind._upgrade_parameters({name: decode(value) for name, value in written.items()})
     return parameters
 
@@ -173,7 +173,7 @@ def load(path: Any) -> Any:
 
 
 def read(saved: Saved) -> Any:
-    """Read what is saved, or a part of it; raises as `load`."""
+    """Read a saved model or result, or a part of it; raises as `load`."""
     attrs = saved.attrs
     _import_reader(attrs)
     reader = READERS.get(str(attrs.get("format")))
@@ -188,7 +188,7 @@ def read(saved: Saved) -> Any:
 
 
 def _import_reader(attrs: Mapping[str, Any]) -> None:
-    """Import what reads this: models and readers of formats enter themselves where they are made."""
+    """Import the module that registers the reader."""
     import dmkl
 
     if attrs.get("format") == FORMAT and attrs.get("model") in dir(dmkl):
@@ -246,7 +246,7 @@ def _read(saved: Saved, attrs: dict[str, Any]) -> Any:
     if "decision_means" in dataset:
         names = [str(name) for name in dataset if str(name).startswith("decision_")]
         decisions = {name: _whole(dataset, name) for name in names}
-        model.decider_ = Decider.of_arrays(model.kind_, decisions, model.priors_, model.calibrated_on_ or "")
+        model.decider_ = DecisionRule.of_arrays(model.kind_, decisions, model.priors_, model.calibrated_on_ or "")
     for value in vars(model).values():
         if isinstance(value, xr.DataArray | xr.Dataset):
             describe(value)
@@ -254,7 +254,7 @@ def _read(saved: Saved, attrs: dict[str, Any]) -> Any:
 
 
 def _statistics(dataset: xr.Dataset, part: dict[str, Any]) -> Statistics:
-    """The statistics of some problems, from the names of their arrays."""
+    """The statistics of a part of the problems."""
     steps = []
     for position, step in enumerate(part["steps"]):
         prefix = f"{part['prefix']}step_{position}_"
@@ -265,7 +265,7 @@ def _statistics(dataset: xr.Dataset, part: dict[str, Any]) -> Statistics:
 
 
 def _whole(dataset: xr.Dataset, name: str) -> Any:
-    """The values of an array; a chunk that is missing reads as NaN."""
+    """The values of an array, refused if a chunk is missing, which reads as NaN."""
     values = dataset[name].values
     if values.dtype.kind in "OTU":
         return values.astype(object).astype(str)
@@ -276,7 +276,7 @@ def _whole(dataset: xr.Dataset, name: str) -> Any:
 
 
 def _named(array: xr.DataArray) -> xr.DataArray:
-    """With names as NumPy strings again, and without the coordinates of other arrays."""
+    """The array with names as NumPy strings, and without coordinates of other arrays."""
     array = array.drop_vars([name for name in array.coords if name not in array.dims])
     texts = {name: coord.values for name, coord in array.coords.items() if coord.dtype.kind in "OT"}
     return array.assign_coords({name: values.astype(object).astype(str) for name, values in texts.items()})

@@ -49,24 +49,24 @@ __all__ = [
 
 
 class Front(BaseEstimator):  # type: ignore[misc]
-    """An estimator of dmkl as one of scikit-learn, that makes kernels of what it is given."""
+    """Base class: an estimator of scikit-learn that makes kernels of X and fits an estimator of dmkl on them."""
 
     estimator: Any
     estimator_: Any
     _DEFAULT: ClassVar[type[KernelLearner]]
-    """The estimator where none is given."""
+    """The default estimator."""
     _KIND: ClassVar[tuple[type[KernelLearner], str]]
-    """What an estimator must be, and its name in messages."""
+    """The base class of estimators, and its name in messages."""
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters; those of the default estimator (``estimator__lam``) too."""
+        """Set parameters, also those of the default estimator (``estimator__lam``)."""
         if self.estimator is None and "estimator" not in params and any(k.startswith("estimator__") for k in params):
             self.estimator = self._DEFAULT()
         super().set_params(**params)
         return self
 
     def _unfitted(self) -> Any:
-        """The estimator to fit; what an earlier fit has left is gone, so that one that fails leaves none."""
+        """The estimator to fit, after removing the attributes of an earlier fit."""
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
         estimator: Any = self._DEFAULT() if self.estimator is None else self.estimator
@@ -83,8 +83,8 @@ class Front(BaseEstimator):  # type: ignore[misc]
         if hasattr(self.estimator_, "n_iter_"):
             self.n_iter_ = self.estimator_.n_iter_
 
-    def _found(self, method: str, X: Any) -> npt.NDArray[np.float64]:
-        """What a method of the estimator says of new samples."""
+    def _predict_by(self, method: str, X: Any) -> npt.NDArray[np.float64]:
+        """The values of a method of the estimator for new samples."""
         raise NotImplementedError
 
 
@@ -103,10 +103,10 @@ class ClassifierFront(ClassifierMixin, Front):  # type: ignore[misc]
         self.classes_ = self.estimator_.classes_
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
-        """What labels are read from: (n,) for two classes, (n, classes), or (n, tasks) of a multilabel problem.
+        """Decision values: (n,) for two classes, (n, classes), or (n, tasks) of a multilabel problem.
 
-        The second of two classes and a task where it is positive, the largest of several classes; the scores of the
-        estimator after its `decisions_of`.
+        A positive value means the second of two classes, or label 1 of a task; of several classes the largest value
+        wins. These are the scores of the estimator after its `decisions_of`.
 
         Parameters
         ----------
@@ -119,13 +119,13 @@ class ClassifierFront(ClassifierMixin, Front):  # type: ignore[misc]
         InputError
             If X breaks a rule.
         """
-        scores = self._found("decision_function", X)
+        scores = self._predict_by("decision_function", X)
         decisions: npt.NDArray[np.float64] = self.estimator_.decisions_of(scores)
         return decisions
 
     def predict(self, X: Any) -> Array:
         """Labels of new samples, (n,), or (n, tasks) of 0 and 1; see `MKFDA` for the rule and its `priors`."""
-        scores = self._found("decision_function", X)
+        scores = self._predict_by("decision_function", X)
         labels: Array = self.estimator_.labels_of(scores)
         return labels
 
@@ -133,10 +133,10 @@ class ClassifierFront(ClassifierMixin, Front):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Calibrated probabilities of new samples, (n, classes), or (n, tasks) of a multilabel problem.
 
-        There where the estimator has calibrated ones after fitting, as Fisher discriminants have; see its
+        Available if the fitted estimator has calibrated probabilities, as Fisher discriminants have; see its
         `calibrated_on_`.
         """
-        return self._found("predict_proba", X)
+        return self._predict_by("predict_proba", X)
 
 
 class RegressorFront(RegressorMixin, Front):  # type: ignore[misc]
@@ -151,16 +151,16 @@ class RegressorFront(RegressorMixin, Front):  # type: ignore[misc]
 
     def predict(self, X: Any) -> npt.NDArray[np.float64]:
         """Predictions for new samples, (n,), or (n, targets)."""
-        return self._found("predict", X)
+        return self._predict_by("predict", X)
 
 
 @contextmanager
 def in_this_process() -> Iterator[None]:
-    """Let passes run here, on the part of the machine that is this fit's."""
+    """Run passes in this process, on the share of the host that this fit has."""
     cores, budget = settings.available_cores(), settings.memory_budget_bytes()
     if threading.current_thread() is not threading.main_thread():
-        # Other fits run beside it, in threads of joblib or of a Dask worker. A task that waited for tasks of its own
-        # cluster could wait for ever; and Dask's configuration is one for all threads.
+        # Other fits run in other threads of joblib or of a Dask worker. A task that waits for tasks of its own cluster
+        # may wait for ever, and Dask's configuration is shared by all threads.
         with computing_here(Machine(1, cores, budget, budget)):
             yield
         return
@@ -169,7 +169,7 @@ def in_this_process() -> Iterator[None]:
         changes["scheduler"] = "threads"
     threads = os.environ.get("OMP_NUM_THREADS", "")
     if multiprocessing.parent_process() is not None and threads.isdecimal() and 0 < int(threads) < cores:
-        # So joblib tells its worker processes their share of the cores.
+        # joblib sets this to the share of cores of a worker process.
         share = int(threads)
         changes |= {"num_workers": share, "dmkl.blas-threads": 1, "dmkl.memory": max(1, budget * share // cores)}
     with dask.config.set(changes):
@@ -179,8 +179,8 @@ def in_this_process() -> Iterator[None]:
 class PrecomputedMKLClassifier(ClassifierFront):
     """Multiple kernel learning on kernel matrices in memory, for `cross_val_score` and searches of scikit-learn.
 
-    scikit-learn cuts the rows and the columns of X, as of ``SVC(kernel="precomputed")``; the kernels are its third
-    dimension: ``X = np.stack([K_1, K_2], axis=2)``. For sets that do not fit in memory there are `dmkl.search` and
+    scikit-learn selects rows and columns of X, as for ``SVC(kernel="precomputed")``; the kernels are the third
+    dimension: ``X = np.stack([K_1, K_2], axis=2)``. For kernels that do not fit in memory use `dmkl.search` and
     `dmkl.evaluate`.
 
     Parameters
@@ -251,7 +251,7 @@ class PrecomputedMKLClassifier(ClassifierFront):
         self.n_features_in_ = K.shape[1]
         return self
 
-    def _found(self, method: str, X: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    def _predict_by(self, method: str, X: npt.ArrayLike) -> npt.NDArray[np.float64]:
         check_is_fitted(self, "estimator_")
         kernels = _kernels_first(X)
         m, n = self.n_features_in_, len(self.estimator_.kernel_names_)
@@ -262,8 +262,8 @@ class PrecomputedMKLClassifier(ClassifierFront):
             raise InputError(msg)
         with in_this_process():
             K = create(None, kernels, names=self.estimator_.kernel_names_, symmetric=False)
-            found: npt.NDArray[np.float64] = getattr(self.estimator_, method)(K).values
-        return found
+            values: npt.NDArray[np.float64] = getattr(self.estimator_, method)(K).values
+        return values
 
 
 def _kernels_first(X: npt.ArrayLike) -> Array:
@@ -279,11 +279,11 @@ def _kernels_first(X: npt.ArrayLike) -> Array:
 
 
 DEFAULT_KERNELS: dict[str, Any] = {"function": "rbf", "bandwidth": [0.1, 0.3, 1, 3, 10]}
-"""What is made of every block where nothing else is asked for."""
+"""The default kernels of every block."""
 
 
 class TableFront(Front):
-    """A front that makes kernels of the columns of a table, each a function of one block of them."""
+    """Base class for a table of features: each kernel is a function of one block of columns."""
 
     def __init__(
         self,
@@ -321,10 +321,10 @@ class TableFront(Front):
             If the kernels do not fit the memory; nothing was computed.
         """
         estimator = self._unfitted()
-        # A copy, since prediction needs the training samples as they are now. Two classes take two samples.
+        # A copy, since prediction needs the training samples unchanged. Two classes need two samples.
         X, y = validate_data(self, X, y, **self._checks(), copy=True, multi_output=True, ensure_min_samples=2)
-        # What is wrong with y is told before kernels are computed.
-        y = self._checked(y, fit_params.get("unknown"))
+        # Errors in y are raised before kernels are computed.
+        y = self._check_targets(y, fit_params.get("unknown"))
         features = self._features(X)
         specs = DEFAULT_KERNELS if self.kernels is None else self.kernels
         with in_this_process():
@@ -333,16 +333,16 @@ class TableFront(Front):
             self._fit_on(estimator, K.persist(), y, fit_params)
         return self
 
-    def _checked(self, y: Any, unknown: Any) -> Array:
-        """What is to be learnt, refused where it breaks a rule; `unknown` is a code of labels that are unknown."""
+    def _check_targets(self, y: Any, unknown: Any) -> Array:
+        """The labels or targets as an array, refused if they break a rule; `unknown` is a code of unknown labels."""
         raise NotImplementedError
 
-    def _found(self, method: str, X: Any) -> npt.NDArray[np.float64]:
+    def _predict_by(self, method: str, X: Any) -> npt.NDArray[np.float64]:
         check_is_fitted(self, "estimator_")
         X = validate_data(self, X, reset=False, **self._checks())
         with in_this_process():
-            found = getattr(self.estimator_, method)(features=self._features(X), missing=self.missing)
-        values: npt.NDArray[np.float64] = found.values
+            predicted = getattr(self.estimator_, method)(features=self._features(X), missing=self.missing)
+        values: npt.NDArray[np.float64] = predicted.values
         return values
 
     def _checks(self) -> dict[str, Any]:
@@ -358,31 +358,31 @@ class TableFront(Front):
         if not isinstance(blocks, Mapping) or not blocks:
             msg = f"blocks maps the name of each block to its columns of X, got {blocks!r:.100}"
             raise InputError(msg)
-        return {name: frame.iloc[:, self._places(name, asked)] for name, asked in blocks.items()}
+        return {name: frame.iloc[:, self._places(name, columns)] for name, columns in blocks.items()}
 
-    def _places(self, name: str, asked: Any) -> Array:
+    def _places(self, name: str, columns: Any) -> Array:
         """Positions of the columns of a block."""
-        key = asked if isinstance(asked, slice) else np.ravel(asked)
-        told = (asked.start, asked.stop) if isinstance(asked, slice) else np.ravel(asked)
-        by_name = any(isinstance(item, str) for item in told)
+        key = columns if isinstance(columns, slice) else np.ravel(columns)
+        members = (columns.start, columns.stop) if isinstance(columns, slice) else np.ravel(columns)
+        by_name = any(isinstance(item, str) for item in members)
         named = hasattr(self, "feature_names_in_")
         places = pd.Series(np.arange(self.n_features_in_), index=self.feature_names_in_ if named else None)
         try:
-            found = places.loc[key].to_numpy() if by_name and named else places.to_numpy()[key]
+            positions = places.loc[key].to_numpy() if by_name and named else places.to_numpy()[key]
         except (KeyError, IndexError, TypeError) as error:
             hint = "; X has no names of columns, give a data frame" if by_name and not named else ""
             msg = (
                 f"blocks[{name!r}] must be names, positions, a slice or a mask of the {self.n_features_in_} columns of "
-                f"X, got {asked!r:.100} ({error}){hint}"
+                f"X, got {columns!r:.100} ({error}){hint}"
             )
             raise InputError(msg) from error
-        if not len(found):
-            msg = f"blocks[{name!r}] takes no column of X, got {asked!r:.100}; give it some, or leave the block out"
+        if not len(positions):
+            msg = f"blocks[{name!r}] has no column of X, got {columns!r:.100}; give columns, or leave the block out"
             raise InputError(msg)
-        return found
+        return positions
 
     def _check_plan(self, specs: Any, features: Mapping[str, pd.DataFrame], X: Array) -> None:
-        """Refuse kernels that make no sense here or do not fit the memory, before anything is computed."""
+        """Refuse kernels that rows of X cannot have or that do not fit the memory, before they are computed."""
         planned, _ = plan(specs, as_features(features).blocks)
         for item in planned:
             if item.feature is None:
@@ -391,13 +391,13 @@ class TableFront(Front):
                     "it out, or use dmkl.build"
                 )
                 raise InputError(msg)
-        tile, where = settings.tile_size(len(X)), machine()
+        tile, host = settings.tile_size(len(X)), machine()
         n_tiles = sum(1 for _ in Tiling(len(X), len(X), tile, upper=True).pairs())
         n_bytes = len(planned) * n_tiles * tile**2 * np.dtype(X.dtype if self.dtype is None else self.dtype).itemsize
         check_memory(
             f"holding {len(planned)} kernels of {len(X):,} samples",
             {"kernels": n_bytes},
-            where.task_bytes * where.slots,
+            host.task_bytes * host.slots,
             "Build them on disk with dmkl.build and fit the estimator itself on those, take fewer kernels or "
             "dtype='float32', or set dmkl.memory higher",
         )
@@ -406,10 +406,9 @@ class TableFront(Front):
 class MKLClassifier(TableFront, ClassifierFront):
     """Multiple kernel learning on a table of features, for pipelines and searches of scikit-learn.
 
-    ``fit`` makes kernels of the columns of X, each a function of one block of them, and learns their weights;
-    ``predict`` computes the kernels that got weight between new and training samples. All kernels of the training
-    samples are held in memory, n·m²/2 entries: for more, build them on disk with `dmkl.build` and fit the estimator on
-    them.
+    ``fit`` computes kernels of the columns of X, each a function of one block of columns, and learns their weights;
+    ``predict`` computes the kernels with weight between new and training samples. All kernels of the training samples
+    are kept in memory, n·m²/2 entries; to fit more, build them on disk with `dmkl.build` and fit the estimator on them.
 
     Parameters
     ----------
@@ -417,22 +416,22 @@ class MKLClassifier(TableFront, ClassifierFront):
         Any classifier of dmkl, `dmkl.MKFDA()` by default. Its parameters are set as ``estimator__p``,
         ``estimator__lam`` …
     kernels
-        What to compute, as the `specs` of `dmkl.build`, their `feature` being the name of a block. By default
-        exp(−‖x − y‖²/(b·D̄)) of every block for b = 0.1, 0.3, 1, 3 and 10, D̄ being the mean of ‖x − y‖² over the
+        The kernels, as the `specs` of `dmkl.build`, where `feature` is the name of a block. By default
+        exp(−‖x − y‖²/(b·D̄)) of every block for b = 0.1, 0.3, 1, 3 and 10, where D̄ is the mean of ‖x − y‖² over the
         pairs of training samples.
     blocks
         Columns of X by the name of the block: names, positions, a slice or a mask. By default all columns are one
         block "X".
     missing
-        Whether samples may lack blocks, their columns being NaN: "refuse" them, or "zero", which gives them the mean of
-        the training samples in the block's feature spaces.
+        Treatment of samples whose columns of a block are NaN: "refuse" them, or "zero", which gives them the mean of
+        the training samples in the feature spaces of the block.
     dtype
         Precision of the kernels, "float32" or "float64"; that of X by default.
 
     Attributes
     ----------
     estimator_ : KernelClassifier
-        The fitted estimator. Its `save` writes the model; what `dmkl.load` reads predicts from
+        The fitted estimator. Its `save` writes the model; the model that `dmkl.load` reads predicts from
         ``features={block: columns}``.
     weights_ : DataArray
         β, over kernel; over kernel and task for a multilabel problem.
@@ -441,17 +440,17 @@ class MKLClassifier(TableFront, ClassifierFront):
     classes_ : ndarray
         The labels, sorted; 0 and 1 for a multilabel problem.
     n_iter_ : int
-        Weightings tried, where the estimator counts them.
+        Weight vectors tried, if the estimator counts them.
     n_features_in_ : int
         Columns of X.
     feature_names_in_ : ndarray
-        Their names, where X is a data frame whose columns have names.
+        Names of the columns, if X is a data frame with names.
 
     Notes
     -----
-    Everything is computed in this process, never on a `distributed` client: a fit is a part of a larger job, whose
-    parts joblib hands out (``n_jobs=``). In the main thread it takes all cores, in a worker process of joblib its share
-    of the cores and of `dmkl.memory`, in any other thread that thread alone.
+    Everything is computed in this process, never on a `distributed` client: a fit is part of a larger job that joblib
+    distributes (``n_jobs=``). A fit uses all cores in the main thread, its share of the cores and of `dmkl.memory` in a
+    worker process of joblib, and one thread in any other thread.
 
     Examples
     --------
@@ -467,7 +466,7 @@ class MKLClassifier(TableFront, ClassifierFront):
     True
     """
 
-    def _checked(self, y: Any, unknown: Any) -> Array:
+    def _check_targets(self, y: Any, unknown: Any) -> Array:
         check_classification_targets(y)
         labels = y.toarray() if hasattr(y, "toarray") else y  # sparse, as of many tasks
         if labels.ndim == 2 and labels.shape[1] == 1:
@@ -479,7 +478,7 @@ class MKLClassifier(TableFront, ClassifierFront):
 class MKLRegressor(TableFront, RegressorFront):
     """Multiple kernel ridge regression on a table of features, for pipelines and searches of scikit-learn.
 
-    As `MKLClassifier`, with targets that are numbers.
+    As `MKLClassifier`, with numbers as targets.
 
     Parameters
     ----------
@@ -507,6 +506,6 @@ class MKLRegressor(TableFront, RegressorFront):
     True
     """
 
-    def _checked(self, y: Any, unknown: Any) -> Array:
+    def _check_targets(self, y: Any, unknown: Any) -> Array:
         encode_values(with_unknown(y, unknown), len(y))
         return np.asarray(y)

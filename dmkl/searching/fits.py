@@ -148,15 +148,10 @@ class Question:
         return self.estimator._targets(self.labels[rows], len(rows), self.tasks)
 
     def held_out(self, fold: int, scores: Float, targets: Targets) -> HeldOut:
-        """Scores of what a fold holds out, with the classes of its rows among those that the fold learnt.
-
-        `scores` are (rows, columns), or (points, rows, columns), without the columns where there is one.
-        """
-        parts = self.folds[fold]
-        rows = np.concatenate([parts.validation, parts.test])
+        """The validation rows of a fold, from the scores of its held-out rows, (rows, columns) or (rows,)."""
+        rows = self.folds[fold].validation
         index = class_index(targets.kind, targets.classes, self.labels[rows])
-        scores = scores[..., None] if targets.one_column else scores
-        return HeldOut(scores, index, rows, len(parts.validation))
+        return HeldOut(scores[: len(rows)].reshape(len(rows), -1), index)
 
 
 def ask(

@@ -74,7 +74,7 @@ def _chosen_scores(question: Question, grid: GridFits, result: SearchResult, fol
         scores = np.stack([column[:, k] for k, column in enumerate(columns)], axis=1)
     else:
         scores = scores_of()
-    return question.held_out(fold, scores, grid.targets[fold]).validation
+    return question.held_out(fold, scores, grid.targets[fold])
 
 
 def chosen_fit(

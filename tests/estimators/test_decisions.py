@@ -18,7 +18,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 import dmkl
 from dmkl.errors import InputError, UninformativeScoresWarning
 from dmkl.estimators import fisher
-from dmkl.estimators.decisions import GIVEN, LEFT_OUT, SEARCHED, Decider, HeldOut, NotCalibratedError, joined
+from dmkl.estimators.decisions import GIVEN, LEFT_OUT, SEARCHED, DecisionRule, HeldOut, NotCalibratedError, joined
 from dmkl.estimators.engine import run
 from dmkl.estimators.plan import Fit, Plan
 from dmkl.numerics.discriminant import directions
@@ -122,10 +122,10 @@ def test_a_rule_learnt_in_other_units_is_the_same(kind, width):
     scores += np.eye(3)[index[0]] if kind == "multiclass" else np.stack(index, axis=1)
     q = [np.full(n_classes, 1 / n_classes)] * n_problems
     units = np.split(rng.uniform(0.1, 5.0, width), n_problems)
-    held_out = HeldOut(scores, index, np.arange(60), 60)
-    expected = held_out.decider(kind, q, GIVEN)
-    multiplied = HeldOut(scores * np.concatenate(units), index, np.arange(60), 60, units=units)
-    found = multiplied.decider(kind, q, GIVEN).scaled(units)
+    held_out = HeldOut(scores, index)
+    expected = held_out.learn_rule(kind, q, GIVEN)
+    multiplied = HeldOut(scores * np.concatenate(units), index, units=units)
+    found = multiplied.learn_rule(kind, q, GIVEN).scaled(units)
     np.testing.assert_allclose(found.probabilities(scores), expected.probabilities(scores), rtol=1e-5)
     np.testing.assert_allclose(joined([multiplied]).units, units)
 
@@ -133,11 +133,11 @@ def test_a_rule_learnt_in_other_units_is_the_same(kind, width):
 def test_models_from_before_scores_counted_themselves_decide_as_then():
     index = np.repeat([0, 1, 2], [60, 20, 20])
     scores = np.eye(3)[index] + np.random.default_rng(6).standard_normal((100, 3))
-    held_out = HeldOut(scores, [index], np.arange(100), 100)
+    held_out = HeldOut(scores, [index])
     q = [np.array([0.5, 0.2, 0.3])]
-    arrays = {name: values for name, (_, values) in held_out.decider("multiclass", q, GIVEN).arrays().items()}
+    arrays = {name: values for name, (_, values) in held_out.learn_rule("multiclass", q, GIVEN).arrays().items()}
     del arrays["decision_direct"]
-    before = Decider.of_arrays("multiclass", arrays, np.array(q), GIVEN)
+    before = DecisionRule.of_arrays("multiclass", arrays, np.array(q), GIVEN)
     discriminant, t = before.discriminants[0], before.sharpness[0]
     expected = t * (discriminant.log_densities(held_out.scores) + np.log(q[0]))
     np.testing.assert_allclose(before.decision(held_out.scores), expected)
@@ -333,7 +333,7 @@ def test_a_rule_never_turns_scores_round():
     """Where left-out rows of the second class have the lower scores, labels follow the priors, with a warning."""
     index = np.repeat([0, 1], [30, 20])
     scores = -index[:, None] + np.random.default_rng(4).standard_normal((50, 1))
-    rule = Decider.learn("binary", [scores], [index], [np.array([0.6, 0.4])], LEFT_OUT)
+    rule = DecisionRule.learn("binary", [scores], [index], [np.array([0.6, 0.4])], LEFT_OUT)
     decision = rule.decision(np.linspace(-5, 5, 11)[:, None])
     assert (np.diff(decision[:, 0]) > 0).all()
     assert (decision < 0).all()

@@ -14,7 +14,7 @@ from sklearn.model_selection import StratifiedKFold
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.estimators.decisions import Decider, HeldOut, class_weights
+from dmkl.estimators.decisions import DecisionRule, HeldOut, class_weights
 from dmkl.numerics.discriminant import excess, indicators, leave_one_out
 from dmkl.solvers.fisher.registry import SOLVERS
 
@@ -104,12 +104,12 @@ def test_a_rule_learnt_from_weighted_scores_is_that_of_repeated_ones(kind):
     index = np.arange(40) % n_classes
     scores, weights = rng.standard_normal((40, width)) + 0.5 * index[:, None], rng.integers(1, 4, 40)
     rows, priors = np.repeat(np.arange(40), weights), np.full(n_classes, 1 / n_classes)
-    found = Decider.learn(kind, [scores], [index], [priors], "", [weights.astype(float)])
-    expected = Decider.learn(kind, [scores[rows]], [index[rows]], [priors], "")
+    found = DecisionRule.learn(kind, [scores], [index], [priors], "", [weights.astype(float)])
+    expected = DecisionRule.learn(kind, [scores[rows]], [index[rows]], [priors], "")
     ours, theirs = (each.discriminants[0].log_densities(scores) for each in (found, expected))
     np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-9)
     # How much each rule counts differs: a row is left out with all its weight, of repeated ones another remains.
-    again = Decider.learn(kind, [scores], [index], [priors], "", [1e3 * weights])
+    again = DecisionRule.learn(kind, [scores], [index], [priors], "", [1e3 * weights])
     np.testing.assert_allclose(again.probabilities(scores), found.probabilities(scores), rtol=1e-5)
 
 
@@ -159,9 +159,9 @@ def test_held_out_rows_count_as_those_of_their_class_in_training():
     rng = np.random.default_rng(7)
     index, counts = np.arange(30) % 3, np.array([1.0, 2.0, 3.0])
     scores, priors = rng.standard_normal((30, 3)) + np.eye(3)[index], np.full(3, 1 / 3)
-    found = HeldOut(scores, [index], np.arange(30), 30, [counts]).decider("multiclass", [priors], "")
+    found = HeldOut(scores, [index], [counts]).learn_rule("multiclass", [priors], "")
     rows = np.repeat(np.arange(30), counts[index].astype(int))
-    expected = HeldOut(scores[rows], [index[rows]], rows, len(rows)).decider("multiclass", [priors], "")
+    expected = HeldOut(scores[rows], [index[rows]]).learn_rule("multiclass", [priors], "")
     ours, theirs = (each.discriminants[0].log_densities(scores) for each in (found, expected))
     np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-9)
     y, model = labels_of("multiclass", data()[0]), dmkl.MKFDA(class_weight={2: 5.0})
@@ -329,8 +329,8 @@ def test_fronts_hand_weights_on():
         (lambda: dmkl.MKFDA(class_weight="even"), None, "'balanced'"),
         (lambda: dmkl.Uniform(class_weight={7: 1.0}), None, r"weights for \[7\]"),
         (dmkl.MKRidge, np.ones(3), r"each of the 30 samples, got shape \(3,\)"),
-        (dmkl.MKFDA, np.arange(30.0), "with 0 in it; leave samples of no weight out"),
-        (lambda: dmkl.GSMKL(loss="square"), np.ones(30), "prices of the hinge loss"),
+        (dmkl.MKFDA, np.arange(30.0), "with 0 in it; leave out samples of weight zero"),
+        (lambda: dmkl.GSMKL(loss="square"), np.ones(30), "are for the hinge loss"),
         (lambda: dmkl.NCuts(2, loss="square", class_weight="balanced"), None, "take MKFDA"),
     ],
 )

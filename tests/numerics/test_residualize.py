@@ -283,5 +283,5 @@ def test_covariates_that_a_prediction_refuses():
     with pytest.raises(InputError, match="a row for each of the 4 samples to predict"):
         model.predict(seen[TEST, TRAIN], covariates=np.zeros((3, 2)))
     plain = dmkl.MKFDA().fit(seen[TRAIN, TRAIN], y[TRAIN])
-    with pytest.raises(InputError, match="MKFDA has no covariates to take out; leave them out"):
+    with pytest.raises(InputError, match="MKFDA takes no covariates out; leave them out"):
         plain.predict(seen[TEST, TRAIN], covariates=Z)

@@ -119,7 +119,7 @@ def test_balanced_classes_find_the_rare_one():
         (lambda: dmkl.MKSVM(class_weight={7: 1.0}), None, r"weights for \[7\]"),
         (lambda: dmkl.GMKL(class_weight={1: -1.0}), None, "not positive"),
         (dmkl.MKSVM, np.ones(3), r"each of the 40 samples, got shape \(3,\)"),
-        (dmkl.MKSVM, np.arange(40.0), "with 0 in it; leave samples of no weight out"),
+        (dmkl.MKSVM, np.arange(40.0), "with 0 in it; leave out samples of weight zero"),
     ],
 )
 def test_weights_that_are_none(make, weights, words):
