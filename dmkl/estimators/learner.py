@@ -46,8 +46,7 @@ from dmkl.estimators.saving import MODELS, decode, encode, models, save_model
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.fisher import Targets, encode_targets, encode_values, with_unknown, zero_or_one
-from dmkl.numerics.fitted import Weighing
-from dmkl.numerics.steps import as_steps
+from dmkl.numerics.steps import Weighing, as_steps
 from dmkl.passes.blas import one_blas_thread
 from dmkl.solvers.margin.machine import Bounds
 from dmkl.solvers.outcome import Outcome, worst

@@ -19,8 +19,8 @@ from dmkl.features.cross import TrainingFeatures, training_features
 from dmkl.inputs.label_tables import matched
 from dmkl.inputs.labels import single_samples
 from dmkl.kernelset import KernelSet
-from dmkl.numerics.chain import FittedStep
 from dmkl.numerics.fisher import Targets, with_unknown
+from dmkl.numerics.steps import FittedStep
 from dmkl.unknown import is_known
 
 __all__ = [

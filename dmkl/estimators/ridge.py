@@ -16,9 +16,8 @@ from dmkl.estimators.learner import KernelRegressor
 from dmkl.estimators.norms import Constraints, KernelGroups, Prices
 from dmkl.estimators.plan import FitOutcome, TrainingSet
 from dmkl.estimators.problems import Statistics, side_by_side
-from dmkl.numerics.chain import Fitted
 from dmkl.numerics.covariates import Covariates, basis, of_new
-from dmkl.numerics.residualizing import Residualizing
+from dmkl.numerics.steps import Fitted, Residualizing
 from dmkl.solvers.fisher.problem import FisherProblem
 from dmkl.solvers.fisher.registry import FisherMethod, name_of
 from dmkl.solvers.fisher.solver import SolverChoice

@@ -11,8 +11,7 @@ from helpers.references import digits, in_memory
 import dmkl
 from dmkl.errors import InputError
 from dmkl.estimators.learner import KernelClassifier
-from dmkl.numerics.fisher import certify, uniform_weights
-from dmkl.solvers.fisher.newton import Solution
+from dmkl.numerics.fisher import uniform_weights
 from dmkl.solvers.fisher.registry import SOLVERS
 from dmkl.solvers.fisher.solver import FisherSolver
 from dmkl.solvers.outcome import Outcome, Status, Step

@@ -6,6 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
+from dmkl.arrays import Float
+from dmkl.numerics.fisher import certify
+from dmkl.passes.execute import machine
+from dmkl.solvers.fisher.newton import Solution
 from dmkl.solvers.fisher.problem import ConfiguredSolver, FisherOptions
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome, Status
@@ -14,7 +20,7 @@ from dmkl.solvers.requests import EachProduct, Solver
 __all__ = ["AUTO", "FisherSolver", "SolverChoice", "SolverName"]
 
 SolverName = Literal["auto", "direct", "cg", "anchored", "subspace", "interleaved", "dual", "stacked"]
-"""`AUTO`, and the names of `dmkl.solvers.fisher.registry.SOLVERS`."""
+"""`AUTO`, and the names in `dmkl.solvers.fisher.registry.SOLVERS`."""
 SolverChoice = SolverName | ConfiguredSolver
 """Values of the parameter ``solver``: a name stands for the solver with the defaults of its options."""
 AUTO = "auto"
