@@ -19,8 +19,6 @@ from dmkl.errors import InputError
 from dmkl.numerics.discriminant import (
     Discriminant,
     directions,
-    excess,
-    leave_one_out,
     left_out_densities,
     whitened,
 )
@@ -44,8 +42,6 @@ __all__ = [
     "joined",
     "predicted_labels",
     "prior_probabilities",
-    "regression_scores",
-    "regression_units",
 ]
 
 
@@ -143,48 +139,6 @@ def class_weights(targets: Targets) -> list[Float] | None:
     if targets.weights is None:
         return None
     return [size / count for size, count in zip(targets.sizes, replace(targets, weights=None).sizes, strict=True)]
-
-
-def regression_units(sizes: Sequence[Float], ridges: Sequence[float]) -> list[Float]:
-    """The factor of each column that turns scores Σ_j β_j K_j α of a problem into g = P(k | x) − π_k.
-
-    g = s·f with s of `dmkl.numerics.discriminant.excess` and f the scores divided by 2λ.
-    """
-    return [excess(size) / (2.0 * lam) for size, lam in zip(sizes, ridges, strict=True)]
-
-
-def regression_scores(
-    targets: Targets, duals: Sequence[Float], inverses: Sequence[Float | None], null_vectors: Sequence[Float | None]
-) -> list[Float]:
-    """The estimates g = P(k | x) − π_k of the training rows of each problem: those whose class is known.
-
-    By the regression on all other rows where the diagonal of A⁻¹ is known for every problem; otherwise by the
-    regression on all rows, s(H − ½D⁻¹α), whose residuals are smaller than those of new rows.
-
-    Parameters
-    ----------
-    targets
-        What was learnt, with weights d of the rows where they have some.
-    duals
-        α of each problem, over all training rows, (m, columns).
-    inverses, null_vectors
-        Of each problem, over the rows whose class is known: the diagonal of A⁻¹, and N, as
-        `dmkl.numerics.discriminant.leave_one_out` takes them.
-    """
-    n_classes, estimates = len(targets.classes), []
-    indexes = class_index(targets.kind, targets.classes, targets.labels)
-    left_out = all(inverse is not None for inverse in inverses)
-    parts = zip(targets.problems, duals, inverses, null_vectors, indexes, targets.sizes, strict=True)
-    for k, (h, alpha, inverse, null, index, sizes) in enumerate(parts):
-        d = None if targets.weights is None else targets.weights[k]
-        if len(h) < len(alpha):
-            alpha, index = alpha[index >= 0], index[index >= 0]
-        if left_out and inverse is not None:
-            scores = leave_one_out(alpha, inverse, index, n_classes, null, d)
-        else:
-            scores = excess(sizes) * (h - 0.5 * (alpha if d is None else alpha / d[:, None]))
-        estimates.append(scores.astype(alpha.dtype, copy=False))
-    return estimates
 
 
 @dataclass(frozen=True, eq=False)

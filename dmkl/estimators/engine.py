@@ -124,15 +124,12 @@ def _check(plan: Plan) -> None:
 
 
 def _needs_folder(plan: Plan) -> bool:
-    """Whether a method of the plan certainly keeps files that all workers must see."""
-    targets = Counter((id(fit.train), id(fit.targets)) for fit in plan.fits if _n_kernels(plan, fit) > 1)
+    """Whether a method of the plan keeps files that all workers must see."""
+    learning = [fit for fit in plan.fits if len(plan.K if fit.kernels is None else fit.kernels) > 1]
+    targets = Counter((id(fit.train), id(fit.targets)) for fit in learning)
     n_points = max(targets.values(), default=0)
     learners = {id(fit.learner): fit.learner for fit in plan.fits}
     return any(learner._method().needs_folder(n_points=n_points) for learner in learners.values())
-
-
-def _n_kernels(plan: Plan, fit: Fit) -> int:
-    return len(plan.K) if fit.kernels is None else len(fit.kernels)
 
 
 def least_lam(plan: Plan) -> list[float]:

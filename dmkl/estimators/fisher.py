@@ -24,8 +24,6 @@ from dmkl.estimators.decisions import (
     check_priors,
     class_index,
     predicted_labels,
-    regression_scores,
-    regression_units,
 )
 from dmkl.estimators.learner import KernelClassifier, KernelLearner
 from dmkl.estimators.norms import Constraints, KernelGroups, Prices, WeightRules
@@ -33,6 +31,7 @@ from dmkl.estimators.plan import Fit, FitOutcome, TrainingSet
 from dmkl.estimators.problems import ClassWeight, Problems, total_sample_weights
 from dmkl.estimators.saving import models
 from dmkl.kernelset import KernelSet
+from dmkl.numerics.discriminant import excess, leave_one_out
 from dmkl.numerics.fisher import Targets, as_exponent, encode_targets
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.view import Lens
@@ -79,21 +78,6 @@ class FisherLearner(KernelLearner, abstract=True):
         learner: Self = super().__new__(cls)
         return learner
 
-    def __init__(
-        self,
-        lam: float | Sequence[float] = 1e-2,
-        *,
-        steps: str | Sequence[str] = ("center", "trace"),
-        solver: SolverChoice = "auto",
-        tol: float = 1e-4,
-        max_iter: int = 200,
-    ) -> None:
-        self.lam = lam
-        self.steps = steps
-        self.solver = solver
-        self.tol = tol
-        self.max_iter = max_iter
-
     def set_params(self, **parameters: Any) -> Self:
         """Set parameters by name."""
         self._check_moved(parameters)
@@ -138,7 +122,7 @@ class FisherLearner(KernelLearner, abstract=True):
 
     def _options(self) -> FisherOptions:
         options = self.solver.options() if isinstance(self.solver, ConfiguredSolver) else {}
-        return FisherOptions(self.tol, self.max_iter, **options)
+        return FisherOptions(self.tol, self.max_iter, leave_one_out=self._DECIDES, **options)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -215,12 +199,13 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
         tol: float = 1e-4,
         max_iter: int = 200,
     ) -> None:
-        super().__init__(lam, steps=steps, solver=solver, tol=tol, max_iter=max_iter)
+        self.lam = lam
         self.priors = priors
         self.class_weight = class_weight
-
-    def _options(self) -> FisherOptions:
-        return replace(super()._options(), leave_one_out=True)
+        self.steps = steps
+        self.solver = solver
+        self.tol = tol
+        self.max_iter = max_iter
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -234,8 +219,9 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
         return Problems.of_classes(targets, tasks)
 
     def _units(self, targets: Targets) -> list[Float]:
-        # Into estimates g = P(k | x) − π_k.
-        return regression_units(targets.sizes, one_for_each("lam", self._ridges(), len(targets.sizes)))
+        # Scores Σ_j β_j K_j α = 2λf become g = P(k | x) − π_k = s·f with s of `excess`.
+        ridges = one_for_each("lam", self._ridges(), len(targets.sizes))
+        return [excess(sizes) / (2.0 * lam) for sizes, lam in zip(targets.sizes, ridges, strict=True)]
 
     @one_blas_thread
     def transform(self, K: Kernels | None = None, **new: Any) -> xr.DataArray:
@@ -308,12 +294,27 @@ def _rule(fits: Sequence[FitOutcome], join: Callable[[Sequence[Float]], Float]) 
 
 
 def _training_scores(fit: FitOutcome) -> list[Float]:
-    """Scores of the training rows of each problem, leave-one-out if the inverse is known."""
-    outcomes, trainings = fit.outcomes, fit.data.trainings
-    null_vectors = [training.square.fitted.null_vectors(training.n_train) for training in trainings]
-    duals = [np.asarray(outcome.dual) for outcome in outcomes]
-    inverses = [outcome.inverse for outcome in outcomes]
-    return regression_scores(fit.data.problems.targets, duals, inverses, null_vectors)
+    """The estimates g = P(k | x) − π_k of the training rows of each problem, those whose class is known.
+
+    By the regression on all other rows if the diagonal of A⁻¹ is known for every problem; otherwise by the regression
+    on all rows, s(H − ½D⁻¹α), whose residuals are smaller than those of new rows.
+    """
+    targets, n_classes = fit.data.problems.targets, len(fit.data.problems.targets.classes)
+    left_out = all(outcome.inverse is not None for outcome in fit.outcomes)
+    estimates = []
+    for k, index in enumerate(class_index(targets.kind, targets.classes, targets.labels)):
+        h, outcome, training = targets.problems[k], fit.outcomes[k], fit.data.trainings[k]
+        alpha = np.asarray(outcome.dual)
+        d = None if targets.weights is None else targets.weights[k]
+        if len(h) < len(alpha):
+            alpha, index = alpha[index >= 0], index[index >= 0]
+        if left_out:
+            null_vectors = training.square.fitted.null_vectors(training.n_train)
+            scores = leave_one_out(alpha, np.asarray(outcome.inverse), index, n_classes, null_vectors, d)
+        else:
+            scores = excess(targets.sizes[k]) * (h - 0.5 * (alpha if d is None else alpha / d[:, None]))
+        estimates.append(scores.astype(alpha.dtype, copy=False))
+    return estimates
 
 
 class MKFDA(FisherClassifier):

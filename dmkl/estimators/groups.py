@@ -13,7 +13,7 @@ import xarray as xr
 from dmkl.arrays import Array, Float, plain_repr
 from dmkl.errors import InputError
 from dmkl.estimators.checks import check_choice, check_count, check_positive
-from dmkl.estimators.learner import KernelClassifier, KernelLearner, plain_machine
+from dmkl.estimators.learner import KernelClassifier
 from dmkl.estimators.plan import FitOutcome, Preparation, TrainingSet
 from dmkl.estimators.problems import ClassWeight, Loss, ScoreFunction, check_hinge, features_of
 from dmkl.features.cross import TrainingFeatures, row_features
@@ -198,9 +198,6 @@ class GSMKL(KernelClassifier):
 
     def _check_weights(self) -> None:
         check_hinge(self.loss)
-
-    def _of_plain_sum(self) -> KernelLearner | None:
-        return plain_machine(self)
 
     def _of_classes(self, kind: str) -> tuple[str, ...]:
         # Two classes are a single problem with one number; groups across classes have no class.

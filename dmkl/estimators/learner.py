@@ -64,7 +64,6 @@ __all__ = [
     "fitted",
     "label_accuracy",
     "mean_r2",
-    "plain_machine",
     "set_results",
     "warn_if_open",
 ]
@@ -241,10 +240,17 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         return f"{name} = {value:g} is the default; weights depend on it: choose it by a search (dmkl search)"
 
     def _of_plain_sum(self) -> KernelLearner | None:
-        """The same learner on the sum of all kernels with equal weights; None if it has no such form."""
-        if not (self._TAKES_KERNELS and self._OF_WEIGHTS and set(self._OF_WEIGHTS) <= set(self.get_params(deep=False))):
-            return None
-        learner: KernelLearner = clone(self).set_params(**self._OF_WEIGHTS)
+        """The same learner on the sum of all kernels with equal weights; None if it has no such form.
+
+        Learners with C whose weights are no parameters are compared with the support vector machine on the sum.
+        """
+        learner: KernelLearner | None = None
+        if self._OF_WEIGHTS:
+            if self._TAKES_KERNELS and set(self._OF_WEIGHTS) <= set(self.get_params(deep=False)):
+                learner = clone(self).set_params(**self._OF_WEIGHTS)
+        elif hasattr(self, "C") and hasattr(self, "class_weight") and getattr(self, "loss", "hinge") == "hinge":
+            shared = ("C", "multiclass", "class_weight", "steps")
+            learner = models()["MKSVM"](np.inf, **{name: getattr(self, name) for name in shared})
         return learner
 
     def _machine_on_sum(self, C: float) -> KernelLearner | None:
@@ -433,15 +439,6 @@ def fitted(outcome: FitOutcome) -> Any:
     model: KernelLearner = clone(outcome.data.fit.learner)
     model._take(outcome)
     return model
-
-
-def plain_machine(learner: Any) -> KernelLearner | None:
-    """The support vector machine on the sum of all kernels that a learner is compared with; None without hinge loss."""
-    if getattr(learner, "loss", "hinge") != "hinge":
-        return None
-    shared = ("C", "multiclass", "class_weight", "steps")
-    machine: KernelLearner = models()["MKSVM"](np.inf, **{name: getattr(learner, name) for name in shared})
-    return machine
 
 
 class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: ignore[misc]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from dmkl.arrays import Float, Index
 from dmkl.errors import InputError
 from dmkl.estimators.checks import check_choice, check_count, check_numbers, check_positive, one_for_each
-from dmkl.estimators.learner import KernelClassifier, KernelLearner, plain_machine
+from dmkl.estimators.learner import KernelClassifier
 from dmkl.estimators.norms import Constraints, WeightRules
 from dmkl.estimators.plan import TrainingSet
 from dmkl.estimators.problems import ClassWeight, Multiclass, ScoreFunction
@@ -45,9 +45,6 @@ class MarginClassifier(KernelClassifier, abstract=True):
         check_positive("tol", self.tol)
         check_count("max_iter", self.max_iter)
         check_positive("C", self.C)
-
-    def _of_plain_sum(self) -> KernelLearner | None:
-        return super()._of_plain_sum() if self._OF_WEIGHTS else plain_machine(self)
 
     def _scores(self, function: ScoreFunction, new: KernelSet, prepared: Any) -> Solver[Float]:
         scores: Float = yield from super()._scores(function, new, prepared)

@@ -148,8 +148,12 @@ class MKRidge(FisherLearner, KernelRegressor):
         sigma: Prices = 1.0,
         constraints: Constraints = None,
     ) -> None:
-        super().__init__(lam, steps=steps, solver=solver, tol=tol, max_iter=max_iter)
         self.p = p
+        self.lam = lam
+        self.steps = steps
+        self.solver = solver
+        self.tol = tol
+        self.max_iter = max_iter
         self.kernel_groups = kernel_groups
         self.sigma = sigma
         self.constraints = constraints

@@ -42,7 +42,6 @@ __all__ = [
     "MKLClassifier",
     "MKLRegressor",
     "PrecomputedMKLClassifier",
-    "RegressorFront",
     "TableFront",
     "in_this_process",
 ]
@@ -137,21 +136,6 @@ class ClassifierFront(ClassifierMixin, Front):  # type: ignore[misc]
         `calibrated_on_`.
         """
         return self._predict_by("predict_proba", X)
-
-
-class RegressorFront(RegressorMixin, Front):  # type: ignore[misc]
-    """A regression of dmkl as one of scikit-learn."""
-
-    _DEFAULT, _KIND = MKRidge, (KernelRegressor, "regression")
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
-
-    def predict(self, X: Any) -> npt.NDArray[np.float64]:
-        """Predictions for new samples, (n,), or (n, targets)."""
-        return self._predict_by("predict", X)
 
 
 @contextmanager
@@ -475,7 +459,7 @@ class MKLClassifier(TableFront, ClassifierFront):
         return np.asarray(labels)
 
 
-class MKLRegressor(TableFront, RegressorFront):
+class MKLRegressor(RegressorMixin, TableFront):  # type: ignore[misc]
     """Multiple kernel ridge regression on a table of features, for pipelines and searches of scikit-learn.
 
     As `MKLClassifier`, with numbers as targets.
@@ -505,6 +489,17 @@ class MKLRegressor(TableFront, RegressorFront):
     >>> bool(cross_val_score(model, X, y, cv=3).mean() > 0.4)
     True
     """
+
+    _DEFAULT, _KIND = MKRidge, (KernelRegressor, "regression")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def predict(self, X: Any) -> npt.NDArray[np.float64]:
+        """Predictions for new samples, (n,), or (n, targets)."""
+        return self._predict_by("predict", X)
 
     def _check_targets(self, y: Any, unknown: Any) -> Array:
         encode_values(with_unknown(y, unknown), len(y))
