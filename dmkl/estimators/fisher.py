@@ -485,9 +485,6 @@ class Uniform(FisherClassifier):
     """
 
 
-Fold = tuple[Index, Index]
-
-
 class SingleBest(FisherClassifier):
     """Fisher discriminant on the kernel with the best CV accuracy.
 
@@ -547,34 +544,37 @@ class SingleBest(FisherClassifier):
             rows += [replace(fit_on_fold, kernels=np.array([j])) for j in range(len(K))]
         return rows
 
-    def _folds(self, fit: Fit) -> list[Fold]:
+    def _folds(self, fit: Fit) -> list[tuple[Index, Index]]:
         labels = fit.targets.labels
         splitter = check_cv(self.cv, labels, classifier=labels.ndim == 1)
         folds = list(splitter.split(np.zeros(len(labels)), labels))
         for number, (train, test) in enumerate(folds):
-            _check_fold(number, labels, train, test)
+            if not len(test):
+                msg = f"fold {number} of cv has no test samples; use fewer folds"
+                raise InputError(msg)
+            for column in labels.reshape(len(labels), -1).T:
+                missing = np.setdiff1d(column, column[train]).tolist()
+                if missing:
+                    msg = (
+                        f"fold {number} of cv has no training samples of class {missing[0]!r}; use fewer or "
+                        "stratified folds, or leave that class out"
+                    )
+                    raise InputError(msg)
         return folds
 
     def _apply_nested(self, fit: Fit, outcomes: Sequence[FitOutcome]) -> Fit:
-        scores = np.array(self._accuracies(self._folds(fit), outcomes, fit))
+        labels, folds = fit.targets.labels, self._folds(fit)
+        weights = np.ones(len(labels)) if fit.sample_weight is None else fit.sample_weight
+        n = len(outcomes) // len(folds)
+        scores = np.empty((n, len(folds)))
+        for f, (_, test) in enumerate(folds):
+            of_fold = outcomes[f * n : (f + 1) * n]
+            targets = of_fold[0].data.problems.targets
+            for j, decision in enumerate(self._decide(of_fold)):
+                predicted = predicted_labels(targets.kind, targets.classes, decision)
+                scores[j, f] = accuracy_score(labels[test], predicted, sample_weight=weights[test])
         best = int(np.argmax(scores.mean(axis=1)))
         return replace(fit, kernels=np.array([best]), nested=scores)
-
-    def _accuracies(self, folds: Sequence[Fold], outcomes: Sequence[FitOutcome], fit: Fit) -> list[list[float]]:
-        """Accuracy of each kernel on each fold, by the decision rule of a search and the weights of training."""
-        labels = fit.targets.labels
-        n = len(outcomes) // len(folds)
-        weights = np.ones(len(labels)) if fit.sample_weight is None else fit.sample_weight
-        targets = outcomes[0].data.problems.targets
-        decided = [self._decide(outcomes[first : first + n]) for first in range(0, len(outcomes), n)]
-
-        def accuracy(test: Index, decision: Float) -> float:
-            predicted = predicted_labels(targets.kind, targets.classes, decision)
-            return float(accuracy_score(labels[test], predicted, sample_weight=weights[test]))
-
-        return [
-            [accuracy(test, of_fold[k]) for (_, test), of_fold in zip(folds, decided, strict=True)] for k in range(n)
-        ]
 
     def _set_attributes(self, outcome: FitOutcome) -> None:
         scores = outcome.data.fit.nested
@@ -583,21 +583,6 @@ class SingleBest(FisherClassifier):
         self.best_ = self.kernel_names_[best]
         coords = {"kernel": np.array(self.kernel_names_, dtype=str), "fold": np.arange(scores.shape[1])}
         self.scores_ = xr.DataArray(scores, dims=("kernel", "fold"), coords=coords, name="accuracy")
-
-
-def _check_fold(number: int, labels: Array, train: Index, test: Index) -> None:
-    """Refuse a fold without test samples or without training samples of a class."""
-    if not len(test):
-        msg = f"fold {number} of cv has no test samples; use fewer folds"
-        raise InputError(msg)
-    for column in labels.reshape(len(labels), -1).T:
-        missing = np.setdiff1d(column, column[train]).tolist()
-        if missing:
-            msg = (
-                f"fold {number} of cv has no training samples of class {missing[0]!r}; use fewer or stratified folds, "
-                "or leave that class out"
-            )
-            raise InputError(msg)
 
 
 class Product(FisherClassifier):
