@@ -33,17 +33,17 @@ def plot_weights(model: Any) -> Figure:
 
 
 def plot_weight_map(model: Any, of: Any = None) -> Figure:
-    """Draw the weights of each group of samples, class, pair or task as a map: kernels downwards, the others across.
+    """Draw the weights of each group of samples, class, pair or task as a map, with a row for each kernel.
 
     Parameters
     ----------
     of
-        Where groups have weights in the problem of each class: the class. By default groups have means over these.
+        The class, if groups have weights for each class; by default the mean over classes.
 
     Raises
     ------
     InputError
-        If all share their weights, or there is no such class.
+        If there is one weight for each kernel, or no such class.
     """
     from dmkl import pictures
 
@@ -70,12 +70,12 @@ def plot_weight_map(model: Any, of: Any = None) -> Figure:
 
 
 def plot_convergence(model: Any) -> Figure:
-    """Draw the proven relative gap after each step of a fit; dotted the tolerance.
+    """Draw the proven relative gap after each step of a fit, and the tolerance as a dotted line.
 
     Raises
     ------
     InputError
-        If the fit proved no gap, or has no history.
+        If the history has no proven gap.
     """
     from matplotlib.ticker import MaxNLocator
 

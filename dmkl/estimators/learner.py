@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from sklearn.metrics import accuracy_score, r2_score
 
 from dmkl.arrays import Array, Float, plain_repr
 from dmkl.errors import ConvergenceWarning, IndefiniteKernelWarning, InputError, warn
+from dmkl.estimators import figures
 from dmkl.estimators.decisions import (
     GIVEN,
     SEARCHED,
@@ -53,9 +54,6 @@ from dmkl.solvers.outcome import Outcome, worst
 from dmkl.stores import Kernels, as_kernel_set
 from dmkl.unknown import is_known
 from dmkl.variables import describe
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = [
     "KernelClassifier",
@@ -353,23 +351,9 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
                 describe(value)
         warn_if_open(self, outcome)
 
-    def plot_weights(self) -> Figure:
-        """Draw the kernel weights; see `dmkl.estimators.figures.plot_weights`."""
-        from dmkl.estimators.figures import plot_weights
-
-        return plot_weights(self)
-
-    def plot_weight_map(self, of: Any = None) -> Figure:
-        """Draw the weights of each group, class or task; see `dmkl.estimators.figures.plot_weight_map`."""
-        from dmkl.estimators.figures import plot_weight_map
-
-        return plot_weight_map(self, of)
-
-    def plot_convergence(self) -> Figure:
-        """Draw the proven gap after each step; see `dmkl.estimators.figures.plot_convergence`."""
-        from dmkl.estimators.figures import plot_convergence
-
-        return plot_convergence(self)
+    plot_weights = figures.plot_weights
+    plot_weight_map = figures.plot_weight_map
+    plot_convergence = figures.plot_convergence
 
     def _statistics(self, data: TrainingSet) -> tuple[Statistics, ...]:
         """The statistics of the training kernels, for each part of the problems."""

@@ -338,7 +338,7 @@ class Predicting(Learner):
         given = _source(self, K)
         places = _places(self, given)
         if places is None:
-            msg = "kernel_pca needs the training samples beside the others: a square set with all of them, got new rows"
+            msg = "kernel_pca needs a square set with all training samples and the others, got only new rows"
             raise InputError(msg)
         if not 1 <= n_components < len(places):
             msg = (

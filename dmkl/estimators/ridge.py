@@ -121,7 +121,7 @@ class MKRidge(FisherLearner, KernelRegressor):
     Yan, Kittler, Mikolajczyk, Tahir: Non-sparse multiple kernel Fisher discriminant analysis. JMLR 13 (2012): Eq. 24 is
     this problem, with real targets in place of labels. Cortes, Mohri, Rostamizadeh: L2 regularization for learning
     kernels. UAI 2009, for p = 2. Ruppert, Wand, Carroll: Semiparametric regression. Cambridge University Press 2003:
-    covariates beside a penalized function.
+    covariates together with a penalized function.
 
     Examples
     --------
