@@ -116,7 +116,7 @@ RESULTS = {
     "check": lambda K: check(K),
 }
 UNLABELED = {"build", "build_cross", "cluster", "create", "load", "plot_confusion", "plot_contributions", "report",
-             "residualize"}  # fmt: skip
+             "residualize", "solve_mkfda"}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore::dmkl.errors.ConvergenceWarning")
