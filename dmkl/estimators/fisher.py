@@ -39,7 +39,6 @@ from dmkl.solvers.fisher.problem import CG, ConfiguredSolver, Direct, Dual, Fish
 from dmkl.solvers.fisher.registry import SOLVERS, FisherMethod, check_solver, least_lam, name_of
 from dmkl.solvers.fisher.solver import AUTO, SolverChoice
 from dmkl.solvers.jobs import Job
-from dmkl.solvers.weight_sets.base import WeightSet
 from dmkl.stores import Kernels
 from dmkl.variables import describe
 
@@ -166,13 +165,11 @@ class FisherLearner(KernelLearner, abstract=True):
         exponents = one_for_each("p", self._exponents(), len(problems))
         ridges, rules = one_for_each("lam", self._ridges(), len(problems)), self._rules()
 
-        def weights_of(k: int) -> WeightSet:
-            feasible = rules.weights(exponents[k], data.training.names)
-            return feasible if data.fit.kernels is None else feasible.select(data.fit.kernels)
-
         def problem_of(k: int) -> FisherProblem:
             title, start = f"{data.training.title}{problems.title(k)}", data.start(k)
-            weights = weights_of(k)
+            weights = rules.weights(exponents[k], data.training.names)
+            if data.fit.kernels is not None:
+                weights = weights.select(data.fit.kernels)
             start = None if start is None else weights.start(data.n_kernels, start)
             return FisherProblem(problems.h[k], ridges[k], weights, title, start)
 

@@ -398,24 +398,20 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
 
     def _state(self) -> dict[str, Any]:
         """Fitted attributes that are not labeled arrays, as plain JSON values."""
-        return {name: encode(_plain(getattr(self, name))) for name in self._STATE if hasattr(self, name)}
+        values = {name: getattr(self, name) for name in self._STATE if hasattr(self, name)}
+        return {
+            name: encode(value.values if isinstance(value, xr.DataArray) else value) for name, value in values.items()
+        }
 
     def _set_state(self, state: dict[str, Any]) -> None:
         """Set the attributes of `_state`, after the labeled arrays."""
+        dim = self.dual_coef_.dims[1]
         for name, written in state.items():
             value = decode(written)
-            labeled = name in ("gap_", "objective_") and np.ndim(value)
-            setattr(self, name, self._by_problem(value, name.rstrip("_")) if labeled else value)
-
-    def _by_problem(self, values: Sequence[float], name: str) -> xr.DataArray:
-        dim = self.dual_coef_.dims[1]
-        return xr.DataArray(
-            np.array(values, dtype=np.float64), dims=(dim,), coords={dim: self.dual_coef_[dim].values}, name=name
-        )
-
-
-def _plain(value: Any) -> Any:
-    return value.values.tolist() if isinstance(value, xr.DataArray) else value
+            if name in ("gap_", "objective_") and np.ndim(value):
+                coords, values = {dim: self.dual_coef_[dim].values}, np.array(value, dtype=np.float64)
+                value = xr.DataArray(values, dims=(dim,), coords=coords, name=name.rstrip("_"))
+            setattr(self, name, value)
 
 
 def fitted(outcome: FitOutcome) -> Any:
