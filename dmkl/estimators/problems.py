@@ -65,7 +65,7 @@ def labeled_targets(
     targets = learner._targets(with_unknown(labels, unknown), K.shape[1], tasks)
     single = None if targets.kind == "regression" else single_samples(targets.labels, K.samples)
     if single is not None:
-        warn(f"{purpose}: {single}. Has a line of the file been read as a label by mistake?", LabelWarning)
+        warn(f"{purpose}: {single}. Has a line of a file been read as a label by mistake?", LabelWarning)
     return targets, tasks
 
 

@@ -162,7 +162,7 @@ def test_what_is_refused():
         model.combined_kernel(K[TRAIN[:-1], TRAIN[:-1]])
     with pytest.raises(InputError, match=r"take K\[test, train\] with the train of fit"):
         model.combined_kernel(K[TEST, TRAIN[:5]])
-    with pytest.raises(InputError, match="a square set with all of them, got new rows"):
+    with pytest.raises(InputError, match="square set with all training samples and the others, got only new rows"):
         model.kernel_pca(K[TEST, TRAIN], 2)
     with pytest.raises(InputError, match="n_components must be from 1 to 26"):
         model.kernel_pca(K, 27)

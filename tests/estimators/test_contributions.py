@@ -110,7 +110,7 @@ def test_features_of_a_loaded_model(made, tmp_path):
 @pytest.mark.parametrize(
     ("kernel", "steps", "message"),
     [
-        ("second-rbf", ("center",), "linear kernels alone"),
+        ("second-rbf", ("center",), "only linear kernels have weights"),
         ("third", ("center",), "no kernel 'third'"),
         ("first-linear", ("cosine",), "divides each sample by its own norm"),
     ],

@@ -144,7 +144,7 @@ def test_specs_name_the_columns_of_a_data_frame(data):
         ({"left": [True, False]}, "of the 6 columns of X, got"),
         ({"left": [0.5]}, "must be names, positions"),
         ({"left": []}, r"blocks\['left'\]"),
-        ({"left": slice(0, 0)}, "takes no column of X"),
+        ({"left": slice(0, 0)}, "has no column of X"),
         ({"left": None}, "must be names, positions"),
     ],
 )

@@ -368,7 +368,7 @@ def test_what_a_fit_refuses(kernels):
         (dmkl.GMKL(-1), "C must be"),
         (dmkl.GMKL(C=[1, 2]), "C has 2 values and there are 1 problems"),
         (dmkl.GMKL(sigma=[1, 2]), r"sigma has shape \(2,\), expected one number, or a price for each of the 4 kernels"),
-        (dmkl.GMKL(A=np.eye(4)), "A and b belong together"),
+        (dmkl.GMKL(A=np.eye(4)), "A and b define A d"),
         (dmkl.GMKL(A=np.eye(3), b=np.ones(3)), "A has shape"),
         (dmkl.GMKL(sigma=0.0), "without a price"),
         (dmkl.GMKL(method="best"), "method must be 'newton' or 'gradient'"),

@@ -376,7 +376,7 @@ def test_a_permutation_test_asks_for_the_kernels_beside_the_covariates():
 def test_covariates_that_a_regression_refuses():
     kernels, Z, y = confounded()
     K, age = in_memory(kernels, 25), dmkl.residualize(Z[["age"]])
-    with pytest.raises(InputError, match="the covariates of residualize explain y wholly"):
+    with pytest.raises(InputError, match="the covariates of residualize explain y completely"):
         dmkl.MKRidge(steps=(age,)).fit(K, 2 * Z["age"].to_numpy() + 1)
     with pytest.raises(InputError, match="put all covariates into one table"):
         dmkl.MKRidge(steps=(age, dmkl.residualize(Z[["north"]]))).fit(K, y[:, 0])
