@@ -268,5 +268,5 @@ def test_grouping_by_features_that_are_not_there(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.standard_normal((20, 3))
     K = dmkl.create(tmp_path / "k.zarr", [x @ x.T])
-    with pytest.raises(InputError, match=r"grouping='kmeans' looks at features"):
+    with pytest.raises(InputError, match=r"grouping='kmeans' needs features"):
         dmkl.GSMKL(grouping="kmeans").fit(K, np.arange(20) % 2)
