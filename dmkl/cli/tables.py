@@ -565,8 +565,8 @@ def score_model(estimator: Any, decision: Float, truth: Array, scoring: Any, unk
         If there is no measure of a name, or the truth has classes that the model does not have and `scoring` asks for
         more than the accuracy.
     """
-    from dmkl.estimators.classifier import label_accuracy
-    from dmkl.estimators.given import tell_new_classes
+    from dmkl.estimators.learner import label_accuracy
+    from dmkl.estimators.problems import tell_new_classes
     from dmkl.searching.assessing import measures_of
     from dmkl.searching.confusion import confusion
 
