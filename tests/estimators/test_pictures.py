@@ -50,7 +50,7 @@ def test_weights_by_task(K):
     ax, _ = drawn(model.plot_weight_map())
     np.testing.assert_allclose(ax.collections[0].get_array(), model.weights_.transpose("kernel", "task").values)
     assert ax.get_xlabel() == "task"
-    with pytest.raises(InputError, match="no groups' weights of '0': it has weights by task alone; leave of out"):
+    with pytest.raises(InputError, match="no groups' weights of '0': its weights are by task alone; leave of out"):
         model.plot_weight_map(of="0")
 
 
