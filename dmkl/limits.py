@@ -1,6 +1,6 @@
-"""What this process may take of its machine: by its affinity, its cgroups, its batch system, its resource limits.
+"""Cores and memory that this process may use: by affinity, cgroups, batch system and resource limits.
 
-Nothing is kept: a container or a batch system may change what it grants, and other programs take and free memory.
+Nothing is cached: a container or a batch system may change its limits, and other programs allocate and free memory.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from dask.system import cpu_count
 __all__ = ["available_cores", "bound_cores", "free_bytes", "machine_name"]
 
 CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-"""Where the kernel keeps control groups, and says to which this process belongs."""
+"""The control groups of the system, and those of this process."""
 _NO_LIMIT = 2**60
-"""Version 1 says so with a number near 2⁶³."""
+"""Version 1 of cgroups writes a number near 2⁶³ if there is no limit."""
 
 
 def available_cores() -> int:
-    """Cores that this process may use: the least of its affinity, the quotas of its cgroups and SLURM's grant."""
+    """Cores that this process may use: the minimum of affinity, quotas of cgroups and SLURM's grant."""
     granted = [cpu_count(), *(math.ceil(quota) for quota in _core_quotas())]
     granted += [cores for cores in (_slurm("CPUS_PER_TASK"), _slurm("CPUS_ON_NODE")) if cores]
     return max(1, min(granted))
 
 
 def bound_cores() -> frozenset[int] | None:
-    """Numbers of the cores to which this process is bound; None where it may run on all cores of the machine."""
+    """Numbers of the cores to which this process is bound; None if it may run on all cores of the host."""
     if not hasattr(os, "sched_getaffinity"):  # Windows, macOS
         return None
     cores = frozenset(os.sched_getaffinity(0))
@@ -38,20 +38,20 @@ def bound_cores() -> frozenset[int] | None:
 
 
 def free_bytes() -> int:
-    """Memory that this process may still take.
+    """Memory that this process may still allocate.
 
-    The least of what the machine has free, what is left to each of its cgroups, SLURM's grant and its own resource
-    limits of address space and data. Files that the kernel keeps in memory count as free, as it gives them up.
+    The minimum over the free memory of the host, the remaining memory of its cgroups and of SLURM's grant, and its
+    resource limits of address space and data. The file cache counts as free, since the system releases it.
     """
     grant = _slurm_bytes()
-    allowed: list[int] = [psutil.virtual_memory().available, *_left_to_cgroups(), *_left_by_resource_limits()]
+    allowed: list[int] = [psutil.virtual_memory().available, *_memory_left_in_cgroups(), *_memory_left_by_rlimits()]
     if grant is not None:
         allowed.append(grant - psutil.Process().memory_info().rss)
     return max(0, min(allowed))
 
 
 def machine_name() -> str:
-    """Which memory this process shares with others on its host: that of its job of the batch system, or the host's."""
+    """The name of the memory that this process shares with others: that of its SLURM job, or "" for the host's."""
     return os.environ.get("SLURM_JOB_ID", "")
 
 
@@ -59,18 +59,18 @@ def machine_name() -> str:
 
 
 def _core_quotas() -> Iterator[float]:
-    """CPU time by time that passes, of each cgroup that limits it."""
+    """Cores that each cgroup with a quota allows: CPU time per wall time."""
     for folder in _cgroups("cpu"):
         with contextlib.suppress(OSError, ValueError):
-            limit, period = (folder / "cpu.max").read_text().split()  # "max 100000" is no limit
+            limit, period = (folder / "cpu.max").read_text().split()  # "max 100000" means no limit
             yield int(limit) / int(period)
         quota, period_us = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
         if quota is not None and period_us and quota > 0:
             yield quota / period_us
 
 
-def _left_to_cgroups() -> Iterator[int]:
-    """The limit of each cgroup that has one, less what it holds apart from files."""
+def _memory_left_in_cgroups() -> Iterator[int]:
+    """The limit of each cgroup that has one, less its memory without file cache."""
     for folder in _cgroups("memory"):
         for limit_file, used_file, prefix in (
             ("memory.max", "memory.current", ""),
@@ -83,9 +83,9 @@ def _left_to_cgroups() -> Iterator[int]:
 
 
 def _cgroups(controller: str) -> Iterator[Path]:
-    """The folders of the cgroups that this process is in, each with all above it.
+    """The folders of the cgroups of this process, and of all their ancestors.
 
-    In a container they are often mounted as if its own cgroup were the root of all, under names that are the host's.
+    In a container they are often mounted with the container's cgroup as root, under the names on the host.
     """
     try:
         lines = OWN_CGROUPS.read_text().splitlines()
@@ -111,7 +111,7 @@ def _cgroups(controller: str) -> Iterator[Path]:
 
 
 def _file_bytes(stat: Path, prefix: str) -> int:
-    """Bytes of files that a cgroup holds in memory."""
+    """Bytes of the file cache of a cgroup."""
     total = 0
     with contextlib.suppress(OSError, ValueError):
         for line in stat.read_text().splitlines():
@@ -132,21 +132,21 @@ def _number(file: Path) -> int | None:
 
 
 def _slurm(name: str) -> int | None:
-    """A number of the environment of a SLURM job; None where there is none."""
+    """A number in the environment of a SLURM job; None if there is none."""
     value = os.environ.get(f"SLURM_{name}", "")
     return int(value) if value.isdecimal() else None
 
 
 def _slurm_bytes() -> int | None:
-    """Memory of this node that SLURM has granted the job; zero stands for all of it."""
+    """Memory of this node that SLURM grants to the job; zero means all of it."""
     if per_node := _slurm("MEM_PER_NODE"):
         return per_node * 2**20
     per_core, cores = _slurm("MEM_PER_CPU"), _slurm("CPUS_ON_NODE") or _slurm("CPUS_PER_TASK")
     return per_core * cores * 2**20 if per_core and cores else None
 
 
-def _left_by_resource_limits() -> Iterator[int]:
-    """What RLIMIT_AS and RLIMIT_DATA leave, where they are set and the system has them."""
+def _memory_left_by_rlimits() -> Iterator[int]:
+    """The remaining memory under RLIMIT_AS and RLIMIT_DATA, if they are set."""
     try:
         import resource
     except ImportError:

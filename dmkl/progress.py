@@ -1,7 +1,7 @@
-"""Progress of long work: the pass, bytes per second, the gap that is certified so far, and where the time goes.
+"""Progress of long work: the pass, bytes per second, the certified gap so far, and the seconds of each phase.
 
-What a `Watch` shows while work runs, the logger "dmkl" keeps: notes on how far it is at level INFO, the beginning of
-each pass and the seconds of each phase at DEBUG. It is silent unless a program gives it a handler.
+A `Watch` shows progress, and the logger "dmkl" records it: notes at level INFO, the begin of each pass and the seconds
+of each phase at DEBUG. The logger is silent unless a program adds a handler.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ LOGGER = logging.getLogger("dmkl")
 LOGGER.addHandler(logging.NullHandler())
 
 PHASES = {
-    "passes": "going through the stored tiles, with the products kept where they are made",
-    "residuals": "products that were kept, read again",
-    "reduced": "small problems in subspaces",
-    "directions": "new directions of bases, and what they change of the small problems",
-    "anchors": "factors of combined kernels, and what is solved by them",
-    "scores": "scores of held-out rows from products that were kept",
-    "training": "machines and other work on single problems",
-    "between": "what this process does between them, and waiting",
+    "passes": "reading the stored tiles and multiplying by them",
+    "residuals": "residuals from stored products",
+    "reduced": "restricted problems in subspaces",
+    "directions": "new directions of subspaces, and updates of the restricted problems",
+    "anchors": "factors of combined kernels as preconditioners",
+    "scores": "scores of held-out rows from stored products",
+    "training": "support vector machines and other work on single problems",
+    "between": "other work of this process, and waiting",
 }
-"""Where the time of a plan goes."""
+"""The phases of a plan."""
 
 _PHASE_OF = {
     "restricted-master": "reduced",
@@ -73,29 +73,29 @@ _PHASE_OF = {
 
 
 class Watch:
-    """Receives the progress of work; this base class shows nothing, and logs it."""
+    """Receives the progress of work. This base class only logs it."""
 
-    def begin(self, what: str, total_bytes: int) -> None:
-        """A stage begins that will go through `total_bytes` of kernels."""
+    def begin(self, title: str, total_bytes: int) -> None:
+        """A stage begins that reads `total_bytes` of kernels."""
         if total_bytes:
-            LOGGER.debug("%s begins, through %.3g MiB of kernels", what, total_bytes / 2**20)
+            LOGGER.debug("%s begins, %.3g MiB of kernels to read", title, total_bytes / 2**20)
 
     def advance(self, n_bytes: int) -> None:
         """`n_bytes` more of the stage are done."""
 
     def end(self) -> None:
-        """The stage is over, well or not."""
+        """The stage has ended, successfully or not."""
 
     def note(self, text: str) -> None:
-        """A line on how far the whole work has come, such as the gap certified so far."""
+        """A line about the whole work, such as the certified gap so far."""
         LOGGER.info("%s", text)
 
 
 class PlainConsole(Console):
-    """A console that shows control characters in what it prints escaped; its own colors it sends as they are."""
+    """A console that escapes control characters in texts; its colors are sent unchanged."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """What is sent to the terminal."""
+        """The segments for the terminal."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable(text), style, control)
 
@@ -105,13 +105,13 @@ _CURRENT: ContextVar[Watch] = ContextVar("dmkl-watch", default=_SILENT)
 
 
 def current() -> Watch:
-    """The watch that work in this context reports to."""
+    """The watch of the current context."""
     return _CURRENT.get()
 
 
 @contextmanager
 def watching(watch: Watch) -> Iterator[Watch]:
-    """Let the work inside this context report to `watch`."""
+    """Report the work inside this context to `watch`."""
     token = _CURRENT.set(watch)
     try:
         yield watch
@@ -119,14 +119,14 @@ def watching(watch: Watch) -> Iterator[Watch]:
         _CURRENT.reset(token)
 
 
-# --- where the time goes -------------------------------------------------------------------------------------------
+# --- seconds by phase ----------------------------------------------------------------------------------------------
 
 _SPENT: ContextVar[dict[str, float] | None] = ContextVar("dmkl-spent", default=None)
 
 
 @contextmanager
 def spending() -> Iterator[dict[str, float]]:
-    """Add up the seconds of each phase of the work inside this context; they are all there when it is left."""
+    """Sum the seconds of each phase inside this context; the sums are complete at its end."""
     outside, started = _SPENT.get(), time.monotonic()
     seconds = dict.fromkeys(PHASES, 0.0)
     token = _SPENT.set(seconds)
@@ -142,7 +142,7 @@ def spending() -> Iterator[dict[str, float]]:
 
 @contextmanager
 def stage(name: str) -> Iterator[None]:
-    """Count the time inside as that of the phase to which tasks of this name belong, such as ``extend-pass-3``."""
+    """Add the time inside to the phase of the tasks with this name, such as ``extend-pass-3``."""
     kind = name.rstrip("0123456789").rstrip("-")
     phase = _PHASE_OF.get(kind, "passes" if kind.endswith("-pass") else "training")
     started = time.monotonic()
@@ -156,7 +156,7 @@ def stage(name: str) -> Iterator[None]:
 
 
 def spent() -> str:
-    """The phases that took most so far, in a few words; empty where nothing is counted or all of it is passes."""
+    """The phases that took most so far, in a few words; empty if nothing is counted."""
     seconds = _SPENT.get() or {}
     total = sum(seconds.values())
     leading = sorted(seconds, key=lambda phase: -seconds[phase])[:2]
@@ -164,7 +164,7 @@ def spent() -> str:
 
 
 class _OfBytes(ProgressColumn):
-    """A column that stays empty for stages that go through no kernels."""
+    """A column that is empty for stages that read no kernels."""
 
     def __init__(self, column: ProgressColumn) -> None:
         super().__init__(column.get_table_column())
@@ -175,7 +175,7 @@ class _OfBytes(ProgressColumn):
 
 
 class _Lines(Progress):
-    """The note above the stage: side by side they would not fit a terminal."""
+    """The note above the stage; in one line they would not fit a terminal."""
 
     note = ""
 
@@ -186,20 +186,20 @@ class _Lines(Progress):
 
 
 class ConsoleWatch(Watch):
-    """Two lines on the terminal for work that takes longer than two seconds; silent before that.
+    """Two lines on the terminal for work that takes longer than two seconds.
 
     Parameters
     ----------
     console
-        Where to draw; standard error by default, so that tables on standard output can be piped.
+        The console; standard error by default, so that tables on standard output can be piped.
     delay_seconds
-        Work shorter than this shows nothing, and where there is no terminal notes are at least so far apart.
+        Shorter work shows nothing. Without a terminal, notes have at least this distance.
     """
 
     def __init__(self, console: Console | None = None, delay_seconds: float = 2.0) -> None:
         self.console = PlainConsole(stderr=True) if console is None else console
         self.delay_seconds = delay_seconds
-        self._started = self._told = time.monotonic()
+        self._started = self._last_note = time.monotonic()
         self._task: TaskID | None = None
         self._progress = _Lines(
             TextColumn("{task.description}"),
@@ -212,7 +212,7 @@ class ConsoleWatch(Watch):
 
     def __enter__(self) -> Self:
         self._token = _CURRENT.set(self)
-        self._started = self._told = time.monotonic()
+        self._started = self._last_note = time.monotonic()
         return self
 
     def __exit__(
@@ -222,11 +222,11 @@ class ConsoleWatch(Watch):
         if self._progress.live.is_started:
             self._progress.stop()
 
-    def begin(self, what: str, total_bytes: int) -> None:
+    def begin(self, title: str, total_bytes: int) -> None:
         """See `Watch.begin`."""
-        super().begin(what, total_bytes)
+        super().begin(title, total_bytes)
         self.end()
-        self._task = self._progress.add_task(what, total=total_bytes)
+        self._task = self._progress.add_task(title, total=total_bytes)
         self._show_late()
 
     def advance(self, n_bytes: int) -> None:
@@ -245,9 +245,9 @@ class ConsoleWatch(Watch):
         """See `Watch.note`."""
         super().note(text)
         self._progress.note = text
-        # A terminal redraws its line; a log file gets notes one under another instead.
-        if not self.console.is_terminal and time.monotonic() - self._told > self.delay_seconds:
-            self._told = time.monotonic()
+        # A terminal redraws its line; a log file gets notes line by line.
+        if not self.console.is_terminal and time.monotonic() - self._last_note > self.delay_seconds:
+            self._last_note = time.monotonic()
             self.console.print(Text(text), soft_wrap=True)
 
     def _show_late(self) -> None:

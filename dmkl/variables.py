@@ -1,9 +1,9 @@
-"""What each variable and coordinate is that dmkl labels: one registry for sets, models, results and predictions."""
+"""A registry of variables and coordinates: meaning, type, dimensions and units in sets, models and results."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 import xarray as xr
@@ -15,18 +15,18 @@ Labeled = TypeVar("Labeled", bound=xr.Dataset | xr.DataArray)
 
 @dataclass(frozen=True)
 class Variable:
-    """One kind of variable or coordinate.
+    """A kind of variable or coordinate.
 
     Parameters
     ----------
     meaning
-        Its attribute "long_name".
+        The attribute "long_name".
     kinds
-        Kinds of its dtype, as NumPy's letters.
+        Kinds of the dtype, as NumPy's letters.
     dims
-        Dimensions that it always has; others depend on the problem.
+        Dimensions that are always present; others depend on the problem.
     units
-        Its attribute "units": "1" for what has none, and none at all for names.
+        The attribute "units": "1" for dimensionless numbers, none for names.
     """
 
     meaning: str
@@ -43,10 +43,10 @@ def _names(meaning: str, *dims: str) -> Variable:
 
 
 VARIABLES: Final = {
-    # --- what coordinates name ---
+    # --- coordinates ---
     "kernel": _names("kernel", "kernel"),
     "kernel_2": _names("the other kernel", "kernel_2"),
-    "model_kernel": _names("kernel whose statistics the model keeps", "model_kernel"),
+    "model_kernel": _names("kernel with statistics in the model", "model_kernel"),
     "sample": _names("sample", "sample"),
     "sample_2": _names("the other sample", "sample_2"),
     "train_sample": _names("training sample"),
@@ -58,12 +58,12 @@ VARIABLES: Final = {
     "true": Variable("class that is true", VALUES, ("true",), ""),
     "predicted": Variable("class that was predicted", VALUES, ("predicted",), ""),
     "class_share": Variable("share of tr K between the classes", NUMBERS),
-    "is_labels": Variable("whether the kernel depends on the classes alone", "b", ("kernel",)),
-    "group": Variable("number of a group, of samples or of kernels alike", COUNTS),
+    "is_labels": Variable("whether the kernel depends on the classes only", "b", ("kernel",)),
+    "group": Variable("number of a group of samples or of similar kernels", COUNTS),
     "feature": _names("feature", "feature"),
     "fold": Variable("fold", VALUES, ("fold",), ""),
     "split": Variable("stored split", VALUES, ("split",), ""),
-    "measure": _names("measure of how good predictions are", "measure"),
+    "measure": _names("scorer of predictions", "measure"),
     "phase": _names("phase of the search", "phase"),
     "permutation": Variable("permutation of the labels", COUNTS, ("permutation",)),
     "iteration": Variable("iteration", COUNTS, ("iteration",)),
@@ -102,11 +102,11 @@ VARIABLES: Final = {
     "iterations": Variable("iterations of the semidefinite program", COUNTS),
     "proof": Variable("how the bound is proven", VALUES, units=""),
     "status": Variable("how the solver ended", "iu", units=""),
-    # --- how scores become labels ---
-    "decision_direct": Variable("how much the score itself counts", NUMBERS, ("decision_problem",)),
+    # --- decision rules ---
+    "decision_direct": Variable("weight of the score itself", NUMBERS, ("decision_problem",)),
     "decision_means": Variable("mean score of each class", NUMBERS, ("decision_problem", "label"), "score"),
     "decision_scalings": Variable("directions of the discriminant space", NUMBERS, ("decision_problem",)),
-    "decision_sharpness": Variable("how sharply a score decides", NUMBERS, ("decision_problem",)),
+    "decision_sharpness": Variable("sharpness of the decision", NUMBERS, ("decision_problem",)),
     # --- searches and evaluations ---
     "score": Variable("score: validation score of a search, decision value of a sample", NUMBERS),
     "mean_score": Variable("mean validation score", NUMBERS),
@@ -114,22 +114,22 @@ VARIABLES: Final = {
     "test_score": Variable("test score", NUMBERS),
     "refit_test_score": Variable("test score after refitting on training and validation rows", NUMBERS),
     "inner_score": Variable("mean score of the inner folds at the chosen point", NUMBERS),
-    "best_kernel": _names("kernel that is alone; empty for the sum of all"),
-    "baseline": _names("what a search is compared with", "baseline"),
+    "best_kernel": _names("single kernel; empty for the sum of all"),
+    "baseline": _names("baseline of a search", "baseline"),
     "class_score": Variable("validation average precision of a class against the rest", NUMBERS, ("class",)),
-    "confusion": Variable("test rows of a true class that were predicted as another", "iu", ("true", "predicted")),
-    "recall": Variable("share of the class that was found", NUMBERS),
-    "precision": Variable("share of those called the class that are of it", NUMBERS),
+    "confusion": Variable("number of test rows by true and predicted class", "iu", ("true", "predicted")),
+    "recall": Variable("share of the class that was predicted as it", NUMBERS),
+    "precision": Variable("share of the predictions of the class that are right", NUMBERS),
     "support": Variable("samples of the class", COUNTS),
     "part": Variable("part of the sample: 0 train, 1 validation, 2 test, -1 none", "iu", ("sample",)),
     "sample_group": Variable("group of the sample, which no fold splits", VALUES, ("sample",), ""),
     "constant_score": Variable("score of one decision for all rows", NUMBERS),
-    "n_drawn": Variable("how often the sample was drawn", "iu", ("resample", "sample")),
+    "n_drawn": Variable("number of draws of the sample", "iu", ("resample", "sample")),
     "n_train": Variable("training rows", COUNTS),
     "n_test": Variable("test rows", COUNTS),
     "round_kind": _names("kind of pass", "round"),
     "round_seconds": Variable("time of the pass", NUMBERS, ("round",), "s"),
-    "round_bytes": Variable("size of what the pass read", COUNTS, ("round",), "byte"),
+    "round_bytes": Variable("bytes that the pass read", COUNTS, ("round",), "byte"),
     "round_basis": Variable("size of the largest basis", COUNTS, ("round",)),
     "round_certified": Variable("fits certified so far", COUNTS, ("round",)),
     "round_worst_gap": Variable("largest proven relative gap so far", NUMBERS, ("round",)),
@@ -143,11 +143,11 @@ VARIABLES: Final = {
     "eigenvalue": Variable("leading eigenvalues, proven from below", NUMBERS, ("kernel", "component")),
     "eigenvalue_upper": Variable("leading eigenvalues, proven from above", NUMBERS, ("kernel", "component")),
     "repeats": _names("earlier kernel that this is a multiple of", "kernel"),
-    "order": Variable("positions, those alike side by side", "iu"),
-    "finding": Variable("number of a finding, the gravest first", "iu", ("finding",)),
-    "severity": _names("how grave it is: error, warning or note", "finding"),
-    "subject": _names("kernel that it is about; empty for the whole set", "finding"),
-    "message": _names("what was found, and the way out", "finding"),
+    "order": Variable("positions in an order by similarity", "iu"),
+    "finding": Variable("number of a finding, the most severe first", "iu", ("finding",)),
+    "severity": _names("severity: error, warning or note", "finding"),
+    "subject": _names("kernel of the finding; empty for the whole set", "finding"),
+    "message": _names("problem and way out", "finding"),
     # --- predictions ---
     "probability": Variable("probability of the class", NUMBERS, ("sample",)),
     "coordinate": Variable("coordinate in the discriminant space", NUMBERS, ("sample",)),
@@ -177,7 +177,7 @@ PATTERNS: Final = {
     r"(.+)_without": Variable("{0} that is chosen without the source", VALUES, ("source",)),
     r"(.+)_alone": Variable("{0} that is chosen for the source alone", VALUES, ("source",)),
     r"(score|test_score|refit_test_score|mean_score|standard_error)_(.+)": Variable("{0}, by the measure {1}", NUMBERS),
-    r"sum_(.+)": Variable("{0} of the plain sum of the kernels, as its own scores choose it", VALUES),
+    r"sum_(.+)": Variable("{0} of the plain sum of the kernels, chosen by its scores", VALUES),
     r"components_(\d+)_(least|most)": Variable(
         "leading eigenvalues that make up {0} % of the trace, at {1}", NUMBERS, ("kernel",)
     ),
@@ -189,26 +189,25 @@ PATTERNS: Final = {
 
 
 def variable(name: str) -> Variable | None:
-    """What a name means; None if it is not in the registry."""
+    """The entry of a name in the registry; None if there is none."""
     if name in VARIABLES:
         return VARIABLES[name]
-    for pattern, found in PATTERNS.items():
+    for pattern, entry in PATTERNS.items():
         if match := re.fullmatch(pattern, name):
-            meaning = found.meaning.format(*(group.replace("_", " ") for group in match.groups()))
-            return Variable(meaning, found.kinds, found.dims, found.units)
+            return replace(entry, meaning=entry.meaning.format(*(text.replace("_", " ") for text in match.groups())))
     return None
 
 
-def describe(found: Labeled) -> Labeled:
-    """Give every variable and coordinate its long_name and units, in place, where it has none of its own."""
-    parts: dict[Any, Any] = dict(found.variables if isinstance(found, xr.Dataset) else found.coords)
-    if isinstance(found, xr.DataArray):
-        parts[found.name] = found
+def describe(data: Labeled) -> Labeled:
+    """Add long_name and units to every variable and coordinate without them, in place."""
+    parts: dict[Any, Any] = dict(data.variables if isinstance(data, xr.Dataset) else data.coords)
+    if isinstance(data, xr.DataArray):
+        parts[data.name] = data
     for name, part in parts.items():
-        known = variable(str(name))
-        if known is None:
+        entry = variable(str(name))
+        if entry is None:
             continue
-        part.attrs.setdefault("long_name", known.meaning)
-        if known.units and part.dtype.kind in "iuf":
-            part.attrs.setdefault("units", known.units)
-    return found
+        part.attrs.setdefault("long_name", entry.meaning)
+        if entry.units and part.dtype.kind in "iuf":
+            part.attrs.setdefault("units", entry.units)
+    return data

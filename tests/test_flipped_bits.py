@@ -21,7 +21,7 @@ import xarray as xr
 import dmkl
 from dmkl.errors import DmklError
 from dmkl.health import check
-from dmkl.health.integrity import damage
+from dmkl.health.check import damage
 from dmkl.progress import Watch, watching
 from dmkl.searching.state import damage_of_state
 from dmkl.store.features import read_tables

@@ -22,7 +22,7 @@ def machine(monkeypatch, tmp_path):
     monkeypatch.setattr(limits, "cpu_count", lambda: 16)
     free = psutil.virtual_memory()._replace(available=65536 * MIB)
     monkeypatch.setattr(limits.psutil, "virtual_memory", lambda: free)
-    monkeypatch.setattr(limits, "_left_by_resource_limits", lambda: iter(()))
+    monkeypatch.setattr(limits, "_memory_left_by_rlimits", lambda: iter(()))
     monkeypatch.setattr(limits, "CGROUPS", tmp_path / "cgroup")
     monkeypatch.setattr(limits, "OWN_CGROUPS", tmp_path / "own")
 

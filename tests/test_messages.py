@@ -8,7 +8,7 @@ import pytest
 import dmkl
 from dmkl.arrays import plain_repr
 from dmkl.errors import InputError
-from dmkl.inference.selection import check_threshold
+from dmkl.inference.stability import check_threshold
 from dmkl.numerics.grouping import group_by_kmeans
 
 WORDS, CODES = np.repeat(["a", "b"], 6), np.repeat([0, 1], 6)

@@ -1,4 +1,4 @@
-"""Pictures of an analysis: the map of alignments, alignments with the labels, spectra."""
+"""Figures of an analysis: the map of alignments, alignments with the labels, spectra."""
 
 from __future__ import annotations
 
@@ -6,32 +6,29 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from dmkl.arrays import Float
-from dmkl.pictures import picture, shortened
+from dmkl.pictures import MOST_BARS, RED, SKY, dress, name_rows, picture, shortened
 
 __all__ = ["plot_alignment", "plot_spectra", "plot_targets"]
 
 
-# Wong: Points of view: color blindness, Nature Methods 8 (2011); the maps' colours are viridis and, with negative
-# values, the diverging "RdBu_r".
-SKY, RED, GREY = "#56b4e9", "#d55e00", "#555555"
 MOST_NAMES = 60
-"""Rows of a map that have their names written beside them."""
+"""Most rows of a map with names."""
 MOST_NUMBERS = 14
-"""Rows of a map that have their numbers written into it."""
-MOST_BARS = 40
+"""Most rows of a map with numbers."""
 LONGEST_NAME = 32
 
 
 def plot_alignment(data: xr.Dataset) -> Figure:
     """Draw the map of alignments, ordered by hierarchical clustering, as `data["order"]` has it.
 
-    After Yan et al., JMLR 13 (2012), Fig. 5. The scale of colours begins at the smallest alignment there is, and is
-    symmetric where some are negative; what has no alignment is grey.
+    After Yan et al., JMLR 13 (2012), Fig. 5. The colors begin at the smallest alignment, and are symmetric (the
+    diverging map "RdBu_r") if some are negative; missing alignments are gray.
     """
     order = data["order"].values
     values = data["alignment"].values[np.ix_(order, order)]
@@ -56,14 +53,13 @@ def plot_alignment(data: xr.Dataset) -> Figure:
     else:
         ax.set_xticks([])
         ax.set_yticks([])
-        ax.set_xlabel(f"{n} kernels, those alike side by side", fontsize=9)
+        ax.set_xlabel(f"{n} kernels, similar kernels side by side", fontsize=9)
     if n <= MOST_NUMBERS:
         _write_numbers(ax, values, image)
-    ax.tick_params(length=0, labelsize=8)
-    ax.spines[:].set_visible(False)
+    dress(ax, ":")
     bar = figure.colorbar(image, ax=ax, shrink=0.8)
     bar.ax.tick_params(labelsize=8)
-    ax.set_title(f"Alignment of {_what(data)}", fontsize=10, loc="left")
+    ax.set_title(f"Alignment of {_title(data)}", fontsize=10, loc="left")
     return figure
 
 
@@ -77,17 +73,17 @@ def _write_numbers(ax: Axes, values: Float, image: Any) -> None:
 
 
 def plot_targets(data: xr.Dataset, task: str | None = None) -> Figure:
-    """Draw a bar for each kernel: its alignment with the ideal kernel of the labels, the best on top.
+    """Draw the alignment of each kernel with the ideal kernel of the labels, the best on top.
 
     Parameters
     ----------
     task
-        Of a multilabel problem. By default the bars are means over the tasks, a dot for each task.
+        A task of a multilabel problem. By default the bars are means over the tasks, with a dot for each task.
 
     Returns
     -------
     Figure
-        Of the best 40 kernels if there are more, which its title says; estimates have lines of one standard error.
+        The best 40 kernels if there are more, which its title says; estimates have lines of one standard error.
     """
     fit = data["target_alignment"]
     error = data.get("target_alignment_error")
@@ -105,12 +101,11 @@ def plot_targets(data: xr.Dataset, task: str | None = None) -> Figure:
     ax.barh(rows, values[shown], height=0.72, color=SKY, xerr=None if error is None else error.values[shown])
     if dots is not None:
         ax.plot(dots[shown], rows, "o", color=RED, markersize=3.5, markeredgecolor="white", markeredgewidth=0.4)
-    ax.set_yticks(rows, names)
-    ax.set_ylim(len(shown) - 0.4, -0.6)
+    name_rows(ax, names)
     several = "" if dots is None else f", mean of {dots.shape[1]} tasks, a dot each"
     ax.set_xlabel(f"alignment with the ideal kernel{several}", fontsize=9)
-    _dress(ax, "x")
-    title = f"Fit to {'the labels' if task is None else shortened(task, LONGEST_NAME)}: {_what(data)}"
+    dress(ax, ["top", "right"], grid="x")
+    title = f"Fit to {'the labels' if task is None else shortened(task, LONGEST_NAME)}: {_title(data)}"
     if len(shown) < len(values):
         title += f"\nthe best {len(shown)} of {len(values)}"
     ax.set_title(title, fontsize=10, loc="left")
@@ -120,32 +115,32 @@ def plot_targets(data: xr.Dataset, task: str | None = None) -> Figure:
 def plot_spectra(data: xr.Dataset) -> Figure:
     """Draw the leading eigenvalues of each kernel as shares of its trace: bands between their proven bounds.
 
-    A line for each kernel, from lower to upper bounds, dark where the effective rank is small. The ten kernels with the
-    smallest effective ranks are named.
+    A line for each kernel with a band from lower to upper bounds, dark if the effective rank is small. The ten kernels
+    with the smallest effective ranks are named.
     """
     share = data["eigenvalue"] / data["trace"]
     upper = (data["eigenvalue_upper"] / data["trace"]).values
     rank = data["effective_rank"].values
     component = data["component"].values
-    known = np.flatnonzero(np.isfinite(share.values).all(axis=1) & np.isfinite(rank))
-    known = known[np.argsort(rank[known], kind="stable")]
+    shown = np.flatnonzero(np.isfinite(share.values).all(axis=1) & np.isfinite(rank))
+    shown = shown[np.argsort(rank[shown], kind="stable")]
     figure = picture(6.4, 4.0)
     ax = figure.subplots()
-    colours = _colours(len(known))
-    for place, j in enumerate(known):
+    colors = [colormaps["viridis"](0.9 * place / max(len(shown) - 1, 1)) for place in range(len(shown))]
+    for place, j in enumerate(shown):
         name = shortened(str(data["kernel"].values[j]), LONGEST_NAME)
         label = f"{name}: {rank[j]:.3g}" if place < 10 else None
-        # Zeros, which a logarithmic scale has no place for, are left out: the spectrum ends there.
+        # A logarithmic scale has no zeros: the spectrum ends there.
         line = np.where(share.values[j] > 1e-12, share.values[j], np.nan)
-        ax.plot(component, line, "o-", color=colours[place], markersize=2.5, linewidth=1.0, label=label)
-        ax.fill_between(component, line, upper[j], color=colours[place], alpha=0.12, linewidth=0)
+        ax.plot(component, line, "o-", color=colors[place], markersize=2.5, linewidth=1.0, label=label)
+        ax.fill_between(component, line, upper[j], color=colors[place], alpha=0.12, linewidth=0)
     ax.set_yscale("log")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("component", fontsize=9)
     ax.set_ylabel("share of the trace", fontsize=9)
-    _dress(ax, "y")
-    if len(known):
-        more = "" if len(known) <= 10 else " (the smallest 10)"
+    dress(ax, ["top", "right"], grid="y")
+    if len(shown):
+        more = "" if len(shown) <= 10 else " (the smallest 10)"
         ax.legend(
             title=f"effective rank{more}",
             fontsize=8,
@@ -154,23 +149,10 @@ def plot_spectra(data: xr.Dataset) -> Figure:
             loc="center left",
             bbox_to_anchor=(1, 0.5),
         )
-    ax.set_title(f"Leading eigenvalues of {_what(data)}, between proven bounds", fontsize=10, loc="left")
+    ax.set_title(f"Leading eigenvalues of {_title(data)}, between proven bounds", fontsize=10, loc="left")
     return figure
 
 
-def _colours(n: int) -> list[Any]:
-    from matplotlib import colormaps
-
-    return [colormaps["viridis"](0.9 * place / max(n - 1, 1)) for place in range(n)]
-
-
-def _what(data: xr.Dataset) -> str:
+def _title(data: xr.Dataset) -> str:
     about = "centered kernels" if data.attrs["centered"] else "the kernels as they are"
     return about if data.attrs["method"] == "exact" else f"{about}\n{data.attrs['method']}"
-
-
-def _dress(ax: Axes, along: Any) -> None:
-    ax.tick_params(axis="both", length=0, labelsize=8)
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(axis=along, color="#e4e4e4", linewidth=0.7)
-    ax.set_axisbelow(True)

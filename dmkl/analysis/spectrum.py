@@ -1,31 +1,134 @@
-"""Leading eigenvalues of a positive semidefinite matrix from one product with random vectors, and what bounds them.
+"""Leading eigenvalues of kernels from one pass with random vectors, and their bounds.
 
 With an orthonormal block Q and W = KQ, Nyström's approximation K̂ = W(QᵀW)⁻¹Wᵀ has 0 ⪯ K̂ ⪯ K (Tropp, Yurtsever, Udell,
 Cevher, Fixed-rank approximation of a positive-semidefinite matrix from streaming data, NeurIPS 2017). So each of its
-eigenvalues λ̂_i is at most λ_i, and trace and norm of K tell how far below it may be:
+eigenvalues λ̂_i is at most λ_i, and trace and norm of K bound the difference:
 
     Σ_{l=j..i} λ_l ≤ Σ_{l=j..i} λ̂_l + (tr K − Σ_l λ̂_l)             since no other λ_l − λ̂_l is negative,
     Σ_{l=j..i} λ_l² ≤ Σ_{l=j..i} λ̂_l² + (‖K‖_F² − Σ_l λ̂_l²)        likewise,
 
-for every j ≤ i, and λ_i, the smallest of these λ_l, is at most their mean. The second is sharp for what stands out of a
+for every j ≤ i, and λ_i, the smallest of these λ_l, is at most their mean. The second is sharp for eigenvalues above a
 long flat spectrum, the first for kernels of low rank.
 """
 
 from __future__ import annotations
 
+import itertools
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import scipy.linalg
+from dask.delayed import delayed
 
-from dmkl.arrays import Float
+from dmkl import settings
+from dmkl.arrays import Array, Float
+from dmkl.passes.alignment import rounding
+from dmkl.passes.execute import again, execute, send_all
+from dmkl.passes.run import alone, pass_graph, run_pass
+from dmkl.passes.sweep import Columns
+from dmkl.passes.view import Lens
 
-__all__ = ["captured", "least_captured", "nystrom_eigenvalues", "participation_ratio", "upper_bounds"]
+__all__ = [
+    "Sketch",
+    "captured",
+    "least_captured",
+    "nystrom_eigenvalues",
+    "participation_ratio",
+    "sketch_pass",
+    "upper_bounds",
+]
+
+_DOUBLE = np.dtype(np.float64)
+_COUNTER = itertools.count(1)
+
+
+# --- the pass --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """Statistics of the products of each kernel with random vectors Z (m, b) and further columns f."""
+
+    projections: Float  # zᵀK_jZ, (n, b, b)
+    eigenvalues: Float  # λ̂ of Nyström's approximation from K_jZ, (n, b)
+    forms: Float  # fᵀK_jf, (n, columns)
+    n_passes: int  # number of passes
+
+
+def sketch_pass(lens: Lens, probes: Float, columns: Float) -> Sketch:
+    """Multiply every kernel by random vectors, (m, b), and further columns, (m, columns): one pass, run now.
+
+    Columns beyond the setting ``dmkl.block-width`` take further passes.
+    """
+    width = settings.block_width()
+    room = max(width - probes.shape[1], 0)
+    projections, eigenvalues, forms = again(lambda: _first_pass(lens, probes, columns[:, :room]), "sketch")
+    more = [forms]
+    for start in range(room, columns.shape[1], width):
+        rest = columns[:, start : start + width]
+        (products,), _ = run_pass([lens], [Columns(rest, "project", None, _DOUBLE)], "project")
+        more.append(np.einsum("naa->na", products))
+    return Sketch(projections, eigenvalues, np.concatenate(more, axis=1), len(more))
+
+
+def _first_pass(lens: Lens, probes: Float, columns: Float) -> tuple[Float, Float, Float]:
+    name, token = f"sketch-pass-{next(_COUNTER)}", uuid.uuid4().hex
+    block = np.concatenate([probes, columns], axis=1)
+    graph = pass_graph([lens], [Columns(block, "each", None, _DOUBLE)], name, then=alone)
+    shared = send_all({f"{name}-block-{token}": block, f"{name}-rounding-{token}": rounding(lens)})
+    resolution = float(np.finfo(lens.view.source.dtype).eps)
+    # On the worker with a kernel's product: all products on one worker would be n times the block.
+    parts = [
+        delayed(_reduce, pure=False)(
+            products,
+            *shared,
+            resolution,
+            kernels[0],
+            probes.shape[1],
+            dask_key_name=f"{name}-reduce-{kernels[0]}-{token}",
+        )
+        for kernels, products in graph.groups
+    ]
+    statistics = execute(parts, graph.units, name)
+    projections, eigenvalues, forms = (np.concatenate(pieces) for pieces in zip(*statistics, strict=True))
+    return projections, eigenvalues, forms
+
+
+def _reduce(
+    products: Array, block: Float, rounding: Float, resolution: float, start: int, b: int
+) -> tuple[Float, Float, Float]:
+    """The projections, eigenvalues and forms of some kernels, beginning with that at position `start`."""
+    probes, columns, m = block[:, :b], block[:, b:], len(block)
+    factors: Any = scipy.linalg.qr(probes, mode="economic", pivoting=True)
+    basis, triangle, order = factors
+    # With few samples, vectors of random signs may be linearly dependent.
+    diagonal = np.abs(triangle.diagonal())
+    rank = np.count_nonzero(diagonal > 1e-8 * diagonal[0])
+    projections, forms = [], []
+    eigenvalues = np.zeros((len(products), b))
+    for place, product in enumerate(products):
+        sketched = product[:, :b]
+        projections.append(probes.T @ sketched)
+        forms.append(np.einsum("mc,mc->c", columns, product[:, b:]))
+        # KQ = (KZ)R⁻¹, on the columns that pivoting puts first.
+        turned = scipy.linalg.solve_triangular(triangle[:rank, :rank], sketched[:, order[:rank]].T, trans="T").T
+        # E ‖KQ‖_F² = (b/m)‖K‖_F², and rounding each entry of K adds at most its resolution times ‖K‖_F.
+        norm = np.linalg.norm(turned) * np.sqrt(m / rank)
+        noise = float(resolution * norm + np.sqrt(m) * rounding[start + place])
+        eigenvalues[place, :rank] = nystrom_eigenvalues(basis[:, :rank], turned, noise)
+    return np.array(projections), eigenvalues, np.array(forms)
+
+
+# --- eigenvalues and their bounds ------------------------------------------------------------------------------------
 
 
 def nystrom_eigenvalues(block: Float, product: Float, noise: float) -> Float:
     """λ̂ of Nyström's approximation from Q and W = KQ, (m, b), in descending order, (b,); NaN where K is not PSD.
 
-    `noise` is the spectral norm of what rounding of its entries may have added to K. That much, at least, is added to
-    all eigenvalues while they are computed, so that rounding does not look like a negative eigenvalue.
+    `noise` bounds the spectral norm of the rounding errors of K. At least this shift is added to all eigenvalues during
+    the computation, so that rounding does not appear as a negative eigenvalue.
     """
     size = float(np.linalg.norm(product))
     if size == 0.0:
@@ -43,7 +146,7 @@ def nystrom_eigenvalues(block: Float, product: Float, noise: float) -> Float:
 
 
 def upper_bounds(eigenvalues: Float, trace: Float, frobenius: Float | None = None) -> Float:
-    """The largest that each λ_i can be, (n, b), from λ̂ (n, b), tr K (n,) and, where it is known, ‖K‖_F (n,)."""
+    """Upper bounds of each λ_i, (n, b), from λ̂ (n, b), tr K (n,) and, if it is known, ‖K‖_F (n,)."""
     bound = _smallest_means(eigenvalues, np.maximum(trace - eigenvalues.sum(axis=1), 0.0))
     if frobenius is not None:
         squares = eigenvalues**2
@@ -63,18 +166,19 @@ def _smallest_means(values: Float, left: Float) -> Float:
 
 
 def captured(eigenvalues: Float, trace: Float, share: float) -> Float:
-    """How many leading eigenvalues make up `share` of the trace, (n,): at most that many do, λ̂ being lower bounds.
+    """An upper bound of the number of leading eigenvalues that make up `share` of the trace, (n,), from λ̂.
 
-    NaN where those at hand do not.
+    NaN if the given eigenvalues make up less.
     """
     enough = np.cumsum(eigenvalues, axis=1) >= share * trace[:, None]
     return np.where(enough.any(axis=1), enough.argmax(axis=1) + 1.0, np.nan)
 
 
 def least_captured(ratio: Float, share: float) -> Float:
-    """How many leading eigenvalues make up `share` of the trace at least, (n,), from the participation ratio.
+    """A lower bound of the number of leading eigenvalues that make up `share` of the trace, (n,).
 
-    k of them sum up to √k‖K‖_F at most (Cauchy and Schwarz), so share · tr K takes share² (tr K)²/‖K‖_F² of them.
+    The sum of k eigenvalues is at most √k‖K‖_F (Cauchy and Schwarz), so share · tr K needs share² (tr K)²/‖K‖_F² of
+    them; `ratio` is the participation ratio.
     """
     return np.ceil(share**2 * ratio * (1 - 1e-12))
 
@@ -83,6 +187,6 @@ def participation_ratio(trace: Float, frobenius: Float) -> Float:
     """(tr K)²/‖K‖_F² = (Σλ)²/Σλ², (n,): m for the identity, 1 for rank one.
 
     The effective number of dimensions of the samples in feature space (Bell, Dean, Discussions of the Faraday Society
-    50, 1970), exact without a single eigenvalue.
+    50, 1970), exact without any eigenvalue.
     """
     return np.asarray(trace**2 / frobenius**2)

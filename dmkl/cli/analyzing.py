@@ -20,7 +20,7 @@ from dmkl.progress import ConsoleWatch
 from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
-    from dmkl.analysis.result import Analysis
+    from dmkl.analysis.analyze import Analysis
 
 __all__ = ["analyze"]
 

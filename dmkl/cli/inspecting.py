@@ -437,7 +437,7 @@ def _check_files(path: str, kind: _Kind, *, strict: bool, as_json: bool) -> None
 
 
 def _damage(folder: Place) -> Iterator[str]:
-    from dmkl.health.integrity import damage
+    from dmkl.health.check import damage
 
     messages = list(damage(folder))
     if not messages:
@@ -450,7 +450,7 @@ def _damage(folder: Place) -> Iterator[str]:
 
 def _labeled_damage(folder: Place) -> Iterator[str]:
     """Damage of labeled data, which may be larger than memory: chunk by chunk."""
-    from dmkl.health.integrity import damage
+    from dmkl.health.check import damage
     from dmkl.store.saved import Saved
 
     try:
@@ -542,6 +542,7 @@ def _state_damage(folder: Place) -> Iterator[str]:
 _STATE = _Kind("checkpoint of a search", _state_facts, _state_damage, lambda folder: True)
 _KINDS = {
     "dmkl-model": _Kind("model", _model_facts, _damage, _has_checksums),
+    "dmkl-analysis": _Kind("analysis of kernels", _result_facts, _damage, _has_checksums),
     "dmkl-search": _Kind("result of a search", _result_facts, _damage, _has_checksums),
     "dmkl-evaluation": _Kind("result of a nested cross-validation", _result_facts, _damage, _has_checksums),
     "dmkl-importance": _Kind("importance of kernels", _result_facts, _damage, _has_checksums),

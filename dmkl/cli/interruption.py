@@ -63,12 +63,12 @@ class _ResumingWatch(ConsoleWatch):
         super().__init__()
         self._n_passes = n_passes
 
-    def begin(self, what: str, total_bytes: int) -> None:
+    def begin(self, title: str, total_bytes: int) -> None:
         """See `dmkl.progress.Watch.begin`; the checkpoint has been compared with the search before the first pass."""
         if self._n_passes:
             say_aside("note", f"going on after pass {self._n_passes}")
             self._n_passes = 0
-        super().begin(what, total_bytes)
+        super().begin(title, total_bytes)
 
 
 def checkpoint_folder(out: Place, what: str, format_name: str, given: Path | None, *, overwrite: bool) -> Path:

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     from dmkl.arrays import Index
     from dmkl.kernelset import KernelSet
-    from dmkl.searching.result import SearchResult
+    from dmkl.searching.search import SearchResult
 
 __all__ = [
     "GridOptions",
@@ -421,9 +421,9 @@ def search(
         dmkl search kernels.zarr found --grid steps=center+trace,cosine+center
         dmkl search kernels.zarr found --model mksvm -p 1,2 -C 0.25,1,4
     """
-    from dmkl.searching.result import BEST, FORMAT
+    from dmkl.searching.search import BEST, SearchResult
 
-    run = _Run(options, "a search", FORMAT, parameters)
+    run = _Run(options, "a search", SearchResult.FORMAT, parameters)
     if plot is not None:
         for picture in (*_PICTURES, _OVER_P):
             refuse_existing(plot / picture, overwrite=options.overwrite, what="folder")
@@ -547,9 +547,9 @@ def evaluate(
         dmkl evaluate kernels.zarr estimate --groups subjects.txt
         dmkl evaluate kernels.zarr estimate --outer splits
     """
-    from dmkl.searching.evaluation import FORMAT
+    from dmkl.searching.evaluation import EvaluationResult
 
-    run = _Run(options, "an evaluation", FORMAT, parameters)
+    run = _Run(options, "an evaluation", EvaluationResult.FORMAT, parameters)
     values, note = grid.values_and_chains(run.learner, run.K, parameters.get("steps"))
     chosen, on = options.samples.choose(run.K, all_by_default=True)
     result = run.compute(
@@ -768,7 +768,7 @@ def permute(
         dmkl permute kernels.zarr significance --permutations 999 --p 1,2 --lam 1e-3,0.1
         dmkl permute kernels.zarr significance --groups sites.txt
     """
-    from dmkl.inference.permutation_result import PermutationTest
+    from dmkl.inference.permutation import PermutationTest
 
     run = _Run(options, "a permutation test", PermutationTest.FORMAT, parameters)
     values = grid.values(run.learner, run.K)

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from dmkl.arrays import Array, Float
     from dmkl.inference.importance import Importance
-    from dmkl.inference.permutation_result import PermutationTest
+    from dmkl.inference.permutation import PermutationTest
     from dmkl.inference.stability import Stability
     from dmkl.searching.evaluation import EvaluationResult
-    from dmkl.searching.result import SearchResult
+    from dmkl.searching.search import SearchResult
 
 __all__ = [
     "ON_WEIGHTS",
@@ -236,7 +236,7 @@ def _with_error(mean: float, error: float) -> str:
 
 def _add_baselines(rows: Table, result: SearchResult) -> None:
     """Add a row for each baseline of a search whose folds choose together."""
-    from dmkl.searching.means import mean_and_error
+    from dmkl.searching.choice import mean_over_folds
 
     baselines = _chosen(result, "baselines")
     for k in range(0 if baselines is None else baselines.sizes["baseline"]):
@@ -244,7 +244,7 @@ def _add_baselines(rows: Table, result: SearchResult) -> None:
         kernel = str(baseline["best_kernel"].values)
         rows.add_row(
             *(Text(_cell(baseline[name].item()) if name in baseline else "") for name in result.parameters),
-            _with_error(*map(float, mean_and_error(baseline["score"]))),
+            _with_error(*map(float, mean_over_folds(baseline["score"]))),
             _gap(float(baseline["gap"].max())),
             "",
             Text(f"{kernel} alone" if kernel else _baseline_title(baseline, result.parameters), style="cyan"),
@@ -528,7 +528,7 @@ class ModelScores:
     @property
     def mapping(self) -> dict[str, Any]:
         """The scores for JSON."""
-        from dmkl.searching.confusion import class_scores
+        from dmkl.searching.assessing import class_scores
 
         if self.counts is None:
             return {"scores": self.scores}
@@ -539,7 +539,7 @@ class ModelScores:
         """Print sentences and tables; `samples` describes the samples."""
         import numpy as np
 
-        from dmkl.searching.confusion import class_scores
+        from dmkl.searching.assessing import class_scores
 
         if self.accuracy is not None:
             say("Accuracy ", (f"{100 * self.accuracy:.2f} %", "bold"), f" on {samples}.")
@@ -567,8 +567,7 @@ def score_model(estimator: Any, decision: Float, truth: Array, scoring: Any, unk
     """
     from dmkl.estimators.learner import label_accuracy
     from dmkl.estimators.problems import tell_new_classes
-    from dmkl.searching.assessing import measures_of
-    from dmkl.searching.confusion import confusion
+    from dmkl.searching.assessing import confusion, measures_of
 
     truth = estimator._truth(None, truth, unknown=unknown)
     if estimator.kind_ == "regression":

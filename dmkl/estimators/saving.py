@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,12 @@ from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.steps import load_step
 from dmkl.solvers.fisher.problem import CONFIGURABLE, ConfiguredSolver
 from dmkl.store.groups import consolidate
+from dmkl.store.results import READERS
 from dmkl.store.saved import Saved, check_version, replace_group, write_dataset
 from dmkl.variables import describe
 
 __all__ = [
     "MODELS",
-    "READERS",
     "decode",
     "decode_parameters",
     "encode",
@@ -39,8 +39,6 @@ FORMAT, FORMAT_VERSION = "dmkl-model", 2
 """Version 1 had parameters ``center`` and ``normalize`` in place of ``steps``, and statistics of one part."""
 MODELS: dict[str, type[Any]] = {}
 """Classes of models by name; each class registers itself."""
-READERS: dict[str, Callable[[Saved], Any]] = {}
-"""Readers by the attribute "format"; each module registers its own."""
 _OPENED_BY = {
     "dmkl-kernel-set": "; it is a kernel set, open it with dmkl.open",
     "dmkl-combined-kernel": "; it is a weighted kernel, open it with xarray.open_zarr",

@@ -1,20 +1,22 @@
-"""Check a whole kernel set, one Dask task for each kernel, and report problems by kernel name."""
+"""`dmkl.health.check`: problems of the kernels of a set, by kernel, and damage of what is stored."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import xarray as xr
 from dask.delayed import delayed
+from zarr import Array as ZarrArray
+from zarr.abc.store import Store
 
 from dmkl.arrays import Array, Float, Index
-from dmkl.errors import InputError
-from dmkl.health.examine import PROBES, Plan, Portrait, examine
-from dmkl.health.findings import SEVERITIES, Finding, findings_of_kernel, findings_of_set, negative_part, resolution_of
-from dmkl.health.integrity import UNSEALED, damage
+from dmkl.errors import DamagedFileError, InputError
+from dmkl.files.urls import Place
+from dmkl.health.examine import PROBES, Examination, Figures, examine
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.alignment import proportional_groups
 from dmkl.numerics.determined import label_codes
@@ -22,32 +24,40 @@ from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.execute import again, check_memory, execute, machine, send
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.view import TileSource, View
+from dmkl.store.groups import differing_metadata, has_checksum, open_group
 from dmkl.store.reader import StoreReader
 from dmkl.variables import describe
 
-__all__ = ["SEVERITIES", "check"]
+__all__ = ["SEVERITIES", "UNSEALED", "check", "damage"]
+
+SEVERITIES = ("error", "warning", "note")
+"""In descending order: with an error results are wrong, a warning needs a decision."""
+UNSEALED = (
+    "it was written by a dmkl that kept no checksum of metadata; the content of zarr.json files cannot be checked. "
+    "Write it again to have one"
+)
 
 
 @one_blas_thread
 def check(K: KernelSet, *, n_steps: int = 30, seed: int = 0) -> xr.Dataset:
-    """Check the stored matrices of a set: read every tile and look for problems that break or mislead learning.
+    """Check the stored matrices of a set: read every tile and report problems that break or mislead learning.
 
-    Of the set: whether its metadata, names, labels, statistics and features are what was written.
-    Of every kernel: whether each tile is what was written (checksums), symmetric and finite; largest entry,
-    trace, centered trace tr K − 1ᵀK1/m; the ends of its spectrum by `n_steps` products of Lanczos' method;
-    whether it repeats another kernel, exactly or up to a positive factor; whether its entries depend on nothing but the
-    stored classes of both samples. What is examined are the matrices as they lie in the store, over all samples,
-    whatever rows, columns and steps `K` has; `K.select(names)` examines some of the kernels.
+    The checks of the set: checksums of its metadata, names, labels, statistics and features. The checks of every
+    kernel: whether each tile has its checksum, and is symmetric and finite; largest entry, trace, centered trace tr K −
+    1ᵀK1/m; the ends of its spectrum by `n_steps` products of Lanczos' method; whether it repeats another kernel,
+    exactly or up to a positive factor; whether its entries depend only on the stored classes of both samples. The
+    stored matrices are examined, over all samples, whatever rows, columns and steps `K` has; `K.select(names)` examines
+    some of the kernels.
 
     Parameters
     ----------
     K
         The set.
     n_steps
-        Products with each kernel for its spectrum. A negative eigenvalue that is reported is proven; a small
-        one may stay unseen, the less so the more products.
+        Number of products with each kernel for its spectrum. A reported negative eigenvalue is proven; a small one may
+        be missed with few products.
     seed
-        Of the random vectors.
+        Seed of the random vectors.
 
     Returns
     -------
@@ -55,8 +65,8 @@ def check(K: KernelSet, *, n_steps: int = 30, seed: int = 0) -> xr.Dataset:
         Over `kernel`: tiles, damaged_tiles, not_finite, asymmetry, largest_entry, trace, mean_diagonal,
         centered_trace, lowest_eigenvalue and highest_eigenvalue with their residuals (lowest_bound and
         highest_bound), negative_part (|λ_min|/|λ|_max of a proven negative eigenvalue), repeats (name of an
-        earlier kernel) and factor. NaN where a figure does not apply: a rectangular set has no spectrum. Over
-        `finding`, the gravest first: severity ("error", "warning", "note"), subject (a kernel's name, or
+        earlier kernel) and factor. NaN if a figure does not apply: a rectangular set has no spectrum. Over
+        `finding`, the most severe first: severity ("error", "warning", "note"), subject (a kernel's name, or
         empty for the set) and message.
 
     Raises
@@ -74,27 +84,26 @@ def check(K: KernelSet, *, n_steps: int = 30, seed: int = 0) -> xr.Dataset:
     labels = source.labels if isinstance(source, StoreReader) else K.labels
     whole = labels is not None and len(labels) == source.tiling.rows
     codes = tuple(label_codes(labels if whole else None))
-    portraits = _examine_all(source, kernels, n_steps, seed, codes)
-    resolution = resolution_of(source.dtype)
-    same, factor = _repetitions(source, kernels, portraits)
-    findings = [f for name, p in zip(K.names, portraits, strict=True) for f in findings_of_kernel(name, p, resolution)]
-    findings += findings_of_set(K.names, portraits, resolution, same, factor)
+    figures = _examine_all(source, kernels, n_steps, seed, codes)
+    resolution = 32 * float(np.finfo(source.dtype).eps)  # a smaller relative difference is rounding error
+    same, factor = _repetitions(source, kernels, figures)
+    findings = [
+        Finding(severity, name, message)
+        for name, of_kernel in zip(K.names, figures, strict=True)
+        for severity, message in _kernel_problems(of_kernel, resolution)
+    ]
+    findings += _set_problems(K.names, figures, resolution, same, factor)
     if isinstance(source, StoreReader):
-        findings += _findings_beside_tiles(source)
+        findings += [Finding("error", "", text) for text in damage(source.location, but=("gram", "gram_upper"))]
+        findings += [] if source.has_checksum else [Finding("note", "", UNSEALED)]
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    return _dataset(K.names, portraits, same, factor, findings)
-
-
-def _findings_beside_tiles(source: StoreReader) -> list[Finding]:
-    """What is damaged of a store beside its tiles: metadata, names, labels, statistics, features."""
-    found = [Finding("error", "", one) for one in damage(source.location, but=("gram", "gram_upper"))]
-    return found if source.has_checksum else [*found, Finding("note", "", UNSEALED)]
+    return _to_dataset(K.names, figures, same, factor, findings)
 
 
 def _examine_all(
     source: TileSource, kernels: Index, n_steps: int, seed: int, codes: tuple[Index, ...]
-) -> list[Portrait]:
-    where = machine()
+) -> list[Figures]:
+    host = machine()
     tiling = source.tiling
     rows = np.arange(tiling.rows)
     view = View(source, kernels[:1], rows, rows if source.symmetric else np.arange(tiling.cols))
@@ -103,28 +112,28 @@ def _examine_all(
         "tiles in double precision": 6 * tiling.tile**2 * 8,
         "vectors": (min(n_steps, tiling.rows) + 8 * PROBES) * tiling.rows * 8,
     }
-    check_memory("examining this set", needed, where.task_bytes, "Set dmkl.memory higher, or ask for fewer n_steps")
+    check_memory("examining this set", needed, host.task_bytes, "Set dmkl.memory higher, or ask for fewer n_steps")
     whole = n_tiles * tiling.tile**2 * 8
-    hold = sum(needed.values()) + whole <= where.task_bytes
-    plan = Plan(n_steps, seed, hold, where.slots_per_host, codes)
+    hold = sum(needed.values()) + whole <= host.task_bytes
+    plan = Examination(n_steps, seed, hold, host.slots_per_host, codes)
     passes = 1 if hold or not source.symmetric else 2 + n_steps
     return again(lambda: _run(source, kernels, plan, passes * view.bytes_per_pass), "check")
 
 
-def _run(source: TileSource, kernels: Index, plan: Plan, n_bytes: int) -> list[Portrait]:
+def _run(source: TileSource, kernels: Index, plan: Examination, n_bytes: int) -> list[Figures]:
     token = uuid.uuid4().hex
     shared = send(source, f"check-source-{token}")
     tasks = [
         delayed(examine, pure=False)(shared, int(kernel), plan, dask_key_name=f"check-kernel-{number}-{token}")
         for number, kernel in enumerate(kernels)
     ]
-    # Gathered by a task of its own: what is watched as it ends is let go of then.
+    # A task of its own gathers the results: the results of watched tasks are released when they end.
     report = delayed(list, pure=False)(tasks, dask_key_name=f"check-report-{token}")
-    found: list[list[Portrait]] = execute([report], [(task, n_bytes) for task in tasks], "check")
-    return found[0]
+    reports: list[list[Figures]] = execute([report], [(task, n_bytes) for task in tasks], "check")
+    return reports[0]
 
 
-def _repetitions(source: TileSource, kernels: Index, portraits: Sequence[Portrait]) -> tuple[Index, Float]:
+def _repetitions(source: TileSource, kernels: Index, figures: Sequence[Figures]) -> tuple[Index, Float]:
     """For each kernel the first kernel that it repeats (itself if none) and the factor between them."""
     same, factor = np.arange(len(kernels)), np.ones(len(kernels))
     if hasattr(source, "tile_crc32c"):
@@ -132,10 +141,10 @@ def _repetitions(source: TileSource, kernels: Index, portraits: Sequence[Portrai
         earlier: dict[bytes, int] = {}
         for j, table in enumerate(tables):
             same[j] = earlier.setdefault(table.tobytes(), j)
-    projections = np.stack([p.projections for p in portraits])
-    units = np.array([p.unit for p in portraits])
-    frobenius = np.array([p.frobenius for p in portraits]) / units
-    # Below 1e-10 a difference tells nothing whatever the precision: sums over many entries round too.
+    projections = np.stack([f.projections for f in figures])
+    units = np.array([f.unit for f in figures])
+    frobenius = np.array([f.frobenius for f in figures]) / units
+    # Below 1e-10 a difference is meaningless whatever the precision: sums over many entries round too.
     noise = PROBES * max(4 * float(np.finfo(source.dtype).eps), 1e-10) * frobenius
     size = np.linalg.norm(projections.reshape(len(kernels), -1), axis=1)
     for group in proportional_groups(projections, noise):
@@ -146,9 +155,9 @@ def _repetitions(source: TileSource, kernels: Index, portraits: Sequence[Portrai
     return same, factor
 
 
-def _dataset(
+def _to_dataset(
     names: Sequence[str],
-    portraits: Sequence[Portrait],
+    figures: Sequence[Figures],
     same: Index,
     factor: Float,
     findings: Sequence[Finding],
@@ -156,24 +165,24 @@ def _dataset(
     def column(values: Sequence[Any] | Array, about: str) -> tuple[str, Array, dict[str, str]]:
         return "kernel", np.array(values), {"long_name": about}
 
-    spectra = [p.extremes for p in portraits]
+    spectra = [f.extremes for f in figures]
     missing = float("nan")
-    found = xr.Dataset(
+    report = xr.Dataset(
         {
-            "tiles": column([p.n_tiles for p in portraits], "stored tiles"),
-            "damaged_tiles": column([len(p.damaged) for p in portraits], "tiles that are missing or fail a checksum"),
-            "not_finite": column([p.not_finite for p in portraits], "entries that are NaN or infinite"),
-            "asymmetry": column([p.asymmetry for p in portraits], "largest |K_ab − K_ba|"),
-            "largest_entry": column([p.largest for p in portraits], "largest |K_ab|"),
-            "trace": column([p.trace for p in portraits], "tr K"),
-            "mean_diagonal": column([p.mean_diagonal for p in portraits], "tr K/m"),
-            "centered_trace": column([p.centered_trace for p in portraits], "tr K − 1ᵀK1/m"),
+            "tiles": column([f.n_tiles for f in figures], "stored tiles"),
+            "damaged_tiles": column([len(f.damaged) for f in figures], "tiles that are missing or fail a checksum"),
+            "not_finite": column([f.not_finite for f in figures], "entries that are NaN or infinite"),
+            "asymmetry": column([f.asymmetry for f in figures], "largest |K_ab − K_ba|"),
+            "largest_entry": column([f.largest for f in figures], "largest |K_ab|"),
+            "trace": column([f.trace for f in figures], "tr K"),
+            "mean_diagonal": column([f.mean_diagonal for f in figures], "tr K/m"),
+            "centered_trace": column([f.centered_trace for f in figures], "tr K − 1ᵀK1/m"),
             "lowest_eigenvalue": column([e.lowest if e else missing for e in spectra], "lowest Ritz value"),
             "lowest_bound": column([e.lowest_bound if e else missing for e in spectra], "residual of the lowest"),
             "highest_eigenvalue": column([e.highest if e else missing for e in spectra], "highest Ritz value"),
             "highest_bound": column([e.highest_bound if e else missing for e in spectra], "residual of the highest"),
             "negative_part": column(
-                [negative_part(p) if p.extremes else missing for p in portraits], "|λ_min|/|λ|_max where λ_min < 0"
+                [_negative_part(f) if f.extremes else missing for f in figures], "|λ_min|/|λ|_max where λ_min < 0"
             ),
             "repeats": column(
                 [names[first] if first != j else "" for j, first in enumerate(same)], "earlier kernel that this repeats"
@@ -185,7 +194,186 @@ def _dataset(
         },
         coords={"kernel": np.array(names, dtype=str)},
     )
-    for values in found.variables.values():
+    for values in report.variables.values():
         if values.dtype.kind in "iuf":
             values.attrs["units"] = "1"
-    return describe(found)
+    return describe(report)
+
+
+# --- problems --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A problem of a kernel, or of the set if `kernel` is empty."""
+
+    severity: str
+    kernel: str
+    message: str
+
+
+def _negative_part(figures: Figures) -> float:
+    """|λ_min| of a proven negative eigenvalue, relative to the largest |λ|; 0 if there is none."""
+    extremes = figures.extremes
+    if extremes is None:
+        return 0.0
+    # A diagonal entry is a Rayleigh quotient too.
+    lowest = min(extremes.lowest, figures.lowest_diagonal)
+    scale = max(abs(lowest), abs(extremes.highest))
+    return -lowest / scale if lowest < 0 else 0.0
+
+
+def _is_constant(figures: Figures, resolution: float) -> bool:
+    """Whether centering leaves only rounding error."""
+    return bool(abs(figures.centered_trace) <= resolution * abs(figures.trace))
+
+
+def _kernel_problems(figures: Figures, resolution: float) -> Iterator[tuple[str, str]]:
+    """Severity and message of each problem of a kernel."""
+    if figures.damaged:
+        yield (
+            "error",
+            f"{len(figures.damaged)} of {figures.n_tiles} tiles are damaged or missing, and any result "
+            f"from this kernel is void: {figures.damaged[0]}",
+        )
+    if figures.not_finite:
+        yield (
+            "error",
+            f"{figures.not_finite} entries are NaN or infinite; repair the matrix and import it again, or "
+            "leave the kernel out with select()",
+        )
+    if figures.asymmetry > 0:
+        yield (
+            "error",
+            f"mirrored entries differ by up to {figures.asymmetry:.3g} (largest entry "
+            f"{figures.largest:.3g}), and a symmetric set must repeat them exactly: the program that wrote "
+            "it broke the format. Import it again",
+        )
+    limit = max(resolution, 1e-10)
+    for name, error in (("row sums", figures.row_sum_error), ("diagonal", figures.diagonal_error)):
+        if error > limit:
+            yield (
+                "error",
+                f"the stored {name} are off by {error:.3g} of their size, and centering and normalizing use "
+                "them: the program that wrote the set broke the format. Import it again",
+            )
+    if figures.is_labels:
+        yield (
+            "warning",
+            "it is the labels under another name: its entries depend only on the classes of both samples. Models "
+            "that learn from it say nothing about new samples; leave it out with select()",
+        )
+    if figures.extremes is None:
+        return
+    yield from _spectral_problems(figures, resolution)
+    if _is_constant(figures, resolution):
+        yield (
+            "warning",
+            f"it is constant: of its trace, {figures.trace:.3g}, centering leaves "
+            f"{figures.centered_trace:.3g}, no more than rounding. It does not distinguish samples, and "
+            "normalizing it after centering will fail; leave it out with select()",
+        )
+    if figures.zero_diagonal:
+        yield (
+            "note",
+            f"{figures.zero_diagonal} samples have k(x, x) = 0, such as samples without any feature: cosine "
+            "normalization will refuse them, the others will not",
+        )
+
+
+def _spectral_problems(figures: Figures, resolution: float) -> Iterator[tuple[str, str]]:
+    part, extremes = _negative_part(figures), figures.extremes
+    if extremes is None or part <= resolution:
+        return
+    lowest = min(extremes.lowest, figures.lowest_diagonal)
+    figure = f"it has an eigenvalue of {lowest:.3g} or less, {_percent(part)} of its largest"
+    if part <= 1e-6:
+        message = f"{figure}: no more than a computation in single precision leaves behind; ignore it"
+        yield "note", message
+        return
+    yield (
+        "warning",
+        f"{figure}. Learners that need positive semidefinite kernels may refuse it; import it again with "
+        "--repair clip, flip or shift (repair= in dmkl.create)",
+    )
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.2g} %" if part < 0.995 else f"{100 * part:.0f} %"
+
+
+def _set_problems(
+    names: Sequence[str],
+    figures: Sequence[Figures],
+    resolution: float,
+    same: Index,
+    factor: Float,
+) -> Iterator[Finding]:
+    """Problems that several kernels cause together.
+
+    `same` has for each kernel the first that it repeats (its own position if none), `factor` their ratio.
+    """
+    for j, first in enumerate(same.tolist()):
+        if first == j:
+            continue
+        how = "the same as" if factor[j] == 1.0 else f"{factor[j]:.6g} times"
+        more = "" if factor[j] == 1.0 else " once both are centered"
+        yield Finding(
+            "warning",
+            names[j],
+            f"it is {how} kernel {names[first]!r}{more}: learners divide a weight between such kernels "
+            "arbitrarily, so that neither weight has a meaning; leave one out with select()",
+        )
+    scales = np.array([f.centered_trace if f.extremes else np.nan for f in figures])
+    usable = np.flatnonzero([s > 0 and not _is_constant(f, resolution) for s, f in zip(scales, figures, strict=True)])
+    if not usable.size:
+        return
+    low, high = usable[scales[usable].argmin()], usable[scales[usable].argmax()]
+    if scales[high] > 1e3 * scales[low]:
+        yield Finding(
+            "note",
+            "",
+            f"the kernels are of very different scales: once centered, the trace of {names[high]!r} "
+            f"({scales[high]:.3g}) is {scales[high] / scales[low]:.2g} times that of {names[low]!r} "
+            f"({scales[low]:.3g}). Learn with a step that normalizes ('trace', 'multiplicative'), or the "
+            "weights reflect the scales",
+        )
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+def damage(location: str | Store | Place, but: Collection[str] = ()) -> Iterator[str]:
+    """A sentence for each part of a kernel set, a model or a result that is missing or damaged.
+
+    Parameters
+    ----------
+    but
+        Arrays that are checked by other means.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError, TypeError, KeyError
+        If it is not a Zarr group, as raised by Zarr.
+    """
+    try:
+        group = open_group(location)
+    except DamagedFileError as error:
+        yield str(error)
+        return
+    if has_checksum(group):
+        yield from differing_metadata(group)
+    for name, member in sorted(group.members(max_depth=None)):
+        if isinstance(member, ZarrArray) and name not in but:
+            yield from _damaged_chunks(name, member)
+
+
+def _damaged_chunks(name: str, array: Any) -> Iterator[str]:
+    missing = array.nchunks - array.nchunks_initialized
+    if missing:
+        yield f"{name} has missing values: {missing} of {array.nchunks} chunks are not there"
+    for place in np.ndindex(array.cdata_shape):
+        try:
+            array.get_block_selection(place) if place else array[...]
+        except (OSError, ValueError, KeyError, IndexError, TypeError, RuntimeError, DamagedFileError) as error:
+            yield f"{name} is damaged in chunk {'/'.join(map(str, place)) or 'c'}: {error}"

@@ -1,4 +1,4 @@
-"""Examine one stored kernel: read every entry once, then find the ends of its spectrum by products."""
+"""Figures of one stored kernel: read every entry once, then compute the ends of its spectrum by products."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from dmkl.numerics.steps import Fitted
 from dmkl.passes.sweep import Columns, sweep
 from dmkl.passes.view import Lens, TileKey, TileSource, Unit, View
 
-__all__ = ["PROBES", "Plan", "Portrait", "examine"]
+__all__ = ["PROBES", "Examination", "Figures", "examine"]
 
 PROBES = 4
-"""Random vectors by which kernels are compared: 10 different numbers a kernel."""
+"""Random vectors for the comparison of kernels: 10 different numbers for each kernel."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class Examination:
     """Settings of an examination."""
 
     n_steps: int  # products for the ends of the spectrum
-    seed: int  # of the random vectors: the same probes for every kernel, a start vector of its own for each
-    hold: bool  # whether a task may keep its kernel in memory, in float64, from its first reading
-    tasks_per_machine: int  # tasks that run side by side (they share the cores)
+    seed: int  # of the random vectors: probes are the same for every kernel, start vectors differ
+    hold: bool  # whether a task may keep its kernel in memory, in float64
+    tasks_per_machine: int  # concurrent tasks (they share the cores)
     codes: tuple[Index, ...] = ()  # classes of the samples, of each task (`dmkl.numerics.determined.label_codes`)
 
 
 @dataclass
-class Portrait:
-    """Figures of one kernel; NaN where one does not apply or could not be computed."""
+class Figures:
+    """Figures of one kernel; NaN if one does not apply or cannot be computed."""
 
     n_tiles: int = 0
     damaged: list[str] = field(default_factory=list)
-    """One sentence for each tile that is missing or is not what was written."""
+    """A sentence for each tile that is missing or damaged."""
     not_finite: int = 0
     asymmetry: float = 0.0
     """Largest |K_ab − K_ba|."""
@@ -52,30 +52,30 @@ class Portrait:
     centered_trace: float = float("nan")
     zero_diagonal: int = 0
     is_labels: bool = False
-    """Whether its entries depend on the classes alone."""
+    """Whether its entries depend on the classes only."""
     lowest_diagonal: float = float("nan")
     row_sum_error: float = float("nan")
     """Largest difference between a stored row sum and the sum of its row, relative to the sum of |K_ab|."""
     diagonal_error: float = float("nan")
     extremes: Extremes | None = None
     unit: float = 1.0
-    """A power of two next to the largest entry: figures that are squared are taken of the kernel divided by it."""
+    """A power of two near the largest entry: squared figures are of the kernel divided by it."""
     projections: Array = field(default_factory=lambda: np.full((PROBES, PROBES), np.nan))
     """RᵀKR of the probes R, (PROBES, PROBES), divided by `unit`."""
 
 
-def examine(source: TileSource, kernel: int, plan: Plan) -> Portrait:
+def examine(source: TileSource, kernel: int, plan: Examination) -> Figures:
     """Read one kernel of a source and compute its figures."""
     if hasattr(source, "forget"):
-        source.forget()  # what is on disk now is to be looked at, not what was read before
-    portrait = Portrait()
-    held: dict[TileKey, Array] | None = {} if plan.hold and source.symmetric else None
+        source.forget()  # read from the disk again
+    figures = Figures()
+    kept: dict[TileKey, Array] | None = {} if plan.hold and source.symmetric else None
     like_labels = [LabelKernel(codes, source.dtype) for codes in plan.codes if source.symmetric]
-    _read_entries(source, kernel, portrait, held, like_labels)
-    portrait.is_labels = not portrait.damaged and any(each.found() for each in like_labels)
-    if source.symmetric and not portrait.damaged and not portrait.not_finite:
-        _spectrum(source, kernel, plan, portrait, held)
-    return portrait
+    _read_entries(source, kernel, figures, kept, like_labels)
+    figures.is_labels = not figures.damaged and any(candidate.found() for candidate in like_labels)
+    if source.symmetric and not figures.damaged and not figures.not_finite:
+        _spectrum(source, kernel, plan, figures, kept)
+    return figures
 
 
 # --- every entry once --------------------------------------------------------------------------------------
@@ -84,8 +84,8 @@ def examine(source: TileSource, kernel: int, plan: Plan) -> Portrait:
 def _read_entries(
     source: TileSource,
     kernel: int,
-    portrait: Portrait,
-    held: dict[TileKey, Array] | None,
+    figures: Figures,
+    kept: dict[TileKey, Array] | None,
     like_labels: Sequence[LabelKernel],
 ) -> None:
     tiling = source.tiling
@@ -95,66 +95,65 @@ def _read_entries(
     norm = 0.0
     table = source.tile_crc32c()[kernel] if hasattr(source, "tile_crc32c") else None
     above: tuple[int, int, Array] | None = None
-    for (_, i, j), tile in _tiles(source, _keys(source, kernel), portrait):
-        portrait.n_tiles += 1
-        if table is not None and (found := crc32c(tile)) != int(table[i, j]):
-            portrait.damaged.append(
-                f"tile ({i}, {j}) is not what was written: its checksum is {found:08x}, and "
-                f"{int(table[i, j]):08x} is on record"
+    for (_, i, j), tile in _tiles(source, _keys(source, kernel), figures):
+        figures.n_tiles += 1
+        if table is not None and (checksum := crc32c(tile)) != int(table[i, j]):
+            figures.damaged.append(
+                f"tile ({i}, {j}) is damaged: its checksum is {checksum:08x}, and {int(table[i, j]):08x} is on record"
             )
             continue
         if tiling.upper and i > j:
-            # Of a symmetric set stored in full: it follows its mirror image, the one that passes read.
+            # In a symmetric set stored in full it follows its mirror image, which passes read.
             if above is not None and above[:2] == (j, i):
-                portrait.asymmetry = max(portrait.asymmetry, _largest(tile - above[2].T))
+                figures.asymmetry = max(figures.asymmetry, _largest(tile - above[2].T))
             continue
         bad = tile.size - int(np.count_nonzero(np.isfinite(tile)))
-        portrait.not_finite += bad
+        figures.not_finite += bad
         if bad:
             continue
         block = tile.astype(np.float64)
         above = (i, j, block)
         rows, cols = tiling.row_slice(i), tiling.col_slice(j)
-        for each in like_labels:
-            each.take(rows, cols, block)
+        for candidate in like_labels:
+            candidate.take(rows, cols, block)
         magnitude = np.abs(block)
-        portrait.largest = max(portrait.largest, float(magnitude.max()))
+        figures.largest = max(figures.largest, float(magnitude.max()))
         size = _norm(block)
         norm = math.hypot(norm, size)
         sums[rows] += block.sum(axis=1)
         sizes[rows] += magnitude.sum(axis=1)
         if tiling.upper and i == j:
             diagonal[rows] = block.diagonal()
-            portrait.asymmetry = max(portrait.asymmetry, _largest(block - block.T))
+            figures.asymmetry = max(figures.asymmetry, _largest(block - block.T))
         elif tiling.upper:
             sums[cols] += block.sum(axis=0)
             sizes[cols] += magnitude.sum(axis=0)
             norm = math.hypot(norm, size)
-        if held is not None:
-            held[kernel, i, j] = block
-    if portrait.damaged or portrait.not_finite:
+        if kept is not None:
+            kept[kernel, i, j] = block
+    if figures.damaged or figures.not_finite:
         return
-    portrait.frobenius = norm
+    figures.frobenius = norm
     index = np.array([kernel])
     stored = source.row_sum(index)
     if stored is not None:
-        portrait.row_sum_error = _relative(stored[0] - sums, sizes)
+        figures.row_sum_error = _relative(stored[0] - sums, sizes)
     if source.symmetric:
-        _read_diagonal(diagonal, sums, source.diagonal(index), portrait)
+        _read_diagonal(diagonal, sums, source.diagonal(index), figures)
 
 
-def _read_diagonal(diagonal: Array, sums: Array, stored: Array | None, portrait: Portrait) -> None:
-    portrait.trace = float(diagonal.sum())
-    portrait.mean_diagonal = float(diagonal.mean())
-    portrait.centered_trace = portrait.trace - float(sums.sum()) / len(sums)
-    portrait.zero_diagonal = int(np.count_nonzero(diagonal == 0))
-    portrait.lowest_diagonal = float(diagonal.min())
+def _read_diagonal(diagonal: Array, sums: Array, stored: Array | None, figures: Figures) -> None:
+    figures.trace = float(diagonal.sum())
+    figures.mean_diagonal = float(diagonal.mean())
+    figures.centered_trace = figures.trace - float(sums.sum()) / len(sums)
+    figures.zero_diagonal = int(np.count_nonzero(diagonal == 0))
+    figures.lowest_diagonal = float(diagonal.min())
     if stored is not None:
-        portrait.diagonal_error = _relative(stored[0] - diagonal, np.abs(diagonal))
+        figures.diagonal_error = _relative(stored[0] - diagonal, np.abs(diagonal))
 
 
 def _keys(source: TileSource, kernel: int) -> list[TileKey]:
-    """The tiles that passes read and, of a symmetric set stored in full, each one's mirror image after it."""
+    """The tiles that passes read, each followed by its mirror image if a symmetric set is stored in full."""
     both = bool(getattr(source, "full", False)) and source.tiling.upper
     keys = []
     for i, j in source.tiling.pairs():
@@ -164,28 +163,28 @@ def _keys(source: TileSource, kernel: int) -> list[TileKey]:
     return keys
 
 
-def _tiles(source: TileSource, keys: Sequence[TileKey], portrait: Portrait) -> Iterator[tuple[TileKey, Array]]:
-    """The tiles that can be read; the others are noted."""
+def _tiles(source: TileSource, keys: Sequence[TileKey], figures: Figures) -> Iterator[tuple[TileKey, Array]]:
+    """The tiles that can be read; the others are recorded as damaged."""
     done = 0
     while done < len(keys):
         try:
-            for found in source.stream(keys[done:]):
+            for tile in source.stream(keys[done:]):
                 done += 1
-                yield found
+                yield tile
         except CorruptTileError:
-            # Raised for the next tile or, while that was fetched ahead, the one after: ask for one alone.
+            # Raised for the next tile or, if it was prefetched, for the one after: read the next tile alone.
             try:
                 alone = list(source.stream(keys[done : done + 1]))
             except CorruptTileError as error:
-                portrait.n_tiles += 1
-                portrait.damaged.append(str(error))
+                figures.n_tiles += 1
+                figures.damaged.append(str(error))
                 alone = []
             done += 1
             yield from alone
 
 
 def _unit(largest: float) -> float:
-    """The power of two next to a size: numbers that are divided by it can be squared, whatever they are."""
+    """The power of two near a size: numbers divided by it can be squared without overflow."""
     return math.ldexp(1.0, math.frexp(largest)[1] - 1) if largest > 0 else 1.0
 
 
@@ -208,22 +207,22 @@ def _relative(difference: Array, size: Array) -> float:
 
 
 def _spectrum(
-    source: TileSource, kernel: int, plan: Plan, portrait: Portrait, held: dict[TileKey, Array] | None
+    source: TileSource, kernel: int, plan: Examination, figures: Figures, kept: dict[TileKey, Array] | None
 ) -> None:
     rows = np.arange(source.tiling.rows)
     view = View(source, np.array([kernel]), rows, rows)
     unit = Unit(np.array([0]), tuple(view.tile_tasks()), first=True)
     double = np.dtype(np.float64)
-    scale = portrait.unit = _unit(portrait.largest)
+    scale = figures.unit = _unit(figures.largest)
 
     def products(*columns: Columns) -> list[Array]:
-        found: list[Array] = sweep([Lens(view, Fitted())], unit, list(columns), plan.tasks_per_machine, held)
-        return found
+        results: list[Array] = sweep([Lens(view, Fitted())], unit, list(columns), plan.tasks_per_machine, kept)
+        return results
 
     def matvec(vector: Array) -> Array:
         return np.asarray(products(Columns(vector[:, None], "each", None, double))[0][0, :, 0]) / scale
 
     probes = centered_probes(len(rows), PROBES, np.random.default_rng(plan.seed))
-    portrait.projections = products(Columns(probes, "project", None, double))[0][0] / scale
+    figures.projections = products(Columns(probes, "project", None, double))[0][0] / scale
     rng = np.random.default_rng([plan.seed, kernel + 1])
-    portrait.extremes = extreme_eigenvalues(matvec, len(rows), n_steps=plan.n_steps, rng=rng).scaled(scale)
+    figures.extremes = extreme_eigenvalues(matvec, len(rows), n_steps=plan.n_steps, rng=rng).scaled(scale)

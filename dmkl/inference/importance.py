@@ -1,31 +1,65 @@
-"""What each kernel adds: scores without it and with it alone, paired over folds, and Shapley values."""
+"""`dmkl.importance`: scores without each kernel and with it alone, and Shapley values, in the passes of a search."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, ClassVar
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import xarray as xr
+from sklearn.base import clone
 
-from dmkl.inference.finding import Finding
-from dmkl.searching.means import chance_told, mean_and_margin, task_dim
-from dmkl.searching.texts import count, with_error
+from dmkl.arrays import Array, Float
+from dmkl.errors import InputError
+from dmkl.estimators.checks import check_choice, check_count
+from dmkl.estimators.learner import KernelLearner
+from dmkl.estimators.plan import Answers
+from dmkl.passes.blas import one_blas_thread
+from dmkl.searching.choice import Choice, Rule, as_choice, constant_note, mean_and_margin, mean_over_folds
+from dmkl.searching.fits import (
+    GridFits,
+    Question,
+    constant_scores,
+    fold_data,
+    make_question,
+    open_workspace,
+    plan_fits,
+    run_blocks,
+    to_dataset,
+)
+from dmkl.searching.folds import make_folds
+from dmkl.searching.search import SearchResult, shared_value
+from dmkl.searching.texts import cost_and_proof, count, with_error
+from dmkl.solvers.workspace import Workspace
+from dmkl.store.results import Result, task_dim
+from dmkl.stores import Kernels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Importance"]
+__all__ = ["Importance", "KernelGroups", "Orders", "as_kernel_groups", "importance"]
 
-_TOLD = 3
-"""Sources that a summary names."""
+Choose = Literal["held", "anew"]
+"""Fits with fewer kernels have the parameters of the search, or choose their parameters."""
+Subset = tuple[int, ...]
+"""Positions of the kernels that may have weight, ascending."""
+_MOST_NAMES = 3
+"""Kernel groups that a summary names."""
 
 
-class Importance(Finding):
-    """What each kernel, and each named group of kernels, adds to a score.
+class Importance(Result):
+    """The contributions of kernels, and of named groups of kernels, to a score.
 
-    Made by `dmkl.importance` and by `dmkl.load`. A source is a kernel or a group of them.
+    `dmkl.importance` and `dmkl.load` make it. A source is a single kernel or a group of kernels.
 
     Parameters
     ----------
@@ -33,38 +67,38 @@ class Importance(Finding):
         A Dataset:
 
         ================================== ======================== ===================================================
-        score[_NAME]                       fold[, task]             of all kernels, by the deciding measure and others
+        score[_NAME]                       fold[, task]             of all kernels, by the first scorer and others
         score_without[_NAME]               source, fold[, task]     refitted without the source
         score_alone[_NAME]                 source, fold[, task]     refitted with the source alone
         loss[_NAME]                        source[, task]           mean over folds of score − score_without
         loss_standard_error[_NAME]         source[, task]           of that mean: s/√n of the differences within folds
-        member                             source, kernel           whether the source holds the kernel
+        member                             source, kernel           whether the source contains the kernel
         weight, weight_without             [source,] fold, kernel[, task] β
         objective, gap, status[_…]         [source,] fold[, task]   of the three fits, as in `SearchResult.scores`
         name of a parameter                [fold][, task]           its chosen value; with _without and _alone over
-                                                                    source where it was chosen anew
-        shapley                            player[, task]           mean over orders and folds of what a player adds
-        shapley_standard_error             player[, task]           of the mean over the orders that were sampled
+                                                                    source if it was chosen anew
+        shapley                            player[, task]           mean over orders and folds of the gain by a player
+        shapley_standard_error             player[, task]           of the mean over the sampled orders
         shapley_by_fold                    player, fold[, task]     mean over orders
         part, sample_group                 [fold,] sample           the folds, as in `SearchResult.scores`
         ================================== ======================== ===================================================
 
-        The Shapley values of all players add up to the score of all kernels less `score_of_nothing` (fold[, task]).
+        A player is a source that joins others; the Shapley values of all players add up to the score of all kernels
+        less `score_of_nothing` (fold[, task]).
         Attributes: estimator, parameters (JSON), scoring, measures (JSON), kind, choose ("held" or "anew"), choice
         ("joint" or "fold"), rows ("validation" or "test"), parameters_searched (JSON), n_fits, n_passes,
-        n_search_passes (those among them that the search took; 0 where everything was one plan), n_orders,
+        n_search_passes (the passes of the search among them; 0 if everything was one plan), n_orders,
         random_state, seconds, solver.
 
     Notes
     -----
-    Standard errors s/√n take folds for independent, which folds that share training rows are not: two of them to either
-    side hold the mean over data sets in 71 to 90 of 100 cases. `table`, `summary` and `plot` therefore have half the
-    width of 95 % intervals, t · s · √(1/n + n_test/n_train) with Student's t of n − 1 degrees of freedom and the
-    correction of Nadeau and Bengio (Machine Learning 52, 2003), which were seen to hold it in 92 to 98 of 100.
+    Standard errors s/√n assume independent folds; folds that share training rows are not independent, and two standard
+    errors to either side cover the mean over data sets in 71 to 90 of 100 cases. `table`, `summary` and `plot` have
+    half the width of 95 % intervals instead, t · s · √(1/n + n_test/n_train) with Student's t of n − 1 degrees of
+    freedom and the correction of Nadeau and Bengio (Machine Learning 52, 2003), with a coverage of 92 to 98 of 100.
     """
 
-    FORMAT = "dmkl-importance"
-    TITLE = "importance"
+    FORMAT, TITLE = "dmkl-importance", "importance"
     NEEDED = ("score", "score_without", "score_alone", "loss", "loss_standard_error", "member", "weight", "gap")
     MEANINGS: ClassVar = {
         "score": "score of all kernels",
@@ -73,7 +107,7 @@ class Importance(Finding):
         "score_of_nothing": "score of the same decision for all rows",
         "loss": "mean loss in score without the source",
         "loss_standard_error": "standard error of the mean loss, paired over folds",
-        "member": "whether the source holds the kernel",
+        "member": "whether the source contains the kernel",
         "player": "a kernel or group of kernels that joins others",
         "source": "a kernel, or a named group of kernels",
         "weight": "kernel weight",
@@ -86,8 +120,8 @@ class Importance(Finding):
         "objective": "objective",
         "objective_without": "objective without the source",
         "objective_alone": "objective of the source alone",
-        "shapley": "Shapley value: mean over orders of what the player adds to those before it",
-        "shapley_standard_error": "standard error of the Shapley value, by the orders that were sampled",
+        "shapley": "Shapley value: mean over orders of the gain when the player joins",
+        "shapley_standard_error": "standard error of the Shapley value, by the sampled orders",
         "shapley_by_fold": "Shapley value in the fold",
     }
 
@@ -98,7 +132,7 @@ class Importance(Finding):
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """Names of the measures, the deciding one first."""
+        """Names of the scorers; the first decides."""
         return tuple(json.loads(self.data.attrs["measures"]))
 
     def table(self) -> pd.DataFrame:
@@ -107,10 +141,9 @@ class Importance(Finding):
         Returns
         -------
         DataFrame
-            source, task (where there are several), loss, loss_standard_error and loss_margin, half the width of its
-            95 % interval; alone, the mean score of the source alone, and alone_margin; shapley and
-            shapley_standard_error where they were asked for; gap, the largest of its fits. Where there are several
-            tasks, those of each source are together.
+            source, task (if there are several), loss, loss_standard_error and loss_margin, half the width of its 95 %
+            interval; alone, the mean score of the source alone, and alone_margin; shapley and shapley_standard_error if
+            computed; gap, the largest of its fits. The tasks of a source are together.
         """
         data, dim = self.data, task_dim(self.data)
         _, margin = self._mean_and_margin(data["score"] - data["score_without"])
@@ -130,18 +163,20 @@ class Importance(Finding):
         return frame[[*by, *values.data_vars]]
 
     def summary(self) -> str:
-        """A few lines: what was asked, what is lost without which source, what it took."""
+        """A few lines: the question, the largest losses, the costs."""
         data, attrs = self.data, self.data.attrs
         n_kernels = data.sizes["kernel"]
         n_groups = data.sizes["source"] - n_kernels
-        asked = count(n_kernels, "kernel") + (f" and {count(n_groups, 'group')}" if n_groups else "")
-        lines = [
-            f"Importance of {asked} to {attrs['estimator']}: {count(data.sizes['fold'], 'fold')}, {self._chosen()}"
-        ]
-        seen = "no choice has seen" if attrs["rows"] == "test" else "the choice has seen"
+        sources = count(n_kernels, "kernel") + (f" and {count(n_groups, 'group')}" if n_groups else "")
+        names = " and ".join(json.loads(attrs["parameters_searched"]))
+        by = "of all folds together" if attrs["choice"] == "joint" else "of each fold"
+        anew = f"{names} chosen anew for each set of kernels, by the choice {by}"
+        chosen = anew if attrs["choose"] == "anew" else f"{names} held at the choice {by}"
+        lines = [f"Importance of {sources} to {attrs['estimator']}: {count(data.sizes['fold'], 'fold')}, {chosen}"]
+        depends = "no choice depends on" if attrs["rows"] == "test" else "the choice depends on"
         score = with_error(*self._mean_and_margin(self._over_tasks(data["score"])))
-        lines.append(f"{attrs['scoring']} {score} with all kernels, on {attrs['rows']} rows, which {seen}")
-        lines += chance_told(data["score"], data, str(attrs["rows"]))
+        lines.append(f"{attrs['scoring']} {score} with all kernels, on {attrs['rows']} rows, which {depends}")
+        lines += constant_note(data["score"], data, str(attrs["rows"]))
         loss = self._mean_and_margin(self._over_tasks(data["score"] - data["score_without"]))
         lines.append(f"Lost without: {_largest(*loss)}")
         lines.append(f"Alone: {_largest(*self._mean_and_margin(self._over_tasks(data['score_alone'])))}")
@@ -149,18 +184,13 @@ class Importance(Finding):
             lines.append("± is half the width of a 95 % interval: Student's t, corrected for training rows in common")
         if "shapley" in data:
             shapley, error = (self._over_tasks(data[name]) for name in ("shapley", "shapley_standard_error"))
-            told = _largest(shapley.rename(player="source"), error.rename(player="source"))
-            lines.append(f"Shapley values by {count(attrs['n_orders'], 'order')}, ± their standard error: {told}")
-        lines.append(f"{count(attrs['n_fits'], 'fit')}{self._proven()} in {self._took()}")
+            largest = _largest(shapley.rename(player="source"), error.rename(player="source"))
+            lines.append(f"Shapley values by {count(attrs['n_orders'], 'order')}, ± their standard error: {largest}")
+        gap = max(float(data[name].max()) for name in ("gap", "gap_without", "gap_alone"))
+        of_search = f". The search took {attrs['n_search_passes']:g} of the passes" if attrs["n_search_passes"] else ""
+        costs = cost_and_proof(self.n_passes_, attrs["seconds"], gap)
+        lines.append(f"{count(attrs['n_fits'], 'fit')} in {costs}{of_search}")
         return "\n".join(lines)
-
-    def _chosen(self) -> str:
-        """How the parameters of the fits were chosen."""
-        names = " and ".join(json.loads(self.data.attrs["parameters_searched"]))
-        by = "of all folds together" if self.data.attrs["choice"] == "joint" else "of each fold"
-        if self.data.attrs["choose"] == "anew":
-            return f"{names} chosen anew for each set of kernels, by the choice {by}"
-        return f"{names} held at the choice {by}"
 
     def _mean_and_margin(self, values: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
         return mean_and_margin(values, self.data, str(self.data.attrs.get("rows", "validation")))
@@ -169,26 +199,17 @@ class Importance(Finding):
         dim = task_dim(self.data)
         return values if dim is None else values.mean(dim)
 
-    def _proven(self) -> str:
-        gap = max(float(self.data[name].max()) for name in ("gap", "gap_without", "gap_alone"))
-        return f" (largest gap {gap:.1e})" if np.isfinite(gap) else ""
-
-    def _took(self) -> str:
-        attrs = self.data.attrs
-        of_search = f", {attrs['n_search_passes']:g} of them for the search" if attrs["n_search_passes"] else ""
-        return f"{count(self.n_passes_, 'pass')}{of_search}, {attrs['seconds']:.3g} s"
-
     def plot(self, task: str | None = None) -> Figure:
-        """Draw what is lost without each source, and what it reaches alone, with 95 % intervals.
+        """Draw the loss without each source, and the score of each source alone, with 95 % intervals.
 
-        Left the losses in score, paired over folds, the largest first; groups are darker than kernels. Right the score
-        of each source alone beside that of all kernels (the line, with its interval), and then the Shapley
-        values, where they were asked for.
+        Left, the losses in score, paired over folds, the largest first; groups are darker than kernels. Right, the
+        score of each source alone with that of all kernels (the line, with its interval), and then the Shapley values,
+        if they were computed.
 
         Parameters
         ----------
         task
-            Of a multilabel problem, or a target; means over all of them where None.
+            A task of a multilabel problem, or a target; means over all of them if None.
 
         Returns
         -------
@@ -200,13 +221,429 @@ class Importance(Finding):
         InputError
             If there is no such task.
         """
-        from dmkl.inference.importance_plot import plot_importance
+        from dmkl.inference.figures import plot_importance
 
-        return plot_importance(self.data, task)
+        return plot_importance(self, task)
 
 
 def _largest(mean: xr.DataArray, error: xr.DataArray) -> str:
     """The sources with the largest means, with their errors."""
     order = np.argsort(-np.nan_to_num(mean.values, nan=-np.inf), kind="stable")
-    told = [f"{mean['source'].values[k]} {with_error(mean.values[k], error.values[k])}" for k in order[:_TOLD]]
-    return f"{', '.join(told)}{' …' if len(order) > _TOLD else ''}"
+    largest = [f"{mean['source'].values[k]} {with_error(mean.values[k], error.values[k])}" for k in order[:_MOST_NAMES]]
+    return f"{', '.join(largest)}{' …' if len(order) > _MOST_NAMES else ''}"
+
+
+# --- the question ----------------------------------------------------------------------------------------------------
+
+
+@one_blas_thread
+def importance(
+    estimator: KernelLearner,
+    K: Kernels,
+    y: npt.ArrayLike | None = None,
+    grid: Mapping[str, Any] | None = None,
+    *,
+    cv: Any = None,
+    kernel_groups: Mapping[str, Sequence[str]] | None = None,
+    choose: Choose = "held",
+    shapley: int = 0,
+    random_state: int = 0,
+    scoring: Any = None,
+    groups: npt.ArrayLike | None = None,
+    unknown: Any = None,
+    rule: Rule = "best",
+    choice: Choice | None = None,
+    state: str | Path | None = None,
+) -> Importance:
+    """Estimate the contribution of each kernel, and of each named group of kernels, to the score.
+
+    A grid is searched by cross-validation; then every source, a single kernel or a group, is left out (β_j = 0 for its
+    kernels) and tried alone, on the same folds. The loss is the score of all kernels less that without the source, in
+    each fold, and its mean. Fits without a kernel are further points in the subspaces of the search: they take few more
+    passes, or none, and have the same certificates.
+
+    Parameters
+    ----------
+    estimator, K, y, grid, cv, scoring, groups, unknown
+        As in `dmkl.search`; `groups` are groups of samples that no fold may split.
+    kernel_groups
+        Names of kernels by the name of their group, such as all bandwidths of one feature. Similar kernels replace each
+        other, and little is lost without one of them: group them.
+    choose
+        "held": all fits have the parameters that the search chooses for all kernels, so that losses depend on the
+        kernels only. "anew": parameters are chosen for each set of kernels, as with these kernels only; the plan is
+        larger by the number of points in the grid.
+    shapley
+        Number of sampled orders for Shapley values of the groups, and of the kernels in none; 0 for none. They divide
+        the whole score among sources that replace each other. With n players each order takes n − 2 fits of each fold.
+    random_state
+        Seed of the orders.
+    rule, choice
+        As in `dmkl.search`; with choice="fold" each fold holds its own choice.
+    state
+        A folder that all workers see. The fits are saved there after every pass, and the same call continues from
+        there; a folder with other work is refused. Temporary if None.
+
+    Returns
+    -------
+    Importance
+        Scores, losses with standard errors, weights and gaps as labeled data. Test rows, which no choice depends on,
+        are scored if folds have any, otherwise validation rows.
+
+    Raises
+    ------
+    InputError
+        If an argument breaks a rule, there are fewer than two kernels, the learner has no kernel weights, or `state`
+        has other work.
+    IndefiniteKernelError
+        If a kernel proves not to be positive semidefinite.
+    WorkerLostError
+        If workers died repeatedly.
+
+    Notes
+    -----
+    Castro, Gómez, Tejada: Polynomial calculation of the Shapley value based on sampling. Computers & Operations
+    Research 36 (2009), Section 3: the mean over orders π of v(those before i in π and i) − v(those before i), where v
+    is the score. Without any kernel it is that of one decision for all rows, by the shares of the classes in training
+    or the mean target.
+
+    Examples
+    --------
+    >>> import dmkl
+    >>> K = dmkl.open("kernels.zarr")
+    >>> result = dmkl.importance(dmkl.MKFDA(), K, grid={"p": [1, 2], "lam": [0.01, 0.1]}, cv=3)
+    >>> result.table().head(3)  # doctest: +SKIP
+    """
+    started = time.monotonic()
+    check_choice("rule", rule, get_args(Rule))
+    check_choice("choose", choose, get_args(Choose))
+    check_count("shapley", shapley, least=0)
+    check_count("random_state", random_state, least=0)
+    estimator._check_kernels()
+    question, folds = make_question(
+        "importance",
+        estimator,
+        K,
+        y,
+        partial(make_folds, cv),
+        scoring=scoring,
+        groups=groups,
+        unknown=unknown,
+        grid=grid,
+        refit=True,
+    )
+    choice = as_choice(choice, folds, question.K.samples)
+    sources = as_kernel_groups(question.K.names, kernel_groups)
+    orders = Orders.sample(sources, shapley, random_state)
+    properties = {
+        "the question": "importance",
+        "the groups of kernels": json.dumps(dict(sources.members)),
+        "choose": choose,
+        "rule and choice": f"{rule}, {choice}",
+        "shapley": f"{shapley} orders of seed {random_state}",
+    }
+    subsets = [sources.without(name) for name in sources.members] + list(sources.members.values())
+    subsets = list(dict.fromkeys([*subsets, *orders.coalitions()]))
+    with ExitStack() as stack:
+        if state is None:  # the second plan continues from the search, so that its results are kept in any case
+            state = Path(stack.enter_context(TemporaryDirectory(prefix="dmkl-"))) / "state"
+        workspace = stack.enter_context(open_workspace(question, state, properties))
+        results = _fit_subsets(question, rule, choice, subsets, workspace, anew=choose == "anew")
+    of_folds = fold_data(question, question.folds)
+    data = _to_dataset(question, sources, results, choose).merge(of_folds, join="exact").assign_attrs(of_folds.attrs)
+    if shapley:
+        data = data.assign(_shapley(question, orders, results))
+    how = {"choose": choose, "choice": choice, "n_orders": shapley, "random_state": random_state}
+    return Importance(data.assign_attrs({**how, "seconds": time.monotonic() - started}))
+
+
+# --- groups of kernels -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KernelGroups:
+    """Single kernels, then named groups of kernels.
+
+    Parameters
+    ----------
+    kernels
+        Names of all kernels.
+    members
+        Positions of the kernels of each group, by its name.
+    """
+
+    kernels: tuple[str, ...]
+    members: Mapping[str, Subset]
+
+    @property
+    def table(self) -> Array:
+        """Whether each group contains each kernel, (group, kernel)."""
+        table = np.zeros((len(self.members), len(self.kernels)), dtype=bool)
+        for row, members in zip(table, self.members.values(), strict=True):
+            row[list(members)] = True
+        return table
+
+    def without(self, name: str) -> Subset:
+        """The kernels outside a group."""
+        return tuple(k for k in range(len(self.kernels)) if k not in self.members[name])
+
+    def union(self, names: Sequence[str]) -> Subset:
+        """The kernels of several groups."""
+        return tuple(sorted({k for name in names for k in self.members[name]}))
+
+    def partition(self) -> tuple[str, ...]:
+        """Names of the groups, and of the kernels in none: together they contain each kernel once.
+
+        Raises
+        ------
+        InputError
+            If groups share a kernel.
+        """
+        groups = [name for name in self.members if name not in self.kernels]
+        grouped = [k for name in groups for k in self.members[name]]
+        shared = {k for k in grouped if grouped.count(k) > 1}
+        if shared:
+            name = self.kernels[min(shared)]
+            msg = (
+                f"Shapley values divide the score among groups that share no kernel, and {name!r} is in "
+                f"{' and '.join(repr(group) for group in groups if min(shared) in self.members[group])}; leave it out "
+                "of all but one, or take shapley=0"
+            )
+            raise InputError(msg)
+        return (*groups, *(name for k, name in enumerate(self.kernels) if k not in grouped))
+
+
+def as_kernel_groups(names: Sequence[str], kernel_groups: Any) -> KernelGroups:
+    """Every kernel, and the named groups: a mapping from their names to names of kernels, or None.
+
+    Raises
+    ------
+    InputError
+        If there is only one kernel, or a group has the name of a kernel, no kernels, all kernels, or an unknown one.
+    """
+    if len(names) < 2:
+        msg = f"the importance of kernels needs two kernels at least, and there is {len(names)}; take a set of more"
+        raise InputError(msg)
+    if kernel_groups is not None and not isinstance(kernel_groups, Mapping):
+        msg = f"kernel_groups must map names to names of kernels, as {{'shape': ['a', 'b']}}, got {kernel_groups!r}"
+        raise InputError(msg)
+    place = {name: k for k, name in enumerate(names)}
+    members: dict[str, Subset] = {name: (k,) for name, k in place.items()}
+    for group, of_group in (kernel_groups or {}).items():
+        if not isinstance(group, str) or not group or group in place:
+            why = "the name of a kernel" if isinstance(group, str) and group else "no name"
+            msg = f"a group of kernels needs a name of its own, and {group!r} is {why}; choose another"
+            raise InputError(msg)
+        members[group] = _group_members(group, of_group, place)
+    return KernelGroups(tuple(names), members)
+
+
+def _group_members(group: str, names: Any, place: Mapping[str, int]) -> Subset:
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        msg = f"the group {group!r} must be a list of names of kernels, got {names!r}"
+        raise InputError(msg)
+    unknown = [name for name in names if name not in place]
+    if unknown:
+        msg = f"the group {group!r} names {unknown[0]!r}, which is no kernel; those are {', '.join(list(place)[:10])}"
+        raise InputError(msg)
+    members = sorted({place[name] for name in names})
+    if not members or len(members) == len(place):
+        which = "no kernel" if not members else "all kernels, and nothing is left without it"
+        msg = f"the group {group!r} has {which}; give it some of the {len(place)} kernels"
+        raise InputError(msg)
+    return tuple(members)
+
+
+@dataclass(frozen=True)
+class Orders:
+    """Orders in which the players join, drawn uniformly and independently.
+
+    Parameters
+    ----------
+    sources
+        The groups of kernels.
+    players
+        Names of the groups that join; together they contain each kernel once.
+    orders
+        (order, player) positions among the players.
+    """
+
+    sources: KernelGroups
+    players: tuple[str, ...]
+    orders: Array
+
+    @classmethod
+    def sample(cls, sources: KernelGroups, n_orders: int, seed: int) -> Orders:
+        """Draw orders."""
+        players = sources.partition() if n_orders else ()
+        rng = np.random.default_rng(seed)
+        drawn = [rng.permutation(len(players)) for _ in range(n_orders)]
+        return cls(sources, players, np.array(drawn, dtype=np.int64).reshape(n_orders, len(players)))
+
+    def coalitions(self) -> Iterator[Subset]:
+        """The kernels of the players that have joined, after each player but the last of every order."""
+        for order in self.orders:
+            for n in range(1, len(order)):
+                yield self._kernels(order[:n])
+
+    def _kernels(self, joined: Sequence[int]) -> Subset:
+        return self.sources.union([self.players[place] for place in joined])
+
+    def marginals(self, score_of: Callable[[Subset], Float], nothing: Float, everything: Float) -> Float:
+        """v(S ∪ {i}) − v(S) for every order and player i, where S joined before: (order, player, …).
+
+        Parameters
+        ----------
+        score_of
+            v of a coalition, by its kernels; an array, of folds and tasks.
+        nothing, everything
+            v of no player, and of all.
+        """
+        gains = np.full((*self.orders.shape, *np.shape(everything)), np.nan)
+        for row, order in zip(gains, self.orders, strict=True):
+            before = nothing
+            for n, place in enumerate(order, start=1):
+                after = everything if n == len(order) else score_of(self._kernels(order[:n]))
+                row[place] = after - before
+                before = after
+        return gains
+
+
+# --- fits of subsets -------------------------------------------------------------------------------------------------
+
+
+class _Results(NamedTuple):
+    """Results of all kernels and of subsets, at their chosen points, and the costs."""
+
+    everything: xr.Dataset
+    """score, gap, objective, status over fold[, task], weight over fold, kernel[, task], and the parameters."""
+    subsets: dict[Subset, xr.Dataset]
+    n_fits: int
+    n_passes: float
+    n_search_passes: float
+    """Passes of the search, if it ends before the fits of subsets begin."""
+
+
+def _fit_subsets(
+    question: Question, rule: Rule, choice: Choice, subsets: Sequence[Subset], workspace: Workspace, *, anew: bool
+) -> _Results:
+    """Search over all kernels and, in the same subspaces and folds, fit subsets of the kernels.
+
+    If `anew`, subsets are fitted at every point, to choose anew, otherwise at the point that the search chooses. Their
+    rows follow those of the search in one plan, which continues from the end of the search.
+    """
+    search = plan_fits(question)
+    targets = [fit.targets for fit in search[:: len(question.models)]]
+    cases, n_search_passes = [(question, list(range(len(targets))))], 0.0
+
+    def scores_of(case: Question, answers: Answers) -> xr.Dataset:
+        return to_dataset(case, GridFits.of(case, answers), choice, 0.0)
+
+    def chosen_of(case: Question, answers: Answers) -> xr.Dataset:
+        scores = scores_of(case, answers)
+        chosen = SearchResult(scores, rule=rule).chosen if case.grid else scores
+        return chosen.transpose("fold", "kernel", ...)
+
+    if not anew and len(question.models) > 1:
+        answers = run_blocks(question.K, {"search": search}, workspace)["search"]
+        n_search_passes = answers.tally.n_passes
+        cases = list(_held_cases(question, SearchResult(scores_of(question, answers), rule=rule)))
+    blocks: dict[Any, Any] = {"search": search}
+    for subset in subsets:
+        kernels = np.array(subset, dtype=np.int64)
+        blocks |= {(subset, k): plan_fits(case, targets, kernels) for k, (case, _) in enumerate(cases)}
+    by_block = run_blocks(question.K, blocks, workspace)
+    everything = chosen_of(question, by_block["search"])
+    of_subsets = {}
+    for subset in subsets:
+        parts = [chosen_of(case, by_block[subset, k]).isel(fold=folds) for k, (case, folds) in enumerate(cases)]
+        whole = xr.concat(parts, "fold", data_vars="all") if len(parts) > 1 else parts[0]
+        of_subsets[subset] = whole.sel(fold=everything["fold"].values)
+    n_fits = sum(len(outcome.outcomes) for answers in by_block.values() for outcome in answers.fits)
+    return _Results(everything, of_subsets, n_fits, by_block["search"].tally.n_passes, n_search_passes)
+
+
+def _held_cases(question: Question, result: SearchResult) -> Iterator[tuple[Question, list[int]]]:
+    """The chosen point as a learner with its parameters, and the folds that chose it; one for each chosen point.
+
+    With separate choices, decision rules are learnt from rows of other folds, so each learner is fitted on all folds.
+    If classes have separate choices of a parameter, it has the one value that all of them had in the search.
+    """
+    index = xr.Dataset(result.best_index_)
+    by_point: dict[tuple[tuple[int, ...], ...], list[int]] = {}
+    for f in range(len(question.folds)):
+        of_fold = index.isel(fold=f) if "fold" in index.dims else index
+        places = tuple(tuple(map(int, np.ravel(of_fold[name].values))) for name in question.grid)
+        by_point.setdefault(places, []).append(f)
+    for places, folds in by_point.items():
+        pairs = zip(question.grid.items(), places, strict=True)
+        params = {name: shared_value(name, [values[k] for k in at]) for (name, values), at in pairs}
+        yield replace(question, estimator=clone(question.estimator).set_params(**params), grid={}), folds
+
+
+# --- labeled data ----------------------------------------------------------------------------------------------------
+
+
+def _score_name(question: Question) -> str:
+    """The name of the scores: of test rows, which no choice depends on, if there are any."""
+    return "test_score" if any(len(fold.test) for fold in question.folds) else "score"
+
+
+def _to_dataset(question: Question, sources: KernelGroups, results: _Results, choose: Choose) -> xr.Dataset:
+    """Everything except Shapley values as labeled data."""
+    chosen = list(question.grid) if choose == "anew" else []
+    data = _kept(question, results.everything, list(question.grid))
+    for end, subset_of in (("without", sources.without), ("alone", sources.members.__getitem__)):
+        parts = [_kept(question, results.subsets[subset_of(name)], chosen) for name in sources.members]
+        stacked = xr.concat(parts, "source", combine_attrs="drop_conflicts")
+        stacked = stacked.drop_vars("weight") if end == "alone" and choose == "held" else stacked
+        data = data.assign({_with_end(str(name), end): values for name, values in stacked.data_vars.items()})
+    data = data.assign_coords(source=np.array(list(sources.members), dtype=str))
+    data = data.assign(member=(("source", "kernel"), sources.table))
+    for end in question.name_ends:
+        loss, error = mean_over_folds(data[f"score{end}"] - data[f"score_without{end}"])
+        # Means of equal scores in another order differ by rounding.
+        data[f"loss{end}"], data[f"loss_standard_error{end}"] = loss.round(12), error.round(12)
+    kept = ("estimator", "parameters", "scoring", "kind", "parameters_searched", "solver")
+    data.attrs = {name: results.everything.attrs[name] for name in kept} | {
+        "measures": json.dumps(list(question.metrics)),
+        "rows": "test" if _score_name(question) == "test_score" else "validation",
+        "n_fits": results.n_fits,
+        "n_passes": results.n_passes,
+        "n_search_passes": results.n_search_passes,
+    }
+    return data
+
+
+def _kept(question: Question, scores: xr.Dataset, parameters: Sequence[str]) -> xr.Dataset:
+    """The variables of a set of kernels; scores have the same names whatever the rows."""
+    names = {f"{_score_name(question)}{end}": f"score{end}" for end in question.name_ends}
+    scores = scores.reset_coords([name for name in question.grid if name in scores.coords])
+    kept = scores[[*names, "weight", "gap", "objective", "status", *parameters]].rename(names)
+    for variable in kept.data_vars.values():
+        variable.attrs = {name: value for name, value in variable.attrs.items() if name != "long_name"}
+    return kept
+
+
+def _with_end(name: str, end: str) -> str:
+    """score_NAME as score_without_NAME, weight as weight_without."""
+    head, _, scorer = name.partition("_")
+    return f"score_{end}_{scorer}" if head == "score" and scorer else f"{name}_{end}"
+
+
+def _shapley(question: Question, orders: Orders, results: _Results) -> dict[str, Any]:
+    """Shapley values by the first scorer, and the score without kernels."""
+    name = _score_name(question)
+    everything = results.everything[name]
+    nothing = constant_scores(question, question.folds).reshape(everything.shape)
+    marginals = orders.marginals(lambda subset: results.subsets[subset][name].values, nothing, everything.values)
+    dims = ("order", "player", *map(str, everything.dims))
+    by_order = xr.DataArray(marginals, dims=dims, coords={"player": np.array(orders.players, dtype=str)})
+    n_orders = len(orders.orders)
+    spread = by_order.mean("fold").std("order", ddof=1) if n_orders > 1 else np.nan * by_order.mean(["fold", "order"])
+    return {
+        "shapley": by_order.mean(["order", "fold"]),
+        "shapley_standard_error": spread / np.sqrt(n_orders),
+        "shapley_by_fold": by_order.mean("order"),
+        "score_of_nothing": (everything.dims, nothing),
+    }

@@ -1,4 +1,4 @@
-"""`dmkl.permutation_test`: whether labels tell more than labels at random would, and which kernels' weights do."""
+"""`dmkl.permutation_test`: p-values of a score and of kernel weights, from fits to permuted labels."""
 
 from __future__ import annotations
 
@@ -6,43 +6,240 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import xarray as xr
 
 from dmkl import progress
-from dmkl.arrays import Array, Float, Index
+from dmkl.arrays import Array, Index
 from dmkl.errors import InputError
 from dmkl.estimators.checks import check_choice, check_count
 from dmkl.estimators.learner import KernelLearner
 from dmkl.files.arrays import load_arrays, save_arrays
-from dmkl.inference.permutation_result import PermutationTest, with_p_values
-from dmkl.inference.shuffling import Blocks, cells_of, draw
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.choice import choose_each, mean_and_error
-from dmkl.searching.dataset import fold_data, measured
-from dmkl.searching.fits import GridFits, Question, ask, digest, fit_grids, working
-from dmkl.searching.folds import make_folds
+from dmkl.searching.fits import (
+    GridFits,
+    Question,
+    digest,
+    fold_data,
+    make_question,
+    open_workspace,
+    plan_fits,
+    run_blocks,
+    score_fits,
+)
+from dmkl.searching.folds import Fold, make_folds
 from dmkl.searching.grid import shape
-from dmkl.searching.labeled import as_variable
+from dmkl.searching.labeled import as_variable, values_of
+from dmkl.searching.texts import cost_and_proof, count, listed, point_text
 from dmkl.solvers.workspace import Workspace
+from dmkl.store.results import Result, task_dim
 from dmkl.stores import Kernels
 
-__all__ = ["permutation_test"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
+__all__ = ["PermutationTest", "draw_permutation", "exchange_cells", "p_value_text", "permutation_test", "with_p_values"]
+
+Blocks = Literal["within", "whole"]
+"""Labels change places within groups, or whole groups exchange their labels."""
 Choosing = Literal["anew", "fixed"]
-_Found = dict[str, Array]
+Statistics = dict[str, Array]
 """Arrays whose first dimension are the permutations."""
 _CHUNK_BYTES = 9 * 2**28
-"""Scores of held-out rows and dual variables that are kept at once, in bytes: so many permutations share a fit."""
+"""Bytes of held-out scores and dual variables at a time; they limit the permutations that share a fit."""
 _SCORE_BYTES = 4
 """Solvers of many targets keep scores in single precision."""
+_TRIES = 1000
+"""Permutations in a row that may leave a training set without a class."""
+_ROUNDING = 1e-12
+"""Statistics with a smaller relative difference tie: the order of a sum changes it by as much."""
+_LEVEL, _MOST_KERNELS = 0.05, 5
+
+
+class PermutationTest(Result):
+    """The result of a permutation test.
+
+    `dmkl.permutation_test` and `dmkl.load` make it; everything is in `data`, a Dataset with the dimensions
+    "permutation", "kernel", "sample", and "task" ("target" of a regression) if there are several:
+
+    ============================== ====================== ==========================================================
+    score                          [task]                 mean validation score at the chosen point
+    null_score                     permutation[, task]    the same of permuted labels
+    weight_share                   [task,] kernel         β_j/Σβ there, as a mean over the folds
+    null_weight_share              permutation[, task],   the same of permuted labels
+                                   kernel
+    p_value, p_value_error         [task]                 of the score, with its standard error
+    kernel_p_value                 [task,] kernel         of the share of each single kernel
+    kernel_p_value_corrected       [task,] kernel         corrected over the kernels by the maximum statistic
+    order                          permutation, sample    the row whose label a row was given
+    part, sample_group             [fold,] sample         the folds, as in `SearchResult.scores`
+    name of a parameter            [task]                 its chosen value
+    ``null_`` and a parameter      permutation[, task]    that of permuted labels
+    ============================== ====================== ==========================================================
+
+    Attributes: estimator, scoring, choose, permuted, random_state, parameters_searched (JSON), n_points, n_folds,
+    largest_gap (proven, of the chosen points), n_passes, seconds, created_by.
+
+    Notes
+    -----
+    A p-value is (b + 1)/(B + 1), where b of B permutations have a statistic at least as large as that of the original
+    labels. Its standard error √(p(1 − p)/(B + 1)) shows how much more permutations would change it. The test of a
+    kernel asks whether its share is larger than under meaningless labels, given all other kernels and the norm: for p →
+    ∞ all shares are equal whatever the labels, and of two kernels with the same information either may have the share
+    of both. Before the maximum over kernels is taken, the shares of each are standardized by their mean and standard
+    deviation over all permutations, so that the scale of a kernel does not dominate the maximum.
+    """
+
+    FORMAT: ClassVar[str] = "dmkl-permutation-test"
+    TITLE: ClassVar[str] = "permutation test"
+    NEEDED = (
+        "score",
+        "null_score",
+        "weight_share",
+        "null_weight_share",
+        "p_value",
+        "p_value_error",
+        "kernel_p_value",
+        "kernel_p_value_corrected",
+    )
+    MEANINGS: ClassVar = {
+        "score": "mean validation score at the chosen point",
+        "null_score": "mean validation score of permuted labels",
+        "weight_share": "share of the kernel weights, mean over folds",
+        "null_weight_share": "share of the kernel weights of permuted labels",
+        "p_value": "p-value of the score",
+        "p_value_error": "standard error of the p-value",
+        "kernel_p_value": "p-value of the share of a kernel by itself",
+        "kernel_p_value_corrected": "p-value of the share, corrected over the kernels by the maximum",
+        "order": "the row whose label a row was given, from 0",
+    }
+
+    @property
+    def n_permutations(self) -> int:
+        """B."""
+        return int(self.data.sizes["permutation"])
+
+    @property
+    def p_value(self) -> Any:
+        """(b + 1)/(B + 1) of the score; over task if there are several."""
+        return _as_number(self.data["p_value"])
+
+    @property
+    def p_value_error(self) -> Any:
+        """Its standard error."""
+        return _as_number(self.data["p_value_error"])
+
+    @property
+    def kernel_p_values(self) -> xr.Dataset:
+        """The p-values of the shares of kernels: `raw`, of each kernel, and `corrected` over the kernels."""
+        names = {"kernel_p_value": "raw", "kernel_p_value_corrected": "corrected"}
+        return self.data[list(names)].rename(names)
+
+    def table(self) -> pd.DataFrame:
+        """The kernels, smallest corrected p-value first.
+
+        Returns
+        -------
+        DataFrame
+            task if there are several, kernel, share of the weight, its mean under permutation, p, corrected p.
+        """
+        data = self.data
+        names = {
+            "weight_share": "share",
+            "null_mean": "permuted share",
+            "kernel_p_value": "p",
+            "kernel_p_value_corrected": "corrected p",
+        }
+        values = data.assign(null_mean=data["null_weight_share"].mean("permutation"))[list(names)].rename(names)
+        dims = list(data["weight_share"].dims)
+        frame = values.to_dataframe(dim_order=dims).reset_index().astype(dict.fromkeys(dims, object))
+        return frame.sort_values(["corrected p", "p"], kind="stable").reset_index(drop=True)
+
+    def summary(self) -> str:
+        """A few lines: the test, the p-values, the costs."""
+        data, attrs, dim = self.data, self.data.attrs, task_dim(self.data)
+        names = json.loads(attrs["parameters_searched"])
+        lines = [
+            f"Permutation test of {attrs['estimator']}: {count(self.n_permutations, 'permutation')} "
+            f"{attrs['permuted']}, {count(attrs['n_points'], 'point')}, {count(attrs['n_folds'], 'fold')}"
+        ]
+        for k in range(1 if dim is None else data.sizes[dim]):
+            of_task = data if dim is None else data.isel({dim: k})
+            null, chosen = of_task["null_score"], {name: values_of(of_task[name])[0] for name in names}
+            task = "" if dim is None else f"{of_task[dim].item()}: "
+            lines.append(
+                f"{task}{attrs['scoring']} {float(of_task['score']):.4g} at {point_text(chosen)}; permuted "
+                f"{float(null.mean()):.4g}, at most {float(null.max()):.4g}: {p_value_text(of_task)}"
+            )
+            lines.append(f"{task}{_kernel_sentence(of_task)}")
+        if attrs["choose"] == "fixed":
+            how = "The point was chosen once, by the original labels: p-values are too small if there was a choice"
+        else:
+            how = "The point was chosen anew for each permutation"
+        costs = cost_and_proof(self.n_passes_, attrs["seconds"], math.nan)
+        return "\n".join([*lines, how, costs])
+
+    def plot(self, ax: Axes | None = None, *, task: str | None = None) -> Figure:
+        """Draw the scores of permuted labels and the observed score; see `dmkl.inference.figures.plot_permutations`."""
+        from dmkl.inference.figures import plot_permutations
+
+        return plot_permutations(self.data, ax, task)
+
+
+def _as_number(values: xr.DataArray) -> Any:
+    return float(values) if values.ndim == 0 else values
+
+
+def p_value_text(data: xr.Dataset) -> str:
+    """The p-value of a score, with the number of permutations that scored as high."""
+    p, n = float(data["p_value"]), data.sizes["permutation"]
+    n_higher = round(p * (n + 1)) - 1
+    if not n_higher:
+        return f"p = {p:.3g} (no permutation of {n:,} scored as high)"
+    return f"p = {p:.3g} ({n_higher:,} of {count(n, 'permutation')} scored as high)"
+
+
+def _kernel_sentence(data: xr.Dataset) -> str:
+    corrected = data["kernel_p_value_corrected"].to_series().sort_values(kind="stable")
+    significant = corrected[corrected <= _LEVEL]
+    if significant.empty:
+        return f"No kernel has more of the weight than under permutation (corrected p > {_LEVEL})"
+    names = listed((f"{name} ({p:.3g})" for name, p in significant.items()), _MOST_KERNELS)
+    n = count(len(significant), "kernel")
+    return f"More of the weight than under permutation (corrected p ≤ {_LEVEL}), {n}: {names}"
+
+
+def with_p_values(data: xr.Dataset) -> xr.Dataset:
+    """Add the p-values of the statistics in `data`."""
+    b, size = data.sizes["permutation"], abs(data["score"]) * _ROUNDING
+    p = (1.0 + (data["null_score"] >= data["score"] - size).sum("permutation")) / (b + 1.0)
+    share, null = data["weight_share"], data["null_weight_share"]
+    every = xr.concat([share, null.drop_vars("permutation")], "permutation")
+    # Standardized alike, the observed shares among them, as the exchangeability of the test requires.
+    spread = every.std("permutation")
+    spread = spread.where(spread > _ROUNDING, np.inf)
+    z, z_null = ((values - every.mean("permutation")) / spread for values in (share, null))
+    raw = (1.0 + (null >= share - _ROUNDING).sum("permutation")) / (b + 1.0)
+    corrected = (1.0 + (z_null.max("kernel") >= z - _ROUNDING).sum("permutation")) / (b + 1.0)
+    return data.assign(
+        p_value=p,
+        p_value_error=np.sqrt(p * (1.0 - p) / (b + 1.0)),
+        kernel_p_value=raw,
+        kernel_p_value_corrected=corrected.transpose(*raw.dims),
+    )
+
+
+# --- the test --------------------------------------------------------------------------------------------------------
 
 
 @one_blas_thread
@@ -62,35 +259,34 @@ def permutation_test(
     random_state: int = 0,
     state: str | Path | None = None,
 ) -> PermutationTest:
-    """Test whether labels are independent of the kernels, by fits to labels that have changed places.
+    """Test whether labels are independent of the kernels, by fits to permuted labels.
 
-    The statistic is the cross-validated score at the best point of the grid, of the labels as they are and of each
-    permutation of them. Statistics of kernels are their shares of the weight there, β_j/Σβ, as means over the folds.
+    The statistic is the cross-validated score at the best point of the grid, of the original labels and of each
+    permutation. The statistics of kernels are their shares of the weight there, β_j/Σβ, as means over the folds.
     Permuted labels are further targets of the same fits, which share passes.
 
     Parameters
     ----------
     estimator, K, y, grid, scoring, unknown
-        As in `dmkl.search`; the first measure decides. Folds and what decides labels of held-out rows are its too.
+        As in `dmkl.search`; the first scorer decides. Folds and decision rules are those of `dmkl.search` too.
     n_permutations
         B. The smallest p-value is 1/(B + 1).
     cv
-        Folds, as in `dmkl.search`. They stay as they are under permutation, and their test rows are not used.
+        Folds, as in `dmkl.search`. They do not change under permutation, and their test rows are not used.
     groups
-        (m,) exchangeability blocks, such as the site of a scan, which no fold splits. Without them labels change places
-        within the folds where each row is held out once, so that every training set keeps the numbers of its classes,
+        (m,) exchangeability blocks, such as the site of a scan, which no fold splits. Without groups, labels change
+        places within the folds if each row is held out once, so that every training set keeps the sizes of its classes,
         and among all rows of the folds otherwise.
     blocks
-        What changes places where there are groups: labels "within" each group, or the labels of "whole" groups of one
-        size, row by row.
+        With groups: "within", labels change places in each group; "whole", groups of equal size exchange their labels,
+        row by row.
     choose
-        "anew": each permutation has the point of the grid that is best for it, so that the test takes the choice into
-        account. "fixed": all have the point that the labels as they are have chosen: much cheaper, and the p-value is
-        too small if there was a choice.
+        "anew": each permutation has its best point of the grid, so that the test accounts for the choice. "fixed": all
+        have the choice of the original labels: much cheaper, and the p-value is too small if there was a choice.
     random_state
-        Seed of the permutations: with equal seeds the first of them are the same, however many there are.
+        Seed of the permutations: with equal seeds the first of them are the same, whatever their number.
     state
-        A folder that all workers see, where what is done is kept; the same call goes on from there after a kill.
+        A folder that all workers see, where results are saved; the same call continues from there.
 
     Returns
     -------
@@ -100,11 +296,11 @@ def permutation_test(
     Raises
     ------
     InputError
-        If an argument breaks a rule, labels cannot be permuted, or `state` holds other work.
+        If an argument breaks a rule, labels cannot be permuted, or `state` has other work.
     IndefiniteKernelError
         If a kernel proves not to be positive semidefinite.
     WorkerLostError
-        If workers died again and again.
+        If workers died repeatedly.
 
     Notes
     -----
@@ -113,32 +309,6 @@ def permutation_test(
     testing, 1993, for the correction by the maximum over kernels.
     """
     started = time.monotonic()
-    _check(n_permutations, blocks, choose, random_state, groups)
-    question, _ = ask(
-        "permutation_test",
-        estimator,
-        K,
-        y,
-        grid,
-        partial(make_folds, cv),
-        scoring=scoring,
-        groups=groups,
-        unknown=unknown,
-        refit=False,
-    )
-    folds = [replace(fold, test=fold.test[:0]) for fold in question.folds]
-    name, measure = next(iter(question.metrics.items()))
-    question = replace(question, folds=folds, metrics={name: measure})
-    orders = _orders(question, n_permutations, blocks, random_state)
-    found, n_passes = _fitted(question, orders, choose, state)
-    data = _as_dataset(question, orders, found)
-    permuted = "within folds or among all rows" if groups is None else f"{blocks} groups"
-    data.attrs |= {"choose": choose, "permuted": permuted, "random_state": int(random_state)}
-    data.attrs |= {"n_passes": n_passes, "seconds": time.monotonic() - started}
-    return PermutationTest(data)
-
-
-def _check(n_permutations: int, blocks: str, choose: str, random_state: int, groups: Any) -> None:
     check_choice("choose", choose, get_args(Choosing))
     check_choice("blocks", blocks, get_args(Blocks))
     check_count("n_permutations", n_permutations)
@@ -146,160 +316,236 @@ def _check(n_permutations: int, blocks: str, choose: str, random_state: int, gro
     if blocks == "whole" and groups is None:
         msg = "blocks='whole' permutes the labels of whole groups, and there are no groups; give groups"
         raise InputError(msg)
+    question, _ = make_question(
+        "permutation_test",
+        estimator,
+        K,
+        y,
+        partial(make_folds, cv),
+        scoring=scoring,
+        groups=groups,
+        unknown=unknown,
+        grid=grid,
+    )
+    folds = [replace(fold, test=fold.test[:0]) for fold in question.folds]
+    name, metric = next(iter(question.metrics.items()))
+    question = replace(question, folds=folds, metrics={name: metric})
+    orders = _draw_orders(question, n_permutations, blocks, random_state)
+    properties = {"the permutations": digest(orders), "the choice of points": choose}
+    with open_workspace(question, state, properties) as workspace:
+        workspace.commit(workspace.state)  # the purpose of the folder, before its content
+        chunks = list(_fit_chunks(question, orders, choose, workspace))
+    statistics = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+    n_passes = float(statistics.pop("n_passes").sum())
+    data = _to_dataset(question, orders, statistics)
+    permuted = "within folds or among all rows" if groups is None else f"{blocks} groups"
+    data.attrs |= {"choose": choose, "permuted": permuted, "random_state": int(random_state)}
+    data.attrs |= {"n_passes": n_passes, "seconds": time.monotonic() - started}
+    return PermutationTest(data)
 
 
-def _orders(question: Question, n_permutations: int, blocks: Blocks, seed: int) -> Index:
-    """The permutations, (B + 1, m): that of the labels as they are first."""
-    folds, known = question.folds, question.groups
-    labels, classes = question.labels, question.targets.kind != "regression"
-    cells = cells_of(folds, len(labels), known)
-    drawn = [
-        draw(cells, blocks, labels if classes else None, folds, seed, number) for number in range(1, n_permutations + 1)
-    ]
+# --- permutations ----------------------------------------------------------------------------------------------------
+
+
+def _draw_orders(question: Question, n_permutations: int, blocks: Blocks, seed: int) -> Index:
+    """The permutations, (B + 1, m), the identity first."""
+    folds, labels = question.folds, question.labels
+    classes = labels if question.targets.kind != "regression" else None
+    cells = exchange_cells(folds, len(labels), question.groups)
+    drawn = [draw_permutation(cells, blocks, classes, folds, seed, number) for number in range(1, n_permutations + 1)]
     if all(np.array_equal(labels[order], labels, equal_nan=labels.dtype.kind == "f") for order in drawn):
         msg = (
-            f"no label changes its place under {n_permutations} permutations: groups hold one label each, or no two "
-            "of them are of one size; give other groups, or the other of blocks='within' and 'whole'"
+            f"no label changes its place under {n_permutations} permutations: groups have one label each, or no two "
+            "of them have the same size; give other groups, or the other of blocks='within' and 'whole'"
         )
         raise InputError(msg)
     return np.stack([np.arange(len(labels)), *drawn])
 
 
-# --- fitting -------------------------------------------------------------------------------------------------------
+def exchange_cells(folds: Sequence[Fold], n_samples: int, groups: Array | None) -> Index:
+    """The cell of each row, (m,): labels change places within cells. −1 for rows that do not change.
+
+    Cells are the groups if there are any; otherwise the folds if each row is held out by one, so that every training
+    set keeps the sizes of its classes; otherwise one cell for all rows of the folds.
+    """
+    used, times = np.zeros(n_samples, dtype=bool), np.zeros(n_samples, dtype=np.int64)
+    held_out_by = np.zeros(n_samples, dtype=np.int64)
+    for number, fold in enumerate(folds):
+        used[fold.train] = used[fold.validation] = True
+        times[fold.validation] += 1
+        held_out_by[fold.validation] = number
+    if groups is not None:
+        cells = np.unique(groups.astype(str), return_inverse=True)[1]
+    elif (times[used] == 1).all():
+        cells = held_out_by
+    else:
+        cells = np.zeros(n_samples, dtype=np.int64)
+    return np.where(used, cells, -1)
 
 
-def _fitted(question: Question, orders: Index, choose: Choosing, state: str | Path | None) -> tuple[_Found, float]:
-    """What became of each permutation, and the passes."""
-    asked = {"the permutations": digest(orders), "the choice of points": choose}
-    with working(question, state, asked) as workspace:
-        workspace.commit(workspace.state)  # what the folder is for, before anything is in it
-        parts = list(_chunks(question, orders, choose, workspace))
-    together = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return together, float(together.pop("n_passes").sum())
+def draw_permutation(
+    cells: Index, blocks: Blocks, labels: Array | None, folds: Sequence[Fold], seed: int, number: int
+) -> Index:
+    """A permutation: row i takes the label of row order[i], (m,).
+
+    Equal seeds and numbers give equal permutations, whatever the total number. Permutations that would leave a training
+    set without a class are rejected; the others are equally likely.
+
+    Parameters
+    ----------
+    cells
+        See `exchange_cells`.
+    blocks
+        "within": rows change places within their cell. "whole": cells of equal size change places, row by row.
+    labels
+        (m,) or (m, tasks) of classes; None for a regression, which accepts every training set.
+
+    Raises
+    ------
+    InputError
+        If many permutations in a row are rejected.
+    """
+    rng = np.random.default_rng([seed, number])
+    members = [np.flatnonzero(cells == cell) for cell in range(cells.max() + 1)]
+    for _ in range(_TRIES):
+        order = np.arange(len(cells))
+        if blocks == "within":
+            for rows in members:
+                order[rows] = rng.permutation(rows)
+        else:
+            for size in sorted({len(rows) for rows in members}):
+                alike = [rows for rows in members if len(rows) == size]
+                for rows, place in zip(alike, rng.permutation(len(alike)), strict=True):
+                    order[rows] = alike[place]
+        if labels is None or _keeps_classes(labels, labels[order], folds):
+            return order
+    msg = (
+        f"{_TRIES} permutations in a row have left a training set without one of its classes; take fewer folds, larger "
+        "groups, or leave classes of few samples out (--drop-classes-below N)"
+    )
+    raise InputError(msg)
 
 
-def _chunks(question: Question, orders: Index, choose: Choosing, workspace: Workspace) -> Iterator[_Found]:
-    """Permutations some at a time, one after the other; what an earlier run has kept is read back."""
+def _keeps_classes(labels: Array, permuted: Array, folds: Sequence[Fold]) -> bool:
+    """Whether no training set loses a class, in each task."""
+    before, after = (values.reshape(len(values), -1) for values in (labels, permuted))
+    return all(
+        len(np.unique(a[fold.train])) >= len(np.unique(b[fold.train]))
+        for fold in folds
+        for b, a in zip(before.T, after.T, strict=True)
+    )
+
+
+# --- fitting ---------------------------------------------------------------------------------------------------------
+
+
+def _fit_chunks(question: Question, orders: Index, choose: Choosing, workspace: Workspace) -> Iterator[Statistics]:
+    """Statistics of the permutations, a chunk at a time; chunks that an earlier run has saved are read."""
     first, at, chosen = 0, None, None
     if choose == "fixed":
-        alone = _chunk(question, orders[:1], None, workspace, first)
-        yield alone
-        chosen = alone["place"][:1]
-        question, at = _only(question, chosen[0])
+        original = _fit_chunk(question, orders[:1], None, workspace, first)
+        yield original
+        chosen = original["place"][:1]
+        question, at = _restrict(question, chosen[0])
         first = 1
-    most = max(1, int(_CHUNK_BYTES / (_SCORE_BYTES * sum(_kept(question)))))
-    # As many each time: what few permutations at the end would share is little.
-    times = -(-(len(orders) - first) // most)
-    size = -(-(len(orders) - first) // times)
+    most = max(1, int(_CHUNK_BYTES / (_SCORE_BYTES * sum(_kept_numbers(question)))))
+    # Chunks of equal size: a small chunk at the end would share its passes between few permutations.
+    n_chunks = -(-(len(orders) - first) // most)
+    size = -(-(len(orders) - first) // n_chunks)
     while first < len(orders):
-        found = _chunk(question, orders[first : first + size], at, workspace, first)
-        # Of one point for all, its place in the whole grid.
-        yield found if chosen is None else found | {"place": np.repeat(chosen, len(found["place"]), axis=0)}
-        first += len(found["place"])  # what an earlier run has kept may be other numbers of them
+        statistics = _fit_chunk(question, orders[first : first + size], at, workspace, first)
+        # With one point for all, its place is that in the whole grid.
+        n = len(statistics["place"])
+        yield statistics if chosen is None else statistics | {"place": np.repeat(chosen, n, axis=0)}
+        first += n  # chunks of an earlier run may have another size
         progress.current().note(f"{min(first, len(orders)) - 1:,} of {len(orders) - 1:,} permutations fitted")
 
 
-def _kept(question: Question) -> Iterator[int]:
-    """Scores of the validation rows of each fold, and dual variables of its training rows, under a permutation."""
+def _kept_numbers(question: Question) -> Iterator[int]:
+    """Validation scores and dual variables of each fold under a permutation."""
     columns = max(len(question.targets.classes), question.n_tasks)
     for fold in question.folds:
         yield (len(fold.validation) + len(fold.train)) * columns * math.prod(shape(question.grid))
 
 
-def _only(question: Question, place: Index) -> tuple[Question, Index]:
-    """The question on the points alone that the tasks have chosen, and where each of them is in its grid."""
-    kept = [np.unique(places, return_inverse=True) for places in place]
-    pairs = zip(question.grid.items(), kept, strict=True)
-    grid = {name: tuple(values[k] for k in some) for (name, values), (some, _) in pairs}
-    return replace(question, grid=grid), np.stack([where for _, where in kept])
+def _restrict(question: Question, place: Index) -> tuple[Question, Index]:
+    """The question about the chosen points of the tasks only, and their places in its grid."""
+    chosen = [np.unique(places, return_inverse=True) for places in place]
+    pairs = zip(question.grid.items(), chosen, strict=True)
+    grid = {name: tuple(values[k] for k in positions) for (name, values), (positions, _) in pairs}
+    return replace(question, grid=grid), np.stack([inverse for _, inverse in chosen])
 
 
-def _chunk(question: Question, orders: Index, at: Index | None, workspace: Workspace, first: int) -> _Found:
-    """What became of some permutations.
+def _fit_chunk(question: Question, orders: Index, at: Index | None, workspace: Workspace, first: int) -> Statistics:
+    """Statistics of some permutations.
 
     Parameters
     ----------
     at
-        (parameter, task), places in the grid; those of the best scores where None.
+        (parameter, task), places in the grid; those of the best scores if None.
     """
     file = workspace.path / f"outcome-permutations-{first}.npz"
     if file.exists():
         return dict(load_arrays(file))
     part = workspace.part(str(first))
-    permuted = [question.relabeled(order) for order in orders]
-    rows, n_passes = [], 0.0
-    for each, fits in zip(permuted, fit_grids(permuted, part), strict=True):
-        rows.append(_row(each, fits, at))
-        n_passes = fits.n_passes
-    found = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-    found["n_passes"] = np.array([n_passes])
-    save_arrays(file, found)
+    permuted = dict(enumerate(question.relabel(order) for order in orders))
+    answers = run_blocks(question.K, {k: plan_fits(of_order) for k, of_order in permuted.items()}, part)
+    rows = [_statistics(of_order, GridFits.of(of_order, answers[k]), at) for k, of_order in permuted.items()]
+    statistics = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    statistics["n_passes"] = np.array([answers[0].tally.n_passes])
+    save_arrays(file, statistics)
     shutil.rmtree(part.path)
-    return found
+    return statistics
 
 
-def _row(question: Question, fits: GridFits, at: Index | None) -> dict[str, Array]:
+def _statistics(question: Question, grid: GridFits, at: Index | None) -> dict[str, Array]:
     """Score (task,), shares of the weight (task, kernel), place in the grid (parameter, task), largest gap."""
     sizes, dim, tasks = shape(question.grid), question.targets.dim, np.arange(question.n_tasks)
-    ((scores, _),) = measured(question, fits)
+    ((scores, _),) = score_fits(question, grid)
     mean, error = mean_and_error(scores.swapaxes(1, 2))
     if at is None:
-        each = sizes if dim is None else (*sizes, len(tasks))
-        names = tasks if question.tasks is None else question.tasks
+        of_grid = sizes if dim is None else (*sizes, len(tasks))
+        names = question.task_names
         at = choose_each(
-            mean.reshape(each), error.reshape(each), question.grid, whose=lambda t: f"{dim} {str(names[t[0]])!r}"
+            mean.reshape(of_grid), error.reshape(of_grid), question.grid, chooser=lambda t: f"{dim} {names[t[0]]!r}"
         ).reshape(len(sizes), -1)
     chosen = np.ravel_multi_index(tuple(at), sizes)
-    weight = fits.weights[chosen, :, tasks]
+    weight = grid.weights[chosen, :, tasks]
     return {
         "score": mean[chosen, tasks],
         "share": (weight / weight.sum(axis=-1, keepdims=True)).mean(axis=1),
         "place": at,
-        "gap": np.nan_to_num(fits.gap[chosen, :, tasks]).max(initial=0.0),
+        "gap": np.nan_to_num(grid.gap[chosen, :, tasks]).max(initial=0.0),
     }
 
 
-# --- as labeled data -----------------------------------------------------------------------------------------------
-
-
-def _as_dataset(question: Question, orders: Index, found: _Found) -> xr.Dataset:
-    dim = question.targets.dim
-    dims: tuple[str, ...] = () if dim is None else (dim,)
-
-    def by_task(values: Float) -> Float:
-        """(…, task, …) with the second dimension taken away where there is one task."""
-        return values if dims else values[:, 0]
-
-    score, share = by_task(found["score"]), by_task(found["share"])
+def _to_dataset(question: Question, orders: Index, statistics: Statistics) -> xr.Dataset:
+    score, share = statistics["score"], statistics["share"]
     variables: dict[str, Any] = {
-        "score": (dims, score[0]),
-        "null_score": (("permutation", *dims), score[1:]),
-        "weight_share": ((*dims, "kernel"), share[0]),
-        "null_weight_share": (("permutation", *dims, "kernel"), share[1:]),
+        "score": question.variable(("task",), score[0]),
+        "null_score": question.variable(("permutation", "task"), score[1:]),
+        "weight_share": question.variable(("task", "kernel"), share[0]),
+        "null_weight_share": question.variable(("permutation", "task", "kernel"), share[1:]),
         "order": (("permutation", "sample"), orders[1:].astype(np.int32)),
     }
     for k, (name, values) in enumerate(question.grid.items()):
-        places = by_task(found["place"][:, k])
-        real = [values[int(place)] for place in places[0].ravel()]
-        variables[name] = as_variable(name, dims, real, places[0].shape)
-        chosen = [values[int(place)] for place in places[1:].ravel()]
-        variables[f"null_{name}"] = as_variable(f"null_{name}", ("permutation", *dims), chosen, places[1:].shape)
+        places = statistics["place"][:, k]
+        for of_which, dims, at in ((name, ("task",), places[0]), (f"null_{name}", ("permutation", "task"), places[1:])):
+            kept, at = question.variable(dims, at)
+            variables[of_which] = as_variable(of_which, kept, [values[int(place)] for place in at.ravel()], at.shape)
     coords: dict[str, Any] = {
         "permutation": np.arange(1, len(orders)),
         "kernel": np.array(question.K.names, dtype=str),
         "sample": np.array(question.K.samples, dtype=str),
+        **question.task_coords(),
     }
-    if dim is not None:
-        coords[dim] = np.array(
-            [str(t) for t in (range(question.n_tasks) if question.tasks is None else question.tasks)]
-        )
     attrs = {
         "estimator": type(question.estimator).__name__,
         "scoring": next(iter(question.metrics)),
         "parameters_searched": json.dumps(list(question.grid)),
         "n_points": math.prod(shape(question.grid)),
         "n_folds": len(question.folds),
-        "largest_gap": float(found["gap"].max()),
+        "largest_gap": float(statistics["gap"].max()),
     }
     of_folds = fold_data(question, question.folds)
     return with_p_values(xr.Dataset(variables, coords, attrs | of_folds.attrs).merge(of_folds, join="exact"))

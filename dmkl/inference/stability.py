@@ -1,62 +1,101 @@
-"""What resampling found: kernel weights over resamples, how often each kernel is selected, how far to trust that."""
+"""`dmkl.stability`: kernel weights over resamples of the rows, and how often each kernel is selected."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+import json
+import math
+import numbers
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import xarray as xr
+from sklearn.base import clone
+from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 
-from dmkl.inference.finding import Finding
-from dmkl.inference.selection import check_threshold, error_bound, unimodal_error_bound
-from dmkl.searching.means import chance_told, task_dim, tasks_of
-from dmkl.searching.texts import count
+from dmkl.arrays import Array, Float, Index, plain_repr
+from dmkl.errors import InputError
+from dmkl.estimators.checks import check_choice, check_count
+from dmkl.estimators.engine import run
+from dmkl.estimators.learner import KernelLearner
+from dmkl.estimators.plan import Answers, Fit, Plan
+from dmkl.passes.blas import one_blas_thread
+from dmkl.searching.choice import constant_note
+from dmkl.searching.fits import Question, fold_data, make_question, open_workspace, per_task, score_outcomes
+from dmkl.searching.folds import Fold, make_folds
+from dmkl.searching.labeled import STATUS_FLAGS
+from dmkl.searching.texts import cost_and_proof, count, listed
+from dmkl.store.results import Result, task_dim
+from dmkl.stores import Kernels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Stability"]
+__all__ = [
+    "Stability",
+    "agreement",
+    "check_threshold",
+    "count_distinct",
+    "draw_resamples",
+    "error_bound",
+    "select",
+    "stability",
+    "unimodal_error_bound",
+]
 
+How = Literal["half", "bootstrap", "folds"]
+N_RESAMPLES: dict[How, int] = {"half": 100, "bootstrap": 100, "folds": 10}
+"""Default numbers of resamples."""
 TITLES = {"half": "half-samples", "bootstrap": "bootstrap samples", "folds": "samples without a fold"}
-_TOLD = 10
-"""Names that a sentence lists."""
-_DEPENDS = (
+_MAX_DRAWS = 100
+"""Draws of one resample before it counts as impossible to keep all classes on both sides."""
+LEAST_SHARE = 0.01
+"""A kernel counts as selected with more than this share of the largest weight.
+
+Weights that are zero under a sparse norm come out of the solvers as zeros, or as small as the proven gap allows.
+"""
+_MOST_NAMES = 10
+"""Most names that a sentence lists."""
+_CAUTION = (
     "Stable weights need not be right ones: a kernel of noise with many equal eigenvalues wins weight at a small λ in "
     "every resample"
 )
 
 
-class Stability(Finding):
-    """Kernel weights over resamples of the rows, and what they tell of the kernels.
+class Stability(Result):
+    """Kernel weights over resamples of the rows, and how often resamples select each kernel.
 
-    Made by `dmkl.stability` and by `dmkl.load`. With n kernels; of a multilabel problem or a regression of several
+    `dmkl.stability` and `dmkl.load` make it. With n kernels; for a multilabel problem or a regression of several
     targets everything is over task or target as well:
 
     ============================= =====================================================================================
-    weight (resample, kernel)     β of the fit to the rows of a resample; of several classes against the rest, or pairs,
-                                  their mean
+    weight (resample, kernel)     β of the fit to a resample; the mean over several classes against the rest, or pairs
     mean_weight (kernel)          their mean over the resamples
-    standard_error (kernel)       of the weight of a fit to all rows, by the resamples: their standard deviation, times
+    standard_error (kernel)       of the weight of a fit to all rows: the standard deviation over the resamples, times
                                   √(k − 1) for k folds (the jackknife)
     lower, upper (kernel)         2.5 and 97.5 percent points of the weights over the resamples
     selected (resample, kernel)   whether the resample selects the kernel
-    selection_frequency (kernel)  share of the resamples that do
-    rank_agreement                Kendall's W of the order of the kernels by weight: 1 where all resamples agree
-    score[_NAME] (resample)       on the rows left out, of the deciding measure and of others
+    selection_frequency (kernel)  share of the resamples that select the kernel
+    rank_agreement                Kendall's W of the order of the kernels by weight: 1 if all resamples agree
+    score[_NAME] (resample)       on the rows left out, by the first scorer and by others
     gap, objective, status        of each fit, as in `SearchResult.scores`
-    n_train, n_test (resample)    different rows that train, and rows left out
-    part (resample, sample)       0 where the sample trains, 1 where it is left out
-    n_drawn (resample, sample)    of a bootstrap, how often the sample was drawn
-    sample_group (sample)         the groups that no resample splits, where there were some
-    constant_score (resample)     of one decision for all rows that were left out
+    n_train, n_test (resample)    distinct training rows, and rows left out
+    part (resample, sample)       0 if the sample trains, 1 if it is left out
+    n_drawn (resample, sample)    for a bootstrap, how often the sample was drawn
+    sample_group (sample)         the groups that no resample splits, if any
+    constant_score (resample)     of one decision for all rows left out
     ============================= =====================================================================================
 
-    Attributes: how, threshold, n_selected (0 where a share of the largest weight decides), random_state, n_distinct
-    (how many of the resamples differ; results of older versions lack it), estimator, parameters (JSON), scoring,
+    Attributes: how, threshold, n_selected (0 if a share of the largest weight decides), random_state, n_distinct
+    (the number of distinct resamples; results of older versions lack it), estimator, parameters (JSON), scoring,
     measures (JSON list), kind, n_passes, seconds, solver, asked (JSON, as in `SearchResult.scores`), default_price (a
-    sentence where λ or C was the default).
+    sentence if λ or C was the default).
     """
 
     FORMAT, TITLE = "dmkl-stability", "result of resampling"
@@ -79,22 +118,17 @@ class Stability(Finding):
     }
 
     @property
-    def tasks(self) -> tuple[str, ...] | None:
-        """Names of the tasks of a multilabel problem, or of the targets of a regression of several; None otherwise."""
-        return tasks_of(self.data)
-
-    @property
     def threshold(self) -> float:
-        """The share π of the resamples that makes a kernel count as stable."""
+        """The share π of the resamples that must select a kernel for it to count as stable."""
         return float(self.data.attrs["threshold"])
 
     def stable(self, threshold: float | None = None) -> xr.DataArray:
-        """Whether the share π of the resamples, or more, selects each kernel: (kernel[, task]).
+        """Whether at least the share π of the resamples selects each kernel: (kernel[, task]).
 
         Parameters
         ----------
         threshold
-            π; the one that was asked for by default. `error_bound` holds for one that was chosen beforehand.
+            π; by default that of the call. `error_bound` is valid for a threshold that is chosen beforehand.
 
         Raises
         ------
@@ -104,27 +138,26 @@ class Stability(Finding):
         return (self.data["selection_frequency"] >= self._threshold(threshold)).drop_attrs().rename("stable")
 
     def error_bound(self, threshold: float | None = None, *, unimodal: bool = False) -> Any:
-        """How many kernels of low selection probability are expected among the stable ones, at most.
+        """An upper bound of the expected number of stable kernels with low selection probability.
 
-        q²/((2π − 1)n), where q is the number of kernels that a half-sample selects on average: of kernels that one
-        half-sample selects with probability q/n or less. That assumes independent samples, and no more (whole groups
-        drawn as such count as the samples). Where the useless kernels are selected with equal probabilities, and not
-        more often than at random, it bounds the number of useless ones. Above n it says nothing; ask for fewer kernels
-        of each resample (`n_selected`) or a larger share of the resamples.
+        q²/((2π − 1)n), where q is the mean number of kernels that a half-sample selects. It bounds the stable kernels
+        that a half-sample selects with probability q/n or less, and assumes only that samples are independent (whole
+        groups, if they are drawn). If the useless kernels are selected with equal probabilities, and not more often
+        than at random, it bounds the number of useless ones. Above n it says nothing; take a smaller `n_selected` or a
+        larger threshold.
 
         Parameters
         ----------
         threshold
-            π; the one that was asked for by default.
+            π; by default that of the call.
         unimodal
-            The sharper bound under the assumption that the share of pairs that select a kernel twice has a unimodal
-            distribution. See Shah and Samworth (2013), Theorem 2; `dmkl.stability` has the references.
+            The sharper bound, if the share of pairs that select a kernel twice has a unimodal distribution. See Shah
+            and Samworth (2013), Theorem 2; `dmkl.stability` has the references.
 
         Returns
         -------
         float or DataArray
-            Over task or target where there are some. NaN for resamples that are no half-samples, for which no bound is
-            known.
+            Over task or target if there are several. NaN for other resamples than half-samples, without a known bound.
 
         Raises
         ------
@@ -143,11 +176,11 @@ class Stability(Finding):
         if self.tasks is None:
             return bound(q)
         about = {"long_name": "upper bound of the expected number of kernels that are selected falsely", "units": "1"}
-        return q.copy(data=[bound(float(one)) for one in q]).rename("error_bound").assign_attrs(about)
+        return q.copy(data=[bound(float(value)) for value in q]).rename("error_bound").assign_attrs(about)
 
     @property
     def mean_selected_(self) -> Any:
-        """q: how many kernels a resample selects on average; over task or target where there are some."""
+        """q: the mean number of kernels that a resample selects; over task or target if there are several."""
         q = self.data["selected"].sum("kernel").mean("resample").drop_attrs(deep=False)
         q = q.assign_attrs(long_name="kernels that a resample selects on average", units="1")
         return float(q) if self.tasks is None else q
@@ -158,7 +191,7 @@ class Stability(Finding):
         check_threshold(given)
         return float(given)
 
-    # --- as text, tables and pictures --------------------------------------------------------------------------------
+    # --- text, tables and figures ------------------------------------------------------------------------------------
 
     def table(self) -> pd.DataFrame:
         """A row for each kernel (and task): mean_weight, standard_error, lower, upper, selection_frequency."""
@@ -168,7 +201,7 @@ class Stability(Finding):
         return self.data[names].drop_vars("resample", errors="ignore").to_dataframe(dim_order=by).reset_index()
 
     def summary(self) -> str:
-        """A few lines: what was resampled, how good the fits are, which kernels are stable, what it took."""
+        """A few lines: the resamples, the score of the fits, the stable kernels, the costs."""
         data, attrs = self.data, self.data.attrs
         tasks = "" if self.tasks is None else f", {len(self.tasks)} {task_dim(data)}s"
         resamples = f"{data.sizes['resample']} {TITLES[attrs['how']]}"
@@ -181,53 +214,46 @@ class Stability(Finding):
         spread = f"{attrs['scoring']} {float(score.mean()):.4g} on the rows left out"
         lines.append(f"{spread}, standard deviation over the resamples {float(score.std(ddof=1)):.2g}")
         folds = data.rename_dims(resample="fold")
-        lines += chance_told(folds["score"], folds, "validation")
-        lines.append(_DEPENDS)
+        lines += constant_note(folds["score"], folds, "validation")
+        lines.append(_CAUTION)
         lines += [attrs["default_price"]] if attrs.get("default_price") else []
         lines.append(f"Agreement on the order of the kernels (Kendall's W): {float(data['rank_agreement'].mean()):.2g}")
-        lines += self._stable_told()
-        gap = float(data["gap"].max())
-        proven = f" (largest gap {gap:.1e})" if np.isfinite(gap) else ""
-        lines.append(
-            f"{count(data.sizes['resample'], 'fit')}{proven} in {count(self.n_passes_, 'pass')}, "
-            f"{attrs['seconds']:.3g} s"
-        )
+        lines += self._stable_lines()
+        costs = cost_and_proof(self.n_passes_, attrs["seconds"], float(data["gap"].max()))
+        lines.append(f"{count(data.sizes['resample'], 'fit')} in {costs}")
         return "\n".join(lines)
 
-    def _stable_told(self) -> list[str]:
+    def _stable_lines(self) -> list[str]:
         stable, dim = self.stable(), task_dim(self.data)
-        share = f"{100 * self.threshold:g} % of the resamples"
-        q = float(np.mean(self.mean_selected_))
-        each = f"{q:.3g} of {self.data.sizes['kernel']}" + ("" if dim is None else f" on average over the {dim}s")
         if dim is None:
-            names = [str(name) for name in stable["kernel"].values[stable.values]]
-            more = f" … ({len(names)})" if len(names) > _TOLD else ""
-            lines = [f"Selected by {share} or more: {', '.join(names[:_TOLD]) or 'none'}{more}"]
+            selected = listed(stable["kernel"].values[stable.values], _MOST_NAMES) or "none"
         else:
-            often = stable.sum("kernel")
-            lines = [f"Selected by {share} or more: {int(often.min())} to {int(often.max())} kernels by {dim}"]
+            n_stable = stable.sum("kernel")
+            selected = f"{int(n_stable.min())} to {int(n_stable.max())} kernels by {dim}"
+        lines = [f"Selected by {100 * self.threshold:g} % of the resamples or more: {selected}"]
+        over = "" if dim is None else f", averaged over the {dim}s"
+        mean = f"A resample selects {float(np.mean(self.mean_selected_)):.3g} of {self.data.sizes['kernel']}{over}"
         bound, most = float(np.max(self.error_bound())), int(stable.sum("kernel").max())
         if np.isfinite(bound) and 0 < most <= bound:
             lines.append(
-                f"A resample selects q = {each}: too many for a bound of false selections, which is {bound:.2g} for "
-                f"{count(most, 'kernel')}; lower n_selected or raise threshold"
+                f"{mean}: too many for a bound of false selections, which is {bound:.2g} for {count(most, 'kernel')}; "
+                "lower n_selected or raise threshold"
             )
+        elif np.isfinite(bound) and most:
+            lines.append(f"{mean}. At most {bound:.2g} of the selected kernels are expected to be false selections")
         elif np.isfinite(bound):
-            lines.append(
-                f"A resample selects q = {each}; of kernels that it selects with probability q/n or less, at most "
-                f"{bound:.2g} are expected among those selected so often"
-            )
+            lines.append(f"{mean}. At most {bound:.2g} false selections are expected")
         else:
-            lines.append(f"A resample selects {each}; there is a bound of false selections for how='half' alone")
+            lines.append(f"{mean}; a bound of false selections is known for how='half' only")
         return lines
 
     def plot(self, *, task: str | None = None) -> Figure:
-        """Draw the weights with their intervals, and the selection frequencies beside them.
+        """Draw the weights with their intervals, and the selection frequencies.
 
         Parameters
         ----------
         task
-            Of a multilabel problem, or a target. By default means over all of them are drawn.
+            A task of a multilabel problem, or a target; means over all of them by default.
 
         Returns
         -------
@@ -240,6 +266,445 @@ class Stability(Finding):
         InputError
             If there is no such task.
         """
-        from dmkl.inference.stability_plot import plot_stability
+        from dmkl.inference.figures import plot_stability
 
         return plot_stability(self, task)
+
+
+# --- the fits --------------------------------------------------------------------------------------------------------
+
+
+@one_blas_thread
+def stability(
+    estimator: KernelLearner,
+    K: Kernels,
+    y: npt.ArrayLike | None = None,
+    n_resamples: int | None = None,
+    *,
+    how: How = "half",
+    n_selected: int | None = None,
+    threshold: float = 0.9,
+    groups: npt.ArrayLike | None = None,
+    scoring: Any = None,
+    unknown: Any = None,
+    random_state: int = 0,
+    state: str | Path | None = None,
+) -> Stability:
+    """Fit an estimator to resamples of the rows, to show how far its kernel weights can be trusted.
+
+    All resamples share passes over the kernels: a hundred fits take few more passes than one. Each fit is independent,
+    with the statistics of its rows, and is scored on the rows that it leaves out.
+
+    Parameters
+    ----------
+    estimator
+        The learner to fit, with its parameters. It is not changed. Scores are too optimistic if a search has chosen the
+        parameters on the same rows; `dmkl.evaluate` estimates them without bias.
+    K, y
+        As in `dmkl.search`.
+    n_resamples
+        100 by default, 10 for folds; even for halves.
+    how
+        The training rows of a resample:
+
+        - "half": one of two random halves of the rows; the other half is the next resample. Stability selection has
+          guarantees for these.
+        - "bootstrap": as many rows as there are, drawn with replacement. Rows are weighted by
+          their number of draws, by `sample_weight`, which the learner must accept. See its `fit`: with MKFDA and
+          MKRidge this is the same as repeating rows; machines with margins normalize the kernels on each row once.
+        - "folds": all rows except one of `n_resamples` folds, as in a cross-validation.
+
+        Classes keep their shares if each row has one label. Draws that lack a class, or leave out no row, are
+        rejected and drawn again.
+    n_selected
+        Number of kernels with the largest weights that each resample selects. By default those with more than a
+        hundredth of its largest weight, which is meaningful for sparse norms (p near 1).
+    threshold
+        Share π of the resamples, above 1/2, that must select a kernel for it to count as stable.
+    groups
+        (m,) groups that no resample may split: whole groups are drawn. Few groups have few halves: the summary and
+        ``data.n_distinct`` have the number of distinct resamples.
+    scoring, unknown
+        As in `dmkl.search`.
+    random_state
+        Seed of the draws.
+    state
+        A folder that all workers see, where results are saved; the same call continues from there.
+
+    Returns
+    -------
+    Stability
+        Weights, their intervals and ranks, selection frequencies with a bound of false selections, and scores.
+
+    Raises
+    ------
+    InputError
+        If an argument breaks a rule, or `state` has other work.
+    IndefiniteKernelError
+        If a kernel proves not to be positive semidefinite.
+    WorkerLostError
+        If workers died repeatedly.
+
+    Notes
+    -----
+    Meinshausen, Bühlmann: Stability selection. Journal of the Royal Statistical Society B 72 (2010). Shah, Samworth:
+    Variable selection with error control: another look at stability selection. Journal of the Royal Statistical Society
+    B 75 (2013). The weights of half-samples, as those of a bootstrap, vary around the fit to all rows as much as that
+    fit varies around its limit, if weights depend smoothly on the rows (the delete-d jackknife with d = m/2: Shao, Wu:
+    A general theory for jackknife variance estimation. Annals of Statistics 17 (1989)); weights at zero do not.
+
+    Correlated kernels share their weight, or have it in turn from resample to resample: a kernel that is seldom
+    selected need not be useless (`dmkl.analyze` shows similar kernels).
+
+    Examples
+    --------
+    >>> import dmkl, numpy as np
+    >>> y = np.arange(24) % 2
+    >>> F = np.random.default_rng(0).normal(size=(3, 24, 4)) + np.array([2, 0, 0])[:, None, None] * y[:, None]
+    >>> result = dmkl.stability(dmkl.MKFDA(p=1), F @ F.transpose(0, 2, 1), y, n_resamples=10, n_selected=1)
+    >>> float(result.data.selection_frequency[0])
+    1.0
+    """
+    started = time.monotonic()
+    check_choice("how", how, get_args(How))
+    n_resamples = N_RESAMPLES[how] if n_resamples is None else n_resamples
+    check_count("n_resamples", n_resamples, least=2)
+    check_count("random_state", random_state, least=0)
+    check_threshold(threshold)
+    if n_selected is not None:
+        check_count("n_selected", n_selected, least=1)
+    if how == "bootstrap" and not estimator._TAKES_WEIGHTS:
+        msg = (
+            f"how='bootstrap' weights rows by their number of draws, and {type(estimator).__name__} does not weight "
+            "samples; take how='half'"
+        )
+        raise InputError(msg)
+    question, folds = make_question(
+        "stability",
+        estimator,
+        K,
+        y,
+        partial(draw_resamples, how, n_resamples, random_state),
+        scoring=scoring,
+        groups=groups,
+        unknown=unknown,
+        has_grid=False,
+    )
+    model = clone(question.estimator)
+    fits = [
+        Fit(
+            model,
+            fold.train,
+            question.targets_of(fold.train),
+            question.tasks,
+            fold.validation,
+            title=f"{fold.title}: ",
+            sample_weight=fold.counts,
+        )
+        for fold in folds
+    ]
+    with open_workspace(question, state, {"what is asked": "stability"}) as workspace:
+        answers = run(Plan(question.K, fits), workspace)
+    data = _to_dataset(question, answers, how, n_selected)
+    of_folds = fold_data(question, folds).rename_dims(fold="resample").drop_vars("fold")
+    if how == "bootstrap":
+        n_drawn = np.zeros(of_folds["part"].shape, dtype=np.int32)
+        for row, fold in zip(n_drawn, folds, strict=True):
+            row[fold.train] = fold.counts
+        of_folds["n_drawn"] = (("resample", "sample"), n_drawn)
+    attrs = {
+        "how": how,
+        "n_selected": n_selected or 0,
+        "threshold": float(threshold),
+        "random_state": random_state,
+        "n_distinct": count_distinct(folds),
+        "default_price": question.estimator._default_price(),
+        "asked": of_folds.attrs["asked"],
+        "seconds": time.monotonic() - started,
+    }
+    return Stability(data.merge(of_folds).assign_attrs(attrs))
+
+
+def _to_dataset(question: Question, answers: Answers, how: How, n_selected: int | None) -> xr.Dataset:
+    """The results of the fits as labeled data."""
+    outcomes = answers.fits
+    weight, gap, objective, status = per_task(outcomes, len(question.K), question.n_tasks)
+    selected = np.stack([select(weight[:, k], n_selected) for k in range(question.n_tasks)], axis=1)
+    spread = weight.std(axis=0, ddof=1)
+    if how == "folds":  # resamples that share most rows vary less than independent samples
+        spread = weight.std(axis=0) * np.sqrt(len(outcomes) - 1)
+    lower, upper = np.quantile(weight, (0.025, 0.975), axis=0)
+
+    def of_kernels(values: Array, *first: str) -> tuple[tuple[str, ...], Array]:
+        return question.variable((*first, "kernel", "task"), values.swapaxes(-1, -2))
+
+    variables: dict[str, Any] = {
+        "weight": of_kernels(weight, "resample"),
+        "mean_weight": of_kernels(weight.mean(axis=0)),
+        "standard_error": of_kernels(spread),
+        "lower": of_kernels(lower),
+        "upper": of_kernels(upper),
+        "selected": of_kernels(selected, "resample"),
+        "selection_frequency": of_kernels(selected.mean(axis=0)),
+        "rank_agreement": question.variable(
+            ("task",), np.array([agreement(weight[:, k]) for k in range(question.n_tasks)])
+        ),
+        "gap": question.variable(("resample", "task"), gap),
+        "objective": question.variable(("resample", "task"), objective),
+        "status": (*question.variable(("resample", "task"), status.astype(np.int8)), STATUS_FLAGS),
+        "n_train": ("resample", np.array([len(fold.train) for fold in question.folds])),
+        "n_test": ("resample", np.array([len(fold.validation) for fold in question.folds])),
+    }
+    dims, scores = ("resample", *question.task_coords()), score_outcomes(question, outcomes)
+    variables |= {f"score{end}": (dims, values) for end, values in scores.items()}
+    coords = {"kernel": np.array(question.K.names, dtype=str)} | question.task_coords()
+    parameters = {name: plain_repr(value) for name, value in question.estimator.get_params(deep=False).items()}
+    attrs = {
+        "estimator": type(question.estimator).__name__,
+        "parameters": json.dumps(parameters),
+        "scoring": next(iter(question.metrics)),
+        "measures": json.dumps(list(question.metrics)),
+        "kind": question.targets.kind,
+        "n_passes": answers.tally.n_passes,
+        "solver": ", ".join(dict.fromkeys(outcome.solver or "own" for outcome in outcomes)),
+    }
+    return xr.Dataset(variables, coords, attrs)
+
+
+# --- resamples -------------------------------------------------------------------------------------------------------
+
+
+def draw_resamples(
+    how: How,
+    n_resamples: int,
+    seed: int,
+    labels: npt.ArrayLike,
+    *,
+    splits: Array | None = None,
+    groups: Array | None = None,
+    samples: Array | None = None,
+    classes: bool = True,
+) -> list[Fold]:
+    """Draw the training rows of resamples.
+
+    Classes keep their shares if each row has one label and there are no groups. Halves of groups have equal shares of
+    the groups by their most frequent class; a bootstrap of groups keeps shares on average only. A draw that lacks a
+    class, or leaves out no row, is rejected and drawn again.
+
+    Parameters
+    ----------
+    how
+        "half": pairs of disjoint halves; 2b and 2b + 1 are a pair. "bootstrap": m rows with replacement, or as many
+        groups as there are, each with all of its rows. "folds": all but one of `n_resamples` folds.
+    n_resamples
+        Even for "half".
+    labels, splits, groups, samples, classes
+        As in `make_folds`; splits are ignored.
+
+    Returns
+    -------
+    list of Fold
+        Named "0", "1" …; the rows left out validate. Those of a bootstrap have the number of draws of each row.
+
+    Raises
+    ------
+    InputError
+        If the number of halves is odd, or each of 100 draws of a resample lacks a class that it leaves out, or leaves
+        out no rows.
+    """
+    if how == "half" and n_resamples % 2:
+        msg = f"n_resamples must be even for how='half', whose halves come in pairs, got {n_resamples}"
+        raise InputError(msg)
+    y, rng = np.asarray(labels), np.random.default_rng(seed)
+    stratified = classes and y.ndim == 1
+    make = partial(make_folds, labels=y, groups=groups, samples=samples, classes=classes)
+
+    def draw_once() -> list[Fold]:
+        if how == "bootstrap":
+            counts = _draw_counts(rng, y, groups, stratified=stratified)
+            (fold,) = make((np.flatnonzero(counts), np.flatnonzero(counts == 0)))
+            return [replace(fold, counts=counts[fold.train].astype(np.float64))]
+        if how == "half" and groups is not None:
+            half = _draw_halves_of_groups(rng, y, groups, stratified=stratified)
+            return make([(np.flatnonzero(half == k), np.flatnonzero(half != k)) for k in range(2)])
+        splitter = _SPLITTERS[stratified, groups is not None]
+        n_splits = 2 if how == "half" else n_resamples
+        return make(splitter(n_splits, shuffle=True, random_state=int(rng.integers(2**31))))
+
+    folds: list[Fold] = []
+    while len(folds) < n_resamples:
+        for attempt in range(_MAX_DRAWS):
+            try:
+                folds += draw_once()
+                break
+            except InputError as error:
+                if attempt == _MAX_DRAWS - 1:
+                    msg = f"how={how!r}: {error}"
+                    raise InputError(msg) from error
+    return [replace(fold, name=str(k), title=f"resample {k}") for k, fold in enumerate(folds)]
+
+
+def count_distinct(folds: Sequence[Fold]) -> int:
+    """Number of resamples that differ in their rows, or in the number of draws of a row."""
+    return len({(fold.train.tobytes(), None if fold.counts is None else fold.counts.tobytes()) for fold in folds})
+
+
+_SPLITTERS: dict[tuple[bool, bool], Any] = {
+    (True, True): StratifiedGroupKFold,
+    (True, False): StratifiedKFold,
+    (False, True): GroupKFold,
+    (False, False): KFold,
+}
+"""Splitters, by whether classes keep their shares and whether there are groups."""
+
+
+def _draw_halves_of_groups(rng: np.random.Generator, y: Array, groups: Array, *, stratified: bool) -> Index:
+    """The half, 0 or 1, of each row: groups in random order, sorted by class, alternate between the halves.
+
+    `StratifiedGroupKFold` does not help: it assigns groups greedily by their class counts, and shuffling only breaks
+    ties, so that it draws the same few halves repeatedly.
+    """
+    _, unit = np.unique(groups, return_inverse=True)
+    order = rng.permutation(int(unit.max()) + 1)
+    if stratified:
+        _, index = np.unique(y.astype(str) if y.dtype == object else y, return_inverse=True)
+        table = np.zeros((len(order), int(index.max()) + 1))
+        np.add.at(table, (unit, index), 1)
+        of_class = rng.permutation(table.shape[1])[table.argmax(axis=1)]  # so that the half with the odd group varies
+        order = order[np.argsort(of_class[order], kind="stable")]
+    half = np.empty(len(order), dtype=np.int64)
+    half[order] = np.arange(len(order)) % 2
+    return half[unit]
+
+
+def _draw_counts(rng: np.random.Generator, y: Array, groups: Array | None, *, stratified: bool) -> Index:
+    """Number of draws of each row in a bootstrap, (m,)."""
+    if groups is not None:
+        _, unit = np.unique(groups, return_inverse=True)
+        return _bootstrap_counts(rng, int(unit.max()) + 1)[unit]
+    if not stratified:
+        return _bootstrap_counts(rng, len(y))
+    counts = np.zeros(len(y), dtype=np.int64)
+    _, index = np.unique(y, return_inverse=True)
+    for k in range(int(index.max()) + 1):
+        rows = np.flatnonzero(index == k)
+        counts[rows] = _bootstrap_counts(rng, len(rows))
+    return counts
+
+
+def _bootstrap_counts(rng: np.random.Generator, n: int) -> Index:
+    """Number of draws of each of n items among n draws with replacement."""
+    return rng.multinomial(n, np.full(n, 1.0 / n))
+
+
+# --- selection -------------------------------------------------------------------------------------------------------
+
+
+def select(weights: Float, n_selected: int | None = None) -> npt.NDArray[np.bool_]:
+    """Whether each resample selects each kernel.
+
+    Parameters
+    ----------
+    weights
+        (resamples, n), not negative.
+    n_selected
+        The number q of kernels with the largest weights that a resample selects; fewer if weights are zero or equal.
+        None: those with more than `LEAST_SHARE` of the largest weight of the resample.
+
+    Returns
+    -------
+    ndarray
+        Booleans, (resamples, n).
+    """
+    if n_selected is None:
+        return np.asarray(weights > LEAST_SHARE * weights.max(axis=1, keepdims=True))
+    n = weights.shape[1]
+    if n_selected >= n:
+        return np.asarray(weights > 0)
+    largest_left_out = np.partition(weights, n - 1 - n_selected, axis=1)[:, n - 1 - n_selected]
+    return np.asarray(weights > largest_left_out[:, None])
+
+
+def check_threshold(threshold: Any) -> None:
+    """Refuse a share of the resamples without a known bound.
+
+    Raises
+    ------
+    InputError
+        If it is not in (1/2, 1].
+    """
+    if isinstance(threshold, bool) or not isinstance(threshold, numbers.Real) or not 0.5 < float(threshold) <= 1.0:
+        msg = (
+            "threshold, the share of the resamples that must select a kernel, must be above 0.5 and at most 1, got "
+            f"{plain_repr(threshold)}; 0.6 to 0.9 is usual"
+        )
+        raise InputError(msg)
+
+
+def error_bound(q: float, n: int, threshold: float) -> float:
+    """E|Ŝ_π ∩ L| ≤ q²/((2π − 1)n).
+
+    Ŝ_π are the kernels that at least the share π of the half-samples selects; L those that a half-sample selects with
+    probability q/n or less, where q = E|Ŝ| is the number that it selects of n kernels. The only assumption is that
+    samples are independent. If the kernels of noise are selected with equal probabilities, and not more often than at
+    random, L contains all of them, and this bounds the expected number of false selections.
+
+    Notes
+    -----
+    Meinshausen, Bühlmann: Stability selection. Journal of the Royal Statistical Society B 72 (2010), Theorem 1. Shah,
+    Samworth: Variable selection with error control: another look at stability selection. Journal of the Royal
+    Statistical Society B 75 (2013), Theorem 1 with θ = q/n, for pairs of halves that share no sample.
+    """
+    return q**2 / ((2.0 * threshold - 1.0) * n)
+
+
+def unimodal_error_bound(q: float, n: int, threshold: float, n_pairs: int) -> float:
+    """E|Ŝ_π ∩ L| ≤ C(π, B) q²/n for B pairs of halves, sharper than `error_bound`.
+
+    C = 1/(2(2π − 1 − 1/2B)) up to π = 3/4, and 4(1 − π + 1/2B)/(1 + 1/B) beyond. The assumption is that, for each
+    kernel of L, the share of pairs of which both halves select it has a unimodal distribution.
+
+    Returns
+    -------
+    float
+        NaN if the theorem does not apply: for q/n above 1/√3, and for π at or below
+        1/2 + min(θ², 1/2B + ¾θ²) with θ = q/n.
+
+    Notes
+    -----
+    Shah, Samworth (2013), Theorem 2.
+    """
+    theta, grain = q / n, 1.0 / (2.0 * n_pairs)
+    if theta > 1.0 / math.sqrt(3.0) or threshold <= 0.5 + min(theta**2, grain + 0.75 * theta**2):
+        return math.nan
+    if threshold <= 0.75:
+        factor = 1.0 / (2.0 * (2.0 * threshold - 1.0 - grain))
+    else:
+        factor = 4.0 * (1.0 - threshold + grain) / (1.0 + 2.0 * grain)
+    return factor * q**2 / n
+
+
+def agreement(weights: Float) -> float:
+    """Kendall's coefficient of concordance W of the order of the kernels, corrected for ties.
+
+    1 if all resamples order the kernels alike, near 1/B for B unrelated orders. Friedman's statistic is B(n − 1)W.
+    Weights up to `LEAST_SHARE` of the largest of the resample are ties.
+
+    Parameters
+    ----------
+    weights
+        (B, n)
+
+    Returns
+    -------
+    float
+        NaN for fewer than three kernels, and if no resample orders them.
+    """
+    from scipy.stats import friedmanchisquare
+
+    n_resamples, n = weights.shape
+    weights = np.where(select(weights), weights, 0.0)
+    if n < 3 or not np.ptp(weights, axis=1).any():
+        return math.nan
+    statistic = float(np.asarray(friedmanchisquare(*weights.T).statistic))
+    return statistic / float(n_resamples * (n - 1))

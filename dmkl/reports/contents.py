@@ -13,19 +13,19 @@ import pandas as pd
 import sklearn.model_selection
 import xarray as xr
 
-from dmkl.analysis.result import Analysis
+from dmkl.analysis.analyze import Analysis
 from dmkl.arrays import plain_repr
 from dmkl.errors import InputError
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.saving import decode_parameters, encode, models
 from dmkl.files.writing import write_whole
-from dmkl.inference.finding import Finding
 from dmkl.reports.page import Page, Section, render
 from dmkl.searching.evaluation import EvaluationResult
 from dmkl.searching.folds import SPLITS
-from dmkl.searching.result import SearchResult
-from dmkl.searching.texts import count, told, value_told
+from dmkl.searching.search import SearchResult
+from dmkl.searching.texts import count, point_text, value_text
 from dmkl.solvers.fisher.problem import CONFIGURABLE
+from dmkl.store.results import Result
 
 __all__ = ["report"]
 
@@ -100,7 +100,7 @@ def _model(model: KernelLearner) -> Page:
         answer += f" Proven: the objective is within {_percent(gap)} of the best possible."
     facts = {
         "model": type(model).__name__,
-        "parameters": told(_changed(model)) or "all at their defaults",
+        "parameters": point_text(_changed(model)) or "all at their defaults",
         "learns": model.kind_ + (f": {', '.join(map(str, model.classes_))}" if len(model.classes_) else ""),
         "training samples": f"{model.n_features_in_:,}",
         "status": model.status_,
@@ -190,7 +190,7 @@ def _search(search: SearchResult) -> Page:
 
 
 def _range(values: list[Any]) -> str:
-    texts = [value_told(value) for value in values]
+    texts = [value_text(value) for value in values]
     return ", ".join(texts) if len(values) <= 6 else f"{texts[0]} … {texts[-1]} ({len(values)} values)"
 
 
@@ -306,15 +306,15 @@ def _pairs(analysis: Analysis) -> Section:
 
 
 @page_of.register
-def _finding(finding: Finding) -> Page:
-    first, *lines, took = finding.summary().splitlines()
-    facts = {"question": first, "took": f"{took}, {finding.data.attrs['created_by']}"}
+def _result(result: Result) -> Page:
+    first, *lines, took = result.summary().splitlines()
+    facts = {"question": first, "took": f"{took}, {result.data.attrs['created_by']}"}
     sections = []
-    if hasattr(finding, "plot"):
-        sections.append(Section("Picture", figure=finding.plot(), caption=first))
-    if hasattr(finding, "table"):
-        sections.append(Section("Table", table=finding.table().reset_index(drop=True)))
-    return Page(finding.TITLE.capitalize(), _sentences(lines), facts, (), tuple(sections))
+    if hasattr(result, "plot"):
+        sections.append(Section("Picture", figure=result.plot(), caption=first))
+    if hasattr(result, "table"):
+        sections.append(Section("Table", table=result.table().reset_index(drop=True)))
+    return Page(result.TITLE.capitalize(), _sentences(lines), facts, (), tuple(sections))
 
 
 def _sentences(lines: list[str]) -> str:

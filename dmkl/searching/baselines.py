@@ -1,167 +1,296 @@
-"""What a search is compared with: the plain sum of all kernels, the SVM on it, and single kernels.
+"""Baselines of a search: the plain sum of the kernels, a support vector machine on it, and the best single kernel.
 
-The sum and the single kernels are further fits in the passes of the search; the SVM is a plan of its own after it.
+The sum and single kernels are further fits in the passes of the search; the SVM is a separate plan after it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import xarray as xr
 
 from dmkl import settings
-from dmkl.arrays import Index
 from dmkl.errors import IndefiniteKernelError, InputError, MemoryBudgetError
 from dmkl.estimators.engine import run
 from dmkl.estimators.plan import Answers, Fit, Plan
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.passes.execute import check_memory, machine
 from dmkl.progress import PHASES
-from dmkl.searching.choice import Choice
-from dmkl.searching.dataset import as_dataset
-from dmkl.searching.fits import GridFits, Question, as_grid_fits, grid_fits, working
+from dmkl.searching.choice import Choice, Rule, best_index, mean_and_margin, mean_over_folds
+from dmkl.searching.fits import GridFits, Question, open_workspace, plan_fits, run_blocks, to_dataset
 from dmkl.searching.grid import points
+from dmkl.searching.texts import point_text, with_error
 from dmkl.solvers.workspace import Workspace
+from dmkl.store.results import task_dim
+from dmkl.variables import describe
 
 __all__ = [
-    "ALONE",
     "COSTS",
     "FEW",
-    "MACHINE",
     "SUM",
+    "TITLES",
     "TRIED",
     "Baselines",
     "PlainSum",
-    "fit_beside_sum",
-    "named",
-    "search_beside_baselines",
+    "baseline_params",
+    "choose_baselines",
+    "compare",
+    "fit_with_baselines",
+    "fit_with_sum",
+    "prefixed",
 ]
 
 Baselines = Literal["sum", "all", "none"]
 
-SUM, MACHINE, ALONE = "sum", "svm", "alone"
-"""What the names of their scores begin with: all kernels alike, the SVM on that sum, each kernel alone."""
+SUM, SVM, ALONE = "sum", "svm", "alone"
+"""Prefixes of the names of scores."""
+TITLES = {SUM: "plain sum of the kernels", SVM: "SVM on the sum of kernels", ALONE: "best single kernel"}
 
 COSTS = (1.0, 4.0, 16.0)
 """C of the support vector machine on the sum, in units of the inverse mean diagonal of the sum."""
 
 FEW, TRIED = 10, 5
-"""Up to so many kernels all are tried alone, in the passes of the search; of more the second number of them, after it.
-Each takes directions of its own in the spaces of a search."""
+"""Up to `FEW` kernels are all tried alone, in the passes of the search; of more kernels `TRIED` are tried after it.
+Each needs directions of its own in the subspaces of a search."""
 
 
-def search_beside_baselines(
+# --- fitting ---------------------------------------------------------------------------------------------------------
+
+
+def fit_with_baselines(
     question: Question, choice: Choice, state: str | Path | None, which: Literal["sum", "all"]
 ) -> tuple[GridFits, xr.Dataset]:
-    """Fit a grid on every fold as `fit_grid` does, and beside it the baselines.
+    """Fit a grid on every fold as `fit_grid` does, together with the baselines.
 
-    The sum of all kernels, each with weight one, and with "all" each kernel alone, are fitted at every value of the
-    parameters that do not concern weights (λ, C, the steps …), by the same solver, on the same folds. All of them ride
-    the passes of the search, and come after its own fits: a state goes on with more or fewer of them. Of more than
-    `FEW` kernels, the `TRIED` that it gives most weight are tried after it, in its spaces. Kernels alone take few
-    passes, but as many solutions as there are kernels, at each λ and fold, that have little in common with those of the
-    grid: seconds grow by a multiple.
+    The sum of all kernels, each with weight one, and with "all" each single kernel, are fitted at every value of the
+    parameters that do not concern weights (λ, C, the steps …), by the same solver, on the same folds. They share the
+    passes of the search, and their fits come after those of the search: a state continues with more or fewer of them.
+    Of more than `FEW` kernels, the `TRIED` with the largest weights are tried after the search, in its subspaces.
+    Single kernels need few passes, but a solution for each kernel, λ and fold that has little in common with those of
+    the grid: the seconds multiply.
 
-    Beside a discriminant the support vector machine on the sum is fitted too, at the C of `COSTS`, in three or four
-    passes after the search. It is left out, and the attribute "svm_left_out" says why, where the machines need more
-    memory or passes than `_check_machines` allows.
+    A discriminant has the support vector machine on the sum as a further baseline, at the C of `COSTS`, in three or
+    four passes after the search. It is left out, and the attribute "svm_left_out" gives the reason, if the machines
+    need more memory or passes than `_check_machines` allows.
 
     Returns
     -------
     GridFits
-        Of the search; passes, rounds and phases are those of everything.
+        The results of the search, with the passes, rounds and phases of everything.
     Dataset
-        What is told of the baselines, by names that begin with "sum_", "svm_" (over C) and "alone_" (over kernel, NaN
-        where one was not tried), and the attribute n_baseline_passes: those that began after the search. Empty where
-        the learner has no plain sum.
+        The results of the baselines, with names that begin with "sum_", "svm_" (over C) and "alone_" (over kernel, NaN
+        for kernels that were not tried), and the attribute n_baseline_passes: the passes after the search. Empty if the
+        learner has no plain sum.
     """
-    plain, alone = _plain(question), which == "all"
+    plain, alone = _plain_question(question), which == "all"
     later = alone and len(question.K) > FEW
     with ExitStack() as stack:
         if state is None and plain is not None and later:
-            # What the search has found is gone on from, so that it is kept all the same, to the end.
+            # The second plan continues from the results of the first, so that these are kept in any case.
             state = Path(stack.enter_context(TemporaryDirectory(prefix="dmkl-"))) / "state"
-        workspace = stack.enter_context(working(question, state))
-        rows = _Rows(question, plain, alone=alone and not later)
-        answers = run(Plan(question.K, rows.fits, duals=False), workspace)
+        workspace = stack.enter_context(open_workspace(question, state))
+        blocks = _Blocks(question, plain)
+        if plain is not None and alone and not later:
+            blocks.add_alone(range(len(question.K)))
+        answers = blocks.run(workspace)
         if plain is None:
-            return as_grid_fits(question, answers), xr.Dataset()
-        n_passes, tried = answers.tally.n_passes, np.ones((len(question.folds), len(question.K)), dtype=bool)
+            return GridFits.of(question, answers["search"]), xr.Dataset()
+        tally = answers["search"].tally
+        n_passes, candidates = tally.n_passes, np.ones((len(question.folds), len(question.K)), dtype=bool)
         if later:
-            tried = _most_weight(question, as_grid_fits(question, rows.searched(answers)), choice)
-            rows.add_alone(np.flatnonzero(tried.any(axis=0)))
-            before = answers.tally.phases
-            answers = run(Plan(question.K, rows.fits, duals=False), workspace)
-            answers.tally.phases = {name: spent + before[name] for name, spent in answers.tally.phases.items()}
-        machines, left_out = _machines_on_sum(question, choice, workspace, answers)
-    found = as_grid_fits(question, rows.searched(answers))
-    told = [named(SUM, as_dataset(plain, as_grid_fits(plain, rows.of_sum(answers)), choice, 0.0))]
+            candidates = _largest_weights(question, GridFits.of(question, answers["search"]), choice)
+            blocks.add_alone(np.flatnonzero(candidates.any(axis=0)).tolist())
+            before = tally.phases
+            answers = blocks.run(workspace)
+            tally = answers["search"].tally
+            tally.phases = {name: seconds + before[name] for name, seconds in tally.phases.items()}
+        machines, left_out = _fit_machines(question, choice, workspace, answers["search"])
+    results = [prefixed(SUM, to_dataset(plain, GridFits.of(plain, answers["sum"]), choice, 0.0))]
     if alone:
-        told.append(named(ALONE, _of_kernels(plain, rows.alone(answers), choice, tried)))
-    told += [] if machines is None else [machines]
-    attrs = {"n_baseline_passes": found.n_passes - n_passes} | ({"svm_left_out": left_out} if left_out else {})
-    return found, xr.merge(told, combine_attrs="drop").assign_attrs(attrs)
+        of_kernels = {key: block for key, block in answers.items() if isinstance(key, int)}
+        results.append(prefixed(ALONE, _alone_dataset(plain, of_kernels, choice, candidates)))
+    results += [] if machines is None else [machines]
+    attrs = {"n_baseline_passes": tally.n_passes - n_passes} | ({"svm_left_out": left_out} if left_out else {})
+    return GridFits.of(question, answers["search"]), xr.merge(results, combine_attrs="drop").assign_attrs(attrs)
 
 
-def _machines_on_sum(
+class PlainSum(NamedTuple):
+    """The question about the sum of all kernels, and its results."""
+
+    question: Question
+    grid: GridFits
+
+
+def fit_with_sum(question: Question, state: str | Path | None) -> tuple[GridFits, PlainSum | None]:
+    """Fit a grid on every fold as `fit_grid` does, and in the same passes the sum of all kernels with weights one.
+
+    None if the learner has no plain sum. If the grid has no parameter of the sum, the sum has the λ and the C of the
+    learner.
+    """
+    plain = _plain_question(question)
+    if plain is not None and not plain.grid:
+        params = plain.estimator.get_params(deep=False)
+        plain = replace(plain, grid={name: (params[name],) for name in ("lam", "C") if name in params})
+    with open_workspace(question, state, {"the baselines": "none" if plain is None else "sum"}) as workspace:
+        answers = _Blocks(question, plain).run(workspace)
+    grid = GridFits.of(question, answers["search"])
+    return grid, None if plain is None else PlainSum(plain, GridFits.of(plain, answers["sum"]))
+
+
+def _plain_question(question: Question) -> Question | None:
+    """The question about the sum of all kernels; None if the learner has no such sum."""
+    learner = question.estimator._of_plain_sum()
+    if learner is None:
+        return None
+    names = set(learner.get_params(deep=False)) - set(learner._OF_WEIGHTS)
+    return replace(
+        question, estimator=learner, grid={name: values for name, values in question.grid.items() if name in names}
+    )
+
+
+class _Blocks:
+    """The fits of the search ("search"), of the sum ("sum") and of single kernels (by their positions)."""
+
+    def __init__(self, question: Question, plain: Question | None) -> None:
+        self._K, self._plain = question.K, plain
+        self._fits: dict[Hashable, list[Fit]] = {"search": plan_fits(question)}
+        self._sum_rows: list[int] | None = None
+        if plain is not None:
+            self._targets = [fit.targets for fit in self._fits["search"][:: len(question.models)]]
+            self._sum_rows = self._rows_of_sum(question, plain)
+            if self._sum_rows is None:
+                self._fits["sum"] = plan_fits(plain, self._targets)
+
+    def _rows_of_sum(self, question: Question, plain: Question) -> list[int] | None:
+        """Rows of the search that are the plain sum, as those of p = ∞; None if any is missing."""
+        texts, needed = (
+            [(type(model), model._parameter_texts(self._K.names)) for model in models]
+            for models in (question.models, plain.models)
+        )
+        if not all(text in texts for text in needed):
+            return None
+        places = [texts.index(text) for text in needed]
+        return [f * len(texts) + place for f in range(len(self._targets)) for place in places]
+
+    def add_alone(self, kernels: Sequence[int]) -> None:
+        """Add each of these kernels alone."""
+        assert self._plain is not None
+        for kernel in kernels:
+            self._fits[kernel] = plan_fits(self._plain, self._targets, np.array([kernel]))
+
+    def run(self, workspace: Workspace) -> dict[Any, Answers]:
+        """The answers by block."""
+        answers = run_blocks(self._K, self._fits, workspace)
+        if self._sum_rows is not None:
+            search = answers["search"]
+            answers["sum"] = replace(search, fits=[search.fits[row] for row in self._sum_rows])
+        return answers
+
+
+def _largest_weights(question: Question, grid: GridFits, choice: Choice) -> np.ndarray:
+    """Which kernels are tried alone, (fold, kernel): those with the largest shares of the weight at the smallest p.
+
+    Sparse weights indicate good single kernels. They depend on training rows only, and with separate choices each fold
+    has its own kernels, so that no row that is tested on has an influence here.
+    """
+    p = np.array([point.get("p", 1.0) for point in points(question.grid)], dtype=np.float64)
+    weights = grid.weights[(p == p.min()) & question.fitted]
+    total = weights.sum(axis=-1, keepdims=True)
+    shares = (weights / np.where(total > 0, total, 1.0)).mean(axis=(0, 2))
+    if choice == "joint":
+        shares = np.broadcast_to(shares.mean(axis=0), shares.shape)
+    places = np.argsort(-shares, axis=1, kind="stable")[:, :TRIED]
+    candidates = np.zeros(shares.shape, dtype=bool)
+    np.put_along_axis(candidates, places, True, axis=1)
+    return candidates
+
+
+def _alone_dataset(
+    plain: Question, answers: Mapping[int, Answers], choice: Choice, candidates: np.ndarray
+) -> xr.Dataset:
+    """The results of single kernels, over kernel."""
+    names = np.array(plain.K.names, dtype=str)
+    results = []
+    for kernel, of_kernel in answers.items():
+        scores = to_dataset(plain, GridFits.of(plain, of_kernel), choice, 0.0)
+        results.append(scores.where(xr.DataArray(candidates[:, kernel], dims="fold"))[_kept_names(scores)])
+    coordinate = xr.Variable("kernel", names[list(answers)])
+    return xr.concat(results, coordinate, combine_attrs="drop").reindex(kernel=names)
+
+
+def _kept_names(scores: xr.Dataset) -> list[str]:
+    return [str(name) for name in scores.data_vars if str(name).startswith(("score", "test_score", "gap", "objective"))]
+
+
+def prefixed(prefix: str, scores: xr.Dataset) -> xr.Dataset:
+    """Scores, gaps and objectives with a prefix before their names."""
+    kept = _kept_names(scores)
+    return scores[kept].rename({name: f"{prefix}_{name}" for name in kept})
+
+
+# --- the support vector machine --------------------------------------------------------------------------------------
+
+
+def _fit_machines(
     question: Question, choice: Choice, workspace: Workspace, answers: Answers
 ) -> tuple[xr.Dataset | None, str]:
-    """What is told of the support vector machine on the sum, whose passes are added to `answers`; or why not."""
+    """The results of the SVM on the sum, or the reason why there are none; `answers` get its costs."""
     m, n = max(len(fold.train) for fold in question.folds), len(question.K)
-    # The diagonal of a kernel of unit trace is 1/m on average; other steps leave it near one.
+    # The mean diagonal of a kernel of unit trace is 1/m; after other steps it is near one.
     diagonal = n / m if "trace" in question.estimator._steps() else float(n)
     costs = tuple(float(f"{cost / diagonal:.3g}") for cost in COSTS)
     learner = question.estimator._machine_on_sum(costs[0])
     if learner is None:
         return None, ""
-    asked = replace(question, estimator=learner, grid={"C": costs})
+    of_machines = replace(question, estimator=learner, grid={"C": costs})
     try:
-        _check_machines(asked)
-        found = _kept_fits(asked, workspace.part(MACHINE))
-    except (InputError, IndefiniteKernelError, MemoryBudgetError) as error:  # the search itself is done
+        _check_machines(of_machines)
+        grid = _kept_grid(of_machines, workspace.part(SVM))
+    except (InputError, IndefiniteKernelError, MemoryBudgetError) as error:  # the results of the search remain
         return None, str(error)
     tally = answers.tally
-    tally.n_passes += found.n_passes
-    tally.rounds += found.rounds
-    tally.phases = {name: spent + found.phases[name] for name, spent in tally.phases.items()}
-    return named(MACHINE, as_dataset(asked, found, choice, 0.0)), ""
+    tally.n_passes += grid.n_passes
+    tally.rounds += grid.rounds
+    tally.phases = {name: seconds + grid.phases[name] for name, seconds in tally.phases.items()}
+    return prefixed(SVM, to_dataset(of_machines, grid, choice, 0.0)), ""
 
 
-def _kept_fits(question: Question, workspace: Workspace) -> GridFits:
-    """Fit a grid on every fold; with a state that has all of it, without a pass.
+def _kept_grid(question: Question, workspace: Workspace) -> GridFits:
+    """Fit a grid on every fold; without a pass if the state has all results.
 
-    The scores of held-out rows are kept, which solvers of machines do not keep by themselves.
+    The scores of held-out rows are saved here, since solvers of machines do not keep them.
     """
     file = workspace.path / "scores-all.npz"
     n_points, n_folds = len(points(question.grid)), len(question.folds)
     if file.exists():
-        kept = load_arrays(file)
-        decisions = [[kept[f"decision-{f}-{k}"] for k in range(n_points)] for f in range(n_folds)]
+        arrays = load_arrays(file)
+        decisions = [[arrays[f"decision-{f}-{k}"] for k in range(n_points)] for f in range(n_folds)]
         targets = [question.targets_of(fold.train) for fold in question.folds]
-        solved = (kept["weights"], kept["gap"], kept["objective"], kept["status"])
-        labels_from = [np.stack(some) for some in decisions]  # a machine has no rule but its scores
-        n_passes, phases = float(kept["n_passes"]), dict.fromkeys(PHASES, 0.0)
-        return GridFits(*solved, decisions, labels_from, targets, n_passes, [], phases, "own")
-    found = as_grid_fits(question, run(Plan(question.K, grid_fits(question), duals=False), workspace))
+        solved = (arrays["weights"], arrays["gap"], arrays["objective"], arrays["status"])
+        decided = [np.stack(of_fold) for of_fold in decisions]  # a machine has no decision rule beyond its scores
+        n_passes, phases = float(arrays["n_passes"]), dict.fromkeys(PHASES, 0.0)
+        return GridFits(*solved, decisions, decided, targets, n_passes, [], phases, "own")
+    grid = GridFits.of(question, run(Plan(question.K, plan_fits(question), duals=False), workspace))
     if not workspace.temporary:
-        arrays = {
-            name: np.asarray(getattr(found, name)) for name in ("weights", "gap", "objective", "status", "n_passes")
-        }
-        arrays |= {f"decision-{f}-{k}": one for f, some in enumerate(found.decisions) for k, one in enumerate(some)}
+        names = ("weights", "gap", "objective", "status", "n_passes")
+        arrays = {name: np.asarray(getattr(grid, name)) for name in names}
+        for f, of_fold in enumerate(grid.decisions):
+            arrays |= {f"decision-{f}-{k}": decision for k, decision in enumerate(of_fold)}
         save_arrays(file, arrays)
-    return found
+    return grid
 
 
 def _check_machines(question: Question) -> None:
     """Refuse machines that need more than a task's memory for their kernel matrix, or many passes.
 
-    Kernels that fit in memory are read once, however many machines there are. Otherwise machines take two passes for
-    each `settings.block_width` of them, and hold a sum of the kernels.
+    Kernels that fit in memory are read once, whatever the number of machines. Otherwise machines take two passes for
+    every `settings.block_width` of them, and keep a sum of the kernels.
 
     Raises
     ------
@@ -181,130 +310,84 @@ def _check_machines(question: Question) -> None:
         raise InputError(msg)
 
 
-@dataclass(frozen=True, eq=False)
-class PlainSum:
-    """The question that a search asks of the sum of all kernels, and what became of it."""
-
-    question: Question
-    found: GridFits
+# --- choosing and comparing ------------------------------------------------------------------------------------------
 
 
-def fit_beside_sum(question: Question, state: str | Path | None) -> tuple[GridFits, PlainSum | None]:
-    """Fit a grid on every fold as `fit_grid` does, and in the same passes the sum of all kernels, each with weight one.
-
-    None where the learner has no plain sum. Where the grid is of weights alone, the grid of the sum is the λ and the C
-    that the learner has.
-    """
-    plain = _plain(question)
-    if plain is not None and not plain.grid:
-        own = plain.estimator.get_params(deep=False)
-        plain = replace(plain, grid={name: (own[name],) for name in ("lam", "C") if name in own})
-    with working(question, state, {"the baselines": "none" if plain is None else "sum"}) as workspace:
-        rows = _Rows(question, plain, alone=False)
-        answers = run(Plan(question.K, rows.fits, duals=False), workspace)
-    found = as_grid_fits(question, rows.searched(answers))
-    return found, None if plain is None else PlainSum(plain, as_grid_fits(plain, rows.of_sum(answers)))
-
-
-def _plain(question: Question) -> Question | None:
-    """The same question of the sum of all kernels; None where the learner has no such."""
-    learner = question.estimator._of_plain_sum()
-    if learner is None:
+def choose_baselines(scores: xr.Dataset, rule: Rule, by: Sequence[str]) -> xr.Dataset | None:
+    """The chosen point of each baseline; None if there are no baselines. See `SearchResult.baselines`."""
+    titles = {prefix: title for prefix, title in TITLES.items() if f"{prefix}_score" in scores}
+    chosen = [
+        _choose_baseline(scores, prefix, rule, by)
+        for prefix in titles
+        if bool(np.isfinite(scores[f"{prefix}_score"]).any())
+    ]
+    if not chosen:
         return None
-    known = set(learner.get_params(deep=False)) - set(learner._OF_WEIGHTS)
-    return replace(
-        question, estimator=learner, grid={name: values for name, values in question.grid.items() if name in known}
-    )
+    coordinate = xr.Variable("baseline", np.array(list(titles.values())[: len(chosen)], dtype=str))
+    return describe(xr.concat(chosen, coordinate, data_vars="all").drop_attrs(deep=False))
 
 
-class _Rows:
-    """The rows of the plan: those of the search, of the sum, of each kernel alone; and which answers are whose."""
-
-    def __init__(self, question: Question, plain: Question | None, *, alone: bool) -> None:
-        self._plain = plain
-        self.fits: list[Fit] = grid_fits(question)
-        self._n_searched = len(self.fits)
-        self._alone: dict[int, slice] = {}
-        if plain is None:
-            return
-        self._targets = [fit.targets for fit in self.fits[:: len(question.models)]]
-        self._sum = self._known(question, plain)
-        if self._sum is None:
-            self._sum = list(range(self._n_searched, self._n_searched + self._n_each))
-            self.fits += grid_fits(plain, self._targets)
-        if alone:
-            self.add_alone(np.arange(len(question.K)))
-
-    @property
-    def _n_each(self) -> int:
-        assert self._plain is not None
-        return len(self._plain.models) * len(self._targets)
-
-    def _known(self, question: Question, plain: Question) -> list[int] | None:
-        """Rows of the search that are those of the sum already, as where its grid holds p = ∞; None if any is not."""
-        texts = [(type(model), model._parameter_texts(question.K.names)) for model in question.models]
-        wanted = [(type(model), model._parameter_texts(question.K.names)) for model in plain.models]
-        if not all(one in texts for one in wanted):
-            return None
-        places = [texts.index(one) for one in wanted]
-        return [f * len(texts) + place for f in range(len(self._targets)) for place in places]
-
-    def add_alone(self, kernels: Index) -> None:
-        """Each of these kernels alone."""
-        assert self._plain is not None
-        for kernel in kernels:
-            self._alone[int(kernel)] = slice(len(self.fits), len(self.fits) + self._n_each)
-            self.fits += grid_fits(self._plain, self._targets, np.array([kernel]))
-
-    def searched(self, answers: Answers) -> Answers:
-        """Answers to the rows of the search."""
-        return replace(answers, fits=answers.fits[: self._n_searched])
-
-    def of_sum(self, answers: Answers) -> Answers:
-        """Answers to those of the sum."""
-        assert self._sum is not None
-        return replace(answers, fits=[answers.fits[place] for place in self._sum])
-
-    def alone(self, answers: Answers) -> dict[int, Answers]:
-        """Answers to those of each kernel."""
-        return {kernel: replace(answers, fits=answers.fits[some]) for kernel, some in self._alone.items()}
+def _choose_baseline(scores: xr.Dataset, prefix: str, rule: Rule, by: Sequence[str]) -> xr.Dataset:
+    """A baseline at the point that its validation scores choose, by the rule of the search."""
+    # In an order that does not depend on how the data were read.
+    names = sorted((str(name) for name in scores.data_vars if str(name).startswith(f"{prefix}_")), key=_position)
+    baseline = scores[names].rename({name: name.removeprefix(f"{prefix}_") for name in names})
+    baseline = baseline.assign({name: values.drop_attrs(deep=False) for name, values in baseline.data_vars.items()})
+    parameters = [str(name) for name in baseline["score"].dims if name not in ("fold", task_dim(scores))]
+    mean, error = mean_over_folds(baseline["score"])
+    if "fold" in by:
+        mean, error = baseline["score"], xr.full_like(baseline["score"], np.nan)
+    with_means = baseline.assign(mean_score=mean, standard_error=error)
+    chosen = baseline.isel(best_index(with_means, parameters, by, rule) if parameters else {})
+    chosen = chosen.reset_coords([name for name in parameters if name in baseline.coords])
+    kernel = chosen["kernel"].drop_attrs() if "kernel" in parameters else xr.DataArray("")
+    return chosen.drop_vars("kernel", errors="ignore").assign(best_kernel=kernel.drop_vars("kernel", errors="ignore"))
 
 
-def _most_weight(question: Question, found: GridFits, choice: Choice) -> np.ndarray:
-    """Which kernels are tried alone, (fold, kernel): those with the largest share of weight at the smallest p.
+def _position(name: str) -> tuple[int, str]:
+    """The order of variables: test scores, scores, gaps, objectives."""
+    return next(k for k, part in enumerate(("_test_score", "_score", "_gap", "_objective")) if part in name), name
 
-    There weights tell most of single kernels. They are learnt from training rows alone, and where folds choose for
-    themselves each has kernels of its own, so that nothing of rows that are tested on is known here.
+
+def baseline_params(baseline: xr.Dataset, names: Sequence[str]) -> dict[str, Any]:
+    """The chosen values of a baseline and its kernel, if folds and tasks agree on them."""
+    params: dict[str, Any] = {}
+    for name in ("best_kernel", *dict.fromkeys([*names, "C"])):
+        values = baseline[name].values.ravel().tolist() if name in baseline else []
+        if values and values[0] != "" and all(value == values[0] for value in values):
+            params["kernel" if name == "best_kernel" else name] = values[0]
+    return params
+
+
+def compare(chosen: xr.Dataset, baselines: xr.Dataset, names: Sequence[str]) -> list[str]:
+    """A sentence for each baseline: its score, and whether the choice has a better one.
+
+    Test rows, which no choice depends on, are compared if there are any, and validation rows otherwise.
     """
-    p = np.array([point.get("p", 1.0) for point in points(question.grid)], dtype=np.float64)
-    weights = found.weights[(p == p.min()) & question.fitted]
-    total = weights.sum(axis=-1, keepdims=True)
-    shares = (weights / np.where(total > 0, total, 1.0)).mean(axis=(0, 2))
-    if choice == "joint":
-        shares = np.broadcast_to(shares.mean(axis=0), shares.shape)
-    places = np.argsort(-shares, axis=1, kind="stable")[:, :TRIED]
-    tried = np.zeros(shares.shape, dtype=bool)
-    np.put_along_axis(tried, places, True, axis=1)
-    return tried
+    rows = "test" if "test_score" in chosen else "validation"
+    score = "test_score" if rows == "test" else "score"
+    lines = []
+    for title in baselines["baseline"].values:
+        baseline = baselines.sel(baseline=title)
+        tasks = [dim for dim in baseline[score].dims if dim != "fold"]
+        value = with_error(*mean_over_folds(baseline[score].mean(tasks)))
+        params = baseline_params(baseline, names)
+        point = f" ({point_text(params)})" if params else ""
+        difference = (chosen[score] - baseline[score]).mean(tasks)
+        verdict = _verdict(*map(float, mean_and_margin(difference, chosen, rows)))
+        lines.append(f"{str(title)[:1].upper()}{str(title)[1:]}{point}: {value} in {rows}; {verdict}")
+    return lines
 
 
-def _of_kernels(plain: Question, answers: dict[int, Answers], choice: Choice, tried: np.ndarray) -> xr.Dataset:
-    """What is told of each kernel alone, over kernel."""
-    names = list(plain.K.names)
-    each = []
-    for kernel, some in answers.items():
-        scores = as_dataset(plain, as_grid_fits(plain, some), choice, 0.0)
-        each.append(scores.where(xr.DataArray(tried[:, kernel], dims="fold"))[_told(scores)])
-    coordinate = xr.Variable("kernel", np.array([names[kernel] for kernel in answers], dtype=str))
-    found = xr.concat(each, coordinate, combine_attrs="drop")
-    return found.reindex(kernel=np.array(names, dtype=str))
-
-
-def _told(scores: xr.Dataset) -> list[str]:
-    return [str(name) for name in scores.data_vars if str(name).startswith(("score", "test_score", "gap", "objective"))]
-
-
-def named(what: str, scores: xr.Dataset) -> xr.Dataset:
-    """Scores, gaps and objectives under names that say of what they are."""
-    kept = _told(scores)
-    return scores[kept].rename({name: f"{what}_{name}" for name in kept})
+def _verdict(difference: float, margin: float) -> str:
+    """A paired difference over folds in words; `margin` is half the width of its 95 % interval."""
+    if not np.isfinite(difference):
+        return "no difference is known"
+    if abs(difference) <= 1e-12:
+        return "it scores as the choice does"
+    by = f"{abs(difference):.4g}" + (f" (95 %: ±{margin:.2g})" if np.isfinite(margin) else "")
+    chance = np.isfinite(margin) and not 0 < margin < abs(difference)
+    note = "; a difference of this size may be chance" if chance else ""
+    if difference < 0:
+        return f"it scores higher than the choice by {by}, paired over folds{note}"
+    return f"the choice scores higher by {by}, paired over folds{note}"

@@ -1,44 +1,66 @@
-"""What a nested cross-validation found: scores and choices by outer fold, the inner searches, saving."""
+"""`dmkl.evaluate`: nested cross-validation of a learner whose parameters are chosen, and its result."""
 
 from __future__ import annotations
 
-import html
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
-from dmkl.arrays import Index
-from dmkl.errors import InputError, StoreError
-from dmkl.estimators.saving import READERS, read
-from dmkl.searching.beside import TITLES, baselines_told
-from dmkl.searching.confusion import class_scores
-from dmkl.searching.labeled import described, folds_of, read_dataset, values_of
-from dmkl.searching.means import chance_told, mean_and_error, task_dim, tasks_of
-from dmkl.searching.result import SearchResult
-from dmkl.searching.texts import bandwidth_notes, count, edge_notes, value_told, with_error
+from dmkl._version import __version__
+from dmkl.arrays import Array
+from dmkl.errors import InputError
+from dmkl.estimators.checks import check_choice
+from dmkl.estimators.decisions import predicted_labels
+from dmkl.estimators.engine import run
+from dmkl.estimators.learner import KernelLearner
+from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan
+from dmkl.estimators.saving import read
+from dmkl.passes.blas import one_blas_thread
+from dmkl.searching.assessing import class_scores, confusion
+from dmkl.searching.baselines import SUM, TITLES, compare, fit_with_sum, prefixed
+from dmkl.searching.choice import Rule, constant_note, mean_over_folds
+from dmkl.searching.fits import (
+    GridFits,
+    Question,
+    fit_grid,
+    fold_data,
+    lock_state,
+    make_question,
+    per_task,
+    score_outcomes,
+    to_dataset,
+)
+from dmkl.searching.folds import OuterFold, nest_folds
+from dmkl.searching.labeled import as_variable, values_of, with_statuses
+from dmkl.searching.search import GridResult, SearchResult, chosen_fit
+from dmkl.searching.texts import bandwidth_notes, cost_and_proof, count, edge_notes, value_text, with_error
 from dmkl.solvers.outcome import WORDS
-from dmkl.store.groups import consolidate
-from dmkl.store.saved import Saved, check_version, replace_group, write_dataset
+from dmkl.store.results import task_dim
+from dmkl.store.saved import Saved
+from dmkl.stores import Kernels
 from dmkl.variables import describe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["EvaluationResult"]
+__all__ = ["EvaluationResult", "evaluate"]
 
-FORMAT, FORMAT_VERSION = "dmkl-evaluation", 1
 _NEEDED = ("test_score", "inner_score", "weight", "gap", "status")
 
 
-class EvaluationResult:
-    """What a nested cross-validation found.
+class EvaluationResult(GridResult):
+    """The result of a nested cross-validation.
 
-    Made by `dmkl.evaluate` and by `dmkl.load`.
+    `dmkl.evaluate` and `dmkl.load` make it.
 
     Parameters
     ----------
@@ -46,34 +68,36 @@ class EvaluationResult:
         A Dataset with the dimension "fold" for the outer folds:
 
         ====================== ================================ ========================================================
-        test_score[_NAME]      fold[, task]                     on the test rows, which no choice has seen, of the model
-                                                                fitted anew on all training rows at the chosen point; by
-                                                                the deciding measure and by others
+        test_score[_NAME]      fold[, task]                     on the test rows, which no choice depends on, of the
+                                                                model refitted on all training rows at the chosen point;
+                                                                by the first scorer, which decides, and by others
         inner_score            fold[, task]                     mean validation score of the inner folds at that point
         name of a parameter    fold[, task]                     its chosen value
-        confusion              fold[, task], true, predicted    test rows of a class that were predicted as another
-        weight                 fold, kernel[, task]             β of the model that was tested
+        confusion              fold[, task], true, predicted    number of test rows by true and predicted class
+        weight                 fold, kernel[, task]             β of the tested model
         gap, objective, status fold[, task]                     of that model, as in `SearchResult.scores`
         n_train, n_test        fold                             rows
         part                   fold, sample                     0 train, 2 test, -1 none; see `folds`
-        sample_group           sample                           the groups that no fold splits, where there were some
+        sample_group           sample                           the groups that no fold splits, if any
         constant_score         fold[, task]                     of one decision for all test rows
-        sum_test_score[_NAME], fold[, task]                     of the plain sum of the kernels, evaluated beside it, at
-        sum_inner_score,                                        what the inner folds chose for it; see `baselines`
+        sum_test_score[_NAME], fold[, task]                     of the plain sum of the kernels, at the choice of the
+        sum_inner_score,                                        inner folds for it; see `baselines`
         sum_gap, sum_lam …
         ====================== ================================ ========================================================
 
-        Attributes: those of `SearchResult.scores`, measures (JSON list), n_refit_passes (those among n_passes that the
-        fits at the chosen points took).
+        Attributes: those of `SearchResult.scores`, measures (JSON list of scorers), n_refit_passes (the passes of the
+        fits at the chosen points, included in n_passes).
     searches
-        By outer fold what its inner folds found, without a model: a `SearchResult` each, with scores, weights, gaps and
-        statuses of every point. Their passes are those that all of them shared.
+        By outer fold, the search of its inner folds, without a model: a `SearchResult` with scores, weights, gaps and
+        statuses of every point. Its passes are shared by all of them.
 
     Raises
     ------
     InputError
         If `scores` lacks something of the above, or has other folds than `searches`.
     """
+
+    FORMAT, TITLE, NEEDED = "dmkl-evaluation", "evaluation", _NEEDED
 
     def __init__(self, scores: xr.Dataset, searches: Mapping[str, SearchResult]) -> None:
         missing = [name for name in _NEEDED if name not in scores]
@@ -85,129 +109,93 @@ class EvaluationResult:
                 "dmkl.evaluate and dmkl.load make such"
             )
             raise InputError(msg)
-        self._scores = described(scores.copy())
+        super().__init__(with_statuses(scores))
         self._searches = dict(searches)
-
-    # --- what was found ----------------------------------------------------------------------------------------------
-
-    @property
-    def scores(self) -> xr.Dataset:
-        """Scores, choices and weights by outer fold."""
-        return self._scores
 
     @property
     def searches(self) -> dict[str, SearchResult]:
-        """What the inner folds found, by outer fold."""
+        """The searches of the inner folds, by outer fold; `folds` are the outer ones."""
         return dict(self._searches)
 
     @property
-    def folds(self) -> dict[str, tuple[Index, ...]]:
-        """The outer folds that were used, by name: rows of `scores.sample` as (train, test).
-
-        As `outer` of `dmkl.evaluate` they give the same folds again. `searches` have the inner ones.
-
-        Raises
-        ------
-        InputError
-            If an older version of dmkl made this result, which did not keep them.
-        """
-        return folds_of(self._scores)
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """Names of the parameters that were chosen, in the order of the grid."""
-        return tuple(json.loads(self._scores.attrs["parameters_searched"]))
-
-    @property
     def measures(self) -> tuple[str, ...]:
-        """Names of the measures, the deciding one first."""
-        return tuple(json.loads(self._scores.attrs["measures"]))
-
-    @property
-    def tasks(self) -> tuple[str, ...] | None:
-        """Names of the tasks of a multilabel problem, or of the targets of a regression of several; None otherwise."""
-        return tasks_of(self._scores)
-
-    @property
-    def n_passes_(self) -> float:
-        """Passes over the stored kernels that all of it took."""
-        return float(self._scores.attrs["n_passes"])
+        """Names of the scorers; the first decides."""
+        return tuple(json.loads(self._data.attrs["measures"]))
 
     @property
     def mean_score_(self) -> Any:
         """Mean test score over the outer folds where it is defined; over task for a multilabel problem."""
-        return self._mean("test_score")[0]
+        return self._mean_and_error()[0]
 
     @property
     def standard_error_(self) -> Any:
-        """Its standard error s/√n over the outer folds, which takes them for independent (see `dmkl.evaluate`)."""
-        return self._mean("test_score")[1]
+        """Its standard error s/√n over the outer folds, assumed to be independent (see `dmkl.evaluate`)."""
+        return self._mean_and_error()[1]
 
-    def _mean(self, name: str) -> tuple[Any, Any]:
-        mean, error = mean_and_error(self._scores[name])
+    def _mean_and_error(self) -> tuple[Any, Any]:
+        mean, error = mean_over_folds(self._data["test_score"])
         return (float(mean), float(error)) if self.tasks is None else (mean, error)
 
     @property
     def choices(self) -> pd.DataFrame:
-        """The spread of the choices: how many outer folds chose each point, the most frequent first.
+        """Number of outer folds that chose each point, the most frequent first.
 
         Returns
         -------
         DataFrame
             The parameters and "folds"; for a multilabel problem the tasks of the folds are counted.
         """
-        values = {name: values_of(self._scores[name]) for name in self.parameters}
+        values = {name: values_of(self._data[name]) for name in self.parameters}
         chosen = pd.DataFrame(values, dtype=object)
         return chosen.value_counts(dropna=False).rename("folds").reset_index()
 
     @property
     def baselines(self) -> xr.Dataset | None:
-        """What is to be beaten: the plain sum of the kernels, chosen and tested on the same rows.
+        """The plain sum of the kernels, chosen and tested on the same rows.
 
         Returns
         -------
         Dataset
             test_score, inner_score, gap, objective and the chosen parameters over baseline, fold and task, as
-            in `scores`. None where the evaluation ran without, or the learner has no plain sum.
+            in `scores`. None if the evaluation ran without, or the learner has no plain sum.
         """
-        own = {name: str(name).removeprefix("sum_") for name in self._scores.data_vars if str(name).startswith("sum_")}
-        if not own:
+        names = {name: str(name).removeprefix("sum_") for name in self._data.data_vars if str(name).startswith("sum_")}
+        if not names:
             return None
-        return describe(
-            self._scores[list(own)].rename(own).drop_attrs(deep=False).expand_dims(baseline=[TITLES["sum"]])
-        )
+        values = self._data[list(names)].rename(names).drop_attrs(deep=False)
+        return describe(values.expand_dims(baseline=[TITLES[SUM]]))
 
     def beside(self) -> list[str]:
-        """A sentence for each of the `baselines`: how good it is in test, and whether the estimator is better."""
+        """A sentence for each of the `baselines`: its test score, and whether the estimator has a better one."""
         baselines = self.baselines
-        return [] if baselines is None else baselines_told(self._scores, baselines, self.parameters)
+        return [] if baselines is None else compare(self._data, baselines, self.parameters)
 
     @property
     def confusion(self) -> xr.DataArray:
-        """Test rows of each true class by the class that was predicted, of all outer folds together.
+        """Number of test rows by true and predicted class, over all outer folds.
 
         Raises
         ------
         InputError
             If it was a regression.
         """
-        if "confusion" not in self._scores:
-            msg = "a regression predicts numbers, which no confusion matrix counts; its measures are in scores"
+        if "confusion" not in self._data:
+            msg = "a regression predicts numbers, which no confusion matrix counts; its scores are in scores"
             raise InputError(msg)
-        return self._scores["confusion"].sum("fold", keep_attrs=True)
+        return self._data["confusion"].sum("fold", keep_attrs=True)
 
     @property
     def classes(self) -> xr.Dataset:
-        """Recall, precision and support of each class on the test rows of all outer folds together."""
+        """Recall, precision and support of each class on the test rows of all outer folds."""
         return class_scores(self.confusion)
 
     def plot_confusion(self) -> Figure:
-        """Draw which classes are taken for which, all outer folds together; see `dmkl.plot_confusion`."""
-        from dmkl.searching.confusion_plot import plot_confusion
+        """Draw the confusion matrix of all outer folds; see `dmkl.plot_confusion`."""
+        from dmkl.searching.figures import plot_confusion
 
         return plot_confusion(self.confusion)
 
-    # --- as text and tables ------------------------------------------------------------------------------------------
+    # --- text and tables ---------------------------------------------------------------------------------------------
 
     def table(self) -> pd.DataFrame:
         """The outer folds in their order.
@@ -215,10 +203,10 @@ class EvaluationResult:
         Returns
         -------
         DataFrame
-            fold, task (of a multilabel problem), the chosen parameters, inner_score, each measure on the test rows by
-            its name, gap and status of the model that was tested.
+            fold, task (of a multilabel problem), the chosen parameters, inner_score, each test score by the name of its
+            scorer, gap and status of the tested model.
         """
-        scores, dim = self._scores, task_dim(self._scores)
+        scores, dim = self._data, task_dim(self._data)
         by = ["fold"] if dim is None else ["fold", dim]
         names = {f"test_score{'' if k == 0 else f'_{name}'}": name for k, name in enumerate(self.measures)}
         values = scores[["inner_score", *names, "gap"]].rename(names)
@@ -229,91 +217,251 @@ class EvaluationResult:
         return frame[[*by, *self.parameters, "inner_score", *self.measures, "gap", "status"]]
 
     def summary(self) -> str:
-        """A few lines: what was evaluated, how good it is, what was chosen, what it took."""
-        scores, attrs = self._scores, self._scores.attrs
-        first = next(iter(self._searches.values())).scores
+        """A few lines: the evaluation, the scores, the choices, the costs."""
+        scores, attrs, searches = self._data, self._data.attrs, list(self._searches.values())
+        first = searches[0].scores
         grid = " × ".join(f"{first.sizes[name]} {name}" for name in self.parameters)
-        inner = sorted({search.scores.sizes["fold"] for search in self._searches.values()})
+        inner = sorted({search.scores.sizes["fold"] for search in searches})
         folds = f"{count(scores.sizes['fold'], 'outer fold')} × {' or '.join(map(str, inner))} inner"
         tasks = "" if self.tasks is None else f", {len(self.tasks)} {task_dim(scores)}s"
         lines = [f"Evaluation of {attrs['estimator']}: {grid}, {folds}{tasks}"]
         for k, name in enumerate(self.measures):
             score = scores[f"test_score{'' if k == 0 else f'_{name}'}"]
             over_tasks = score.mean([dim for dim in score.dims if dim != "fold"])
-            told = "in test, on rows that no choice has seen" if k == 0 else "in test"
-            lines.append(f"{name} {with_error(*mean_and_error(over_tasks))} {told}")
-        lines += chance_told(scores["test_score"], scores, "test")
+            rows = "in test, on rows that no choice depends on" if k == 0 else "in test"
+            lines.append(f"{name} {with_error(*mean_over_folds(over_tasks))} {rows}")
+        lines += constant_note(scores["test_score"], scores, "test")
         lines += self.beside()
         lines.append(f"{attrs['scoring']} {float(scores['inner_score'].mean()):.4g} in the folds that chose")
-        lines.append(f"Chosen: {self._choices_told()}")
+        lines.append(f"Chosen: {'; '.join(map(self._values_chosen, self.parameters))}")
         lines += [attrs["hint"]] if "hint" in attrs else []
         lines += self.notes()
-        gap = float(max(search.scores["gap"].max() for search in self._searches.values()))
-        fits = sum(int((search.scores["status"] >= 0).sum()) for search in self._searches.values())
-        proven = f" (largest gap {gap:.1e})" if np.isfinite(gap) else ""
-        took = f"{count(self.n_passes_, 'pass')}, {attrs['seconds']:.3g} s"
-        lines.append(f"{fits} fits{proven} and {count(scores.sizes['fold'], 'refit')} in {took}")
+        n_fits = sum(int((search.scores["status"] >= 0).sum()) for search in searches)
+        gap = float(max(search.scores["gap"].max() for search in searches))
+        costs = cost_and_proof(self.n_passes_, attrs["seconds"], gap)
+        lines.append(f"{n_fits} fits and {count(scores.sizes['fold'], 'refit')} in {costs}")
         return "\n".join(lines)
 
     def notes(self) -> list[str]:
-        """What to know of the scores: choices at an end of the grid of λ or C, bandwidths set by held-out samples."""
+        """Cautions: choices at an end of the grid of λ or C, bandwidths from held-out samples."""
         grid = next(iter(self._searches.values())).grid
-        chosen = {name: self._scores[name].values.ravel().tolist() for name in self.parameters}
-        return [*edge_notes(grid, chosen), *bandwidth_notes(self._scores.attrs)]
+        chosen = {name: self._data[name].values.ravel().tolist() for name in self.parameters}
+        return [*edge_notes(grid, chosen), *bandwidth_notes(self._data.attrs)]
 
-    def _choices_told(self) -> str:
-        """Of each parameter its values and how often each was chosen, the most frequent first."""
-        told = []
-        for name in self.parameters:
-            counts = pd.Series(values_of(self._scores[name]), dtype=object).value_counts(dropna=False)
-            told.append(f"{name} = {', '.join(f'{value_told(value)} ({n}×)' for value, n in counts.items())}")
-        return "; ".join(told)
+    def _values_chosen(self, name: str) -> str:
+        """The values of a parameter and how often each was chosen, the most frequent first."""
+        counts = pd.Series(values_of(self._data[name]), dtype=object).value_counts(dropna=False)
+        return f"{name} = {', '.join(f'{value_text(value)} ({n}×)' for value, n in counts.items())}"
 
-    def __repr__(self) -> str:
-        return self.summary()
-
-    def _repr_html_(self) -> str:
-        lines = "<br>".join(map(html.escape, self.summary().split("\n")))
-        return f"<div>{lines}</div>{self._scores._repr_html_()}"
-
-    # --- saving ------------------------------------------------------------------------------------------------------
-
-    def save(self, path: Any, *, overwrite: bool = False) -> None:
-        """Write the result as a Zarr group with JSON attributes, each inner search as its subgroup: no pickle.
-
-        `dmkl.load` reads it, and ``xarray.open_zarr`` its scores.
-
-        Raises
-        ------
-        StoreExistsError
-            If something is at `path` and `overwrite` was not given, or it is no evaluation.
-        """
-        replace_group(path, self._write, FORMAT, "evaluation", overwrite=overwrite)
+    # --- saving and reading ------------------------------------------------------------------------------------------
 
     def _write(self, path: Path) -> None:
         for number, search in enumerate(self._searches.values()):
-            search.write(path / _search(number))
-        own = {"format": FORMAT, "format_version": FORMAT_VERSION}
-        write_dataset(self._scores.assign_attrs(own), path, "a", None)
-        consolidate(path)
+            search._write(path / f"search-{number}")
+        super()._write(path)
+
+    @classmethod
+    def _from_saved(cls, data: xr.Dataset, saved: Saved) -> Self:
+        names = data["fold"].values.tolist()
+        return cls(data, {name: read(saved.part(f"search-{number}")) for number, name in enumerate(names)})
 
 
-def _search(number: int) -> str:
-    """The subgroup of the inner search of an outer fold."""
-    return f"search-{number}"
+# --- the evaluation --------------------------------------------------------------------------------------------------
 
 
-def _read_evaluation(saved: Saved) -> EvaluationResult:
-    check_version(saved, FORMAT_VERSION, "evaluation")
-    try:
-        scores = read_dataset(saved)
-        for name in ("format", "format_version"):
-            scores.attrs.pop(name)
-        names = scores["fold"].values.tolist()
-        return EvaluationResult(scores, {name: read(saved.part(_search(number))) for number, name in enumerate(names)})
-    except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        msg = f"the evaluation at {saved.place} is damaged ({error!r}); save it again"
-        raise StoreError(msg) from error
+@one_blas_thread
+def evaluate(
+    estimator: KernelLearner,
+    K: Kernels,
+    y: npt.ArrayLike | None = None,
+    grid: Mapping[str, Any] | None = None,
+    *,
+    outer: Any = None,
+    inner: Any = None,
+    scoring: Any = None,
+    groups: npt.ArrayLike | None = None,
+    unknown: Any = None,
+    rule: Rule = "best",
+    baselines: Literal["sum", "none"] = "sum",
+    state: str | Path | None = None,
+) -> EvaluationResult:
+    """Estimate the performance of an estimator whose parameters are chosen by cross-validation, by nested folds.
+
+    The inner folds of each outer fold choose a point of the grid on its training rows. The estimator is refitted at
+    that point on all training rows of the outer fold, and scored on its test rows, which no choice depends on. The
+    inner fits of all outer folds share passes over the kernels, and so do the fits at the chosen points.
+
+    Parameters
+    ----------
+    estimator, K, y, grid
+        As in `dmkl.search`.
+    outer
+        The folds that test: a number of folds, a splitter of scikit-learn, an iterable of (train, test), one such
+        tuple, a mapping from names to such tuples, or "splits": training and validation rows of each stored split
+        against its test rows. 5 folds by default.
+    inner
+        The folds that choose: a number of folds or a splitter, for the training rows of each outer fold. 3 folds by
+        default; with outer="splits" the training and validation rows of each split, if it has validation rows.
+    scoring
+        As in `dmkl.search`; the first decides.
+    groups
+        (m,) groups that neither outer nor inner folds may split. Integers then make folds of whole groups.
+    unknown, rule
+        As in `dmkl.search`.
+    baselines
+        A baseline to compare with (`EvaluationResult.baselines`), in the passes of the inner folds and a few more:
+        "sum", the plain sum of the kernels, whose λ (or C, and all other parameters that do not concern weights) the
+        inner folds choose as well; "none".
+    state
+        A folder that all workers see. The inner fits are saved there after every pass, and the same call continues from
+        there. Temporary if None.
+
+    Returns
+    -------
+    EvaluationResult
+        Scores and choices by outer fold, class-wise tables, and the inner searches.
+
+    Raises
+    ------
+    InputError
+        If an argument breaks a rule, no point can be chosen in an outer fold, or `state` has other work.
+    IndefiniteKernelError
+        If a kernel proves not to be positive semidefinite.
+    WorkerLostError
+        If workers died repeatedly.
+
+    Notes
+    -----
+    Varma, Simon: Bias in error estimation when using cross-validation for model selection. BMC Bioinformatics 7:91
+    (2006); Cawley, Talbot: On over-fitting in model selection and subsequent selection bias in performance evaluation.
+    JMLR 11 (2010), Section 5. The standard error of the mean over outer folds assumes that they are independent; folds
+    that share training rows are not: Bengio, Grandvalet: No unbiased estimator of the variance of k-fold
+    cross-validation. JMLR 5 (2004).
+    """
+    started = time.monotonic()
+    check_choice("rule", rule, get_args(Rule))
+    check_choice("baselines", baselines, ("sum", "none"))
+    question, folds = make_question(
+        "evaluate",
+        estimator,
+        K,
+        y,
+        partial(nest_folds, outer, inner),
+        scoring=scoring,
+        groups=groups,
+        unknown=unknown,
+        grid=grid,
+        refit=True,
+    )
+    fits, plain = (fit_grid(question, state), None) if baselines == "none" else fit_with_sum(question, state)
+    searches = _inner_searches(question, fits, folds, rule, time.monotonic() - started)
+    sums: dict[str, SearchResult] = {}
+    if plain is not None:
+        sums = _inner_searches(plain.question, plain.grid, folds, rule, 0.0)
+    with lock_state(state):
+        answers = run(Plan(question.K, _fits_at_choices(question, searches, folds)))
+    if plain is not None:
+        # As a separate plan: together with other points, another solver is chosen, which may have no leave-one-out
+        # scores, so that decision rules would be learnt from other rows than without baselines.
+        with lock_state(state):
+            of_sum = run(Plan(question.K, _fits_at_choices(plain.question, sums, folds)))
+        answers.tally.n_passes += of_sum.tally.n_passes
+        searches = {name: _with_sum(search, sums[name]) for name, search in searches.items()}
+    scores = _to_dataset(question, searches, answers)
+    of_folds = fold_data(question, [nested.fold for nested in folds])
+    scores = scores.merge(of_folds, join="exact").assign_attrs(of_folds.attrs)
+    if plain is not None:
+        values = _test_variables(plain.question, sums, of_sum.fits)
+        scores = scores.assign({f"{SUM}_{name}": value for name, value in values.items()})
+    scores.attrs["seconds"] = time.monotonic() - started
+    if question.hint:
+        scores.attrs["hint"] = question.hint
+    return EvaluationResult(scores, searches)
 
 
-READERS[FORMAT] = _read_evaluation
+def _inner_searches(
+    question: Question, grid: GridFits, folds: Sequence[OuterFold], rule: Rule, seconds: float
+) -> dict[str, SearchResult]:
+    """The search of the inner folds, by outer fold."""
+    searches, first = {}, 0
+    for nested in folds:
+        inner = replace(question, folds=nested.inner)
+        scores = to_dataset(inner, grid.of_folds(first, len(nested.inner)), "joint", seconds)
+        searches[nested.fold.name] = SearchResult(scores, rule=rule)
+        first += len(nested.inner)
+    return searches
+
+
+def _with_sum(search: SearchResult, of_sum: SearchResult) -> SearchResult:
+    """The search of inner folds, with the scores of the plain sum."""
+    scores = prefixed(SUM, of_sum.scores)
+    scores = scores.isel(dict.fromkeys(set(scores.dims) - set(search.scores.dims), 0))  # parameters of the sum only
+    variables = {name: values.variable for name, values in scores.data_vars.items()}
+    return SearchResult(search.scores.assign(variables), rule=search.rule)
+
+
+def _fits_at_choices(question: Question, searches: Mapping[str, SearchResult], folds: Sequence[OuterFold]) -> list[Fit]:
+    """The fits on the training rows of each outer fold at the choice of its inner folds."""
+    fits = []
+    for search, nested in zip(searches.values(), folds, strict=True):
+        fold = nested.fold
+        try:
+            fits.append(chosen_fit(question, search, fold.train, fold.test, title=f"{fold.title}: "))
+        except InputError as error:
+            msg = f"{fold.title}: {error}"
+            raise InputError(msg) from error
+    return fits
+
+
+def _to_dataset(question: Question, searches: Mapping[str, SearchResult], answers: Answers) -> xr.Dataset:
+    """The choices of the outer folds, and the results of the models fitted there, as labeled data."""
+    outcomes = answers.fits
+    variables = _test_variables(question, searches, outcomes)
+    weight, *_, status = per_task(outcomes, len(question.K), question.n_tasks)
+    variables["weight"] = question.variable(("fold", "kernel", "task"), weight.swapaxes(1, 2))
+    variables["status"] = question.variable(("fold", "task"), status.astype(np.int8))
+    for name, rows in (("n_train", "train"), ("n_test", "held_out")):
+        variables[name] = ("fold", np.array([len(getattr(outcome.data.fit, rows)) for outcome in outcomes]))
+    if question.targets.kind != "regression":
+        variables["confusion"] = xr.concat([_confusion(question, outcome) for outcome in outcomes], "fold")
+    first = next(iter(searches.values())).scores
+    kept = ("estimator", "parameters", "scoring", "kind", "parameters_searched", "solver")
+    attrs = {name: first.attrs[name] for name in (*kept, "bandwidths_from_all_samples")} | {
+        "measures": json.dumps(list(question.metrics)),
+        "n_passes": first.attrs["n_passes"] + answers.tally.n_passes,
+        "n_refit_passes": answers.tally.n_passes,
+        "created_by": f"dmkl {__version__}",
+    }
+    coords = {"fold": np.array(list(searches), dtype=str), "kernel": first["kernel"].values}
+    return xr.Dataset(variables, coords=coords | question.task_coords(), attrs=attrs)
+
+
+def _test_variables(
+    question: Question, searches: Mapping[str, SearchResult], outcomes: Sequence[FitOutcome]
+) -> dict[str, Any]:
+    """The choice of each outer fold, its test scores, and the certificate of the tested model, as variables."""
+    dims = ("fold", *question.task_coords())
+    scores = score_outcomes(question, outcomes)
+    variables: dict[str, Any] = {f"test_score{end}": (dims, values) for end, values in scores.items()}
+    inner = np.stack([search.chosen["mean_score"].values for search in searches.values()])
+    variables["inner_score"] = (dims, inner)
+    for name, grid in question.grid.items():
+        if name in question.by_class:  # in the notation of the command line
+            by_class = [search.best_params_[name] for search in searches.values()]
+            values = [",".join(f"{label}={value}" for label, value in chosen.items()) for chosen in by_class]
+        else:
+            places = np.stack([search.best_index_[name].values for search in searches.values()])
+            values = [grid[place] for place in places.ravel()]
+        variables[name] = as_variable(name, dims, values, inner.shape)
+    _, gap, objective, _ = per_task(outcomes, len(question.K), question.n_tasks)
+    variables["gap"] = question.variable(("fold", "task"), gap)
+    variables["objective"] = question.variable(("fold", "task"), objective)
+    return variables
+
+
+def _confusion(question: Question, outcome: FitOutcome) -> xr.DataArray:
+    fit = outcome.data.fit
+    predicted = predicted_labels(fit.targets.kind, fit.targets.classes, outcome.decided)
+    truth: Array = question.labels[fit.held_out]
+    tasks = np.arange(question.n_tasks) if question.tasks is None else question.tasks
+    return confusion(truth, predicted, question.targets.classes, tasks)

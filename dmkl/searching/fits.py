@@ -1,18 +1,22 @@
-"""A search as a plan of fits, and what became of each of them, as arrays over points, folds and tasks."""
+"""A question about a grid as a plan of fits, and its answers as arrays and as labeled data over points and folds."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import sklearn
+import xarray as xr
 from sklearn.base import clone
 
 from dmkl import progress
@@ -24,46 +28,57 @@ from dmkl.estimators.engine import least_lam, run
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan
 from dmkl.estimators.problems import labeled_targets
+from dmkl.estimators.saving import encode
 from dmkl.files.writing import lock
 from dmkl.inputs.label_tables import matched
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.fisher import Targets
 from dmkl.passes.execute import temporary_files_in
-from dmkl.searching.folds import Fold, OuterFold
-from dmkl.searching.grid import CHAINS, LAM_TRACE, MOST_VARIATION, as_grid, diagonal_variation, lams_of, points
-from dmkl.searching.scoring import Metric, as_metrics
+from dmkl.progress import PHASES
+from dmkl.searching.choice import Choice
+from dmkl.searching.folds import Fold, OuterFold, parts_of
+from dmkl.searching.grid import CHAINS, LAM_TRACE, MOST_VARIATION, as_grid, diagonal_variation, lams_of, points, shape
+from dmkl.searching.labeled import STATUS_FLAGS, as_variable
+from dmkl.searching.scoring import Metric, as_metrics, evaluate, evaluate_each
 from dmkl.solvers.outcome import Round, worst
 from dmkl.solvers.workspace import Workspace, state_folder
 from dmkl.stores import Kernels, as_kernel_set
+from dmkl.unknown import is_known
 
 __all__ = [
     "OF_TASKS",
     "GridFits",
     "Question",
-    "as_grid_fits",
-    "ask",
-    "ask_once",
+    "constant_scores",
     "digest",
     "fit_grid",
-    "fit_grids",
-    "grid_fits",
+    "fold_data",
+    "lock_state",
+    "make_question",
+    "open_workspace",
     "per_task",
-    "state_claimed",
-    "working",
+    "plan_fits",
+    "run_blocks",
+    "score_fits",
+    "score_outcomes",
+    "to_dataset",
 ]
 
 
-Made = TypeVar("Made", bound=Fold | OuterFold)
+Folds = TypeVar("Folds", bound=Fold | OuterFold)
 OF_TASKS = ("p", "lam", "C")
-"""Parameters of which each task of one model may have its own."""
+"""Parameters that may differ between the tasks of one model."""
 _FEW = 4096
-"""Samples beyond which single precision resolves every λ of the papers, unless a few are far larger than the rest."""
+"""With more samples, single precision resolves every λ of the papers, unless a few samples dominate the kernel."""
+
+
+# --- the question ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """What is searched, checked."""
+    """A checked question: an estimator, a grid, kernels, labels, folds and scorers."""
 
     estimator: KernelLearner
     K: KernelSet
@@ -72,21 +87,20 @@ class Question:
     targets: Targets
     grid: dict[str, tuple[Any, ...]]
     folds: list[Fold]
-    """Those that choose: of an evaluation the inner ones of all outer folds, one after the other."""
+    """The folds that choose; for an evaluation the inner folds of all outer folds, one after the other."""
     metrics: dict[str, Metric]
     groups: Array | None
     """The group of each row, which no fold splits."""
-    asked: dict[str, Any]
-    """Arguments that the folds and scores depend on: whether `y` was given, what groups are called, and the rest."""
-    own_lams: Mapping[Any, tuple[float, ...]] = field(default_factory=dict)
-    """The values of λ that are fitted after each chain of steps; all of the grid where a chain is not there."""
+    arguments: dict[str, Any]
+    """Arguments that folds and scores depend on: whether `y` was given, the name of the groups, scoring, unknown."""
+    chain_lams: Mapping[Any, tuple[float, ...]] = field(default_factory=dict)
+    """The values of λ that are fitted after each chain of steps; chains that are missing have those of the grid."""
 
     @cached_property
     def fitted(self) -> npt.NDArray[np.bool_]:
-        """(point,): whether a point of the grid is fitted, and its λ is not one of other chains alone."""
+        """(point,): whether a point of the grid is fitted; its λ may belong to other chains of steps only."""
         pairs = [(point.get("lam"), point.get("steps")) for point in self._points]
-        asked = [lam in self.own_lams.get(chain, (lam,)) for lam, chain in pairs]
-        return np.array(asked)
+        return np.array([lam in self.chain_lams.get(chain, (lam,)) for lam, chain in pairs])
 
     @cached_property
     def _points(self) -> list[dict[str, Any]]:
@@ -94,37 +108,42 @@ class Question:
 
     @property
     def n_tasks(self) -> int:
-        """Problems that choose for themselves."""
+        """Number of outputs with separate choices."""
         return len(self.targets.problems)
 
     @property
+    def task_names(self) -> list[str]:
+        """Names of these outputs."""
+        return [str(name) for name in (range(self.n_tasks) if self.tasks is None else self.tasks)]
+
+    @property
     def name_ends(self) -> list[str]:
-        """What the names of scores end in, one for each measure: nothing for the one that decides."""
+        """Suffixes of the names of scores, one for each scorer: empty for the first, which decides."""
         return ["" if k == 0 else f"_{name}" for k, name in enumerate(self.metrics)]
 
     @property
     def hint(self) -> str:
-        """That another chain of steps may do better, where nobody has chosen one and the choice matters; else ""."""
-        chain, tasks = self.estimator._steps(), self.targets.dim is not None
-        if "steps" in self.grid or "lam" not in self.grid or chain != CHAINS[0] or tasks:
+        """A sentence if another chain of steps may do better, the default was taken and the choice matters; else ""."""
+        chain, several = self.estimator._steps(), self.targets.dim is not None
+        if "steps" in self.grid or "lam" not in self.grid or chain != CHAINS[0] or several:
             return ""
-        variation, both = diagonal_variation(self.K), ["+".join(each) for each in CHAINS]
+        variation, chains = diagonal_variation(self.K), ["+".join(chain) for chain in CHAINS]
         if variation <= MOST_VARIATION:
             return ""
-        grid = {"p": None, "lam": None, "steps": both}
+        grid = {"p": None, "lam": None, "steps": chains}
         return (
-            f"Samples differ in k(x, x), by a coefficient of variation of up to {variation:.2g}: the steps {both[1]} "
-            f"may do better; compare by grid={grid}, or --grid steps={','.join(both)}"
+            f"Samples differ in k(x, x), by a coefficient of variation of up to {variation:.2g}: the steps {chains[1]} "
+            f"may do better; compare by grid={grid}, or --grid steps={','.join(chains)}"
         )
 
     @cached_property
     def models(self) -> list[KernelLearner]:
-        """The estimator at each point of the grid that is fitted."""
+        """The estimator at each fitted point of the grid."""
         return [clone(self.estimator).set_params(**self._points[at]) for at in np.flatnonzero(self.fitted)]
 
     @cached_property
     def by_class(self) -> list[str]:
-        """Parameters of the grid that each class chooses for itself, by its own validation scores."""
+        """Parameters of the grid that each class chooses separately, by its own validation scores."""
         allowed = set.intersection(*(set(model._of_classes(self.targets.kind)) for model in self.models))
         return [
             name
@@ -132,19 +151,19 @@ class Question:
             if name in allowed and len(values) > 1 and not any(isinstance(value, Mapping) for value in values)
         ]
 
-    def relabeled(self, order: Index) -> Question:
-        """The same question where row i has the label of row order[i]; see `KernelLearner._permuted`.
+    def relabel(self, order: Index) -> Question:
+        """The same question with the label of row order[i] at row i; see `KernelLearner._permuted`.
 
-        It shares the models, whose copies and checks would take longer than all else where there are many.
+        It shares the models: with many of them, copies and checks would take longer than all else.
         """
         with_covariates = [model for model in self.models if any(isinstance(s, Covariates) for s in model._steps())]
         labels = (with_covariates or self.models)[0]._permuted(self.labels, order, self.K.samples)
-        found = replace(self, labels=labels, targets=self.estimator._targets(labels, len(labels), self.tasks))
-        vars(found)["models"], vars(found)["fitted"] = self.models, self.fitted
-        return found
+        question = replace(self, labels=labels, targets=self.estimator._targets(labels, len(labels), self.tasks))
+        vars(question)["models"], vars(question)["fitted"] = self.models, self.fitted
+        return question
 
     def targets_of(self, rows: Index) -> Targets:
-        """What is learnt from some rows."""
+        """The targets of some rows."""
         return self.estimator._targets(self.labels[rows], len(rows), self.tasks)
 
     def held_out(self, fold: int, scores: Float, targets: Targets) -> HeldOut:
@@ -153,69 +172,120 @@ class Question:
         index = class_index(targets.kind, targets.classes, self.labels[rows])
         return HeldOut(scores[: len(rows)].reshape(len(rows), -1), index)
 
+    def variable(self, dims: Sequence[str], values: Array) -> tuple[tuple[str, ...], Array]:
+        """Values as a variable. The dimension "task" gets its name, or is dropped if there is one output."""
+        dim, axis = self.targets.dim, list(dims).index("task")
+        if dim is None:
+            return (*dims[:axis], *dims[axis + 1 :]), np.take(values, 0, axis=axis)
+        return (*dims[:axis], dim, *dims[axis + 1 :]), values
 
-def ask(
-    what: str,
+    def task_coords(self) -> dict[str, Array]:
+        """The coordinate of the outputs, if there are several."""
+        return {} if self.targets.dim is None else {self.targets.dim: np.array(self.task_names, dtype=str)}
+
+
+def make_question(
+    caller: str,
     estimator: KernelLearner,
     K: Kernels,
     y: Any,
-    grid: Mapping[str, Any] | None,
-    fold: Callable[..., list[Made]],
+    make_folds: Callable[..., list[Folds]],
     *,
     scoring: Any,
     groups: Any,
     unknown: Any,
-    refit: bool,
-) -> tuple[Question, list[Made]]:
-    """What is asked of a grid, checked, and its folds.
+    has_grid: bool = True,
+    grid: Mapping[str, Any] | None = None,
+    refit: bool = False,
+) -> tuple[Question, list[Folds]]:
+    """Check a question, and make its folds.
 
     Parameters
     ----------
-    what, estimator, K, y, fold, scoring, groups, unknown
-        As in `ask_once`.
-    grid
+    caller
+        The name of the function in messages.
+    estimator, K, y, scoring, groups, unknown, grid
         As in `dmkl.search`.
+    make_folds
+        `folds.make_folds` or `folds.nest_folds` with their first arguments.
+    has_grid
+        False for an estimator with the parameters that it has.
     refit
-        Whether one model is to be fitted for all tasks at the points that they have chosen.
+        Whether one model is fitted for all tasks at the points that they choose.
 
     Raises
     ------
     InputError
         If an argument breaks a rule.
     """
-
-    def grid_of(targets: Targets) -> dict[str, tuple[Any, ...]]:
-        return as_grid(grid, estimator, several=targets.dim is not None)
-
-    question, folds = ask_once(
-        what, estimator, K, y, fold, scoring=scoring, groups=groups, unknown=unknown, grid_of=grid_of
+    K = as_kernel_set(K, caller)
+    if not K.is_square:
+        _, rows, cols = K.shape
+        msg = f"{caller} needs the kernels of all samples among themselves, got {rows} rows and {cols} columns"
+        raise InputError(msg)
+    targets, tasks = labeled_targets(estimator, K, y, caller, unknown)
+    values = as_grid(grid, estimator, several=targets.dim is not None) if has_grid else {}
+    metrics = as_metrics(scoring, targets.kind)
+    of_rows = None if groups is None else matched("groups", groups, K.samples, named=K.view.has_names).values
+    if of_rows is not None and len(of_rows) > 1 and len(set(of_rows.tolist())) == len(of_rows):
+        msg = (
+            f"{caller} needs groups of several samples, and each of the {len(of_rows)} samples has a different group: "
+            "were names taken for groups? Name the column of the groups (FILE:NAME), or leave groups out"
+        )
+        raise InputError(msg)
+    classes = targets.kind != "regression"
+    folds = make_folds(targets.labels, splits=K.splits, groups=of_rows, samples=K.samples, classes=classes)
+    choosing = [inner for fold in folds for inner in (fold.inner if isinstance(fold, OuterFold) else [fold])]
+    arguments = {"y": y is not None, "scoring": scoring, "unknown": unknown}
+    arguments["groups"] = None if groups is None else str(getattr(groups, "name", None) or "given")
+    question = Question(
+        clone(estimator), K, targets.labels, tasks, targets, values, choosing, metrics, of_rows, arguments
     )
-    _check_tasks(question, what, refit=refit)
-    default = "lam" in question.grid and (grid is None or grid["lam"] is None)
-    return _with_own_lams(question, default=default), folds
+    if has_grid:
+        _check_tasks(question, caller, refit=refit)
+        default = "lam" in values and (grid is None or grid["lam"] is None)
+        question = _with_chain_lams(question, default=default)
+    return question, folds
 
 
-def _with_own_lams(question: Question, *, default: bool) -> Question:
-    """The question with the values of λ that each chain of steps has: the default ones of its own, if `default`.
+def _check_tasks(question: Question, caller: str, *, refit: bool) -> None:
+    """Refuse parameters that tasks cannot choose separately, by InputError."""
+    for name in OF_TASKS:
+        value = getattr(question.estimator, name, 0.0)
+        if np.ndim(value):
+            msg = f"{caller} takes an estimator with one {name} for all tasks, got {plain_repr(value)}; give one number"
+            raise InputError(msg)
+    shared = [name for name in question.grid if name not in OF_TASKS]
+    if refit and question.targets.dim is not None and shared:
+        instead = "search with refit=False, or over p, lam and C" if caller == "search" else "take p, lam and C"
+        msg = (
+            f"the {question.targets.dim}s of a problem have separate choices, and one model has one "
+            f"{', '.join(shared)} for all; {instead}"
+        )
+        raise InputError(msg)
 
-    Of the papers' λ for unit trace those are kept that the stored precision resolves: on few samples it may not be all.
-    That is known after a pass for all chains, which is made where samples are few and precision is low.
+
+def _with_chain_lams(question: Question, *, default: bool) -> Question:
+    """The question with the values of λ of each chain of steps: the default values of the chain, if `default`.
+
+    Of the papers' λ for unit trace only those that the stored precision resolves are kept. If samples are few and the
+    precision is low, a pass for all chains finds them.
     """
     lams, chains = question.grid.get("lam"), question.grid.get("steps", (question.estimator._steps(),))
     if not default and lams != LAM_TRACE:
         return question
-    own = {chain: lams_of(chain) if default else LAM_TRACE for chain in chains}
-    if LAM_TRACE in own.values() and question.K.dtype != np.float64 and question.K.shape[1] <= _FEW:
-        one_each = replace(question, grid={"steps": tuple(chains)})
-        least = least_lam(Plan(question.K, grid_fits(one_each), duals=False))
+    by_chain = {chain: lams_of(chain) if default else LAM_TRACE for chain in chains}
+    if LAM_TRACE in by_chain.values() and question.K.dtype != np.float64 and question.K.shape[1] <= _FEW:
+        of_chains = replace(question, grid={"steps": tuple(chains)})
+        least = least_lam(Plan(question.K, plan_fits(of_chains), duals=False))
         for k, chain in enumerate(chains):
-            own[chain] = _resolved(question, chain, own[chain], max(least[k :: len(chains)]))
-    every = tuple(sorted({lam for values in own.values() for lam in values}))
-    own = {chain: values for chain, values in own.items() if values != every}
-    return replace(question, grid=question.grid | {"lam": every}, own_lams=own)
+            by_chain[chain] = _resolved_lams(question, chain, by_chain[chain], max(least[k :: len(chains)]))
+    every = tuple(sorted({lam for values in by_chain.values() for lam in values}))
+    by_chain = {chain: values for chain, values in by_chain.items() if values != every}
+    return replace(question, grid=question.grid | {"lam": every}, chain_lams=by_chain)
 
 
-def _resolved(question: Question, chain: Any, lams: tuple[float, ...], least: float) -> tuple[float, ...]:
+def _resolved_lams(question: Question, chain: Any, lams: tuple[float, ...], least: float) -> tuple[float, ...]:
     """The values of λ that the stored precision resolves."""
     left_out = ", ".join(f"{lam:g}" for lam in lams if lam < least)
     if left_out:
@@ -227,94 +297,59 @@ def _resolved(question: Question, chain: Any, lams: tuple[float, ...], least: fl
     return tuple(lam for lam in lams if lam >= least)
 
 
-def ask_once(
-    what: str,
-    estimator: KernelLearner,
-    K: Kernels,
-    y: Any,
-    fold: Callable[..., list[Made]],
-    *,
-    scoring: Any,
-    groups: Any,
-    unknown: Any,
-    grid_of: Callable[[Targets], dict[str, tuple[Any, ...]]] | None = None,
-) -> tuple[Question, list[Made]]:
-    """What is asked of an estimator as it is, without a grid, checked, and its folds.
+# --- the plan and its answers ----------------------------------------------------------------------------------------
+
+
+def plan_fits(question: Question, targets: Sequence[Targets] | None = None, kernels: Index | None = None) -> list[Fit]:
+    """The rows of a plan: every point of the grid on every fold, fold by fold.
 
     Parameters
     ----------
-    what
-        Who asks, as messages say it.
-    estimator, K, y, scoring, groups, unknown
-        As in `dmkl.search`.
-    fold
-        Makes folds of labels and of what is known of the rows: `make_folds` or `nest_folds` with their first arguments.
-    grid_of
-        The grid for targets; none where None.
-
-    Raises
-    ------
-    InputError
-        If an argument breaks a rule.
+    targets
+        The targets of each fold, shared with other rows: rows with the same object share subspaces and solutions.
+    kernels
+        Positions of the kernels that may have weight; all if None.
     """
-    K = as_kernel_set(K, what)
-    if not K.is_square:
-        _, rows, cols = K.shape
-        msg = f"{what} needs the kernels of all samples among themselves, got {rows} rows and {cols} columns"
-        raise InputError(msg)
-    targets, tasks = labeled_targets(estimator, K, y, what, unknown)
-    values = {} if grid_of is None else grid_of(targets)
-    metrics = as_metrics(scoring, targets.kind)
-    known = None if groups is None else matched("groups", groups, K.samples, named=K.view.has_names).values
-    if known is not None and len(known) > 1 and len(set(known.tolist())) == len(known):
-        msg = (
-            f"{what} needs groups of several samples, and each of the {len(known)} samples has a group of its own: "
-            "were names taken for groups? Name the column of the groups (FILE:NAME), or leave groups out"
-        )
-        raise InputError(msg)
-    folds = fold(targets.labels, splits=K.splits, groups=known, samples=K.samples, classes=targets.kind != "regression")
-    choosing = [one for each in folds for one in (each.inner if isinstance(each, OuterFold) else [each])]
-    asked = {"y": y is not None, "scoring": scoring, "unknown": unknown}
-    asked["groups"] = None if groups is None else str(getattr(groups, "name", None) or "given")
-    return Question(clone(estimator), K, targets.labels, tasks, targets, values, choosing, metrics, known, asked), folds
+    targets = [question.targets_of(fold.train) for fold in question.folds] if targets is None else targets
+    return [
+        Fit(model, fold.train, of_fold, question.tasks, held_out, kernels, title=f"{fold.title}: ")
+        for fold, of_fold in zip(question.folds, targets, strict=True)
+        for held_out in [np.concatenate([fold.validation, fold.test])]
+        for model in question.models
+    ]
 
 
-def _check_tasks(question: Question, what: str, *, refit: bool) -> None:
-    """Refuse what tasks cannot choose each for itself, by InputError."""
-    for name in OF_TASKS:
-        own = getattr(question.estimator, name, 0.0)
-        if np.ndim(own):
-            msg = f"{what} takes an estimator with one {name} for all tasks, got {plain_repr(own)}; give one number"
-            raise InputError(msg)
-    others = [name for name in question.grid if name not in OF_TASKS]
-    if refit and question.targets.dim is not None and others:
-        instead = "search with refit=False, or over p, lam and C" if what == "search" else "take p, lam and C"
-        msg = (
-            f"the {question.targets.dim}s of a problem choose each for themselves, and one model has one "
-            f"{', '.join(others)} for all; {instead}"
-        )
-        raise InputError(msg)
+def run_blocks(K: KernelSet, blocks: Mapping[Hashable, Sequence[Fit]], workspace: Workspace) -> dict[Any, Answers]:
+    """Run several blocks of fits as one plan, in passes that all share.
+
+    Returns
+    -------
+    dict
+        The answers to each block, by its key. They share the tally: passes and times of all.
+    """
+    answers = run(Plan(K, [fit for fits in blocks.values() for fit in fits], duals=False), workspace)
+    outcomes = iter(answers.fits)
+    return {key: replace(answers, fits=list(islice(outcomes, len(fits)))) for key, fits in blocks.items()}
 
 
 @dataclass
 class GridFits:
-    """What became of every point, as arrays over (point, fold, task), and what it took.
+    """Results of all points as arrays over (point, fold, task), and the costs.
 
     Parameters
     ----------
     weights
-        (point, fold, task, kernel); NaN where a point was not fitted.
+        (point, fold, task, kernel); NaN if a point was not fitted.
     gap, objective, status
-        (point, fold, task); `status` is a place in `WORDS`, −1 where a point was not fitted.
+        (point, fold, task); `status` is a position in `WORDS`, −1 if a point was not fitted.
     decisions
-        Scores of the held-out rows of each fold at each point that was fitted, (rows,) or (rows, classes or tasks).
+        Scores of the held-out rows of each fold at each fitted point, (rows,) or (rows, classes or tasks).
     decided
-        What their labels are read from, by the rule of each fit: for each fold (fitted point, rows) or (fitted point,
-        rows, classes or tasks).
+        The same after the decision rule of each fit: for each fold (fitted point, rows[, classes or tasks]).
     targets
-        What each fold has learnt.
+        The targets of each fold.
     n_passes, rounds, phases, solver
-        Passes, what each was for, where the time went (seconds by phase), and who solved.
+        Passes, the purpose of each, seconds by phase, and the name of the solver.
     """
 
     weights: Float
@@ -329,74 +364,288 @@ class GridFits:
     phases: Mapping[str, float]
     solver: str
 
+    @classmethod
+    def of(cls, question: Question, answers: Answers) -> GridFits:
+        """The answers to the rows of `plan_fits`."""
+        n_points = len(question.models)
+        by_fold = [answers.fits[first : first + n_points] for first in range(0, len(answers.fits), n_points)]
+        arrays = []
+        for values in per_task(answers.fits, len(question.K), question.n_tasks):
+            by_point = values.reshape(-1, n_points, *values.shape[1:]).swapaxes(0, 1)
+            arrays.append(np.full((len(question.fitted), *by_point.shape[1:]), np.nan))
+            arrays[-1][question.fitted] = by_point
+        weights, gap, objective, status = arrays
+        return cls(
+            weights,
+            gap,
+            objective,
+            np.where(np.isnan(status), -1, status).astype(np.int8),
+            [[outcome.decision for outcome in outcomes] for outcomes in by_fold],
+            [np.stack(outcomes[0].data.fit.learner._decide(outcomes)) for outcomes in by_fold],
+            [outcomes[0].data.fit.targets for outcomes in by_fold],
+            answers.tally.n_passes,
+            answers.tally.rounds,
+            answers.tally.phases,
+            ", ".join(dict.fromkeys(outcome.solver or "own" for outcome in answers.fits)),
+        )
+
     def of_folds(self, first: int, n: int) -> GridFits:
-        """What became of every point on some folds, in passes that they may have shared with others."""
-        some = slice(first, first + n)
+        """The results of some folds; the costs are those of all."""
+        folds = slice(first, first + n)
         return replace(
             self,
-            weights=self.weights[:, some],
-            gap=self.gap[:, some],
-            objective=self.objective[:, some],
-            status=self.status[:, some],
-            decisions=self.decisions[some],
-            decided=self.decided[some],
-            targets=self.targets[some],
+            weights=self.weights[:, folds],
+            gap=self.gap[:, folds],
+            objective=self.objective[:, folds],
+            status=self.status[:, folds],
+            decisions=self.decisions[folds],
+            decided=self.decided[folds],
+            targets=self.targets[folds],
         )
 
 
 def fit_grid(question: Question, state: str | Path | None) -> GridFits:
-    """Fit every point of the grid on every fold, in passes that all of them share.
+    """Fit every point of the grid on every fold, in shared passes; `state` is as in `open_workspace`."""
+    with open_workspace(question, state) as workspace:
+        return GridFits.of(question, run(Plan(question.K, plan_fits(question), duals=False), workspace))
 
-    Parameters
-    ----------
-    state
-        Where the state is kept; temporary where None.
+
+def per_task(outcomes: Sequence[FitOutcome], n_kernels: int, n_tasks: int) -> tuple[Array, Array, Array, Array]:
+    """Weights (fit, task, kernel), gap, objective and status (fit, task).
+
+    Problems that are not tasks (classes, pairs) are combined into one, since they have one choice.
     """
-    with working(question, state) as workspace:
-        (found,) = fit_grids([question], workspace)
-    return found
+    # All at once: a permutation test has tens of thousands.
+    solutions = [solution for outcome in outcomes for solution in outcome.outcomes]
+    weights = np.array([_by_kernel(solution.weights, n_kernels) for solution in solutions])
+    gap = np.array([solution.gap for solution in solutions])
+    objective = np.array([solution.objective for solution in solutions])
+    status = np.array([solution.status.code for solution in solutions])
+    counts = [len(outcome.outcomes) for outcome in outcomes]
+    if counts == [n_tasks] * len(outcomes):
+        gap, objective, status = (values.reshape(-1, n_tasks) for values in (gap, objective, status))
+        return weights.reshape(-1, n_tasks, n_kernels), gap, objective, status
+    first = np.cumsum([0, *counts[:-1]])
+    places = [start + worst(outcome.outcomes) for start, outcome in zip(first, outcomes, strict=True)]
+    mean = np.add.reduceat(weights, first) / np.array(counts)[:, None]
+    gaps, sums = np.maximum.reduceat(gap, first), np.add.reduceat(objective, first)
+    return mean[:, None], gaps[:, None], sums[:, None], status[places][:, None]
 
 
-def fit_grids(questions: Sequence[Question], workspace: Workspace) -> Iterator[GridFits]:
-    """Fit every point of several grids on every fold, of questions on the same kernels that differ in their labels.
+def _by_kernel(weights: Float, n_kernels: int) -> Float:
+    """One weight for each kernel: the mean over groups of samples; all kernels share the weight of their product."""
+    plain = weights.mean(axis=1) if weights.ndim == 2 else weights
+    return plain if len(plain) == n_kernels else np.full(n_kernels, plain[0])
 
-    All of them share passes: those of each are those of all. What each has decided is computed when it is asked for.
+
+# --- scores ----------------------------------------------------------------------------------------------------------
+
+
+def score_fits(question: Question, grid: GridFits) -> list[tuple[Float, Float]]:
+    """Validation and test scores of each scorer, (point, fold, task)."""
+    sizes = (len(question.fitted), len(question.folds), question.n_tasks)
+    scores = np.full((len(question.metrics), 2, *sizes), np.nan)
+    # Scikit-learn's checks of arguments take longer than most scorers, and all arguments here are of one kind.
+    with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
+        for f, (fold, targets, decision) in enumerate(zip(question.folds, grid.targets, grid.decided, strict=True)):
+            n = len(fold.validation)
+            for part, rows, of_part in ((0, fold.validation, decision[:, :n]), (1, fold.test, decision[:, n:])):
+                if len(rows):
+                    truth = question.labels[rows]
+                    values = evaluate_each(question.metrics, targets.kind, targets.classes, truth, of_part)
+                    scores[:, part, question.fitted, f] = values.reshape(*values.shape[:2], -1)
+    return [(validation, test) for validation, test in scores]
+
+
+def score_outcomes(question: Question, outcomes: Sequence[FitOutcome]) -> dict[str, Array]:
+    """Scores of the held-out rows of each fit, (fit,) or (fit, task), by the suffix of their name.
+
+    NaN for fits that hold no rows out.
     """
-    rows = [grid_fits(question) for question in questions]
-    answers = run(Plan(questions[0].K, [fit for some in rows for fit in some], duals=False), workspace)
-    found = iter(answers.fits)
-    return (
-        as_grid_fits(question, replace(answers, fits=[next(found) for _ in some]))
-        for question, some in zip(questions, rows, strict=True)
+    tasks = () if question.targets.dim is None else (question.n_tasks,)
+    scores = np.full((len(question.metrics), len(outcomes), *tasks), np.nan)
+    for f, outcome in enumerate(outcomes):
+        rows, targets = outcome.data.fit.held_out, outcome.data.fit.targets
+        if len(rows):
+            truth = question.labels[rows]
+            scores[:, f] = evaluate(question.metrics, targets.kind, targets.classes, truth, outcome.decided)
+    return dict(zip(question.name_ends, scores, strict=True))
+
+
+def _class_scores(question: Question, grid: GridFits) -> Float:
+    """Average precision of the score of each class against the rest on the validation rows, (point, fold, class)."""
+    classes = question.targets.classes
+    scores = np.full((len(question.fitted), len(question.folds), len(classes)), np.nan)
+    metric = as_metrics("average_precision", "binary")
+    for f, (fold, targets, decision) in enumerate(zip(question.folds, grid.targets, grid.decided, strict=True)):
+        for k, label in enumerate(targets.classes):
+            truth = (question.labels[fold.validation] == label).astype(np.int64)
+            columns = decision[:, : len(fold.validation), k]
+            (values,) = evaluate_each(metric, "binary", [0, 1], truth, columns)
+            scores[question.fitted, f, np.searchsorted(classes, label)] = values
+    return scores
+
+
+def constant_scores(question: Question, folds: Sequence[Fold]) -> Float:
+    """The first score of a decision that is the same for all rows: (fold, task).
+
+    Without kernels a classifier has the shares of the classes in training, and a regression the mean. Test rows are
+    scored if folds have any, and validation rows otherwise.
+    """
+    metric = dict([next(iter(question.metrics.items()))])
+    scores = np.full((len(folds), question.n_tasks), np.nan)
+    rows = "test" if any(len(fold.test) for fold in folds) else "validation"
+    for row, fold in zip(scores, folds, strict=True):
+        held_out = getattr(fold, rows)
+        if len(held_out):
+            targets = question.targets_of(fold.train)
+            constant = _constant_decision(targets.kind, targets.classes, question.labels[fold.train])
+            decision = np.broadcast_to(constant, (len(held_out), len(constant)))
+            decision = decision[:, 0] if targets.one_column else decision
+            row[:] = evaluate(metric, targets.kind, targets.classes, question.labels[held_out], decision)[0]
+    return scores
+
+
+def _constant_decision(kind: str, classes: Array, labels: Array) -> Float:
+    """The decision without kernels, a number for each column."""
+    if kind in ("binary", "multiclass"):
+        shares = np.array([np.mean(labels == label) for label in classes])
+        return shares[1:] - shares[:1] if kind == "binary" else shares
+    columns = labels.reshape(len(labels), -1).T
+    means = np.array([np.mean(column[is_known(column)].astype(np.float64)) for column in columns])
+    return means if kind == "regression" else means - 0.5
+
+
+# --- labeled data ----------------------------------------------------------------------------------------------------
+
+
+def to_dataset(question: Question, grid: GridFits, choice: Choice, seconds: float) -> xr.Dataset:
+    """All results as one labeled data set; see `dmkl.SearchResult`."""
+    sizes, names = shape(question.grid), list(question.grid)
+
+    def by_point(array: Array, *dims: str) -> tuple[tuple[str, ...], Array]:
+        """(point, fold, …) with the dimensions of the grid."""
+        return question.variable((*names, "fold", *dims), array.reshape(*sizes, *array.shape[1:]))
+
+    variables: dict[str, Any] = {}
+    for end, (validation, test) in zip(question.name_ends, score_fits(question, grid), strict=True):
+        variables[f"score{end}"] = by_point(validation, "task")
+        if any(len(fold.test) for fold in question.folds):
+            variables[f"test_score{end}"] = by_point(test, "task")
+    coords: dict[str, Any] = {"phase": np.array(list(PHASES), dtype=str)}
+    coords |= {name: as_variable(name, (name,), values) for name, values in question.grid.items()}
+    coords |= {
+        "fold": np.array([fold.name for fold in question.folds], dtype=str),
+        "kernel": np.array(question.K.names, dtype=str),
+    }
+    if question.by_class:
+        scores, labels = _class_scores(question, grid), question.targets.classes
+        variables["class_score"] = ((*names, "fold", "class"), scores.reshape(*sizes, *scores.shape[1:]))
+        coords["class"] = labels.astype(str) if labels.dtype.kind in "OTU" else labels
+    variables["weight"] = by_point(grid.weights.swapaxes(2, 3), "kernel", "task")
+    variables["gap"] = by_point(grid.gap, "task")
+    variables["objective"] = by_point(grid.objective, "task")
+    variables["status"] = (*by_point(grid.status, "task"), STATUS_FLAGS)
+    for of_round in fields(Round):
+        values = np.array([getattr(entry, of_round.name) for entry in grid.rounds])
+        variables[f"round_{of_round.name.removeprefix('n_')}"] = ("round", values)
+    variables["phase_seconds"] = ("phase", np.array([grid.phases[phase] for phase in PHASES]))
+    of_folds = fold_data(question, question.folds)
+    variables |= {str(name): values.variable for name, values in of_folds.data_vars.items()}
+    coords["sample"] = of_folds["sample"].variable
+    parameters = {name: encode(value) for name, value in question.estimator.get_params(deep=False).items()}
+    return xr.Dataset(
+        variables,
+        coords=coords | question.task_coords(),
+        attrs={
+            "estimator": type(question.estimator).__name__,
+            "parameters": json.dumps(parameters),
+            "scoring": next(iter(question.metrics)),
+            "kind": question.targets.kind,
+            "choice": choice,
+            "parameters_searched": json.dumps(names),
+            "parameters_by_class": json.dumps(question.by_class),
+            "bandwidths_from_all_samples": _count_bandwidths_from_all_samples(question.K),
+            "n_passes": grid.n_passes,
+            "seconds": seconds,
+            "n_points": len(question.models) * len(question.folds) * question.n_tasks,
+            "solver": grid.solver,
+            "created_by": f"dmkl {__version__}",
+            **of_folds.attrs,
+        },
     )
 
 
+def _count_bandwidths_from_all_samples(K: KernelSet) -> int:
+    """Number of kernels whose bandwidth depends on the mean distance between all samples of the stored set."""
+    n_samples = len(K.view.source.samples)
+    return sum(made.get("training_rows") == n_samples for made in K.provenance)
+
+
+def fold_data(question: Question, folds: Sequence[Fold]) -> xr.Dataset:
+    """The folds and samples of a result, for its reproduction.
+
+    Returns
+    -------
+    Dataset
+        part (fold, sample), see `parts_of`; sample_group (sample) if there are groups; constant_score (fold[, task]),
+        see `constant_scores`, unless a scorer is a callable, which may fail on such decisions. Attributes: splitter,
+        see `Fold.splitter`; asked (JSON), `Question.arguments` with "source": "whole" if all kernels and samples of
+        their source were used unchanged, "part" if some of them were, "changed" if steps came before.
+    """
+    view = question.K.view
+    whole = len(view.kernels) == len(view.source.names) and all(
+        np.array_equal(at, np.arange(len(view.source.samples))) for at in view.final_positions()
+    )
+    source = "changed" if view.is_transformed else "whole" if whole else "part"
+    arguments = {name: encode(value) for name, value in question.arguments.items()} | {"source": source}
+    names = np.array(question.K.samples).astype(str)
+    variables: dict[str, Any] = {"part": (("fold", "sample"), parts_of(folds, len(names)))}
+    if question.groups is not None:
+        groups = np.asarray(question.groups)
+        variables["sample_group"] = ("sample", groups.astype(str) if groups.dtype.kind in "OTUS" else groups)
+    coords = {"fold": np.array([fold.name for fold in folds], dtype=str), "sample": names}
+    scoring = arguments["scoring"]
+    first = scoring[0] if isinstance(scoring, list) else scoring
+    if first is None or isinstance(first, str):
+        with warnings.catch_warnings():  # about scores that are undefined for a constant
+            warnings.simplefilter("ignore")
+            variables["constant_score"] = question.variable(("fold", "task"), constant_scores(question, folds))
+    return xr.Dataset(variables, coords, {"splitter": folds[0].splitter, "asked": json.dumps(arguments)})
+
+
+# --- the folder of a state -------------------------------------------------------------------------------------------
+
+_POLICY = ("max_iter",)
+"""Parameters that decide when a search stops, not its result: they may change when it continues."""
+
+
 @contextmanager
-def state_claimed(state: str | Path | None) -> Iterator[Path | None]:
-    """Keep the folder of a state to this process, and put temporary files into it; nothing where None."""
+def lock_state(state: str | Path | None) -> Iterator[Path | None]:
+    """Lock the folder of a state for this process, and put temporary files into it; nothing if None."""
     folder = None if state is None else state_folder(state)
     with nullcontext() if folder is None else lock(folder), temporary_files_in(folder):
         yield folder
 
 
 @contextmanager
-def working(
-    question: Question, state: str | Path | None, asked: Mapping[str, str] | None = None
+def open_workspace(
+    question: Question, state: str | Path | None, properties: Mapping[str, str] | None = None
 ) -> Iterator[Workspace]:
-    """The workspace of what is asked, kept to this process while it is open.
+    """The workspace of a question, locked for this process while it is open.
 
     Parameters
     ----------
     state
-        Its folder; temporary where None.
-    asked
-        What is asked beside the search, in words: with other answers to it, the work is another.
+        Its folder; temporary if None.
+    properties
+        Further properties of the question, in words: a folder with other values belongs to another question.
     """
-    with state_claimed(state) as folder:
-        known = {} if folder is None else identity(question) | dict(asked or {})
+    with lock_state(state) as folder:
+        facts = {} if folder is None else _identity(question) | dict(properties or {})
         defaults = type(question.estimator)()._parameter_texts(question.K.names)
         unsaid = {f"parameter {name}": text for name, text in defaults.items()}
-        workspace = Workspace(folder, known, unsaid=unsaid)
+        workspace = Workspace(folder, facts, unsaid=unsaid)
         if folder is not None:
             workspace.remove_temporary()
         try:
@@ -405,112 +654,28 @@ def working(
             workspace.close()
 
 
-def grid_fits(question: Question, targets: Sequence[Targets] | None = None, kernels: Index | None = None) -> list[Fit]:
-    """The rows of a plan: every point of the grid on every fold, fold by fold.
-
-    Parameters
-    ----------
-    targets
-        What each fold learns, where other rows learn the same: rows that share the object share spaces and solutions.
-    kernels
-        Positions of the kernels that may have weight; all where None.
-    """
-    targets = [question.targets_of(fold.train) for fold in question.folds] if targets is None else targets
-    fits = []
-    for fold, learnt in zip(question.folds, targets, strict=True):
-        held_out = np.concatenate([fold.validation, fold.test])
-        title = f"{fold.title}: "
-        fits += [
-            Fit(model, fold.train, learnt, question.tasks, held_out, kernels, title=title) for model in question.models
-        ]
-    return fits
-
-
-def as_grid_fits(question: Question, answers: Answers) -> GridFits:
-    """The answers to the rows of `grid_fits`, as arrays."""
-    n_points = len(question.models)
-    of_folds = [answers.fits[first : first + n_points] for first in range(0, len(answers.fits), n_points)]
-    told = per_task(answers.fits, len(question.K), question.n_tasks)
-    of_points = (each.reshape(-1, n_points, *each.shape[1:]).swapaxes(0, 1) for each in told)
-    weights, gap, objective, status = (_at_points(question, each) for each in of_points)
-    return GridFits(
-        weights,
-        gap,
-        objective,
-        np.where(np.isnan(status), -1, status).astype(np.int8),
-        [[one.decision for one in some] for some in of_folds],
-        [np.stack(some[0].data.fit.learner._decide(some)) for some in of_folds],
-        [some[0].data.fit.targets for some in of_folds],
-        answers.tally.n_passes,
-        answers.tally.rounds,
-        answers.tally.phases,
-        ", ".join(dict.fromkeys(found.solver or "own" for found in answers.fits)),
-    )
-
-
-def _at_points(question: Question, values: Array) -> Float:
-    """(fitted point, …) as (point, …), NaN where a point was not fitted."""
-    found = np.full((len(question.fitted), *values.shape[1:]), np.nan)
-    found[question.fitted] = values
-    return found
-
-
-def per_task(found: Sequence[FitOutcome], n_kernels: int, n_tasks: int) -> tuple[Array, Array, Array, Array]:
-    """Weights (fit, task, kernel), gap, objective and status (fit, task).
-
-    Problems that are not tasks (classes, pairs) are one point together: they choose together.
-    """
-    # All at once: a permutation test has tens of thousands.
-    outcomes = [outcome for one in found for outcome in one.outcomes]
-    weights = np.array([_by_kernel(outcome.weights, n_kernels) for outcome in outcomes])
-    gap = np.array([outcome.gap for outcome in outcomes])
-    objective = np.array([outcome.objective for outcome in outcomes])
-    status = np.array([outcome.status.code for outcome in outcomes])
-    counts = [len(one.outcomes) for one in found]
-    if counts == [n_tasks] * len(found):
-        gap, objective, status = (each.reshape(-1, n_tasks) for each in (gap, objective, status))
-        return weights.reshape(-1, n_tasks, n_kernels), gap, objective, status
-    first = np.cumsum([0, *counts[:-1]])
-    places = [start + worst(one.outcomes) for start, one in zip(first, found, strict=True)]
-    mean = np.add.reduceat(weights, first) / np.array(counts)[:, None]
-    gaps, sums = np.maximum.reduceat(gap, first), np.add.reduceat(objective, first)
-    return mean[:, None], gaps[:, None], sums[:, None], status[places][:, None]
-
-
-def _by_kernel(weights: Float, n_kernels: int) -> Float:
-    """One weight a kernel: the mean over groups of samples; the one of a product of all stands for each."""
-    plain = weights.mean(axis=1) if weights.ndim == 2 else weights
-    return plain if len(plain) == n_kernels else np.full(n_kernels, plain[0])
-
-
-# --- what makes a search another one -------------------------------------------------------------------------------
-
-_POLICY = ("max_iter",)
-"""Parameters that decide where a search ends, not what it computes: they may change when it goes on."""
-
-
-def identity(question: Question) -> dict[str, str]:
-    """What makes a search another one, in words where people can tell the difference."""
+def _identity(question: Question) -> dict[str, str]:
+    """Properties that distinguish one question from another, in words where people can compare them."""
     model, K, view = question.estimator, question.K, question.K.view
-    asked = [array for step in view.steps for array in step.arrays().values()]
+    of_steps = [array for step in view.steps for array in step.arrays().values()]
     folds: list[Array] = [part for fold in question.folds for part in (fold.train, fold.validation, fold.test)]
     folds += [fold.counts for fold in question.folds if fold.counts is not None]
     return {
         "dmkl": __version__,
         "the kernels' content": K.content_id,
         "the kernels chosen": ", ".join(K.names),
-        "the samples": digest(*view.final_positions(), view.rows, view.cols, *asked),
+        "the samples": digest(*view.final_positions(), view.rows, view.cols, *of_steps),
         "the steps before": repr([step.name for step in view.steps]),
         "the labels": digest(np.array(json.dumps(question.labels.astype(str).tolist()).encode())),
         "the folds": digest(*folds),
         "the grid": json.dumps({name: [repr(value) for value in values] for name, values in question.grid.items()}),
         "the estimator": type(model).__name__,
-        **({"the λ of each chain": repr(dict(question.own_lams))} if question.own_lams else {}),
+        **({"the λ of each chain": repr(dict(question.chain_lams))} if question.chain_lams else {}),
     } | {f"parameter {name}": text for name, text in model._parameter_texts(K.names).items() if name not in _POLICY}
 
 
 def digest(*arrays: Array) -> str:
-    """What tells arrays from others, in few letters."""
+    """A short hash of arrays."""
     total = hashlib.sha256()
     for array in arrays:
         total.update(repr(array.shape).encode())

@@ -25,9 +25,9 @@ __all__ = ["Fold", "OuterFold", "check_joint", "make_folds", "nest_folds", "part
 DEFAULT_FOLDS = 5
 INNER_FOLDS = 3
 TRAIN, VALIDATION, TEST = 0, 1, 2
-"""The parts of a stored split."""
+"""Codes of the parts of a stored split."""
 SPLITS = "splits"
-"""The one word that stands for folds: those stored with the kernels."""
+"""The only word for folds: those stored with the kernels."""
 
 
 @dataclass(frozen=True)
@@ -35,28 +35,28 @@ class Fold:
     """Positions among the rows of a kernel set."""
 
     name: str
-    """What it is called in results: its number, or the name that was given."""
+    """The name in results: the number of the fold, or its key in a mapping."""
     title: str
-    """What it is called in messages, such as "stored split 1"."""
+    """The name in messages, such as "stored split 1"."""
     train: Index
     validation: Index
-    """Empty in the outer folds of an evaluation, which choose by folds of their own."""
+    """Empty in the outer folds of an evaluation, which choose by inner folds."""
     test: Index
     """Empty where the fold has no test rows."""
     counts: Float | None = None
-    """How often each training row was drawn; None where each was once."""
+    """How often each training row was drawn; None if each was drawn once."""
     splitter: str = ""
-    """The splitter of scikit-learn that made the fold, as its text; "splits" for stored splits, "" for given rows."""
+    """The text of the scikit-learn splitter that made the fold; "splits" for stored splits, "" for given rows."""
 
     @property
     def seen(self) -> Index:
-        """The rows that a choice by this fold has seen: those that train and those that validate."""
+        """The training and validation rows, which a choice by this fold depends on."""
         return np.union1d(self.train, self.validation)
 
 
 @dataclass(frozen=True)
 class OuterFold:
-    """A fold that tests, and the folds of its training rows that choose for it."""
+    """A fold that tests, and the folds of its training rows that choose its point."""
 
     fold: Fold
     inner: list[Fold]
@@ -84,51 +84,51 @@ def make_folds(
           where there are groups;
         - a splitter of scikit-learn, such as ``StratifiedGroupKFold(5)``;
         - an iterable of (train, validation) or (train, validation, test), each part positions or a boolean mask; or a
-          mapping of names to such;
-        - a tuple of such parts, (train, validation) or (train, validation, test): an explicit validation set.
+          mapping from names to such tuples;
+        - one such tuple: an explicit validation set.
     labels
-        (m,) classes, (m, tasks) of 0 and 1, or numbers. Rows whose label is unknown (see
-        `dmkl.numerics.fisher.is_known`) are in no fold of that task.
+        (m,) classes, (m, tasks) of 0 and 1, or numbers. Rows with an unknown label (see `dmkl.unknown.is_known`) are in
+        no fold of that task.
     splits
         The stored splits, (split, m): 0 train, 1 validation, 2 test, -1 in no part (`KernelSet.splits`).
     groups
-        (m,) what no fold may split. Splitters that ask for groups are given them.
+        (m,) groups of rows that no fold may split. They are passed to splitters that need groups.
     samples
-        (m,) names of the samples, where rows may be the same sample; all rows differ where None.
+        (m,) names of the samples if several rows may be the same sample; all rows differ if None.
     classes
-        Whether labels are classes, and not numbers: a number of folds is then stratified, and folds are checked for
+        Whether labels are classes, not numbers: a number of folds is then stratified, and folds are checked for
         classes.
 
     Returns
     -------
     list of Fold
-        Named "0", "1" … in the order of `cv`, or as in its mapping.
+        Named "0", "1" … in the order of `cv`, or by the keys of its mapping.
 
     Raises
     ------
     InputError
-        If `cv` is none of these, the splits or groups that it needs are missing or of another length, or a fold has no
-        training or no validation rows, rows or groups that are in two of its parts, positions outside, fewer than two
+        If `cv` is none of these, the splits or groups that it needs are missing or have another length, or a fold has
+        no training or no validation rows, rows or groups in two of its parts, positions out of range, fewer than two
         classes in training (of the set, or of a task), or a class in validation or test that training lacks.
     """
-    known = _known(labels, groups, samples, classes=classes)
+    rows = _Rows.of(labels, splits, groups, samples, classes=classes)
     if cv is None:
         cv = SPLITS if splits is not None and (splits == VALIDATION).any() else DEFAULT_FOLDS
-    what, called = "stored split" if isinstance(cv, str) else "fold", ("train", "validation", "test")
-    splitter, found = _described(cv, known.y, splits, known.groups, "cv", classes=classes)
+    title, names = "stored split" if isinstance(cv, str) else "fold", ("train", "validation", "test")
+    splitter, parts_by_name = _read_folds(cv, rows, "cv")
     return [
-        _checked(_as_fold(name, f"{what} {name}", parts, len(known.y), called, splitter), known)
-        for name, parts in found.items()
+        _checked_fold(_as_fold(name, f"{title} {name}", parts, len(rows.y), names, splitter), rows)
+        for name, parts in parts_by_name.items()
     ]
 
 
 def parts_of(folds: Sequence[Fold], m: int) -> npt.NDArray[np.int8]:
     """The part of each of m rows in each fold, (folds, m): 0 train, 1 validation, 2 test, -1 none, as stored splits."""
-    found = np.full((len(folds), m), -1, dtype=np.int8)
-    for row, fold in zip(found, folds, strict=True):
+    parts = np.full((len(folds), m), -1, dtype=np.int8)
+    for row, fold in zip(parts, folds, strict=True):
         for part, rows in ((TRAIN, fold.train), (VALIDATION, fold.validation), (TEST, fold.test)):
             row[rows] = part
-    return found
+    return parts
 
 
 def nest_folds(
@@ -141,163 +141,165 @@ def nest_folds(
     samples: Array | None = None,
     classes: bool = True,
 ) -> list[OuterFold]:
-    """Folds that test, and in the training rows of each the folds that choose for it.
+    """Folds that test, and in the training rows of each the folds that choose its point.
 
     Parameters
     ----------
     outer
-        As `cv` of `make_folds`, with (train, test) as parts; 5 folds where None. Of "splits", training and validation
-        rows train, and test rows test.
+        As `cv` of `make_folds`, with (train, test) as parts; 5 folds if None. With "splits", the training and
+        validation rows of a split train, and its test rows test.
     inner
-        A number of folds or a splitter, made anew in the training rows of each outer fold; 3 folds where None. With
-        the stored splits as outer folds, None or "splits" stands for their own training and validation rows.
+        A number of folds or a splitter, applied to the training rows of each outer fold; 3 folds if None. If the outer
+        folds are the stored splits, None or "splits" means their training and validation rows.
     labels, splits, groups, samples, classes
-        As in `make_folds`; groups hold in both loops.
+        As in `make_folds`; neither outer nor inner folds split groups.
 
     Raises
     ------
     InputError
         As in `make_folds`, and if `inner` is something else.
     """
-    known = replace(_known(labels, groups, samples, classes=classes), least=3)
+    rows = replace(_Rows.of(labels, splits, groups, samples, classes=classes), least=3)
     outer = DEFAULT_FOLDS if outer is None else outer
-    stored, own = isinstance(outer, str), inner is None or (isinstance(inner, str) and inner == SPLITS)
-    if stored and own and splits is not None and (splits == VALIDATION).any():
+    stored, by_validation = isinstance(outer, str), inner is None or (isinstance(inner, str) and inner == SPLITS)
+    if stored and by_validation and splits is not None and (splits == VALIDATION).any():
         return [
-            OuterFold(Fold(one.name, one.title, one.seen, one.test[:0], _tested(one), splitter=SPLITS), [one])
-            for one in make_folds(outer, labels, splits=splits, groups=groups, samples=samples, classes=classes)
+            OuterFold(Fold(fold.name, fold.title, fold.seen, fold.test[:0], _test_rows(fold), splitter=SPLITS), [fold])
+            for fold in make_folds(outer, labels, splits=splits, groups=groups, samples=samples, classes=classes)
         ]
     inner = INNER_FOLDS if inner is None else inner
-    if _as_splitter(inner, known.y, known.groups, "inner", classes=classes) is None:
+    if _as_splitter(inner, rows, "inner") is None:
         msg = (
             "inner must be a number of folds or a splitter of scikit-learn, which splits the training rows of each "
             f"outer fold, or None, got {plain_repr(inner)}; 'splits' goes with outer='splits' where splits have "
             "validation rows"
         )
         raise InputError(msg)
-    found = []
-    splitter, described = _described(outer, known.y, splits, known.groups, "outer", classes=classes)
-    for name, parts in described.items():
+    nested = []
+    splitter, parts_by_name = _read_folds(outer, rows, "outer")
+    for name, parts in parts_by_name.items():
         title = f"stored split {name}" if stored else f"outer fold {name}"
         pair = (np.union1d(parts[0], parts[1]), parts[2]) if stored else parts
-        fold = _checked(_as_fold(name, title, pair, len(known.y), ("train", "test"), splitter), known)
-        found.append(OuterFold(fold, _inner_folds(inner, fold, known)))
-    return found
+        fold = _checked_fold(_as_fold(name, title, pair, len(rows.y), ("train", "test"), splitter), rows)
+        nested.append(OuterFold(fold, _inner_folds(inner, fold, rows)))
+    return nested
 
 
-def _inner_folds(inner: Any, fold: Fold, known: _Known) -> list[Fold]:
-    """Folds of the training rows of another one, as positions among all rows."""
-    rows = fold.train
+def _inner_folds(inner: Any, fold: Fold, rows: _Rows) -> list[Fold]:
+    """Folds of the training rows of an outer fold, as positions among all rows."""
+    outer = fold.train
+    training = replace(rows, y=rows.y[outer], groups=None if rows.groups is None else rows.groups[outer], splits=None)
     try:
-        groups = None if known.groups is None else known.groups[rows]
-        splitter, found = _described(inner, known.y[rows], None, groups, "inner", classes=known.classes)
+        splitter, parts_by_name = _read_folds(inner, training, "inner")
     except InputError as error:
         msg = f"{fold.title}: {error}"
         raise InputError(msg) from error
     folds = []
-    for name, (train, validation) in found.items():
-        pair, title = (rows[train], rows[validation]), f"{fold.title}, inner fold {name}"
-        folds.append(_checked(_as_fold(name, title, pair, len(known.y), ("train", "validation"), splitter), known))
+    for name, (train, validation) in parts_by_name.items():
+        pair, title = (outer[train], outer[validation]), f"{fold.title}, inner fold {name}"
+        folds.append(_checked_fold(_as_fold(name, title, pair, len(rows.y), ("train", "validation"), splitter), rows))
     return folds
 
 
-def _tested(fold: Fold) -> Index:
+def _test_rows(fold: Fold) -> Index:
     if not len(fold.test):
         msg = f"{fold.title} has no test rows; an evaluation needs them in every outer fold"
         raise InputError(msg)
     return fold.test
 
 
-# --- what describes folds ------------------------------------------------------------------------------------------
+# --- reading descriptions of folds ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
-class _Known:
-    """What is known of the rows: their labels, their groups, and a number for each, equal for the same sample."""
+class _Rows:
+    """Labels and groups of the rows, and a number for each, equal for rows that are the same sample."""
 
     y: Array
+    splits: Array | None
     groups: Array | None
     numbers: Index
     classes: bool
     least: int = 2
-    """Samples of a class that stratified folds can hold out and learn from: one more where folds are nested."""
+    """The fewest samples of a class from which folds can hold one out and learn: one more if folds are nested."""
+
+    @classmethod
+    def of(
+        cls, labels: npt.ArrayLike, splits: Array | None, groups: Any, samples: Array | None, *, classes: bool
+    ) -> _Rows:
+        y = np.asarray(labels)
+        y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+        groups = None if groups is None else np.asarray(groups)
+        if groups is not None and groups.shape != (len(y),):
+            msg = f"groups has shape {groups.shape}, expected ({len(y)},): a group for each row"
+            raise InputError(msg)
+        return cls(y, splits, groups, np.arange(len(y)) if samples is None else _sample_numbers(samples), classes)
 
 
-def _known(labels: npt.ArrayLike, groups: npt.ArrayLike | None, samples: Array | None, *, classes: bool) -> _Known:
-    y = np.asarray(labels)
-    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-    own = None if groups is None else np.asarray(groups)
-    if own is not None and own.shape != (len(y),):
-        msg = f"groups has shape {own.shape}, expected ({len(y)},): a group for each row"
-        raise InputError(msg)
-    return _Known(y, own, np.arange(len(y)) if samples is None else _numbered(samples), classes)
-
-
-def _numbered(samples: Array) -> Index:
+def _sample_numbers(samples: Array) -> Index:
     """A number for each row, equal for rows that are the same sample."""
-    found: Index = np.unique(samples.astype(str), return_inverse=True)[1]
-    return found
+    numbers: Index = np.unique(samples.astype(str), return_inverse=True)[1]
+    return numbers
 
 
-def _described(
-    cv: Any, y: Array, splits: Array | None, groups: Array | None, argument: str, *, classes: bool
-) -> tuple[str, dict[str, Any]]:
+def _read_folds(cv: Any, rows: _Rows, argument: str) -> tuple[str, dict[str, Any]]:
     """`Fold.splitter`, and the parts of each fold by its name, not checked."""
-    splitter, made_by = _as_splitter(cv, y, groups, argument, classes=classes), ""
+    splitter, made_by = _as_splitter(cv, rows, argument), ""
     if splitter is not None:
-        found, made_by = _split(splitter, y, groups), repr(splitter)
+        folds, made_by = _split(splitter, rows), repr(splitter)
     elif isinstance(cv, str):
-        found, made_by = _stored(cv, splits, argument), SPLITS
+        folds, made_by = _stored_splits(cv, rows.splits, argument), SPLITS
     elif isinstance(cv, Mapping):
-        return made_by, _some({str(name): parts for name, parts in cv.items()}, argument)
+        return made_by, _not_empty({str(name): parts for name, parts in cv.items()}, argument)
     elif isinstance(cv, tuple) and len(cv) in (2, 3) and all(map(_is_vector, cv)):
-        found = [cv]
+        folds = [cv]
     elif isinstance(cv, Iterable):
-        found = list(cv)
+        folds = list(cv)
     else:
         msg = (
             f"{argument} must be a number of folds, a splitter of scikit-learn, 'splits', or folds as (train, "
             f"validation) or (train, validation, test), got {plain_repr(cv)}"
         )
         raise InputError(msg)
-    return made_by, _some({str(k): parts for k, parts in enumerate(found)}, argument)
+    return made_by, _not_empty({str(k): parts for k, parts in enumerate(folds)}, argument)
 
 
-def _some(found: dict[str, Any], argument: str) -> dict[str, Any]:
-    if not found:
+def _not_empty(folds: dict[str, Any], argument: str) -> dict[str, Any]:
+    if not folds:
         msg = f"{argument} has no folds; give at least one pair of training and validation rows"
         raise InputError(msg)
-    return found
+    return folds
 
 
-def _as_splitter(cv: Any, y: Array, groups: Array | None, argument: str, *, classes: bool) -> Any:
-    """The splitter that `cv` is or stands for, None where it holds the folds themselves."""
+def _as_splitter(cv: Any, rows: _Rows, argument: str) -> Any:
+    """The splitter that `cv` is or stands for; None if it holds the folds."""
     if not isinstance(cv, numbers.Integral):
         return cv if hasattr(cv, "split") and not isinstance(cv, str | type) else None
-    stratified = classes and y.ndim == 1
+    stratified = rows.classes and rows.y.ndim == 1
     try:
-        if groups is not None:
+        if rows.groups is not None:
             return (StratifiedGroupKFold if stratified else GroupKFold)(int(cv))
-        return check_cv(int(cv), _plain(y), classifier=stratified)
+        return check_cv(int(cv), _plain(rows.y), classifier=stratified)
     except ValueError as error:
         msg = f"{argument}={plain_repr(cv)} is no number of folds: {error}"
         raise InputError(msg) from error
 
 
 def _plain(y: Array) -> Array:
-    """Labels that scikit-learn takes for classes whatever they are stored as: strings and objects by their number."""
+    """Labels of a type that scikit-learn accepts as classes: strings and objects as numbers."""
     return np.unique(y, return_inverse=True)[1] if y.ndim == 1 and y.dtype.kind in "OT" else y
 
 
-def _split(splitter: Any, y: Array, groups: Array | None) -> list[Any]:
+def _split(splitter: Any, rows: _Rows) -> list[Any]:
+    y, groups = rows.y, rows.groups
     try:
         with warnings.catch_warnings():
-            # Splitters that do not ask for groups say that they ignore them; whether they split one is checked anyway.
+            # Splitters without groups warn that they ignore them; whether they split a group is checked later.
             warnings.filterwarnings("ignore", message="The groups parameter is ignored")
             return list(splitter.split(np.zeros(len(y)), _plain(y), groups))
     except (ValueError, TypeError) as error:
         name = type(splitter).__name__
-        # Scikit-learn's say so in various words, and some of its versions not at all.
+        # The messages of scikit-learn's splitters about missing groups differ between splitters and versions.
         if groups is None and "group" in f"{name} {error}".lower():
             msg = f"{name} splits by groups; give groups=, one for each of the {len(y)} rows"
         else:
@@ -306,10 +308,10 @@ def _split(splitter: Any, y: Array, groups: Array | None) -> list[Any]:
         raise InputError(msg) from error
 
 
-def _stored(cv: str, splits: Array | None, argument: str) -> list[Any]:
+def _stored_splits(cv: str, splits: Array | None, argument: str) -> list[Any]:
     if cv != SPLITS:
         msg = (
-            f"{argument}={cv!r} is unknown; the one word that it takes is 'splits', for the splits stored with the "
+            f"{argument}={cv!r} is unknown; the only word that it accepts is 'splits', for the splits stored with the "
             "kernels"
         )
         raise InputError(msg)
@@ -323,7 +325,7 @@ def _stored(cv: str, splits: Array | None, argument: str) -> list[Any]:
 
 
 def _is_vector(part: Any) -> bool:
-    """Whether this is a vector of positions or a mask (and no pair of such)."""
+    """Whether this is a vector of positions or a mask, not a pair of them."""
     try:
         array = np.asarray(part)
     except ValueError:  # ragged
@@ -331,90 +333,88 @@ def _is_vector(part: Any) -> bool:
     return array.ndim == 1 and (array.dtype.kind in "iub" or array.size == 0)
 
 
-def _as_fold(name: str, title: str, parts: Any, m: int, called: Sequence[str], splitter: str) -> Fold:
-    """A fold of parts that are called so: train and test, or train, validation and, if it is there, test."""
+def _as_fold(name: str, title: str, parts: Any, m: int, names: Sequence[str], splitter: str) -> Fold:
+    """A fold, from the names of its parts: train and test, or train, validation and, optionally, test."""
     least = 2
     if (
         not isinstance(parts, Sequence | np.ndarray)
-        or not least <= len(parts) <= len(called)
+        or not least <= len(parts) <= len(names)
         or not all(_is_vector(part) for part in parts)
     ):
-        forms = " or ".join(f"({', '.join(called[:n])})" for n in range(least, len(called) + 1))
+        forms = " or ".join(f"({', '.join(names[:n])})" for n in range(least, len(names) + 1))
         msg = (
             f"{title} must be {forms}, vectors of positions or boolean masks each, got {reprlib.repr(parts)}; a single "
-            f"fold is a tuple, ({', '.join(called[:least])})"
+            f"fold is a tuple, ({', '.join(names[:least])})"
         )
         raise InputError(msg)
-    found = dict.fromkeys(("train", "validation", "test"), np.empty(0, dtype=np.int64))
-    for part, values in zip(called, parts, strict=False):
+    rows = dict.fromkeys(("train", "validation", "test"), np.empty(0, dtype=np.int64))
+    for part, values in zip(names, parts, strict=False):
         try:
-            found[part] = positions(values, m, "row")
+            rows[part] = positions(values, m, "row")
         except InputError as error:
             msg = f"{title}, {part}: {error}"
             raise InputError(msg) from error
-    if not len(found[called[1]]):
-        msg = f"{title} has no {called[1]} rows; each needs rows to learn from and rows to {_USES[called[1]]}"
+    held_out = names[1]
+    if not len(rows[held_out]):
+        use = {"validation": "validate on", "test": "test on"}[held_out]
+        msg = f"{title} has no {held_out} rows; each needs rows to learn from and rows to {use}"
         raise InputError(msg)
-    return Fold(name, title, found["train"], found["validation"], found["test"], splitter=splitter)
+    return Fold(name, title, rows["train"], rows["validation"], rows["test"], splitter=splitter)
 
 
-_USES = {"validation": "validate on", "test": "test on"}
+# --- checks of folds --------------------------------------------------------------------------------------------
 
 
-# --- what folds must hold ------------------------------------------------------------------------------------------
-
-
-def _checked(fold: Fold, known: _Known) -> Fold:
-    """A fold that keeps its parts apart, and learns every class that it holds out."""
-    y, groups, rows = known.y, known.groups, known.numbers
-    where, parts = fold.title, {"training": fold.train, "validation": fold.validation, "test": fold.test}
+def _checked_fold(fold: Fold, rows: _Rows) -> Fold:
+    """The fold, if its parts are disjoint and its training rows have every class that is held out."""
+    y, groups, numbers = rows.y, rows.groups, rows.numbers
+    title, parts = fold.title, {"training": fold.train, "validation": fold.validation, "test": fold.test}
     if not len(fold.train):
-        msg = f"{where} has no training rows; each needs rows to learn from and rows to hold out"
+        msg = f"{title} has no training rows; each needs rows to learn from and rows to hold out"
         raise InputError(msg)
     for first, second in itertools.combinations(parts, 2):
-        shared = np.flatnonzero(np.isin(rows[parts[first]], rows[parts[second]]))
-        why = (
-            "what is held out must not be learnt from" if first == "training" else "what chooses must not be tested on"
-        )
+        shared = np.flatnonzero(np.isin(numbers[parts[first]], numbers[parts[second]]))
+        training = first == "training"
+        why = "held-out rows must not train" if training else "rows that choose must not test"
         if len(shared):
             msg = (
-                f"{where} has {len(shared)} {first} rows that are {second} rows too, row {parts[first][shared].min()} "
+                f"{title} has {len(shared)} {first} rows that are {second} rows too, row {parts[first][shared].min()} "
                 f"first; {why}"
             )
             raise InputError(msg)
         both = [] if groups is None else np.intersect1d(groups[parts[first]], groups[parts[second]]).tolist()
         if both:
             msg = (
-                f"{where} has {len(both)} groups with rows in {first} and in {second}, {both[0]!r} first; {why}. Take "
+                f"{title} has {len(both)} groups with rows in {first} and in {second}, {both[0]!r} first; {why}. Take "
                 "a splitter that keeps groups whole, such as StratifiedGroupKFold(5), or leave groups out"
             )
             raise InputError(msg)
     for k, column in enumerate(y.reshape(len(y), -1).T):
-        of_task = f" in {'task' if known.classes else 'target'} {k}" if y.ndim == 2 else ""
-        _check_labels(fold, column, of_task, classes=known.classes, least=known.least)
+        of_task = f" in {'task' if rows.classes else 'target'} {k}" if y.ndim == 2 else ""
+        _check_labels(fold, column, of_task, classes=rows.classes, least=rows.least)
     return fold
 
 
 def _check_labels(fold: Fold, column: Array, of_task: str, *, classes: bool, least: int) -> None:
-    known = is_known(column)
-    where, learnt = fold.title, np.unique(column[fold.train[known[fold.train]]])
+    labeled = is_known(column)
+    title, learnt = fold.title, np.unique(column[fold.train[labeled[fold.train]]])
     for part, rows in (("validation", fold.validation), ("test", fold.test)):
-        missing = np.setdiff1d(column[rows[known[rows]]], learnt).tolist() if classes else []
+        missing = np.setdiff1d(column[rows[labeled[rows]]], learnt).tolist() if classes else []
         if missing:
             msg = (
-                f"{where} has no training rows of class {missing[0]!r}{of_task}, of which it has {part} rows; "
+                f"{title} has no training rows of class {missing[0]!r}{of_task}, of which it has {part} rows; "
                 f"{_advice(column, missing[0], of_task, least)}"
             )
             raise InputError(msg)
     if len(learnt) < 2:
-        what = "class" if classes else "value"
-        told = f"of a single {what}, {learnt.tolist()[0]!r}" if len(learnt) else f"without a known {what}"
-        msg = f"{where} has training rows {told}{of_task}, and needs two at least; use fewer or stratified folds"
+        noun = "class" if classes else "value"
+        which = f"of a single {noun}, {learnt.tolist()[0]!r}" if len(learnt) else f"without a known {noun}"
+        msg = f"{title} has training rows {which}{of_task}, and needs two at least; use fewer or stratified folds"
         raise InputError(msg)
 
 
 def _advice(column: Array, label: Any, of_task: str, least: int) -> str:
-    """What helps where a fold does not learn a class that it holds out."""
+    """The way out if a fold holds out a class that its training rows lack."""
     if of_task:
         return "use fewer or stratified folds, or leave that task out"
     size = int(np.count_nonzero(column == label))
@@ -427,20 +427,20 @@ def _advice(column: Array, label: Any, of_task: str, least: int) -> str:
 
 
 def check_joint(folds: Sequence[Fold], samples: Array) -> None:
-    """Refuse one choice for all folds where it would be tested on samples that it has seen.
+    """Refuse a joint choice of all folds that would be tested on samples that it was made from.
 
     Raises
     ------
     InputError
-        If training or validation rows of one fold are test rows of another, with their number.
+        If training or validation rows of one fold are test rows of another, naming their number.
     """
-    rows = _numbered(samples)
+    numbers = _sample_numbers(samples)
     testing = [fold for fold in folds if len(fold.test)]
-    for one, other in itertools.product(folds, testing):
-        shared = np.intersect1d(rows[one.seen], rows[other.test])
+    for fold, other in itertools.product(folds, testing):
+        shared = np.intersect1d(numbers[fold.seen], numbers[other.test])
         if len(shared):
             msg = (
-                f"{len(shared)} training and validation rows of {one.title} are test rows of {other.title}: one choice "
-                'for all folds would be tested on rows that it has seen; let each fold choose for itself, choice="fold"'
+                f"{len(shared)} training and validation rows of {fold.title} are test rows of {other.title}: a joint "
+                'choice would be tested on rows that it was made from; take a choice for each fold, choice="fold"'
             )
             raise InputError(msg)

@@ -1,4 +1,4 @@
-"""Measures of decision scores, larger being better: the papers' own and scikit-learn's."""
+"""Scorers of decision scores and predictions, larger being better: those of the papers, and scikit-learn's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import average_precision_score, get_scorer, matthews_corrcoef, precision_recall_curve
 
@@ -18,7 +18,6 @@ from dmkl.arrays import Array, Float, plain_repr
 from dmkl.errors import InputError
 from dmkl.estimators.decisions import index_of
 from dmkl.numerics.fisher import Kind
-from dmkl.searching.regression import named_measure, scored_values
 from dmkl.unknown import is_known
 
 __all__ = [
@@ -28,6 +27,7 @@ __all__ = [
     "as_metrics",
     "average_precision_voc",
     "average_precision_voc07",
+    "correlation",
     "evaluate",
     "evaluate_each",
     "matthews",
@@ -35,11 +35,12 @@ __all__ = [
 ]
 
 Metric = Callable[[Array, Array, Array], float]
-"""(truth, decision, classes) ↦ a number: labels (rows,), scores (rows,) for two classes or (rows, classes) for more,
-the classes sorted; the second of two is the positive one."""
+"""(truth, decision, classes) ↦ a number. For classes: labels (rows,), scores (rows,) for two classes or (rows, classes)
+for more, the classes sorted; the second of two is the positive class. For a regression: numbers, predictions, unused.
+"""
 
 
-# --- binary measures, averaged over classes ------------------------------------------------------------------------
+# --- scores of two classes, averaged over more -----------------------------------------------------------------------
 
 
 def average_precision_voc07(positive: Array, scores: Array) -> float:
@@ -47,7 +48,7 @@ def average_precision_voc07(positive: Array, scores: Array) -> float:
 
     Everingham, Van Gool, Williams, Winn, Zisserman: The PASCAL Visual Object Classes (VOC) challenge, IJCV 88 (2010),
     Section 4.2; used up to VOC 2009. Precision and recall are taken where the score changes, so that tied samples
-    enter together.
+    count together.
 
     Parameters
     ----------
@@ -91,13 +92,13 @@ def _average_precision(positive: Array, scores: Array) -> float:
     return float(average_precision_score(positive, scores)) if positive.any() else float("nan")
 
 
-def _correlation(positive: Array, found: Array) -> float:
-    """Matthews' coefficient; undefined where the truth has one value only, 0 where the prediction has."""
-    return float("nan") if positive.all() or not positive.any() else float(matthews_corrcoef(positive, found))
+def _matthews(positive: Array, predicted: Array) -> float:
+    """Matthews' coefficient: NaN if the truth is constant, 0 if the prediction is."""
+    return float("nan") if positive.all() or not positive.any() else float(matthews_corrcoef(positive, predicted))
 
 
 def _one_vs_rest(measure: Callable[[Array, Array], float]) -> Metric:
-    """The measure of the second of two classes, or its mean over more, each against the rest, where it is defined."""
+    """The score of the second of two classes, or its mean over more, each against the rest, where it is defined."""
 
     def metric(truth: Array, decision: Array, classes: Array) -> float:
         index = index_of(truth, classes)
@@ -111,7 +112,7 @@ def _one_vs_rest(measure: Callable[[Array, Array], float]) -> Metric:
 
 
 def matthews(truth: Array, decision: Array, classes: Array) -> float:
-    """Matthews correlation coefficient, averaged over the classes that the truth has, each against the rest.
+    """Matthews correlation coefficient, averaged over the classes in the truth, each against the rest.
 
     MCC = (TP·TN − FP·FN) / √((TP + FP)(TP + FN)(TN + FP)(TN + FN)), 0 where a class is never predicted. JMLR Section
     3.6, after Kloft, Brefeld, Sonnenburg, Zien: ℓp-norm multiple kernel learning, JMLR 12 (2011).
@@ -121,29 +122,30 @@ def matthews(truth: Array, decision: Array, classes: Array) -> float:
     float
         NaN where the truth is of one class.
     """
-    found = decision > 0 if decision.ndim == 1 else np.eye(decision.shape[1], dtype=bool)[np.argmax(decision, axis=1)]
-    return _one_vs_rest(_correlation)(truth, found, classes)
+    several = decision.ndim > 1
+    predicted = np.eye(decision.shape[1], dtype=bool)[np.argmax(decision, axis=1)] if several else decision > 0
+    return _one_vs_rest(_matthews)(truth, predicted, classes)
 
 
-# The next two are scikit-learn's, counted here: a search measures every point on every fold, and for some hundred rows
-# the checks of a scorer take longer than solving the point. They take the decisions of several points at once too, with
-# a dimension of points in front, and return an array then.
+# Scikit-learn has the next two as well. A search scores every point on every fold, and for some hundred rows the checks
+# of a scikit-learn scorer take longer than solving the point. These also accept the decisions of several points, with a
+# leading dimension of points, and then return an array.
 
 
 def accuracy(truth: Array, decision: Array, classes: Array) -> Any:
-    """Share of the rows whose class is predicted."""
-    return _of_one(np.mean(index_of(truth, classes) == _predicted(decision, classes), axis=-1))
+    """Share of the rows with the right class."""
+    return _as_float(np.mean(index_of(truth, classes) == _predicted(decision, classes), axis=-1))
 
 
 def mean_class_accuracy(truth: Array, decision: Array, classes: Array) -> Any:
-    """Mean over the classes that the truth has of the share of their rows that are predicted: Σ_k recall_k / c.
+    """Mean recall of the c classes in the truth: Σ_k recall_k / c.
 
     Scikit-learn's balanced accuracy, and the average accuracy of JMLR Section 3.4.
     """
     index = index_of(truth, classes)
     rows = np.bincount(index, minlength=len(classes))
     right = (index == _predicted(decision, classes)) @ np.eye(len(classes))[:, rows > 0][index]
-    return _of_one(np.mean(right / rows[rows > 0], axis=-1))
+    return _as_float(np.mean(right / rows[rows > 0], axis=-1))
 
 
 def _predicted(decision: Array, classes: Array) -> Array:
@@ -151,9 +153,26 @@ def _predicted(decision: Array, classes: Array) -> Array:
     return (decision > 0).astype(np.int64) if len(classes) == 2 else np.argmax(decision, axis=-1)
 
 
-def _of_one(values: Any) -> Any:
-    """A plain number of one decision; an array of several."""
+def _as_float(values: Any) -> Any:
+    """A plain number for one decision, an array for several."""
     return values if np.ndim(values) else float(values)
+
+
+def correlation(truth: Array, predicted: Array) -> float:
+    """Pearson's correlation Σ(y − ȳ)(f − f̄) / √(Σ(y − ȳ)² Σ(f − f̄)²).
+
+    Returns
+    -------
+    float
+        NaN if the truth is constant, 0 if the prediction is.
+    """
+    y, f = truth - truth.mean(), predicted - predicted.mean()
+    sizes = [float(np.linalg.norm(values)) for values in (y, f)]
+    # A constant less its mean is rounding error.
+    flat = [size <= 1e-13 * np.linalg.norm(values) for size, values in zip(sizes, (truth, predicted), strict=True)]
+    if flat[0]:
+        return float("nan")
+    return 0.0 if flat[1] else float(y @ f) / (sizes[0] * sizes[1])
 
 
 OWN_METRICS: dict[str, Metric] = {
@@ -167,16 +186,18 @@ OWN_METRICS: dict[str, Metric] = {
     "neg_matthews_loss": lambda truth, decision, classes: matthews(truth, decision, classes) - 1.0,
 }
 OWN_METRICS |= {f"mean_{name}": metric for name, metric in OWN_METRICS.items() if name.startswith("average_precision")}
-"""The measures of `as_metrics` that are not looked up in scikit-learn, by name."""
+"""Scorers of classes that `as_metrics` does not look up in scikit-learn, by name."""
 _OF_SEVERAL = (accuracy, mean_class_accuracy)
-"""Measures that take the decisions of several points at once."""
+"""Scorers that accept the decisions of several points at once."""
+_OF_NUMBERS: dict[str, Metric] = {"correlation": lambda truth, predicted, _: correlation(truth, predicted)}
+"""Scorers of a regression that `as_metrics` does not look up in scikit-learn, by name."""
 
 
-# --- scikit-learn's scorers ----------------------------------------------------------------------------------------
+# --- scikit-learn's scorers ------------------------------------------------------------------------------------------
 
 
 class _Scores(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A fitted classifier of samples that are their own decision scores."""
+    """A fitted classifier whose samples are their own decision scores."""
 
     def __init__(self, classes: Array) -> None:
         self.classes = classes
@@ -190,16 +211,40 @@ class _Scores(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return predicted
 
 
-def _call(scorer: Any, truth: Array, decision: Array, classes: Array) -> float:
-    value = scorer(_Scores(classes), decision.reshape(len(decision), -1), truth)
+class _Predictions(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """A fitted regression whose samples are their own predictions."""
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def predict(self, X: Array) -> Array:
+        return X[:, 0]
+
+
+_FAILURES = (ValueError, AttributeError, UndefinedMetricWarning)
+"""Exceptions of scorers that do not suit the problem."""
+_BY_LABEL = "matthews_corrcoef"
+_SUITABLE = {
+    "a regression": "r2, neg_mean_squared_error, neg_mean_absolute_error, explained_variance",
+    "two classes": f"{_BY_LABEL}, f1, jaccard, precision, recall, roc_auc",
+    "more than two classes": (
+        f"{_BY_LABEL}, f1_macro, f1_weighted, jaccard_macro, precision_macro, recall_macro, top_k_accuracy"
+    ),
+}
+"""Scikit-learn's scorers that suit each problem."""
+
+
+def _call(scorer: Any, truth: Array, decision: Array, classes: Array | None) -> float:
+    model = _Predictions() if classes is None else _Scores(classes)
+    value = scorer(model, decision.reshape(len(decision), -1), truth)
     if not isinstance(value, numbers.Real):
         msg = f"it must return one number, and returned {plain_repr(value)}"
         raise InputError(msg)
     return float(value)
 
 
-def _call_perfect(scorer: Any, index: Array, classes: Array) -> float:
-    """The measure of scores that tell the truth; raises where even those have none."""
+def _score_of_truth(scorer: Any, index: Array, classes: Array) -> float:
+    """The score of perfect decisions; raises if even these have none."""
     signs = 2.0 * np.eye(len(classes))[index] - 1.0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -207,36 +252,26 @@ def _call_perfect(scorer: Any, index: Array, classes: Array) -> float:
         return _call(scorer, classes[index], signs[:, 1] if len(classes) == 2 else signs, classes)
 
 
-_FAILURES = (ValueError, AttributeError, UndefinedMetricWarning)
-"""What scorers raise when they do not suit the problem."""
-
-_BY_LABEL = "matthews_corrcoef"
-_SUITABLE = {
-    False: f"{_BY_LABEL}, f1, jaccard, precision, recall, roc_auc",
-    True: f"{_BY_LABEL}, f1_macro, f1_weighted, jaccard_macro, precision_macro, recall_macro, top_k_accuracy",
-}
-"""Scikit-learn's for two classes and for more."""
-
-
-def _refusal(name: str, classes: Array, error: Exception) -> InputError:
-    several = len(classes) > 2
+def _refusal(name: str, classes: Array | None, error: Exception) -> InputError:
+    problem = "a regression" if classes is None else "two classes" if len(classes) == 2 else "more than two classes"
     if "predict_proba" in str(error):
-        why = "needs probabilities, and what is measured here are decision scores"
+        why = "needs probabilities, and there are only decision scores"
     else:
-        why = f"does not suit {'more than two classes' if several else 'two classes'} with decision scores: {error}"
-    return InputError(f"scoring {name!r} {why}; these do: {_SUITABLE[several]}, and dmkl's {', '.join(OWN_METRICS)}")
+        why = f"does not suit {problem}{'' if classes is None else ' with decision scores'}: {error}"
+    metrics = ", ".join(_OF_NUMBERS if classes is None else OWN_METRICS)
+    return InputError(f"scoring {name!r} {why}; these do: {_SUITABLE[problem]}, and dmkl's {metrics}")
 
 
 def _check(name: str, scorer: Any, classes: Array) -> None:
-    """Refuse a scorer that cannot measure scores which tell the truth on labels of all classes."""
+    """Refuse a scorer that fails on perfect decisions about labels of all classes."""
     try:
-        _call_perfect(scorer, np.tile(np.arange(len(classes)), 2), classes)
+        _score_of_truth(scorer, np.tile(np.arange(len(classes)), 2), classes)
     except _FAILURES as error:
         raise _refusal(name, classes, error) from error
 
 
-def _scored(name: str, scorer: Any, *, numbered: bool) -> Metric:
-    """The measure that a scorer takes, of labels as they are or `numbered` in their order."""
+def _of_classes(name: str, scorer: Any, *, numbered: bool) -> Metric:
+    """A scikit-learn scorer of classes as a metric; it sees the labels, or their numbers if `numbered`."""
 
     def metric(truth: Array, decision: Array, classes: Array) -> float:
         index = index_of(truth, classes)
@@ -246,13 +281,13 @@ def _scored(name: str, scorer: Any, *, numbered: bool) -> Metric:
         if not complete:
             _check(name, scorer, classes)
             try:
-                perfect = _call_perfect(scorer, index, classes)
+                perfect = _score_of_truth(scorer, index, classes)
             except _FAILURES:
                 return float("nan")
             if np.isnan(perfect):
                 return perfect
         with warnings.catch_warnings():
-            # With all classes there, what scikit-learn calls undefined is only that some class was never predicted.
+            # If all classes are present, scikit-learn's "undefined" only means that a class is never predicted.
             warnings.simplefilter("ignore", UndefinedMetricWarning if complete else Warning)
             try:
                 return _call(scorer, truth, decision, classes)
@@ -262,11 +297,25 @@ def _scored(name: str, scorer: Any, *, numbered: bool) -> Metric:
     return metric
 
 
-# --- from names to measures ----------------------------------------------------------------------------------------
+def _of_numbers(name: str, scorer: Any) -> Metric:
+    """A scikit-learn scorer of predictions as a metric; NaN for fewer than two values."""
+
+    def metric(truth: Array, predicted: Array, classes: Array) -> float:
+        if len(truth) < 2:
+            return float("nan")
+        try:
+            return _call(scorer, truth, predicted, None)
+        except (*_FAILURES, TypeError) as error:
+            raise _refusal(name, None, error) from error
+
+    return metric
+
+
+# --- from names to metrics -------------------------------------------------------------------------------------------
 
 
 def as_metrics(scoring: Any, kind: Kind) -> dict[str, Metric]:
-    """Turn any description of what is to be measured into measures by name.
+    """Turn any description of scorers into metrics by name.
 
     Parameters
     ----------
@@ -280,39 +329,39 @@ def as_metrics(scoring: Any, kind: Kind) -> dict[str, Metric]:
         - a list of names;
         - a mapping from names of your choice to names or callables.
     kind
-        "binary", "multiclass", "multilabel", where each task is measured as a binary problem, or "regression", where
-        each target is measured by itself: by "correlation" (Pearson's), "r2", "neg_mean_squared_error" …
+        "binary", "multiclass", "multilabel" (each task is scored as a binary problem) or "regression" (each target is
+        scored separately: by "correlation" (Pearson's), "r2", "neg_mean_squared_error" …).
 
     Returns
     -------
     dict
-        Functions of (truth, decision, classes) by name, in the order given: the first decides. Larger is better. A
-        callable alone is known by its ``__name__``, or as "score".
+        Functions of (truth, decision, classes) by name, in the order given: the first decides. Larger is better. The
+        name of a single callable is its ``__name__``, or "score".
 
     Raises
     ------
     InputError
-        If a name is unknown, a measure needs probabilities or does not suit this kind of problem, or `scoring` is
+        If a name is unknown, a scorer needs probabilities or does not suit this kind of problem, or `scoring` is
         something else.
 
     Notes
     -----
-    For two classes the second is the positive one, whatever the labels. For more, all but the first two are means
-    over the classes that the truth has, each against the rest.
+    For two classes the second is the positive class, whatever the labels. For more, all but the first two are means
+    over the classes in the truth, each against the rest.
 
     =========================== ==================================================================================
-    accuracy                    share of the rows whose class is predicted, as in scikit-learn
+    accuracy                    share of the rows with the right class, as in scikit-learn
     mean_class_accuracy         Σ_k recall_k / c, scikit-learn's balanced_accuracy (JMLR Section 3.4)
     average_precision           Σ_i (r_i − r_{i−1}) p_i over falling thresholds, as in scikit-learn (JMLR Section 3.2)
     average_precision_voc       ∫₀¹ max_{r' ≥ r} p(r') dr, from VOC 2010 on
     average_precision_voc07     (1/11) Σ_{r = 0, 0.1, …, 1} max_{r' ≥ r} p(r'), up to VOC 2009
-    mean_average_precision…     the same three under the name that their mean over classes has, MAP
+    mean_average_precision…     the same three by the name of their mean over classes, MAP
     matthews                    (TP·TN − FP·FN) / √((TP + FP)(TP + FN)(TN + FP)(TN + FN)) (JMLR Section 3.6)
     neg_matthews_loss           matthews − 1: the 1 − MCC of JMLR Table 3 with its sign turned
     =========================== ==================================================================================
 
-    Names of scikit-learn's see the labels as numbers in their order. All measures are NaN where the labels at hand
-    leave them undefined: the precision of a class of which there are no rows, the area under a ROC curve of one class.
+    Scikit-learn's named scorers see the labels as numbers in their order. A score is NaN if the labels leave it
+    undefined: the precision of a class without rows, the area under a ROC curve of one class.
     """
     if scoring is None:
         scoring = {"multilabel": "average_precision", "regression": "r2"}.get(kind, "accuracy")
@@ -331,69 +380,73 @@ def as_metrics(scoring: Any, kind: Kind) -> dict[str, Metric]:
         msg = f"scoring must be a name, a callable (estimator, X, y), a list of names or a mapping, got {scoring!r}"
         raise InputError(msg)
     if not chosen or not all(isinstance(name, str) for name in chosen):
-        msg = f"scoring must name one measure at least, by strings, got {scoring!r}"
+        msg = f"scoring must name at least one scorer, by strings, got {scoring!r}"
         raise InputError(msg)
     return {
-        name: _named(what, kind) if isinstance(what, str) else _scorer(name, what, kind)
-        for name, what in chosen.items()
+        name: _named(scorer, kind) if isinstance(scorer, str) else _called(name, scorer, kind)
+        for name, scorer in chosen.items()
     }
 
 
 def _named(name: str, kind: Kind) -> Metric:
-    if kind == "regression":
-        return named_measure(name)
-    if name in OWN_METRICS:
-        return OWN_METRICS[name]
+    regression = kind == "regression"
+    metrics = _OF_NUMBERS if regression else OWN_METRICS
+    if name in metrics:
+        return metrics[name]
     try:
         scorer = get_scorer(name)
     except ValueError as error:
         msg = (
-            f"there is no scoring {name!r}; dmkl has {', '.join(OWN_METRICS)}, and scikit-learn those of "
-            "sklearn.metrics.get_scorer_names()"
+            f"there is no scoring {name!r}{' for a regression' if regression else ''}; dmkl has {', '.join(metrics)}, "
+            "and scikit-learn those of sklearn.metrics.get_scorer_names()"
         )
         raise InputError(msg) from error
-    _check(name, scorer, np.arange(3 if kind == "multiclass" else 2))
-    return _scored(name, scorer, numbered=True)
+    if not regression:
+        _check(name, scorer, np.arange(3 if kind == "multiclass" else 2))
+        return _of_classes(name, scorer, numbered=True)
+    metric, truth = _of_numbers(name, scorer), np.array([0.25, 0.5, 1.5])
+    metric(truth, truth, np.zeros(0))
+    return metric
 
 
-def _scorer(name: str, scorer: Any, kind: Kind) -> Metric:
+def _called(name: str, scorer: Any, kind: Kind) -> Metric:
     try:
         inspect.signature(scorer).bind(None, None, None)
     except (TypeError, ValueError) as error:
         msg = (
-            f"scoring {name!r} must be a name or take (estimator, X, y), got {scorer!r}; wrap a measure of truth and "
+            f"scoring {name!r} must be a name or take (estimator, X, y), got {scorer!r}; wrap a function of truth and "
             "prediction with sklearn.metrics.make_scorer"
         )
         raise InputError(msg) from error
-    return scored_values(name, scorer) if kind == "regression" else _scored(name, scorer, numbered=False)
+    return _of_numbers(name, scorer) if kind == "regression" else _of_classes(name, scorer, numbered=False)
 
 
 def evaluate(
     metrics: Mapping[str, Metric], kind: Kind, classes: npt.ArrayLike, truth: npt.ArrayLike, decision: npt.ArrayLike
 ) -> Float:
-    """Measure decision scores.
+    """Score decisions.
 
     Parameters
     ----------
     metrics
         From `as_metrics`.
     classes
-        The labels that were learnt, sorted; not used for a regression.
+        The learnt labels, sorted; unused for a regression.
     truth
-        (rows,) labels, or (rows, tasks or targets), of which those that are unknown do not count.
+        (rows,) labels, or (rows, tasks or targets); unknown labels do not count.
     decision
         (rows,) for two classes and for one target, (rows, classes), or (rows, tasks or targets).
 
     Returns
     -------
     ndarray
-        (metrics,), or (metrics, tasks or targets), each measured by itself. NaN where a measure is undefined for these
-        labels.
+        (metrics,), or (metrics, tasks or targets), each scored separately. NaN where these labels leave a score
+        undefined.
 
     Raises
     ------
     InputError
-        If a label is none of the classes, or a scorer fails.
+        If a label is not one of the classes, or a scorer fails.
     """
     return evaluate_each(metrics, kind, classes, truth, np.asarray(decision)[None])[:, 0]
 
@@ -401,12 +454,12 @@ def evaluate(
 def evaluate_each(
     metrics: Mapping[str, Metric], kind: Kind, classes: npt.ArrayLike, truth: npt.ArrayLike, decisions: npt.ArrayLike
 ) -> Float:
-    """Measure the decision scores of several points about the same rows, as `evaluate` does.
+    """Score the decisions of several points about the same rows, as `evaluate` does.
 
     Parameters
     ----------
     metrics, kind, classes, truth
-        As there.
+        As in `evaluate`.
     decisions
         (points, rows), (points, rows, classes) or (points, rows, tasks or targets).
 
@@ -418,18 +471,18 @@ def evaluate_each(
     truth, decisions, classes = np.asarray(truth), np.asarray(decisions), np.asarray(classes)
     as_number = {"multilabel": np.int64, "regression": np.float64}.get(kind)
 
-    def measured(metric: Metric, truth: Array, decisions: Array) -> Array:
+    def score(metric: Metric, truth: Array, decisions: Array) -> Array:
         truth = truth if as_number is None else truth.astype(as_number)
         if metric in _OF_SEVERAL:
             return np.asarray(metric(truth, decisions, classes))
         return np.array([metric(truth, decision, classes) for decision in decisions])
 
     if truth.ndim == 1:
-        return np.array([measured(metric, truth, decisions) for metric in metrics.values()])
-    found = np.full((len(metrics), len(decisions), truth.shape[1]), np.nan)
+        return np.array([score(metric, truth, decisions) for metric in metrics.values()])
+    scores = np.full((len(metrics), len(decisions), truth.shape[1]), np.nan)
     for t, column in enumerate(truth.T):
-        known = is_known(column)
-        if known.any():
+        labeled = is_known(column)
+        if labeled.any():
             for k, metric in enumerate(metrics.values()):
-                found[k, :, t] = measured(metric, column[known], decisions[:, known, t])
-    return found
+                scores[k, :, t] = score(metric, column[labeled], decisions[:, labeled, t])
+    return scores

@@ -1,4 +1,4 @@
-"""What a search that broke off has left in the folder of its state, from which `dmkl.search(state=...)` goes on."""
+"""The saved state of an interrupted search, from which `dmkl.search(state=...)` continues."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["SearchState", "damage_of_state", "is_empty", "read_state", "remove_s
 
 @dataclass(frozen=True)
 class SearchState:
-    """How far a search came. It is false where there is none.
+    """The progress of a search; false if there is no state.
 
     Parameters
     ----------
     parts
-        The states as they are stored: of the search, and of its parts that have solvers of their own.
+        The stored states: of the search, and of its parts with separate solvers.
     n_outcomes
-        Problems that are done, beside those that the parts tell of.
+        Number of solved problems with separate files.
     """
 
     parts: tuple[Mapping[str, Any], ...]
@@ -37,34 +37,34 @@ class SearchState:
 
     @property
     def n_passes(self) -> int:
-        """Passes that need not be done again."""
+        """Passes that need not be repeated."""
         counts = [part[name]["n_passes"] for part in self.parts for name in ("statistics", "solver") if name in part]
         return int(max(counts, default=0))
 
     @property
     def has_solutions(self) -> bool:
-        """Whether more is kept than the statistics of the kernels."""
+        """Whether the state has more than the statistics of the kernels."""
         return self.n_outcomes > 0 or any("solver" in part for part in self.parts)
 
 
 def read_state(folder: Path) -> SearchState:
-    """The state that a folder holds; what is no state, or damaged, or goes while it is read, counts as none."""
-    found = []
+    """The state in a folder; files that are no states, are damaged or disappear meanwhile are ignored."""
+    parts = []
     with suppress(FileNotFoundError):
         for file in _state_files(folder):
             with suppress(OSError, StoreError):
-                found.append(read_state_file(file)["state"])
-        return SearchState(tuple(found), sum(1 for _ in folder.rglob("outcome-*.npz")))
+                parts.append(read_state_file(file)["state"])
+        return SearchState(tuple(parts), sum(1 for _ in folder.rglob("outcome-*.npz")))
     return SearchState((), 0)
 
 
 def _state_files(folder: Path) -> list[Path]:
-    """The files that say what is done: of the search, and of its parts that have solvers of their own."""
+    """The state files of the search, and of its parts with separate solvers."""
     return [folder / "state.json", *sorted(folder.glob("part-*/**/state.json"))]
 
 
 def is_empty(folder: Path) -> bool:
-    """Whether there is a folder, and no file in it."""
+    """Whether the folder exists and has no file."""
     return folder.is_dir() and all(entry.is_dir() for entry in folder.rglob("*"))
 
 
@@ -74,25 +74,27 @@ def remove_state(folder: Path) -> None:
     Raises
     ------
     InputError
-        If it holds something else.
+        If it has other files.
     """
     if not folder.exists():
         return
     if not (read_state(folder) or is_empty(folder)):
-        msg = f"{folder} is to keep the state of a search, and holds something else; move it away, or choose another"
+        msg = (
+            f"{folder} must be empty or have the state of a search, and has other files; move it away, or take another"
+        )
         raise InputError(msg)
-    shutil.rmtree(resolved(folder))  # which refuses links
+    shutil.rmtree(resolved(folder))  # rmtree refuses links
 
 
 def damage_of_state(folder: Path) -> Iterator[str]:
-    """One sentence for each file of a state that is missing or is not what was written."""
+    """A sentence for each file of a state that is missing or damaged."""
     for file in _state_files(folder):
         try:
             read_state_file(file)
         except StoreError as error:
             yield str(error)
     for file in sorted(folder.rglob("*.np[yz]")):
-        if file.relative_to(folder).parts[0].startswith("dmkl-"):  # temporary files of a process that was killed
+        if file.relative_to(folder).parts[0].startswith("dmkl-"):  # temporary files of a killed process
             continue
         try:
             check_file(file)

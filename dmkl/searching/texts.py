@@ -1,49 +1,71 @@
-"""Counts, points and means in words, as the summaries of results tell them."""
+"""Sentences that the summaries of results share: counts, points of a grid, means, proofs, costs."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["bandwidth_notes", "count", "edge_notes", "told", "value_told", "with_error"]
+__all__ = [
+    "bandwidth_notes",
+    "cost_and_proof",
+    "count",
+    "edge_notes",
+    "listed",
+    "point_text",
+    "value_text",
+    "with_error",
+]
 
 
 _MOST_CLASSES = 6
-"""Whose values are told one by one."""
+"""Most classes whose values are listed."""
 
 
-def count(n: float, what: str) -> str:
-    """A number and its noun; numbers that are not whole with four digits."""
+def count(n: float, noun: str) -> str:
+    """A number and its noun; a number that is not whole has four digits."""
     number = f"{n:,.0f}" if n == round(n) else f"{n:,.4g}"
-    return f"{number} {what}" if n == 1 else f"{number} {what}{'es' if what.endswith('s') else 's'}"
+    return f"{number} {noun}" if n == 1 else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
-def told(params: Mapping[str, Any]) -> str:
-    """A point of a grid."""
-    return ", ".join(f"{name}={value_told(value)}" for name, value in params.items())
+def point_text(params: Mapping[str, Any]) -> str:
+    """A point of a grid as text."""
+    return ", ".join(f"{name}={value_text(value)}" for name, value in params.items())
 
 
-def value_told(value: Any) -> str:
-    """A value of a parameter, or of those of the classes: class=value, or of many their range and mean."""
+def value_text(value: Any) -> str:
+    """A value of a parameter as text. Values by class are listed; those of many classes have their range and mean."""
     if isinstance(value, Mapping):
         if len(value) <= _MOST_CLASSES:
-            return ",".join(f"{label}={value_told(one)}" for label, one in value.items())
+            return ",".join(f"{label}={value_text(of_class)}" for label, of_class in value.items())
         values = list(value.values())
         return f"{min(values)} to {max(values)} by class, {statistics.mean(map(float, values)):.3g} on average"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def with_error(mean: Any, error: Any) -> str:
-    """A mean with its standard error where there is one."""
+    """A mean, with its standard error if that is finite."""
     return f"{float(mean):.4g}" + (f" ± {float(error):.2g}" if math.isfinite(error) else "")
+
+
+def listed(names: Iterable[object], most: int) -> str:
+    """Names as a list, at most so many."""
+    texts = list(map(str, names))
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
+
+
+def cost_and_proof(n_passes: float, seconds: float, gap: float) -> str:
+    """Passes and seconds; and a sentence about the largest proven relative gap, if anything is proven."""
+    proof = f". Proven: each objective is within {100 * gap:.2g} % of the best possible" if math.isfinite(gap) else ""
+    return f"{count(n_passes, 'pass')}, {seconds:.3g} s{proof}"
 
 
 def edge_notes(grid: Mapping[str, Sequence[Any]], chosen: Mapping[str, Sequence[float]]) -> list[str]:
     """A sentence for each end of the grid of λ or C that was chosen, with the number of choices.
 
-    Grids of one or two values have no inside, and are left out.
+    Grids of one or two values have no interior, and are left out.
     """
     notes = []
     for name in ("lam", "C"):
@@ -53,13 +75,13 @@ def edge_notes(grid: Mapping[str, Sequence[Any]], chosen: Mapping[str, Sequence[
         for end, which, beyond in ((min(values), "smallest", "smaller"), (max(values), "largest", "larger")):
             n, n_all = list(chosen[name]).count(end), len(chosen[name])
             if n:
-                whose = "The choice is" if n_all == 1 else f"{n} of {n_all} choices are"
-                notes.append(f"{whose} {name} = {end:g}, the {which} of the grid: search {beyond} values too")
+                choices = "The choice is" if n_all == 1 else f"{n} of {n_all} choices are"
+                notes.append(f"{choices} {name} = {end:g}, the {which} of the grid: search {beyond} values too")
     return notes
 
 
 def bandwidth_notes(attrs: Mapping[str, Any]) -> list[str]:
-    """A sentence where bandwidths were set by the samples that folds hold out too; `attrs` are those of a result."""
+    """A sentence if held-out samples contributed to bandwidths; `attrs` are the attributes of a result."""
     n = int(attrs.get("bandwidths_from_all_samples", 0))
     if n == 0:
         return []

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
-from dmkl.analysis.duplicates import alike, multiples, neighborly_order
+from dmkl.analysis.similarity import group_alike, ideal_kernels, multiples, order_by_similarity
 from dmkl.analysis.spectrum import captured, least_captured, nystrom_eigenvalues, participation_ratio, upper_bounds
-from dmkl.analysis.targets import ideal_kernels
 from dmkl.errors import IndefiniteKernelWarning, InputError
 from dmkl.numerics.alignment import alignments
 
@@ -239,9 +238,9 @@ def test_duplicates_are_told_from_near_ones(K, probes, centered):
 
 def test_groups_are_joined_by_chains():
     alignment = np.array([[1, 0.96, 0.9, 0], [0.96, 1, 0.96, 0], [0.9, 0.96, 1, 0], [0, 0, 0, np.nan]])
-    numbers = alike(alignment, 0.95)
+    numbers = group_alike(alignment, 0.95)
     assert numbers[0] == numbers[1] == numbers[2] != numbers[3]
-    assert len(set(alike(alignment, 0.97).tolist())) == 4
+    assert len(set(group_alike(alignment, 0.97).tolist())) == 4
 
 
 def test_multiples_need_more_than_rounding():
@@ -258,7 +257,7 @@ def test_the_order_puts_those_alike_together():
     directions = centers[families] + 0.1 * rng.standard_normal((12, 20))
     alignment = alignments(directions @ directions.T)
     alignment[5] = alignment[:, 5] = np.nan
-    order = neighborly_order(alignment)
+    order = order_by_similarity(alignment)
     assert sorted(order.tolist()) == list(range(12))
     assert order[-1] == 5
     assert np.count_nonzero(np.diff(families[order[:-1]])) == 2
@@ -444,3 +443,20 @@ def test_random_kernels_have_high_ranks_and_no_fit():
     assert data.effective_rank.values[0] < 10 < 60 < data.effective_rank.values[1]
     exact = scipy.linalg.eigvalsh(centering(80) @ known[0] @ centering(80))[::-1]
     assert data.components_90_most.values[0] == (np.cumsum(exact) / exact.sum() < 0.9).sum() + 1
+
+
+@pytest.mark.usefixtures("synchronous")
+def test_an_analysis_is_saved_and_read(K, tmp_path):
+    analysis = dmkl.analyze(K)
+    analysis.save(tmp_path / "analysis")
+    read = dmkl.load(tmp_path / "analysis")
+    xr.testing.assert_identical(read.data, analysis.data)
+    assert read.summary() == analysis.summary()
+
+
+@pytest.mark.usefixtures("synchronous")
+def test_unknown_labels_are_refused(K, kernels):
+    tasks = np.stack([kernels[1] == 0, kernels[1] == 1], axis=1).astype(float)
+    tasks[3, 1] = np.nan
+    with pytest.raises(InputError, match="need a label for each sample, and some are unknown"):
+        dmkl.analyze(K, tasks)

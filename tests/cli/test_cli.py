@@ -312,7 +312,7 @@ def test_a_log_has_the_command_its_passes_and_phases_and_how_it_ended(run, store
     told = [line.split(" ", 3)[3] for line in lines]
     assert told[0].startswith(f"dmkl {dmkl.__version__}: dmkl fit ")
     assert "--log" not in told[0]
-    assert any(re.match(r"combine-pass-\d+ begins, through ", line) for line in told)
+    assert any(re.match(r"combine-pass-\d+ begins, [0-9.e+]+ MiB of kernels", line) for line in told)
     assert any(re.fullmatch(r"combine-pass-\d+ took \S+ s \(passes\)", line) for line in told)
     assert any("gap " in line for line, whole in zip(told, lines, strict=True) if " INFO " in whole)
     assert told[-1] == "ended with status 0"

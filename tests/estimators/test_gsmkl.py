@@ -10,8 +10,8 @@ from sklearn.svm import SVC
 
 import dmkl
 from dmkl.errors import InputError
+from dmkl.searching.choice import class_values
 from dmkl.searching.grid import C_VALUES, as_grid
-from dmkl.searching.means import class_values
 
 
 def made(seed, m=150):

@@ -10,8 +10,7 @@ from sklearn.model_selection import StratifiedKFold
 import dmkl
 from dmkl.errors import InputError
 from dmkl.inference import permutation
-from dmkl.inference.permutation_result import with_p_values
-from dmkl.inference.shuffling import cells_of, draw
+from dmkl.inference.permutation import draw_permutation, exchange_cells, with_p_values
 from dmkl.searching.folds import make_folds
 
 pytestmark = pytest.mark.usefixtures("synchronous")
@@ -108,6 +107,8 @@ def test_several_tasks_and_numbers(kind):
     values = np.atleast_1d(np.asarray(test.p_value))
     assert values[0] == 1 / 20
     assert len(values) == (2 if kind == "multilabel" else 1)
+    assert len(test.plot().axes) == len(values)
+    assert "Permutation test" in dmkl.report(test)
 
 
 # --- p-values --------------------------------------------------------------------------------------------------------
@@ -161,8 +162,8 @@ def folds_of(y, groups=None):
 def test_labels_change_places_within_folds():
     y = np.arange(30) % 3
     folds = folds_of(y)
-    cells = cells_of(folds, 30, None)
-    order = draw(cells, "within", y, folds, 0, 1)
+    cells = exchange_cells(folds, 30, None)
+    order = draw_permutation(cells, "within", y, folds, 0, 1)
     assert sorted(order) == list(range(30))
     assert not np.array_equal(order, np.arange(30))
     for fold in folds:
@@ -173,14 +174,14 @@ def test_labels_change_places_within_folds():
 def test_rows_of_no_fold_stay():
     y = np.arange(30) % 3
     folds = make_folds((np.arange(15), np.arange(15, 25)), y)
-    order = draw(cells_of(folds, 30, None), "within", y, folds, 0, 1)
+    order = draw_permutation(exchange_cells(folds, 30, None), "within", y, folds, 0, 1)
     np.testing.assert_array_equal(order[25:], np.arange(25, 30))
 
 
 def test_labels_change_places_within_groups():
     groups, y = np.repeat(["a", "b", "c"], 10), np.arange(30) % 2
     folds = folds_of(y, groups)
-    order = draw(cells_of(folds, 30, groups), "within", y, folds, 0, 1)
+    order = draw_permutation(exchange_cells(folds, 30, groups), "within", y, folds, 0, 1)
     np.testing.assert_array_equal(groups[order], groups)
 
 
@@ -189,7 +190,7 @@ def test_whole_groups_of_one_size_change_places():
     groups = np.repeat(np.arange(10), sizes)
     y = groups % 2
     folds = folds_of(y, groups)
-    order = draw(cells_of(folds, 24, groups), "whole", y, folds, 0, 3)
+    order = draw_permutation(exchange_cells(folds, 24, groups), "whole", y, folds, 0, 3)
     size_of = np.array(sizes)[groups]
     np.testing.assert_array_equal(size_of[order], size_of)
     for group in range(10):
@@ -200,8 +201,10 @@ def test_whole_groups_of_one_size_change_places():
 def test_equal_seeds_give_equal_permutations_and_others_others():
     y = np.arange(30) % 3
     folds = folds_of(y)
-    cells = cells_of(folds, 30, None)
-    first, again, other, next_one = (draw(cells, "within", y, folds, *k) for k in ((1, 1), (1, 1), (2, 1), (1, 2)))
+    cells = exchange_cells(folds, 30, None)
+    first, again, other, next_one = (
+        draw_permutation(cells, "within", y, folds, *k) for k in ((1, 1), (1, 1), (2, 1), (1, 2))
+    )
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, other)
     assert not np.array_equal(first, next_one)
@@ -214,7 +217,7 @@ def test_equal_seeds_give_equal_permutations_and_others_others():
         ({"random_state": -1}, "random_state must be a whole number, at least 0, got -1"),
         ({"choose": "best"}, "choose must be"),
         ({"blocks": "whole"}, "there are no groups; give groups"),
-        ({"groups": np.arange(36)}, "each of the 36 samples has a group of its own"),
+        ({"groups": np.arange(36)}, "each of the 36 samples has a different group"),
         ({"groups": np.repeat(np.arange(8), np.arange(1, 9)), "blocks": "whole"}, "no label changes its place"),
     ],
 )
@@ -238,15 +241,15 @@ def test_what_was_interrupted_goes_on(tmp_path, monkeypatch):
     def test(state):
         return dmkl.permutation_test(dmkl.MKFDA(), K, y, grid, 9, cv=3, state=state)
 
-    whole, fit_grids, calls = test(None), permutation.fit_grids, []
+    whole, run_blocks, calls = test(None), permutation.run_blocks, []
 
     def breaking(*arguments):
         calls.append(1)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return fit_grids(*arguments)
+        return run_blocks(*arguments)
 
-    monkeypatch.setattr(permutation, "fit_grids", breaking)
+    monkeypatch.setattr(permutation, "run_blocks", breaking)
     with pytest.raises(KeyboardInterrupt):
         test(tmp_path / "state")
     xr.testing.assert_identical(test(tmp_path / "state").data.drop_attrs(), whole.data.drop_attrs())
@@ -260,7 +263,7 @@ def test_what_was_saved_is_read_and_drawn(found, tmp_path):
     read = dmkl.load(tmp_path / "found")
     xr.testing.assert_identical(read.data, found.data)
     assert read.summary() == found.summary()
-    assert "p = 0.05 ± 0.05" in found.summary()
+    assert "p = 0.05 (no permutation of 19 scored as high)" in found.summary()
     axes = read.plot().axes[0]
     assert sum(bar.get_height() for bar in axes.patches) == 19
     assert axes.lines[0].get_xdata()[0] == float(found.data["score"])

@@ -15,8 +15,14 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.inference.draws import draw, n_distinct
-from dmkl.inference.selection import agreement, error_bound, select, unimodal_error_bound
+from dmkl.inference.stability import (
+    agreement,
+    count_distinct,
+    draw_resamples,
+    error_bound,
+    select,
+    unimodal_error_bound,
+)
 from dmkl.solvers.workspace import Workspace
 
 pytestmark = pytest.mark.usefixtures("synchronous")
@@ -55,7 +61,7 @@ def labels(kind):
 def test_each_resample_is_a_fit_of_its_own(estimator, kind, how, tile):
     K, y = kernels(tile), labels(kind)
     found = dmkl.stability(estimator, K, y, 2, how=how, random_state=3)
-    folds = draw(how, 2, 3, y, classes=kind != "regression")
+    folds = draw_resamples(how, 2, 3, y, classes=kind != "regression")
     for k, fold in enumerate(folds):
         train, test = fold.train, fold.validation
         one = found.data.isel(resample=k)
@@ -72,7 +78,7 @@ def test_a_row_that_is_drawn_twice_counts_twice():
     """A bootstrap sample is the fit to the drawn rows, each as often as it was drawn."""
     K, y, model = kernels(), labels("binary"), dmkl.MKFDA(p=1.5, tol=TIGHT)
     (weight, _) = dmkl.stability(model, K, y, 2, how="bootstrap", random_state=1).data["weight"].values
-    fold = draw("bootstrap", 2, 1, y)[0]
+    fold = draw_resamples("bootstrap", 2, 1, y)[0]
     drawn = dmkl.stability(model, K, y, 2, how="bootstrap", random_state=1).data["n_drawn"][0]
     np.testing.assert_array_equal(drawn[fold.train], fold.counts)
     assert drawn.sum() == 90
@@ -85,7 +91,9 @@ def test_a_row_that_is_drawn_twice_counts_twice():
 def test_all_resamples_share_the_passes():
     K, source = over(kernels(), Counting)
     y, model = labels("binary"), dmkl.MKFDA(p=1.5)
-    alone = sum(dmkl.MKFDA(p=1.5).fit(K[f.train, f.train], y[f.train]).n_passes_ for f in draw("half", 4, 0, y))
+    alone = sum(
+        dmkl.MKFDA(p=1.5).fit(K[f.train, f.train], y[f.train]).n_passes_ for f in draw_resamples("half", 4, 0, y)
+    )
     source.reads.clear()
     found = dmkl.stability(model, K, y, 4)
     assert source.reads.total() == found.n_passes_ * len(K) * len(K.view.tile_tasks())
@@ -97,7 +105,7 @@ def test_all_resamples_share_the_passes():
 
 def test_halves_come_in_pairs_that_share_no_row():
     y = labels("multiclass")
-    folds = draw("half", 6, 0, y)
+    folds = draw_resamples("half", 6, 0, y)
     assert [fold.name for fold in folds] == list("012345")
     for one, other in list(pairwise(folds))[::2]:
         np.testing.assert_array_equal(one.train, other.validation)
@@ -110,7 +118,7 @@ def test_halves_come_in_pairs_that_share_no_row():
 @pytest.mark.parametrize("kind", ["multiclass", "regression"])
 def test_groups_are_whole(how, kind):
     y, groups = labels(kind), np.arange(90) // 3
-    for fold in draw(how, 4, 0, y, groups=groups, classes=kind != "regression"):
+    for fold in draw_resamples(how, 4, 0, y, groups=groups, classes=kind != "regression"):
         assert not set(groups[fold.train]) & set(groups[fold.validation])
         assert len(fold.train) + len(fold.validation) == 90
         if how == "bootstrap":
@@ -127,9 +135,9 @@ def test_halves_of_groups_are_drawn_from_all_that_there_are(n_groups, possible):
     sizes = np.random.default_rng(0).integers(15, 35, n_groups)
     groups = np.repeat([f"donor {g}" for g in range(n_groups)], sizes)
     y = np.repeat(np.arange(n_groups) % 2, sizes)
-    folds = draw("half", 100, 0, y, groups=groups)
+    folds = draw_resamples("half", 100, 0, y, groups=groups)
     halves = [frozenset(groups[fold.train]) for fold in folds]
-    assert n_distinct(folds) == len(set(halves)) == (possible or 100)
+    assert count_distinct(folds) == len(set(halves)) == (possible or 100)
     for half, other in list(pairwise(halves))[::2]:
         assert half | other == set(groups)
         assert abs(len(half) - len(other)) <= 1
@@ -142,12 +150,12 @@ def test_draws_that_lack_a_class_are_drawn_again(how, several):
     groups = np.repeat(np.arange(8), 4)
     y = np.where((groups < 2) & (np.arange(32) % 4 == 0), 1, 0)
     y = np.stack([y, np.arange(32) % 2], axis=1) if several else y
-    for fold in draw(how, 40, 0, y, groups=groups):
+    for fold in draw_resamples(how, 40, 0, y, groups=groups):
         assert len(fold.validation)
         assert {*y[fold.train].reshape(len(fold.train), -1)[:, 0]} == {0, 1}
     alone = np.where(groups == 0, 1, 0)
     with pytest.raises(InputError, match=r"how='half': .*class"):
-        draw("half", 2, 0, alone, groups=groups)
+        draw_resamples("half", 2, 0, alone, groups=groups)
 
 
 def test_few_distinct_resamples_are_told():
@@ -162,7 +170,7 @@ def test_few_distinct_resamples_are_told():
 
 def test_a_bootstrap_keeps_the_shares_of_classes():
     y = labels("multiclass")
-    for fold in draw("bootstrap", 3, 0, y):
+    for fold in draw_resamples("bootstrap", 3, 0, y):
         np.testing.assert_array_equal(np.bincount(y[fold.train], fold.counts), np.bincount(y))
         assert fold.counts.max() > 1
 
@@ -247,7 +255,7 @@ def test_what_the_weights_tell(found):
     assert found.mean_selected_ == 2
     assert found.error_bound() == pytest.approx(error_bound(2, n, 0.9))
     assert found.error_bound(0.7, unimodal=True) == pytest.approx(unimodal_error_bound(2, n, 0.7, 3), nan_ok=True)
-    folds = draw("half", 6, 0, labels("multiclass"))
+    folds = draw_resamples("half", 6, 0, labels("multiclass"))
     np.testing.assert_array_equal(data["part"], [np.isin(np.arange(90), fold.validation) for fold in folds])
     assert found.table()["selection_frequency"].tolist() == data["selection_frequency"].values.tolist()
     assert {"score", "score_matthews"} <= set(data)
@@ -258,7 +266,7 @@ def test_what_the_weights_tell(found):
 def test_a_bound_that_says_nothing_is_told_so(found):
     every = xr.ones_like(found.data["selected"])
     many = dmkl.Stability(found.data.assign(selected=every, selection_frequency=every.mean("resample")))
-    told = "q = 5 of 5: too many for a bound of false selections, which is 6.2 for 5 kernels; lower n_selected or raise"
+    told = "5 of 5: too many for a bound of false selections, which is 6.2 for 5 kernels; lower n_selected or raise"
     assert told in many.summary()
 
 
@@ -267,7 +275,7 @@ def test_where_nothing_is_stable_the_bound_is_told(found, n_selected):
     selected = (found.data["kernel"].astype(str).argsort() + found.data["resample"]) % 5 < n_selected
     none = dmkl.Stability(found.data.assign(selected=selected, selection_frequency=xr.zeros_like(found.data["lower"])))
     assert "Selected by 90 % of the resamples or more: none" in none.summary()
-    assert f"at most {none.error_bound():.2g} are expected among those selected so often" in none.summary()
+    assert f"At most {none.error_bound():.2g} false selections are expected" in none.summary()
     assert "too many" not in none.summary()
 
 
@@ -306,7 +314,7 @@ def test_several_tasks(of_tasks):
     np.testing.assert_allclose(data["standard_error"], spread)
     assert np.isnan(of_tasks.error_bound()).all()
     assert len(of_tasks.table()) == data.sizes["kernel"] * 2
-    assert "there is a bound" in of_tasks.summary()
+    assert "a bound of false selections is known for how='half' only" in of_tasks.summary()
 
 
 def test_what_was_saved_is_read(found, tmp_path):
@@ -397,7 +405,7 @@ def test_what_is_refused(change, message):
 
 def test_a_bootstrap_needs_a_learner_that_takes_weights(monkeypatch):
     monkeypatch.setattr(dmkl.MKFDA, "_TAKES_WEIGHTS", False, raising=False)
-    with pytest.raises(InputError, match="MKFDA does not weigh samples; take how='half'"):
+    with pytest.raises(InputError, match="MKFDA does not weight samples; take how='half'"):
         dmkl.stability(dmkl.MKFDA(), kernels(), labels("binary"), how="bootstrap")
 
 

@@ -163,7 +163,7 @@ def test_what_cannot_be_done_again_as_it_was_is_not_told(K):
     older.attrs = {name: value for name, value in older.attrs.items() if name not in ("asked", "splitter")}
     old = dmkl.SearchResult(older)
     assert "Code that repeats this" not in dmkl.report(old)
-    with pytest.raises(InputError, match="does not know its folds"):
+    with pytest.raises(InputError, match="has no folds"):
         _ = old.folds
 
 

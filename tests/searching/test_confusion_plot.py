@@ -7,7 +7,7 @@ from sklearn.metrics import precision_score, recall_score
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.searching.confusion import confusion
+from dmkl.searching.assessing import confusion
 
 RNG = np.random.default_rng(0)
 CLASSES = np.array(["ant", "bee", "cat", "dog"])
@@ -57,7 +57,7 @@ def test_tasks_have_recall_and_precision_without_a_matrix():
 
 @pytest.mark.parametrize("found", [xr.Dataset({"score": ("measure", [0.5])}), xr.DataArray([1, 2], dims="class"), 3])
 def test_what_has_no_counts_is_refused(found):
-    with pytest.raises(InputError, match=r"drawn from what dmkl\.assess returns for classes"):
+    with pytest.raises(InputError, match=r"drawn from the result of dmkl\.assess for classes"):
         dmkl.plot_confusion(found)
 
 

@@ -19,11 +19,12 @@ from matplotlib.figure import Figure
 
 import dmkl
 from dmkl.errors import FormatVersionError, InputError, StoreError, StoreExistsError
-from dmkl.searching import result as module
+from dmkl.searching import search as search_module
 from dmkl.searching.choice import choose, choose_each, mean_and_error, within_one_standard_error
-from dmkl.searching.labeled import as_coordinate
-from dmkl.searching.result import SearchResult
+from dmkl.searching.labeled import as_variable
+from dmkl.searching.search import SearchResult
 from dmkl.solvers.outcome import WORDS
+from dmkl.store import results as results_module
 
 pytestmark = pytest.mark.usefixtures("synchronous")
 
@@ -64,7 +65,7 @@ def make(grid=None, *, folds=3, kernels=4, tasks=None, means=None, seed=0):
         "round_certified": ("round", np.arange(n)),
         "round_worst_gap": ("round", np.array([np.nan, 1e-2, 1e-4])),
     }
-    coords = {name: as_coordinate(name, values) for name, values in grid.items()}
+    coords = {name: as_variable(name, (name,), values) for name, values in grid.items()}
     coords |= {
         "fold": [str(f) for f in range(folds)],
         "kernel": [f"kernel_{j}" for j in range(kernels)],
@@ -217,7 +218,7 @@ def test_each_chooses_for_itself():
         assert tuple(found[:, t]) == alone
     mean[..., 3] = np.nan
     with pytest.raises(InputError, match=r"the fourth: no point of the grid can be chosen"):
-        choose_each(mean, error, grid, whose=lambda place: ["", "", "", "the fourth"][place[0]])
+        choose_each(mean, error, grid, chooser=lambda place: ["", "", "", "the fourth"][place[0]])
 
 
 def test_folds_without_a_score_do_not_count():
@@ -492,7 +493,8 @@ def test_summary():
         "mean_class_accuracy 0.9 ± 0.0058 in validation",
         "mean_class_accuracy 0.8 ± 0.058 in test",
         "mean_class_accuracy 0.85 ± 0.058 in test, refitted with the validation rows",
-        "60 fits (57 certified, 2 converged, 1 open; largest gap 5.0e-01) in 7 passes, 12.5 s",
+        "60 fits (57 certified, 2 converged, 1 open) in 7 passes, 12.5 s. "
+        "Proven: each objective is within 50 % of the best possible",
     ]
     html = result._repr_html_()
     assert html.startswith("<div>Search of MKFDA: 5 p × 4 lam, 3 folds<br>")
@@ -507,6 +509,17 @@ M = 24
 
 def train_set():
     return in_memory(psd(4, M), 12)
+
+
+def test_the_summary_of_many_targets_is_a_distribution():
+    names = [f"y{k}" for k in range(40)]
+    scores = make({"lam": [0.1, 1.0]}, tasks=names, means=np.stack([np.linspace(-0.2, 0.5, 40), np.full(40, -1.0)]))
+    scores = scores.rename(task="target").assign_attrs(scoring="r2", kind="regression")
+    lines = SearchResult(scores).summary().splitlines()
+    assert lines[1:3] == [
+        "Chosen by each target",
+        "Mean R² 0.15 in validation (quartiles -0.025, 0.15, 0.32); 28 of 40 targets above 0",
+    ]
 
 
 def fitted(kind):
@@ -611,8 +624,8 @@ def test_only_searches_are_overwritten(tmp_path):
         fitted("binary").save(tmp_path / "search", overwrite=True)
 
 
-@pytest.mark.parametrize("part", ["write_dataset", "write_model"])
-def test_a_failed_save_leaves_the_old_search(tmp_path, monkeypatch, part):
+@pytest.mark.parametrize(("module", "part"), [(results_module, "write_dataset"), (search_module, "write_model")])
+def test_a_failed_save_leaves_the_old_search(tmp_path, monkeypatch, module, part):
     path = tmp_path / "search"
     old, new = SearchResult(make(seed=1)), SearchResult(make(seed=2), best=fitted("binary"))
     old.save(path)

@@ -44,7 +44,7 @@ def test_what_is_no_state_is_left_alone(tmp_path, text):
     file.write_text(text)
     assert not read_state(tmp_path)
     assert not is_empty(tmp_path)
-    with pytest.raises(InputError, match="holds something else"):
+    with pytest.raises(InputError, match="has other files"):
         remove_state(tmp_path)
     assert file.read_text() == text
 

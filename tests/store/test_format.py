@@ -21,7 +21,7 @@ from zarr.codecs import Crc32cCodec
 import dmkl
 from dmkl.cli.main import main
 from dmkl.errors import CorruptTileError
-from dmkl.health.integrity import damage
+from dmkl.health.check import damage
 from dmkl.searching.state import damage_of_state
 from dmkl.store.format import NODES
 from dmkl.store.reader import StoreReader

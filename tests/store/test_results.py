@@ -1,4 +1,4 @@
-"""What findings of every kind share: saving, reading, showing, and what they refuse."""
+"""Results of every kind: saving, reading, showing, refusals."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import xarray as xr
 
 import dmkl
 from dmkl.errors import InputError, StoreError, StoreExistsError
-from dmkl.inference.finding import Finding
+from dmkl.store.results import Result
 
 
-class Count(Finding):
+class Count(Result):
     FORMAT, TITLE = "dmkl-test-count", "count"
     NEEDED, MEANINGS = ("times",), {"times": "how often", "kernel": "kernel"}
 

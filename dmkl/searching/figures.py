@@ -1,12 +1,12 @@
-"""Pictures of a search: mean scores over the grid, kernel weights of a point, and along a parameter."""
+"""Figures of a search: mean scores over the grid, kernel weights of a point and along a parameter; of confusions."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,54 +14,43 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import Normal, Stroke
+from sklearn.metrics import ConfusionMatrixDisplay
 
 from dmkl.arrays import Float, plain_repr
 from dmkl.errors import InputError
 from dmkl.pictures import (
     BLUE,
     GRAY,
-    LONGEST_NAME,
     RED,
     ROOM_FOR_LABELS,
     bars,
+    color_bar,
+    dress,
     heat_map,
     longest_shown,
     picture,
     shortened,
 )
-from dmkl.searching.choice import choose, within_one_standard_error
-from dmkl.searching.means import best_index, grid_points, mean_and_error, of_task, task_dim
+from dmkl.searching.assessing import class_scores
+from dmkl.searching.choice import best_index, choose, grid_points, mean_over_folds, within_one_standard_error
+from dmkl.store.results import of_task, task_dim
 
-__all__ = ["plot_scores", "plot_weights", "plot_weights_over"]
+__all__ = ["plot_confusion", "plot_scores", "plot_weights", "plot_weights_over"]
 
 
 _LINE = 70
-"""Characters above a panel."""
+"""Characters in a line above a panel."""
+_MOST_NUMBERS = 20
+"""Most classes whose confusion matrix has numbers."""
+_LONGEST_CLASS = 20
 
 
-class Searched(Protocol):
-    """What pictures need of a `dmkl.SearchResult`; see there."""
-
-    @property
-    def scores(self) -> xr.Dataset: ...
-    @property
-    def parameters(self) -> tuple[str, ...]: ...
-    @property
-    def grid(self) -> dict[str, list[Any]]: ...
-    @property
-    def tasks(self) -> tuple[str, ...] | None: ...
-    @property
-    def choosers(self) -> tuple[str, ...]: ...
-    @property
-    def best_index_(self) -> dict[str, xr.DataArray]: ...
-
-
-def _choices(result: Searched, task: str | None) -> tuple[dict[str, xr.DataArray], list[str]]:
-    """The positions that were chosen, of a task where one is named; and the dimensions that chose each for itself."""
+def _choices(result: Any, task: str | None) -> tuple[dict[str, xr.DataArray], list[str]]:
+    """The chosen positions, of one task if it is named; and the dimensions with separate choices."""
     index, by = result.best_index_, list(result.choosers)
     if task is not None:
-        own = task_dim(result.scores)
-        index, by = {name: at.sel({own: task}) for name, at in index.items()}, [dim for dim in by if dim != own]
+        dim = task_dim(result.scores)
+        index, by = {name: at.sel({dim: task}) for name, at in index.items()}, [other for other in by if other != dim]
     return index, by
 
 
@@ -70,20 +59,20 @@ def _choices(result: Searched, task: str | None) -> tuple[dict[str, xr.DataArray
 
 @dataclass(frozen=True)
 class _Axis:
-    """Values of a parameter, from small to large where they are numbers."""
+    """Values of a parameter, numbers in ascending order."""
 
     name: str
     order: npt.NDArray[np.int64]
     labels: list[str]
 
     def place(self, position: int) -> int:
-        """Where a value of the grid is drawn."""
+        """The place along the axis of a value of the grid."""
         return int(np.flatnonzero(self.order == position)[0])
 
 
 @dataclass(frozen=True)
 class _Surface:
-    """What is drawn: mean and standard error (x, y), and which points were chosen how often."""
+    """Mean and standard error (x, y), and how often each point was chosen."""
 
     x: _Axis
     y: _Axis | None
@@ -94,35 +83,32 @@ class _Surface:
     threshold: float
     """One standard error below the best."""
     test: tuple[Float, Float] | None
-    """Mean and standard error on the test rows, where folds have any."""
+    """Mean and standard error on the test rows, if folds have any."""
     chosen: Counter[tuple[int, ...]]
-    """How often each place was."""
+    """Number of choices by place."""
     fixed: tuple[str, ...]
-    """The other parameters."""
+    """The other parameters and their values."""
     choosers: str
-    """Who chose each for itself, in words."""
+    """Dimensions with separate choices, in words."""
 
 
-def plot_scores(result: Searched, ax: Axes | Sequence[Axes] | None = None, *, task: str | None = None) -> Figure:
+def plot_scores(result: Any, ax: Axes | Sequence[Axes] | None = None, *, task: str | None = None) -> Figure:
     """Draw the mean validation scores of a search.
 
-    Left the map over two parameters: a ring around the chosen point, dots in the points whose mean is within one
-    standard error of the best. Right the curve over the first of them, for each of its values the best of the other,
-    with bars of one standard error; the chosen value has a ring at its own score, and the dotted line lies one standard
-    error below the best. Where folds have test rows, squares are the means over these of the same points, which
-    validation has chosen, with bars of their own. A grid of one parameter has the curve alone. Of three parameters or
-    more, the two with the most values are drawn (p and lam if several have as many), the others being at their chosen
-    values.
+    Left, the map over two parameters: a ring around the chosen point, dots in the points with a mean within one
+    standard error of the best. Right, the curve over the first of them, at the best value of the other, with bars of
+    one standard error; the chosen value has a ring at its score, and the dotted line is one standard error below the
+    best. If folds have test rows, squares are the test means of the same points, which validation has chosen, with
+    their bars. A grid of one parameter has the curve only. Of three or more parameters the two with the most values are
+    drawn (p and lam if several have as many), the others at their chosen values.
 
     Parameters
     ----------
     ax
-        Where to draw: the axes of map and curve, or those of the curve alone for one parameter. A figure of its own
-        by default.
+        The axes of map and curve, or those of the curve for one parameter. A new figure by default.
     task
-        Of a multilabel problem. By default the scores are means over the tasks, their standard error is that of these
-        means, and each point that a task chose has a ring with the number of tasks; so it is with folds that choose
-        each for itself.
+        A task of a multilabel problem. By default the scores are means over the tasks, with the standard error of these
+        means, and each chosen point has a ring with the number of tasks; likewise for folds with separate choices.
 
     Returns
     -------
@@ -132,7 +118,7 @@ def plot_scores(result: Searched, ax: Axes | Sequence[Axes] | None = None, *, ta
     Raises
     ------
     InputError
-        If there is no such task, no point can be chosen, or `ax` has not the number of axes that is needed.
+        If there is no such task, no point can be chosen, or `ax` has a wrong number of axes.
     """
     surface = _surface(result, task)
     needed = 1 if surface.y is None else 2
@@ -149,36 +135,40 @@ def plot_scores(result: Searched, ax: Axes | Sequence[Axes] | None = None, *, ta
             msg = f"ax must hold {needed} axes, {'map and curve' if needed == 2 else 'the curve'}, got {len(axes)}"
             raise InputError(msg)
         figure = axes[0].figure
-    measure = shortened(str(result.scores.attrs["scoring"]).replace("_", " "), LONGEST_NAME)
+    scoring = shortened(str(result.scores.attrs["scoring"]).replace("_", " "))
     if result.tasks is not None:
-        of = (
-            f"mean of {len(result.tasks)} {task_dim(result.scores)}s" if task is None else shortened(task, LONGEST_NAME)
-        )
-        measure = f"{measure}, {of}"
+        mean = f"mean of {len(result.tasks)} {task_dim(result.scores)}s"
+        scoring = f"{scoring}, {mean if task is None else shortened(task)}"
     if surface.y is not None:
-        _draw_map(axes[0], surface, surface.y, measure)
-    _draw_curve(axes[-1], surface, measure)
+        _draw_map(axes[0], surface, surface.y, scoring)
+    _draw_curve(axes[-1], surface, scoring)
     return figure
 
 
-def _surface(result: Searched, task: str | None) -> _Surface:
-    _check_task(result, task)
+def _surface(result: Any, task: str | None) -> _Surface:
+    result._check_task(task)
     scores = of_task(result.scores, task)
     tested = None
     if "test_score" in scores and bool(scores["test_score"].notnull().any()):
-        one_each = [dim for dim in scores["test_score"].dims if dim not in (*result.parameters, "fold")]
-        tested = mean_and_error(scores["test_score"].mean(one_each))
+        tasks = [dim for dim in scores["test_score"].dims if dim not in (*result.parameters, "fold")]
+        tested = mean_over_folds(scores["test_score"].mean(tasks))
     index, by = _choices(result, task)
-    positions = [dict(zip(index, places, strict=True)) for places in zip(*map(_flat, index.values()), strict=True)]
+    positions = [
+        dict(zip(index, places, strict=True))
+        for places in zip(*(np.ravel(at.values).tolist() for at in index.values()), strict=True)
+    ]
     if by:
-        mean, error = mean_and_error(scores["score"].mean([dim for dim in by if dim != "fold"]))
+        mean, error = mean_over_folds(scores["score"].mean([dim for dim in by if dim != "fold"]))
         scores = xr.Dataset({"mean_score": mean, "standard_error": error})
     points = grid_points(scores, result.parameters)
     best = choose(**points)
-    names = _drawn(result)
+    names = _drawn_parameters(result)
     rest = [name for name in result.parameters if name not in names]
     common = {name: Counter(pick[name] for pick in positions).most_common(1)[0][0] for name in rest}
     axes = [_axis(scores[name]) for name in names]
+
+    def over_grid(values: xr.DataArray) -> npt.NDArray[Any]:
+        return values.transpose(*result.parameters).values
 
     def drawn(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         part = xr.DataArray(values, dims=result.parameters).isel(common).transpose(*names)
@@ -190,7 +180,7 @@ def _surface(result: Searched, task: str | None) -> _Surface:
         mean=drawn(points["mean"]),
         error=drawn(points["standard_error"]),
         near=drawn(within_one_standard_error(**points)),
-        test=None if tested is None else _both(drawn(each.transpose(*result.parameters).values) for each in tested),
+        test=None if tested is None else (drawn(over_grid(tested[0])), drawn(over_grid(tested[1]))),
         threshold=float(points["mean"][best] - np.nan_to_num(points["standard_error"][best])),
         chosen=Counter((*(axis.place(pick[axis.name]) for axis in axes), 0)[:2] for pick in positions),
         fixed=tuple(_setting(name, result.grid[name][place]) for name, place in common.items()),
@@ -198,36 +188,21 @@ def _surface(result: Searched, task: str | None) -> _Surface:
     )
 
 
-def _both(parts: Iterator[Float]) -> tuple[Float, Float]:
-    return next(parts), next(parts)
-
-
-def _flat(at: xr.DataArray) -> list[int]:
-    return [int(place) for place in np.ravel(at.values)]
-
-
-def _check_task(result: Searched, task: str | None) -> None:
-    if task is not None and (result.tasks is None or task not in result.tasks):
-        found = "has no tasks" if result.tasks is None else f"has the tasks {', '.join(result.tasks[:10])}"
-        msg = f"there is no task {task!r}: this search {found}; leave task out, or name one of them"
-        raise InputError(msg)
-
-
-def _drawn(result: Searched) -> list[str]:
-    """The parameter across, and the one upwards if two vary."""
+def _drawn_parameters(result: Any) -> list[str]:
+    """The parameter along x, and that along y if two vary."""
     sizes = result.scores.sizes
     ranked = sorted(result.parameters, key=lambda name: (-sizes[name], {"p": 0, "lam": 1}.get(name, 2)))
     chosen = [ranked[0], *(name for name in ranked[1:2] if sizes[name] > 1)]
-    # p across and lam upwards, whatever the other is.
+    # p along x and lam along y, whatever the other is.
     return sorted(chosen, key=lambda name: {"p": 0, "lam": 2}.get(name, 1))
 
 
 def _axis(values: xr.DataArray) -> _Axis:
     name = str(values.name)
     if values.dtype.kind not in "iuf":
-        return _Axis(name, np.arange(values.size), [shortened(str(value), LONGEST_NAME) for value in values.values])
+        return _Axis(name, np.arange(values.size), [shortened(str(value)) for value in values.values])
     order = np.argsort(values.values, kind="stable")
-    for digits in (3, 6, 17):  # as short as they can be and still differ
+    for digits in (3, 6, 17):  # the shortest that differ
         labels = [_number(name, float(value), digits) for value in values.values[order]]
         if len(set(labels)) == len(labels):
             break
@@ -235,7 +210,7 @@ def _axis(values: xr.DataArray) -> _Axis:
 
 
 def _number(name: str, value: float, digits: int) -> str:
-    """Such as 8, 1.5, 1e-8, ∞, and 1+2⁻⁶ for norms close to one."""
+    """A label such as 8, 1.5, 1e-8, ∞, and 1+2⁻⁶ for norms close to one."""
     if np.isinf(value):
         return "∞" if value > 0 else "-∞"
     exponent = np.log2(value - 1) if name == "p" and value > 1 else 0.0
@@ -247,56 +222,51 @@ def _number(name: str, value: float, digits: int) -> str:
 
 def _setting(name: str, value: Any) -> str:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return f"{name} = {_number(name, value, 3) if number else shortened(str(value), LONGEST_NAME)}"
+    return f"{name} = {_number(name, value, 3) if number else shortened(str(value))}"
 
 
-def _draw_map(ax: Axes, surface: _Surface, y: _Axis, measure: str) -> None:
-    ax.set_facecolor("#dddddd")  # where there is no score
+def _draw_map(ax: Axes, surface: _Surface, y: _Axis, scoring: str) -> None:
+    ax.set_facecolor("#dddddd")  # for points without a score
     image = ax.pcolormesh(np.ma.masked_invalid(surface.mean.T), cmap="viridis", edgecolors="white", linewidth=0.4)
     x_near, y_near = np.nonzero(surface.near)
     (dots,) = ax.plot(x_near + 0.5, y_near + 0.5, ".", color="black", markersize=4, markeredgewidth=0)
     dots.set_path_effects([Stroke(linewidth=1.2, foreground="white"), Normal()])
     for (column, row), times in surface.chosen.items():
         _ring(ax, column + 0.5, row + 0.5, times)
-    bar = ax.figure.colorbar(image, ax=ax, pad=0.02)
-    bar.set_label(measure, fontsize=9)
-    bar.ax.tick_params(labelsize=8, length=2)
-    bar.outline.set_visible(False)
+    color_bar(ax, image, scoring)
     ax.set_xticks(np.arange(len(surface.x.labels)) + 0.5, surface.x.labels)
     ax.set_yticks(np.arange(len(y.labels)) + 0.5, y.labels)
     several = f"rings: chosen by a {surface.choosers}, or as many as the number says"
     rings = "ring: chosen" if surface.chosen.total() == 1 else several
-    _dress(ax, surface.x, y.name, *surface.fixed, rings, "dots: within one standard error of the best")
-    ax.spines[:].set_visible(False)
-    ax.tick_params(length=0)
+    legend = [*surface.fixed, rings, "dots: within one standard error of the best"]
+    _label_panel(ax, surface.x, y.name, legend)
+    dress(ax, ":")
 
 
-def _draw_curve(ax: Axes, surface: _Surface, measure: str) -> None:
-    where = np.arange(len(surface.mean))
+def _draw_curve(ax: Axes, surface: _Surface, scoring: str) -> None:
+    places = np.arange(len(surface.mean))
     best = np.argmax(np.where(np.isfinite(surface.mean), surface.mean, -np.inf), axis=1)
-    mean, error = surface.mean[where, best], surface.error[where, best]
-    look: dict[str, Any] = {"markersize": 4, "linewidth": 1.4, "elinewidth": 1}
-    ax.errorbar(where, mean, np.nan_to_num(error), color=BLUE, marker="o", label="validation", **look)
+    mean, error = surface.mean[places, best], surface.error[places, best]
+    style: dict[str, Any] = {"markersize": 4, "linewidth": 1.4, "elinewidth": 1}
+    ax.errorbar(places, mean, np.nan_to_num(error), color=BLUE, marker="o", label="validation", **style)
     if surface.test is not None:
-        test, spread = (np.where(np.isfinite(mean), part[where, best], np.nan) for part in surface.test)
-        look |= {"color": "#333333", "marker": "s", "linestyle": "--"}
-        ax.errorbar(where, test, np.nan_to_num(spread), label="test", **look)
+        test, spread = (np.where(np.isfinite(mean), part[places, best], np.nan) for part in surface.test)
+        style |= {"color": "#333333", "marker": "s", "linestyle": "--"}
+        ax.errorbar(places, test, np.nan_to_num(spread), label="test", **style)
     legend = [] if surface.y is not None else list(surface.fixed)
     legend += [] if surface.test is None else ["blue: validation", "squares: test, at the same points"]
     if np.any(error > 0):
         ax.axhline(surface.threshold, color=GRAY, linestyle=":", linewidth=1.2, zorder=0)
         legend += ["bars: one standard error", "dotted: one below the best"]
-    # A single choice at its own score; those of many tasks or folds, whose scores are not drawn, on the curve.
+    # A single choice is at its score; choices of tasks or folds, whose scores are not drawn, are on the curve.
     single = surface.chosen.total() == 1
     rings = {place[0]: surface.mean[place] if single else mean[place[0]] for place in surface.chosen}
     for column, score in rings.items():
         _ring(ax, column, float(score), sum(n for place, n in surface.chosen.items() if place[0] == column), zorder=1)
-    ax.set_xticks(where, surface.x.labels)
-    upwards = measure if surface.y is None else f"{measure}, best {surface.y.name}"
-    _dress(ax, surface.x, upwards, *legend)
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(axis="y", color="#e4e4e4", linewidth=0.7)
-    ax.set_axisbelow(True)
+    ax.set_xticks(places, surface.x.labels)
+    _label_panel(ax, surface.x, scoring if surface.y is None else f"{scoring}, best {surface.y.name}", legend)
+    dress(ax, ["top", "right"], grid="y")
+    ax.tick_params(length=3.5)
 
 
 def _ring(ax: Axes, x: float, y: float, times: int, zorder: float = 5) -> None:
@@ -307,11 +277,10 @@ def _ring(ax: Axes, x: float, y: float, times: int, zorder: float = 5) -> None:
         ax.annotate(str(times), (x, y), (8, 6), textcoords="offset points", fontsize=8, color=RED, path_effects=effects)
 
 
-def _dress(ax: Axes, x: _Axis, upwards: str, *legend: str) -> None:
+def _label_panel(ax: Axes, x: _Axis, y_label: str, legend: Sequence[str]) -> None:
     ax.set_xlabel(x.name, fontsize=9)
-    ax.set_ylabel(upwards, fontsize=9)
+    ax.set_ylabel(y_label, fontsize=9)
     ax.set_title(fill("; ".join(legend), _LINE), fontsize=8, color="#555555", loc="left")
-    ax.tick_params(labelsize=8)
     if (longest := longest_shown(x.labels)) * len(x.labels) > ROOM_FOR_LABELS:
         ax.tick_params(axis="x", rotation=90 if longest > 8 else 45)
 
@@ -319,16 +288,16 @@ def _dress(ax: Axes, x: _Axis, upwards: str, *legend: str) -> None:
 # --- weights -------------------------------------------------------------------------------------------------------
 
 
-def plot_weights(result: Searched, task: str | None = None, at: Mapping[str, Any] | None = None) -> Figure:
+def plot_weights(result: Any, task: str | None = None, at: Mapping[str, Any] | None = None) -> Figure:
     """Draw the kernel weights of a point: bars for their means over the folds, dots for the folds.
 
     Parameters
     ----------
     task
-        Of a multilabel problem. By default the weights are means over the tasks, each at its own chosen point. Folds
-        that choose each for itself are at theirs.
+        A task of a multilabel problem. By default the weights are means over the tasks, each at its chosen point. Folds
+        with separate choices are at their chosen points.
     at
-        Values of parameters; those left out are the chosen ones.
+        Values of parameters; missing parameters have their chosen values.
 
     Returns
     -------
@@ -341,9 +310,9 @@ def plot_weights(result: Searched, task: str | None = None, at: Mapping[str, Any
     InputError
         If there is no such task or point.
     """
-    _check_task(result, task)
+    result._check_task(task)
     tasks = [task] if task is not None or result.tasks is None else list(result.tasks)
-    by_fold = np.mean([_weights(result, each, at or {}) for each in tasks], axis=0)
+    by_fold = np.mean([_weights(result, name, at or {}) for name in tasks], axis=0)
     names = result.scores["kernel"].values.astype(str).tolist()
     mean = xr.DataArray(by_fold, dims=("fold", "kernel")).mean("fold").values
     n_folds = len(by_fold)
@@ -352,26 +321,20 @@ def plot_weights(result: Searched, task: str | None = None, at: Mapping[str, Any
     (ax,) = figure.axes
     index, by = _choices(result, task)
     if by:
-        many = (
-            ""
-            if task is not None or result.tasks is None
-            else f"mean of {len(result.tasks)} {task_dim(result.scores)}s, "
-        )
-        title = f"{many}each {' and '.join(by)} at its own choice"
-        told = [_setting(name, value) for name, value in (at or {}).items()]
+        mean_of = f"mean of {len(tasks)} {task_dim(result.scores)}s, " if tasks[0] is not None and task is None else ""
+        parts, params = [f"{mean_of}each {' and '.join(by)} at its own choice"], dict(at or {})
     else:
-        title, params = "", {name: result.grid[name][int(place)] for name, place in index.items()} | dict(at or {})
-        told = [_setting(name, value) for name, value in params.items()]
-    title = ", ".join([*([title] if title else []), *told])
+        parts, params = [], {name: result.grid[name][int(place)] for name, place in index.items()} | dict(at or {})
+    title = ", ".join([*parts, *(_setting(name, value) for name, value in params.items())])
     if task is not None:
-        title = f"{shortened(task, LONGEST_NAME)}: {title}"
+        title = f"{shortened(task)}: {title}"
     if few := ax.get_title(loc="left"):
         title += f"\n{few}"
     ax.set_title(title, fontsize=10, loc="left")
     return figure
 
 
-def _weights(result: Searched, task: str | None, at: Mapping[str, Any]) -> Float:
+def _weights(result: Any, task: str | None, at: Mapping[str, Any]) -> Float:
     """The weights of a point, (fold, kernel)."""
     scores = of_task(result.scores, task)
     index: dict[str, Any] = dict(_choices(result, task)[0])
@@ -386,18 +349,18 @@ def _weights(result: Searched, task: str | None, at: Mapping[str, Any]) -> Float
     return np.asarray(scores["weight"].isel(index).transpose("fold", "kernel").values, dtype=np.float64)
 
 
-def plot_weights_over(result: Searched, name: str = "p", task: str | None = None) -> Figure:
-    """Draw the kernel weights along a parameter, by default the norm: from few kernels at p = 1 to all alike at p = ∞.
+def plot_weights_over(result: Any, name: str = "p", task: str | None = None) -> Figure:
+    """Draw the kernel weights along a parameter, by default the norm: from few kernels at p = 1 to equal at p = ∞.
 
-    Each column is a value of the parameter, with the others at the values of the best mean validation score there;
-    weights are means over folds (and tasks, each at its own best), divided by the largest of the column.
+    Each column is a value of the parameter, with the others at the best mean validation score; weights are means over
+    folds (and tasks, each at its best), divided by the largest of the column.
 
     Parameters
     ----------
     name
         The parameter.
     task
-        Of a multilabel problem; means over all tasks by default.
+        A task of a multilabel problem; means over all tasks by default.
 
     Returns
     -------
@@ -408,9 +371,9 @@ def plot_weights_over(result: Searched, name: str = "p", task: str | None = None
     Raises
     ------
     InputError
-        If there is no such task, or the search has not at least two values of the parameter.
+        If there is no such task, or the search has fewer than two values of the parameter.
     """
-    _check_task(result, task)
+    result._check_task(task)
     n_values = len(result.grid.get(name, []))
     if n_values < 2:
         searched = ", ".join(f"{key} ({len(values)})" for key, values in result.grid.items())
@@ -425,16 +388,66 @@ def plot_weights_over(result: Searched, name: str = "p", task: str | None = None
     kernels = result.scores["kernel"].values.astype(str).tolist()
     figure = heat_map(kernels, axis.labels, relative, across, "weight / largest of the column")
     if task is not None:
-        figure.axes[0].set_title(shortened(task, LONGEST_NAME), fontsize=9, loc="left")
+        figure.axes[0].set_title(shortened(task), fontsize=9, loc="left")
     return figure
 
 
-def _weights_of(result: Searched, task: str | None, name: str, place: int) -> Float:
-    """Mean weights (kernel,) at a value of a parameter, the others at their best; NaN where no point has a score."""
+def _weights_of(result: Any, task: str | None, name: str, place: int) -> Float:
+    """Mean weights (kernel,) at a value of a parameter, the others at their best; NaN if no point has a score."""
     by = _choices(result, task)[1]
     part = of_task(result.scores[["mean_score", "standard_error", "weight", "gap"]], task).isel({name: [place]})
     try:
-        found = part["weight"].isel(best_index(part, result.parameters, by, "best"))
+        weights = part["weight"].isel(best_index(part, result.parameters, by, "best"))
     except InputError:
         return np.full(part.sizes["kernel"], np.nan)
-    return np.asarray(found.mean([dim for dim in found.dims if dim != "kernel"]).values, dtype=np.float64)
+    return np.asarray(weights.mean([dim for dim in weights.dims if dim != "kernel"]).values, dtype=np.float64)
+
+
+# --- confusions ------------------------------------------------------------------------------------------------------
+
+
+def plot_confusion(counts: Any) -> Figure:
+    """See `dmkl.plot_confusion`."""
+    counts = counts["confusion"] if isinstance(counts, xr.Dataset) and "confusion" in counts else counts
+    if not isinstance(counts, xr.DataArray) or not {"true", "predicted"} <= set(counts.dims):
+        given = getattr(counts, "dims", type(counts).__name__)
+        msg = (
+            "confusions are drawn from the result of dmkl.assess for classes, or from counts (true, predicted) or "
+            f"(task, true, predicted), got {given}"
+        )
+        raise InputError(msg)
+    scores, tasks = class_scores(counts), "task" in counts.dims
+    labels = [shortened(str(label), _LONGEST_CLASS) for label in scores["task" if tasks else "class"].values]
+    # A row has 0.26 inches, and so has a column of the matrix.
+    side, names = max(2.2, 0.26 * len(labels)), 0.075 * max(map(len, labels))
+    if tasks:
+        figure = picture(names + 3.2, side + 0.9)
+        _draw_class_scores(figure.subplots(), scores, labels)
+        figure.axes[0].set_ylabel("task", fontsize=9)
+        return figure
+    figure = picture(side + names + 3.2, side + 0.9 + names)
+    matrix, beside = figure.subplots(1, 2, sharey=True, width_ratios=[side, 2])
+    display = ConfusionMatrixDisplay(counts.transpose("true", "predicted").values, display_labels=labels)
+    numbers = {"include_values": len(labels) <= _MOST_NUMBERS, "text_kw": {"fontsize": 8}, "values_format": "d"}
+    display.plot(ax=matrix, cmap="Blues", colorbar=False, **numbers)
+    matrix.set_aspect("auto")  # so that its rows have the height of those of the scores
+    matrix.set_xlabel("predicted class", fontsize=9)
+    matrix.set_ylabel("true class", fontsize=9)
+    dress(matrix)
+    if len(labels) * max(map(len, labels)) > 30:
+        matrix.tick_params(axis="x", rotation=90)
+    _draw_class_scores(beside, scores, labels)
+    return figure
+
+
+def _draw_class_scores(ax: Axes, scores: xr.Dataset, labels: list[str]) -> None:
+    rows = np.arange(len(labels))
+    style: dict[str, Any] = {"markersize": 5, "clip_on": False, "linestyle": "none", "alpha": 0.85}
+    for name, color, marker in (("recall", BLUE, "o"), ("precision", RED, "s")):
+        ax.plot(scores[name].values, rows, marker, color=color, label=name, **style)
+    ax.set_yticks(rows, labels)
+    ax.set_ylim(len(labels) - 0.5, -0.5)
+    ax.set_xlim(0, 1)
+    ax.set_xlabel("share of its samples (recall),\nof those predicted as it (precision)", fontsize=9)
+    ax.legend(ncols=2, fontsize=8, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), handletextpad=0.1)
+    dress(ax, ["top", "right", "left"], grid="both")

@@ -1,0 +1,416 @@
+"""`dmkl.analyze`: two passes for everything, or one if alignments are estimated; and its result."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import xarray as xr
+
+from dmkl._version import __version__
+from dmkl.analysis.similarity import (
+    IdealKernels,
+    group_alike,
+    ideal_kernels,
+    multiples,
+    order_by_similarity,
+    shares_between_classes,
+    target_alignments,
+)
+from dmkl.analysis.spectrum import (
+    Sketch,
+    captured,
+    least_captured,
+    participation_ratio,
+    sketch_pass,
+    upper_bounds,
+)
+from dmkl.arrays import Array, Float
+from dmkl.errors import IndefiniteKernelWarning, InputError
+from dmkl.inputs.label_tables import matched
+from dmkl.kernelset import KernelSet
+from dmkl.numerics.alignment import alignments, estimated, inner_products, sign_probes
+from dmkl.numerics.covariates import Covariates
+from dmkl.numerics.determined import by_chance, label_codes
+from dmkl.numerics.steps import as_steps
+from dmkl.passes.alignment import check_alignable, gram_pass, rounding
+from dmkl.passes.blas import one_blas_thread
+from dmkl.passes.damage import refuse_damage
+from dmkl.passes.view import Lens
+from dmkl.store.results import Result
+from dmkl.stores import Kernels, as_kernel_set
+from dmkl.variables import describe
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Analysis", "analyze"]
+
+_OVERSAMPLING = 10
+_LEAST_WIDTH = 64
+"""Random vectors for eigenvalues: ten more than the eigenvalues, and at least 64, with which a pass takes little longer
+than with one. A flat spectrum would need more; its bounds show that.
+"""
+_MOST_NAMES = 5
+"""Most names that a sentence lists."""
+
+
+class Analysis(Result):
+    """The result of `dmkl.analyze`: alignments, groups, spectra and fit to the labels of the kernels of a set.
+
+    Parameters
+    ----------
+    data
+        With n kernels and, for a multilabel problem, tasks:
+
+        ==================================== ======================================================================
+        alignment (kernel, kernel_2)         ⟨K_i, K_j⟩/(‖K_i‖‖K_j‖)
+        target_alignment (kernel[, task])    the same with the ideal kernel of the labels, if any
+        trace, norm (kernel)                 tr K, ‖K‖_F
+        effective_rank (kernel)              participation ratio (tr K)²/‖K‖_F²
+        eigenvalue (kernel, component)       leading eigenvalues, proven from below if K is positive
+                                             semidefinite …
+        eigenvalue_upper                     … and from above
+        components_90_least, …_most (kernel) leading eigenvalues that make up 90 % of the trace, between proven bounds
+                                             (the lower is an estimate if alignments are); the upper is NaN if the
+                                             computed eigenvalues make up less. ``components_99_…`` likewise
+        group (kernel)                       equal for kernels joined by alignments of the threshold or more
+        repeats (kernel)                     earlier kernel that this is a positive multiple of; empty if none
+        order (kernel)                       positions in an order with similar kernels side by side
+        ..._error                            standard error of an estimate
+        ==================================== ======================================================================
+
+        Attributes: centered (1 or 0), method, threshold, n_samples, n_passes, created_by.
+    """
+
+    FORMAT, TITLE = "dmkl-analysis", "analysis"
+    NEEDED = (
+        "alignment",
+        "trace",
+        "norm",
+        "effective_rank",
+        "eigenvalue",
+        "eigenvalue_upper",
+        "group",
+        "repeats",
+        "order",
+    )
+
+    @property
+    def names(self) -> list[str]:
+        """The kernels' names."""
+        return [str(name) for name in self.data["kernel"].values]
+
+    # --- lists -------------------------------------------------------------------------------------------------------
+
+    def table(self) -> pd.DataFrame:
+        """A row for each kernel, in the order of the set.
+
+        Alignments with the targets of a multilabel problem have a column for each task.
+        """
+        data = self.data
+        frame = pd.DataFrame(index=pd.Index(self.names, name="kernel"))
+        for name in ("target_alignment", "target_alignment_error"):
+            if name in data and "task" in data[name].dims:
+                for task in data["task"].values:
+                    frame[f"{name} {task}"] = data[name].sel(task=task).values
+            elif name in data:
+                frame[name] = data[name].values
+        components = [f"components_{share}_{end}" for share in (90, 99) for end in ("least", "most")]
+        for name in ("trace", "norm", "effective_rank", *components):
+            frame[name] = data[name].values
+        for end, name in (("least", "eigenvalue"), ("most", "eigenvalue_upper")):
+            frame[f"largest_share_{end}"] = (data[name].isel(component=0) / data["trace"]).values
+        frame["group"], frame["repeats"] = data["group"].values, data["repeats"].values
+        return frame
+
+    def groups(self) -> list[list[str]]:
+        """Groups of two or more similar kernels, in the order of the set."""
+        number = self.data["group"].values
+        members = [[self.names[j] for j in np.flatnonzero(number == g)] for g in dict.fromkeys(number.tolist())]
+        return [names for names in members if len(names) > 1]
+
+    def pairs(self, least: float | None = None) -> pd.DataFrame:
+        """Pairs of kernels with their alignment, the most similar first.
+
+        Parameters
+        ----------
+        least
+            The smallest alignment to list; the threshold of the analysis by default.
+        """
+        alignment = self.data["alignment"].values
+        least = float(self.data.attrs["threshold"]) if least is None else least
+        first, second = np.triu_indices(len(alignment), 1)
+        values = alignment[first, second]
+        keep = np.flatnonzero(values >= least)
+        keep = keep[np.argsort(-values[keep], kind="stable")]
+        names = np.array(self.names)
+        return pd.DataFrame({"kernel": names[first[keep]], "kernel_2": names[second[keep]], "alignment": values[keep]})
+
+    def summary(self) -> str:
+        """A few lines: how similar the kernels are, which repeat others, and which fit the labels best."""
+        data, attrs = self.data, self.data.attrs
+        kernels = "centered kernels" if attrs["centered"] else "kernels as they are"
+        lines = [
+            f"{len(self.names)} {kernels} over {attrs['n_samples']:,} samples; alignments: {attrs['method']}; "
+            f"{self.n_passes_:g} pass{'' if self.n_passes_ == 1 else 'es'}"
+        ]
+        values = data["alignment"].values[np.triu_indices(len(self.names), 1)]
+        if np.isfinite(values).any():
+            low, middle, high = np.nanquantile(values, [0, 0.5, 1])
+            lines.append(f"alignments of different kernels from {low:.3f} to {high:.3f}, median {middle:.3f}")
+        repeated = [name for name, first in zip(self.names, data["repeats"].values, strict=True) if first]
+        if repeated:
+            lines.append(f"multiples of earlier kernels: {_listed(repeated)}")
+        lines += [f"alike ({attrs['threshold']:g} or more): {_listed(names)}" for names in self.groups()]
+        if "is_labels" in data and data["is_labels"].values.any():
+            flagged_names = [
+                name for name, flagged in zip(self.names, data["is_labels"].values, strict=True) if flagged
+            ]
+            lines.append(f"the labels under another name, to be left out: {_listed(flagged_names)}")
+        if "target_alignment" in data:
+            fit = data["target_alignment"] if self.tasks is None else data["target_alignment"].mean("task")
+            best = np.argsort(-np.nan_to_num(fit.values, nan=-np.inf), kind="stable")[:3]
+            fits = ", ".join(f"{self.names[j]} {fit.values[j]:.3f}" for j in best)
+            lines.append(f"best aligned with the labels{'' if self.tasks is None else ' on average'}: {fits}")
+        return "\n".join(lines)
+
+    # --- figures -----------------------------------------------------------------------------------------------------
+
+    def plot_alignment(self) -> Figure:
+        """Draw the map of alignments, similar kernels side by side; see `dmkl.analysis.figures.plot_alignment`."""
+        from dmkl.analysis.figures import plot_alignment
+
+        return plot_alignment(self.data)
+
+    def plot_targets(self, task: str | None = None) -> Figure:
+        """Draw how well each kernel alone fits the labels; see `dmkl.analysis.figures.plot_targets`.
+
+        Raises
+        ------
+        InputError
+            If there were no labels, or there is no such task.
+        """
+        from dmkl.analysis.figures import plot_targets
+
+        if "target_alignment" not in self.data:
+            msg = "this analysis had no labels to align with; give them to dmkl.analyze(K, y)"
+            raise InputError(msg)
+        self._check_task(task)
+        return plot_targets(self.data, task)
+
+    def plot_spectra(self) -> Figure:
+        """Draw the leading eigenvalues of each kernel; see `dmkl.analysis.figures.plot_spectra`."""
+        from dmkl.analysis.figures import plot_spectra
+
+        return plot_spectra(self.data)
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
+
+
+@one_blas_thread
+def analyze(
+    K: Kernels,
+    y: npt.ArrayLike | None = None,
+    *,
+    steps: str | Sequence[str] = ("center",),
+    targets: bool = True,
+    n_eigenvalues: int = 20,
+    threshold: float = 0.95,
+    probes: int | None = None,
+    seed: int = 0,
+) -> Analysis:
+    """Analyze a kernel set: alignments between kernels and with the labels, near duplicates, spectra.
+
+    It shows which kernels are similar, which repeat others, how well each fits the labels, and its effective number of
+    dimensions. It takes two passes: one over pairs of tiles for the exact alignments, one with random vectors and the
+    labels for the rest. With `probes` the alignments are estimated from these vectors, in one pass. Centering over some
+    of the samples, or after cosine normalization, takes a further pass for its means.
+
+    Parameters
+    ----------
+    K
+        A square set; the kernels of this view are analyzed.
+    y
+        Labels, (m,) classes or (m, tasks) of 0 and 1; by default those of the set, if any.
+    steps
+        Steps before the analysis, as in `MKFDA`; with those of a learner the kernels are those that it learns from.
+        Scales do not change alignments; "cosine" and "center" do.
+    targets
+        False leaves the labels out.
+    n_eigenvalues
+        Number of leading eigenvalues of each kernel, from ten more random vectors, at least 64; at most `probes` if
+        these are given.
+    threshold
+        Kernels with at least this alignment are in one group.
+    probes
+        Number of random vectors for an estimate of the alignments, at least 3; exact by default.
+    seed
+        Seed of the random vectors.
+
+    Returns
+    -------
+    Analysis
+        Everything as labeled data, with tables and figures.
+
+    Raises
+    ------
+    InputError
+        If the set is not square, the labels do not fit, or an argument is out of range.
+    MemoryBudgetError
+        If the projected memory exceeds the budget.
+
+    References
+    ----------
+    Alignments and targets: Cristianini et al., NIPS 2001; centered: Cortes, Mohri, Rostamizadeh, JMLR 13 (2012); the
+    figure: Yan et al., JMLR 13 (2012), Fig. 5. Eigenvalues: `dmkl.analysis.spectrum`.
+    """
+    if n_eigenvalues < 1:
+        msg = f"n_eigenvalues must be at least 1, got {n_eigenvalues}"
+        raise InputError(msg)
+    if not 0 < threshold <= 1:
+        msg = f"threshold is an alignment above 0 and up to 1, got {threshold}"
+        raise InputError(msg)
+    chain = as_steps(steps)
+    centered = any(step == "center" or isinstance(step, Covariates) for step in chain)
+    K = as_kernel_set(K, "analyze")
+    check_alignable(K.view)
+    m = K.shape[1]
+    labels, tasks = K.labels, K.tasks
+    if y is not None:
+        table = matched("y", y, K.samples, named=K.view.has_names, stored=K.labels)
+        labels, tasks = table.values, None if table.columns is None else np.array(table.columns, dtype=object)
+    ideal = None
+    if targets and labels is not None:
+        ideal = ideal_kernels(labels, m, tasks, centered=centered)
+    if probes is None:
+        width = min(max(n_eigenvalues + _OVERSAMPLING, _LEAST_WIDTH), m)
+        Z = np.linalg.qr(np.random.default_rng(seed).standard_normal((m, width)))[0]
+    else:
+        Z = sign_probes(m, probes, seed)
+    seen, n_passes = K.with_steps(chain).measured()
+    lens = seen.lens()
+    floor = m * rounding(lens)
+    gram = gram_pass(lens) if probes is None else None
+    sketch = sketch_pass(lens, Z, np.empty((m, 0)) if ideal is None else ideal.columns)
+    n_passes += sketch.n_passes + (probes is None)
+    data = _to_dataset(seen, lens, gram, sketch, ideal, floor, n_eigenvalues, threshold, labels, centered=centered)
+    method = "exact" if probes is None else f"estimate from {probes} random probes, seed {seed}"
+    return Analysis(
+        data.assign_attrs(
+            centered=int(centered),
+            steps=", ".join(map(str, chain)),
+            method=method,
+            threshold=float(threshold),
+            n_samples=m,
+            n_passes=n_passes,
+            created_by=f"dmkl {__version__}",
+        )
+    )
+
+
+def _to_dataset(
+    K: KernelSet,
+    lens: Lens,
+    exact: Float | None,
+    sketch: Sketch,
+    ideal: IdealKernels | None,
+    floor: Float,
+    n_eigenvalues: int,
+    threshold: float,
+    labels: Array | None,
+    *,
+    centered: bool,
+) -> xr.Dataset:
+    """Everything as labeled data. `exact` are the inner products of the kernels; they are estimated if None."""
+    variables: dict[str, Any] = {}
+
+    def put(name: str, dims: tuple[str, ...], values: Array, about: str) -> None:
+        variables[name] = (dims, values, {"long_name": about} | ({"units": "1"} if values.dtype.kind in "iuf" else {}))
+
+    def measure(name: str, dims: tuple[str, ...], statistic: Any, about: str) -> Float:
+        """Compute a statistic of the inner products, with its standard error if these are estimates."""
+        if exact is not None:
+            value: Float = statistic(exact)
+        else:
+            value, error = estimated(sketch.projections, statistic)
+            put(f"{name}_error", dims, error, f"standard error of the {about}")
+        put(name, dims, value, about)
+        return value
+
+    alignment = measure("alignment", ("kernel", "kernel_2"), lambda gram: alignments(gram, floor), "alignment")
+    coords: dict[str, Any] = {"kernel": np.array(K.names, dtype=str), "kernel_2": np.array(K.names, dtype=str)}
+    if ideal is not None:
+        dims: tuple[str, ...] = ("kernel",) if ideal.tasks is None else ("kernel", "task")
+        factors = ideal
+
+        def of_targets(gram: Float) -> Float:
+            values = target_alignments(sketch.forms, _norm(gram, floor), factors)
+            return values[:, 0] if factors.tasks is None else values
+
+        measure("target_alignment", dims, of_targets, "alignment with the ideal kernel")
+        if ideal.tasks is not None:
+            coords["task"] = np.array(ideal.tasks, dtype=str)
+    diagonal = lens.diagonal()
+    assert diagonal is not None  # symmetric sets have it
+    trace: Float = np.asarray(diagonal.sum(axis=1))
+    gram = inner_products(sketch.projections) if exact is None else exact
+    norm = _norm(gram, floor)
+    clear = ~np.isnan(norm)
+    put("trace", ("kernel",), trace, "tr K")
+    measure("norm", ("kernel",), lambda gram: _norm(gram, floor), "Frobenius norm ‖K‖")
+    if ideal is not None and centered:
+        shares = shares_between_classes(sketch.forms, trace, ideal)
+        put("class_share", dims, shares if ideal.tasks is not None else shares[:, 0], "share of tr K between classes")
+        # With few samples, or hardly more samples than classes, any kernel may depend on the classes only by chance.
+        few = [not by_chance(codes, 1) for codes in label_codes(labels)]
+        several = np.array(few if len(few) == shares.shape[1] else [False])  # targets have no classes
+        exact_share = 1 - max(32 * float(np.finfo(K.dtype).eps), 1e-10)
+        is_labels = np.asarray(((shares >= exact_share) & several).any(axis=1))
+        put("is_labels", ("kernel",), is_labels, "whether the kernel depends on the classes alone")
+    about = "effective rank (tr K)²/‖K‖²"
+    ratio = measure("effective_rank", ("kernel",), lambda gram: participation_ratio(trace, _norm(gram, floor)), about)
+    negative = np.array(K.names)[clear & np.isnan(sketch.eigenvalues[:, 0])].tolist()
+    if negative:
+        refuse_damage(K.view)
+        msg = (
+            f"no positive semidefinite kernel: {_listed(list(map(repr, negative)))}. Their eigenvalues are NaN here; "
+            "`dmkl check` shows how negative they are, and importing with repair='clip', 'flip' or 'shift' repairs them"
+        )
+        warnings.warn(msg, IndefiniteKernelWarning, stacklevel=3)
+    # Eigenvalues of a kernel that is only rounding error are meaningless.
+    eigenvalues = np.where(clear[:, None], sketch.eigenvalues, np.nan)
+    bounds = {"below": eigenvalues, "above": upper_bounds(eigenvalues, trace, None if exact is None else norm)}
+    for (side, values), name in zip(bounds.items(), ("eigenvalue", "eigenvalue_upper"), strict=True):
+        put(name, ("kernel", "component"), values[:, :n_eigenvalues], f"leading eigenvalues, proven from {side}")
+    n_probes = sketch.projections.shape[1]
+    # Below 1e-10 a difference is meaningless whatever the precision: sums over many entries round too.
+    relative = max(4 * float(np.finfo(K.dtype).eps), 1e-10)
+    # A kernel that is only rounding error is no multiple of another.
+    noise = np.where(clear, n_probes * (relative * np.nan_to_num(norm) + floor), np.inf)
+    first = multiples(sketch.projections, noise)
+    for share in (90, 99):
+        about = f"leading eigenvalues that make up {share} % of the trace, at"
+        put(f"components_{share}_least", ("kernel",), least_captured(ratio, share / 100), f"{about} least")
+        put(f"components_{share}_most", ("kernel",), captured(eigenvalues, trace, share / 100), f"{about} most")
+    put(
+        "group", ("kernel",), group_alike(alignment, threshold).astype(np.int32), "number of the group of kernels alike"
+    )
+    repeats = np.array([K.names[f] if f != j else "" for j, f in enumerate(first)], dtype=str)
+    put("repeats", ("kernel",), repeats, "earlier kernel that this is a multiple of")
+    put("order", ("kernel",), order_by_similarity(alignment).astype(np.int32), "positions, those alike side by side")
+    coords["component"] = np.arange(1, variables["eigenvalue"][1].shape[1] + 1, dtype=np.int32)
+    return describe(xr.Dataset(variables, coords=coords))
+
+
+def _norm(gram: Float, floor: Float) -> Float:
+    """‖K_j‖; NaN for a kernel that is only rounding error."""
+    norm = np.sqrt(gram.diagonal())
+    return np.where(norm > floor, norm, np.nan)

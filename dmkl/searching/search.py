@@ -1,0 +1,727 @@
+"""`dmkl.search`: a grid of parameters, cross-validated; the choice, the refitted model, and the result."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import xarray as xr
+from sklearn.base import clone
+
+from dmkl.arrays import Array, Index
+from dmkl.errors import InputError
+from dmkl.estimators.checks import check_choice
+from dmkl.estimators.decisions import HeldOut
+from dmkl.estimators.engine import run
+from dmkl.estimators.learner import KernelLearner, fitted
+from dmkl.estimators.plan import Fit, Plan
+from dmkl.estimators.saving import read, write_model
+from dmkl.passes.blas import one_blas_thread
+from dmkl.searching.baselines import Baselines, choose_baselines, compare, fit_with_baselines
+from dmkl.searching.choice import (
+    Choice,
+    Rule,
+    as_choice,
+    best_index,
+    class_values,
+    constant_note,
+    mean_over_folds,
+)
+from dmkl.searching.fits import (
+    OF_TASKS,
+    GridFits,
+    Question,
+    fit_grid,
+    lock_state,
+    make_question,
+    score_outcomes,
+    to_dataset,
+)
+from dmkl.searching.folds import TEST, TRAIN, VALIDATION, make_folds
+from dmkl.searching.grid import LAM_TRACE, shape
+from dmkl.searching.labeled import values_of, with_statuses
+from dmkl.searching.texts import bandwidth_notes, cost_and_proof, count, edge_notes, point_text, with_error
+from dmkl.solvers.outcome import WORDS
+from dmkl.store.results import Result, task_dim
+from dmkl.store.saved import Saved
+from dmkl.stores import Kernels
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["GridResult", "SearchResult", "chosen_fit", "search", "shared_value"]
+
+BEST = "best"
+"""The subgroup of the refitted model in a saved result."""
+NOT_FITTED = "not fitted"
+MOST_LINES = 10
+"""Most choices that a summary lists."""
+_NEEDED = ("score", "weight", "gap", "objective", "status")
+
+
+class _NoModel(InputError, AttributeError):
+    """There is no refitted model; hasattr(result, "best_") is then false."""
+
+
+class GridResult(Result):
+    """A result over folds, with parameters that are chosen from a grid."""
+
+    @property
+    def scores(self) -> xr.Dataset:
+        """Scores, weights and gaps, and the costs; the same as `data`."""
+        return self._data
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the parameters, in the order of the grid."""
+        return tuple(json.loads(self._data.attrs["parameters_searched"]))
+
+    @property
+    def folds(self) -> dict[str, tuple[Index, ...]]:
+        """The folds by name: rows of `scores.sample` that train, validate and test, if the folds have such rows.
+
+        As `cv` of `dmkl.search` or `outer` of `dmkl.evaluate` they give the same folds again.
+
+        Raises
+        ------
+        InputError
+            If an older version of dmkl made this result, which did not keep them.
+        """
+        if "part" not in self._data:
+            msg = "this result has no folds, since an older version of dmkl made it; search or evaluate again"
+            raise InputError(msg)
+        parts = self._data["part"].transpose("fold", "sample").values
+        held_out = [part for part in (VALIDATION, TEST) if (parts == part).any()]
+        return {
+            str(name): tuple(np.flatnonzero(row == part) for part in (TRAIN, *held_out))
+            for name, row in zip(self._data["fold"].values, parts, strict=True)
+        }
+
+
+class SearchResult(GridResult):
+    """The result of a search over a grid of parameters.
+
+    `dmkl.search` and `dmkl.load` make it; everything is in `scores`, a Dataset.
+
+    Parameters
+    ----------
+    scores
+        One dimension for each parameter of the grid by its name, "fold", "kernel", "task" ("target" of a regression)
+        and "round" (one for each pass of the search). With P for the parameters' dimensions:
+
+        ============================ ======================= =========================================================
+        score, score_NAME            P, fold[, task]         on the validation rows, by the first scorer, which decides,
+                                                             and by others
+        test_score, test_score_NAME  P, fold[, task]         on the test rows, if folds have any
+        mean_score, standard_error   P[, fold][, task]       of `score` over the folds with a joint choice, where it
+                                                             is defined; added if missing
+        class_score                  P, fold, class          average precision of each class against the rest,
+                                                             validation rows, if classes choose a parameter
+        weight                       P, fold, kernel[, task] β
+        gap, objective               P, fold[, task]         proven relative gap (NaN if nothing is proven), and
+                                                             objective
+        status                       P, fold[, task]         0 certified, 1 finished, 2 converged, 3 open; −1 if the
+                                                             point was not fitted (each chain of steps may have
+                                                             different values of λ), and all else is NaN there
+        refit_test_score[_NAME]      fold[, task]            of the chosen point, refitted on training and validation
+                                                             rows
+        sum_score, alone_score,      [kernel,] lam …, fold   of the plain sum of the kernels and of each kernel alone;
+        sum_test_score, sum_gap …                            see `baselines`
+        svm_score, svm_test_score …  C, fold                 of the support vector machine on the sum, if fitted
+        ``round_…``                  round                   kind, seconds, bytes, basis, certified, worst_gap of a
+                                                             pass
+        phase_seconds                phase                   seconds of each of `dmkl.progress.PHASES`
+        part                         fold, sample            0 train, 1 validation, 2 test, -1 none; see `folds`
+        sample_group                 sample                  the groups that no fold splits, if any
+        constant_score               fold[, task]            of one decision for all rows, on the test rows if there
+                                                             are any; missing for callable scorers
+        ============================ ======================= =========================================================
+
+        Attributes: estimator, parameters (JSON), scoring, kind, choice ("fold" or "joint"; joint if missing),
+        parameters_searched (JSON list of P in order), parameters_by_class (those that each class chooses), n_passes,
+        seconds, n_points, solver, created_by; n_baseline_passes, the passes of baselines after the search; hint, a
+        sentence about a grid that may do better; splitter (the text of scikit-learn's, "splits" for stored ones, ""
+        for given rows) and asked (JSON: whether labels were given, the source of groups, scoring, unknown);
+        svm_left_out, the reason why there is no SVM; bandwidths_from_all_samples, the number of kernels whose bandwidth
+        depends on all samples.
+    best
+        The model with the chosen parameters; None if there is none.
+    rule
+        The rule of the choice, "best" or "one_standard_error"; see `dmkl.searching.choice.choose`. The attribute choice
+        decides whether the folds have a joint or separate choices; the tasks of a multilabel problem have separate
+        choices.
+
+    Raises
+    ------
+    InputError
+        If the rule is unknown, or `scores` lacks something of the above.
+    """
+
+    FORMAT, FORMAT_VERSION, TITLE, NEEDED = "dmkl-search", 2, "search", _NEEDED
+
+    def __init__(self, scores: xr.Dataset, *, best: KernelLearner | None = None, rule: Rule = "best") -> None:
+        check_choice("rule", rule, get_args(Rule))
+        missing = [name for name in _NEEDED if name not in scores]
+        dims = set(json.loads(scores.attrs.get("parameters_searched", "[]")))
+        if missing or not dims or not {*dims, "fold"} <= set(scores["score"].dims):
+            msg = (
+                f"scores must have {', '.join(_NEEDED)}, the score over 'fold' and the dimensions of the attribute "
+                f"'parameters_searched', found {', '.join(map(str, scores.data_vars)) or 'nothing'} with "
+                f"{', '.join(map(str, scores.dims)) or 'no dimensions'}; dmkl.search and dmkl.load make such"
+            )
+            raise InputError(msg)
+        self._by_fold = str(scores.attrs.get("choice", "joint")) == "fold"  # older files are joint without saying so
+        super().__init__(with_statuses(self._with_means(scores)))
+        self._best = best
+        self._rule: Rule = rule
+
+    def _with_means(self, scores: xr.Dataset) -> xr.Dataset:
+        if not {"mean_score", "standard_error"} <= set(scores.data_vars):
+            score = scores["score"].drop_attrs()
+            # With separate choices, the mean of a fold is its score, without an error.
+            mean, error = (score, xr.full_like(score, np.nan)) if self._by_fold else mean_over_folds(scores["score"])
+            scores = scores.assign(mean_score=mean, standard_error=error)
+        if "round_bytes" in scores:
+            # NetCDF 3 has no integers of 64 bits; counts up to 2⁵³ are exact as floats.
+            scores = scores.assign(round_bytes=scores["round_bytes"].astype(np.float64))
+        return scores
+
+    @property
+    def rule(self) -> Rule:
+        """The rule of the choice."""
+        return self._rule
+
+    @property
+    def grid(self) -> dict[str, list[Any]]:
+        """Values of each searched parameter."""
+        return {name: values_of(self._data[name]) for name in self.parameters}
+
+    @property
+    def grid_asked(self) -> dict[str, list[Any] | None]:
+        """The argument `grid` that repeats the search: lam is None if each chain of steps has different values.
+
+        If the values of λ for unit trace were given for all chains, and some were not resolved, it is all of them.
+        """
+        grid: dict[str, list[Any] | None] = dict(self.grid)
+        if "lam" in grid and bool((self._data["status"] < 0).any()):
+            grid["lam"] = list(LAM_TRACE) if set(self.grid["lam"]) <= set(LAM_TRACE) else None
+        return grid
+
+    @property
+    def choosers(self) -> tuple[str, ...]:
+        """Dimensions with separate choices: "fold", "task" (or "target"), both or none."""
+        dim = task_dim(self._data)
+        return (*(("fold",) if self._by_fold else ()), *(() if dim is None else (dim,)))
+
+    @property
+    def by_class(self) -> tuple[str, ...]:
+        """Names of the parameters that each class chooses separately; see `best_params_`."""
+        return tuple(json.loads(self._data.attrs.get("parameters_by_class", "[]")))
+
+    @property
+    def best_(self) -> KernelLearner:
+        """The model with the chosen parameters.
+
+        If folds have test rows or separate choices, it is fitted to the training and validation rows of the first fold,
+        otherwise to all rows of the folds.
+
+        Raises
+        ------
+        InputError
+            If there is no model; it is an AttributeError too.
+        """
+        if self._best is None:
+            msg = (
+                "this search has no fitted model, since it ran with refit=False; search with refit=True, or fit an "
+                "estimator with best_params_"
+            )
+            raise _NoModel(msg)
+        return self._best
+
+    # --- the choice --------------------------------------------------------------------------------------------------
+
+    @property
+    def best_index_(self) -> dict[str, xr.DataArray]:
+        """Position of the chosen value of each parameter, over the `choosers`; ``scores.isel(best_index_)``."""
+        return self._index(self._rule)
+
+    @property
+    def chosen(self) -> xr.Dataset:
+        """The chosen point: `scores` at `best_index_`, over fold and task if these have separate choices."""
+        return self._data.isel(self.best_index_)
+
+    @property
+    def best_params_(self) -> dict[str, Any]:
+        """Chosen value of each parameter; by fold and by task if these have separate choices.
+
+        The value of a parameter in `by_class` is a mapping from classes to values. First the point with one value for
+        all classes is chosen, and its other parameters are kept; then each class takes the value with the largest
+        `class_score`, the average precision of its scores against the rest on the validation rows. These are from fits
+        in which all classes had the same value. `best_score_`, `chosen` and `test_score` are of one value for all
+        classes; only `refit_test_score`, of the refitted model, is of the mapping.
+        """
+        return self.choose(self._rule)
+
+    @property
+    def best_score_(self) -> Any:
+        """Mean validation score of the chosen point; by fold and by task if these have separate choices."""
+        mean = self._data["mean_score"].isel(self.best_index_)
+        return _by_label(mean.to_dataset(name="mean"), self.choosers, lambda at: float(at["mean"]))
+
+    @property
+    def baselines(self) -> xr.Dataset | None:
+        """The plain sum of the kernels and, if `dmkl.search` was asked for it, the best single kernel.
+
+        Each chooses the parameters that do not concern weights (λ, C, the steps …), and the kernel, by its own
+        validation scores, under the same rule and by the same choosers as the search: no tested row has an influence.
+        Of more than ten kernels the five with the largest weights of the search at its smallest p are tried alone. The
+        plain sum has weight one for each kernel, the same loss and the same solver: it is the Fisher discriminant,
+        kernel ridge regression or the support vector machine on the sum.
+
+        Returns
+        -------
+        Dataset
+            score, test_score (if folds have test rows), gap, objective over baseline, fold and task, as in `scores`;
+            the chosen parameters, and best_kernel (empty for the sum), over baseline and the `choosers`. None if the
+            search ran without baselines. A discriminant also has the support vector machine on the sum, with C.
+        """
+        return choose_baselines(self._data, self._rule, self.choosers)
+
+    def choose(self, rule: Rule) -> dict[str, Any]:
+        """`best_params_` under another rule.
+
+        Parameters
+        ----------
+        rule
+            "best" or "one_standard_error"; see `dmkl.searching.choice.choose`.
+
+        Raises
+        ------
+        InputError
+            If the rule is unknown, or no point can be chosen.
+        """
+        grid, by_class = self.grid, self.by_class
+
+        def values_at(at: xr.Dataset) -> dict[str, Any]:
+            """The values at the positions of a chooser."""
+            scores = self._data.sel(fold=at["fold"].item()) if self._by_fold else self._data
+            places = {name: int(at[name]) for name in self.parameters}
+            return {
+                name: class_values(scores, places, name, grid[name], rule) if name in by_class else grid[name][place]
+                for name, place in places.items()
+            }
+
+        params: dict[str, Any] = _by_label(xr.Dataset(self._index(rule)), self.choosers, values_at)
+        return params
+
+    def _index(self, rule: Rule) -> dict[str, xr.DataArray]:
+        check_choice("rule", rule, get_args(Rule))
+        return best_index(self._data, self.parameters, self.choosers, rule)
+
+    # --- text and tables ---------------------------------------------------------------------------------------------
+
+    def table(self) -> pd.DataFrame:
+        """The points of the grid, best mean score first.
+
+        Returns
+        -------
+        DataFrame
+            The parameters, mean_score, standard_error, gap (the largest of the folds with a joint choice) and status
+            (the worst). With separate choices, the points of each fold or task, one after the other.
+        """
+        scores, by = self._data, list(self.choosers)
+        gap, status = ((scores[name] if self._by_fold else scores[name].max("fold")) for name in ("gap", "status"))
+        values = scores[["mean_score", "standard_error"]].assign(
+            gap=gap, status=status.copy(data=np.array([*WORDS, NOT_FITTED])[status.values])
+        )
+        dims = [*by, *self.parameters]
+        frame = values.to_dataframe(dim_order=dims).reset_index()[[*dims, *values.data_vars]]
+        frame = frame.loc[frame["status"] != NOT_FITTED]
+        frame = frame.sort_values("mean_score", ascending=False, kind="stable")
+        for dim in reversed(by):
+            frame[dim] = pd.Categorical(frame[dim], scores[dim].values.tolist())
+            frame = frame.sort_values(dim, kind="stable")
+        return frame.astype(dict.fromkeys(by, object)).reset_index(drop=True)
+
+    def summary(self) -> str:
+        """A few lines: the search, the choice, its score, the costs."""
+        scores, attrs = self._data, self._data.attrs
+        grid = " × ".join(f"{scores.sizes[name]} {name}" for name in self.parameters)
+        tasks = "" if self.tasks is None else f", {len(self.tasks)} {task_dim(scores)}s"
+        lines = [f"Search of {attrs['estimator']}: {grid}, {count(scores.sizes['fold'], 'fold')}{tasks}"]
+        try:
+            lines += self._chosen_lines()
+            rows = "test" if "test_score" in scores else "validation"
+            lines += constant_note(self.chosen["test_score" if rows == "test" else "score"], scores, rows)
+            lines += [*self.beside(), *self.notes()]
+        except InputError as error:
+            lines.append(str(error))
+        lines += [attrs["hint"]] if "hint" in attrs else []
+        status = scores["status"].values
+        counts = np.bincount(status[status >= 0], minlength=len(WORDS))
+        statuses = ", ".join(f"{n} {word}" for n, word in zip(counts, WORDS, strict=True) if n)
+        costs = cost_and_proof(self.n_passes_, attrs["seconds"], float(scores["gap"].max()))
+        lines.append(f"{counts.sum()} fits ({statuses}) in {costs}")
+        if "phase_seconds" in scores:  # results of older versions have none
+            phases = scores["phase_seconds"].to_series().sort_values(ascending=False)
+            most = [f"{phase} {seconds:.3g} s" for phase, seconds in phases.items() if seconds >= 0.01 * phases.sum()]
+            lines.append(f"Time: {', '.join(most)}")
+        return "\n".join(lines)
+
+    def beside(self) -> list[str]:
+        """A sentence for each of the `baselines`: its score, and whether the choice has a better one.
+
+        Test rows are compared if there are any, and validation rows otherwise.
+
+        Raises
+        ------
+        InputError
+            If no point can be chosen.
+        """
+        baselines = self.baselines
+        return [] if baselines is None else compare(self.chosen, baselines, self.parameters)
+
+    def notes(self) -> list[str]:
+        """Cautions: choices at an end of the grid of λ or C, bandwidths from held-out samples, missing baselines.
+
+        Raises
+        ------
+        InputError
+            If no point can be chosen.
+        """
+        chosen = {name: self.chosen[name].values.ravel().tolist() for name in self.parameters}
+        left_out = self._data.attrs.get("svm_left_out")
+        machine = [] if left_out is None else [f"The SVM on the sum of kernels was not fitted: {left_out}"]
+        return [*edge_notes(self.grid, chosen), *bandwidth_notes(self._data.attrs), *machine]
+
+    def _chosen_lines(self) -> list[str]:
+        scoring, by = self._data.attrs["scoring"], "" if self.rule == "best" else " (one-standard-error rule)"
+        chosen, params, means = self.chosen, self.best_params_, self.best_score_
+        classes = f", with one {' and '.join(self.by_class)} for all classes" if self.by_class else ""
+        if not self.choosers:
+            lines = [f"Chosen{by}: {point_text(params)}"]
+            mean = with_error(chosen["mean_score"], chosen["standard_error"])
+            lines.append(f"{scoring} {mean} in validation{classes}")
+            return lines + self._test_lines(chosen, classes)
+        choices = list(_flatten(params, means, len(self.choosers)))
+        if self.tasks is not None and len(choices) > MOST_LINES:
+            scores = np.array([mean for *_, mean in choices], dtype=np.float64)
+            return [f"Chosen{by} by each {' and '.join(self.choosers)}", self._distribution(scores)]
+        lines = [f"Chosen{by} by each {' and '.join(self.choosers)}, {scoring} in validation:"]
+        lines += [f"  {', '.join(labels)}: {point_text(p)}, {mean:.4g}" for labels, p, mean in choices[:MOST_LINES]]
+        if len(choices) > MOST_LINES:
+            lines.append(f"  … and {len(choices) - MOST_LINES} more")
+        if self.tasks is not None:
+            over = f"mean over {' and '.join(f'{dim}s' for dim in self.choosers)}"
+            return [*lines, f"{scoring} {np.nanmean([mean for *_, mean in choices]):.4g} in validation, {over}"]
+        lines.append(
+            f"{scoring} {with_error(*mean_over_folds(chosen['score']))} in validation, mean over folds{classes}"
+        )
+        return lines + self._test_lines(chosen, classes)
+
+    def _distribution(self, scores: Array) -> str:
+        """The scores of many choices in a sentence."""
+        scoring, scores = str(self._data.attrs["scoring"]), scores[np.isfinite(scores)]
+        title = "R²" if scoring == "r2" else scoring
+        if not len(scores):
+            return f"{title} is undefined for every choice"
+        quartiles = ", ".join(f"{value:.2g}" for value in np.quantile(scores, [0.25, 0.5, 0.75]))
+        text = f"Mean {title} {scores.mean():.2g} in validation (quartiles {quartiles})"
+        if self._data.attrs.get("kind") == "regression" and "fold" not in self.choosers:
+            text += f"; {np.count_nonzero(scores > 0)} of {len(scores)} targets above 0"
+        return text
+
+    def _test_lines(self, chosen: xr.Dataset, classes: str) -> list[str]:
+        scoring = chosen.attrs["scoring"]
+        rows = {"test_score": f"in test{classes}", "refit_test_score": "in test, refitted with the validation rows"}
+        return [
+            f"{scoring} {with_error(*mean_over_folds(chosen[name]))} {text}"
+            for name, text in rows.items()
+            if name in chosen
+        ]
+
+    # --- figures -----------------------------------------------------------------------------------------------------
+
+    def plot_scores(self, ax: Axes | Sequence[Axes] | None = None, *, task: str | None = None) -> Figure:
+        """Draw the mean scores over the grid; see `dmkl.searching.figures.plot_scores`."""
+        from dmkl.searching.figures import plot_scores
+
+        return plot_scores(self, ax, task=task)
+
+    def plot_weights(self, task: str | None = None, at: Mapping[str, Any] | None = None) -> Figure:
+        """Draw the kernel weights of a point; see `dmkl.searching.figures.plot_weights`."""
+        from dmkl.searching.figures import plot_weights
+
+        return plot_weights(self, task, at)
+
+    def plot_weights_over(self, name: str = "p", task: str | None = None) -> Figure:
+        """Draw the kernel weights over p or another parameter; see `dmkl.searching.figures.plot_weights_over`."""
+        from dmkl.searching.figures import plot_weights_over
+
+        return plot_weights_over(self, name, task)
+
+    # --- saving and reading ------------------------------------------------------------------------------------------
+
+    def _write(self, path: Path) -> None:
+        if self._best is not None:
+            write_model(self._best, path / BEST)
+        super()._write(path)
+
+    def _saved_attrs(self) -> dict[str, Any]:
+        return super()._saved_attrs() | {"rule": self._rule, "has_model": self._best is not None}
+
+    @classmethod
+    def _from_saved(cls, data: xr.Dataset, saved: Saved) -> Self:
+        rule, has_model = (data.attrs.pop(name) for name in ("rule", "has_model"))
+        return cls(data, best=read(saved.part(BEST)) if has_model else None, rule=rule)
+
+
+def _by_label(values: xr.Dataset, by: Sequence[str], value_of: Callable[[xr.Dataset], Any]) -> Any:
+    """A value for each label of the dimensions `by`, as nested dicts; a single value if there are none."""
+    if not by:
+        return value_of(values)
+    labels = values[by[0]].values
+    return {str(label): _by_label(values.isel({by[0]: k}), by[1:], value_of) for k, label in enumerate(labels)}
+
+
+def _flatten(params: Any, means: Any, depth: int, labels: tuple[str, ...] = ()) -> Iterator[tuple[Any, Any, Any]]:
+    """Labels, parameters and mean of each chooser, from nested dicts of this depth."""
+    if not depth:
+        yield labels, params, means
+        return
+    for label in params:
+        yield from _flatten(params[label], means[label], depth - 1, (*labels, label))
+
+
+# --- the search ------------------------------------------------------------------------------------------------------
+
+
+@one_blas_thread
+def search(
+    estimator: KernelLearner,
+    K: Kernels,
+    y: npt.ArrayLike | None = None,
+    grid: Mapping[str, Any] | None = None,
+    cv: Any = None,
+    *,
+    scoring: Any = None,
+    groups: npt.ArrayLike | None = None,
+    unknown: Any = None,
+    refit: bool = True,
+    rule: Rule = "best",
+    choice: Choice | None = None,
+    baselines: Baselines = "sum",
+    state: str | Path | None = None,
+) -> SearchResult:
+    """Fit an estimator for every point of a grid and every fold, score the rows held out, and choose.
+
+    All points, folds and tasks share passes over the kernels, whatever the estimator. Discriminants are solved in
+    shared subspaces: some ten passes for the whole grid of the papers, each point with a proven gap. Results that do
+    not depend on the point (weights by cuts, groups of samples) are computed once for each fold.
+
+    Parameters
+    ----------
+    estimator
+        The learner to fit; its other parameters hold for all points. It is not changed.
+    K
+        The kernels of all samples, square: a set, or matrices in memory as `dmkl.create` takes them.
+    y
+        (m,) labels, or (m, tasks) of 0 and 1, matched by name if it has names of samples; by default those stored with
+        the kernels. The tasks of a multilabel problem, and the targets of a regression, have separate weights and
+        separate choices.
+    grid
+        Values by parameter. The papers' by default: p = 1, 1 + 2⁻⁶ … 1 + 2⁻¹, 2, 3, 4, 8, ∞; ten values of λ, 1e-8 to
+        10 for kernels of unit trace, 4⁻⁵ to 4⁴ for cosine normalization (JMLR 3.3, CVPR 4.1). Values of
+        λ that kernels stored in single precision do not resolve are left out; on some 200 samples that is the smallest.
+        None for a parameter means these values. With several chains of steps, as in
+        ``{"p": None, "lam": None, "steps": ["center+trace", "cosine+center"]}``, each chain has its own values of λ,
+        and the points with other values are not fitted (NaN). If samples differ in k(x, x) (the diagonal of a kernel
+        has a coefficient of variation above 0.1) and the steps are the default, the summary recommends this comparison,
+        which takes twice the fits in the same passes.
+    cv
+        Folds: the stored splits if they have validation rows, 5 otherwise; an integer, a scikit-learn splitter,
+        "splits", an iterable of (train, validation) or (train, validation, test), one such tuple, or a mapping of
+        names to such.
+    scoring
+        A scorer by name or a callable, as in scikit-learn; those of the papers are "mean_class_accuracy",
+        "average_precision_voc", "mean_average_precision", "matthews" … (`searching.scoring`). Several in a list or a
+        dict; the first decides. Accuracy by default; average precision for multilabel problems, R² for
+        regressions.
+    groups
+        (m,) groups that no fold may split, such as the subject of a scan. An integer `cv` then makes folds of whole
+        groups.
+    unknown
+        A code of unknown labels, in addition to NaN, as in the `fit` of every learner.
+    refit
+        Refit the chosen point: if folds have test rows or separate choices, on the training and validation rows of each
+        fold, with the scores `refit_test_score` and the first model as `best_`; otherwise on all rows of the folds.
+    rule
+        "best", or "one_standard_error": the simplest point within one standard error of the best.
+    choice
+        "fold": each fold chooses by its validation rows, as in the papers with predefined splits. "joint": all folds
+        choose one point, by their mean score; it is refused if a training or validation row of one fold is a test row
+        of another. By default "fold" if several folds have test rows.
+    baselines
+        Fits to compare with, each at its best λ (or C, and all other parameters that do not concern weights); see
+        `SearchResult.baselines`. "sum": the plain sum of the kernels, which costs next to nothing, and for a
+        discriminant the support vector machine on that sum, at three C, in three or four passes after the search (left
+        out with a note if it needs more memory than the budget, or many passes). "all": the best single kernel too,
+        which takes a few more passes, and several times the seconds. "none".
+    state
+        A folder that all workers see. The search is saved there after every pass, and the same call continues from
+        there; a folder with another search is refused. Temporary if None.
+
+    Returns
+    -------
+    SearchResult
+        Scores of every point and fold, weights, gaps, passes; the choice; the refitted model.
+
+    Raises
+    ------
+    InputError
+        If an argument breaks a rule, or `state` has another search.
+    IndefiniteKernelError
+        If a kernel proves not to be positive semidefinite.
+    WorkerLostError
+        If workers died repeatedly.
+    """
+    started = time.monotonic()
+    check_choice("rule", rule, get_args(Rule))
+    check_choice("baselines", baselines, get_args(Baselines))
+    question, folds = make_question(
+        "search",
+        estimator,
+        K,
+        y,
+        partial(make_folds, cv),
+        scoring=scoring,
+        groups=groups,
+        unknown=unknown,
+        grid=grid,
+        refit=refit,
+    )
+    choice = as_choice(choice, folds, question.K.samples)
+    of_baselines = xr.Dataset()
+    if baselines == "none":
+        fits = fit_grid(question, state)
+    else:
+        fits, of_baselines = fit_with_baselines(question, choice, state, baselines)
+    scores = to_dataset(question, fits, choice, time.monotonic() - started)
+    variables = {name: values.variable for name, values in of_baselines.data_vars.items()}
+    coords = {name: values.variable for name, values in of_baselines.coords.items() if name not in scores.coords}
+    scores = scores.assign(variables).assign_coords(coords).assign_attrs(of_baselines.attrs)
+    if question.hint:
+        scores.attrs["hint"] = question.hint
+    result = SearchResult(scores, rule=rule)
+    return _refit(question, fits, result, state) if refit else result
+
+
+# --- refitting -------------------------------------------------------------------------------------------------------
+
+
+def _refit(question: Question, grid: GridFits, result: SearchResult, state: str | Path | None) -> SearchResult:
+    """Add the model of the chosen point, and its scores on the test rows of the folds.
+
+    Temporary files of the fits are in the folder `state`, which all workers see; in TMPDIR if None.
+    """
+    folds = question.folds
+    if "fold" in result.choosers or any(len(fold.test) for fold in folds):
+        fits = [chosen_fit(question, result, fold.seen, fold.test, fold.name) for fold in folds]
+    else:
+        fits = [chosen_fit(question, result, np.unique(np.concatenate([fold.seen for fold in folds])))]
+    with lock_state(state):
+        outcomes = run(Plan(question.K, fits)).fits
+    scores = result.scores
+    if any(len(fit.held_out) for fit in fits):
+        refitted = score_outcomes(question, outcomes)
+        dims = ("fold", *question.task_coords())
+        scores = scores.assign({f"refit_test_score{end}": (dims, values) for end, values in refitted.items()})
+    best = fitted(outcomes[0])
+    if question.targets.kind != "regression":
+        # The model of the first fold uses only the scores of that fold: other folds test on rows of it.
+        n_used = 1 if len(fits) > 1 else len(folds)
+        held_out = [_chosen_scores(question, grid, result, f) for f in range(n_used)]
+        best._calibrate_on(held_out, grid.targets[:n_used], fits[0].targets)
+    return SearchResult(scores, best=best, rule=result.rule)
+
+
+def _chosen_scores(question: Question, grid: GridFits, result: SearchResult, fold: int) -> HeldOut:
+    """Scores of the validation rows of a fold at the chosen point of each task, or of each class that chooses."""
+    index, sizes = result.best_index_, shape(question.grid)
+
+    def scores_of(of_class: Mapping[str, Any] | None = None, **task: int) -> Array:
+        at = {"fold": fold, **task}
+        place = {name: int(index[name].isel({str(dim): at[str(dim)] for dim in index[name].dims})) for name in index}
+        place |= {name: question.grid[name].index(value) for name, value in (of_class or {}).items()}
+        point = int(np.ravel_multi_index([place[name] for name in question.grid], sizes))
+        scores: Array = grid.decisions[fold][np.count_nonzero(question.fitted[:point])]
+        return scores
+
+    if question.targets.kind == "multilabel":
+        scores = np.stack([scores_of(task=t)[:, t] for t in range(question.n_tasks)], axis=1)
+    elif result.by_class:
+        params = dict[Any, Any](result.best_params_)
+        params = params[question.folds[fold].name] if "fold" in result.choosers else params
+        by_class = {name: list(params[name].values()) for name in result.by_class}
+        learnt = np.searchsorted(question.targets.classes, grid.targets[fold].classes)
+        columns = [scores_of({name: values[k] for name, values in by_class.items()}) for k in learnt]
+        scores = np.stack([column[:, k] for k, column in enumerate(columns)], axis=1)
+    else:
+        scores = scores_of()
+    return question.held_out(fold, scores, grid.targets[fold])
+
+
+def chosen_fit(
+    question: Question,
+    result: SearchResult,
+    train: Index,
+    test: Index | None = None,
+    fold: str | None = None,
+    title: str = "",
+) -> Fit:
+    """The row of a plan that fits the chosen point of a search.
+
+    Parameters
+    ----------
+    train, test
+        The rows to learn from, and those to score.
+    fold
+        The fold of the search whose choice is taken, and whose weights are the starting values; the joint choice and
+        the mean weights if None.
+    title
+        The name of the fit in messages.
+    """
+    weight, params = result.chosen["weight"], dict[Any, Any](result.best_params_)
+    weight = weight.mean("fold") if fold is None else weight.sel(fold=fold)
+    if "fold" in result.choosers:
+        params = params[fold]
+    if result.tasks is not None:
+        choices = list(params.values())
+        params = {name: shared_value(name, [choice[name] for choice in choices]) for name in question.grid}
+        starts = list(weight.transpose(question.targets.dim, "kernel").values)
+    else:
+        starts = [weight.values]
+    model = clone(question.estimator).set_params(**params)
+    held_out = np.zeros(0, dtype=np.int64) if test is None else test
+    return Fit(model, train, question.targets_of(train), question.tasks, held_out, starts=starts, title=title)
+
+
+def shared_value(name: str, values: list[Any]) -> Any:
+    """The common value of all tasks, or a tuple of their values if the model accepts one."""
+    if all(value == values[0] for value in values):
+        return values[0]
+    if name not in OF_TASKS:
+        msg = (
+            f"the tasks choose different values of {name}, and one model has one for all; search with refit=False and "
+            "fit the tasks one by one"
+        )
+        raise InputError(msg)
+    return tuple(values)
