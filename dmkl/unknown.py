@@ -14,10 +14,10 @@ UNKNOWN_TEXTS = frozenset({"", "NA", "N/A", "n/a", "<NA>", "#N/A", "NaN", "nan",
 
 def is_known(labels: npt.ArrayLike) -> npt.NDArray[np.bool_]:
     """Which labels are known: all but NaN, None, pandas's NA and the texts that stand for them."""
-    found = np.asarray(labels)
-    known: npt.NDArray[np.bool_] = ~np.asarray(pd.isna(found), dtype=bool)
-    if found.dtype.kind in "biuf":
-        return known
-    texts = [not (isinstance(value, str) and value.strip() in UNKNOWN_TEXTS) for value in found.ravel().tolist()]
-    written: npt.NDArray[np.bool_] = np.array(texts, dtype=bool).reshape(found.shape)
-    return known & written
+    values = np.asarray(labels)
+    present: npt.NDArray[np.bool_] = ~np.asarray(pd.isna(values), dtype=bool)
+    if values.dtype.kind in "biuf":
+        return present
+    texts = [not (isinstance(value, str) and value.strip() in UNKNOWN_TEXTS) for value in values.ravel().tolist()]
+    written: npt.NDArray[np.bool_] = np.array(texts, dtype=bool).reshape(values.shape)
+    return present & written

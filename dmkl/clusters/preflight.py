@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from dmkl import limits
 from dmkl._version import __version__
 from dmkl.errors import DmklError, InputError, one_line
-from dmkl.passes.execute import active_client, look_at, machine, told_workers
+from dmkl.passes.execute import active_client, look_at, machine, workers_of_scheduler
 
 if TYPE_CHECKING:
     from dmkl.kernelset import KernelSet
@@ -83,7 +83,7 @@ def inspect_hosts(store: tuple[str, str] | None = None, state: Path | None = Non
             return [_compare(_describe(store, mark), "", mark, 1, slots)]
         machine()  # waits for a worker
         by_place: dict[tuple[str, str], list[Any]] = {}
-        for worker in look_at(client, told_workers(client)):
+        for worker in look_at(client, workers_of_scheduler(client)):
             by_place.setdefault(worker.place, []).append(worker)
         first = {workers[0].address: workers for workers in by_place.values()}
         answers = client.run(_describe, store, mark, workers=list(first), on_error="return")

@@ -142,7 +142,7 @@ def build(
     scans = {name: scan(table, given.samples, watching[name]) for name, table in tables.items()}
     check_values(planned, tables, scans, given.samples)
     for name, table in tables.items():
-        _refuse_labels(planned, table, {int(k) for columns in watching[name] for k in columns.found()})
+        _refuse_labels(planned, table, {int(k) for columns in watching[name] for k in columns.result()})
     check_present({name: table.absent for name, table in scans.items()}, missing)
     _check_square(planned, square, scans, repair)
     # There are no tables if all kernels are random.

@@ -72,7 +72,7 @@ def examine(source: TileSource, kernel: int, plan: Examination) -> Figures:
     kept: dict[TileKey, Array] | None = {} if plan.hold and source.symmetric else None
     like_labels = [LabelKernel(codes, source.dtype) for codes in plan.codes if source.symmetric]
     _read_entries(source, kernel, figures, kept, like_labels)
-    figures.is_labels = not figures.damaged and any(candidate.found() for candidate in like_labels)
+    figures.is_labels = not figures.damaged and any(candidate.result() for candidate in like_labels)
     if source.symmetric and not figures.damaged and not figures.not_finite:
         _spectrum(source, kernel, plan, figures, kept)
     return figures

@@ -94,7 +94,7 @@ class LabelColumns:
             self._values = self._values[:, kept]
         return kept
 
-    def found(self) -> Index:
+    def result(self) -> Index:
         """Columns that determine the labels; all columns if only all together do, as indicators of classes."""
         if self._values is None or not len(self._columns):
             return np.arange(0)
@@ -121,7 +121,7 @@ class TargetColumns:
             agree = (values[part][:, self._columns] == expected[part]) | ~valid[part, None]
             self._columns = self._columns[agree.all(axis=0)]
 
-    def found(self) -> Index:
+    def result(self) -> Index:
         """The columns that equal the target."""
         return self._columns
 
@@ -177,7 +177,7 @@ class LabelKernel:
                 self._alive = False
                 return
 
-    def found(self) -> bool:
+    def result(self) -> bool:
         """Whether the entries read depend on the classes alone and differ between classes."""
         if not self._alive or not self._largest:
             return False

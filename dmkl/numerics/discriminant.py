@@ -1,4 +1,4 @@
-"""The decision on regression scores: Fisher's nearest class mean beside the largest score, and honest scores for both.
+"""Decisions from regression scores: Fisher's nearest class mean, the largest score, and out-of-sample scores.
 
 MK-FDA solves a ridge regression of class indicators. With π_k = m_k/m and the targets of JMLR Eq. 18 or Eq. 4 its
 scores Σ_j β_j K_j α/2λ = f estimate, for every class k,
@@ -60,7 +60,7 @@ def indicators(index: Index, n_classes: int) -> Float:
 
 
 def excess(sizes: Float) -> Float:
-    """What turns regression scores f into g = P(k | x) − π_k: a factor for each column of the targets.
+    """The factors, one for each column of the targets, that turn regression scores f into g = P(k | x) − π_k.
 
     √π_k for several classes (JMLR Eq. 18), 1/(1/m⁺ + 1/m⁻) for the single column of two (JMLR Eq. 4), from the
     number of training rows of each class, (classes,).
@@ -84,13 +84,13 @@ def leave_one_out(
 ) -> Float:
     """The estimates g of each training row by the regression on all other rows, from one factor.
 
-    With A = ½(I + K/λ) and Aα = H the regression that leaves row i out errs by α_i/(A⁻¹)_ii. Where steps project out
-    the constant or covariates, K maps vectors N to zero, so A⁻¹N = 2N: these directions are not penalized, and the
-    projection without row i is another one. The regression on [K, N] that leaves row i out errs by
+    With A = ½(I + K/λ) and Aα = H, the error of the regression without row i is α_i/(A⁻¹)_ii. If steps project out the
+    constant or covariates, K maps vectors N to zero, so A⁻¹N = 2N: these directions are not penalized, and the
+    projection changes with row i. The error of the regression on [K, N] without row i is
 
         e_i = [(I − P)α]_i / ((A⁻¹)_ii − [A⁻¹N(NᵀA⁻¹N)⁻¹NᵀA⁻¹]_ii) = [(I − P)α]_i / ((A⁻¹)_ii − 2P_ii),
 
-    with P = N(NᵀN)⁻¹Nᵀ: the dual variables of that regression are orthogonal to N, and α has the part 2PH beside them.
+    with P = N(NᵀN)⁻¹Nᵀ: the dual variables of that regression are orthogonal to N, and α also has the part 2PH.
 
     Scores contain what K explains and not what N explains. The ordinary least squares of Y on N, which errs by
     o_i = [(I − P)Y]_i/(1 − P_ii) without row i, is part of both, and so
@@ -249,18 +249,20 @@ def left_out_densities(
 
     Without row i of class k, whose deviation from its mean is r, weight d, and weights S_k of its class and S of all,
     the mean moves by −d r/(S_k − d), and the covariance becomes (S W − d S_k/(S_k − d) r rᵀ)/(S − d), whose inverse is
-    one of rank one more (Friedman: Regularized discriminant analysis, JASA 84, 1989). Each row is told up to what all
-    classes share. NaN for the only row of a class. `of_all` is what `whitened` finds of all rows, where that is known.
+    one of rank one more (Friedman: Regularized discriminant analysis, JASA 84, 1989). Values of a row
+    are determined up to a constant that all classes share. They are NaN for the only row of a class. `of_all` is the
+    result of `whitened` for all rows, if it is available.
     """
     d = np.ones(len(index)) if weights is None else weights
     means, white, inside = whitened(scores, index, n_classes, weights) if of_all is None else of_all
     r, centers, rows = white.mT @ inside, means @ white, np.arange(len(index))
-    total, own = d.sum(axis=-1)[..., None], (d @ np.eye(n_classes)[index])[..., index]
-    rest = np.where(np.bincount(index, minlength=n_classes)[index] < 2, np.nan, own - d)
-    moved, length = own / rest, np.einsum("...cn,...cn->...n", r, r)
+    total, of_class = d.sum(axis=-1)[..., None], (d @ np.eye(n_classes)[index])[..., index]
+    rest = np.where(np.bincount(index, minlength=n_classes)[index] < 2, np.nan, of_class - d)
+    moved, length = of_class / rest, np.einsum("...cn,...cn->...n", r, r)
     taken = d * moved / total
     gained = taken / np.maximum(1.0 - taken * length, _SINGULAR)
-    # From the mean of class k, at distance D from that of its own, a row is |r|² + 2e + D² away, and |r|² + e along r.
+    # The squared distance of a row from the mean of class k, which is D from the mean of its own class, is
+    # |r|² + 2e + D², and |r|² + e along r.
     along = centers @ r
     np.subtract((along[..., index, rows] + length)[..., None, :], along, out=along)
     along[..., index, rows] = moved * length
@@ -268,16 +270,16 @@ def left_out_densities(
     apart = centers @ centers.mT
     squares = np.einsum("...kk->...k", apart).copy()
     apart = squares[..., None] + squares[..., None, :] - 2.0 * apart
-    found = along * gained[..., None, :]
-    found += 2.0
-    found *= along
-    found += np.take(apart, index, axis=-1)
-    # Of its own class the distance is |moved r|² from where the mean then is; what the others share is −|r|².
-    found[..., index, rows] += (moved**2 - 2.0 * moved + 1.0) * length
-    found *= (-0.5 * (total - d) / total)[..., None, :]
-    return np.asarray(found.mT)
+    values = along * gained[..., None, :]
+    values += 2.0
+    values *= along
+    values += np.take(apart, index, axis=-1)
+    # The squared distance from the moved mean of its own class is |moved r|²; −|r|² is shared by the other classes.
+    values[..., index, rows] += (moved**2 - 2.0 * moved + 1.0) * length
+    values *= (-0.5 * (total - d) / total)[..., None, :]
+    return np.asarray(values.mT)
 
 
 def directions(scores: Float) -> Float:
-    """f_k, (rows, classes): the scores themselves; of a single column, for two classes, −f and f."""
+    """f_k, (rows, classes): the scores, or −f and f for a single column of two classes."""
     return np.concatenate([-scores, scores], axis=-1) if scores.shape[-1] == 1 else scores

@@ -169,8 +169,8 @@ __all__ = [
     "shared_folder",
     "temporary_files_in",
     "temporary_root",
-    "told_workers",
     "workers_of",
+    "workers_of_scheduler",
 ]
 
 Result = TypeVar("Result")
@@ -271,7 +271,7 @@ def _local_slots() -> int:
 def workers_of(client: Client) -> Mapping[str, Any]:
     """The scheduler's report on its workers, by address, once there are any; NoWorkersError after a timeout."""
     deadline = time.monotonic() + float(settings.get("workers-timeout"))
-    while not (workers := told_workers(client)):
+    while not (workers := workers_of_scheduler(client)):
         if time.monotonic() > deadline:
             msg = (
                 f"the cluster at {client.scheduler_info(n_workers=0)['address']} has given no worker within "
@@ -283,7 +283,7 @@ def workers_of(client: Client) -> Mapping[str, Any]:
     return workers
 
 
-def told_workers(client: Client) -> Mapping[str, Any]:
+def workers_of_scheduler(client: Client) -> Mapping[str, Any]:
     """The scheduler's report on its present workers, by address; SchedulerLostError if the scheduler is gone."""
     if client.scheduler is None:
         raise _scheduler_lost()
@@ -527,7 +527,7 @@ def _as_they_end(client: Client, allowed: Sequence[str] | None, ended: as_comple
         with ended.thread_condition:
             ended.thread_condition.wait(0.1)
         if time.monotonic() - looked > _LOOK_SECONDS:
-            there = told_workers(client) or workers_of(client)
+            there = workers_of_scheduler(client) or workers_of(client)
             looked = time.monotonic()
             if allowed is not None and not set(allowed) & set(there):
                 msg = "the workers with enough memory are gone"

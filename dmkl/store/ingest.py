@@ -175,7 +175,7 @@ class _Intake:
         self.symmetry_tol = rounding if symmetry_tol is None else symmetry_tol
 
     def _refuse_labels(self, name: str) -> None:
-        if any(kernel.found() for kernel in self._like_labels):
+        if any(kernel.result() for kernel in self._like_labels):
             msg = (
                 f"kernel {name!r} is the labels under another name: its entries depend only on the classes of both "
                 "samples. Leave it out. If it is intended, import without labels, and give them to `fit` (y)"

@@ -21,7 +21,7 @@ def columns_found(labels, values, side=17):
     for start in range(0, len(values), side):
         for each in watching:
             each.take(slice(start, start + side), values[start : start + side])
-    return sorted({int(k) for each in watching for k in each.found()})
+    return sorted({int(k) for each in watching for k in each.result()})
 
 
 def kernel_is_labels(labels, K, side=17):
@@ -31,7 +31,7 @@ def kernel_is_labels(labels, K, side=17):
         for cols in parts[i:]:
             for each in finders:
                 each.take(rows, cols, K[rows, cols])
-    return any(each.found() for each in finders)
+    return any(each.result() for each in finders)
 
 
 def rbf(X, gamma=1.0):

@@ -60,11 +60,12 @@ def with_inverse_diagonals(jobs: Sequence[Job], outcomes: Sequence[Outcome], con
     if not missing or not direct.fits(jobs):
         return list(outcomes)
     sums = _sums(jobs, outcomes, missing)
-    trainings = {key: str(place) for place, key in enumerate(dict.fromkeys(id(job.training.square) for job in jobs))}
-    keys = [_key(trainings[id(one.lens)], one.request) for one in sums]
+    numbers = {key: str(number) for number, key in enumerate(dict.fromkeys(id(job.training.square) for job in jobs))}
+    keys = [_key(numbers[id(total.lens)], total.request) for total in sums]
     file = context.workspace.path / "inverse-diagonals.npz"
     diagonals = {} if context.workspace.temporary or not file.exists() else dict(load_arrays(file))
-    new = {key: (one.lens, _ask(one.request)) for key, one in zip(keys, sums, strict=True) if key not in diagonals}
+    pairs = list(zip(keys, sums, strict=True))
+    new = {key: (total.lens, _ask(total.request)) for key, total in pairs if key not in diagonals}
     at_once = max(1, direct.allowed_bytes() // direct.needed_bytes(jobs))
     before = float(diagonals.pop("n_passes", 0.0))
     context.tally.n_passes += before
@@ -72,12 +73,12 @@ def with_inverse_diagonals(jobs: Sequence[Job], outcomes: Sequence[Outcome], con
     diagonals = {**diagonals, **dict(zip(new, answers, strict=True))}
     if new and not context.workspace.temporary:
         save_arrays(file, {**diagonals, "n_passes": np.array(before + n_passes)})
-    found = list(outcomes)
-    projected = {id(one.lens): _projected(one.lens) for one in sums}
-    for key, one in zip(keys, sums, strict=True):
-        for k, diagonal in zip(one.members, _at_ridges(one, diagonals[key]), strict=True):
-            found[k] = replace(outcomes[k], inverse=diagonal + projected[id(one.lens)])
-    return found
+    complete = list(outcomes)
+    projected = {id(total.lens): _projected(total.lens) for total in sums}
+    for key, total in pairs:
+        for k, diagonal in zip(total.members, _at_ridges(total, diagonals[key]), strict=True):
+            complete[k] = replace(outcomes[k], inverse=diagonal + projected[id(total.lens)])
+    return complete
 
 
 def _projected(lens: Lens) -> Float | float:
@@ -130,17 +131,17 @@ def _nodes(job: Job, ridges: Sequence[float]) -> Float:
     return np.asarray(powers if 2 <= len(powers) < len(places) else places)
 
 
-def _at_ridges(one: _Sum, diagonals: Array) -> list[Float]:
-    """The diagonal at the ridge of each problem, by interpolation between those of the request, (λ, m)."""
-    if len(one.request.lams) == 1:
-        return [diagonals[0]] * len(one.members)
-    nodes = np.log10(one.request.lams)
+def _at_ridges(total: _Sum, diagonals: Array) -> list[Float]:
+    """Interpolate the diagonals of a request, (λ, m), at the ridge of each problem."""
+    if len(total.request.lams) == 1:
+        return [diagonals[0]] * len(total.members)
+    nodes = np.log10(total.request.lams)
     free = np.clip(0.5 * diagonals, _NEARLY_ZERO, 1.0 - _NEARLY_ZERO)
     logits = np.log(free / (1.0 - free))
-    found = dict[float, Float]()  # points of a grid share ridges by the thousand
-    for ridge in one.ridges:
-        if ridge not in found:
+    by_ridge = dict[float, Float]()  # thousands of points of a grid share a ridge
+    for ridge in total.ridges:
+        if ridge not in by_ridge:
             k = int(np.clip(np.searchsorted(nodes, np.log10(ridge), side="right") - 1, 0, len(nodes) - 2))
             share = (np.log10(ridge) - nodes[k]) / (nodes[k + 1] - nodes[k])
-            found[ridge] = 2.0 / (1.0 + np.exp(-logits[k] - share * (logits[k + 1] - logits[k])))
-    return [found[ridge] for ridge in one.ridges]
+            by_ridge[ridge] = 2.0 / (1.0 + np.exp(-logits[k] - share * (logits[k + 1] - logits[k])))
+    return [by_ridge[ridge] for ridge in total.ridges]

@@ -130,7 +130,7 @@ def maximize(
     IndefiniteKernelError
         If the oracle finds that a kernel is not positive semidefinite.
     """
-    fixed = weights.decided(len(start))
+    fixed = weights.is_fixed(len(start))
     best: Solution | None = None
     steps: list[Step] = []
     planes: list[CuttingPlane] = []

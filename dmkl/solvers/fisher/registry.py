@@ -116,16 +116,16 @@ class FisherMethod:
 
 
 _AMPLE = 1e-3
-"""λ by tr K(β) from which descent on the dual takes no more passes than the subspace solver, and half of its time."""
+"""λ/tr K(β) from which descent on the dual takes as many passes as the subspace solver, and half of its time."""
 _ROOM = 100
-"""Directions that it should have room for."""
+"""Directions for which descent needs room."""
 _MANY, _DIRECTIONS = 32, 5
-"""Targets from which one factor for all may be better than one for each, and the directions that each column takes."""
+"""Targets from which one factor for all may be better than one for each, and the directions that a column needs."""
 _PAIR = 2
-"""Points of a target up to which each is factored by itself: a search of one point beside the plain sum then solves
-that point exactly as `fit` does."""
+"""Points of a target up to which each is solved by its own factors: a search of one point, with the plain sum as a
+baseline, then solves that point exactly as `fit` does."""
 _SOME = 8
-"""Targets from which it is worth the asking whether a subspace for all would be as large as the kernels are."""
+"""Targets from which a subspace for all may be as large as the kernels."""
 
 
 def choose(jobs: Sequence[Job]) -> str:

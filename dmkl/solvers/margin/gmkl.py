@@ -254,7 +254,7 @@ def _master(problem: GeneralizedProblem, at: _Trial, curvature: Float, planes: l
         )
         program.at_most(rows, -constants / size)
     d = program.minimize(np.eye(program.width)[n])[0][:n]
-    return _settled(d) * unit
+    return _without_tiny_weights(d) * unit
 
 
 def _spectral_length(old: _Trial | None, new: _Trial) -> float:
@@ -267,7 +267,7 @@ def _spectral_length(old: _Trial | None, new: _Trial) -> float:
     return float(s @ s / max(s @ y, 1e-12 * (s @ s)))
 
 
-def _settled(d: Float) -> Float:
+def _without_tiny_weights(d: Float) -> Float:
     """The weights of an interior point, with tiny ones set to zero."""
     return np.where(d > 1e-9 * float(d.max(initial=0.0)), d, 0.0)
 
@@ -283,7 +283,7 @@ def _project(problem: GeneralizedProblem, d: Float) -> tuple[Float, float]:
     unit = _size(problem, d)
     program = region(problem.A, problem.b, problem.cones, unit)
     try:
-        near = _settled(program.nearest(d / unit)[: len(d)]) * unit
+        near = _without_tiny_weights(program.nearest(d / unit)[: len(d)]) * unit
     except ConicError:
         return d, np.inf
     return near, max(_row_violation(problem, near), 0.0 if problem.cones is None else program.violation)

@@ -31,7 +31,7 @@ class Ball:
         """See `WeightSet`."""
         return self.p > 1
 
-    def decided(self, n: int) -> bool:
+    def is_fixed(self, n: int) -> bool:
         """See `WeightSet`."""
         return n == 1 or bool(np.isinf(self.p))
 
@@ -113,7 +113,7 @@ class GroupBall:
 
     smooth = False
 
-    def decided(self, n: int) -> bool:
+    def is_fixed(self, n: int) -> bool:
         """See `WeightSet`."""
         return n == 1
 

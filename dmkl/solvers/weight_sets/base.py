@@ -24,7 +24,7 @@ class WeightSet(Protocol):
     def smooth(self) -> bool:
         """Whether the support function is differentiable wherever q > 0."""
 
-    def decided(self, n: int) -> bool:
+    def is_fixed(self, n: int) -> bool:
         """Whether the same weights are optimal for every q ≥ 0, so that there is nothing to learn."""
 
     def start(self, n: int, near: Float | None = None) -> Float:

@@ -126,7 +126,7 @@ class ConicSet(Cones):
     p = 1.0
     smooth = False
 
-    def decided(self, n: int) -> bool:
+    def is_fixed(self, n: int) -> bool:
         """See `WeightSet`."""
         return False
 

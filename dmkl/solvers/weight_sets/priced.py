@@ -42,9 +42,9 @@ class Priced:
     def _sigma(self) -> Float:
         return np.array(self.prices)
 
-    def decided(self, n: int) -> bool:
+    def is_fixed(self, n: int) -> bool:
         """See `WeightSet`."""
-        return self.inner.decided(n)
+        return self.inner.is_fixed(n)
 
     def start(self, n: int, near: Float | None = None) -> Float:
         """See `WeightSet`: weights of equal cost."""

@@ -22,7 +22,7 @@ from dmkl.solvers.fisher.newton import Solution
 from dmkl.solvers.fisher.subspace.preconditioners import Closeness, ridge, rough_ridge
 from dmkl.solvers.fisher.subspace.problem import Point, of_space
 from dmkl.solvers.fisher.subspace.rounding import Rounding, rounding_of
-from dmkl.solvers.fisher.subspace.space import Subspace, Unsolved, apply_preconditioners
+from dmkl.solvers.fisher.subspace.space import TrainingSubspace, Unsolved, apply_preconditioners
 from dmkl.solvers.fisher.subspace.tasks import (
     SolveJob,
     Strips,
@@ -52,7 +52,7 @@ _STRIPS, _STRIP_ROWS, _STRIP_BYTES = 16, 192, 2**25
 take longer to open than to multiply, since each reads all kernels."""
 
 
-def scores(space: Subspace, pairs: Sequence[tuple[Float, Float]]) -> Solver[list[Float]]:
+def scores(space: TrainingSubspace, pairs: Sequence[tuple[Float, Float]]) -> Solver[list[Float]]:
     """Compute Σ_j w_j K_j V Z over the held-out rows, for pairs of weights w (n,) and coefficients Z (r, c).
 
     Each K_jV is read once for all pairs.
@@ -65,7 +65,7 @@ def scores(space: Subspace, pairs: Sequence[tuple[Float, Float]]) -> Solver[list
     return np.split(whole, _ends(pairs)[:-1], axis=1)
 
 
-def products(space: Subspace, pairs: Sequence[tuple[Float, Float]]) -> Solver[list[Strips]]:
+def products(space: TrainingSubspace, pairs: Sequence[tuple[Float, Float]]) -> Solver[list[Strips]]:
     """Compute Σ_j w_j K_j V Z over the training rows, (m, c) for each pair."""
     if not pairs:
         return []
@@ -76,7 +76,7 @@ def products(space: Subspace, pairs: Sequence[tuple[Float, Float]]) -> Solver[li
 
 
 def _combined(
-    space: Subspace, what: str, pairs: Sequence[tuple[Float, Float]], strips: Sequence[slice], kept: str | None
+    space: TrainingSubspace, what: str, pairs: Sequence[tuple[Float, Float]], strips: Sequence[slice], kept: str | None
 ) -> Solver[list[Any]]:
     slots, files = machine().slots_per_host, space.product_files
     work = [
@@ -88,7 +88,7 @@ def _combined(
 
 
 def residual_strips(
-    space: Subspace, pairs: Sequence[tuple[Float, Float]], lams: Sequence[float], targets: Sequence[int]
+    space: TrainingSubspace, pairs: Sequence[tuple[Float, Float]], lams: Sequence[float], targets: Sequence[int]
 ) -> Solver[list[tuple[Strips, float]]]:
     """Compute R = H − ½α − (1/2λ)K(β)α and ‖R‖² at α = V a, for pairs of β (n,) and a (r, c) and their targets."""
     if not pairs:
@@ -112,7 +112,7 @@ def residual_strips(
 
 
 def bound_rounding(
-    space: Subspace, pairs: Sequence[tuple[Float, Float]], lams: Sequence[float], sets: Sequence[Support]
+    space: TrainingSubspace, pairs: Sequence[tuple[Float, Float]], lams: Sequence[float], sets: Sequence[Support]
 ) -> Solver[list[Rounding]]:
     """Bound what rounding hides from the certificates of points, given by pairs of β and a."""
     if not space.single_blocks or not pairs:
@@ -195,7 +195,7 @@ class OpenPoint:
 
 
 def solve_restricted_problems(
-    spaces: Sequence[Subspace],
+    spaces: Sequence[TrainingSubspace],
     points: Sequence[Point],
     starts: Sequence[Float | None],
     tols: Mapping[int, float],
@@ -228,7 +228,7 @@ def solve_restricted_problems(
 
 
 def residuals(
-    spaces: Sequence[Subspace], points: Sequence[Point], solutions: Mapping[int, Solution]
+    spaces: Sequence[TrainingSubspace], points: Sequence[Point], solutions: Mapping[int, Solution]
 ) -> Solver[dict[int, OpenPoint]]:
     """Compute R = H − ½α − (1/2λ)K(β)α of every solution at α = V a; ‖R‖²/|S| bounds what a better α would gain."""
     opened: dict[int, OpenPoint] = {}
@@ -246,7 +246,7 @@ def residuals(
 
 
 def sharpen(
-    spaces: Sequence[Subspace],
+    spaces: Sequence[TrainingSubspace],
     points: Sequence[Point],
     opened: Mapping[int, OpenPoint],
     step: float,
@@ -309,7 +309,7 @@ def sharpen(
 
 
 def _other_weights(
-    space: Subspace,
+    space: TrainingSubspace,
     f: int,
     groups: Mapping[tuple[int, float], Sequence[int]],
     opened: Mapping[int, OpenPoint],

@@ -16,7 +16,7 @@ from dmkl.passes.blas import pinned_blas
 from dmkl.solvers.fisher.subspace.certify import OpenPoint, products
 from dmkl.solvers.fisher.subspace.preconditioners import rough_ridge
 from dmkl.solvers.fisher.subspace.problem import Point, of_space
-from dmkl.solvers.fisher.subspace.space import Subspace, Unsolved, apply_preconditioners
+from dmkl.solvers.fisher.subspace.space import TrainingSubspace, Unsolved, apply_preconditioners
 from dmkl.solvers.fisher.subspace.tasks import Strips, keep, numbered
 from dmkl.solvers.requests import Solver, Tasks
 
@@ -167,7 +167,7 @@ class Growth:
         The factor by which ridges are rounded (see `preconditioners`).
     """
 
-    spaces: Sequence[Subspace]
+    spaces: Sequence[TrainingSubspace]
     points: Sequence[Point]
     width: int
     step: float
@@ -227,7 +227,7 @@ class Growth:
         before = {f: blocks[f] for f in short if blocks[f].width}
         return (yield from self._choose(number, further, before, blocks))
 
-    def _room(self, space: Subspace) -> int:
+    def _room(self, space: TrainingSubspace) -> int:
         """Columns of the next block, at most as many as there are dimensions left."""
         return max(0, min(self.width, space.training.n_train - space.width))
 

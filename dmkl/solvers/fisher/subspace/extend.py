@@ -21,7 +21,7 @@ from dmkl.passes.run import pass_bytes, pass_graph
 from dmkl.passes.sweep import Columns, Last
 from dmkl.passes.view import Lens
 from dmkl.solvers.fisher.subspace.rounding import PROBES
-from dmkl.solvers.fisher.subspace.space import Block, Subspace
+from dmkl.solvers.fisher.subspace.space import Block, TrainingSubspace
 from dmkl.solvers.fisher.subspace.tasks import Keeping, Made, ProductFiles, Strips, group_file, keep_products
 from dmkl.solvers.requests import Pass, Solver, Tasks
 
@@ -34,7 +34,7 @@ _DOUBLE = np.dtype(np.float64)
 class _Factor:
     """A block of a basis that a pass multiplies."""
 
-    space: Subspace
+    space: TrainingSubspace
     block: Strips
     """U, (m, b)"""
     columns: tuple[int, int]
@@ -57,7 +57,7 @@ class _Factor:
 
 
 def extend(
-    spaces: Sequence[Subspace], blocks: Sequence[Strips], number: int, passed: Callable[[], None]
+    spaces: Sequence[TrainingSubspace], blocks: Sequence[Strips], number: int, passed: Callable[[], None]
 ) -> Solver[None]:
     """Extend each basis by its block, and repeat products in double precision where needed.
 
@@ -93,7 +93,7 @@ def extend(
         passed()
 
 
-def _factors(space: Subspace, block: Strips) -> list[_Factor]:
+def _factors(space: TrainingSubspace, block: Strips) -> list[_Factor]:
     stored = space.training.whole.view.source.dtype
     factors = [
         _Factor(space, space.columns(*space.blocks[k].columns), space.blocks[k].columns, _DOUBLE)
@@ -108,7 +108,7 @@ def _factors(space: Subspace, block: Strips) -> list[_Factor]:
     return factors
 
 
-def _spaces(load: Sequence[_Factor]) -> list[Subspace]:
+def _spaces(load: Sequence[_Factor]) -> list[TrainingSubspace]:
     return list({id(factor.space): factor.space for factor in load}.values())
 
 

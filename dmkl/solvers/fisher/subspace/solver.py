@@ -49,7 +49,7 @@ from dmkl.solvers.fisher.subspace.preconditioners import choose_reference_weight
 from dmkl.solvers.fisher.subspace.problem import Point, Progress, SubspaceOptions, TargetSet, of_space
 from dmkl.solvers.fisher.subspace.rounding import PROBES
 from dmkl.solvers.fisher.subspace.space import (
-    Subspace,
+    TrainingSubspace,
     add_preconditioners,
     basis_task_bytes,
     preconditioner_bytes,
@@ -85,7 +85,7 @@ _MOST_BLOCKS = 8
 """Most blocks of columns that one factor solves for: many points have several ridges, with a factor for each."""
 
 
-def held_bytes(spaces: Sequence[Subspace], points: Sequence[Point], widths: Sequence[int] | None = None) -> int:
+def held_bytes(spaces: Sequence[TrainingSubspace], points: Sequence[Point], widths: Sequence[int] | None = None) -> int:
     """Memory in bytes that rounds take in addition to passes and factors, with the present bases or these widths.
 
     If tasks are threads it is memory of the process that runs the solver; otherwise of tasks that run one by one.
@@ -121,7 +121,7 @@ def check_room(jobs: Sequence[Job], block: int) -> None:
     )
 
 
-def fits(spaces: Sequence[Subspace], points: Sequence[Point], widths: Sequence[int], block: int) -> bool:
+def fits(spaces: Sequence[TrainingSubspace], points: Sequence[Point], widths: Sequence[int], block: int) -> bool:
     """Whether there is room for bases of these widths, and for the tasks that work on them."""
     with keeping(held_bytes(spaces, points, widths) - held_bytes(spaces, points)):
         host = machine()
@@ -131,7 +131,7 @@ def fits(spaces: Sequence[Subspace], points: Sequence[Point], widths: Sequence[i
         return max(solving, extending) <= host.task_bytes and factor <= host.total_bytes
 
 
-def missing_preconditioners_note(spaces: Sequence[Subspace], points: Sequence[Point], block: int) -> str:
+def missing_preconditioners_note(spaces: Sequence[TrainingSubspace], points: Sequence[Point], block: int) -> str:
     """The note if memory has no room for a preconditioner, with the memory that would suffice; otherwise empty."""
     needed = factor_task_bytes(spaces, points, block)
     if needed <= machine().total_bytes:
@@ -140,7 +140,7 @@ def missing_preconditioners_note(spaces: Sequence[Subspace], points: Sequence[Po
     return f"no room for a combined kernel, which small λ need: set dmkl.memory to {math.ceil(with_bases / 2**20)} MiB"
 
 
-def factor_task_bytes(spaces: Sequence[Subspace], points: Sequence[Point], block: int) -> int:
+def factor_task_bytes(spaces: Sequence[TrainingSubspace], points: Sequence[Point], block: int) -> int:
     """Memory of a task that applies a preconditioner to all points of a space, and to directions that fill a block."""
     columns = [2 * block for _ in spaces]
     for point in points:
@@ -244,7 +244,7 @@ class SubspaceSolver:
         self.progress = [Progress() for _ in points]
         self.history: list[Round] = []
         self.n_passes = n_passes
-        self._spaces = [Subspace(targets, workspace.fold(f)) for f, targets in enumerate(learnt)]
+        self._spaces = [TrainingSubspace(targets, workspace.fold(f)) for f, targets in enumerate(learnt)]
         width = options.block or block_width(len(learnt))
         self._step = grid_step([point.lam for point in points])
         self._growth = Growth(self._spaces, points, width, self._step)

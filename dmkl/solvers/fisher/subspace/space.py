@@ -49,7 +49,7 @@ from dmkl.solvers.workspace import Workspace
 __all__ = [
     "Block",
     "Preconditioner",
-    "Subspace",
+    "TrainingSubspace",
     "Unsolved",
     "add_preconditioners",
     "apply_preconditioners",
@@ -89,7 +89,7 @@ class Preconditioner:
     total: StoredSum
 
 
-class Subspace:
+class TrainingSubspace:
     """The subspace of one training set: its basis V, the K_jV, G_j = VᵀK_jV, all on disk, and the preconditioners.
 
     Parameters
@@ -315,7 +315,7 @@ def _names_in_groups(groups: Groups) -> list[Any]:
     return [[Path(path).name, list(kernels)] for path, kernels in groups]
 
 
-def add_preconditioners(spaces: Sequence[Subspace], chosen: Sequence[tuple[int, Float]]) -> Solver[None]:
+def add_preconditioners(spaces: Sequence[TrainingSubspace], chosen: Sequence[tuple[int, Float]]) -> Solver[None]:
     """Add up the combined kernels at reference weights, (space, β), in one pass."""
     named = []
     for position, (f, _) in enumerate(chosen):
@@ -363,7 +363,9 @@ def basis_task_bytes(n_kernels: int, width: int) -> int:
     return 8 * width**2 * (n_kernels + 4)
 
 
-def apply_preconditioners(spaces: Sequence[Subspace], wanted: Sequence[Unsolved]) -> Solver[list[tuple[Strips, Float]]]:
+def apply_preconditioners(
+    spaces: Sequence[TrainingSubspace], wanted: Sequence[Unsolved]
+) -> Solver[list[tuple[Strips, Float]]]:
     """Compute M⁻¹X of each, and bounds of xᵀM⁻¹x of each column x, infinite if they are not wanted.
 
     One factorization serves all items of one space, preconditioner and ridge. If factors do not fit in memory side by
@@ -412,7 +414,7 @@ def apply_preconditioners(spaces: Sequence[Subspace], wanted: Sequence[Unsolved]
 
 
 def _kept(
-    spaces: Sequence[Subspace], keys: Sequence[tuple[int, int, float]]
+    spaces: Sequence[TrainingSubspace], keys: Sequence[tuple[int, int, float]]
 ) -> dict[tuple[int, int, float], str | None]:
     """The prefixes of the files of factors by space, preconditioner and ridge; None for factors without room."""
     stems = {key: spaces[key[0]].factor_stem(*key[1:]) for key in keys}
@@ -421,7 +423,7 @@ def _kept(
     return {key: stem if stem in new or is_kept(stem) else None for key, stem in stems.items()}
 
 
-def _request(space: Subspace, ridge: float, wanted: Sequence[Unsolved], kept: str | None) -> FactorRequest:
+def _request(space: TrainingSubspace, ridge: float, wanted: Sequence[Unsolved], kept: str | None) -> FactorRequest:
     """The request to one factor."""
     worth = np.concatenate([np.full(item.columns.width, item.worth) for item in wanted])
     return FactorRequest(ridge, tuple(item.columns for item in wanted), numbered(space.round_file(), 0), worth, kept)
@@ -432,7 +434,7 @@ def _request(space: Subspace, ridge: float, wanted: Sequence[Unsolved], kept: st
 
 def save(
     workspace: Workspace,
-    spaces: Sequence[Subspace],
+    spaces: Sequence[TrainingSubspace],
     points: Sequence[Progress],
     history: Sequence[Round],
     n_passes: float,
@@ -482,7 +484,7 @@ def save(
 
 
 def restore(
-    workspace: Workspace, spaces: Sequence[Subspace], points: Sequence[Progress]
+    workspace: Workspace, spaces: Sequence[TrainingSubspace], points: Sequence[Progress]
 ) -> tuple[list[Round], float, list[float], dict[str, Any] | None] | None:
     """Restore the state that was saved last, of these points or of the first of them: the others are new.
 
