@@ -57,7 +57,7 @@ def test_options_that_take_files_refuse_urls(run, tmp_path, monkeypatch, name, o
         (["search", "STORE", URL], "say which with --state FOLDER"),
         (["evaluate", "STORE", URL], "say which with --state FOLDER"),
         (["fit", "STORE", "s3:/bucket/name"], "has lost a slash"),
-        (["fit", "STORE", "nonsense://bucket/name"], "nothing that fsspec knows"),
+        (["fit", "STORE", "nonsense://bucket/name"], "fsspec knows no nonsense:"),
     ],
 )
 def test_arguments_refuse_urls(run, store, tmp_path, monkeypatch, given, told):

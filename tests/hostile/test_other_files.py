@@ -292,15 +292,10 @@ def test_a_codec_that_unpickles_is_refused(tmp_path, trace):
 
 
 UNPICKLES = r"allow_pickle=True|pickle\.loads?\b|import pickle|joblib\.load|torch\.load|\beval\(|\bexec\(|read_pickle"
-OF_THE_PACKAGE = {"cli/declared.py"}
-"""It evaluates annotations in the source of the package itself."""
 
 
 def test_no_module_unpickles_or_evaluates():
     root = Path(dmkl.__file__).parent
-    found = {
-        str(path.relative_to(root))
-        for path in root.rglob("*.py")
-        if re.search(UNPICKLES, path.read_text(encoding="utf-8"))
-    }
-    assert found == OF_THE_PACKAGE
+    files = list(root.rglob("*.py"))
+    assert files
+    assert not [path for path in files if re.search(UNPICKLES, path.read_text(encoding="utf-8"))]

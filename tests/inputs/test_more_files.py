@@ -98,7 +98,7 @@ def test_condensed_distances(form, tmp_path):
         np.testing.assert_array_equal(block.read(rows), squareform(distances)[rows])
     made = dmkl.build(None, given, [{"function": "distance", "gamma": 0.5}], samples=NAMES)
     np.testing.assert_allclose(np.asarray(made)[0], np.exp(-0.5 * squareform(distances)), rtol=1e-12)
-    with pytest.raises(InputError, match=r"no tables of features, but d; .*distances by distance"):
+    with pytest.raises(InputError, match=r"no tables of features, but d; .*distance takes distances"):
         dmkl.build(None, given, [{"function": "rbf"}])
 
 

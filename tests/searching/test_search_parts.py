@@ -397,7 +397,7 @@ def test_points_are_in_c_order(sizes):
         ([{"p": [1]}], "grid must map parameters to their values"),
         (
             {"lamda": [1]},
-            "'lamda' is no parameter of MKFDA; its parameters are basis, class_weight, constraints, finish, .*",
+            "'lamda' is no parameter of MKFDA; its parameters are class_weight, constraints, kernel_groups, .*",
         ),
         ({"p": []}, "the grid has no values for p; give one at least, or leave p out"),
         ({"lam": np.array([])}, "no values for lam"),

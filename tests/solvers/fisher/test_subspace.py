@@ -693,7 +693,7 @@ def test_auto_takes_the_subspace_where_direct_does_not_fit():
 
 def test_an_open_end_is_told():
     with pytest.warns(ConvergenceWarning, match=r"relative gap of .* above tol=0\.0001\. The subspace was as large"):
-        model = trained("binary", "subspace", p=1.0, lam=1e-5, basis=3000, finish="report")
+        model = trained("binary", dmkl.Subspace(basis=3000, finish="report"), p=1.0, lam=1e-5)
     kernels, h, lam, _ = Problem.of("binary", [1.0], [1e-5], folds=FOLDS[:1]).parts(0)
     lower = solve(kernels, model.weights_.values, h, lam)[1]
     upper = bounds(kernels, model.dual_coef_.values, model.weights_.values, h, lam, 1.0)[1]
@@ -701,7 +701,7 @@ def test_an_open_end_is_told():
     assert (upper - lower) / abs(model.objective_) <= model.gap_ + 1e-9
     assert "basis=" in model.status_
     for finish in ("direct", "cg", "auto"):
-        finished = trained("binary", "subspace", p=1.0, lam=1e-5, basis="3kB", finish=finish)
+        finished = trained("binary", dmkl.Subspace(basis="3kB", finish=finish), p=1.0, lam=1e-5)
         assert finished.gap_ <= TOL
         assert finished.solver_ == "subspace"
 
@@ -725,11 +725,11 @@ def test_passes_of_the_estimator_are_counted():
 )
 def test_unfit_parameters_are_named(options, message):
     with pytest.raises(InputError, match=message):
-        trained("binary", **{"solver": "subspace", **options})
+        trained("binary", options.get("solver") or dmkl.Subspace(**options))
 
 
 def test_saved_and_loaded(tmp_path):
-    model = trained("tasks", "subspace", p=(1.0, np.inf), lam=(1e-3, 0.1), finish="cg", basis="1GiB")
+    model = trained("tasks", dmkl.Subspace(finish="cg", basis="1GiB"), p=(1.0, np.inf), lam=(1e-3, 0.1))
     model.save(tmp_path / "model.zarr")
     loaded = dmkl.load(tmp_path / "model.zarr")
     assert {name: repr(value) for name, value in loaded.get_params().items()} == {
