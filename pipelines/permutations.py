@@ -53,10 +53,10 @@ def main() -> None:
         tested = _clocks() - start
     print(test.summary())
     print(
-        f"search {search.n_passes_:g} passes, {searched[0]:.1f} s, {searched[1]:.1f} of processors; test "
-        f"{test.n_passes_:g} passes, {tested[0]:.1f} s, {tested[1]:.1f} of processors: "
+        f"search {search.n_passes_:g} passes, {searched[0]:.1f} s, {searched[1]:.1f} CPU seconds; test "
+        f"{test.n_passes_:g} passes, {tested[0]:.1f} s, {tested[1]:.1f} CPU seconds: "
         f"{test.n_passes_ / search.n_passes_:.2f} times the passes, {tested[0] / searched[0]:.1f} times the seconds, "
-        f"{tested[1] / searched[1]:.1f} times those of processors"
+        f"{tested[1] / searched[1]:.1f} times the CPU seconds"
     )
 
 
