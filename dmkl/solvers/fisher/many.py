@@ -633,14 +633,14 @@ def _maximize_models(q: Float, curvatures: Float, betas: Float, p: float) -> Flo
     """
     t, n = q.shape
     relative = curvatures / q[:, :, None]
-    fixed = np.log(q / q.max(axis=1, keepdims=True)) + np.matvec(relative, betas)
+    fixed = np.log(q / q.max(axis=1, keepdims=True)) + np.einsum("tij,tj->ti", relative, betas)
     u, v = _logs(betas), np.zeros(t)
     u -= np.log(np.sum(np.exp(p * u), axis=1, keepdims=True)) / p
     system, every = np.zeros((t, n + 1, n + 1)), np.arange(n)
     for _ in range(_MODEL_STEPS):
         b, powers = np.exp(u), np.exp(p * u)
         size = powers.sum(axis=1, keepdims=True)
-        left = np.hstack([fixed - np.matvec(relative, b) - v[:, None] - (p - 1.0) * u, -np.log(size) / p])
+        left = np.hstack([fixed - np.einsum("tij,tj->ti", relative, b) - v[:, None] - (p - 1.0) * u, -np.log(size) / p])
         system[:, :n, :n] = relative * b[:, None, :]
         system[:, every, every] += p - 1.0
         system[:, :n, n] = 1.0
