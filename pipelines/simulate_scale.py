@@ -35,7 +35,7 @@ from dmkl.passes import run
 from dmkl.passes.view import Lens, TileKey, View
 from dmkl.solvers.fisher.subspace import extend
 from dmkl.solvers.fisher.subspace.problem import TargetSet
-from dmkl.solvers.fisher.subspace.space import Subspace
+from dmkl.solvers.fisher.subspace.space import TrainingSubspace
 from dmkl.solvers.fisher.subspace.tasks import Strips, keep
 from dmkl.solvers.jobs import Training
 
@@ -134,7 +134,7 @@ class Sampler(threading.Thread):
         self.join()
 
 
-def riders(source: Invented, columns: int, folds: int, folder: Path) -> list[Any]:
+def blocks_of_pass(source: Invented, columns: int, folds: int, folder: Path) -> list[Any]:
     """New basis vectors of every fold, or of one training set of all samples."""
     m, n = len(source.samples), len(source.names)
     rng = np.random.default_rng(0)
@@ -148,17 +148,17 @@ def riders(source: Invented, columns: int, folds: int, folder: Path) -> list[Any
         whole = Lens(View(source, np.arange(n), rows, train), Fitted((Centering(mean, square=False),)))
         place = folder / f"fold-{fold}"
         place.mkdir()
-        space = Subspace(TargetSet(Training(square, square if folds == 1 else whole), ()), place)
+        space = TrainingSubspace(TargetSet(Training(square, square if folds == 1 else whole), ()), place)
         width = columns // folds
         vectors = keep(rng.standard_normal((len(train), width)), str(place / "vectors.npy"))
         strips = Strips((vectors,), len(train), (0, width))
-        found.append(extend._Rider(space, strips, (0, width), source.dtype))
+        found.append(extend._Factor(space, strips, (0, width), source.dtype))
     return found
 
 
 def plan(options: argparse.Namespace, folder: Path) -> None:
     """Build the graph of the pass, and print what it has."""
-    load = riders(Invented(options.kernels, options.samples, options.tile), options.columns, options.folds, folder)
+    load = blocks_of_pass(Invented(options.kernels, options.samples, options.tile), options.columns, options.folds, folder)
     started = time.process_time()
     graph = run.pass_graph(*extend._columns(load), "extend-pass", then=run.alone)
     spent = time.process_time() - started
@@ -171,7 +171,7 @@ def plan(options: argparse.Namespace, folder: Path) -> None:
 def simulate(options: argparse.Namespace, folder: Path) -> None:
     """Run the pass, and print what it took."""
     source = Invented(options.kernels, options.samples, options.tile)
-    load = riders(source, options.columns, options.folds, folder)
+    load = blocks_of_pass(source, options.columns, options.folds, folder)
     products = 4 * options.kernels * options.samples * options.columns
     cluster = LocalCluster(
         n_workers=options.nodes,

@@ -87,7 +87,8 @@ def _opened(
         return threads(workers, memory) if where == "threads" else processes(workers, memory)
     if Path(where).suffix.lower() in (".toml", ".yaml", ".yml"):
         return _jobs(where, workers, memory, options)
-    if where.isidentifier() and not Path(where).exists():
+    # A file of this name is that of a scheduler; a folder is not.
+    if where.isidentifier() and not Path(where).is_file():
         from dmkl.clusters.job_options import batch_system
 
         if batch_system(where) is not None:
