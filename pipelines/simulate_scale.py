@@ -134,7 +134,7 @@ class Sampler(threading.Thread):
         self.join()
 
 
-def blocks_of_pass(source: Invented, columns: int, folds: int, folder: Path) -> list[Any]:
+def block_list(source: Invented, columns: int, folds: int, folder: Path) -> list[Any]:
     """New basis vectors of every fold, or of one training set of all samples."""
     m, n = len(source.samples), len(source.names)
     rng = np.random.default_rng(0)
@@ -158,7 +158,7 @@ def blocks_of_pass(source: Invented, columns: int, folds: int, folder: Path) -> 
 
 def plan(options: argparse.Namespace, folder: Path) -> None:
     """Build the graph of the pass, and print what it has."""
-    load = blocks_of_pass(Invented(options.kernels, options.samples, options.tile), options.columns, options.folds, folder)
+    load = block_list(Invented(options.kernels, options.samples, options.tile), options.columns, options.folds, folder)
     started = time.process_time()
     graph = run.pass_graph(*extend._columns(load), "extend-pass", then=run.alone)
     spent = time.process_time() - started
@@ -171,7 +171,7 @@ def plan(options: argparse.Namespace, folder: Path) -> None:
 def simulate(options: argparse.Namespace, folder: Path) -> None:
     """Run the pass, and print what it took."""
     source = Invented(options.kernels, options.samples, options.tile)
-    load = blocks_of_pass(source, options.columns, options.folds, folder)
+    load = block_list(source, options.columns, options.folds, folder)
     products = 4 * options.kernels * options.samples * options.columns
     cluster = LocalCluster(
         n_workers=options.nodes,
