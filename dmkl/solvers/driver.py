@@ -125,18 +125,17 @@ def drive(
         requests = [(lens, item) for lens, _, request in running.values() for item in _several(request)]
         try:
             answers = _answered(requests, tally)
-            # With several solvers in one pass nobody knows whose request failed; alone, the solver may handle it.
         except DmklError as error:
+            # With several solvers it is not known whose request failed; a single one may handle the error.
             if len(running) > 1:
                 raise
-            answers = [error]
+            ((number, (lens, solver, _)),) = running.items()
+            advance(number, lens, solver, error)
+            continue
         # Answers are removed from the list as they are handed over: an answer may be a factor as large as a kernel, and
         # this list must not keep it alive after its solver has dropped it.
         answers.reverse()
         for number, (lens, solver, request) in list(running.items()):
-            if isinstance(answers[-1], DmklError):
-                advance(number, lens, solver, answers.pop())
-                continue
             replies = [answers.pop() for _ in _several(request)]
             advance(number, lens, solver, replies if isinstance(request, tuple) else replies.pop())
     return [results[number] for number in range(len(solvers))], tally.n_passes - before

@@ -12,15 +12,15 @@ kernels Ã_j = L⁻¹K_jL⁻ᵀ/2λ the α-step, the gradient and the objective 
 The condition of W is that of the ratios of weights, however small λ is, so that single precision is enough. At each
 norm p, from the largest to the smallest,
 
-1. one target, the reference, is solved by factors in double precision. Its weights, and its curvature
-   C = −∂q/∂β, tell what to expect of the other targets;
-2. the mean W̄ of the expected matrices W is inverted once. For each target conjugate gradients, preconditioned by W̄⁻¹,
-   solve W(β)x = h; with W ⪰ μW̄ the objective is at most rᵀW̄⁻¹r/2μ above the least over α, r = h − Wx;
-3. weights follow by `dmkl.solvers.fisher.newton.maximize`, one iteration for each target, all in step: what they ask
-   for is computed for all of them at once.
+1. one target, the reference, is solved by factors in double precision. Its weights, and its curvature C = −∂q/∂β,
+   predict the weights and curvatures of the other targets;
+2. the mean W̄ of the matrices W at the predicted weights is inverted once. Conjugate gradients, preconditioned by W̄⁻¹,
+   solve W(β)x = h for each target. With W ⪰ μW̄, S(α, β) is at most rᵀW̄⁻¹r/2μ above min_α S, where r = h − Wx;
+3. `dmkl.solvers.fisher.newton.maximize` finds the weights, one iteration for each target. The iterations advance in
+   lockstep, so that all α-steps of a round are computed together.
 
-Nothing of the order m³ is computed for a single target, except for those that are too far from the mean: these are
-solved by factors of their own.
+No operation of the order m³ is made for a single target, except for targets far from the mean, which are solved by a
+factor for each weight vector.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ _SHARED_STEPS = 8
 _CG_STEPS = 20
 """Most steps of conjugate gradients; a target that needs more is too far from the mean of the others."""
 _ALPHA_SHARE = 0.5
-"""Share of the tolerance that an inexact α may take."""
+"""Share of the tolerance for the error of α."""
 _RESOLVED = 0.3
-"""Share of the tolerance that rounding may take from the gradient."""
+"""Share of the tolerance for the rounding of the gradient."""
 _TRUST = 3.0
 """Trust region of a prediction for the next norm, in log β."""
 _SMOOTH = 1 + 2**-14
@@ -74,26 +74,26 @@ _SMOOTH = 1 + 2**-14
 _DEPENDENT = 1e-13
 """Singular values of targets below this share of the largest are zero."""
 _TARGETS_PER_TASK = 256
-"""Most targets of a task: more share more, and take more memory."""
+"""Most targets of a task. More targets share more work and need more memory."""
 _TASKS, _WORTH = 4, 64
-"""Tasks of a training set that leave hardly a slot idle, and the fewest targets that are worth one of their own."""
+"""Tasks of a training set, enough to keep all slots busy, and the fewest targets that are worth another task."""
 _COPIES, _SQUARES, _VECTORS = 2.5, 8, 16
-"""Memory of a task: copies of the kernels (as they are, whitened, and some of them while they are read), matrices
-(m, m), and matrices (m, c) of every target."""
+"""Memory of a task: copies of the kernels (original, whitened, and temporary ones while reading), matrices (m, m), and
+matrices (m, c) of every target."""
 _FINE = 0.5
-"""Share of the tolerance to which points are solved, so that weights depend on the problem and not on the way there."""
+"""Share of the tolerance to which points are solved, so that weights do not depend on the path of the iteration."""
 _TARGETS, _ROWS = 16, 32
-"""Targets and rows of the kernels that are multiplied at once: their sums stay in the second cache level."""
+"""Targets and rows of the kernels in one product, whose result fits the second cache level."""
 _TINY, _LEAST = float(np.finfo(np.float64).tiny), 1e-30
-"""The least gradients and weights that have logarithms, and the least bound μ of W ⪰ μW̄."""
+"""Lower limits: of gradients and weights before a logarithm, and of μ in W ⪰ μW̄."""
 _SECOND_ORDER, _FIRST_ORDER = 4.0, 5.0
-"""How much of that share α may take by the norm: with more, weights are tried again too often."""
+"""Factors of the allowed error of α: of p − 1, and of the tolerance at p = 1. Larger ones cause more Newton steps."""
 _FLOOR = 1e-3
-"""Mean weights are no smaller than this share of the largest."""
+"""Lower limit of the mean weights, relative to the largest."""
 _NO_FALL = 1e-8
-"""Share of the expected fall of the gradient below which what is seen is rounding."""
+"""Share of the expected decrease of the gradient below which the observed decrease is rounding."""
 _LEAST_GRADIENT = 1e-12
-"""Gradients are no smaller than this share of the largest, for their logarithms."""
+"""Lower limit of gradients before a logarithm, relative to the largest."""
 _MODEL_STEPS, _MODEL_STEP, _MODEL_ERROR, _LEAST_LOG = 60, 2.0, 1e-9, -600.0
 """Newton's method in logarithms of weights: most steps, the largest rise, the error, and the least logarithm."""
 
@@ -204,7 +204,7 @@ def _independent(targets: Sequence[Float]) -> tuple[list[Float], list[Float], li
 
 @dataclass(frozen=True, eq=False)
 class _Problems:
-    """The targets of a training set, and how each is solved by itself; see `solve_grid`."""
+    """The targets of a training set, and the solution of a single one; see `solve_grid`."""
 
     kernels: Float
     held_out: Float
@@ -214,23 +214,23 @@ class _Problems:
     max_steps: int
 
     def solve(self, t: int, p: float, lam: float, start: Float) -> tuple[Solution, Float]:
-        """A target by a factor for every vector of weights that is tried, and its curvature at the last of them."""
+        """Solve a target with a factor for each weight vector; also return its curvature at the last weights."""
         ball = Ball(p)
         oracle = MemoryOracle(self.kernels, self.targets[t], lam, ball, facts=self.facts)
         run = maximize(oracle, ball, start, self.tol, max_steps=self.max_steps, of_kernels=True)
-        (solution,) = _run_in_step([run])
-        (curvature,) = _run_in_step([oracle.curvature(Evaluation(None, solution.certificate), solution.beta)])
+        (solution,) = _run_in_lockstep([run])
+        (curvature,) = _run_in_lockstep([oracle.curvature(Evaluation(None, solution.certificate), solution.beta)])
         return solution, curvature
 
 
-# --- iterations in step ----------------------------------------------------------------------------------------------
+# --- iterations in lockstep ------------------------------------------------------------------------------------------
 
 
 class _TargetOracle:
-    """A target among others, as an oracle of `dmkl.solvers.fisher.newton.maximize`.
+    """The oracle of one of many targets for `dmkl.solvers.fisher.newton.maximize`.
 
-    It asks for α by the weights alone. Its curvature is a model: that of the reference target, in units of the target's
-    own gradient, which the gradients at the weights that are tried correct.
+    It yields the weights, and is sent the α-step at these weights. Its curvature is a model: the curvature of the
+    reference target, scaled by the gradient of this target, and updated (BFGS) by the gradients at all weights tried.
     """
 
     def __init__(self, curvature: Float) -> None:
@@ -238,7 +238,7 @@ class _TargetOracle:
         self._last: tuple[Float, Float] | None = None
 
     def evaluate(self, beta: Float, tol: float, *, careful: bool) -> Generator[Any, Any, Evaluation]:
-        """Ask for α: it is computed for all targets at once."""
+        """Yield the weights; the α-step is computed for all targets together."""
         evaluation: Evaluation = yield beta
         q = evaluation.certificate.gradient
         if self._last is not None:
@@ -256,14 +256,14 @@ class _TargetOracle:
         return {}
 
 
-def _run_in_step(
+def _run_in_lockstep(
     runs: Sequence[Generator[Any, Any, Any]],
     evaluate: Callable[[list[int], Float], list[Evaluation]] | None = None,
 ) -> list[Any]:
-    """Run iterations in step; their results in order.
+    """Run iterations in lockstep; return their results in order.
 
-    Restricted masters are solved first, so that all iterations wait for an evaluation, which is made for all at once by
-    a function of their numbers and weights.
+    Restricted masters are solved first. Then all iterations wait for an α-step, and `evaluate` computes these together,
+    from the numbers of the iterations and their weights.
     """
     results: dict[int, Any] = {}
     waiting: dict[int, Float] = {}
@@ -286,7 +286,7 @@ def _run_in_step(
 
 
 def _solve_masters(tasks: Sequence[Task]) -> list[Any]:
-    """The directions of Newton's restricted masters over one ball: for 1 < p < ∞ those of many targets at once."""
+    """Solve Newton's restricted masters over one ball; for 1 < p < ∞ all of them in one batch."""
     if len(tasks) < 2 or tasks[0].arguments[3].p == 1:
         return [task.function(*task.arguments) for task in tasks]
     ball: Ball = tasks[0].arguments[3]
@@ -301,7 +301,7 @@ def _solve_masters(tasks: Sequence[Task]) -> list[Any]:
 def _solve_norms(
     problems: _Problems, norms: Sequence[float], lam: float
 ) -> Iterator[tuple[float, _Whitened, list[Solution]]]:
-    """All targets at norms that fall, with α as x; in double precision from where single precision is not enough."""
+    """Solve all targets at decreasing norms, with x as α; change to double precision when single is not enough."""
     left, dtypes = list(norms), iter([np.float32, np.float64])
     while left:
         try:
@@ -333,13 +333,13 @@ class _Together:
         self._last = [Solution(start.alpha, equal, start.certificate, Status.STALLED) for start in evaluations]
         logs = np.log(self._gradients())
         self._reference = int(np.argmin(np.sum((logs - logs.mean(axis=0)) ** 2, axis=1)))
-        """The target that is most like all of them."""
+        """The target whose gradient is nearest to the mean."""
         self._model = problems.solve(self._reference, np.inf, lam, equal)
-        """Its solution at the last norm, and its curvature there."""
+        """The solution and curvature of the reference at the last norm."""
         self._check_rounding(self._last[self._reference].certificate)
 
     def solve(self, p: float) -> list[Solution]:
-        """All targets at a norm, which is not larger than that before."""
+        """Solve all targets at a norm, which must not exceed the last one."""
         if np.isinf(p) or len(self.white.beta) == 1:
             return self._last
         problems, before = self._problems, self._last
@@ -362,14 +362,14 @@ class _Together:
             raise _RoundingError
 
     def _solve_shared(self, p: float) -> list[Solution]:
-        """All targets at a norm 1 ≤ p < ∞ by one preconditioner, as far as that leads."""
+        """Solve all targets at a norm 1 ≤ p < ∞ with one preconditioner, at most `_SHARED_STEPS` weights each."""
         problems, white, ball, reference = self._problems, self.white, Ball(p), self._reference
         starts, curvatures = self._predict(p)
         mean = _Mean(white, starts.mean(axis=0))
         x = mean.apply(white.h)
         x[reference] = white.coordinates(self._model[0].alpha)
-        # The gradient errs by the root of what α leaves of S, and F by the gradient: to first order for p = 1, where F
-        # takes its largest entry, and to second order divided by p − 1 otherwise.
+        # The error of the gradient is of the order √(S − min_α S). Its effect on F is of first order for p = 1, where
+        # F depends on the largest entry alone, and of second order divided by p − 1 otherwise.
         share = _ALPHA_SHARE * min(1.0, max(_SECOND_ORDER * (p - 1.0), _FIRST_ORDER * problems.tol))
         allowed = share * problems.tol * np.sum(starts * self._gradients(), axis=1)
 
@@ -387,12 +387,13 @@ class _Together:
             maximize(_TargetOracle(curvature), ball, start, problems.tol, max_steps=most, of_kernels=True)
             for start, curvature in zip(starts, curvatures, strict=True)
         ]
-        return _run_in_step(runs, evaluate)
+        return _run_in_lockstep(runs, evaluate)
 
     def _predict(self, p: float) -> tuple[Float, Float]:
-        """Weights (t, n) and curvatures (t, n, n) of all targets at a norm, from those of the reference there.
+        """Predict weights (t, n) and curvatures (t, n, n) of all targets at a norm.
 
-        The weights are those of the model at the last norm. What it errs for the reference it errs for the others.
+        The weights maximize the models of the last norm. The error of this prediction for the reference target, whose
+        solution at the new norm is computed, corrects the predictions of all targets.
         """
         reference, (last, curvature) = self._reference, self._model
         q, betas = self._gradients(), np.stack([solution.beta for solution in self._last])
@@ -410,10 +411,10 @@ class _Together:
 
 
 class _Whitened:
-    """The kernels at one λ in the coordinates of weights β°, and what BLAS computes with them for many targets.
+    """The whitened kernels at one λ and weights β°, with products for many targets by BLAS.
 
-    Of each whitened kernel Ã_j = U_j + U_jᵀ, with U_j the upper triangle, the diagonal halved, in blocks of rows from
-    the diagonal on: half the memory and half the work of sums and traces.
+    Each Ã_j = U_j + U_jᵀ is stored as its upper triangle U_j with half the diagonal, in blocks of rows that begin at
+    the diagonal. This halves the memory, and the work of sums and traces.
     """
 
     def __init__(self, problems: _Problems, lam: float, beta: Float, dtype: npt.DTypeLike) -> None:
@@ -449,13 +450,13 @@ class _Whitened:
         return self._factor.half_product_transposed(alpha).T.astype(self.dtype)
 
     def duals(self, x: Array) -> Float:
-        """α = L⁻ᵀx of some targets, (t, m, c)."""
+        """Compute α = L⁻ᵀx of some targets, (t, m, c)."""
         t, c, m = x.shape
         alpha = self._factor.half_solve_transposed(x.reshape(t * c, m).T.astype(np.float64))
         return np.asarray(alpha.T.reshape(t, c, m).mT)
 
     def scores(self, betas: Float, x: Array) -> Array:
-        """Σ_j β_jK_jα on the held-out rows, of some targets at weights (t, n), (t, rows, c)."""
+        """Compute Σ_j β_jK_jα on the held-out rows for targets at weights (t, n), (t, rows, c)."""
         t, c, m = x.shape
         scores = [np.zeros((t, 0, c), self.dtype)]
         for rows in self._held_out:
@@ -545,16 +546,15 @@ class _Mean:
     def solve(self, betas: Float, h: Array, x: Array, allowed: Float) -> tuple[Array, Float]:
         """Solve W(β)x = h by conjugate gradients from x.
 
-        Two bounds hold for the residual r = h − Wx. W ⪰ μW̄ with μ = min_j β_j/β̄_j ≤ 1, so that S(α, β) is at most
-        rᵀW̄⁻¹r/2μ above the least over α; and it is at most ‖R‖² above it, R = Lr, which is what holds where a weight
-        vanishes.
+        The residual r = h − Wx gives two bounds of S(α, β) − min_α S: rᵀW̄⁻¹r/2μ, since W ⪰ μW̄ with
+        μ = min_j β_j/β̄_j ≤ 1, and ‖R‖² with R = Lr, which is useful if a weight is zero.
 
         Parameters
         ----------
         betas, h, x
             Of some targets, (t, n), (t, c, m) and (t, c, m).
         allowed
-            How much S may be above the least over α, (t,).
+            The bound of S(α, β) − min_α S to reach, (t,).
 
         Returns
         -------
@@ -591,9 +591,9 @@ class _Mean:
 
 
 def _updated(curvature: Float, step: Float, fall: Float) -> Float:
-    """The update of Broyden, Fletcher, Goldfarb and Shanno: along the step the gradient falls as it did.
+    """The BFGS update of a curvature, from a step and the decrease of the gradient along it.
 
-    J is concave, so that a fall that is not positive along the step is rounding.
+    J is concave, so a decrease that is not positive along the step is rounding.
     """
     along = curvature @ step
     expected, seen = float(step @ along), float(step @ fall)
@@ -603,10 +603,10 @@ def _updated(curvature: Float, step: Float, fall: Float) -> Float:
 
 
 def _aims(q: Float, curvatures: Float, betas: Float, p: float) -> Float:
-    """Weights that maximize the models of targets over the ball of a norm, (t, n), not too far from where they are.
+    """Weights that maximize the models of targets over the ball of a norm, (t, n), within a trust region.
 
-    A model far from where it was taken lets weights vanish that are needed, and from there is no way back. For p = 1
-    the weights are those of a norm so near that they cost less than the tolerance.
+    Far from its own weights a model may set weights to zero that the optimum needs, and they would stay zero. For p = 1
+    the weights of a norm slightly above 1 are used, whose objective differs by less than the tolerance.
     """
     change = _logs(_maximize_models(_positive(q), curvatures, betas, max(p, _SMOOTH))) - _logs(betas)
     return _normalized(_logs(betas) + np.clip(change, -_TRUST, _TRUST), p)
@@ -615,14 +615,13 @@ def _aims(q: Float, curvatures: Float, betas: Float, p: float) -> Float:
 def _maximize_models(q: Float, curvatures: Float, betas: Float, p: float) -> Float:
     """Weights b > 0 with ‖b‖_p = 1, (t, n), that are optimal by models of the gradient, for 1 < p < ∞.
 
-    No weight of the optimum is zero where its gradient is positive: b is optimal where q(b) is proportional to
-    b^(p−1).
-    With the model log q_j(b) = log q_j − [C(b − β)]_j/q_j
+    No weight of the optimum with a positive gradient is zero: b is optimal if q(b) is proportional to b^(p−1). With the
+    model log q_j(b) = log q_j − [C(b − β)]_j/q_j
 
         log q_j(b) = log μ + (p − 1) log b_j,   Σ_j b_j^p = 1
 
-    is solved by Newton's method for log b and log μ. In these variables weights that all but vanish, as for p near 1,
-    are like all others, and the gradient stays positive however far a step goes.
+    is solved by Newton's method for log b and log μ. In these variables tiny weights, as for p near 1, are not special,
+    and the gradient stays positive for steps of any length.
 
     Parameters
     ----------

@@ -10,9 +10,9 @@ searches along b − β until J rises enough. The iteration ends when the certif
 compares two steps. JMLR Algorithms 1 and 2 take cutting planes as the master instead (`master`), which at p = 1 need a
 hundred α-steps where Newton's method needs some five.
 
-This loop knows nothing of how α is computed. An oracle answers for given weights: by a Cholesky factor of the combined
-kernel (`direct`), by conjugate gradients through passes (`cg`), by matrices in memory (`mkfda`), or for many targets at
-once (`many`).
+The loop does not depend on how α is computed. An oracle computes it for given weights: by a Cholesky factor of the
+combined kernel (`direct`), by conjugate gradients through passes (`cg`), by matrices in memory (`mkfda`), or for many
+targets at once (`many`).
 """
 
 from __future__ import annotations
