@@ -224,7 +224,7 @@ def _tasks(requests: Asked) -> tuple[list[Any], float]:
 
 
 def _batches(requests: Asked) -> tuple[list[Any], float]:
-    return [run_tasks(request.name, request.work, *request.shared, own=request.own) for _, request in requests], 0.0
+    return [run_tasks(r.name, r.work, *r.shared, own=r.own, task_bytes=r.task_bytes) for _, r in requests], 0.0
 
 
 def _passes(requests: Asked) -> tuple[list[Any], float]:

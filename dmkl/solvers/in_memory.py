@@ -23,11 +23,11 @@ from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import Machine, machine, shared_folder
 from dmkl.passes.sums import Combination, StoredSum, combine_pass
 from dmkl.passes.view import covering
+from dmkl.solvers.driver import drive
 from dmkl.solvers.jobs import Context, Job, SideBySide, Training, over_all_kernels, over_all_rows
 from dmkl.solvers.margin.training import train
 from dmkl.solvers.outcome import Outcome, check_finite
-from dmkl.solvers.requests import SVM, EachProduct, GroupClassifier, Projection, Solver, Task
-from dmkl.solvers.running import run_tasks
+from dmkl.solvers.requests import SVM, EachProduct, GroupClassifier, Pass, Projection, Solver, Task, Tasks
 
 __all__ = ["InMemory", "answer", "batches", "solve_on"]
 
@@ -73,7 +73,8 @@ class InMemory(SideBySide):
         missing = [members[0] for members in batch if any(context.workspace.outcome(k) is None for k in members)]
         with shared_folder("where the kernels of training sets are written") as folder:
             trainings = [jobs[k].training for k in missing]
-            files = dict(zip(map(id, trainings), _load(trainings, folder, context, host), strict=True))
+            loading = [(trainings[0].square, _load(trainings, folder, context, host))] if trainings else []
+            files = {id(t): file for paths in drive(loading)[0] for t, file in zip(trainings, paths, strict=True)}
             threads = blas_threads(min(host.slots_per_host, len(numbers)))
             # For the driver these are problems over all kernels and rows that request one task each.
             whole = [Job(jobs[k].training, partial(_as_task, jobs[k], files, threads)) for k in numbers]
@@ -110,10 +111,8 @@ def batches(items: Sequence[Item], sizes: Sequence[int], most: int) -> Iterator[
 # --- reading -----------------------------------------------------------------------------------------------------
 
 
-def _load(trainings: Sequence[Training], folder: Path, context: Context, host: Machine) -> list[Path]:
+def _load(trainings: Sequence[Training], folder: Path, context: Context, host: Machine) -> Solver[list[Path]]:
     """Write the kernels of each training set to a file, (n, m, m) float64 after the steps; one pass."""
-    if not trainings:
-        return []
     started = time.monotonic()
     lenses = [training.square for training in trainings]
     files = [folder / f"kernels-{number}" for number in range(len(lenses))]
@@ -129,10 +128,11 @@ def _load(trainings: Sequence[Training], folder: Path, context: Context, host: M
         single = np.eye(n_kernels)
         with tempfile.TemporaryDirectory(prefix="sums-", dir=folder) as sums:
             combinations = [Combination(place, single[k]) for place in range(len(lenses)) for k in group]
-            totals = combine_pass(lenses, combinations, [f"{sums}/{number}" for number in range(len(combinations))])
+            stems = [f"{sums}/{number}" for number in range(len(combinations))]
+            totals = yield Pass("load", partial(combine_pass, lenses, combinations, stems))
             # Each file has one writer: on a network file system, pages that two machines write to would be lost.
             shares = [totals[first : first + len(group)] for first in range(0, len(totals), len(group))]
-            run_tasks("place", [partial(_place, *parts, start) for parts in zip(shares, stacks, strict=True)])
+            yield Tasks("place", [partial(_place, *parts, start) for parts in zip(shares, stacks, strict=True)])
     bytes_per_pass = covering([lens.view for lens in lenses]).bytes_per_pass
     context.tally.add("load", 1.0, time.monotonic() - started, bytes_per_pass)
     return files

@@ -177,6 +177,8 @@ class Tasks:
     """Arguments of all tasks, sent to the workers once"""
     own: Sequence[Any] | None = None
     """One more argument for each task, after the shared ones"""
+    task_bytes: int = 0
+    """Bytes of kernels that each task reads, for the progress report"""
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,6 +44,7 @@ from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.elements import whole_kernels
 from dmkl.passes.execute import machine, shared_folder
 from dmkl.passes.view import Lens, covering
+from dmkl.solvers.driver import drive
 from dmkl.solvers.fisher.mkfda import MemoryOracle, not_positive_definite
 from dmkl.solvers.fisher.newton import Evaluation, Solution, maximize
 from dmkl.solvers.fisher.problem import FisherOptions
@@ -52,8 +53,7 @@ from dmkl.solvers.in_memory import batches
 from dmkl.solvers.jobs import Context, Job, Training
 from dmkl.solvers.masters import ascent_direction
 from dmkl.solvers.outcome import Outcome, Status, Step, check_finite
-from dmkl.solvers.requests import Task
-from dmkl.solvers.running import run_tasks
+from dmkl.solvers.requests import Solver, Task, Tasks
 from dmkl.solvers.semidefinite import KernelFacts, check_forms
 from dmkl.solvers.weight_sets.balls import Ball
 
@@ -735,7 +735,8 @@ def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> lis
     outcomes: dict[int, Outcome] = {}
     for batch in batches(trainings, list(map(_kernel_bytes, trainings)), machine().total_bytes // 2):
         chunks = [(number, chunk) for number, chunk in numbered if chunk.training in batch]
-        outcomes |= _solve_batch(chunks, jobs, options, context)
+        (of_batch,), _ = drive([(trainings[0].square, _solve_batch(chunks, jobs, options, context))])
+        outcomes |= of_batch
     return [outcomes[number] for number in range(len(jobs))]
 
 
@@ -767,7 +768,7 @@ def _chunks(jobs: Sequence[Job]) -> list[_Chunk]:
 
 def _solve_batch(
     chunks: Sequence[tuple[int, _Chunk]], jobs: Sequence[Job], options: FisherOptions, context: Context
-) -> dict[int, Outcome]:
+) -> Solver[dict[int, Outcome]]:
     """Outcomes of some chunks, by the number of the job; one pass. Chunks whose file exists are not solved again."""
     workspace = context.workspace
     files = {number: None if workspace.temporary else workspace.path / f"outcome-{number}.npz" for number, _ in chunks}
@@ -777,7 +778,7 @@ def _solve_batch(
     # Version 0.1 kept no dual variables.
     missing = [(n, c) for n, c in chunks if n not in arrays or (duals is not None and "dual" not in arrays[n])]
     with shared_folder("where the kernels of training sets are written") as folder:
-        kernel_files = _read([chunk.training for _, chunk in missing], folder, context)
+        kernel_files = yield from _read([chunk.training for _, chunk in missing], folder, context)
         threads = blas_threads(min(machine().slots_per_host, max(1, len(missing))))
         work = [
             partial(
@@ -793,7 +794,7 @@ def _solve_batch(
             )
             for number, chunk in missing
         ]
-        solved = run_tasks("solve-stacked", work, own=[chunk.targets for _, chunk in missing])
+        solved = yield Tasks("solve-stacked", work, own=[chunk.targets for _, chunk in missing])
     arrays |= dict(zip([number for number, _ in missing], solved, strict=True))
     outcomes: dict[int, Outcome] = {}
     for number, chunk in chunks:
@@ -803,7 +804,7 @@ def _solve_batch(
     return outcomes
 
 
-def _read(trainings: Sequence[Training], folder: Path, context: Context) -> dict[int, list[Path]]:
+def _read(trainings: Sequence[Training], folder: Path, context: Context) -> Solver[dict[int, list[Path]]]:
     """Write the kernels of each training set to files, (rows, m) after the steps; one pass for all."""
     distinct = list({id(training): training for training in trainings}.values())
     if not distinct:
@@ -813,7 +814,7 @@ def _read(trainings: Sequence[Training], folder: Path, context: Context) -> dict
     # Each file has one writer: pages that two machines write to would be lost on a network's file system.
     files = [[folder / f"kernel-{k}-{place}" for place in range(len(distinct))] for k in range(n_kernels)]
     work = [partial(_write, k, of_kernel) for k, of_kernel in enumerate(files)]
-    run_tasks("read-pass", work, lenses, task_bytes=bytes_per_pass // n_kernels)
+    yield Tasks("read-pass", work, (lenses,), task_bytes=bytes_per_pass // n_kernels)
     context.tally.add("load", 1.0, time.monotonic() - started, bytes_per_pass)
     return {id(training): list(paths) for training, paths in zip(distinct, zip(*files, strict=True), strict=True)}
 
