@@ -33,9 +33,8 @@ from dmkl.numerics.steps import Centering, Fitted
 from dmkl.numerics.tiling import Tiling
 from dmkl.passes import run
 from dmkl.passes.view import Lens, TileKey, View
-from dmkl.solvers.fisher.subspace import extend
-from dmkl.solvers.fisher.subspace.problem import TargetSet
-from dmkl.solvers.fisher.subspace.space import TrainingSubspace
+from dmkl.solvers.fisher.subspace import directions
+from dmkl.solvers.fisher.subspace.space import TargetSet, TrainingSubspace
 from dmkl.solvers.fisher.subspace.tasks import Strips, keep
 from dmkl.solvers.jobs import Training
 
@@ -152,7 +151,7 @@ def block_list(source: Invented, columns: int, folds: int, folder: Path) -> list
         width = columns // folds
         vectors = keep(rng.standard_normal((len(train), width)), str(place / "vectors.npy"))
         strips = Strips((vectors,), len(train), (0, width))
-        found.append(extend._Factor(space, strips, (0, width), source.dtype))
+        found.append(directions._Factor(space, strips, (0, width), source.dtype))
     return found
 
 
@@ -160,7 +159,7 @@ def plan(options: argparse.Namespace, folder: Path) -> None:
     """Build the graph of the pass, and print what it has."""
     load = block_list(Invented(options.kernels, options.samples, options.tile), options.columns, options.folds, folder)
     started = time.process_time()
-    graph = run.pass_graph(*extend._columns(load), "extend-pass", then=run.alone)
+    graph = run.pass_graph(*directions._columns(load), "extend-pass", then=run.alone)
     spent = time.process_time() - started
     tasks = {
         key for delayed in [*(unit for unit, _ in graph.units), *(d for _, d in graph.groups)] for key in delayed.dask
@@ -187,16 +186,16 @@ def simulate(options: argparse.Namespace, folder: Path) -> None:
         sampler.start()
         before, clock, spent = sampler.resident, time.perf_counter(), time.process_time()
         planned: list[float] = []
-        execute = extend.execute
+        execute = directions.execute
 
         def planning(*arguments: Any, **keywords: Any) -> Any:
             planned.append(time.perf_counter() - clock)
             return execute(*arguments, **keywords)
 
-        extend.execute = planning
-        extend._pass(load, 1)
+        directions.execute = planning
+        directions._pass(load, 1)
         seconds, spent = time.perf_counter() - clock, time.process_time() - spent
-        extend.execute = execute
+        directions.execute = execute
         sampler.end()
         received = [one for worker in cluster.workers.values() for one in worker.transfer_incoming_log]
         moved = sum(sum(one["keys"].values()) for one in received)
@@ -241,7 +240,7 @@ def main() -> None:
 
     job.EVENTS["seconds"] = options.seconds
     run.merge_partials = job.merged
-    run._sweep_part, run._finish, extend.keep_products = job.sweep, job.finish, job.kept
+    run._sweep_part, run._finish, directions.keep_products = job.sweep, job.finish, job.kept
     if not options.plan:
         run.send_all = job.send
     allowed = {"dmkl.memory": options.nodes * 2**38, "distributed.comm.timeouts.connect": "300s"}

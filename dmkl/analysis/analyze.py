@@ -39,7 +39,7 @@ from dmkl.numerics.determined import by_chance, label_codes
 from dmkl.numerics.steps import as_steps
 from dmkl.passes.alignment import check_alignable, gram_pass, rounding
 from dmkl.passes.blas import one_blas_thread
-from dmkl.passes.damage import refuse_damage
+from dmkl.passes.run import refuse_damage
 from dmkl.passes.view import Lens
 from dmkl.store.results import Result
 from dmkl.stores import Kernels, as_kernel_set

@@ -264,7 +264,7 @@ class _Run:
 
 
 def _rule(name: str) -> Any:
-    """The rule of `dmkl.searching.choice` by its name on the command line."""
+    """The rule of `dmkl.searching.grid` by its name on the command line."""
     return "best" if name == "best" else "one_standard_error"
 
 

@@ -236,7 +236,7 @@ def _with_error(mean: float, error: float) -> str:
 
 def _add_baselines(rows: Table, result: SearchResult) -> None:
     """Add a row for each baseline of a search whose folds choose together."""
-    from dmkl.searching.choice import mean_over_folds
+    from dmkl.searching.grid import mean_over_folds
 
     baselines = _chosen(result, "baselines")
     for k in range(0 if baselines is None else baselines.sizes["baseline"]):
@@ -566,7 +566,7 @@ def score_model(estimator: Any, decision: Float, truth: Array, scoring: Any, unk
         more than the accuracy.
     """
     from dmkl.estimators.learner import label_accuracy
-    from dmkl.estimators.problems import tell_new_classes
+    from dmkl.estimators.plan import tell_new_classes
     from dmkl.searching.assessing import confusion, measures_of
 
     truth = estimator._truth(None, truth, unknown=unknown)

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import fnmatch
 import numbers
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from dmkl.arrays import plain_repr
+from dmkl.arrays import Float, plain_repr
 from dmkl.errors import InputError
+from dmkl.solvers.weight_sets.balls import Ball, grouped
+from dmkl.solvers.weight_sets.base import WeightSet
+from dmkl.solvers.weight_sets.conic import Cones, Priced, UnboundedSetError
 
-__all__ = ["check_choice", "check_count", "check_numbers", "check_positive", "one_for_each"]
+__all__ = [
+    "Constraints",
+    "KernelGroups",
+    "Prices",
+    "WeightRules",
+    "check_choice",
+    "check_count",
+    "check_numbers",
+    "check_positive",
+    "one_for_each",
+]
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
@@ -101,3 +117,156 @@ def one_for_each(name: str, values: Sequence[float], n_problems: int) -> list[fl
         )
         raise InputError(msg)
     return list(values) * n_problems if len(values) == 1 else list(values)
+
+
+# --- sets of weights --------------------------------------------------------------------------------------------------
+
+KernelGroups = Mapping[str, str | Sequence[str]] | Sequence[str] | None
+"""Names of kernels, or a pattern of names, by group; or the group of each kernel."""
+Prices = float | Sequence[float] | Mapping[str, float]
+Constraints = Callable[[Any], Any] | None
+
+
+@dataclass(frozen=True, eq=False)
+class WeightRules:
+    """Parameters of the set of feasible weights that are not the norm p.
+
+    Parameters
+    ----------
+    kernel_groups, sigma, constraints
+        As in `MKFDA`.
+    """
+
+    kernel_groups: Any = None
+    sigma: Any = 1.0
+    constraints: Any = None
+
+    @property
+    def beyond(self) -> str:
+        """The parameter that makes the set more than a ball with prices; empty if there is none."""
+        return "constraints" if self.constraints is not None else "" if self.kernel_groups is None else "kernel_groups"
+
+    def check(self) -> None:
+        """Refuse values that are wrong for any kernels.
+
+        Raises
+        ------
+        InputError
+            Naming the parameter.
+        """
+        check_positive("sigma", list(self.sigma.values()) if isinstance(self.sigma, Mapping) else self.sigma)
+        if isinstance(self.constraints, str):
+            msg = (
+                f"constraints is {self.constraints}, the text that a saved model keeps of a function; to fit, give the "
+                "function again (prediction needs only the weights)"
+            )
+            raise InputError(msg)
+        if not (self.constraints is None or callable(self.constraints)):
+            msg = (
+                "constraints must be a function of the weights d that returns constraints of cvxpy, such as "
+                f"lambda d: [d['rna'] >= d['noise']], got {self.constraints!r}"
+            )
+            raise InputError(msg)
+
+    def weights(self, p: float, names: Sequence[str]) -> WeightSet:
+        """The set of weights of these kernels for a norm p.
+
+        Raises
+        ------
+        InputError
+            If groups, prices or constraints name unknown kernels, or constraints contradict each other.
+        """
+        unpriced = isinstance(self.sigma, float | int) and self.sigma == 1
+        if self.constraints is None and self.kernel_groups is None and unpriced:
+            return Ball(p)  # fast, since a permutation test makes tens of thousands
+        groups, sigma = self._groups(names), self._prices(names)
+        if self.constraints is None:
+            ball = Ball(p) if self.kernel_groups is None else grouped(p, groups)
+            return ball if all(price == 1 for price in sigma) else Priced(ball, sigma)
+        from dmkl.solvers.weight_sets.knowledge import conic_set, norm_constraints
+
+        try:
+            feasible = conic_set(self.constraints, names)
+        except UnboundedSetError:
+            norm = partial(norm_constraints, p=p, groups=groups, sigma=sigma)
+            return conic_set(self.constraints, names, norm)
+        if self.kernel_groups is not None or any(price != 1 for price in sigma):
+            msg = (
+                "kernel_groups and sigma belong to the norm, which constraints that bound all weights replace; leave "
+                "them out, or write the norm as a constraint"
+            )
+            raise InputError(msg)
+        return feasible
+
+    def rows_and_cones(self, names: Sequence[str]) -> tuple[Float, Float, tuple[str, ...], Cones | None]:
+        """A, b and texts of the rows A d ≥ b for linear constraints; cones for the others. Raises as `weights`."""
+        from dmkl.solvers.weight_sets.knowledge import rows_and_cones
+
+        return rows_and_cones(self.constraints, names)
+
+    def text(self, names: Sequence[str]) -> str:
+        """The constraints as text that is the same in every process."""
+        if self.constraints is None:
+            return "None"
+        from dmkl.solvers.weight_sets.knowledge import digest
+
+        return digest(self.constraints, names)
+
+    def _groups(self, names: Sequence[str]) -> list[list[int]]:
+        """Positions of the kernels of each group; a kernel without group is a group of its own."""
+        given = self.kernel_groups
+        if given is None:
+            return [list(range(len(names)))]
+        if isinstance(given, Mapping):
+            label = _labels(given, names)
+        else:
+            label = np.asarray(given).astype(str).tolist()
+            if np.ndim(given) != 1 or len(label) != len(names):
+                msg = (
+                    f"kernel_groups must map groups to names of kernels, or name the group of each of the {len(names)} "
+                    f"kernels; got shape {np.shape(given)}"
+                )
+                raise InputError(msg)
+        groups: dict[Any, list[int]] = {}
+        for position, group in enumerate(label):
+            groups.setdefault((position,) if group is None else group, []).append(position)
+        return list(groups.values())
+
+    def _prices(self, names: Sequence[str]) -> tuple[float, ...]:
+        """σ of each kernel; 1 for kernels that a mapping does not name."""
+        if isinstance(self.sigma, Mapping):
+            for name in self.sigma:
+                _check_name(name, names, "sigma has a price for")
+            return tuple(float(self.sigma.get(name, 1.0)) for name in names)
+        prices = check_positive("sigma", self.sigma)
+        if np.ndim(self.sigma) == 0:
+            return (prices[0],) * len(names)
+        if len(prices) != len(names):
+            msg = f"sigma has {len(prices)} prices, expected one number, or one for each of the {len(names)} kernels"
+            raise InputError(msg)
+        return tuple(prices)
+
+
+def _labels(groups: Mapping[str, str | Sequence[str]], names: Sequence[str]) -> list[str | None]:
+    """The group of each kernel, or None."""
+    label: dict[str, str] = {}
+    for group, pattern in groups.items():
+        members = list(pattern) if not isinstance(pattern, str) else fnmatch.filter(names, pattern)
+        if not members:
+            msg = (
+                f"kernel_groups: no kernel is in the group {group!r} ({pattern!r}); its kernels are names, or a pattern"
+            )
+            raise InputError(msg)
+        for name in members:
+            _check_name(name, names, f"the group {group!r} of kernel_groups has")
+            if label.setdefault(name, group) != group:
+                msg = f"kernel_groups has {name!r} in the groups {label[name]!r} and {group!r}, expected one of them"
+                raise InputError(msg)
+    return [label.get(name) for name in names]
+
+
+def _check_name(name: str, names: Sequence[str], context: str) -> None:
+    if name not in names:
+        listed = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
+        msg = f"{context} kernel {name!r}, which this set does not have; its kernels are {listed}"
+        raise InputError(msg)

@@ -25,10 +25,9 @@ import numpy as np
 
 from dmkl import progress, settings
 from dmkl.arrays import Float, Index
-from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan, TrainingSet, score_function
-from dmkl.estimators.problems import Problems, side_by_side
+from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan, Problems, TrainingSet, score_function, side_by_side
 from dmkl.kernelset import KernelSet, measure
-from dmkl.passes.damage import looking_for_damage, refuse_damage
+from dmkl.passes.run import looking_for_damage, refuse_damage
 from dmkl.passes.view import Lens, covering
 from dmkl.solvers.driver import Tally, drive
 from dmkl.solvers.jobs import Context, Job, Method, Training

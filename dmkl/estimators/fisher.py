@@ -16,7 +16,16 @@ from sklearn.model_selection import check_cv
 from dmkl import settings
 from dmkl.arrays import Array, Float, Index, plain_repr
 from dmkl.errors import InputError, UninformativeScoresWarning, warn
-from dmkl.estimators.checks import check_count, check_numbers, check_positive, one_for_each
+from dmkl.estimators.checks import (
+    Constraints,
+    KernelGroups,
+    Prices,
+    WeightRules,
+    check_count,
+    check_numbers,
+    check_positive,
+    one_for_each,
+)
 from dmkl.estimators.decisions import (
     LEFT_OUT,
     DecisionRule,
@@ -26,18 +35,25 @@ from dmkl.estimators.decisions import (
     predicted_labels,
 )
 from dmkl.estimators.learner import KernelClassifier, KernelLearner
-from dmkl.estimators.norms import Constraints, KernelGroups, Prices, WeightRules
-from dmkl.estimators.plan import Fit, FitOutcome, TrainingSet
-from dmkl.estimators.problems import ClassWeight, Problems, total_sample_weights
+from dmkl.estimators.plan import ClassWeight, Fit, FitOutcome, Problems, TrainingSet, total_sample_weights
 from dmkl.estimators.saving import models
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.discriminant import excess, leave_one_out
 from dmkl.numerics.fisher import Targets, as_exponent, encode_targets
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.view import Lens
-from dmkl.solvers.fisher.problem import CG, ConfiguredSolver, Direct, Dual, FisherOptions, FisherProblem, Subspace
+from dmkl.solvers.fisher.problem import (
+    AUTO,
+    CG,
+    ConfiguredSolver,
+    Direct,
+    Dual,
+    FisherOptions,
+    FisherProblem,
+    SolverChoice,
+    Subspace,
+)
 from dmkl.solvers.fisher.registry import SOLVERS, FisherMethod, check_solver, least_lam, name_of
-from dmkl.solvers.fisher.solver import AUTO, SolverChoice
 from dmkl.solvers.jobs import Job
 from dmkl.stores import Kernels
 from dmkl.variables import describe

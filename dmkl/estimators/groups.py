@@ -14,8 +14,16 @@ from dmkl.arrays import Array, Float, plain_repr
 from dmkl.errors import InputError
 from dmkl.estimators.checks import check_choice, check_count, check_positive
 from dmkl.estimators.learner import KernelClassifier
-from dmkl.estimators.plan import FitOutcome, Preparation, TrainingSet
-from dmkl.estimators.problems import ClassWeight, Loss, ScoreFunction, check_hinge, features_of
+from dmkl.estimators.plan import (
+    ClassWeight,
+    FitOutcome,
+    Loss,
+    Preparation,
+    ScoreFunction,
+    TrainingSet,
+    check_hinge,
+    features_of,
+)
 from dmkl.features.cross import TrainingFeatures, row_features
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets

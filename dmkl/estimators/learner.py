@@ -29,12 +29,14 @@ from dmkl.estimators.decisions import (
     prior_probabilities,
 )
 from dmkl.estimators.engine import run
-from dmkl.estimators.plan import Fit, FitOutcome, Plan, TrainingSet
-from dmkl.estimators.predicting import Predicting
-from dmkl.estimators.problems import (
+from dmkl.estimators.plan import (
     ClassWeight,
+    Fit,
+    FitOutcome,
+    Plan,
     Problems,
     Statistics,
+    TrainingSet,
     as_sample_weight,
     class_sample_weights,
     features_of,
@@ -43,6 +45,7 @@ from dmkl.estimators.problems import (
     tell_new_classes,
     total_sample_weights,
 )
+from dmkl.estimators.predicting import Predicting
 from dmkl.estimators.saving import MODELS, decode, encode, models, save_model
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.covariates import Covariates

@@ -12,11 +12,17 @@ import numpy.typing as npt
 
 from dmkl.arrays import Float, Index
 from dmkl.errors import InputError
-from dmkl.estimators.checks import check_choice, check_count, check_numbers, check_positive, one_for_each
+from dmkl.estimators.checks import (
+    Constraints,
+    WeightRules,
+    check_choice,
+    check_count,
+    check_numbers,
+    check_positive,
+    one_for_each,
+)
 from dmkl.estimators.learner import KernelClassifier
-from dmkl.estimators.norms import Constraints, WeightRules
-from dmkl.estimators.plan import TrainingSet
-from dmkl.estimators.problems import ClassWeight, Multiclass, ScoreFunction
+from dmkl.estimators.plan import ClassWeight, Multiclass, ScoreFunction, TrainingSet
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, as_exponent
 from dmkl.solvers.in_memory import InMemory
@@ -200,7 +206,7 @@ class GMKL(MarginClassifier):
     Notes
     -----
     Source: Varma and Ray, Learning the discriminative power-invariance trade-off, ICCV 2007. The lower bound that
-    proves the gap is in `dmkl.solvers.margin.hull`. It also proves weights of zero, or near zero, if no kernel is
+    proves the gap is in `dmkl.solvers.margin.gmkl`. It also proves weights of zero, or near zero, if no kernel is
     worth its price; the scores are then close to the bias.
 
     As for `MKSVM`, kernels that fit the memory of a task are read in one pass.

@@ -16,8 +16,16 @@ from dmkl.arrays import Float
 from dmkl.errors import ConvergenceWarning, InputError, warn
 from dmkl.estimators.checks import check_choice, check_count, check_positive, one_for_each
 from dmkl.estimators.margin import MarginClassifier
-from dmkl.estimators.plan import FitOutcome, Preparation, TrainingSet
-from dmkl.estimators.problems import ClassWeight, Loss, Multiclass, Problems, check_hinge
+from dmkl.estimators.plan import (
+    ClassWeight,
+    FitOutcome,
+    Loss,
+    Multiclass,
+    Preparation,
+    Problems,
+    TrainingSet,
+    check_hinge,
+)
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, relative_gap
 from dmkl.numerics.ncuts import class_columns, ratios, sample_examples

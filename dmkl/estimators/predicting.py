@@ -13,8 +13,7 @@ from sklearn.exceptions import NotFittedError
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import IndefiniteKernelError, InputError
-from dmkl.estimators.plan import Learner
-from dmkl.estimators.problems import ScoreFunction, Statistics, side_by_side
+from dmkl.estimators.plan import Learner, ScoreFunction, Statistics, side_by_side
 from dmkl.features.build import Missing
 from dmkl.features.cross import TrainingFeatures, cross_tiles
 from dmkl.inputs.names import Join

@@ -11,16 +11,14 @@ import xarray as xr
 
 from dmkl.arrays import Array, Float
 from dmkl.errors import InputError, warn
+from dmkl.estimators.checks import Constraints, KernelGroups, Prices
 from dmkl.estimators.fisher import OF_WEIGHTS, FisherLearner
 from dmkl.estimators.learner import KernelRegressor
-from dmkl.estimators.norms import Constraints, KernelGroups, Prices
-from dmkl.estimators.plan import FitOutcome, TrainingSet
-from dmkl.estimators.problems import Statistics, side_by_side
+from dmkl.estimators.plan import FitOutcome, Statistics, TrainingSet, side_by_side
 from dmkl.numerics.covariates import Covariates, basis, of_new
 from dmkl.numerics.steps import Fitted, Residualizing
-from dmkl.solvers.fisher.problem import FisherProblem
+from dmkl.solvers.fisher.problem import FisherProblem, SolverChoice
 from dmkl.solvers.fisher.registry import FisherMethod, name_of
-from dmkl.solvers.fisher.solver import SolverChoice
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome
 

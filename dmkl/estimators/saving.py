@@ -13,7 +13,7 @@ import zarr
 from dmkl._version import __version__
 from dmkl.errors import StoreError
 from dmkl.estimators.decisions import DecisionRule
-from dmkl.estimators.problems import Statistics
+from dmkl.estimators.plan import Statistics
 from dmkl.features.cross import TrainingFeatures
 from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.steps import load_step

@@ -15,7 +15,7 @@ from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.inference.permutation import p_value_text
 from dmkl.pictures import BLUE, GRAY, LONGEST_NAME, MOST_BARS, RED, SKY, dress, name_rows, picture, shortened
-from dmkl.searching.choice import mean_and_margin
+from dmkl.searching.grid import mean_and_margin
 from dmkl.store.results import of_task, task_dim
 
 __all__ = ["plot_importance", "plot_permutations", "plot_stability"]

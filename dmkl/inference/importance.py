@@ -24,7 +24,6 @@ from dmkl.estimators.checks import check_choice, check_count
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import Answers
 from dmkl.passes.blas import one_blas_thread
-from dmkl.searching.choice import Choice, Rule, as_choice, constant_note, mean_and_margin, mean_over_folds
 from dmkl.searching.fits import (
     GridFits,
     Question,
@@ -37,6 +36,7 @@ from dmkl.searching.fits import (
     to_dataset,
 )
 from dmkl.searching.folds import make_folds
+from dmkl.searching.grid import Choice, Rule, as_choice, constant_note, mean_and_margin, mean_over_folds
 from dmkl.searching.search import SearchResult, shared_value
 from dmkl.searching.texts import cost_and_proof, count, with_error
 from dmkl.solvers.workspace import Workspace

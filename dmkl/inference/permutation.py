@@ -24,10 +24,10 @@ from dmkl.estimators.checks import check_choice, check_count
 from dmkl.estimators.learner import KernelLearner
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.passes.blas import one_blas_thread
-from dmkl.searching.choice import choose_each, mean_and_error
 from dmkl.searching.fits import (
     GridFits,
     Question,
+    as_variable,
     digest,
     fold_data,
     make_question,
@@ -35,10 +35,10 @@ from dmkl.searching.fits import (
     plan_fits,
     run_blocks,
     score_fits,
+    values_of,
 )
 from dmkl.searching.folds import Fold, make_folds
-from dmkl.searching.grid import shape
-from dmkl.searching.labeled import as_variable, values_of
+from dmkl.searching.grid import choose_each, mean_and_error, shape
 from dmkl.searching.texts import cost_and_proof, count, listed, point_text
 from dmkl.solvers.workspace import Workspace
 from dmkl.store.results import Result, task_dim

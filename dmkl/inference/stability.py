@@ -26,10 +26,17 @@ from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import Answers, Fit, Plan
 from dmkl.passes.blas import one_blas_thread
-from dmkl.searching.choice import constant_note
-from dmkl.searching.fits import Question, fold_data, make_question, open_workspace, per_task, score_outcomes
+from dmkl.searching.fits import (
+    STATUS_FLAGS,
+    Question,
+    fold_data,
+    make_question,
+    open_workspace,
+    per_task,
+    score_outcomes,
+)
 from dmkl.searching.folds import Fold, make_folds
-from dmkl.searching.labeled import STATUS_FLAGS
+from dmkl.searching.grid import constant_note
 from dmkl.searching.texts import cost_and_proof, count, listed
 from dmkl.store.results import Result, task_dim
 from dmkl.stores import Kernels

@@ -30,7 +30,7 @@ import numpy.typing as npt
 import scipy.special
 
 from dmkl.arrays import Array, Float
-from dmkl.numerics import pair_loops
+from dmkl.numerics.compiling import compiled
 
 __all__ = [
     "BANDED",
@@ -45,6 +45,68 @@ __all__ = [
     "sample_keys",
     "sizes",
 ]
+
+# --- compiled loops ---------------------------------------------------------------------------------------------------
+
+_COLUMNS = 1024
+
+# The sign of zeros may be lost, but no operation is reordered or contracted: each rounds as IEEE 754 says, so the
+# result does not depend on the machine that compiles. `compiled` leaves out the test for a division by zero, which
+# would prevent vectorization.
+_compiled = compiled({"nsz"})
+
+
+@_compiled
+def add_chi2(X: Array, YT: Array, out: Array) -> None:
+    """Add Σ_k (x_ik − y_jk)²/(x_ik + y_jk), 0/0 being 0, for X (r, d) and Yᵀ (d, c), both ≥ 0, to out (r, c)."""
+    for start in range(0, YT.shape[1], _COLUMNS):
+        stop = min(YT.shape[1], start + _COLUMNS)
+        for i in range(X.shape[0]):
+            total = out[i, start:stop]
+            for k in range(X.shape[1]):
+                x = X[i, k]
+                y = YT[k, start:stop]
+                if x == 0:
+                    # (0 − y)²/(0 + y) = y, and 0 for y = 0: no division.
+                    for j in range(stop - start):
+                        total[j] += y[j]
+                else:
+                    for j in range(stop - start):
+                        apart = x - y[j]
+                        total[j] += apart * apart / (x + y[j])
+
+
+@_compiled
+def add_minimum(X: Array, YT: Array, out: Array) -> None:
+    """Add Σ_k min(x_ik, y_jk) for X (r, d) and Yᵀ (d, c), both ≥ 0, to out (r, c)."""
+    for start in range(0, YT.shape[1], _COLUMNS):
+        stop = min(YT.shape[1], start + _COLUMNS)
+        for i in range(X.shape[0]):
+            total = out[i, start:stop]
+            for k in range(X.shape[1]):
+                x = X[i, k]
+                y = YT[k, start:stop]
+                # min(0, y) = 0 for y ≥ 0.
+                if x != 0:
+                    for j in range(stop - start):
+                        total[j] += min(x, y[j])
+
+
+@_compiled
+def add_l1(X: Array, YT: Array, out: Array) -> None:
+    """Add Σ_k |x_ik − y_jk| for X (r, d) and Yᵀ (d, c) to out (r, c)."""
+    for start in range(0, YT.shape[1], _COLUMNS):
+        stop = min(YT.shape[1], start + _COLUMNS)
+        for i in range(X.shape[0]):
+            total = out[i, start:stop]
+            for k in range(X.shape[1]):
+                x = X[i, k]
+                y = YT[k, start:stop]
+                for j in range(stop - start):
+                    total[j] += abs(x - y[j])
+
+
+_LOOPS = {"chi2": add_chi2, "minimum": add_minimum, "l1": add_l1}
 
 STATISTIC = {
     "linear": "dot",
@@ -114,7 +176,7 @@ class PairSum:
         else:
             if self._empty:
                 self.total[:] = 0
-            loop = getattr(pair_loops, f"add_{self.statistic}")
+            loop = _LOOPS[self.statistic]
             loop(np.ascontiguousarray(X), np.ascontiguousarray(Y.T), self.total)
         self._empty = False
 

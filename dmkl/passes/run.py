@@ -6,7 +6,8 @@ import itertools
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,9 +17,9 @@ from dask.delayed import Delayed, delayed
 
 from dmkl import settings
 from dmkl.arrays import Array
-from dmkl.errors import InputError
+from dmkl.errors import DegenerateKernelError, DmklError, IndefiniteKernelError, InputError
 from dmkl.numerics.steps import Fitted
-from dmkl.passes.execute import Machine, again, check_memory, execute, graph_token, machine, send_all
+from dmkl.passes.execute import Machine, again, check_memory, execute, graph_token, machine, send, send_all
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.sweep import (
     Buffers,
@@ -35,9 +36,21 @@ from dmkl.passes.sweep import (
     merge_partials,
     sweep,
 )
-from dmkl.passes.view import Lens, TileKey, Unit, covering, units_of
+from dmkl.passes.view import Lens, TileKey, Unit, View, covering, units_of
+from dmkl.store.reader import StoreReader
 
-__all__ = ["PassGraph", "Then", "add_in_tree", "alone", "part_bytes", "pass_bytes", "pass_graph", "run_pass"]
+__all__ = [
+    "PassGraph",
+    "Then",
+    "add_in_tree",
+    "alone",
+    "looking_for_damage",
+    "part_bytes",
+    "pass_bytes",
+    "pass_graph",
+    "refuse_damage",
+    "run_pass",
+]
 
 # Results that one task adds: few enough to bound its memory, many enough to keep the tree flat.
 _FAN_IN = 8
@@ -419,3 +432,52 @@ def _loads(columns: Sequence[Columns]) -> list[list[tuple[int, Columns]]]:
 
 def _part(c: Columns, chosen: slice) -> Columns:
     return replace(c, block=c.block[:, chosen], weights=None if c.weights is None else c.weights[:, chosen])
+
+
+# --- damage that appears during work ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def looking_for_damage(view: View) -> Iterator[None]:
+    """If work on a view fails in a way that sound kernels cannot cause, check its tiles on disk first.
+
+    Raises
+    ------
+    CorruptTileError
+        If a tile is missing or differs from what was written; otherwise the original error is raised.
+    """
+    try:
+        yield
+    except Exception as error:
+        # Errors that dmkl raises on purpose concern arguments and machines. The exceptions are an indefinite or a
+        # degenerate kernel, which damaged tiles can imitate.
+        if isinstance(error, IndefiniteKernelError | DegenerateKernelError) or not isinstance(error, DmklError):
+            refuse_damage(view, error)
+        raise
+
+
+def refuse_damage(view: View, reason: Exception | None = None) -> None:
+    """Read all tiles of the kernels of a view again and compare each with its checksum: one pass.
+
+    Raises
+    ------
+    CorruptTileError
+        If a tile is missing or differs from what was written.
+    """
+    source = view.source
+    if not isinstance(source, StoreReader):
+        return
+    token = uuid.uuid4().hex
+    shared = send(source, f"verify-source-{token}")
+    # One task for each kernel, which returns an error instead of raising it: one damaged tile must not hide the others'
+    # tasks.
+    look = delayed(StoreReader.verify, pure=False)
+    tasks = [
+        look(shared, int(kernel), dask_key_name=f"verify-kernel-{k}-{token}") for k, kernel in enumerate(view.kernels)
+    ]
+    tile_bytes = source.tiling.tile**2 * source.dtype.itemsize
+    n_bytes = tile_bytes * sum(1 for _ in source.tiling.pairs())
+    outcomes = execute(tasks, [(task, n_bytes) for task in tasks], "verify")
+    for error in outcomes:
+        if error is not None:
+            raise error from reason

@@ -22,9 +22,8 @@ from dmkl.estimators.plan import Answers, Fit, Plan
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.passes.execute import check_memory, machine
 from dmkl.progress import PHASES
-from dmkl.searching.choice import Choice, Rule, best_index, mean_and_margin, mean_over_folds
 from dmkl.searching.fits import GridFits, Question, open_workspace, plan_fits, run_blocks, to_dataset
-from dmkl.searching.grid import points
+from dmkl.searching.grid import Choice, Rule, best_index, mean_and_margin, mean_over_folds, points
 from dmkl.searching.texts import point_text, with_error
 from dmkl.solvers.workspace import Workspace
 from dmkl.store.results import task_dim

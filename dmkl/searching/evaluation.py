@@ -27,10 +27,10 @@ from dmkl.estimators.saving import read
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.assessing import class_scores, confusion
 from dmkl.searching.baselines import SUM, TITLES, compare, fit_with_sum, prefixed
-from dmkl.searching.choice import Rule, constant_note, mean_over_folds
 from dmkl.searching.fits import (
     GridFits,
     Question,
+    as_variable,
     fit_grid,
     fold_data,
     lock_state,
@@ -38,9 +38,11 @@ from dmkl.searching.fits import (
     per_task,
     score_outcomes,
     to_dataset,
+    values_of,
+    with_statuses,
 )
 from dmkl.searching.folds import OuterFold, nest_folds
-from dmkl.searching.labeled import as_variable, values_of, with_statuses
+from dmkl.searching.grid import Rule, constant_note, mean_over_folds
 from dmkl.searching.search import GridResult, SearchResult, chosen_fit
 from dmkl.searching.texts import bandwidth_notes, cost_and_proof, count, edge_notes, value_text, with_error
 from dmkl.solvers.outcome import WORDS

@@ -32,7 +32,7 @@ from dmkl.pictures import (
     shortened,
 )
 from dmkl.searching.assessing import class_scores
-from dmkl.searching.choice import best_index, choose, grid_points, mean_over_folds, within_one_standard_error
+from dmkl.searching.grid import best_index, choose, grid_points, mean_over_folds, within_one_standard_error
 from dmkl.store.results import of_task, task_dim
 
 __all__ = ["plot_confusion", "plot_scores", "plot_weights", "plot_weights_over"]

@@ -16,7 +16,7 @@ from sklearn.model_selection import GroupKFold, StratifiedGroupKFold, check_cv
 
 from dmkl.arrays import Array, Float, Index, plain_repr
 from dmkl.errors import InputError
-from dmkl.numerics.positions import positions
+from dmkl.kernelset import positions
 from dmkl.unknown import is_known
 
 __all__ = ["Fold", "OuterFold", "check_joint", "make_folds", "nest_folds", "parts_of"]

@@ -25,15 +25,6 @@ from dmkl.estimators.plan import Fit, Plan
 from dmkl.estimators.saving import read, write_model
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.baselines import Baselines, choose_baselines, compare, fit_with_baselines
-from dmkl.searching.choice import (
-    Choice,
-    Rule,
-    as_choice,
-    best_index,
-    class_values,
-    constant_note,
-    mean_over_folds,
-)
 from dmkl.searching.fits import (
     OF_TASKS,
     GridFits,
@@ -43,10 +34,21 @@ from dmkl.searching.fits import (
     make_question,
     score_outcomes,
     to_dataset,
+    values_of,
+    with_statuses,
 )
 from dmkl.searching.folds import TEST, TRAIN, VALIDATION, make_folds
-from dmkl.searching.grid import LAM_TRACE, shape
-from dmkl.searching.labeled import values_of, with_statuses
+from dmkl.searching.grid import (
+    LAM_TRACE,
+    Choice,
+    Rule,
+    as_choice,
+    best_index,
+    class_values,
+    constant_note,
+    mean_over_folds,
+    shape,
+)
 from dmkl.searching.texts import bandwidth_notes, cost_and_proof, count, edge_notes, point_text, with_error
 from dmkl.solvers.outcome import WORDS
 from dmkl.store.results import Result, task_dim
@@ -155,7 +157,7 @@ class SearchResult(GridResult):
     best
         The model with the chosen parameters; None if there is none.
     rule
-        The rule of the choice, "best" or "one_standard_error"; see `dmkl.searching.choice.choose`. The attribute choice
+        The rule of the choice, "best" or "one_standard_error"; see `dmkl.searching.grid.choose`. The attribute choice
         decides whether the folds have a joint or separate choices; the tasks of a multilabel problem have separate
         choices.
 
@@ -301,7 +303,7 @@ class SearchResult(GridResult):
         Parameters
         ----------
         rule
-            "best" or "one_standard_error"; see `dmkl.searching.choice.choose`.
+            "best" or "one_standard_error"; see `dmkl.searching.grid.choose`.
 
         Raises
         ------

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dmkl.errors import DmklError
-from dmkl.passes.execute import again
+from dmkl.passes.execute import again, run_tasks
 from dmkl.passes.run import run_pass
 from dmkl.passes.sums import Combination, diagonals_of_inverses, factor_pass, inverse_diagonals_pass, solve_by_factors
 from dmkl.passes.sweep import Columns, Want
@@ -39,7 +39,6 @@ from dmkl.solvers.requests import (
     Task,
     Tasks,
 )
-from dmkl.solvers.running import run_tasks
 
 __all__ = ["ANSWERS", "Tally", "drive"]
 

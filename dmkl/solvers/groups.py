@@ -55,7 +55,7 @@ from dmkl import progress
 from dmkl.arrays import Float, Index, plain_repr
 from dmkl.errors import InputError
 from dmkl.numerics.grouping import one_hot
-from dmkl.solvers.line_search import LineSearch
+from dmkl.solvers.masters import LineSearch
 from dmkl.solvers.outcome import Outcome, Status, Step
 from dmkl.solvers.requests import GroupClassifier, Projection
 

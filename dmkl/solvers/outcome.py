@@ -114,7 +114,7 @@ class Outcome:
         Scores of the held-out rows, (rows, columns), if the solver has them from the same products; otherwise None.
     inverse
         The diagonal of A⁻¹, (m,), where A is the system that the dual variables solve, if leave-one-out scores were
-        requested and combined kernels fit in memory (`dmkl.solvers.fisher.left_out`); otherwise None.
+        requested and combined kernels fit in memory (`dmkl.solvers.fisher.registry`); otherwise None.
     """
 
     status: Status

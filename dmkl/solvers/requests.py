@@ -167,7 +167,7 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Tasks:
-    """Functions run as tasks side by side (see `dmkl.solvers.running.run_tasks`); answered by the list of results."""
+    """Functions run as tasks side by side (see `dmkl.passes.execute.run_tasks`); answered by the list of results."""
 
     name: str
     """Prefix of the tasks' keys"""

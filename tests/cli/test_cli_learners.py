@@ -13,8 +13,8 @@ import pytest
 import dmkl
 from dmkl.cli.learners import inspect_class, learners
 from dmkl.estimators.saving import MODELS
+from dmkl.solvers.fisher.problem import AUTO, SolverName
 from dmkl.solvers.fisher.registry import SOLVERS
-from dmkl.solvers.fisher.solver import AUTO, SolverName
 
 pytest_plugins = ["helpers.command_line"]
 

@@ -16,7 +16,7 @@ from dmkl.cli.learners import learners
 from dmkl.cli.parsing import parse_counts, parse_grid, read_constraints, read_kernel_groups, read_prices
 from dmkl.cli.tables import summary_table, weights_table
 from dmkl.errors import InputError
-from dmkl.estimators.norms import WeightRules
+from dmkl.estimators.checks import WeightRules
 
 pytest_plugins = ["helpers.command_line"]
 

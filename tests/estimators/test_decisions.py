@@ -18,11 +18,19 @@ from sklearn.metrics.pairwise import rbf_kernel
 import dmkl
 from dmkl.errors import InputError, UninformativeScoresWarning
 from dmkl.estimators import fisher
-from dmkl.estimators.decisions import GIVEN, LEFT_OUT, SEARCHED, DecisionRule, HeldOut, NotCalibratedError, joined
+from dmkl.estimators.decisions import (
+    GIVEN,
+    LEFT_OUT,
+    SEARCHED,
+    DecisionRule,
+    HeldOut,
+    NotCalibratedError,
+    joined,
+    weigh,
+)
 from dmkl.estimators.engine import run
 from dmkl.estimators.plan import Fit, Plan
 from dmkl.numerics.discriminant import directions
-from dmkl.numerics.rule_weights import weigh
 
 pytestmark = pytest.mark.usefixtures("synchronous")
 SIZES = {"binary": (90, 15), "multiclass": (60, 30, 10)}

@@ -12,8 +12,8 @@ import dmkl
 from dmkl.errors import InputError
 from dmkl.estimators.learner import KernelClassifier
 from dmkl.numerics.fisher import uniform_weights
+from dmkl.solvers.fisher.problem import FisherSolver
 from dmkl.solvers.fisher.registry import SOLVERS
-from dmkl.solvers.fisher.solver import FisherSolver
 from dmkl.solvers.outcome import Outcome, Status, Step
 
 pytestmark = pytest.mark.usefixtures("synchronous")

@@ -10,8 +10,7 @@ from sklearn.svm import SVC
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.searching.choice import class_values
-from dmkl.searching.grid import C_VALUES, as_grid
+from dmkl.searching.grid import C_VALUES, as_grid, class_values
 
 
 def made(seed, m=150):

@@ -17,7 +17,7 @@ import dmkl
 from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, IndefiniteKernelWarning, InputError
 from dmkl.numerics.ncuts import class_columns, ratios, sample_examples
 from dmkl.solvers.cuts import best_cut
-from dmkl.solvers.margin.dense import solve_dense
+from dmkl.solvers.margin.training import solve_dense
 
 TRAIN, TEST = np.arange(60), np.arange(60, 90)
 SMALL = {"n_examples": 2}

@@ -10,7 +10,7 @@ from helpers.references import dense_view, in_memory
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.estimators.norms import WeightRules
+from dmkl.estimators.checks import WeightRules
 from dmkl.numerics.fisher import encode_targets
 
 pytestmark = pytest.mark.usefixtures("synchronous")

@@ -21,7 +21,7 @@ from dmkl.errors import InputError
 from dmkl.estimators.learner import KernelRegressor
 from dmkl.estimators.saving import models
 from dmkl.inference.importance import Orders, as_kernel_groups
-from dmkl.searching.choice import mean_and_margin
+from dmkl.searching.grid import mean_and_margin
 
 pytestmark = pytest.mark.usefixtures("synchronous")
 

@@ -12,6 +12,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics.pairwise import rbf_kernel
 
+from dmkl.estimators.decisions import weigh
 from dmkl.numerics.cholesky import Factor
 from dmkl.numerics.discriminant import (
     Discriminant,
@@ -23,7 +24,6 @@ from dmkl.numerics.discriminant import (
     whitened,
 )
 from dmkl.numerics.fisher import encode_targets
-from dmkl.numerics.rule_weights import weigh
 
 
 def sample(sizes, columns=4, seed=0):

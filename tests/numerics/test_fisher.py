@@ -14,8 +14,8 @@ from hypothesis.extra.numpy import arrays
 from dmkl.errors import InputError
 from dmkl.numerics import fisher
 from dmkl.numerics.cholesky import Factor
-from dmkl.solvers.fisher.direct import DirectStep
 from dmkl.solvers.fisher.problem import FisherProblem
+from dmkl.solvers.fisher.wrapper import DirectStep
 from dmkl.solvers.requests import FactorSolve
 from dmkl.solvers.weight_sets.balls import Ball
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dmkl.numerics import pair_loops
+from dmkl.numerics import functions
 from dmkl.numerics.compiling import compiled
 
 
@@ -32,7 +32,7 @@ def histograms(dtype):
 def sums(name, dtype):
     X = histograms(dtype)
     total = np.zeros((len(X), len(X)), dtype)
-    getattr(pair_loops, f"add_{name}")(X, np.ascontiguousarray(X.T), total)
+    getattr(functions, f"add_{name}")(X, np.ascontiguousarray(X.T), total)
     return total
 
 

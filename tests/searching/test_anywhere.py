@@ -9,8 +9,8 @@ from distributed import Client, LocalCluster
 
 import dmkl
 from dmkl import progress
+from dmkl.passes import execute as running_module
 from dmkl.passes.sums import Combination, factor_pass, solve_by_factors
-from dmkl.solvers import running
 from dmkl.solvers.fisher.subspace import directions, rounding
 from dmkl.solvers.fisher.subspace import tasks as widening
 from dmkl.solvers.fisher.subspace.tasks import Strips
@@ -99,8 +99,8 @@ def bookkeeping(monkeypatch):
         returned.setdefault(what.rstrip("-0123456789"), []).extend(found)
         return found
 
-    execute = running.execute
-    monkeypatch.setattr(running, "execute", executed)
+    execute = running_module.execute
+    monkeypatch.setattr(running_module, "execute", executed)
     return returned
 
 

@@ -20,8 +20,8 @@ from matplotlib.figure import Figure
 import dmkl
 from dmkl.errors import FormatVersionError, InputError, StoreError, StoreExistsError
 from dmkl.searching import search as search_module
-from dmkl.searching.choice import choose, choose_each, mean_and_error, within_one_standard_error
-from dmkl.searching.labeled import as_variable
+from dmkl.searching.fits import as_variable
+from dmkl.searching.grid import choose, choose_each, mean_and_error, within_one_standard_error
 from dmkl.searching.search import SearchResult
 from dmkl.solvers.outcome import WORDS
 from dmkl.store import results as results_module

@@ -19,9 +19,8 @@ from dmkl.solvers.groups import (
     gs_mkl,
     parameter_gradients,
 )
-from dmkl.solvers.margin.dense import solve_dense
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
-from dmkl.solvers.margin.square import fit_square
+from dmkl.solvers.margin.training import fit_square, solve_dense
 from dmkl.solvers.outcome import Status
 from dmkl.solvers.requests import GroupClassifier, Projection
 

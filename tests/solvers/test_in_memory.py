@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dmkl
-from dmkl.numerics.composite import combined, composite, group_forms
 from dmkl.solvers import in_memory
 from dmkl.solvers.driver import Tally, drive
-from dmkl.solvers.in_memory import answer
+from dmkl.solvers.in_memory import answer, combined, composite, group_forms
 from dmkl.solvers.requests import CombinedEntries, CombinedProduct, EachProduct, Projection
 
 # --- what they are answered --------------------------------------------------------------------------------------

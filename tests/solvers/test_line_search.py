@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dmkl.solvers.line_search import LineSearch, rises_enough
+from dmkl.solvers.masters import LineSearch, rises_enough
 
 
 def test_a_share_of_the_promise_must_be_kept():

@@ -7,7 +7,7 @@ from functools import partial
 import dask
 import pytest
 
-from dmkl.solvers.running import run_tasks
+from dmkl.passes.execute import run_tasks
 
 
 def begin(number, begun, more=()):

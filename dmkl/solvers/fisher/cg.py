@@ -34,15 +34,14 @@ from dmkl import settings
 from dmkl.arrays import Array, Float
 from dmkl.errors import IndefiniteKernelError
 from dmkl.passes.execute import check_memory, keeping, machine
-from dmkl.solvers.fisher.full_space import AlphaStep, wrapper
-from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
-from dmkl.solvers.fisher.solver import FisherSolver
+from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, FisherSolver
+from dmkl.solvers.fisher.wrapper import AlphaStep, side_by_side, wrapper
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.requests import CombinedProduct, Request, Solver
 from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts
 
-__all__ = ["SOLVER", "CGStep", "InverseModel", "block_cg", "side_by_side"]
+__all__ = ["SOLVER", "CGStep", "InverseModel", "block_cg"]
 
 # --- blocked conjugate gradients -----------------------------------------------------------------------------------
 
@@ -118,12 +117,6 @@ def _dominant(w: Float, width: int, floor: float) -> Float:
     keep = values[-width:] > max(1e-12 * float(values[-1]), floor)
     leading: Float = (w @ vectors[:, -width:][:, keep]) / np.sqrt(values[-width:][keep])
     return leading
-
-
-def side_by_side(products: Array) -> Float:
-    """The blocks K_jα, (n, m, c), as one block of columns (m, n·c), in float64."""
-    n, m, c = products.shape
-    return np.ascontiguousarray(products.transpose(1, 0, 2), dtype=np.float64).reshape(m, n * c)
 
 
 def _gram(a: Float, b: Float, n: int) -> Float:

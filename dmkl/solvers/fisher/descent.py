@@ -74,12 +74,12 @@ from dmkl.passes.blas import pinned_blas
 from dmkl.passes.execute import check_memory, machine
 from dmkl.passes.sums import FactorHandle, direct_bytes
 from dmkl.solvers.driver import drive
-from dmkl.solvers.fisher.cg import InverseModel, side_by_side
+from dmkl.solvers.fisher.cg import InverseModel
 from dmkl.solvers.fisher.mkfda import MemoryOracle, solve_restricted
 from dmkl.solvers.fisher.newton import Solution, certificate_step
-from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
-from dmkl.solvers.fisher.solver import FisherSolver
+from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, FisherSolver
 from dmkl.solvers.fisher.working_sets import WorkingSet, working_sets
+from dmkl.solvers.fisher.wrapper import side_by_side
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome, Status, Step
 from dmkl.solvers.requests import CombinedEntries, CombinedFactor, EachProduct, FactorSolve, Request, Solver

@@ -47,8 +47,7 @@ from dmkl.passes.view import Lens, covering
 from dmkl.solvers.driver import drive
 from dmkl.solvers.fisher.mkfda import MemoryOracle, not_positive_definite
 from dmkl.solvers.fisher.newton import Evaluation, Solution, maximize
-from dmkl.solvers.fisher.problem import FisherOptions
-from dmkl.solvers.fisher.solver import FisherSolver
+from dmkl.solvers.fisher.problem import FisherOptions, FisherSolver
 from dmkl.solvers.in_memory import batches
 from dmkl.solvers.jobs import Context, Job, Training
 from dmkl.solvers.masters import ascent_direction

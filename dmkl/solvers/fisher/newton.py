@@ -24,8 +24,7 @@ from typing import Any, Literal, Protocol
 from dmkl import progress
 from dmkl.arrays import Float
 from dmkl.numerics.fisher import Certificate
-from dmkl.solvers.line_search import LineSearch
-from dmkl.solvers.masters import CuttingPlane, exact_master, newton_direction, taylor_master
+from dmkl.solvers.masters import CuttingPlane, LineSearch, exact_master, newton_direction, taylor_master
 from dmkl.solvers.outcome import Outcome, Status, Step
 from dmkl.solvers.requests import Task
 from dmkl.solvers.weight_sets.base import WeightSet

@@ -11,9 +11,8 @@ import numpy as np
 
 from dmkl.arrays import Float, Index
 from dmkl.passes.elements import entries, raw_block
-from dmkl.passes.execute import check_memory, machine
+from dmkl.passes.execute import check_memory, machine, run_tasks
 from dmkl.passes.view import Lens, View
-from dmkl.solvers.running import run_tasks
 
 __all__ = ["WorkingSet", "add_blocks", "columns_lens", "finish_columns", "fraction_of_tiles", "working_sets"]
 

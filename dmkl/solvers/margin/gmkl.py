@@ -9,7 +9,7 @@ T is a maximum of functions that are linear in d, hence convex; if α is unique 
 Hessian comes from the support vectors between the bounds (see `dmkl.solvers.margin.mksvm`).
 
 Without a lower bound T may have no minimizer: σᵀr > 0 is required for each direction r ≥ 0, Ar ≥ 0 in which the
-polyhedron is unbounded. The lower bound of the optimum is computed in `dmkl.solvers.margin.hull`.
+polyhedron is unbounded. The lower bound of the optimum is computed in `dmkl.solvers.margin.gmkl`.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import clarabel
 import numpy as np
 
 from dmkl import progress
 from dmkl.arrays import Float
 from dmkl.errors import InputError
 from dmkl.numerics.fisher import relative_gap
-from dmkl.solvers.cones import ConicError
-from dmkl.solvers.line_search import rises_enough
-from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem, largest_sum, region, row_lengths
-from dmkl.solvers.margin.hull import Hull
+from dmkl.solvers.cones import ConicError, ConicProgram
+from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem, largest_sum, least_cost, region, row_lengths
 from dmkl.solvers.margin.machine import hinge
+from dmkl.solvers.masters import rises_enough
 from dmkl.solvers.outcome import Outcome, Status, Step
 from dmkl.solvers.requests import SVM, EachProduct
 from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
 
-__all__ = ["Method", "gmkl"]
+__all__ = ["Hull", "Method", "gmkl"]
 
 Method = Literal["newton", "gradient"]
 
@@ -293,3 +293,106 @@ def _row_violation(problem: GeneralizedProblem, d: Float) -> float:
     """The largest b − A d of rows of length one, relative to the size of d and b."""
     height = row_lengths(problem.A)
     return float(((problem.b - problem.A @ d) / height).max(initial=0.0)) / _size(problem, d)
+
+
+# --- bounds over the hull ---------------------------------------------------------------------------------------------
+
+# Largest number of SVMs that are kept; mixtures use few.
+_MOST = 40
+
+
+class Hull:
+    """The SVMs of one problem so far."""
+
+    def __init__(self, problem: GeneralizedProblem) -> None:
+        m, n = len(problem.y), len(problem.sigma)
+        self._problem = problem
+        self._U: Float = np.zeros((m, 0))
+        self._V: Float = np.zeros((n, 0, 0))
+        self._share: Float = np.zeros(0)
+        self._mixture: Float = np.zeros(0)
+
+    def add(self, u: Float, products: Float) -> None:
+        """Add an SVM: u (m,) and K_ju (n, m)."""
+        if len(self._mixture) == _MOST:
+            # The SVM with the smallest part in the last mixture is dropped; new ones count as infinite until then.
+            kept = np.delete(np.arange(_MOST), np.argmin(self._mixture))
+            self._U, self._V = self._U[:, kept], self._V[np.ix_(np.arange(len(self._V)), kept, kept)]
+            self._share, self._mixture = self._share[kept], self._mixture[kept]
+        used = u != 0
+        bounds = np.broadcast_to(self._problem.C, used.shape)
+        share = float(np.max(np.abs(u[used]) / bounds[used])) if used.any() else 1.0
+        self._U = np.column_stack([self._U, u])
+        # One row and one column are added to each V_j: the products K_ju with all u so far are known.
+        across = products @ self._U
+        V = np.concatenate([self._V, across[:, None, :-1]], axis=1)
+        self._V = np.concatenate([V, across[:, :, None]], axis=2)
+        self._share, self._mixture = np.append(self._share, share), np.append(self._mixture, np.inf)
+
+    def bound(self, widest: float) -> tuple[float, Float | None]:
+        """A lower bound of T*, and the weights that minimize the lower model of T, (n,).
+
+        `widest` bounds Σd at the optimum: if the solver's tolerance leaves violations of up to e in the constraints,
+        e·widest is subtracted from the bound. −∞ and None if the program has no solution.
+        """
+        problem, V = self._problem, self._V
+        A, b, sigma = problem.A, problem.b, problem.sigma
+        n, r, k = len(sigma), len(self._share), len(problem.b)
+        totals = problem.y @ self._U
+        size = float(np.abs(totals).max()) or 1.0
+        # Variables (λ, p/scale), in units that make constraints and objective of size one. p balances the gradient
+        # σ_j − ½uᵀK_ju, which may be much larger than the prices.
+        height = row_lengths(A)
+        rows, demands = A / height[:, None], b / height
+        units = np.maximum(np.einsum("nrr->nr", V).max(axis=1), np.abs(sigma))
+        units = np.where(units > 0, units, 1.0)
+        scale = float(units.max())
+        # The multipliers z ∈ K* of cones b − Gx ∈ K, x = (d, …), are the last variables: Gᵀz is added to σ as Aᵀp is,
+        # and is zero in the other columns.
+        cones = problem.cones
+        extra = 0 if cones is None else len(cones.b)
+        more = np.zeros(extra)
+        program = ConicProgram(r + k + extra)
+        program.at_most(np.hstack([-np.eye(r + k), np.zeros((r + k, extra))]), np.zeros(r + k))
+        program.at_most(np.append(self._share, np.zeros(k + extra))[None], 1.0)
+        # ½λᵀV_jλ = ½‖root λ‖² enters as a second-order cone; directions of no curvature are left out of the root.
+        values, vectors = np.linalg.eigh(V / units[:, None, None])
+        first, heads = r + k + 1, []
+        G = np.zeros((0, n)) if cones is None else cones.matrix()
+        for j in range(n):
+            chosen = values[j] > 1e-14 * max(float(values[j, -1]), 1e-300)
+            root = np.sqrt(values[j, chosen])[:, None] * vectors[j][:, chosen].T
+            root = np.hstack([root, np.zeros((len(root), k + extra))])
+            of_cones = more if cones is None else G[:, j] * scale / units[j]
+            row = np.concatenate([np.zeros(r), -rows[:, j] * scale / units[j], of_cones])
+            program.bounded_square(root, np.zeros(len(root)), row, float(sigma[j] / units[j]))
+            heads.append(first)
+            first += len(root) + 2
+        if cones is not None:
+            other = G[:, n:].T
+            if height_of_other := len(other):
+                none = np.zeros((height_of_other, r + k))
+                program.add(np.hstack([none, other]), np.zeros(height_of_other), clarabel.ZeroConeT(height_of_other))
+            cones.demand_dual(program, r + k)
+            more = -cones.b * scale
+        try:
+            x, multipliers = program.minimize(-np.concatenate([totals, demands * scale, more]) / size)
+        except ConicError:
+            return -np.inf, None
+        mixture, p = np.maximum(x[:r], 0.0), np.maximum(x[r : r + k], 0.0) * scale
+        # The bound is computed from λ and p, not taken from the solver: their simple constraints are made to hold
+        # exactly, and the excess of the others is subtracted.
+        mixture = mixture / max(1.0, float(self._share @ mixture))
+        self._mixture = mixture
+        forms = np.einsum("r,nrs,s->n", mixture, V, mixture)
+        if cones is None:
+            # For any d of the set, aᵀλ + bᵀp ≤ σᵀd + W(d) + excess·Σd.
+            excess = max(float(np.max(0.5 * forms + rows.T @ p - sigma)), 0.0)
+            lower = float(totals @ mixture + demands @ p) - (excess * widest if excess else 0.0)
+        elif np.isfinite(widest):
+            lower = float(totals @ mixture) + least_cost(problem, sigma - 0.5 * forms, widest)
+        else:
+            lower = -np.inf
+        # σ_j is in the first two rows of its cone, so its shadow price is the sum of their multipliers.
+        d = (multipliers[heads] + multipliers[np.add(heads, 1)]) * size / units
+        return lower, np.where(d > 1e-9 * float(d.max(initial=0.0)), d, 0.0)

@@ -6,25 +6,44 @@ the whole matrix if that fits its memory, and otherwise the columns of a working
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
-from dmkl.arrays import Float
+from dmkl.arrays import Array, Float, Index
+from dmkl.errors import IndefiniteKernelError, InputError, MemoryBudgetError
+from dmkl.numerics.cholesky import Cholesky
+from dmkl.numerics.compiling import compiled
 from dmkl.passes.blas import blas_threads, pinned_blas
-from dmkl.passes.execute import check_memory, machine, shared_folder
+from dmkl.passes.execute import check_memory, machine, run_tasks, shared_folder
 from dmkl.passes.sums import Combination, StoredSum, SumColumns, combine_pass
 from dmkl.passes.view import Lens
-from dmkl.solvers.margin.decomposition import solve_by_columns
-from dmkl.solvers.margin.dense import dense_bytes, solve_dense
-from dmkl.solvers.margin.machine import SVMSolution, is_concave
-from dmkl.solvers.margin.square import SquareSolution, fit_square
+from dmkl.solvers.margin.machine import (
+    Bounds,
+    SVMSolution,
+    as_signs,
+    box,
+    certify,
+    feasible,
+    is_concave,
+    solve_among_free,
+)
 from dmkl.solvers.requests import SVM, GroupClassifier
-from dmkl.solvers.running import run_tasks
 
-__all__ = ["train", "train_together"]
+__all__ = [
+    "SquareSolution",
+    "ascend",
+    "dense_bytes",
+    "fit_square",
+    "optimize",
+    "solve_by_columns",
+    "solve_dense",
+    "train",
+    "train_together",
+]
 
 Classifier = SVM | GroupClassifier
 
@@ -104,3 +123,436 @@ def _train(
             return solve_by_columns(columns, columns.diagonal, y, request.C, tol, task_bytes // 2, start)[0]
         of_rows = lambda index: columns(rows[index])[rows]  # noqa: E731
         return solve_by_columns(of_rows, columns.diagonal[rows], y, request.C, tol, task_bytes // 2, start)[0]
+
+
+# --- training on a kernel in memory -----------------------------------------------------------------------------------
+
+# --- sequential minimal optimization ----------------------------------------------------------------------------------
+
+_LEAST_CURVATURE = 1e-12
+_SHRINK_EVERY = 1000
+
+
+@compiled({"contract", "nsz"})
+def ascend(K: Array, lower: Array, upper: Array, u: Array, f: Array, eps: float, max_steps: int) -> int:
+    """Ascend until no pair of variables violates optimality by more than eps; u and f are changed in place.
+
+    The pair (i, j) of a step is chosen by second-order information (Fan, Chen, Lin, JMLR 6, 2005, WSS 2): i has the
+    largest gradient of the variables that may rise, and j has, together with i, the largest predicted gain of those
+    that may fall. A curvature K_ii + K_jj − 2K_ij that is not positive (equal rows, or a kernel that is not positive
+    semidefinite) is replaced by 1e-12, so that the step ends at a bound and still gains.
+
+    Variables at a bound whose gradient points outwards are left out until the others are optimal; then their gradients
+    are brought up to date, and all variables are considered again.
+
+    K (w, w) is symmetric with contiguous rows; u is within its bounds lower and upper, (w,) each; f is the gradient
+    y − Ku of the dual, of the whole problem if this is a part of one. Returns the number of steps, at most max_steps.
+    """
+    n = len(u)
+    u_start, f_start = u.copy(), f.copy()
+    active = np.arange(n)
+    n_active = n
+    for step in range(max_steps):
+        # The pair with the largest f of those that may rise and the smallest f of those that may fall violates
+        # optimality by their difference: at an optimum one threshold (the bias) separates the two sets.
+        i, highest, lowest = -1, -np.inf, np.inf
+        for k in active[:n_active]:
+            if u[k] < upper[k] and f[k] > highest:
+                i, highest = k, f[k]
+            if u[k] > lower[k] and f[k] < lowest:
+                lowest = f[k]
+        if i < 0 or highest - lowest <= eps:
+            if n_active == n:
+                return step
+            # Back to all variables: the gradients of those left out are updated by all changes since their last value.
+            for k in active[n_active:]:
+                f[k] = f_start[k]
+            for k in range(n):
+                change = u[k] - u_start[k]
+                if change != 0:
+                    row = K[k]
+                    for a in active[n_active:]:
+                        f[a] -= change * row[a]
+            n_active = n
+            continue
+        j, best = -1, -np.inf
+        row_i = K[i]
+        for k in active[:n_active]:
+            # The gain along e_i − e_k is (f_i − f_k)²/(2·curvature); the factor ½ does not matter for the choice.
+            apart = highest - f[k]
+            if u[k] > lower[k] and apart > 0:
+                gain = apart * apart / max(row_i[i] + K[k, k] - 2.0 * row_i[k], _LEAST_CURVATURE)
+                if gain > best:
+                    j, best = k, gain
+        length = (highest - f[j]) / max(row_i[i] + K[j, j] - 2.0 * row_i[j], _LEAST_CURVATURE)
+        up, down = upper[i] - u[i], u[j] - lower[j]
+        length = min(length, up, down)
+        # Bounds are met exactly, since the free variables are identified by comparison.
+        u[i] = upper[i] if length == up else u[i] + length
+        u[j] = lower[j] if length == down else u[j] - length
+        row_j = K[j]
+        for k in active[:n_active]:
+            f[k] -= length * (row_i[k] - row_j[k])
+        if (step + 1) % _SHRINK_EVERY == 0:
+            kept = 0
+            for a in range(n_active):
+                k = active[a]
+                pressed = (u[k] == upper[k] and f[k] > highest) or (u[k] == lower[k] and f[k] < lowest)
+                if not pressed:
+                    active[a], active[kept] = active[kept], k
+                    kept += 1
+            n_active = kept
+    # Out of steps: all gradients are brought up to date before returning.
+    for k in active[n_active:]:
+        f[k] = f_start[k]
+        for a in range(n):
+            f[k] -= (u[a] - u_start[a]) * K[k, a]
+    return max_steps
+
+
+FIRST_EPS = 1e-3
+"""Violation of optimality to which SMO runs first, in units of the margin; each further run divides it by ten."""
+# SMO steps for each variable between two Newton steps, and the largest number of such runs.
+_STEPS_A_TURN, _MAX_TURNS = 10, 100
+
+
+def dense_bytes(m: int) -> int:
+    """Peak bytes of `solve_dense` in addition to the kernel matrix: K_FF and its factor, 16 m², and some vectors.
+
+    A kernel matrix that is not float64 with contiguous rows is copied, which takes another 8 m².
+    """
+    return 16 * m * m + 400 * m
+
+
+def solve_dense(
+    K: Float, y: npt.ArrayLike, C: Bounds, tol: float = 1e-6, start: npt.ArrayLike | None = None
+) -> SVMSolution:
+    """Train a support vector machine on a kernel matrix in memory.
+
+    SMO in float64 alternates with Newton steps of the free vectors; its tolerance is reduced until the gap, recomputed
+    from Ku, is within tol. (LIBSVM stores kernels in float32, and for large C it gets no closer to the optimum than
+    1e-3.)
+
+    Parameters
+    ----------
+    K
+        (m, m), symmetric; positive semidefinite, or the result is only a point that no small change improves.
+    y
+        (m,), 1 and −1.
+    C
+        The bound on α, or one for each sample, (m,).
+    tol
+        The relative gap (P − D)/|P| to reach.
+    start
+        The initial u, (m,), from any weights or C; zeros by default.
+
+    Returns
+    -------
+    SVMSolution
+        The solution with its gap. The gap is above tol if the arithmetic resolves no more (the primal contains C times
+        the rounding error of every score), or if SMO used all of its 1,000 m steps.
+
+    Raises
+    ------
+    InputError
+        If y holds other values than 1 and −1 or only one of them, C is not positive, or a shape does not match.
+    """
+    y = as_signs(y, C)
+    K = np.ascontiguousarray(K, dtype=np.float64)
+    if K.shape != (len(y), len(y)):
+        msg = f"the kernel matrix must be square with a row for each label, ({len(y)}, {len(y)}); found {K.shape}"
+        raise InputError(msg)
+    lower, upper = box(y, C)
+    u = feasible(start, y, C)
+    # Each attempt starts from the best u so far and from a gradient that is recomputed, not carried along: rounding
+    # errors of many small updates would limit the gap.
+    best = certify(u, K @ u, y, C)
+    eps = FIRST_EPS
+    while best.gap > tol:
+        u, f = best.u.copy(), y - best.scores
+        converged = optimize(K, lower, upper, u, f, eps)
+        best = min(best, certify(u, K @ u, y, C), key=lambda solution: solution.gap)
+        if not converged or eps < rounding_error(K.diagonal(), u):
+            break
+        eps *= 0.1
+    return replace(best, free_kernel=K[np.ix_(best.free, best.free)])
+
+
+def _polish(K: Float, lower: Float, upper: Float, u: Float, f: Float) -> None:
+    """Take a Newton step of the free variables, as far as the bounds allow.
+
+    If the right variables are free, the step ends at the optimum up to rounding; SMO identifies these variables, but
+    converges slowly for an ill-conditioned K.
+    """
+    free = np.flatnonzero((lower < u) & (u < upper))
+    if len(free) < 2:
+        return
+    # The step keeps Σu fixed, so the gradient counts only up to a constant.
+    gradient = f[free] - f[free].mean()
+    try:
+        step = solve_among_free(K[np.ix_(free, free)], gradient)
+    except np.linalg.LinAlgError:
+        return  # K is not positive definite over the free variables: SMO continues alone
+    if not gradient @ step > 0:
+        return
+    room = np.where(step > 0, upper[free] - u[free], u[free] - lower[free])
+    moving = step != 0
+    reach = room[moving] / np.abs(step[moving])
+    length = min(1.0, float(reach.min()))
+    moved = u[free] + length * step
+    # Variables that reach a bound are set to it exactly: membership in the free set is decided by comparison.
+    if length < 1:
+        stopped = np.flatnonzero(moving)[reach <= length]
+        moved[stopped] = np.where(step[stopped] > 0, upper[free[stopped]], lower[free[stopped]])
+    change = np.zeros(len(u))
+    change[free] = moved - u[free]
+    f -= K @ change
+    u[free] = moved
+
+
+def optimize(K: Float, lower: Float, upper: Float, u: Float, f: Float, eps: float) -> bool:
+    """Maximize the dual, updating u and f, until no pair violates optimality by eps; False if out of steps."""
+    # A Newton step costs a factorization of K_FF, so it comes only after many cheap steps of SMO.
+    most = _STEPS_A_TURN * len(u)
+    for _ in range(_MAX_TURNS):
+        taken = ascend(K, lower, upper, u, f, eps, most)
+        _polish(K, lower, upper, u, f)
+        if taken < most:
+            return ascend(K, lower, upper, u, f, eps, most) < most
+    return False
+
+
+def rounding_error(diagonal: Float, u: Float) -> float:
+    """Rounding error of a gradient entry: a smaller violation of optimality is not significant."""
+    return 1e-15 * (1.0 + float(np.abs(diagonal).max()) * float(np.abs(u).sum()))
+
+
+# --- decomposition, for kernels that do not fit in memory -------------------------------------------------------------
+
+# Largest number of working sets.
+_MAX_ROUNDS = 1000
+
+ReadColumns = Callable[[Index], Float]
+
+
+def solve_by_columns(
+    columns: ReadColumns,
+    diagonal: Float,
+    y: npt.ArrayLike,
+    C: Bounds,
+    tol: float,
+    max_bytes: int,
+    start: npt.ArrayLike | None = None,
+) -> tuple[SVMSolution, int]:
+    """Train a support vector machine on a kernel matrix with too many columns for the memory.
+
+    Decomposition (Osuna, Freund, Girosi 1997; Joachims 1999) with a working set as large as the memory allows: the
+    pairs that violate optimality most, then the free vectors and other cached samples. The columns of new members are
+    requested in one call; the problem over the working set is solved as in `solve_dense`, and the gradient of all
+    samples is updated from the cached columns.
+
+    Parameters
+    ----------
+    columns
+        Returns the columns of K at some positions, (m, len(positions)) float64. It is expensive: it is called with as
+        many positions as possible, and never with one that is cached.
+    diagonal
+        The diagonal of K, (m,).
+    y
+        (m,), 1 and −1.
+    C
+        The bound on α, or one for each sample, (m,).
+    tol
+        The relative gap to reach.
+    max_bytes
+        Memory for all arrays of the solver: 40 m bytes for each column of the working set, for the column itself,
+        another that a call returns, K over the working set, and its factor.
+    start
+        The initial u, (m,), as in `solve_dense`; the columns of its support vectors are requested.
+
+    Returns
+    -------
+    tuple
+        The solution, with scores and gap recomputed from columns, and the number of columns requested. The gap is above
+        tol if the arithmetic resolves no more, or after 1,000 working sets: decomposition is slow if there are more
+        free vectors than the working set holds.
+
+    Raises
+    ------
+    InputError
+        As `solve_dense`.
+    MemoryBudgetError
+        If not even two columns fit.
+    """
+    y = as_signs(y, C)
+    m = len(y)
+    diagonal = np.asarray(diagonal, dtype=np.float64)
+    if diagonal.shape != (m,):
+        msg = f"the diagonal must have a value for each label, ({m},); found {diagonal.shape}"
+        raise InputError(msg)
+    size = min(m, max_bytes // (40 * m))
+    if size < 2:
+        msg = f"a working set of two columns takes {80 * m} bytes, max_bytes is {max_bytes}: allow more"
+        raise MemoryBudgetError(msg)
+    cached = _HeldColumns(columns, m, size)
+    lower, upper = box(y, C)
+
+    def certified(u: Float) -> SVMSolution:
+        free = np.flatnonzero((lower < u) & (u < upper))
+        scores, free_kernel = cached.product(u, free)
+        return replace(certify(u, scores, y, C), free_kernel=free_kernel)
+
+    best = certified(feasible(start, y, C))
+    # f = y − Ku is the gradient of the dual; it is updated from here on, and recomputed whenever a gap is reported.
+    u, f, eps = best.u.copy(), y - best.scores, FIRST_EPS
+    for _ in range(_MAX_ROUNDS):
+        violators = _violators(u, f, lower, upper, eps)
+        if len(violators):
+            among, rows = cached.hold(cached.working_set(violators, (lower < u) & (u < upper)))
+            before, part, slope = u[among], u[among], f[among]
+            optimize(np.take(rows, among, axis=1), lower[among], upper[among], part, slope, eps)
+            u[among] = part
+            # Only variables of the working set have moved, so their cached columns update the gradient of all samples.
+            f -= (part - before) @ rows
+            continue
+        # Optimal to eps by the updated gradient, which drifts. Only the gap by a recomputed gradient counts.
+        finest = eps < rounding_error(diagonal, u)
+        if finest or certify(u, y - f, y, C).gap <= tol:
+            fresh = certified(u)
+            best = min(best, fresh, key=lambda solution: solution.gap)
+            if finest or best.gap <= tol:
+                return best, cached.asked
+            u, f = fresh.u.copy(), y - fresh.scores
+        eps *= 0.1
+    return min(best, certified(u), key=lambda solution: solution.gap), cached.asked
+
+
+def _violators(u: Float, f: Float, lower: Float, upper: Float, eps: float) -> Index:
+    """The variables that violate optimality by eps: the worst that should rise, the worst that should fall, and so on.
+
+    The result is empty if no pair does.
+    """
+    may_rise, may_fall = u < upper, u > lower
+    # The threshold in the middle of the violation plays the part of the bias: variables on the wrong side of it by
+    # eps/2 form pairs that violate optimality by eps.
+    middle = 0.5 * (f[may_rise].max(initial=-np.inf) + f[may_fall].min(initial=np.inf))
+    # Ties are broken at random: samples are often sorted, and a tie in order would choose neighbors that are alike.
+    shuffled = np.random.default_rng(0).permutation(len(u))
+    rising = shuffled[(may_rise & (f > middle + 0.5 * eps))[shuffled]]
+    falling = shuffled[(may_fall & (f < middle - 0.5 * eps))[shuffled]]
+    ordered = np.concatenate(
+        [rising[np.argsort(-f[rising], kind="stable")], falling[np.argsort(f[falling], kind="stable")]]
+    )
+    # Both lists are merged alternately, so that every prefix has pairs of a rising and a falling variable.
+    ranks = np.concatenate([np.arange(len(rising)), np.arange(len(falling))])
+    return np.asarray(ordered[np.argsort(ranks, kind="stable")])
+
+
+class _HeldColumns:
+    """The cached columns, as rows: those of the working set."""
+
+    def __init__(self, columns: ReadColumns, m: int, size: int) -> None:
+        self._columns, self._size = columns, size
+        self._rows = np.empty((size, m))
+        self._slot = np.full(m, -1)  # the slot of each sample's column
+        self._holder = np.full(size, -1)  # the sample whose column is in each slot
+        self.asked = 0
+
+    def working_set(self, violators: Index, free: npt.NDArray[np.bool_]) -> Index:
+        """The next samples to optimize: at least half violators, the worst first, then cached free samples."""
+        cached = self._holder[self._holder >= 0]
+        free_held, bound_held = cached[free[cached]], cached[~free[cached]]
+        share = max(self._size // 2, self._size - len(free_held))
+        ordered = np.concatenate([violators[:share], free_held, violators[share:], bound_held])
+        _, first = np.unique(ordered, return_index=True)
+        return np.asarray(ordered[np.sort(first)[: self._size]])
+
+    def hold(self, among: Index) -> tuple[Index, Float]:
+        """Cache the columns of these samples, requesting the missing ones; returns all cached samples and their rows.
+
+        Other columns are evicted only if there is no room, so that the working set may be larger than requested.
+        """
+        wanted = np.zeros(len(self._slot), bool)
+        wanted[among] = True
+        missing = among[self._slot[among] < 0]
+        if len(missing):
+            # Empty slots first, then slots of columns that are not in the new working set.
+            spare = np.concatenate([np.flatnonzero(self._holder < 0), np.flatnonzero(~wanted[self._holder])])
+            spare = spare[: len(missing)]
+            evicted = self._holder[spare]
+            self._slot[evicted[evicted >= 0]] = -1
+            self._rows[spare] = self._ask(missing).T
+            self._slot[missing], self._holder[spare] = spare, missing
+        used = int(np.count_nonzero(self._holder >= 0))  # slots fill from the first on
+        return self._holder[:used], self._rows[:used]
+
+    def product(self, u: Float, free: Index) -> tuple[Float, Float | None]:
+        """Ku from columns alone, and K over the free vectors if it takes no more memory than the cached columns."""
+        support = np.flatnonzero(u)
+        small = len(free) ** 2 <= self._rows.size
+        free_kernel = np.empty((len(free), len(free))) if small else None
+        missing = support[self._slot[support] < 0]
+        # As many as fit are kept, free vectors first: they are in the next working set.
+        missing = missing[np.argsort(~np.isin(missing, free), kind="stable")]
+        room = int(np.count_nonzero(self._holder < 0))
+        if room and len(missing):
+            self.hold(missing[:room])
+            missing = missing[room:]
+        total = np.zeros(len(u))
+
+        def add(samples: Index, rows: Float) -> None:
+            total[...] += u[samples] @ rows
+            if free_kernel is not None:
+                _, of_free, of_rows = np.intersect1d(free, samples, return_indices=True)
+                free_kernel[of_free] = rows[np.ix_(of_rows, free)]
+
+        used = int(np.count_nonzero(self._holder >= 0))
+        add(self._holder[:used], self._rows[:used])
+        for start in range(0, len(missing), self._size):
+            # The rest is read in batches as large as the cache, and not kept.
+            batch = missing[start : start + self._size]
+            add(batch, self._ask(batch).T)
+        return total, free_kernel
+
+    def _ask(self, samples: Index) -> Float:
+        self.asked += len(samples)
+        return np.asarray(self._columns(samples), dtype=np.float64)
+
+
+# --- least squares ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SquareSolution:
+    """Regularized least squares: u (m,) with Σu = 0, the bias, both objectives, and the scores Ku."""
+
+    u: Float
+    bias: float
+    dual: float
+    primal: float
+    scores: Float
+
+
+def fit_square(K: Float, h: Float, lam: float) -> SquareSolution:
+    """Minimize Σ_i (h_i − f(x_i))² + λ‖w‖², f(x) = wᵀφ(x) + bias, for any targets h (m,) and λ > 0.
+
+    (K + λI)u + bias·1 = h and 1ᵀu = 0, w = Φᵀu; the dual is max over Σu = 0 of 2λhᵀu − λ²‖u‖² − λuᵀKu.
+    IndefiniteKernelError is raised if K + λI is not positive definite.
+    """
+    try:
+        factor = Cholesky.of(K + lam * np.eye(len(K)))
+    except np.linalg.LinAlgError as error:
+        msg = (
+            f"the combined kernel plus lam={lam:g} is not positive definite, as the square loss needs it; run `dmkl "
+            "check` for kernels with negative eigenvalues, take a larger lam, or loss='hinge'"
+        )
+        raise IndefiniteKernelError(msg) from error
+    # With v = (K + λI)⁻¹h and w = (K + λI)⁻¹1, u = v − bias·w, and Σu = 0 gives the bias: one factor, two right sides.
+    solved = factor.solve(np.column_stack([h, np.ones(len(h))]))
+    bias = float(solved[:, 0].sum() / solved[:, 1].sum())
+    u = solved[:, 0] - bias * solved[:, 1]
+    # Both objectives are computed from u and K itself, so that their difference shows the rounding error.
+    product = K @ u
+    regularizer = lam * float(u @ product)
+    dual = 2.0 * lam * float(h @ u) - lam * lam * float(u @ u) - regularizer
+    return SquareSolution(u, bias, dual, regularizer + float(np.sum((h - product - bias) ** 2)), product)

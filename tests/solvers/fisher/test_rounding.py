@@ -17,9 +17,9 @@ from dmkl.passes.statistics import measure
 from dmkl.solvers.fisher.newton import Solution
 from dmkl.solvers.fisher.problem import FisherProblem
 from dmkl.solvers.fisher.subspace.certify import OpenPoint
-from dmkl.solvers.fisher.subspace.problem import SubspaceOptions
 from dmkl.solvers.fisher.subspace.rounding import PROBES, Rounding, rounding
 from dmkl.solvers.fisher.subspace.solver import SubspaceSolver, points_of
+from dmkl.solvers.fisher.subspace.space import SubspaceOptions
 from dmkl.solvers.jobs import Job, Training
 from dmkl.solvers.outcome import Status
 from dmkl.solvers.weight_sets.balls import Ball

@@ -28,9 +28,8 @@ from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
 from dmkl.solvers.fisher.subspace import solver as engine
 from dmkl.solvers.fisher.subspace.directions import dominant_block, orthonormal_to
 from dmkl.solvers.fisher.subspace.preconditioners import choose_reference_weights, closeness, grid_step, ridge
-from dmkl.solvers.fisher.subspace.problem import SubspaceOptions
 from dmkl.solvers.fisher.subspace.solver import SubspaceSolver, finish_open, points_of
-from dmkl.solvers.fisher.subspace.space import add_preconditioners
+from dmkl.solvers.fisher.subspace.space import SubspaceOptions, add_preconditioners
 from dmkl.solvers.jobs import Context, Job, Training
 from dmkl.solvers.outcome import Status
 from dmkl.solvers.weight_sets.balls import Ball

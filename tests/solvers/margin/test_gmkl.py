@@ -13,9 +13,9 @@ from helpers.margin import conic_optimum, reference
 from scipy.optimize import linprog
 
 from dmkl.errors import IndefiniteKernelError, InputError
-from dmkl.solvers.margin.dense import solve_dense
 from dmkl.solvers.margin.gmkl import gmkl
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
+from dmkl.solvers.margin.training import solve_dense
 from dmkl.solvers.outcome import Status
 from dmkl.solvers.requests import SVM, EachProduct
 from dmkl.solvers.semidefinite import KernelFacts

@@ -9,9 +9,8 @@ from helpers.generators import finish
 from helpers.margin import made, reference
 
 from dmkl.solvers.in_memory import answer
-from dmkl.solvers.margin.gmkl import gmkl
+from dmkl.solvers.margin.gmkl import Hull, gmkl
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem, largest_sum
-from dmkl.solvers.margin.hull import Hull
 from dmkl.solvers.margin.machine import feasible
 from dmkl.solvers.outcome import Status
 

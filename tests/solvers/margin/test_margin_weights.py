@@ -9,9 +9,8 @@ from sklearn.svm import SVC
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.solvers.margin.decomposition import solve_by_columns
-from dmkl.solvers.margin.dense import solve_dense
 from dmkl.solvers.margin.machine import best_bias, hinge
+from dmkl.solvers.margin.training import solve_by_columns, solve_dense
 
 pytestmark = pytest.mark.usefixtures("synchronous")
 

@@ -20,9 +20,8 @@ from dmkl.numerics.fisher import Support
 from dmkl.passes.execute import machine
 from dmkl.solvers.fisher.newton import Solution
 from dmkl.solvers.fisher.subspace.preconditioners import Closeness, ridge, rough_ridge
-from dmkl.solvers.fisher.subspace.problem import Point, of_space
 from dmkl.solvers.fisher.subspace.rounding import Rounding, rounding_of
-from dmkl.solvers.fisher.subspace.space import TrainingSubspace, Unsolved, apply_preconditioners
+from dmkl.solvers.fisher.subspace.space import Point, TrainingSubspace, Unsolved, apply_preconditioners, of_space
 from dmkl.solvers.fisher.subspace.tasks import (
     SolveJob,
     Strips,

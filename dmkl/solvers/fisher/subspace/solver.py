@@ -38,25 +38,28 @@ from dmkl.passes.run import pass_bytes
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import covering
 from dmkl.solvers.driver import drive
-from dmkl.solvers.fisher import cg, direct
+from dmkl.solvers.fisher import cg
 from dmkl.solvers.fisher.newton import Solution, certificate_step
-from dmkl.solvers.fisher.problem import Finish, FisherOptions, FisherProblem
-from dmkl.solvers.fisher.solver import FisherSolver
+from dmkl.solvers.fisher.problem import Finish, FisherOptions, FisherProblem, FisherSolver
 from dmkl.solvers.fisher.subspace.certify import OpenPoint, residuals, scores, sharpen, solve_restricted_problems
-from dmkl.solvers.fisher.subspace.directions import Growth
-from dmkl.solvers.fisher.subspace.extend import extend
+from dmkl.solvers.fisher.subspace.directions import Growth, extend
 from dmkl.solvers.fisher.subspace.preconditioners import choose_reference_weights, grid_step, kept_bytes, make_room
-from dmkl.solvers.fisher.subspace.problem import Point, Progress, SubspaceOptions, TargetSet, of_space
 from dmkl.solvers.fisher.subspace.rounding import PROBES
 from dmkl.solvers.fisher.subspace.space import (
+    Point,
+    Progress,
+    SubspaceOptions,
+    TargetSet,
     TrainingSubspace,
     add_preconditioners,
     basis_task_bytes,
+    of_space,
     preconditioner_bytes,
     restore,
     save,
 )
 from dmkl.solvers.fisher.subspace.tasks import Strips
+from dmkl.solvers.fisher.wrapper import DIRECT, allowed_bytes, direct_fits, needed_bytes
 from dmkl.solvers.jobs import Context, Job, Training
 from dmkl.solvers.outcome import Outcome, Round, Status, Step
 from dmkl.solvers.requests import Solver, Tasks
@@ -568,7 +571,7 @@ class SubspaceSolver:
 # --- problems as points --------------------------------------------------------------------------------------------
 
 
-_FINISHERS = {module.SOLVER.name: module.SOLVER for module in (direct, cg)}
+_FINISHERS = {solver.name: solver for solver in (DIRECT, cg.SOLVER)}
 
 
 def points_of(jobs: Sequence[Job]) -> tuple[list[TargetSet], list[Point]]:
@@ -637,11 +640,11 @@ def _start(job: Job, outcome: Outcome) -> Float:
 def _finisher(how: Finish, jobs: Sequence[Job]) -> str:
     """The solver for points that the subspace leaves open."""
     if how == "auto":
-        return direct.SOLVER.name if direct.fits(jobs) else cg.SOLVER.name
-    if how == direct.SOLVER.name and not direct.fits(jobs):
+        return DIRECT.name if direct_fits(jobs) else cg.SOLVER.name
+    if how == DIRECT.name and not direct_fits(jobs):
         msg = (
-            f"finish='direct' holds a combined kernel in memory, {direct.needed_bytes(jobs) / 2**30:.3g} GiB, and "
-            f"{direct.allowed_bytes() / 2**30:.3g} GiB are allowed; use finish='cg' or 'report', or set dmkl.memory "
+            f"finish='direct' holds a combined kernel in memory, {needed_bytes(jobs) / 2**30:.3g} GiB, and "
+            f"{allowed_bytes() / 2**30:.3g} GiB are allowed; use finish='cg' or 'report', or set dmkl.memory "
             "higher"
         )
         raise MemoryBudgetError(msg)

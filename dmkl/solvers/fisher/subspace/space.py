@@ -5,16 +5,16 @@ The state of all subspaces is written after every pass, and the next run continu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from dmkl.arrays import Float
+from dmkl.arrays import Float, Index
 from dmkl.files.arrays import load_array, load_arrays, save_array, save_arrays
 from dmkl.passes.execute import active_client, machine
 from dmkl.passes.sums import Combination, StoredSum, combine_pass, for_sums, sum_order
@@ -28,7 +28,6 @@ from dmkl.solvers.fisher.subspace.preconditioners import (
     factor_stem,
     is_kept,
 )
-from dmkl.solvers.fisher.subspace.problem import Progress, TargetSet
 from dmkl.solvers.fisher.subspace.tasks import (
     FactorRequest,
     ProductFiles,
@@ -42,22 +41,154 @@ from dmkl.solvers.fisher.subspace.tasks import (
     widen_basis,
     widen_gram,
 )
-from dmkl.solvers.outcome import Round
+from dmkl.solvers.jobs import Training
+from dmkl.solvers.outcome import Outcome, Round, Status, Step
 from dmkl.solvers.requests import Pass, Solver, Tasks
+from dmkl.solvers.weight_sets.base import WeightSet
 from dmkl.solvers.workspace import Workspace
 
 __all__ = [
     "Block",
-    "Preconditioner",
+    "Point",
+    "Progress",
+    "SubspaceOptions",
+    "TargetSet",
     "TrainingSubspace",
     "Unsolved",
     "add_preconditioners",
     "apply_preconditioners",
     "basis_task_bytes",
+    "of_space",
     "preconditioner_bytes",
     "restore",
     "save",
 ]
+
+# --- points and their training sets -----------------------------------------------------------------------------------
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, eq=False)
+class TargetSet:
+    """One training set and its targets, which share a subspace.
+
+    Parameters
+    ----------
+    training
+        The kernels.
+    targets
+        H of each independent problem, (m, c).
+    """
+
+    training: Training
+    targets: tuple[Float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """One problem: a training set, one of its targets, a ridge, a set of weights, and kernels.
+
+    Parameters
+    ----------
+    space
+        Number of the training set, and of its subspace.
+    target
+        Number of the target.
+    weights, lam
+        The set of weights of `kernels`, and the ridge.
+    kernels
+        Positions of the kernels that may have weight; all if None.
+    """
+
+    space: int
+    target: int
+    weights: WeightSet
+    lam: float
+    kernels: Index | None = None
+
+    def support(self, q: Float) -> float:
+        """The maximum of βᵀq over the set of weights, from q of all kernels."""
+        return self.weights.support(q if self.kernels is None else q[self.kernels])
+
+
+@dataclass
+class Progress:
+    """The present solution of a point.
+
+    Parameters
+    ----------
+    beta
+        Kernel weights, (n,).
+    gap, objective, upper
+        The proven relative gap, S(α, β) and F(α).
+    settled
+        Whether the point is certified.
+    scores
+        Σ_j β_j K_j α on the held-out rows, (rows, c), of a settled point.
+    alpha
+        (m, c), of a settled point, if it is wanted.
+    steps
+        The history, if `alpha` is wanted.
+    """
+
+    beta: Float | None = None
+    gap: float = np.inf
+    objective: float = np.nan
+    upper: float = np.nan
+    settled: bool = False
+    scores: Float | None = None
+    alpha: Float | None = None
+    steps: list[Step] = field(default_factory=list)
+
+    def outcome(self) -> Outcome:
+        """Convert to the result of a solver."""
+        assert self.beta is not None
+        status = Status.CERTIFIED if self.settled else Status.BASIS
+        return Outcome(
+            status,
+            self.beta,
+            self.alpha,
+            self.objective,
+            self.upper,
+            self.gap,
+            steps=self.steps,
+            scores=self.scores,
+        )
+
+
+@dataclass(frozen=True)
+class SubspaceOptions:
+    """Tolerance and limits of the subspace solver.
+
+    Parameters
+    ----------
+    tol
+        The relative gap to prove.
+    block
+        New basis vectors of each training set and pass; chosen by the number of training sets if None.
+    basis_bytes
+        Most bytes of all bases and products on disk; half of the free space if None.
+    max_passes
+        Most passes; points that are open then stay open.
+    use_preconditioners
+        Whether to use preconditioners; decided by memory if None.
+    alphas
+        Whether α of every point is wanted.
+    """
+
+    tol: float = 1e-4
+    block: int | None = None
+    basis_bytes: int | None = None
+    max_passes: float = 200
+    use_preconditioners: bool | None = None
+    alphas: bool = False
+
+
+def of_space(points: Sequence[Point], values: Mapping[int, Item], space: int) -> dict[int, Item]:
+    """The values that belong to points of one space, by the number of the point."""
+    return {k: value for k, value in values.items() if points[k].space == space}
+
 
 # --- subspaces -----------------------------------------------------------------------------------------------------
 
