@@ -1,4 +1,4 @@
-"""What a process may take: faked control groups, environments of SLURM, resource limits."""
+"""What a process may take: faked control groups, environments of SLURM, resource settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import dask
 import psutil
 import pytest
 
-from dmkl import limits, settings
+from dmkl import settings
 
 MIB = 2**20
 
@@ -19,12 +19,12 @@ def machine(monkeypatch, tmp_path):
     """A machine of 16 cores and 64 GiB free without limits; writes files of cgroups and says which are its own."""
     for name in ("CPUS_PER_TASK", "CPUS_ON_NODE", "MEM_PER_NODE", "MEM_PER_CPU", "JOB_ID"):
         monkeypatch.delenv(f"SLURM_{name}", raising=False)
-    monkeypatch.setattr(limits, "cpu_count", lambda: 16)
+    monkeypatch.setattr(settings, "cpu_count", lambda: 16)
     free = psutil.virtual_memory()._replace(available=65536 * MIB)
-    monkeypatch.setattr(limits.psutil, "virtual_memory", lambda: free)
-    monkeypatch.setattr(limits, "_memory_left_by_rlimits", lambda: iter(()))
-    monkeypatch.setattr(limits, "CGROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(limits, "OWN_CGROUPS", tmp_path / "own")
+    monkeypatch.setattr(settings.psutil, "virtual_memory", lambda: free)
+    monkeypatch.setattr(settings, "_memory_left_by_rlimits", lambda: iter(()))
+    monkeypatch.setattr(settings, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(settings, "OWN_CGROUPS", tmp_path / "own")
 
     def set_up(own, files):
         (tmp_path / "own").write_text(own)
@@ -81,7 +81,7 @@ V1 = "4:memory:/slurm/uid_0/job_7\n3:cpu,cpuacct:/slurm\n1:name=systemd:/\n"
 )
 def test_control_groups(machine, own, files, cores, mib):
     machine(own, files)
-    assert (limits.available_cores(), limits.free_bytes()) == (cores, mib * MIB)
+    assert (settings.available_cores(), settings.free_bytes()) == (cores, mib * MIB)
 
 
 @pytest.mark.parametrize(
@@ -98,10 +98,10 @@ def test_what_slurm_grants(machine, monkeypatch, granted, cores, mib):
     for name, value in granted.items():
         monkeypatch.setenv(f"SLURM_{name}", str(value))
     taken = psutil.Process().memory_info()._replace(rss=24 * MIB)
-    monkeypatch.setattr(limits.psutil.Process, "memory_info", lambda _: taken)
-    assert limits.available_cores() == cores
-    assert limits.free_bytes() == (mib - 24 if mib < 65536 else mib) * MIB
-    assert settings.memory_budget_bytes() == int(0.6 * limits.free_bytes())
+    monkeypatch.setattr(settings.psutil.Process, "memory_info", lambda _: taken)
+    assert settings.available_cores() == cores
+    assert settings.free_bytes() == (mib - 24 if mib < 65536 else mib) * MIB
+    assert settings.memory_budget_bytes() == int(0.6 * settings.free_bytes())
 
 
 def test_a_setting_is_taken_as_it_is(machine, monkeypatch):
@@ -113,11 +113,11 @@ def test_a_setting_is_taken_as_it_is(machine, monkeypatch):
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems limit other things")
 def test_resource_limits():
     code = (
-        "import resource\nfrom dmkl import limits\n"
+        "import resource\nfrom dmkl import settings\n"
         "for name in (resource.RLIMIT_AS, resource.RLIMIT_DATA):\n"
         "    before = resource.getrlimit(name)\n"
         "    resource.setrlimit(name, (2**31, before[1]))\n"
-        "    print(limits.free_bytes())\n"
+        "    print(settings.free_bytes())\n"
         "    resource.setrlimit(name, before)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dmkl import limits
+from dmkl import settings
 from dmkl._version import __version__
 from dmkl.errors import DmklError, InputError, one_line
 from dmkl.passes.execute import active_client, look_at, machine, workers_of_scheduler
@@ -87,7 +87,7 @@ def inspect_hosts(store: tuple[str, str] | None = None, state: Path | None = Non
             by_place.setdefault(worker.place, []).append(worker)
         first = {workers[0].address: workers for workers in by_place.values()}
         answers = client.run(_describe, store, mark, workers=list(first), on_error="return")
-        cores = client.run(limits.bound_cores, on_error="return")
+        cores = client.run(settings.bound_cores, on_error="return")
         hosts = []
         for address, workers in first.items():
             if address in answers:
@@ -155,9 +155,9 @@ def _describe(store: tuple[str, str] | None, mark: Path | None) -> Host:
         problems.append(f"{name} cannot write temporary files in {temporary} ({why}); set TMPDIR to another folder")
     return Host(
         name,
-        limits.machine_name(),
-        limits.available_cores(),
-        limits.free_bytes(),
+        settings.machine_name(),
+        settings.available_cores(),
+        settings.free_bytes(),
         temporary,
         free,
         versions_of(_PACKAGES),

@@ -1,4 +1,4 @@
-"""Checks of parameters, with messages that state the rule and the value."""
+"""Parameters of learners: checks, and the set of feasible weights from norm, groups, prices and constraints."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.fisher import Targets, encode_targets, encode_values, with_unknown, zero_or_one
 from dmkl.numerics.steps import Weighing, as_steps
 from dmkl.passes.blas import one_blas_thread
-from dmkl.solvers.margin.machine import Bounds
+from dmkl.solvers.margin.svm import Bounds
 from dmkl.solvers.outcome import Outcome, worst
 from dmkl.stores import Kernels, as_kernel_set
 from dmkl.unknown import is_known

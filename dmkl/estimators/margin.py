@@ -29,8 +29,8 @@ from dmkl.solvers.in_memory import InMemory
 from dmkl.solvers.jobs import Job
 from dmkl.solvers.margin.gmkl import Method, gmkl
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
-from dmkl.solvers.margin.machine import Bounds
 from dmkl.solvers.margin.mksvm import MarginProblem, mk_svm
+from dmkl.solvers.margin.svm import Bounds
 from dmkl.solvers.requests import Solver
 
 __all__ = ["GMKL", "MKSVM", "MarginClassifier", "votes"]

@@ -1,4 +1,4 @@
-"""Plans, which are tables of fits; the hooks of learners that a plan calls; and the outcomes.
+"""Plans, which are tables of fits; the problems and hooks of learners that a plan needs; and the outcomes.
 
 A row names the training rows and the held-out rows of the kernels, the targets, the kernels that may have weight, and a
 learner with its steps and its point (p, λ; C; …). A single fit is a plan of one row; a search is grid × folds; refits,

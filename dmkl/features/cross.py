@@ -104,7 +104,8 @@ def _features(K: KernelSet, axis: int) -> TrainingFeatures:
     if isinstance(source, FeatureTiles):
         recipes, tables = {recipe.name: recipe for recipe in source.recipes}, dict(source.axes[axis].tables)
     elif isinstance(source, StoreReader):
-        recipes, tables = _recipes(source.provenance), read_tables(source.location)
+        recipes = _recipes(source.provenance)
+        tables = read_tables(source.location) if recipes else {}
     else:
         recipes, tables = {}, {}
     if not recipes:

@@ -16,6 +16,11 @@ Every function is computed in two steps, so that kernels that differ in a parame
 Sources: Schölkopf and Smola, Learning with Kernels (2002); chi2 and minimum: Zhang, Marszałek, Lazebnik, Schmid, IJCV
 73 (2007), and Barla, Odone, Verri, ICIP (2003); pyramid: Lazebnik, Schmid, Ponce, CVPR (2006), Eq. 3; proximity: Ling
 and Soatto, ICCV (2007).
+
+Sums that BLAS does not have (chi2, minimum, l1) are compiled on the first call, for each precision, and cached on disk.
+Neighboring j lie in one vector register, with k in the loop around, so that no sum has to be reordered for
+vectorization; `_COLUMNS` columns of the result fit in the first-level cache. Zeros of x, which are most entries of a
+histogram, need no division.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from dask.delayed import Delayed, delayed
 from dask.local import get_sync
 from dask.sizeof import sizeof
 
-from dmkl import limits, progress, settings
+from dmkl import progress, settings
 from dmkl.errors import (
     InputError,
     MemoryBudgetError,
@@ -72,7 +72,7 @@ _LOOKED: WeakKeyDictionary[Client, dict[str, tuple[str, int]]] = WeakKeyDictiona
 
 def _look() -> tuple[str, int]:
     """On a worker: the name of its job, and the bytes that arrays may take there."""
-    return limits.machine_name(), settings.memory_budget_bytes()
+    return settings.machine_name(), settings.memory_budget_bytes()
 
 
 def look_at(client: Client, reports: Mapping[str, Any], kept: int = 0) -> list[Worker]:

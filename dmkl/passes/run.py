@@ -1,4 +1,8 @@
-"""A pass as a Dask graph: its tasks, their keys, and how their results are combined."""
+"""A pass as a Dask graph: its tasks, their keys, and how their results are combined.
+
+If work fails as sound kernels cannot make it fail, `looking_for_damage` searches for tiles that were damaged on disk
+after their first check, before another cause is reported.
+"""
 
 from __future__ import annotations
 

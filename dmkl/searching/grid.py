@@ -1,4 +1,4 @@
-"""Grids of parameters: the papers' defaults, checks, and the points in order."""
+"""Grids of parameters, means of scores over the folds, and the rules that choose a point of a grid."""
 
 from __future__ import annotations
 

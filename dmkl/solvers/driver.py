@@ -20,7 +20,7 @@ from dmkl.passes.sums import Combination, diagonals_of_inverses, factor_pass, in
 from dmkl.passes.sweep import Columns, Want
 from dmkl.passes.view import Lens, covering
 from dmkl.solvers.fisher.working_sets import add_blocks, columns_lens, finish_columns, fraction_of_tiles
-from dmkl.solvers.margin.training import train_together
+from dmkl.solvers.margin.svm import train_together
 from dmkl.solvers.outcome import Round, check_finite
 from dmkl.solvers.requests import (
     SVM,

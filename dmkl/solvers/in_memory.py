@@ -3,6 +3,8 @@
 A solver that requests passes pays for each of them: tasks, sums on disk, transfer of answers. If the kernels of a
 training set are small, that is nearly all of its time. Here one pass writes them to disk after the steps; every task
 maps them into its memory, which all tasks of a machine share, and answers its solver itself.
+
+`combined` and `composite` add up kernels with one weight for each kernel, or for each kernel and sample.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from dmkl.passes.sums import Combination, StoredSum, combine_pass
 from dmkl.passes.view import covering
 from dmkl.solvers.driver import drive
 from dmkl.solvers.jobs import Context, Job, SideBySide, Training, over_all_kernels, over_all_rows
-from dmkl.solvers.margin.training import train
+from dmkl.solvers.margin.svm import train
 from dmkl.solvers.outcome import Outcome, check_finite
 from dmkl.solvers.requests import SVM, EachProduct, GroupClassifier, Pass, Projection, Solver, Task, Tasks
 

@@ -11,6 +11,8 @@ exact
 newton
     The quadratic model of the concave J(β) = min_α S(α, β) over the set. Its gradient is q, its Hessian
     −(1/4λ²) Σ_k (K_iα_k)ᵀA⁻¹(K_jα_k) with A = ½(I + K(β)/λ).
+
+`LineSearch` shortens a step that raises the objective too little (Armijo's rule).
 """
 
 from __future__ import annotations
@@ -23,8 +25,7 @@ import numpy as np
 
 from dmkl.arrays import Float
 from dmkl.numerics.fisher import onto_sphere
-from dmkl.solvers.cones import ConicProgram
-from dmkl.solvers.weight_sets.base import WeightSet
+from dmkl.solvers.weight_sets.base import ConicProgram, WeightSet
 
 __all__ = [
     "CuttingPlane",

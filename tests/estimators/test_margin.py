@@ -21,7 +21,7 @@ from sklearn.svm import SVC
 import dmkl
 from dmkl.errors import ConvergenceWarning, InputError
 from dmkl.estimators.margin import votes
-from dmkl.solvers.margin import training
+from dmkl.solvers.margin import svm
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
 from dmkl.solvers.outcome import Status
 
@@ -186,8 +186,8 @@ def test_in_memory_and_out_of_core_agree(kernels, monkeypatch, synchronous):
         asked.append((n_columns, arguments[4]))
         return solution, n_columns
 
-    by_columns = training.solve_by_columns
-    monkeypatch.setattr(training, "solve_by_columns", counted)
+    by_columns = svm.solve_by_columns
+    monkeypatch.setattr(svm, "solve_by_columns", counted)
     # Sums are stored before centring where all kernels have the same steps, and after it where they have not.
     for steps in (("center",), ("center", "multiplicative")):
         model = dmkl.MKSVM(1.5, 1.0, steps=steps, tol=TIGHT)

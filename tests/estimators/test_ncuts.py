@@ -17,7 +17,7 @@ import dmkl
 from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, IndefiniteKernelWarning, InputError
 from dmkl.numerics.ncuts import class_columns, ratios, sample_examples
 from dmkl.solvers.cuts import best_cut
-from dmkl.solvers.margin.training import solve_dense
+from dmkl.solvers.margin.svm import solve_dense
 
 TRAIN, TEST = np.arange(60), np.arange(60, 90)
 SMALL = {"n_examples": 2}
@@ -277,7 +277,7 @@ def test_machines_on_kernels_of_low_rank_are_proven(dtype):
 
 def test_what_does_not_fit_the_memory_is_not_proven(monkeypatch):
     """The kernel is not examined where a machine is trained on columns of it."""
-    monkeypatch.setattr("dmkl.solvers.margin.training.dense_bytes", lambda m: 2**62)
+    monkeypatch.setattr("dmkl.solvers.margin.svm.dense_bytes", lambda m: 2**62)
     S, y, _ = training()
     model = dmkl.NCuts(2).fit(S[TRAIN, TRAIN], y[TRAIN] > 4)
     assert np.isnan(model.gap_)

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.linalg
 
 from dmkl.errors import InputError
-from dmkl.solvers.cones import ConicError, ConicProgram
+from dmkl.solvers.weight_sets.base import ConicError, ConicProgram
 from helpers.optima import conjugate, power_norm
 
 __all__ = ["ConicOptimum", "composite_kernel", "conic_optimum", "made", "optimum", "reference"]

@@ -73,7 +73,7 @@ def unequal(monkeypatch):
 
 def test_workers_are_asked_and_not_the_client(unequal, monkeypatch):
     monkeypatch.setattr(execute, "_look", lambda: ("job", 3 * GIB))
-    monkeypatch.setattr("dmkl.limits.free_bytes", lambda: 1000)  # of the client
+    monkeypatch.setattr("dmkl.settings.free_bytes", lambda: 1000)  # of the client
     with pytest.warns(SmallWorkerWarning, match=r"1 of 3 workers are given no tasks \(\S+\): a task may take 40 MiB"):
         found = machine()
     assert (found.slots, found.slots_per_host, len(found.workers)) == (2, 2, 2)
@@ -112,7 +112,7 @@ def test_workers_of_one_job_share_its_memory(monkeypatch):
             return {**said, "d": OSError("gone")}
 
     told = {name: {"host": "node", "nthreads": 2, "memory_limit": 0} for name in "abcd"}
-    monkeypatch.setattr("dmkl.limits.free_bytes", lambda: 10 * GIB)
+    monkeypatch.setattr("dmkl.settings.free_bytes", lambda: 10 * GIB)
     found = {one.address: one for one in execute.look_at(Asked(), told)}
     assert [found[name].task_bytes for name in "abcd"] == [GIB, GIB, GIB, 3 * GIB]
     assert [found[name].total_bytes for name in "abcd"] == [4 * GIB, 4 * GIB, 2 * GIB, 6 * GIB]

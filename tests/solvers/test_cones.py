@@ -6,7 +6,7 @@ import clarabel
 import numpy as np
 import pytest
 
-from dmkl.solvers.cones import ConicError, ConicProgram
+from dmkl.solvers.weight_sets.base import ConicError, ConicProgram
 
 
 def test_the_minimizer_and_the_multipliers_of_its_rows():

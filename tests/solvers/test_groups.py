@@ -20,7 +20,7 @@ from dmkl.solvers.groups import (
     parameter_gradients,
 )
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
-from dmkl.solvers.margin.training import fit_square, solve_dense
+from dmkl.solvers.margin.svm import fit_square, solve_dense
 from dmkl.solvers.outcome import Status
 from dmkl.solvers.requests import GroupClassifier, Projection
 

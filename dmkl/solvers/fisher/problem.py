@@ -1,4 +1,4 @@
-"""Problems of MK-FDA, and solvers with their options: `Direct`, `CG`, `Subspace` and `Dual`."""
+"""Problems of MK-FDA, the interface of a solver, and solvers with their options: `Direct`, `CG`, `Subspace`, `Dual`."""
 
 from __future__ import annotations
 

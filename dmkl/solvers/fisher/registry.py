@@ -3,6 +3,18 @@
 To add a solver, write a file with a `FisherSolver`, add its module to `SOLVERS` (which the check of the parameter
 ``solver`` and the documentation of learners use) and its name to `SolverName`. If it has options, add a
 `ConfiguredSolver` with the same name to `dmkl.solvers.fisher.problem`.
+
+Leave-one-out scores
+--------------------
+The leave-one-out residual of row i is α_i/(A⁻¹)_ii, apart from directions that are not penalized
+(`dmkl.numerics.discriminant.leave_one_out`). The direct solver has a factor of A. For the other solvers one pass adds
+up the combined kernels.
+
+- For a few problems of moderate size A is factored for each, and the diagonal is exact.
+- A grid of (p, λ) on thousands of samples would need m³ operations for each of its points. The leverages
+  h_i = 1 − ½(A⁻¹)_ii depend much more on how isolated sample i is than on the weights β. So they are computed for the
+  plain sum K̄ of the kernels, at the ridge λ/Σ_jβ_j, at which K̄ has the scale of K(β), since the kernels are normalized
+  to equal size. The ridges of a grid are interpolated between powers of ten, linearly in the logit of h over log λ.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 `AlphaStep` is what the oracles of the solvers "direct" and "cg" share: α for given weights, refined until its residual
 no longer hides the gap of the weights. The iteration itself is `dmkl.solvers.fisher.newton.maximize`.
+
+`DirectStep` is the α-step by a Cholesky factor of the combined kernel (solver "direct"); `dmkl.solvers.fisher.cg` has
+the one by conjugate gradients.
 """
 
 from __future__ import annotations

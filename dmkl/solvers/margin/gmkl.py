@@ -9,7 +9,26 @@ T is a maximum of functions that are linear in d, hence convex; if α is unique 
 Hessian comes from the support vectors between the bounds (see `dmkl.solvers.margin.mksvm`).
 
 Without a lower bound T may have no minimizer: σᵀr > 0 is required for each direction r ≥ 0, Ar ≥ 0 in which the
-polyhedron is unbounded. The lower bound of the optimum is computed in `dmkl.solvers.margin.gmkl`.
+polyhedron is unbounded.
+
+Lower bounds from all SVMs
+--------------------------
+Each u that an SVM has returned is feasible, as is tu for 0 ≤ t ≤ t_u = min C/α, and so is every point of the convex
+hull of zero and all t_u u. With those u as columns of U, a their Σα, and V_j = UᵀK_jU,
+
+    T* ≥ max { aᵀλ + bᵀp :  λ, p ≥ 0,  Σ λ_u/t_u ≤ 1,  ½λᵀV_jλ + (Aᵀp)_j ≤ σ_j for all j }.
+
+This is the dual of Varma and Ray over a part of its feasible set, a small conic program. For one SVM it is the bound of
+weak duality; several reach the optimum even if no single one does, as around d = 0: there many α have the same Σα, and
+the proof that no kernel is worth its price needs a mixture of them with ½uᵀK_ju ≤ σ_j for all j.
+
+If d must also be in a convex set {d : b' − Gx ∈ K, x = (d, …)}, its multipliers z ∈ K* enter: −b'ᵀz in the objective,
+(Aᵀp)_j − (Gᵀz)_j in the constraints, and Gᵀz = 0 in the columns of the further variables. From the resulting mixture
+the bound is computed again as aᵀλ + min over d of (σ − ½(λᵀV_jλ)_j)ᵀd, whose proof needs the multipliers of that
+program alone.
+
+The multipliers of the last constraints are weights d: they minimize over the polyhedron the lower model of T from all
+SVMs, σᵀd + max over λ of aᵀλ − ½ Σ_j d_j λᵀV_jλ. An SVM trained there corrects the model where it is lowest.
 """
 
 from __future__ import annotations
@@ -25,13 +44,13 @@ from dmkl import progress
 from dmkl.arrays import Float
 from dmkl.errors import InputError
 from dmkl.numerics.fisher import relative_gap
-from dmkl.solvers.cones import ConicError, ConicProgram
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem, largest_sum, least_cost, region, row_lengths
-from dmkl.solvers.margin.machine import hinge
+from dmkl.solvers.margin.svm import hinge
 from dmkl.solvers.masters import rises_enough
 from dmkl.solvers.outcome import Outcome, Status, Step
 from dmkl.solvers.requests import SVM, EachProduct
 from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
+from dmkl.solvers.weight_sets.base import ConicError, ConicProgram
 
 __all__ = ["Hull", "Method", "gmkl"]
 

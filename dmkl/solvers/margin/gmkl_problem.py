@@ -10,8 +10,8 @@ from scipy.optimize import linprog
 
 from dmkl.arrays import Float
 from dmkl.errors import InputError
-from dmkl.solvers.cones import ConicError, ConicProgram
-from dmkl.solvers.margin.machine import Bounds
+from dmkl.solvers.margin.svm import Bounds
+from dmkl.solvers.weight_sets.base import ConicError, ConicProgram
 from dmkl.solvers.weight_sets.conic import Cones
 
 __all__ = ["GeneralizedProblem", "largest_sum", "least_cost", "region", "row_lengths"]

@@ -11,8 +11,7 @@ import numpy as np
 
 from dmkl.arrays import Float, Index
 from dmkl.numerics.fisher import dual_norm, norm, onto_sphere, steepest, uniform_weights
-from dmkl.solvers.cones import ConicProgram, Entries
-from dmkl.solvers.weight_sets.base import WeightSet
+from dmkl.solvers.weight_sets.base import ConicProgram, Entries, WeightSet
 
 __all__ = ["Ball", "GroupBall", "grouped"]
 

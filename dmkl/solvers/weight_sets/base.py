@@ -1,13 +1,119 @@
-"""The protocol of a set of kernel weights, as solvers use it."""
+"""The protocol of a set of kernel weights, and conic programs over it, solved by Clarabel's interior point method."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import clarabel
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
 
 from dmkl.arrays import Float, Index
-from dmkl.solvers.cones import ConicProgram
+from dmkl.errors import DmklError
 
-__all__ = ["WeightSet"]
+__all__ = ["ConicError", "ConicProgram", "Entries", "WeightSet"]
+
+# --- conic programs ---------------------------------------------------------------------------------------------------
+
+Entries = tuple[Index, Index, Float]
+"""Row, column and value of the entries of a matrix that may be nonzero."""
+
+
+class ConicError(DmklError, RuntimeError):
+    """A conic program has no usable solution."""
+
+
+class ConicProgram:
+    """Minimize ½ xᵀPx + qᵀx over x, of length `width`, with b − rows x in a product of cones."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self._entries: list[Entries] = []
+        self._b: list[Float] = []
+        self._cones: list[Any] = []
+        self._height = 0
+        self._rows: Any = None
+        """The matrix of all rows, after its first use."""
+        self.violation = np.inf
+        """Violation of the constraints by the last minimizer, relative to their size; infinite before the first."""
+
+    def add(self, rows: Float | Entries, b: npt.ArrayLike, *cones: Any) -> None:
+        """Require b − rows x to lie in the product of these cones of Clarabel's."""
+        i, j, values = rows if isinstance(rows, tuple) else _entries(rows)
+        self._entries.append((self._height + i, j, values))
+        self._b.append(np.atleast_1d(np.asarray(b, dtype=np.float64)))
+        self._cones.extend(cones)
+        self._height += len(self._b[-1])
+        self._rows = None
+
+    def at_most(self, rows: Float | Entries, b: npt.ArrayLike) -> None:
+        """Require rows x ≤ b; there may be no rows."""
+        if n := np.size(b):
+            self.add(rows, b, clarabel.NonnegativeConeT(n))
+
+    def bounded_square(self, root: Float, shift: Float, row: Float, constant: float) -> None:
+        """Require ½‖root x − shift‖² ≤ row x + constant."""
+        # With z = root x − shift and s = row x + constant: (s + ½, s − ½, z) is in the second-order cone if and only if
+        # (s − ½)² + ‖z‖² ≤ (s + ½)², that is ‖z‖² ≤ 2s.
+        b = np.concatenate([[constant + 0.5, constant - 0.5], -shift])
+        self.add(np.vstack([-row, -row, -root]), b, clarabel.SecondOrderConeT(len(b)))
+
+    def minimize(self, linear: Float, quadratic: Float | None = None) -> tuple[Float, Float]:
+        """The minimizer x, and the multipliers of the rows in the order in which these were added.
+
+        Any finite point is returned, optimal to Clarabel's tolerances or not: the caller certifies its result on the
+        full problem. q is `linear`; P is `quadratic`, positive semidefinite, or zero. ConicError is raised if Clarabel
+        returns no point.
+        """
+        options = clarabel.DefaultSettings()
+        options.verbose = False
+        options.max_iter = 200
+        # Below Clarabel's defaults of 1e-8: the gap of a fit is computed from the result, and should not be limited by
+        # it.
+        options.tol_gap_abs = options.tol_gap_rel = options.tol_feas = 1e-10
+        self.violation = np.inf
+        square = (self.width, self.width)
+        upper = sp.csc_matrix(square) if quadratic is None else _sparse([_entries(np.triu(quadratic))], square)
+        # Programs over the same set differ in the objective alone, so the matrix of the rows is kept.
+        if self._rows is None:
+            self._rows = _sparse(self._entries, (self._height, self.width))
+        rows = self._rows
+        solution = clarabel.DefaultSolver(upper, linear, rows, np.concatenate(self._b), self._cones, options).solve()
+        x, status = np.asarray(solution.x, dtype=np.float64), str(solution.status)
+        if not np.isfinite(x).all() or "Infeasible" in status or status == "Unsolved":
+            msg = f"the conic program ended without a solution (Clarabel: {status})"
+            raise ConicError(msg)
+        self.violation = float(solution.r_prim)
+        return x, np.asarray(solution.z, dtype=np.float64)
+
+    def nearest(self, aim: Float) -> Float:
+        """The feasible x whose first variables are closest to `aim`."""
+        n = len(aim)
+        quadratic, linear = np.zeros((self.width, self.width)), np.zeros(self.width)
+        # ½‖x − aim‖² without its constant.
+        quadratic[:n, :n] = np.eye(n)
+        linear[:n] = -aim
+        return self.minimize(linear, quadratic)[0]
+
+    def dual(self, linear: Float, multipliers: Float) -> tuple[float, Float]:
+        """bᵀz and q + rowsᵀz for multipliers z: if the latter is zero, the former bounds the maximum of −qᵀx."""
+        return float(np.concatenate(self._b) @ multipliers), np.asarray(linear + self._rows.T @ multipliers)
+
+
+def _entries(rows: Float) -> Entries:
+    i, j = np.nonzero(rows)
+    return i, j, rows[i, j]
+
+
+def _sparse(parts: Sequence[Entries], shape: tuple[int, int]) -> Any:
+    """The matrix of these entries in Clarabel's form; SciPy's own conversion takes longer than small programs do."""
+    i, j, values = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    # Sorted by column, then by row: the compressed column format.
+    order = np.lexsort((i, j))
+    starts = np.append(0, np.cumsum(np.bincount(j, minlength=shape[1])))
+    return sp.csc_matrix((values[order], i[order], starts), shape=shape)
 
 
 class WeightSet(Protocol):

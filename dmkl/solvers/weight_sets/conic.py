@@ -1,4 +1,4 @@
-"""Sets of weights described by cones."""
+"""Sets of weights described by cones, and sets whose kernels have prices σ: σ∘β is in another set."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import clarabel
 import numpy as np
 
 from dmkl.arrays import Float, Index
-from dmkl.solvers.cones import ConicError, ConicProgram, Entries
-from dmkl.solvers.weight_sets.base import WeightSet
+from dmkl.solvers.weight_sets.base import ConicError, ConicProgram, Entries, WeightSet
 
 __all__ = ["Cones", "ConicSet", "Priced", "UnboundedSetError"]
 

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from dmkl.arrays import Float
 from dmkl.errors import InputError
-from dmkl.solvers.cones import ConicError
+from dmkl.solvers.weight_sets.base import ConicError
 from dmkl.solvers.weight_sets.conic import Cones, ConicSet, UnboundedSetError
 
 __all__ = ["Constraints", "NamedWeights", "conic_set", "digest", "norm_constraints", "rows_and_cones"]

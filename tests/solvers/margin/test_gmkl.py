@@ -15,7 +15,7 @@ from scipy.optimize import linprog
 from dmkl.errors import IndefiniteKernelError, InputError
 from dmkl.solvers.margin.gmkl import gmkl
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
-from dmkl.solvers.margin.training import solve_dense
+from dmkl.solvers.margin.svm import solve_dense
 from dmkl.solvers.outcome import Status
 from dmkl.solvers.requests import SVM, EachProduct
 from dmkl.solvers.semidefinite import KernelFacts
@@ -248,7 +248,9 @@ def test_certified_weights_satisfy_a_convex_set_whatever_the_prices(sigma):
 def test_weights_outside_their_set_are_never_certified(monkeypatch):
     """Whatever a projection returns: the rows are checked at the weights that are returned."""
     kernels, y, A, b = bounded_below(1.0)
-    monkeypatch.setattr("dmkl.solvers.cones.ConicProgram.nearest", lambda program, aim: 0.3 * np.ones(program.width))
+    monkeypatch.setattr(
+        "dmkl.solvers.weight_sets.base.ConicProgram.nearest", lambda program, aim: 0.3 * np.ones(program.width)
+    )
     found, _ = run(gmkl(GeneralizedProblem(y, 10.0, np.zeros(3), A, b), 3, tol=1.0, max_iter=3), kernels)
     assert found.status is not Status.CERTIFIED
     assert found.gap == np.inf

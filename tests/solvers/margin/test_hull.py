@@ -11,7 +11,7 @@ from helpers.margin import made, reference
 from dmkl.solvers.in_memory import answer
 from dmkl.solvers.margin.gmkl import Hull, gmkl
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem, largest_sum
-from dmkl.solvers.margin.machine import feasible
+from dmkl.solvers.margin.svm import feasible
 from dmkl.solvers.outcome import Status
 
 

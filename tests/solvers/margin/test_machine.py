@@ -13,8 +13,7 @@ from hypothesis.extra import numpy as hnp
 from sklearn.svm import SVC
 
 from dmkl.errors import InputError, MemoryBudgetError
-from dmkl.solvers.margin.machine import best_bias, feasible, hinge, is_concave
-from dmkl.solvers.margin.training import dense_bytes, solve_by_columns, solve_dense
+from dmkl.solvers.margin.svm import best_bias, dense_bytes, feasible, hinge, is_concave, solve_by_columns, solve_dense
 
 
 def rbf(m, seed=0, share=0.5, width=5.0, dimensions=4):
@@ -129,7 +128,7 @@ def test_columns_with_room_for_few():
 
 
 def test_out_of_rounds_tells_the_true_gap(monkeypatch):
-    monkeypatch.setattr("dmkl.solvers.margin.training._MAX_ROUNDS", 3)
+    monkeypatch.setattr("dmkl.solvers.margin.svm._MAX_ROUNDS", 3)
     kernel, y = rbf(120, 6)
     solution, _ = by_columns(kernel, y, 64.0, 1e-8, 0.05)
     assert solution.gap > 1e-8

@@ -9,8 +9,7 @@ from sklearn.svm import SVC
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.solvers.margin.machine import best_bias, hinge
-from dmkl.solvers.margin.training import solve_by_columns, solve_dense
+from dmkl.solvers.margin.svm import best_bias, hinge, solve_by_columns, solve_dense
 
 pytestmark = pytest.mark.usefixtures("synchronous")
 

@@ -15,7 +15,7 @@ from sklearn.svm import SVC
 
 from dmkl.errors import IndefiniteKernelError, InputError
 from dmkl.solvers.margin.mksvm import MarginProblem, certify_margin, closed_form_weights, mk_svm
-from dmkl.solvers.margin.training import solve_by_columns, solve_dense
+from dmkl.solvers.margin.svm import solve_by_columns, solve_dense
 from dmkl.solvers.outcome import Status
 from dmkl.solvers.requests import SVM, EachProduct
 from dmkl.solvers.semidefinite import KernelFacts

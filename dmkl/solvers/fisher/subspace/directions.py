@@ -1,4 +1,9 @@
-"""New basis vectors: the dominant directions of the errors of open points."""
+"""New basis vectors: the dominant directions of the errors of open points, and the pass that multiplies them.
+
+The pass repeats blocks whose products were too coarse for the certificate. The first block of a subspace is multiplied
+in double precision, together with the probes that measure the rounding of later blocks, which are multiplied in the
+precision of the kernels (see `rounding`): the first block makes up most of the solutions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The subspace of one training set on disk: its basis, the products of the kernels with it, its preconditioners.
+"""The points of a training set and its subspace on disk: basis, products of the kernels with it, preconditioners.
 
 The state of all subspaces is written after every pass, and the next run continues from it.
 """
