@@ -144,6 +144,8 @@ class Workspace:
         file = self.path / "state.json"
         if not file.exists():
             if self.path.exists() and any(not _is_ours(entry) for entry in self.path.iterdir()):
+                # A folder of the user's other files is never used: `close` deletes the folder of a search that is not
+                # kept.
                 msg = (
                     f"{self.path} is to keep the state of a search, but holds other files; give a folder of its own, "
                     "or an empty one"
@@ -204,6 +206,7 @@ class Workspace:
             "names": np.array(names, dtype=str),
             "figures": np.array([[step.figures[name] for name in names] for step in steps]),
         }
+        # Absent arrays stay absent: an empty array would look like a result of no rows.
         arrays |= {
             name: value for name in ("dual", "scores", "inverse") if (value := getattr(outcome, name)) is not None
         }
@@ -309,6 +312,7 @@ _MOST_CHANGES = 4
 
 def _change(name: str, before: str | None, now: str | None) -> str:
     """The old and the new value; for a grid only the parameters that differ, for content no checksums."""
+    # Checksums say only that content differs; grids are shown parameter by parameter, since they may be long.
     if before is not None and now is not None:
         if re.fullmatch(r"[0-9a-f]{16,}", before) and re.fullmatch(r"[0-9a-f]{16,}", now):
             return f"{name} had other content"

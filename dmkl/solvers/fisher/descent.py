@@ -287,6 +287,7 @@ def descend(
             status = Status.ITERATIONS if read >= options.max_iter else Status.STALLED
             break
         with pinned_blas(1):  # the problem on the span is too small for threads, which would wait for one another
+            # A tenth of the tolerance: the rest is for the residual outside the span.
             solution, rho = _solve_on_span(span, problem, beta, rho, options.mu, 0.1 * tol, facts)
         coefficients, beta = solution.alpha, solution.beta
         alpha, products = span.combine(coefficients)
@@ -295,6 +296,7 @@ def descend(
         check_forms(certificate.gradient, facts, float(np.sum(alpha * alpha)) / (4.0 * problem.lam / rho))
         at = Iterate(rho * beta, residual, products)
         steps.append(certificate_step(certificate, at.beta, products=len(steps) + 1, passes=read))
+        # F decreases in every step, the gap need not: S is evaluated at other weights each time.
         if best is None or certificate.gap < best.certificate.gap:
             best = Solution(alpha, at.beta, certificate, status)
         watch.note(f"{problem.name}{read:.1f} passes: gap {certificate.gap:.2e}, aim {tol:.0e}")
@@ -323,6 +325,7 @@ def _solve_on_span(
         solution = solve_restricted(span.oracle(problem.lam / rho, problem.weights, facts), beta, tol)
         beta, c = solution.beta, solution.certificate
         scaled = c.upper - c.objective + c.kernel_part  # ρ‖q‖_p*
+        # ρ‖q‖_p* over its value at the fixed point, 2λμρ².
         ratio = scaled / (2.0 * problem.lam * mu * rho**2)
         if abs(np.log(ratio)) <= 0.1 * tol:
             break
@@ -363,6 +366,7 @@ def descend_jobs(
     """
     widest = max((job.problem.h for job in jobs), key=lambda h: h.size)
     (m, c), budget = widest.shape, machine().total_bytes
+    # A direction, and its product with each kernel.
     column_bytes = 8 * (max(job.n_kernels for job in jobs) + 1) * m
     least_bytes = column_bytes * least_columns(c, c + extra_width)
     check_memory(
@@ -454,6 +458,7 @@ class WorkingSetSource:
 
     def __call__(self, at: Iterate) -> Generator[Request, Any, tuple[Float, Float, float]]:
         """See `dmkl.solvers.fisher.descent.DirectionSource`."""
+        # R_B is minus the gradient on the set, so its norm measures how much a step on the set can gain.
         violation = [float(np.sum(at.residual[working_set.index] ** 2)) for working_set in self._sets]
         number = int(np.argmax(violation))
         chosen = self._sets[number]
@@ -527,6 +532,7 @@ def _factor_key(job: Job) -> FactorKey:
 
     Ridges are rounded to powers of √10, so that the points of a grid share a few factors; M is as good.
     """
+    # ½(I + sK/λ) with equal weights s has the factor of ½(I + K/(λ/s)): only the ratio λ/s needs a factor of its own.
     scale = float(job.problem.weights.start(job.n_kernels).mean())
     ridge = 10.0 ** (round(2.0 * math.log10(job.problem.lam / scale)) / 2.0)
     return id(job.training), b"" if job.kernels is None else job.kernels.tobytes(), ridge

@@ -162,10 +162,14 @@ def solve_grid(
     IndefiniteKernelError
         If I + K(β)/λ is not positive definite, or a form αᵀK_jα is negative.
     """
+    # Targets are replaced by as few independent columns as they have, of unit norm, and solutions are turned back at
+    # the end: fewer columns in every product, and no underflow of squares in single precision.
     turned, back, scales = _independent(targets)
     problems = _Problems(kernels, held_out, turned, facts, tol, max_steps)
     solved: list[dict[_Point, PointSolution]] = [{} for _ in targets]
     for lam in sorted({lam for _, lam in points}):
+        # From the largest norm, where weights are nearly equal for all targets, to the smallest, where they are most
+        # unlike: each norm starts from the solutions of the one before.
         norms = sorted({p for p, at in points if at == lam}, reverse=True)
         for p, white, solutions in _solve_norms(problems, norms, lam):
             x = np.stack([solution.alpha for solution in solutions])
@@ -195,6 +199,7 @@ def _independent(targets: Sequence[Float]) -> tuple[list[Float], list[Float], li
     with s². Targets of c classes have rank c − 1. Squares of tiny units would vanish in single precision.
     """
     parts = [np.linalg.svd(h, full_matrices=False) for h in targets]
+    # One rank for all targets, so that they form an array (t, c, m).
     rank = max(1, *(int(np.count_nonzero(v > _DEPENDENT * v.max(initial=0.0))) for _, v, _ in parts))
     scales = [float(np.linalg.norm(v)) or 1.0 for _, v, _ in parts]
     turned = [h @ Q[:rank].T / s for h, (_, _, Q), s in zip(targets, parts, scales, strict=True)]
@@ -241,6 +246,7 @@ class _TargetOracle:
         evaluation: Evaluation = yield beta
         q = evaluation.certificate.gradient
         if self._last is not None:
+            # The gradient is q = ∂J/∂β and the curvature is −∂q/∂β, hence the sign of the second argument.
             self._curvature = _updated(self._curvature, beta - self._last[0], self._last[1] - q)
         self._last = beta, q
         return evaluation
@@ -290,6 +296,7 @@ def _solve_masters(tasks: Sequence[Task]) -> list[Any]:
         return [task.function(*task.arguments) for task in tasks]
     ball: Ball = tasks[0].arguments[3]
     q, curvatures, betas = (np.stack([task.arguments[k] for task in tasks]) for k in range(3))
+    # At p = 1 weights may be zero, which logarithms exclude; those masters are solved one by one above.
     aims = _maximize_models(_positive(q), curvatures, betas, ball.p)
     return [ascent_direction(*model, ball) for model in zip(aims, q, betas, strict=True)]
 
@@ -514,9 +521,11 @@ class _Whitened:
             If a form αᵀK_jα is negative.
         """
         q = self.gradients(x)
+        # ‖α‖² is not computed from α: with x = Lᵀα and q° = Σ_j β°_jq_j, ½‖x‖² = ½αᵀA(β°)α = ¼‖α‖² + q°.
         squares, inner = _dots(x, x), _dots(x, h)
         fixed = 0.5 * squares - q @ self.beta  # ¼‖α‖²
         size = np.maximum(fixed, 0.0) / self.lam
+        # Ã_j is at most I/β°_j, since β°_jÃ_j ⪯ I. So rounding changes q_j by up to the unit times ‖x‖²/β°_j.
         noise = float(np.finfo(self.dtype).eps) * squares / self.beta.min()
         evaluations = []
         for t, beta in enumerate(betas):
@@ -531,6 +540,8 @@ class _Mean:
 
     def __init__(self, white: _Whitened, beta: Float) -> None:
         self._white, self._beta = white, np.maximum(beta, _FLOOR * float(beta.max()))
+        # The floor keeps W̄ positive definite where a weight is zero for all targets. The inverse, not the factor, is
+        # kept: one product with it takes less time than two triangular solves with many right-hand sides.
         try:
             self._inverse = Cholesky.of(white.system(self._beta).T).inverse()
         except np.linalg.LinAlgError as error:
@@ -561,14 +572,20 @@ class _Mean:
             x, and bounds of S(α, β) − min_α S, (t,).
         """
         white, x, tiny = self._white, x.copy(), np.finfo(x.dtype).tiny
+        # W(β) − μW̄ = (1 − μ)(I − Σ_j β°_jÃ_j) + Σ_j (β_j − μβ̄_j)Ã_j is positive semidefinite for μ ≤ 1, as both parts
+        # are.
         least = np.clip((betas / self._beta).min(axis=1), _LEAST, 1.0)
         excess, going = np.zeros(len(x)), np.arange(len(x))
         r = h - white.products(betas, x)
         directions, last = np.zeros_like(r), np.ones(r.shape[:2], r.dtype)
         for step in range(_CG_STEPS + 1):
             z = self.apply(r)
+            # Each column of a target has its own step length: the systems are independent and share only the
+            # preconditioner.
             squares = np.maximum(np.vecdot(r, z), tiny)
             bound = squares.sum(axis=1, dtype=np.float64) / (2.0 * least[going])
+            # The second bound costs a product with L, so it is computed only for targets that the first does not
+            # settle.
             open_ = np.flatnonzero(bound > allowed[going])
             residuals = r[open_] @ white.root
             bound[open_] = np.minimum(bound[open_], _dots(residuals, residuals))
@@ -576,6 +593,7 @@ class _Mean:
             left = bound > allowed[going]
             if step == _CG_STEPS or not left.any():
                 break
+            # Converged targets leave the iteration; the others become smaller arrays, not masked ones.
             going, r, squares = going[left], r[left], squares[left]
             directions = z[left] + (squares / last[left])[:, :, None] * directions[left]
             products = white.products(betas[going], directions)
@@ -607,6 +625,7 @@ def _aims(q: Float, curvatures: Float, betas: Float, p: float) -> Float:
     Far from its own weights a model may set weights to zero that the optimum needs, and they would stay zero. For p = 1
     the weights of a norm slightly above 1 are used, whose objective differs by less than the tolerance.
     """
+    # The step is limited in logarithms, in which a weight cannot become zero within finitely many steps.
     change = _logs(_maximize_models(_positive(q), curvatures, betas, max(p, _SMOOTH))) - _logs(betas)
     return _normalized(_logs(betas) + np.clip(change, -_TRUST, _TRUST), p)
 
@@ -631,6 +650,8 @@ def _maximize_models(q: Float, curvatures: Float, betas: Float, p: float) -> Flo
     """
     t, n = q.shape
     relative = curvatures / q[:, :, None]
+    # Gradients are divided by the largest, since only their ratios matter: log μ absorbs the factor, and logarithms of
+    # tiny gradients lose no digits.
     fixed = np.log(q / q.max(axis=1, keepdims=True)) + np.einsum("tij,tj->ti", relative, betas)
     u, v = _logs(betas), np.zeros(t)
     u -= np.log(np.sum(np.exp(p * u), axis=1, keepdims=True)) / p
@@ -639,6 +660,8 @@ def _maximize_models(q: Float, curvatures: Float, betas: Float, p: float) -> Flo
         b, powers = np.exp(u), np.exp(p * u)
         size = powers.sum(axis=1, keepdims=True)
         left = np.hstack([fixed - np.einsum("tij,tj->ti", relative, b) - v[:, None] - (p - 1.0) * u, -np.log(size) / p])
+        # Newton's matrix: the derivative of C b/q by log b is C_ij b_j/q_i, that of (p − 1) log b is diagonal, and the
+        # last row and column belong to the constraint and to log μ.
         system[:, :n, :n] = relative * b[:, None, :]
         system[:, every, every] += p - 1.0
         system[:, :n, n] = 1.0
@@ -779,6 +802,7 @@ def _solve_batch(
     with shared_folder("where the kernels of training sets are written") as folder:
         kernel_files = yield from _read([chunk.training for _, chunk in missing], folder, context)
         threads = blas_threads(min(machine().slots_per_host, max(1, len(missing))))
+        # BLAS threads are divided among the tasks of a machine; a single task gets all of them.
         work = [
             partial(
                 _solve_chunk,
@@ -841,6 +865,7 @@ def _solve_chunk(
     m = len(targets[0])
     stored = [kernel_files[k] for k in (range(len(kernel_files)) if kernels is None else kernels)]
     whole = [np.fromfile(path).reshape(-1, m) for path in stored]
+    # Rows of the training samples come first in each file, held-out rows after them (`Training.whole`).
     square, held_out = np.stack([kernel[:m] for kernel in whole]), np.stack([kernel[m:] for kernel in whole])
     del whole
     with pinned_blas(threads):

@@ -144,6 +144,7 @@ class MemoryOracle:
 
     def evaluate(self, beta: Float, tol: float, *, careful: bool) -> Generator[Any, Any, Evaluation]:
         """Solve Aα = H by a Cholesky factor of A = ½(N + K(β)/λ)."""
+        # No request is made; the statement makes this function a generator, as `Oracle` requires.
         yield from ()
         n, m, _ = self.kernels.shape
         # One matrix-vector product over all kernels: each kernel is read once, and no temporary is made for each.

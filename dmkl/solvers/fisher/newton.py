@@ -129,6 +129,7 @@ def maximize(
     IndefiniteKernelError
         If the oracle finds that a kernel is not positive semidefinite.
     """
+    # A set of one element (one kernel, p = ∞) leaves only the α-step to be solved.
     fixed = weights.is_fixed(len(start))
     best: Solution | None = None
     steps: list[Step] = []
@@ -136,6 +137,7 @@ def maximize(
     search: LineSearch | None = None
     beta, careful, status = start, False, Status.ITERATIONS
     while len(steps) < max_steps:
+        # S(α, β) ≤ J(β) + error of α and F(α) ≥ the optimum hold for the same α, so the certificate needs no exact α.
         evaluation = yield from oracle.evaluate(beta, tol, careful=careful)
         certificate = evaluation.certificate
         # With of_kernels both gaps are relative to βᵀq = share · |S|.
@@ -171,6 +173,7 @@ def maximize(
             if search.point is None:
                 status = Status.STALLED
                 break
+            # The point is inside the set, which is convex: between the last accepted weights and the master's solution.
             beta = search.point
         else:
             # S(α, ·) is linear in β and at least J: a plane above J that touches it at β.

@@ -340,6 +340,7 @@ class FisherSolver:
         def solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
             def solver_of(job: Job) -> Solver[Outcome]:
                 problem = job.problem
+                # K_jI = K_j: the driver has no request for whole kernels, and one pass gives all of them.
                 kernels = yield EachProduct(np.eye(len(problem.h)))
                 alpha, beta = function(kernels, problem.h, problem.lam, problem.weights)
                 certificate, _ = certify(alpha, kernels @ alpha, beta, problem.h, problem.lam, problem.weights)

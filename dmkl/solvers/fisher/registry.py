@@ -154,6 +154,7 @@ def choose(jobs: Sequence[Job]) -> str:
     """
     points = Counter((id(job.training), id(job.problem.h)) for job in jobs if job.n_kernels > 1)
     several = max(points.values(), default=0) > _PAIR
+    # The order of these rules matters: each one assumes that those above it do not apply.
     if several and (_are_many(jobs, several=False) or _fill(jobs)) and many.fits(jobs):
         return many.SOLVER.name
     if _are_many(jobs, several=several) and anchored_fits(jobs):
@@ -170,6 +171,7 @@ def choose(jobs: Sequence[Job]) -> str:
     diagonal = lens.diagonal()
     if diagonal is None or 8 * (n + 1) * m * _ROOM > machine().total_bytes // 2:
         return subspace.SOLVER.name
+    # K(β) has about the trace Σ_j β_j tr K_j; below a share of it the small eigenvalues count, and descent is slow.
     trace = float(np.median(diagonal.sum(axis=1)))
     if problem.lam < _AMPLE * trace * float(problem.weights.start(n).sum()):
         return subspace.SOLVER.name
@@ -268,6 +270,7 @@ def with_inverse_diagonals(jobs: Sequence[Job], outcomes: Sequence[Outcome], con
     diagonals = {} if context.workspace.temporary or not file.exists() else dict(load_arrays(file))
     pairs = list(zip(keys, sums, strict=True))
     new = {key: (total.lens, _ask(total.request)) for key, total in pairs if key not in diagonals}
+    # Each request holds a factor while it is answered.
     at_once = max(1, allowed_bytes() // needed_bytes(jobs))
     before = float(diagonals.pop("n_passes", 0.0))
     context.tally.n_passes += before
@@ -326,6 +329,7 @@ def _ask(request: InverseDiagonals) -> Solver[Array]:
 
 def _nodes(job: Job, ridges: Sequence[float]) -> Float:
     """Logarithms of the ridges, or of a few powers of ten around them if these are fewer."""
+    # Powers of ten relative to the trace: the effective dimension, and with it the leverages, depend on λ/trace.
     places, diagonal = np.unique(np.log10(ridges)), job.training.square.diagonal()
     powers = _POWERS + (0.0 if diagonal is None else np.log10(diagonal.sum(axis=1).mean()))
     first = max(0, int(np.searchsorted(powers, places[0], side="right")) - 1)
@@ -338,6 +342,8 @@ def _at_ridges(total: _Sum, diagonals: Array) -> list[Float]:
     if len(total.request.lams) == 1:
         return [diagonals[0]] * len(total.members)
     nodes = np.log10(total.request.lams)
+    # ½(A⁻¹)_ii lies between 0 and 1 and is a sigmoid of log λ for one eigenvalue, κ: 1/(1 + κ/λ). Its logit is then
+    # linear in log λ, which is why the logit is interpolated and not the diagonal.
     free = np.clip(0.5 * diagonals, _NEARLY_ZERO, 1.0 - _NEARLY_ZERO)
     logits = np.log(free / (1.0 - free))
     by_ridge = dict[float, Float]()  # thousands of points of a grid share a ridge

@@ -49,6 +49,7 @@ def working_sets(lens: Lens, largest: int) -> list[WorkingSet]:
     view = lens.view
     tile = view.final_positions()[1] // view.source.tiling.tile
     used = np.unique(tile)
+    # Sets follow tile columns, since a part of a tile costs as much to read as all of it.
     n_sets = min(len(used), max(_MOST, math.ceil(len(tile) / largest)))
     sets = []
     for tiles in np.array_split(used, n_sets):
@@ -98,6 +99,7 @@ def add_blocks(wanted: Sequence[tuple[Lens, Float, Index]]) -> tuple[list[Float]
         "Set dmkl.memory higher, give the workers more memory, store the set with smaller tiles, or take "
         "solver='dual' or 'cg'",
     )
+    # Kernels without weight are not read; those that are left are divided among a fixed number of tasks.
     work: list[partial[Float]] = []
     owners: list[int] = []
     for number, (_, weights, index) in enumerate(wanted):
@@ -125,6 +127,7 @@ def _add(number: int, weights: Float, kernels: Index, index: Index, lenses: Sequ
     # Centering and scaling turn a raw entry into s_a s_b (f K_ab + r_a + r_b + c), where s is 1 unless samples have
     # weights. The added terms follow from their first column, so that only raw blocks have to be read.
     stored = view.rows[fitted.positions(index, index)[0][0]]
+    # The terms r_a + r_b + c are read off the image of a zero matrix: its first column is r_a + r_1 + c.
     edge, trail = np.zeros((len(index), 1)), fitted.positions(index, index[:1])
     for j in map(int, kernels):
         total += (weights[j] * fitted.factor(j)) * raw_block(view, int(view.kernels[j]), stored, stored)

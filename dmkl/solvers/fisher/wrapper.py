@@ -79,10 +79,13 @@ class AlphaStep(ABC):
         alpha = yield from self.begin(beta)
         products = yield EachProduct(alpha)
         certificate, residual = certified(alpha, products)
+        # The first α-step may be rough: its tolerance is known only once S and the gap of the weights are. Refinement
+        # goes on until the error of α no longer hides that gap.
         for _ in range(_MOST_REFINEMENTS):
             check_forms(certificate.gradient, self.facts, float(np.sum(alpha * alpha)) / (4.0 * problem.lam))
             if certificate.alpha_gap <= _allowed_alpha_gap(tol, certificate.weights_gap, careful=careful):
                 break
+            # A tenth of the allowed residual, so that one refinement is enough in most cases.
             target = 0.1 * _allowed_alpha_gap(tol, 0.0, careful=careful) * abs(certificate.objective)
             better = yield from self.refine(beta, alpha, residual, target)
             better_products = yield EachProduct(better)
@@ -171,6 +174,7 @@ class DirectStep(AlphaStep):
 
     def quadratic_forms(self, products: Array) -> Generator[Request, Any, Float]:
         """See `AlphaStep.quadratic_forms`."""
+        # All n·c right-hand sides in one solve; the sum over k runs over rows and columns of both arrays.
         n, m, c = products.shape
         solved: Float = yield self._solve(side_by_side(products))
         return np.tensordot(products, solved.reshape(m, n, c), axes=((1, 2), (0, 2)))

@@ -102,6 +102,8 @@ def certify_margin(u: Float, products: Array, beta: Float, y: Float, C: Bounds, 
     # Scores and forms from the same products: the upper and the lower bound then refer to the same u.
     scores = np.tensordot(beta, products, axes=1)
     bias = best_bias(scores, y, C)
+    # The maximum of ½βᵀv over the ball is ½‖v‖_p*: D at the best weights for this u, a lower bound of the optimum over
+    # β.
     total, energy = float(y @ u), 0.5 * float(beta @ forms)
     return MarginCertificate(
         upper=energy + hinge(scores, bias, y, C),
@@ -222,6 +224,8 @@ def mk_svm(
         watch.note(f"{problem.name}step {len(steps)}: gap {certificate.gap:.2e}, aim {tol:.0e}")
         if certified:
             return best
+        # An SVM that was solved less accurately than the weights need may still close the gap, so the loop goes on
+        # then.
         if fixed or (accuracy <= 0.1 * tol and certificate.weights_gap <= 0.1 * tol):
             # No other weights would reduce the gap, and the SVM cannot be solved more accurately.
             return replace(best, status=Status.STALLED)

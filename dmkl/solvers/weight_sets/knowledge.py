@@ -79,6 +79,7 @@ def conic_set(
     key = _content(every)
     if key in _KNOWN:
         return _KNOWN[key]
+    # Reduction by cvxpy takes milliseconds and is repeated for every fit of a search, hence the cache above.
     result = _canonical(d, every)
     try:
         total = result.total
@@ -91,6 +92,7 @@ def conic_set(
             together = f"these cannot be met within the norm's ball: {_listed(given, names)}. Loosen one"
         msg = f"no weights d ≥ 0 satisfy all constraints, for {together}"
         raise InputError(msg) from error
+    # `total` is the largest Σd over the set: at zero every kernel is excluded.
     if total < 1e-9:
         msg = f"constraints leave every kernel without weight: {_listed(given, names)}; loosen one"
         raise InputError(msg)
@@ -160,6 +162,7 @@ def rows_and_cones(
     rows, demands, texts = [np.zeros((0, len(names)))], [np.zeros(0)], list[str]()
     given, others = _constraints(constraints, d), []
     for constraint in given:
+        # Each constraint is reduced alone: those that need no auxiliary variable and no other cone are linear rows.
         reduced = _canonical(d, [constraint], nonnegative=False)
         if reduced.width > reduced.n or any(name not in ("zero", "nonnegative") for name, _ in reduced.cones):
             others.append(constraint)

@@ -58,6 +58,7 @@ def scores(space: TrainingSubspace, pairs: Sequence[tuple[Float, Float]]) -> Sol
     """
     if not pairs:
         return []
+    # Held-out rows follow the training rows in the products K_jV, which are made for both in one pass.
     first, last = space.training.n_train, space.training.n_rows
     strips = yield from _combined(space, "scores", pairs, _strips(first, last, pairs), None)
     whole = np.concatenate(strips) if strips else np.zeros((0, sum(z.shape[1] for _, z in pairs)))
@@ -100,11 +101,14 @@ def residual_strips(
     ]
     # All targets lie side by side; `chosen` maps the columns of the solutions to them.
     h, starts = np.concatenate(space.targets, axis=1), np.cumsum([0, *(h.shape[1] for h in space.targets)])
+    # Several points share a target, so that its columns are sent once and repeated in the tasks.
     chosen = np.concatenate([np.arange(starts[t], starts[t + 1]) for t in targets])
     ridges = np.repeat(lams, [z.shape[1] for _, z in pairs])
+    # Each task gets its rows of H alone, not the whole of it.
     own = [h[rows] for rows in strips]
     computed = yield Tasks("residuals", work, (*_side_by_side(pairs), ridges, chosen), own)
     whole = Strips(tuple(strip for strip, _ in computed), len(h), (0, len(chosen)))
+    # ‖R‖² is summed over strips in the order of their rows, whatever the order in which the tasks end.
     squares = np.sum([sums for _, sums in computed], axis=0)
     cuts = list(pairwise([0, *_ends(pairs)]))
     return [(whole.part(first, last), float(squares[first:last].sum())) for first, last in cuts]
@@ -238,6 +242,7 @@ def residuals(
         hidden = yield from bound_rounding(space, pairs, lams, sets)
         left = yield from residual_strips(space, pairs, lams, [points[k].target for k in of_f])
         for (k, solution), (residual, square), unknown in zip(of_f.items(), left, hidden, strict=True):
+            # Bounds are kept relative to |S|, as gaps are; d bounds a norm and enters squared, hence the root.
             size = abs(solution.certificate.objective)
             relative = Rounding(unknown.residual / np.sqrt(size), unknown.weights / size)
             opened[k] = OpenPoint(solution, residual, square / size, relative)
@@ -277,6 +282,7 @@ def sharpen(
         of_f = of_space(points, opened, f)
         nearest |= zip(of_f, space.nearest([r.solution.beta for r in of_f.values()]), strict=False)
     for k, r in opened.items():
+        # A preconditioner that is no nearer gives the same bound at the same cost.
         if k not in nearest or nearest[k][1].condition >= r.condition:
             continue
         position, near = nearest[k]
@@ -285,6 +291,8 @@ def sharpen(
         # The bound of S − min_α S is ½ Σ xᵀM⁻¹x over the columns x of R.
         worth = 2.0 * enough * abs(r.solution.certificate.objective)
         rho = (rough_ridge if rough else ridge)(points[k].lam, near.scale, step)
+        # A bound needs M ⪯ A, hence the ridge that `ridge` rounds up; directions alone may use the coarser
+        # `rough_ridge`.
         wanted.append(
             Unsolved(points[k].space, position, rho, r.residual, worth if near.bounds and not rough else -1.0)
         )
@@ -324,6 +332,7 @@ def _other_weights(
     groups
         The points of the space that each preconditioner and ridge serves.
     """
+    # Residuals of many points fill a block by themselves; only a few points leave room for guesses.
     columns = [opened[k].residual.width for members in groups.values() for k in members]
     if sum(columns) >= 2 * width:
         return []

@@ -151,9 +151,11 @@ def choose_directions(
     """
     chosen = [] if before is None else [before.array()]
     v = load_array(basis) if basis else np.zeros((matrices[0].rows, 0))
+    # Columns chosen already count as part of the basis, so that the new ones are orthogonal to them too.
     v = np.concatenate([v, *chosen], axis=1) if chosen else v
     # Unit norm for each matrix: all open points count the same, whatever the size of their errors.
     sizes = [(x, float(np.linalg.norm(x))) for x in (matrix.array() for matrix in matrices)]
+    # A point that is solved exactly has no direction to add.
     scaled = [x / size for x, size in sizes if size]
     with pinned_blas(1):
         if scaled:
@@ -218,6 +220,7 @@ class Growth:
             directions = [x for x, _ in solved]
         # If the first blocks take several passes, an earlier run may have been killed between them.
         new = [f for f, space in enumerate(self.spaces) if not space.width]
+        # Spaces that have a basis keep it; only the others get a first block.
         by_space = {f: [x for item, x in zip(items, directions, strict=True) if item.space == f] for f in new}
         return (yield from self._choose(number, by_space, {}))
 
@@ -267,6 +270,7 @@ class Growth:
         work = [self._choosing(number, f, before.get(f)) for f in spaces]
         new = yield Tasks("choose-directions", work, own=[candidates[f] for f in spaces])
         for f, (block, width) in zip(spaces, new, strict=True):
+            # Blocks stay where the tasks made them: only their widths come back to this process.
             chosen[f] = Strips((block,), self.spaces[f].training.n_train, (0, width))
         return chosen
 

@@ -87,6 +87,8 @@ def _condition(lowest: Float, highest: Float) -> Float:
 def conditions(betas: Float, preconditioner: Float) -> Float:
     """`Closeness.condition` of many weights (k, n) relative to reference weights (n,), in one vectorized step."""
     support = preconditioner > 0
+    # K(β) ⪯ (max_j β_j/β̄_j)K(β̄) and ⪰ (min_j β_j/β̄_j)K(β̄) on the support of β̄: the ratio bounds the condition
+    # number.
     ratios = betas[:, support] / preconditioner[support]
     outside = betas[:, ~support].sum(axis=1) > 1e-9 * betas.sum(axis=1)
     return _condition(ratios.min(axis=1), np.where(outside, np.inf, ratios.max(axis=1)))
@@ -185,6 +187,7 @@ def is_kept(stem: str) -> bool:
 def save_factor(stem: str, factor: RoughFactor) -> None:
     """Write a factor to disk."""
     lower = factor.factor.lower
+    # Panels of columns from the diagonal down: the upper triangle is neither written nor read.
     for start in range(0, len(lower), _PANEL):
         save_array(f"{stem}-{start}.npy", lower.T[start : start + _PANEL, start:])
     save_array(f"{stem}-order.npy", np.empty(0, np.int64) if factor.order is None else factor.order)
@@ -245,6 +248,7 @@ def choose_kept(folders: Iterable[Path], wanted: dict[str, int]) -> set[str]:
     new = {stem: size for stem, size in wanted.items() if not is_kept(stem)}
     free, held, chosen = shutil.disk_usage(folders[0]).free, kept_bytes(folders), set[str]()
     for stem, size in new.items():
+        # All factors together may take as much as they leave free, so that bases and sums find room.
         while held + size > free - size and others:
             oldest = others.pop(0)
             oldest.delete()

@@ -97,6 +97,7 @@ def rounding(
     if not blocks or not pairs:
         return [Rounding(0.0, 0.0) for _ in pairs]
     n, s, _ = errors.shape
+    # The same factor bounds ‖Ea‖² for every point: its probability δ is for each bound, not for all together.
     stretch = 1.0 / float(scipy.stats.chi2.ppf(_UNLIKELY, s))
     starts = np.cumsum([0, *(a.shape[1] for _, a in pairs)]).tolist()
     coefficients = np.concatenate([a for _, a in pairs], axis=1)
@@ -105,6 +106,7 @@ def rounding(
     before = np.zeros_like(coefficients)
     for first, last in blocks:
         block = coefficients[first:last]
+        # ZᵀE_ja of all kernels, probes and points: one product for each block.
         hidden = (errors[:, :, first:last].reshape(n * s, -1) @ block).reshape(n, s, -1)
         total += hidden
         # ‖2α_1 + … + α_k‖: the vectors of V are orthonormal, so the norm of α is that of its coefficients.
@@ -115,6 +117,8 @@ def rounding(
         before[first:last] *= 2.0
     bounds = []
     for number, ((beta, _), lam, weights) in enumerate(zip(pairs, lams, sets, strict=True)):
+        # Errors of the kernels are added before the norm is taken, since Σ_j β_jE_ja is what the residual has. The sum
+        # of their norms would be larger by about √n.
         probed = np.tensordot(beta, total[:, :, starts[number] : starts[number + 1]], axes=1)
         delta = forms[number] / (4.0 * lam)
         residual = float(np.sqrt(stretch * np.sum(probed * probed))) / (2.0 * lam)

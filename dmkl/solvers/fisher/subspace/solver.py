@@ -171,6 +171,7 @@ def _pass_task_bytes(training: Training, block: int) -> int:
     columns = [Columns(np.broadcast_to(0.0, (training.n_train, block + PROBES)), "each", None, np.dtype(np.float64))]
     parts = pass_bytes([training.whole], columns, replace(machine(), task_bytes=0))
     of_one_kernel, rest = parts.pop("results"), sum(parts.values())
+    # One kernel at a time is the least; results of more kernels are limited to a quarter of the memory.
     return max(rest + of_one_kernel, math.ceil(rest / 0.75))
 
 
@@ -199,6 +200,7 @@ _FAR = 30.0
 
 def block_width(n_sets: int) -> int:
     """Columns of each block, one for each of so many training sets."""
+    # All blocks share a pass: its width grows with the number of training sets, until the arithmetic limits the pass.
     return max(_NARROWEST, min(_WIDEST, _COLUMNS // n_sets))
 
 
@@ -264,6 +266,7 @@ class SubspaceSolver:
             self.history, self.n_passes, self._worst, ended = saved
             for point in self.progress if options.alphas else ():
                 point.settled = point.settled and point.alpha is not None  # version 0.1 kept the scores alone
+            # A run that ended at its limits stays ended unless these are raised.
             self._ended = ended == self._limits()
 
     # --- the loop ------------------------------------------------------------------------------------------------
@@ -445,6 +448,7 @@ class SubspaceSolver:
                 self.progress[k].steps.append(self._as_step(r.solution, r.gap))
 
     def _as_step(self, solution: Solution, gap: float) -> Step:
+        # The history shows the bound of α that was used, which a preconditioner may have made less than ‖R‖².
         left = max(gap - solution.certificate.weights_gap, 0.0) * abs(solution.certificate.objective)
         certificate = replace(solution.certificate, residual_sq=left)
         return certificate_step(certificate, solution.beta, products=self.n_passes)
@@ -624,6 +628,7 @@ def finish_open(
     finish = _finisher(options.finish, [jobs[k] for k in left]) if left else "report"
     if finish == "report":
         return outcomes
+    # The weights of the subspace are nearly optimal: the finishing solver starts there and often only proves them.
     rest = [replace(jobs[k], problem=replace(jobs[k].problem, start=_start(jobs[k], outcomes[k]))) for k in left]
     apart = replace(context, workspace=context.workspace.part("finish"), duals=True)
     for k, outcome in zip(left, _FINISHERS[finish].solve(rest, options, apart), strict=True):

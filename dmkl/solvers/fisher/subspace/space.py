@@ -449,6 +449,7 @@ def _names_in_groups(groups: Groups) -> list[Any]:
 def add_preconditioners(spaces: Sequence[TrainingSubspace], chosen: Sequence[tuple[int, Float]]) -> Solver[None]:
     """Add up the combined kernels at reference weights, (space, β), in one pass."""
     named = []
+    # Numbers follow those on disk, so that a file of an earlier state is never overwritten.
     for position, (f, _) in enumerate(chosen):
         named.append(spaces[f].stem(sum(1 for g, _ in chosen[:position] if g == f)))
     lenses = [space.training.square for space in spaces]
@@ -530,6 +531,7 @@ def apply_preconditioners(
     ]
     own = [[requests[key] for key in part] for part in parts]
     if alone:
+        # One request per factor: the driver runs the tasks of a request side by side, which memory does not allow here.
         solved = []
         for task, argument in zip(work, own, strict=True):
             solved += yield Tasks("precondition", [task], own=[argument])
@@ -629,6 +631,7 @@ def restore(
     longer = False
     if saved is not None:
         stored = load_arrays(workspace.path / saved["points"])
+        # A finer grid extends the list of points: the first ones keep their results, and the basis is kept too.
         longer = len(stored["beta"]) < len(points)
         for k, result in enumerate(points[: len(stored["beta"])]):
             beta = stored["beta"][k]

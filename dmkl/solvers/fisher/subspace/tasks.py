@@ -310,6 +310,8 @@ def _keep_block(
             np.copyto(double, w[:m])
             for start, stop in single:
                 np.matmul(v[:, start:stop].T, double, out=cross[position, start:stop])
+            # K_j is symmetric: V_bᵀK_jU = (K_jV_b)ᵀU for a block V_b whose products were made in double precision
+            # earlier.
             for (start, stop), files in keeping.double:
                 np.matmul(files.strip(kernel, slice(0, m)).T, u, out=cross[position, start:stop])
             if probes is not None and keeping.probed is not None:
@@ -371,6 +373,7 @@ def solve_points(
     g, inner, targets = map(load_array, files)  # all tasks of a machine share these pages
     h = np.ascontiguousarray(targets[:, slice(*columns)])
     solutions: list[tuple[int, Solution]] = []
+    # Each point starts from the solution at the norm before it, which is nearer than equal weights.
     near = uniform_weights(len(g), 2.0)
     # One thread for each task: the problems are too small for more, which would wait for one another.
     with pinned_blas(1):
@@ -447,6 +450,7 @@ def _combined(files: ProductFiles, rows: slice, weights: Float, coefficients: Fl
         for j in np.flatnonzero(np.any(weights, axis=1)):
             used = np.flatnonzero(weights[j])
             strip = files.strip(int(j), rows).astype(np.float64, copy=False)
+            # Points at p = 1 have few kernels: columns without weight for kernel j are left out of its product.
             if len(used) == coefficients.shape[1]:
                 total += strip @ (coefficients * weights[j])
             else:
@@ -508,6 +512,7 @@ def apply_factors(
             solve = _factor(matrices, request).solve
             columns = np.concatenate([part.array() for part in request.columns], axis=1)
             solved, bounds = solve(columns), np.full(request.width, np.inf)
+            # xᵀM⁻¹x from the rough solve decides whether the exact bound can be small enough to be worth its products.
             promising = np.sum(solved * columns, axis=0) <= request.worth
             if promising.any():
                 # The factor is in single precision: only refinement with the exact sum gives a bound that holds.
