@@ -244,7 +244,7 @@ def _problems(fit: Fit, cache: dict[Hashable, Problems]) -> Problems:
     learner, targets = fit.learner, fit.learner._weighted(fit.targets, fit.sample_weight)
     # Weighted targets have been made for this row, so that their identity cannot be the key.
     counts = None if targets.weights is None else tuple(weights.tobytes() for weights in targets.weights)
-    key = (id(fit.targets), counts, type(learner), learner.multiclass)
+    key = (id(fit.targets), counts, type(learner), learner.multiclass, learner.sharing)
     if key not in cache:
         cache[key] = learner._problems(targets, fit.tasks)
     return cache[key]

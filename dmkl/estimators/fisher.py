@@ -21,6 +21,7 @@ from dmkl.estimators.checks import (
     KernelGroups,
     Prices,
     WeightRules,
+    check_choice,
     check_count,
     check_numbers,
     check_positive,
@@ -35,7 +36,7 @@ from dmkl.estimators.decisions import (
     predicted_labels,
 )
 from dmkl.estimators.learner import KernelClassifier, KernelLearner
-from dmkl.estimators.plan import ClassWeight, Fit, FitOutcome, Problems, TrainingSet, total_sample_weights
+from dmkl.estimators.plan import ClassWeight, Fit, FitOutcome, Problems, Sharing, TrainingSet, total_sample_weights
 from dmkl.estimators.saving import models
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.discriminant import excess, leave_one_out
@@ -200,6 +201,7 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
     """Fisher discriminant analysis on a weighted sum of kernels, the weights learnt in an ℓp ball."""
 
     _DECIDES = True
+    sharing: Sharing = "classes"
 
     def __init__(
         self,
@@ -223,16 +225,20 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         check_priors(self.priors)
+        check_choice("sharing", self.sharing, ("classes", "none"))
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)
         check_priors(self.priors, targets.classes)
 
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
-        return Problems.of_classes(targets, tasks)
+        return Problems.of_classes(targets, tasks, self.sharing)
 
     def _units(self, targets: Targets) -> list[Float]:
         # Scores Σ_j β_j K_j α = 2λf become g = P(k | x) − π_k = s·f with s of `excess`.
+        if self.sharing == "none" and targets.kind == "multiclass":
+            ridges = one_for_each("lam", self._ridges(), len(targets.classes))
+            return [excess(targets.sizes[0]) / (2.0 * np.array(ridges))]
         ridges = one_for_each("lam", self._ridges(), len(targets.sizes))
         return [excess(sizes) / (2.0 * lam) for sizes, lam in zip(targets.sizes, ridges, strict=True)]
 
@@ -316,14 +322,17 @@ def _training_scores(fit: FitOutcome) -> list[Float]:
     left_out = all(outcome.inverse is not None for outcome in fit.outcomes)
     estimates = []
     for k, index in enumerate(class_index(targets.kind, targets.classes, targets.labels)):
-        h, outcome, training = targets.problems[k], fit.outcomes[k], fit.data.trainings[k]
-        alpha = np.asarray(outcome.dual)
+        h, training = targets.problems[k], fit.data.trainings[k]
+        # Classes with weights of their own are problems with one column each.
+        outcomes = fit.outcomes if fit.data.problems.dim == "class" else fit.outcomes[k : k + 1]
+        alpha = np.concatenate([np.asarray(outcome.dual) for outcome in outcomes], axis=1)
         d = None if targets.weights is None else targets.weights[k]
         if len(h) < len(alpha):
             alpha, index = alpha[index >= 0], index[index >= 0]
         if left_out:
             null_vectors = training.square.fitted.null_vectors(training.n_train)
-            scores = leave_one_out(alpha, np.asarray(outcome.inverse), index, n_classes, null_vectors, d)
+            diagonals = np.stack([np.asarray(outcome.inverse) for outcome in outcomes], axis=1)
+            scores = leave_one_out(alpha, diagonals, index, n_classes, null_vectors, d)
         else:
             scores = excess(targets.sizes[k]) * (h - 0.5 * (alpha if d is None else alpha / d[:, None]))
         estimates.append(scores.astype(alpha.dtype, copy=False))
@@ -344,6 +353,9 @@ class MKFDA(FisherClassifier):
         problem also one for each task.
     lam
         Ridge λ > 0, in units of the normalized kernels' eigenvalues. For a multilabel problem also one for each task.
+    sharing
+        "classes", one set of weights for all classes, as in the papers, or "none", weights of its own for each of three
+        classes or more: column h_k of the targets is then a problem of its own. Two classes have one column.
     priors
         Prior probabilities of the classes in `predict` and `predict_proba`, as in scikit-learn's discriminants: their
         shares in training ("empirical", or None), "uniform", or numbers that sum to one, either one for each of the
@@ -461,6 +473,7 @@ class MKFDA(FisherClassifier):
         p: float | Sequence[float] = 2.0,
         lam: float | Sequence[float] = 1e-2,
         *,
+        sharing: Sharing = "classes",
         priors: Priors = None,
         class_weight: ClassWeight = None,
         steps: str | Sequence[str] = ("center", "trace"),
@@ -475,6 +488,7 @@ class MKFDA(FisherClassifier):
             lam, priors=priors, class_weight=class_weight, steps=steps, solver=solver, tol=tol, max_iter=max_iter
         )
         self.p = p
+        self.sharing = sharing
         self.kernel_groups = kernel_groups
         self.sigma = sigma
         self.constraints = constraints

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.arrays import Float, Index
+from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
 from dmkl.estimators.checks import (
     Constraints,
@@ -22,7 +22,7 @@ from dmkl.estimators.checks import (
     one_for_each,
 )
 from dmkl.estimators.learner import KernelClassifier
-from dmkl.estimators.plan import ClassWeight, Multiclass, ScoreFunction, TrainingSet
+from dmkl.estimators.plan import ClassWeight, Multiclass, Problems, ScoreFunction, Sharing, TrainingSet
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, as_exponent
 from dmkl.solvers.in_memory import InMemory
@@ -84,7 +84,10 @@ class MKSVM(MarginClassifier):
         SVM penalty C > 0 on margin violations. For several problems also one for each.
     multiclass
         More than two classes: "ovr", one against the rest, the largest score wins; "ovo", one against one, by votes.
-        Each binary problem has its own weights.
+        Each binary problem has its own weights, unless they are shared.
+    sharing
+        "none", weights of its own for each class, or "classes", one set of weights for all classes against the rest:
+        min over β of the sum of their objectives. Tasks of a multilabel problem have their own weights.
     class_weight
         Weight of each class, which multiplies C: "balanced" (m divided by the number of classes and by the samples of
         the class, as in scikit-learn), a weight for each class by its label, or None. In every binary problem a sample
@@ -114,7 +117,8 @@ class MKSVM(MarginClassifier):
 
     Notes
     -----
-    Sources: Yan et al., JMLR 13 (2012), Eq. 1; Kloft, Brefeld, Sonnenburg, Zien, JMLR 12 (2011). The weights are found
+    Sources: Yan et al., JMLR 13 (2012), Eq. 1; Kloft, Brefeld, Sonnenburg, Zien, JMLR 12 (2011); shared weights:
+    Sonnenburg, Rätsch, Schäfer, Schölkopf, JMLR 7 (2006). p = 1 is SimpleMKL's problem. The weights are found
     by Newton steps over the norm ball (`dmkl.solvers.margin.mksvm`), which reach p = 1 too.
 
     If 8 (n + 4) m² bytes fit the memory of one task, all kernels of a training set are read in one pass and each
@@ -136,6 +140,7 @@ class MKSVM(MarginClassifier):
         C: float | Sequence[float] = 1.0,
         *,
         multiclass: Multiclass = "ovr",
+        sharing: Sharing = "none",
         class_weight: ClassWeight = None,
         steps: str | Sequence[str] = ("center", "multiplicative"),
         tol: float = 1e-3,
@@ -144,6 +149,7 @@ class MKSVM(MarginClassifier):
         self.p = p
         self.C = C
         self.multiclass = multiclass
+        self.sharing = sharing
         self.class_weight = class_weight
         self.steps = steps
         self.tol = tol
@@ -152,6 +158,19 @@ class MKSVM(MarginClassifier):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         self._exponents()
+        check_choice("sharing", self.sharing, ("none", "classes"))
+        if self.sharing == "classes" and self.multiclass != "ovr":
+            msg = "sharing='classes' is for each class against the rest; take multiclass='ovr', or sharing='none'"
+            raise InputError(msg)
+
+    def _check_data(self, K: KernelSet, targets: Targets) -> None:
+        super()._check_data(K, targets)
+        if self.sharing == "classes" and targets.kind == "multilabel":
+            msg = "sharing='classes' is for classes, and tasks of a multilabel problem have their own weights; take 'none'"
+            raise InputError(msg)
+
+    def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
+        return Problems.binary(targets, tasks, self.multiclass, self.sharing)
 
     def _exponents(self) -> list[float]:
         return [as_exponent(p) for p in check_numbers("p", self.p)]

@@ -48,6 +48,7 @@ __all__ = [
     "Preparation",
     "Problems",
     "ScoreFunction",
+    "Sharing",
     "Statistics",
     "TrainingSet",
     "as_sample_weight",
@@ -200,6 +201,7 @@ def total_sample_weights(
 
 
 Multiclass = Literal["ovr", "ovo"]
+Sharing = Literal["classes", "none"]
 Loss = Literal["hinge", "square"]
 
 
@@ -251,7 +253,9 @@ class Problems:
     @property
     def weights(self) -> tuple[Float | None, ...]:
         """Weights of the samples of each problem, if its kernels and targets depend on them; one where None."""
-        return (None,) * len(self) if self.targets.weights is None else self.targets.weights
+        weights = self.targets.weights
+        # Classes with weights of their own are several problems on one set of labels.
+        return (None,) * len(self) if weights is None else tuple(weights) * (len(self) // len(weights))
 
     @classmethod
     def of_targets(cls, targets: Targets, names: Array | None) -> Self:
@@ -261,18 +265,26 @@ class Problems:
         return cls(targets, targets.dim, names, ("target", names), targets.scaled, everything)
 
     @classmethod
-    def of_classes(cls, targets: Targets, tasks: Array | None) -> Self:
-        """One problem for all classes; for a multilabel set one for each task."""
+    def of_classes(cls, targets: Targets, tasks: Array | None, sharing: Sharing = "classes") -> Self:
+        """One problem for all classes or for each class; for a multilabel set one for each task."""
         everything = (None,) * len(targets.problems)
         if targets.kind == "multilabel":
             names = task_names(targets, tasks)
             return cls(targets, "task", names, ("task", names), targets.scaled, everything)
         labels = targets.classes if targets.kind == "multiclass" else targets.classes[1:]
+        if sharing == "none" and targets.kind == "multiclass":
+            columns = tuple(np.split(targets.scaled[0], len(labels), axis=1))
+            return cls(targets, "class", labels, ("class", labels), columns, (None,) * len(labels))
         return cls(targets, None, labels[:1], ("class", labels), targets.scaled, everything)
 
     @classmethod
-    def binary(cls, targets: Targets, tasks: Array | None, multiclass: Multiclass = "ovr") -> Self:
-        """Binary problems: each class against the rest ("ovr") or each against each ("ovo"), or each task."""
+    def binary(
+        cls, targets: Targets, tasks: Array | None, multiclass: Multiclass = "ovr", sharing: Sharing = "none"
+    ) -> Self:
+        """Binary problems: each class against the rest ("ovr") or each against each ("ovo"), or each task.
+
+        With sharing="classes" the classes against the rest are the columns of one problem.
+        """
         signs = tuple(np.where(column > 0, 1.0, -1.0) for h in targets.problems for column in h.T)
         everything = (None,) * len(signs)
         if targets.kind == "multilabel":
@@ -281,6 +293,9 @@ class Problems:
         if targets.kind == "binary":
             positive = targets.classes[1:]
             return cls(targets, None, positive, ("class", positive), signs, everything)
+        if sharing == "classes":
+            shared = (np.stack(signs, axis=1),)
+            return cls(targets, None, targets.classes[:1], ("class", targets.classes), shared, (None,))
         if multiclass == "ovr":
             return cls(targets, "class", targets.classes, ("class", targets.classes), signs, everything)
         pairs = list(itertools.combinations(range(len(targets.classes)), 2))
@@ -495,7 +510,8 @@ class TrainingSet:
         """Initial weights of a problem, for the kernels that may have weight."""
         if self.fit.starts is None or self.training.names != self.given:
             return None  # the weights belong to other kernels
-        start = self.fit.starts[number]
+        # A search has one start for each task; classes with weights of their own share it.
+        start = self.fit.starts[number if len(self.fit.starts) > 1 else 0]
         return start if self.fit.kernels is None else start[self.fit.kernels]
 
 
@@ -573,6 +589,8 @@ class Learner:
 
     multiclass: Multiclass = "ovr"
     """How several classes become binary problems."""
+    sharing: str = "none"
+    """Which problems have common weights."""
     _DECIDES = False
     """Whether labels follow a decision rule that is learnt from the training rows, which takes dual variables."""
     _TAKES_WEIGHTS = False

@@ -108,7 +108,7 @@ def leave_one_out(
     alpha
         (m, columns), the solution for the targets H.
     diagonal
-        (m,), of A⁻¹.
+        (m,), of A⁻¹; (m, columns) if each column has its own kernel weights.
     index
         (m,), the class of each row.
     n_classes
@@ -127,9 +127,10 @@ def leave_one_out(
     root = np.sqrt(np.ones(len(index)) if weights is None else weights)[:, None]
     sizes = np.bincount(index, root[:, 0] ** 2, minlength=n_classes).astype(np.float64)
     scale, truth, alpha = excess(sizes), indicators(index, n_classes), alpha / root
+    diagonal = diagonal.reshape(len(diagonal), -1)
     if null_vectors is None:
         totals = sizes[1:] if n_classes == 2 else sizes
-        return np.asarray(truth - totals / sizes.sum() - scale * alpha / (root * diagonal[:, None]))
+        return np.asarray(truth - totals / sizes.sum() - scale * alpha / (root * diagonal))
     q = np.linalg.qr(null_vectors)[0]
     leverage = null_leverages(null_vectors)[:, None]
 
@@ -137,7 +138,7 @@ def leave_one_out(
         return np.asarray(v - q @ (q.T @ v))
 
     least_squares = without_null_part(root * truth) / (root * (1.0 - leverage))
-    return np.asarray(least_squares - scale * without_null_part(alpha) / (root * (diagonal[:, None] - 2.0 * leverage)))
+    return np.asarray(least_squares - scale * without_null_part(alpha) / (root * (diagonal - 2.0 * leverage)))
 
 
 @dataclass(frozen=True, eq=False)

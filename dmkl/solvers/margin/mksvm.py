@@ -7,11 +7,14 @@ Sonnenburg, Zien, JMLR 12, 2011),
 
 J is convex and decreases in every weight, with gradient −½v, v_j = uᵀK_ju. It is piecewise smooth: while the same
 vectors are free, its second derivatives are those of `SVMSolution.curvature`.
+
+Several binary problems, such as each class against the rest, may share the weights (Sonnenburg, Rätsch, Schäfer,
+Schölkopf, JMLR 7, 2006): J, its gradient and its bounds are then sums over the problems, v_j = Σ_k u_kᵀK_ju_k.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +25,7 @@ from dmkl import progress
 from dmkl.arrays import Array, Float
 from dmkl.errors import InputError
 from dmkl.numerics.fisher import as_exponent, dual_norm, onto_sphere, relative_gap, uniform_weights
-from dmkl.solvers.margin.svm import Bounds, as_signs, best_bias, hinge
+from dmkl.solvers.margin.svm import Bounds, SVMSolution, as_signs, best_bias, hinge
 from dmkl.solvers.masters import LineSearch, ascent_direction, newton_master
 from dmkl.solvers.outcome import Outcome, Status, Step
 from dmkl.solvers.requests import SVM, EachProduct, Task
@@ -43,9 +46,18 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class MarginProblem:
-    """One binary problem: labels 1 and −1 (m,), the bound C on α or one for each sample, the norm's exponent p ≥ 1.
+    """One binary problem, or several that share the weights.
 
     InputError is raised for other values.
+
+    Parameters
+    ----------
+    y
+        Labels 1 and −1, (m,), or (m, c) of c problems.
+    C
+        The bound on α, or one for each sample, (m,).
+    p
+        The norm's exponent, p ≥ 1.
     """
 
     y: Float
@@ -54,7 +66,8 @@ class MarginProblem:
     name: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "y", as_signs(self.y, self.C))
+        columns = np.asarray(self.y).reshape(len(self.y), -1).T
+        object.__setattr__(self, "y", np.stack([as_signs(column, self.C) for column in columns], axis=1))
         object.__setattr__(self, "p", as_exponent(self.p))
 
 
@@ -72,8 +85,8 @@ class MarginCertificate:
     """D(u; β) = Σα − ½ Σ_j β_jv_j, at most J(β)"""
     lower: float
     """Σα − ½‖v‖_p*"""
-    bias: float
-    """b, the minimizer of P"""
+    bias: Float
+    """b, the minimizer of P, (c,)"""
     forms: Float
     """v, (n,)"""
 
@@ -94,19 +107,20 @@ class MarginCertificate:
 
 
 def certify_margin(u: Float, products: Array, beta: Float, y: Float, C: Bounds, p: float) -> MarginCertificate:
-    """Certify a pair of u (m,), 0 ≤ y_iu_i ≤ C and Σu = 0, and β (n,) ≥ 0, ‖β‖_p ≤ 1.
+    """Certify a pair of u (m, c), 0 ≤ y_iu_i ≤ C and Σu = 0 in each column, and β (n,) ≥ 0, ‖β‖_p ≤ 1.
 
-    The certificate is computed in float64 from u and its products K_ju (n, m) alone; labels are 1 and −1.
+    The certificate is computed in float64 from u and its products K_ju (n, m, c) alone; labels (m, c) are 1 and −1.
     """
-    forms = np.asarray(products @ u, dtype=np.float64)
+    forms = np.einsum("nmc,mc->n", products, u, dtype=np.float64)
     # Scores and forms from the same products: the upper and the lower bound then refer to the same u.
     scores = np.tensordot(beta, products, axes=1)
-    bias = best_bias(scores, y, C)
+    bias = np.array([best_bias(f, of_problem, C) for f, of_problem in zip(scores.T, y.T, strict=True)])
     # The maximum of ½βᵀv over the ball is ½‖v‖_p*: D at the best weights for this u, a lower bound of the optimum over
     # β.
-    total, energy = float(y @ u), 0.5 * float(beta @ forms)
+    losses = sum(hinge(f, float(b), signs, C) for f, b, signs in zip(scores.T, bias, y.T, strict=True))
+    total, energy = float(np.sum(y * u)), 0.5 * float(beta @ forms)
     return MarginCertificate(
-        upper=energy + hinge(scores, bias, y, C),
+        upper=energy + losses,
         objective=total - energy,
         lower=total - 0.5 * dual_norm(forms, p),
         bias=bias,
@@ -148,7 +162,7 @@ def mk_svm(
     max_iter: int = 100,
     facts: KernelFacts = UNKNOWN,
     start: Float | None = None,
-) -> Generator[SVM | EachProduct | Task, Any, MarginOutcome]:
+) -> Generator[SVM | EachProduct | Task | tuple[SVM, ...], Any, MarginOutcome]:
     """Solve one problem of ℓp MK-SVM: a generator that requests two passes in each step.
 
     The method is Newton's over the norm ball: the quadratic model of J at the best weights so far is minimized exactly
@@ -192,16 +206,18 @@ def mk_svm(
     best: MarginOutcome | None = None
     steps: list[Step] = []
     search: LineSearch | None = None
-    u: Float | None = None
+    starts: list[Float | None] = [None] * y.shape[1]
     gap = _UNKNOWN_GAP
     for _ in range(max_iter):
         accuracy = _machine_tolerance(gap, tol, fixed=fixed)
-        machine = yield SVM(candidate, y, C, accuracy, u)
-        # The next SVM starts from this u, which is feasible for all weights: the box does not depend on them.
-        u = np.asarray(machine.u, dtype=np.float64)
-        products = (yield EachProduct(u[:, None]))[:, :, 0]
+        requests = tuple(SVM(candidate, signs, C, accuracy, u_k) for signs, u_k in zip(y.T, starts, strict=True))
+        machines = (yield requests) if len(requests) > 1 else [(yield requests[0])]
+        # The next SVMs start from these u, which are feasible for all weights: the box does not depend on them.
+        starts = [np.asarray(machine.u, dtype=np.float64) for machine in machines]
+        u = np.stack(starts, axis=1)
+        products = yield EachProduct(u)
         certificate = certify_margin(u, products, candidate, y, C, p)
-        check_forms(certificate.forms, facts, float(u @ u))
+        check_forms(certificate.forms, facts, float(np.sum(u * u)))
         gap = min(certificate.weights_gap, _UNKNOWN_GAP)
         accepted = search is None or search.accepts(-certificate.objective)
         figures = {"objective": certificate.objective, "upper": certificate.upper, "gap": certificate.gap}
@@ -213,11 +229,11 @@ def mk_svm(
             best = MarginOutcome(
                 status,
                 candidate,
-                u[:, None],
+                u,
                 certificate.objective,
                 certificate.lower,
                 certificate.gap,
-                np.array([certificate.bias]),
+                certificate.bias,
                 steps,
                 certificate=certificate,
             )
@@ -231,7 +247,8 @@ def mk_svm(
             return replace(best, status=Status.STALLED)
         if search is None or accepted:
             v = certificate.forms
-            direction = yield Task("restricted-master", _direction, (p, candidate, v, machine.curvature(products)))
+            curvature = _curvature(machines, products)
+            direction = yield Task("restricted-master", _direction, (p, candidate, v, curvature))
             # Line search for a maximum of −J, whose value here is between −upper and −objective.
             search = LineSearch(candidate, direction, 0.5 * v, -certificate.upper)
         else:
@@ -245,6 +262,13 @@ def mk_svm(
 
 _UNKNOWN_GAP = 0.3
 _FINEST_MACHINE = 1e-13
+
+
+def _curvature(machines: Sequence[SVMSolution], products: Array) -> Float | None:
+    """The sum of the curvatures of all machines, without those that have none; None if none has one."""
+    curvatures = [machine.curvature(products[:, :, k]) for k, machine in enumerate(machines)]
+    parts = [curvature for curvature in curvatures if curvature is not None]
+    return np.sum(parts, axis=0) if parts else None
 
 
 def _machine_tolerance(gap: float, tol: float, *, fixed: bool) -> float:
