@@ -3,6 +3,7 @@
 
 from . import errors as errors
 from ._version import __version__ as __version__
+from .analysis.aligned import aligned_weights as aligned_weights
 from .analysis.analyze import Analysis as Analysis
 from .analysis.analyze import analyze as analyze
 from .clusters.backends import cluster as cluster
@@ -11,6 +12,7 @@ from .estimators.fisher import MKFDA as MKFDA
 from .estimators.fisher import Product as Product
 from .estimators.fisher import SingleBest as SingleBest
 from .estimators.fisher import Uniform as Uniform
+from .estimators.fisher import Weighted as Weighted
 from .estimators.groups import GSMKL as GSMKL
 from .estimators.margin import GMKL as GMKL
 from .estimators.margin import MKSVM as MKSVM

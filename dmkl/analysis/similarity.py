@@ -130,7 +130,9 @@ def shares_between_classes(forms: Float, trace: Float, ideal: IdealKernels) -> F
     for factor in ideal.factors:
         stop = start + factor.shape[1]
         sizes = (factor > 0).sum(axis=0) if factor.shape[1] > 1 else (factor**2).sum(axis=0)
-        shares.append((forms[:, start:stop] / sizes).sum(axis=1) / trace)
+        between = (forms[:, start:stop] / sizes).sum(axis=1)
+        # A kernel that is constant has no trace once it is centered, and no share.
+        shares.append(np.divide(between, trace, out=np.full(len(trace), np.nan), where=trace > 0))
         start = stop
     return np.stack(shares, axis=1)
 

@@ -34,6 +34,7 @@ from dmkl.cli.parsing import (
     read_constraints,
     read_kernel_groups,
     read_prices,
+    read_weights,
     sample_names,
 )
 from dmkl.errors import InputError
@@ -108,6 +109,11 @@ _FORMS = {
         lambda text, names: {"sigma": read_prices(text, names.kernels)},
         "Price of a unit of weight: a number, or a CSV file with kernel,price on each line.",
         "PRICE|FILE",
+    ),
+    "weights": _OptionForm(
+        lambda text, names: {"weights": read_weights(text, names.kernels)},
+        "Given weights, which are not learnt: a CSV file with kernel,weight on each line.",
+        "FILE",
     ),
     "kernel_groups": _OptionForm(
         lambda text, names: {"kernel_groups": read_kernel_groups(text, names.kernels)},

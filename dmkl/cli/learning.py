@@ -349,7 +349,8 @@ def fit(
     effects = [effects_table(estimator)] if hasattr(estimator, "covariate_effects_") else []
     weights = weights_table({str(estimator): estimator.weights_})
     show(weights, *effects, summary_table({learning.model: estimator}, {learning.model: seconds}))
-    say(ON_WEIGHTS)
+    if getattr(estimator, "weights", None) is None:
+        say(ON_WEIGHTS)
     if warning := estimator._default_price():
         say(warning)
     say(f"Trained on {count(len(chosen), 'sample')} ({on}). {estimator.status_}")

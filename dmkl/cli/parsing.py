@@ -33,6 +33,7 @@ __all__ = [
     "read_covariates",
     "read_kernel_groups",
     "read_prices",
+    "read_weights",
     "sample_names",
 ]
 
@@ -235,35 +236,48 @@ def _call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
 
 
 def read_prices(text: str, kernels: Sequence[str]) -> float | list[float]:
-    """A number, the price of all kernels, or the price of each, in the order of `kernels`, from a CSV file.
-
-    Each line of the file has a kernel and its price; the first may be a header.
-    """
+    """A number, the price of all kernels, or the price of each, in the order of `kernels`, from a CSV file."""
     if _is_number(text):
         return float(text)
+    return _numbers_of_kernels(text, kernels, "--sigma takes a number or a file of kernel,price", "price")
+
+
+def read_weights(text: str, kernels: Sequence[str]) -> list[float]:
+    """The weight of each kernel, in the order of `kernels`, from a CSV file."""
+    return _numbers_of_kernels(text, kernels, "--weights takes a file of kernel,weight", "weight")
+
+
+def _numbers_of_kernels(text: str, kernels: Sequence[str], rule: str, what: str) -> list[float]:
+    """A number for each kernel, from a CSV file with a kernel and its number on each line; the first may be a header.
+
+    Parameters
+    ----------
+    rule, what
+        The rule of the option and what a number is, for messages.
+    """
     path = Path(text).expanduser()
     if not path.exists():
-        msg = f"--sigma takes a number or a file of kernel,price, got {text!r}, which is neither"
+        msg = f"{rule}, got {text!r}, which is {'neither' if ' or ' in rule else 'no file'}"
         raise InputError(msg)
     pairs: list[tuple[str, float]] = []
-    for number, line in enumerate(_csv_lines(path, "prices")):
+    for number, line in enumerate(_csv_lines(path, f"{what}s")):
         if len(line) == 2 and _is_number(line[1]):
             pairs.append((line[0], float(line[1])))
-        elif number or len(line) != 2:  # the first line may be a header
-            msg = f"{path}: expected the name of a kernel and its price a line, such as rbf,0.5, got {','.join(line)!r}"
+        elif number or len(line) != 2:
+            msg = (
+                f"{path}: expected the name of a kernel and its {what} a line, such as rbf,0.5, got {','.join(line)!r}"
+            )
             raise InputError(msg)
-    prices = dict(pairs)
-    _check_names(prices, kernels, str(path))
-    if len(prices) < len(pairs) or len(prices) < len(kernels):
+    values = dict(pairs)
+    _check_names(values, kernels, str(path))
+    if len(values) < len(pairs) or len(values) < len(kernels):
         names = [name for name, _ in pairs]
         twice = [name for name in names if names.count(name) > 1]
-        without = [name for name in kernels if name not in prices]
-        msg = (
-            f"{path} has {'two prices' if twice else 'no price'} for kernel {(twice or without)[0]!r}, expected one "
-            "for each kernel of the set"
-        )
+        without = [name for name in kernels if name not in values]
+        number_of = f"two {what}s" if twice else f"no {what}"
+        msg = f"{path} has {number_of} for kernel {(twice or without)[0]!r}, expected one for each kernel of the set"
         raise InputError(msg)
-    return [prices[name] for name in kernels]
+    return [values[name] for name in kernels]
 
 
 def read_kernel_groups(text: str, kernels: Sequence[str]) -> dict[str, Any]:

@@ -11,15 +11,17 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import xarray as xr
 
 from dmkl.arrays import Float, plain_repr
 from dmkl.errors import InputError
-from dmkl.solvers.weight_sets.balls import Ball, grouped
+from dmkl.solvers.weight_sets.balls import Ball, GivenWeights, grouped
 from dmkl.solvers.weight_sets.base import WeightSet
 from dmkl.solvers.weight_sets.conic import Cones, Priced, UnboundedSetError
 
 __all__ = [
     "Constraints",
+    "Given",
     "KernelGroups",
     "Prices",
     "WeightRules",
@@ -27,6 +29,7 @@ __all__ = [
     "check_count",
     "check_numbers",
     "check_positive",
+    "given_weights",
     "one_for_each",
 ]
 
@@ -124,6 +127,8 @@ def one_for_each(name: str, values: Sequence[float], n_problems: int) -> list[fl
 KernelGroups = Mapping[str, str | Sequence[str]] | Sequence[str] | None
 """Names of kernels, or a pattern of names, by group; or the group of each kernel."""
 Prices = float | Sequence[float] | Mapping[str, float]
+Given = Sequence[float] | Mapping[str, float] | xr.DataArray | None
+"""Weights of all kernels, in their order or by name."""
 Constraints = Callable[[Any], Any] | None
 
 
@@ -135,11 +140,14 @@ class WeightRules:
     ----------
     kernel_groups, sigma, constraints
         As in `MKFDA`.
+    given
+        Its parameter `weights`.
     """
 
     kernel_groups: Any = None
     sigma: Any = 1.0
     constraints: Any = None
+    given: Given = None
 
     @property
     def beyond(self) -> str:
@@ -155,6 +163,9 @@ class WeightRules:
             Naming the parameter.
         """
         check_positive("sigma", list(self.sigma.values()) if isinstance(self.sigma, Mapping) else self.sigma)
+        if self.given is not None and (self.kernel_groups is not None or self.constraints is not None):
+            msg = "weights are given, so that kernel_groups and constraints have nothing to restrict; leave them out"
+            raise InputError(msg)
         if isinstance(self.constraints, str):
             msg = (
                 f"constraints is {self.constraints}, the text that a saved model keeps of a function; to fit, give the "
@@ -176,6 +187,8 @@ class WeightRules:
         InputError
             If groups, prices or constraints name unknown kernels, or constraints contradict each other.
         """
+        if self.given is not None:
+            return GivenWeights(tuple(given_weights(self.given, names).tolist()))
         unpriced = isinstance(self.sigma, float | int) and self.sigma == 1
         if self.constraints is None and self.kernel_groups is None and unpriced:
             return Ball(p)  # fast, since a permutation test makes tens of thousands
@@ -204,13 +217,14 @@ class WeightRules:
 
         return rows_and_cones(self.constraints, names)
 
-    def text(self, names: Sequence[str]) -> str:
-        """The constraints as text that is the same in every process."""
+    def texts(self, names: Sequence[str]) -> dict[str, str]:
+        """The constraints and the given weights as text that is the same in every process."""
+        given = None if self.given is None else given_weights(self.given, names).tolist()
         if self.constraints is None:
-            return "None"
+            return {"constraints": "None"} | ({} if given is None else {"weights": repr(given)})
         from dmkl.solvers.weight_sets.knowledge import digest
 
-        return digest(self.constraints, names)
+        return {"constraints": digest(self.constraints, names)}
 
     def _groups(self, names: Sequence[str]) -> list[list[int]]:
         """Positions of the kernels of each group; a kernel without group is a group of its own."""
@@ -245,6 +259,39 @@ class WeightRules:
             msg = f"sigma has {len(prices)} prices, expected one number, or one for each of the {len(names)} kernels"
             raise InputError(msg)
         return tuple(prices)
+
+
+def given_weights(given: Given, names: Sequence[str]) -> Float:
+    """Weights that a user gives, as (n,) numbers for these kernels.
+
+    Raises
+    ------
+    InputError
+        If there is not one finite number, 0 or more, for each kernel, or all are zero.
+    """
+    by_name = isinstance(given, Mapping | xr.DataArray)
+    if isinstance(given, xr.DataArray):
+        if given.dims != ("kernel",) or "kernel" not in given.coords:
+            msg = f"weights must be over the dimension 'kernel', with the names of kernels, got {given.dims}"
+            raise InputError(msg)
+        given = dict(zip(given["kernel"].values.tolist(), given.values.tolist(), strict=True))
+    if isinstance(given, Mapping):
+        for name in given:
+            _check_name(name, names, "weights has a weight for")
+        missing = [name for name in names if name not in given]
+        if missing:
+            msg = f"weights lacks the kernel {missing[0]!r}; give one for each kernel, 0 to leave it out"
+            raise InputError(msg)
+        given = [given[name] for name in names]
+    weights = np.asarray(given, dtype=np.float64)
+    if weights.shape != (len(names),) or not np.isfinite(weights).all() or weights.min() < 0 or not weights.any():
+        values = f"shape {weights.shape}" if weights.shape != (len(names),) else plain_repr(weights)
+        msg = (
+            f"weights must be {len(names)} finite numbers, one for each kernel{' by name' if by_name else ''}, none "
+            f"negative and not all zero; got {values}"
+        )
+        raise InputError(msg)
+    return weights
 
 
 def _labels(groups: Mapping[str, str | Sequence[str]], names: Sequence[str]) -> list[str | None]:

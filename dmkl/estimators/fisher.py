@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final, Self, cast
 
 import numpy as np
 import xarray as xr
+from sklearn.base import clone
 from sklearn.metrics import accuracy_score
 from sklearn.model_selection import check_cv
 
@@ -18,6 +19,7 @@ from dmkl.arrays import Array, Float, Index, plain_repr
 from dmkl.errors import InputError, UninformativeScoresWarning, warn
 from dmkl.estimators.checks import (
     Constraints,
+    Given,
     KernelGroups,
     Prices,
     WeightRules,
@@ -59,10 +61,10 @@ from dmkl.solvers.jobs import Job
 from dmkl.stores import Kernels
 from dmkl.variables import describe
 
-__all__ = ["MKFDA", "FisherClassifier", "FisherLearner", "Product", "SingleBest", "Uniform"]
+__all__ = ["MKFDA", "FisherClassifier", "FisherLearner", "Product", "SingleBest", "Uniform", "Weighted"]
 
 
-OF_WEIGHTS: Final = {"p": np.inf, "kernel_groups": None, "sigma": 1.0, "constraints": None}
+OF_WEIGHTS: Final = {"p": np.inf, "kernel_groups": None, "sigma": 1.0, "constraints": None, "weights": None}
 """Parameters of the set of weights, with the values of a plain sum."""
 _TOGETHER = 2**22
 """Bytes of scores from which rules are learnt together: arrays of this size fit in the cache."""
@@ -86,6 +88,7 @@ class FisherLearner(KernelLearner, abstract=True):
     kernel_groups: KernelGroups = None
     sigma: Prices = 1.0
     constraints: Constraints = None
+    weights: Given = None
     _TAKES_WEIGHTS = True
 
     def __new__(cls, *_: Any, **parameters: Any) -> Self:
@@ -156,13 +159,13 @@ class FisherLearner(KernelLearner, abstract=True):
             rules.weights(p, K.names)
 
     def _rules(self) -> WeightRules:
-        return WeightRules(self.kernel_groups, self.sigma, self.constraints)
+        return WeightRules(self.kernel_groups, self.sigma, self.constraints, self.weights)
 
     def _parameter_texts(self, names: Sequence[str]) -> dict[str, str]:
         # Options that decide how long a search goes on, not its result, are left out.
         options = self._options()
         solver = {"solver": repr(name_of(self.solver)), "master": repr(options.master), "mu": repr(options.mu)}
-        return super()._parameter_texts(names) | solver | {"constraints": self._rules().text(names)}
+        return super()._parameter_texts(names) | solver | self._rules().texts(names)
 
     def _weighted(self, targets: Targets, sample_weight: Float | None = None) -> Targets:
         # Least squares of D^{1/2}(H − f) is that of D^{1/2}KD^{1/2} and D^{1/2}H.
@@ -399,6 +402,9 @@ class MKFDA(FisherClassifier):
         of names, or positions. Constraints that bound all weights replace the norm, whatever p is; other constraints
         hold together with the norm. A saved model keeps only the text of the function: it predicts, but a fit needs
         the function again.
+    weights
+        β, if the weights are given and not learnt: a number for each kernel, or a mapping or DataArray by name, such as
+        `dmkl.aligned_weights` returns. `p` has no effect then. None: the weights are learnt.
 
     Attributes
     ----------
@@ -483,6 +489,7 @@ class MKFDA(FisherClassifier):
         kernel_groups: KernelGroups = None,
         sigma: Prices = 1.0,
         constraints: Constraints = None,
+        weights: Given = None,
     ) -> None:
         super().__init__(
             lam, priors=priors, class_weight=class_weight, steps=steps, solver=solver, tol=tol, max_iter=max_iter
@@ -492,6 +499,7 @@ class MKFDA(FisherClassifier):
         self.kernel_groups = kernel_groups
         self.sigma = sigma
         self.constraints = constraints
+        self.weights = weights
 
 
 assert MKFDA.__doc__ is not None
@@ -657,3 +665,31 @@ class Product(FisherClassifier):
 
     def _kernels_needed(self) -> list[str]:
         return list(self.factors_)
+
+
+def Weighted(weights: Given, learner: KernelLearner | None = None) -> KernelLearner:
+    """A learner at given weights of the kernels: a copy of `learner` with ``weights=weights``.
+
+    Parameters
+    ----------
+    weights
+        β, a number for each kernel, or a mapping or DataArray by name, such as `dmkl.aligned_weights` returns.
+    learner
+        An `MKFDA` (the default), `MKRidge` or `MKSVM`.
+
+    Examples
+    --------
+    >>> import dmkl
+    >>> K = dmkl.open("kernels.zarr")
+    >>> train, _, test = K.split(0)
+    >>> weights = dmkl.aligned_weights(K[train, train])
+    >>> model = dmkl.Weighted(weights, dmkl.MKSVM(C=4.0)).fit(K[train, train])
+    >>> bool((model.weights_ == weights).all())
+    True
+    """
+    copy: KernelLearner = clone(MKFDA() if learner is None else learner)
+    if "weights" not in copy.get_params(deep=False):
+        msg = f"{type(copy).__name__} has no parameter weights; take MKFDA, MKRidge or MKSVM"
+        raise InputError(msg)
+    copy.set_params(weights=weights)
+    return copy

@@ -235,7 +235,8 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
     def _default_price(self) -> str:
         """A note if λ, or C of a machine, has its default, on which weights depend; empty otherwise."""
         name = "C" if hasattr(self, "C") and getattr(self, "loss", "hinge") == "hinge" else "lam"
-        if repr(getattr(self, name, None)) != repr(getattr(type(self)(), name, "")):
+        is_given = getattr(self, "weights", None) is not None
+        if is_given or repr(getattr(self, name, None)) != repr(getattr(type(self)(), name, "")):
             return ""
         value = getattr(self, name)
         return f"{name} = {value:g} is the default; weights depend on it: choose it by a search (dmkl search)"

@@ -14,11 +14,13 @@ from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
 from dmkl.estimators.checks import (
     Constraints,
+    Given,
     WeightRules,
     check_choice,
     check_count,
     check_numbers,
     check_positive,
+    given_weights,
     one_for_each,
 )
 from dmkl.estimators.learner import KernelClassifier
@@ -32,6 +34,7 @@ from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
 from dmkl.solvers.margin.mksvm import MarginProblem, mk_svm
 from dmkl.solvers.margin.svm import Bounds
 from dmkl.solvers.requests import Solver
+from dmkl.solvers.weight_sets.balls import GivenWeights
 
 __all__ = ["GMKL", "MKSVM", "MarginClassifier", "votes"]
 
@@ -98,6 +101,8 @@ class MKSVM(MarginClassifier):
         The relative gap to prove.
     max_iter
         Maximum number of weight vectors tried; beyond it the gap that is proven is returned with a warning.
+    weights
+        β, if the weights are given and not learnt, as in `MKFDA`.
 
     Attributes
     ----------
@@ -132,7 +137,7 @@ class MKSVM(MarginClassifier):
     >>> model = dmkl.MKSVM(p=1.5, C=4.0)
     """
 
-    _OF_WEIGHTS: ClassVar = {"p": np.inf}
+    _OF_WEIGHTS: ClassVar = {"p": np.inf, "weights": None}
 
     def __init__(
         self,
@@ -145,6 +150,7 @@ class MKSVM(MarginClassifier):
         steps: str | Sequence[str] = ("center", "multiplicative"),
         tol: float = 1e-3,
         max_iter: int = 100,
+        weights: Given = None,
     ) -> None:
         self.p = p
         self.C = C
@@ -154,6 +160,7 @@ class MKSVM(MarginClassifier):
         self.steps = steps
         self.tol = tol
         self.max_iter = max_iter
+        self.weights = weights
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -165,12 +172,18 @@ class MKSVM(MarginClassifier):
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)
+        if self.weights is not None:
+            given_weights(self.weights, K.names)
         if self.sharing == "classes" and targets.kind == "multilabel":
-            msg = "sharing='classes' is for classes, and tasks of a multilabel problem have their own weights; take 'none'"
+            msg = "sharing='classes' is for classes; tasks of a multilabel problem have their own weights: take 'none'"
             raise InputError(msg)
 
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
         return Problems.binary(targets, tasks, self.multiclass, self.sharing)
+
+    def _parameter_texts(self, names: Sequence[str]) -> dict[str, str]:
+        texts = super()._parameter_texts(names)
+        return texts if self.weights is None else texts | {"weights": repr(given_weights(self.weights, names).tolist())}
 
     def _exponents(self) -> list[float]:
         return [as_exponent(p) for p in check_numbers("p", self.p)]
@@ -181,10 +194,14 @@ class MKSVM(MarginClassifier):
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
         problems = data.problems
         exponents = one_for_each("p", self._exponents(), len(problems))
+        given = None if self.weights is None else given_weights(self.weights, data.training.names)
+        if given is not None and data.fit.kernels is not None:
+            given = np.array(GivenWeights(tuple(given)).select(data.fit.kernels).beta)
         prices = one_for_each("C", check_positive("C", self.C), len(problems))
 
         def solver_of(k: int) -> partial[Any]:
-            problem = MarginProblem(problems.h[k], self._prices(data, k, prices[k]), exponents[k], problems.title(k))
+            costs, title = self._prices(data, k, prices[k]), problems.title(k)
+            problem = MarginProblem(problems.h[k], costs, exponents[k], title, given)
             return partial(mk_svm, problem, data.n_kernels, tol=self.tol, max_iter=self.max_iter, facts=data.facts)
 
         return data.jobs(solver_of)
@@ -275,7 +292,7 @@ class GMKL(MarginClassifier):
         return WeightRules(constraints=self.constraints)
 
     def _parameter_texts(self, names: Sequence[str]) -> dict[str, str]:
-        return super()._parameter_texts(names) | {"constraints": self._rules().text(names)}
+        return super()._parameter_texts(names) | self._rules().texts(names)
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)

@@ -589,7 +589,7 @@ class Learner:
 
     multiclass: Multiclass = "ovr"
     """How several classes become binary problems."""
-    sharing: str = "none"
+    sharing: Any = "none"
     """Which problems have common weights."""
     _DECIDES = False
     """Whether labels follow a decision rule that is learnt from the training rows, which takes dual variables."""

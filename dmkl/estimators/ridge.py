@@ -11,7 +11,7 @@ import xarray as xr
 
 from dmkl.arrays import Array, Float
 from dmkl.errors import InputError, warn
-from dmkl.estimators.checks import Constraints, KernelGroups, Prices
+from dmkl.estimators.checks import Constraints, Given, KernelGroups, Prices
 from dmkl.estimators.fisher import OF_WEIGHTS, FisherLearner
 from dmkl.estimators.learner import KernelRegressor
 from dmkl.estimators.plan import FitOutcome, Statistics, TrainingSet, side_by_side
@@ -91,7 +91,7 @@ class MKRidge(FisherLearner, KernelRegressor):
     steps
         As in `MKFDA`. The regression has an intercept only if kernels are centered, by "center" or by
         `dmkl.residualize`, which may occur once.
-    solver, tol, max_iter, kernel_groups, sigma, constraints
+    solver, tol, max_iter, kernel_groups, sigma, constraints, weights
         As in `MKFDA`.
 
     Attributes
@@ -145,6 +145,7 @@ class MKRidge(FisherLearner, KernelRegressor):
         kernel_groups: KernelGroups = None,
         sigma: Prices = 1.0,
         constraints: Constraints = None,
+        weights: Given = None,
     ) -> None:
         self.p = p
         self.lam = lam
@@ -155,6 +156,7 @@ class MKRidge(FisherLearner, KernelRegressor):
         self.kernel_groups = kernel_groups
         self.sigma = sigma
         self.constraints = constraints
+        self.weights = weights
 
     _HAS_INTERCEPT = True
     _OF_WEIGHTS: ClassVar = OF_WEIGHTS

@@ -127,6 +127,8 @@ def encode(value: Any) -> Any:
         return [encode(item) for item in value]
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, xr.DataArray):  # weights over kernel, read back as a mapping
+        value = dict(zip(value["kernel"].values.tolist(), value.values.tolist(), strict=True))
     if isinstance(value, Mapping):
         return {"mapping": [[encode(key), encode(item)] for key, item in value.items()]}
     if isinstance(value, Covariates):

@@ -58,12 +58,15 @@ class MarginProblem:
         The bound on α, or one for each sample, (m,).
     p
         The norm's exponent, p ≥ 1.
+    given
+        β, (n,), if the weights are given and not learnt.
     """
 
     y: Float
     C: Bounds
     p: float
     name: str = ""
+    given: Float | None = None
 
     def __post_init__(self) -> None:
         columns = np.asarray(self.y).reshape(len(self.y), -1).T
@@ -106,10 +109,13 @@ class MarginCertificate:
         return relative_gap(self.objective, self.lower, self.upper)
 
 
-def certify_margin(u: Float, products: Array, beta: Float, y: Float, C: Bounds, p: float) -> MarginCertificate:
+def certify_margin(
+    u: Float, products: Array, beta: Float, y: Float, C: Bounds, p: float, *, given: bool = False
+) -> MarginCertificate:
     """Certify a pair of u (m, c), 0 ≤ y_iu_i ≤ C and Σu = 0 in each column, and β (n,) ≥ 0, ‖β‖_p ≤ 1.
 
-    The certificate is computed in float64 from u and its products K_ju (n, m, c) alone; labels (m, c) are 1 and −1.
+    The certificate is computed in float64 from u and its products K_ju (n, m, c) alone; labels (m, c) are 1 and −1. If
+    the weights are given, the lower bound is the dual at these weights.
     """
     forms = np.einsum("nmc,mc->n", products, u, dtype=np.float64)
     # Scores and forms from the same products: the upper and the lower bound then refer to the same u.
@@ -122,7 +128,7 @@ def certify_margin(u: Float, products: Array, beta: Float, y: Float, C: Bounds, 
     return MarginCertificate(
         upper=energy + losses,
         objective=total - energy,
-        lower=total - 0.5 * dual_norm(forms, p),
+        lower=total - (energy if given else 0.5 * dual_norm(forms, p)),
         bias=bias,
         forms=forms,
     )
@@ -200,9 +206,10 @@ def mk_svm(
         raise InputError(msg)
     watch = progress.current()
     y, C, p = problem.y, problem.C, problem.p
-    candidate = _first_weights(start, n_kernels, p)
+    given = problem.given is not None
+    candidate = np.asarray(problem.given) if given else _first_weights(start, n_kernels, p)
     # With one kernel or p = ∞ the weights are known, and a single SVM solves the problem.
-    fixed = n_kernels == 1 or np.isinf(p)
+    fixed = n_kernels == 1 or np.isinf(p) or given
     best: MarginOutcome | None = None
     steps: list[Step] = []
     search: LineSearch | None = None
@@ -213,10 +220,10 @@ def mk_svm(
         requests = tuple(SVM(candidate, signs, C, accuracy, u_k) for signs, u_k in zip(y.T, starts, strict=True))
         machines = (yield requests) if len(requests) > 1 else [(yield requests[0])]
         # The next SVMs start from these u, which are feasible for all weights: the box does not depend on them.
-        starts = [np.asarray(machine.u, dtype=np.float64) for machine in machines]
-        u = np.stack(starts, axis=1)
+        u = np.stack([machine.u for machine in machines], axis=1).astype(np.float64)
+        starts = list(u.T)
         products = yield EachProduct(u)
-        certificate = certify_margin(u, products, candidate, y, C, p)
+        certificate = certify_margin(u, products, candidate, y, C, p, given=given)
         check_forms(certificate.forms, facts, float(np.sum(u * u)))
         gap = min(certificate.weights_gap, _UNKNOWN_GAP)
         accepted = search is None or search.accepts(-certificate.objective)

@@ -1,4 +1,4 @@
-"""Balls of norms: ‖β‖_p ≤ 1, and Σ_g ‖β_g‖_p ≤ 1 over groups of kernels."""
+"""Balls of norms: ‖β‖_p ≤ 1, and Σ_g ‖β_g‖_p ≤ 1 over groups of kernels; and the set of given weights alone."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import clarabel
 import numpy as np
 
 from dmkl.arrays import Float, Index
+from dmkl.errors import InputError
 from dmkl.numerics.fisher import dual_norm, norm, onto_sphere, steepest, uniform_weights
 from dmkl.solvers.weight_sets.base import ConicProgram, Entries, WeightSet
 
-__all__ = ["Ball", "GroupBall", "grouped"]
+__all__ = ["Ball", "GivenWeights", "GroupBall", "grouped"]
 
 # Fraction of the largest weight below which a weight of an interior point of a sparse solution is set to zero.
 _ABSENT = 1e-9
@@ -212,6 +213,74 @@ def grouped(p: float, groups: Sequence[Sequence[int]]) -> Ball | GroupBall:
     if len(groups) == 1:
         return Ball(p)
     return GroupBall(p, tuple(tuple(int(j) for j in group) for group in groups))
+
+
+@dataclass(frozen=True)
+class GivenWeights:
+    """The set of one element β, so that nothing is learnt; masters, and with them conic programs, are never needed."""
+
+    beta: tuple[float, ...]
+
+    p = np.inf
+    smooth = True
+
+    def is_fixed(self, n: int) -> bool:
+        """See `WeightSet`."""
+        return True
+
+    def start(self, n: int, near: Float | None = None) -> Float:
+        """See `WeightSet`."""
+        return np.array(self.beta)
+
+    def support(self, q: Float) -> float:
+        """See `WeightSet`: βᵀq."""
+        return float(np.dot(self.beta, q))
+
+    def steepest(self, q: Float) -> Float:
+        """See `WeightSet`."""
+        return np.array(self.beta)
+
+    def select(self, kernels: Index) -> GivenWeights:
+        """See `WeightSet`.
+
+        Raises
+        ------
+        InputError
+            If these kernels have no weight.
+        """
+        beta = tuple(self.beta[int(j)] for j in kernels)
+        if not any(beta):
+            msg = (
+                "weights are given, and a fit to some of the kernels has only kernels of weight zero; leave these out "
+                "of the set by select(), or give them a weight"
+            )
+            raise InputError(msg)
+        return GivenWeights(beta)
+
+    def units(self, n: int) -> Float:
+        """See `WeightSet`."""
+        return np.ones(n)
+
+    def program(self, n: int) -> ConicProgram:
+        """See `WeightSet`."""
+        return _program(self, n)
+
+    def add_to(self, program: ConicProgram, n: int) -> None:
+        """See `WeightSet`: β ≤ x ≤ β."""
+        program.at_most(_diagonal(n, 1.0), np.array(self.beta))
+        program.at_most(_diagonal(n), -np.array(self.beta))
+
+    def spares(self, n: int) -> int:
+        """See `WeightSet`."""
+        return 0
+
+    def clean(self, x: Float) -> Float:
+        """See `WeightSet`."""
+        return np.array(self.beta)
+
+    def polish(self, aim: Float, q: Float, curvature: Float, x: Float) -> Float:
+        """See `WeightSet`."""
+        return aim
 
 
 @lru_cache(maxsize=64)

@@ -1,0 +1,131 @@
+"""Kernel weights from alignments, without solving a learning problem: `dmkl.aligned_weights`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import scipy.optimize
+import xarray as xr
+
+from dmkl.analysis.analyze import analyze
+from dmkl.arrays import Float
+from dmkl.errors import InputError
+from dmkl.stores import Kernels
+from dmkl.variables import describe
+
+__all__ = ["aligned_weights"]
+
+Alignment = Literal["align", "alignf", "cka", "statis"]
+
+
+def aligned_weights(
+    K: Kernels,
+    y: npt.ArrayLike | None = None,
+    *,
+    method: Alignment = "alignf",
+    steps: str | Sequence[Any] = ("center", "trace"),
+) -> xr.DataArray:
+    """Weights of kernels by their alignment with the labels, or with one another.
+
+    With M_ij = ⟨K_i, K_j⟩ and a_j = ⟨K_j, T⟩, where T is the ideal kernel of the labels (yyᵀ of two classes; of several
+    HHᵀ of their centered indicators) and all matrices are centered,
+
+    ======== ========================================= =================================================
+    align    w_j = a_j/‖K_j‖                           each kernel by its own alignment (Eq. 6)
+    alignf   the minimum of wᵀMw − 2wᵀa over w ≥ 0     the largest alignment of Σ_j w_jK_j (Proposition 9)
+    cka      w = M⁻¹a                                  the same without w ≥ 0 (Proposition 8)
+    statis   w_j = v_j/‖K_j‖                           v the leading eigenvector of the kernels' alignments
+    ======== ========================================= =================================================
+
+    each scaled to ‖w‖_2 = 1.
+
+    Parameters
+    ----------
+    K
+        A square set; the training kernels.
+    y
+        Labels as in `dmkl.analyze`; those of the set where missing. "statis" needs none.
+    method
+        One of the above.
+    steps
+        Steps before the alignments, which center the kernels; weights belong to the kernels after these steps, so that
+        a learner with given weights takes the same.
+
+    Returns
+    -------
+    DataArray
+        w, over kernel; over kernel and task for a multilabel problem. `dmkl.Weighted` takes it.
+
+    Raises
+    ------
+    InputError
+        If there are no labels, a kernel is constant, or two kernels are multiples of each other ("cka").
+
+    Notes
+    -----
+    Cortes, Mohri, Rostamizadeh: Algorithms for learning kernels based on centered alignment. JMLR 13 (2012). Lavit,
+    Escoufier, Sabatier, Traissac: The ACT (STATIS method). Computational Statistics and Data Analysis 18 (1994). It
+    takes two passes over the kernels.
+
+    Examples
+    --------
+    >>> import dmkl
+    >>> K = dmkl.open("kernels.zarr")
+    >>> train, _, _ = K.split(0)
+    >>> weights = dmkl.aligned_weights(K[train, train])
+    >>> bool((weights >= 0).all())
+    True
+    """
+    if method not in get_args(Alignment):
+        msg = f"method must be one of {', '.join(map(repr, get_args(Alignment)))}, got {method!r}"
+        raise InputError(msg)
+    data = analyze(K, y, steps=steps, targets=method != "statis", n_eigenvalues=1).data
+    if not data.attrs["centered"]:
+        msg = "alignments of kernels that are not centered compare their means; take steps that begin with 'center'"
+        raise InputError(msg)
+    norm, alignment = data["norm"].values, data["alignment"].values
+    if np.isnan(norm).any():
+        name = str(data["kernel"].values[np.isnan(norm)][0])
+        msg = f"kernel {name!r} is constant once it is centered, so that it has no alignment; leave it out by select()"
+        raise InputError(msg)
+    if method == "statis":
+        _, vectors = np.linalg.eigh(alignment)
+        return _labeled(np.abs(vectors[:, -1:]) / norm[:, None], data, None)
+    if "target_alignment" not in data:
+        msg = f"method={method!r} needs labels: give y, or store them with the kernels; method='statis' needs none"
+        raise InputError(msg)
+    targets = data["target_alignment"]
+    task = None if targets.ndim == 1 else targets["task"].values
+    # In units of unit norms: M is the matrix of alignments then, and its condition does not depend on the scales.
+    of_units = targets.values.reshape(len(norm), -1)
+    if method == "align":
+        weights = of_units
+    elif method == "cka":
+        try:
+            weights = np.linalg.solve(alignment, of_units) / norm[:, None]
+        except np.linalg.LinAlgError as error:
+            msg = "two kernels are multiples of each other, so that 'cka' has no single solution; take 'alignf'"
+            raise InputError(msg) from error
+    else:
+        weights = np.stack([_nonnegative(alignment, target) for target in of_units.T], axis=1) / norm[:, None]
+    return _labeled(weights, data, task)
+
+
+def _nonnegative(gram: Float, target: Float) -> Float:
+    """The minimum of wᵀMw − 2wᵀa over w ≥ 0: nonnegative least squares with the root of M."""
+    values, vectors = np.linalg.eigh(gram)
+    kept = values > 1e-12 * values[-1]
+    root = np.sqrt(values[kept])[:, None] * vectors[:, kept].T
+    return np.asarray(scipy.optimize.nnls(root, (vectors[:, kept].T @ target) / np.sqrt(values[kept]))[0])
+
+
+def _labeled(weights: Float, data: xr.Dataset, task: Any) -> xr.DataArray:
+    sizes = np.linalg.norm(weights, axis=0)
+    scaled = weights / np.where(sizes > 0, sizes, 1.0)
+    coords = {"kernel": data["kernel"].values}
+    if task is None:
+        return describe(xr.DataArray(scaled[:, 0], coords, ("kernel",), name="weight"))
+    return describe(xr.DataArray(scaled, coords | {"task": task}, ("kernel", "task"), name="weight"))
