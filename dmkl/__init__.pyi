@@ -16,6 +16,7 @@ from .estimators.fisher import Weighted as Weighted
 from .estimators.groups import GSMKL as GSMKL
 from .estimators.margin import GMKL as GMKL
 from .estimators.margin import MKSVM as MKSVM
+from .estimators.margin import EasyMKL as EasyMKL
 from .estimators.ncuts import NCuts as NCuts
 from .estimators.ridge import MKRidge as MKRidge
 from .estimators.saving import load as load

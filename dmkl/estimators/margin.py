@@ -29,6 +29,7 @@ from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, as_exponent
 from dmkl.solvers.in_memory import InMemory
 from dmkl.solvers.jobs import Job
+from dmkl.solvers.margin.easymkl import easy_mkl
 from dmkl.solvers.margin.gmkl import Method, gmkl
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
 from dmkl.solvers.margin.mksvm import MarginProblem, mk_svm
@@ -36,7 +37,7 @@ from dmkl.solvers.margin.svm import Bounds
 from dmkl.solvers.requests import Solver
 from dmkl.solvers.weight_sets.balls import GivenWeights
 
-__all__ = ["GMKL", "MKSVM", "MarginClassifier", "votes"]
+__all__ = ["GMKL", "MKSVM", "EasyMKL", "MarginClassifier", "votes"]
 
 
 class MarginClassifier(KernelClassifier, abstract=True):
@@ -343,5 +344,78 @@ class GMKL(MarginClassifier):
                 max_iter=self.max_iter,
                 facts=data.facts,
             )
+
+        return data.jobs(solver_of)
+
+
+class EasyMKL(MarginClassifier):
+    """EasyMKL of Aiolli and Donini: weights from the distance between the classes on the sum of all kernels.
+
+    With γ ≥ 0 that sums to one over each class and v = γ∘y, γ minimizes (1 − λ) vᵀ(Σ_j K_j)v + λ vᵀv. The weights are
+    η_j ∝ vᵀK_jv with ‖η‖_2 = 1, and the classifier solves the same problem on Σ_j η_jK_j. The weights are not optimal
+    for this classifier: they take two problems, however many kernels there are.
+
+    Parameters
+    ----------
+    lam
+        λ between 0 (a hard margin) and 1 (the means of the classes), both excluded. For several problems also one for
+        each.
+    steps
+        As in `MKFDA`. The trace should be normalized, since weights grow with the scale of a kernel.
+    tol
+        The relative gap of the two distances to prove.
+
+    Attributes
+    ----------
+    weights_ : DataArray
+        η, over kernel; over kernel and class or task for several problems.
+    dual_coef_ : DataArray
+        v, over sample and class or task.
+    intercept_ : DataArray
+        Minus the score halfway between the classes.
+    gap_ : float or DataArray
+        The proven relative gap of the squared distances of the two problems, the larger of them.
+    objective_ : float or DataArray
+        (1 − λ) vᵀ(Σ_j η_jK_j)v + λ vᵀv
+    status_, history_, classes_, ...
+        As in `MKSVM`.
+
+    Notes
+    -----
+    Aiolli and Donini, EasyMKL: a scalable multiple kernel learning algorithm. Neurocomputing 169 (2015).
+
+    Examples
+    --------
+    >>> import dmkl
+    >>> model = dmkl.EasyMKL(lam=0.1)
+    """
+
+    multiclass: Multiclass = "ovr"
+
+    def __init__(
+        self, lam: float | Sequence[float] = 0.1, *, steps: str | Sequence[str] = ("center", "trace"), tol: float = 1e-6
+    ) -> None:
+        self.lam = lam
+        self.steps = steps
+        self.tol = tol
+
+    _TAKES_WEIGHTS = False
+
+    def _check_parameters(self) -> None:
+        KernelClassifier._check_parameters(self)
+        check_positive("tol", self.tol)
+        if not all(value < 1.0 for value in check_positive("lam", self.lam)):
+            msg = f"lam must lie between 0 and 1, both excluded, got {self.lam!r}"
+            raise InputError(msg)
+
+    def _method(self) -> InMemory:
+        return InMemory()
+
+    def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
+        problems = data.problems
+        ridges = one_for_each("lam", check_positive("lam", self.lam), len(problems))
+
+        def solver_of(k: int) -> partial[Any]:
+            return partial(easy_mkl, problems.h[k], ridges[k], data.n_kernels, tol=self.tol, facts=data.facts)
 
         return data.jobs(solver_of)

@@ -129,6 +129,8 @@ class SVM:
     """The initial u, (m,), for example from other weights"""
     rows: Index | None = None
     """The training samples, to which y and u belong; None for all."""
+    ridge: float = 0.0
+    """δ: the machine is trained on K(β) + δI"""
     noise: float | None = None
     """How far below zero rounding may bring xᵀK(β)x for unit vectors x, if K(β) is to be tested for indefiniteness;
     None for kernels that are assumed to be positive semidefinite."""

@@ -299,9 +299,15 @@ def train(kernel: Float, request: Classifier) -> SVMSolution | SquareSolution:
     if isinstance(request, GroupClassifier) and request.lam is not None:
         return fit_square(kernel, request.y, request.lam)
     assert request.C is not None
+    if ridge := _ridge(request):
+        kernel = kernel + ridge * np.eye(len(kernel))
     noise = request.noise if isinstance(request, SVM) else None
     concave = None if noise is None else is_concave(kernel, noise)  # its copy is freed before K_FF takes memory
     return replace(solve_dense(kernel, request.y, request.C, request.tol, request.start), concave=concave)
+
+
+def _ridge(request: Classifier) -> float:
+    return request.ridge if isinstance(request, SVM) else 0.0
 
 
 def _train(
@@ -322,11 +328,16 @@ def _train(
             kernel = total.whole()
             return train(kernel if rows is None else kernel[np.ix_(rows, rows)], request)
         # The solver gets half of the memory: the other half is for tiles of the sum and for the columns of a request.
-        columns = SumColumns(total)
-        if rows is None:
-            return solve_by_columns(columns, columns.diagonal, y, request.C, tol, task_bytes // 2, start)[0]
-        of_rows = lambda index: columns(rows[index])[rows]  # noqa: E731
-        return solve_by_columns(of_rows, columns.diagonal[rows], y, request.C, tol, task_bytes // 2, start)[0]
+        columns, ridge = SumColumns(total), _ridge(request)
+        chosen = np.arange(columns.size) if rows is None else rows
+
+        def of_rows(index: Index) -> Float:
+            kernel = columns(chosen[index])[chosen]
+            kernel[index, np.arange(len(index))] += ridge
+            return kernel
+
+        diagonal = columns.diagonal[chosen] + ridge
+        return solve_by_columns(of_rows, diagonal, y, request.C, tol, task_bytes // 2, start)[0]
 
 
 # --- sequential minimal optimization ----------------------------------------------------------------------------------

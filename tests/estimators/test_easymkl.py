@@ -1,0 +1,82 @@
+"""EasyMKL against its two quadratic programs, solved by cvxpy."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import dask
+import numpy as np
+import pytest
+
+import dmkl
+from dmkl.errors import InputError
+
+M = 36
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(4, M, 5))
+    features[:2] += np.array([0.8, 0.3])[:, None, None] * np.eye(5)[classes()]
+    return features @ features.transpose(0, 2, 1)
+
+
+def classes():
+    return np.arange(M) % 3
+
+
+def nearest(kernel, positive, lam):
+    """v = γ∘y and the minimum of (1 − λ) vᵀKv + λ vᵀv over γ ≥ 0 that sums to one over each class."""
+    gamma, signs = cp.Variable(M, nonneg=True), np.where(positive, 1.0, -1.0)
+    v = cp.multiply(signs, gamma)
+    values, vectors = np.linalg.eigh(kernel)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    cost = (1 - lam) * cp.sum_squares(root.T @ v) + lam * cp.sum_squares(v)
+    problem = cp.Problem(cp.Minimize(cost), [cp.sum(gamma[positive]) == 1, cp.sum(gamma[~positive]) == 1])
+    problem.solve(solver=cp.CLARABEL)
+    return signs * gamma.value, problem.value
+
+
+@pytest.mark.parametrize("lam", [0.01, 0.1, 0.9])
+@pytest.mark.parametrize("memory", ["auto", "8MiB"])
+def test_weights_and_classifier_are_those_of_the_two_programs(kernels, lam, memory):
+    with dask.config.set({"dmkl.memory": memory}):
+        model = dmkl.EasyMKL(lam, steps=(), tol=1e-8).fit(kernels, classes())
+    scores = model.decision_function(kernels).values
+    for k in range(3):
+        first, _ = nearest(kernels.sum(axis=0), classes() == k, lam)
+        forms = np.einsum("a,jab,b->j", first, kernels, first)
+        eta = forms / np.linalg.norm(forms)
+        total = np.tensordot(eta, kernels, 1)
+        v, value = nearest(total, classes() == k, lam)
+        np.testing.assert_allclose(model.weights_[:, k], eta, atol=1e-5)
+        np.testing.assert_allclose(model.dual_coef_[:, k], v, atol=1e-4)
+        assert model.objective_[k] == pytest.approx(value, rel=1e-5)
+        # The threshold is halfway between the points of the two hulls that are nearest to each other.
+        middle = 0.5 * np.abs(v) @ total @ v
+        np.testing.assert_allclose(scores[:, k], total @ v - middle, atol=1e-4)
+    assert float(model.gap_.max()) <= 1e-8
+
+
+def test_columns_of_a_large_kernel_give_the_same_machine(kernels, monkeypatch):
+    """The ridge δI is added where the kernel matrix does not fit the memory of a task too."""
+    from dmkl.solvers import in_memory
+    from dmkl.solvers.margin import svm
+
+    whole = dmkl.EasyMKL(0.2).fit(kernels, classes() == 0)
+    monkeypatch.setattr(in_memory, "_suits", lambda *_: False)
+    monkeypatch.setattr(svm, "dense_bytes", lambda _: 2**60)
+    columns = dmkl.EasyMKL(0.2).fit(kernels, classes() == 0)
+    np.testing.assert_allclose(columns.weights_, whole.weights_, atol=1e-5)
+    np.testing.assert_allclose(columns.dual_coef_, whole.dual_coef_, atol=1e-5)
+
+
+def test_searches_saved_models_and_rules(kernels, tmp_path):
+    result = dmkl.search(dmkl.EasyMKL(), kernels, classes(), {"lam": [0.1, 0.5]}, cv=2)
+    result.best_.save(tmp_path / "model")
+    np.testing.assert_array_equal(dmkl.load(tmp_path / "model").predict(kernels), result.best_.predict(kernels))
+    for lam in (0.0, 1.0, 2.0):
+        with pytest.raises(InputError, match="lam must"):
+            dmkl.EasyMKL(lam).fit(kernels, classes())
+    with pytest.raises(InputError, match="does not weigh samples"):
+        dmkl.EasyMKL().fit(kernels, classes(), sample_weight=np.ones(M))
