@@ -153,7 +153,7 @@ Folds = Annotated[
 Rule = Annotated[
     Literal["best", "one-standard-error"],
     option(
-        'The "best" point, or the simplest within "one-standard-error". [default: best]',
+        'The "best" point (default), or the simplest within "one-standard-error".',
         "RULE",
         show_default=False,
         panel=FOLDS,

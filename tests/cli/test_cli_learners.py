@@ -79,7 +79,18 @@ def test_every_solver_is_among_the_choices():
 
 
 def test_names():
-    assert OWN == ["gmkl", "gsmkl", "mkfda", "mkridge", "mksvm", "ncuts", "product", "single-best", "uniform"]
+    assert OWN == [
+        "easy-mkl",
+        "gmkl",
+        "gsmkl",
+        "mkfda",
+        "mkridge",
+        "mksvm",
+        "ncuts",
+        "product",
+        "single-best",
+        "uniform",
+    ]
 
 
 @pytest.mark.usefixtures("narrow")
