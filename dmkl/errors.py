@@ -12,7 +12,7 @@ import sys
 import unicodedata
 import warnings
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from sklearn.exceptions import ConvergenceWarning
@@ -44,6 +44,7 @@ __all__ = [
     "did_you_mean",
     "first_names",
     "one_line",
+    "refuse",
     "short_repr",
     "warn",
 ]
@@ -182,6 +183,11 @@ def did_you_mean(word: Any, choices: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(word), choices)
     close = close or [name for name in choices if len(name) > 2 and str(word).startswith(name)]
     return f" (did you mean {' or '.join(close)}?)" if close else ""
+
+
+def refuse(message: str, cause: Exception | None = None) -> NoReturn:
+    """Raise an InputError with this message."""
+    raise InputError(message) from cause
 
 
 def warn(message: str, category: type[Warning]) -> None:

@@ -12,7 +12,7 @@ import pandas as pd
 from pandas.api.types import is_complex_dtype, is_numeric_dtype
 
 from dmkl.arrays import Array
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.inputs.matrices import Lazy
 from dmkl.inputs.names import as_text, index_names
 from dmkl.unknown import UNKNOWN_TEXTS
@@ -103,8 +103,7 @@ def frame_numbers(where: str, frame: pd.DataFrame) -> Lazy:
     # Types of pandas state the NumPy type of their numbers.
     kinds = {np.dtype(getattr(d, "numpy_dtype", getattr(d, "subtype", d))) for d in frame.dtypes}
     if any(kind.kind not in "fiub" for kind in kinds):
-        msg = f"{where} holds {sorted(map(str, kinds))}, expected real numbers"
-        raise InputError(msg)
+        refuse(f"{where} holds {sorted(map(str, kinds))}, expected real numbers")
     dtype = np.result_type(*map(float_dtype, kinds), np.float32)
     return Lazy(frame.shape, dtype, lambda key: frame.iloc[key].to_numpy(dtype, na_value=np.nan))
 

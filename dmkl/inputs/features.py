@@ -16,7 +16,7 @@ import pandas as pd
 import xarray as xr
 
 from dmkl.arrays import Array, Mask
-from dmkl.errors import InputError, SampleOrderWarning, warn
+from dmkl.errors import InputError, SampleOrderWarning, refuse, warn
 from dmkl.inputs.columns import ROLES, Columns, FrameColumns, find_names, float_dtype, is_numeral, is_title, plain_title
 from dmkl.inputs.formats.annotated import columns_of, entries_of, is_annotated_object, role_of_column
 from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, listed, shape_text, stem, vector
@@ -187,17 +187,15 @@ def as_features(
     check_join(join)
     if isinstance(features, Features) and present is None:
         if beside:
-            msg = (
+            refuse(
                 f"{beside[0].where} is given beside features that were taken with their labels; give it with the files"
             )
-            raise InputError(msg)
         return features if samples is None else replace(features, samples=list(map(str, samples)))
     wanted = sample_names("samples", None if samples is None else np.asarray(samples).tolist())
     unaligned = _from_files(features, wanted) if _are_paths(features) else _from_memory(features)
     matrices, notes = unaligned.matrices, unaligned.notes
     if not matrices:
-        msg = "kernels are computed from at least one matrix of features (samples, columns), got none"
-        raise InputError(msg)
+        refuse("kernels are computed from at least one matrix of features (samples, columns), got none")
     if transpose:
         matrices = list(map(_transposed, matrices))
     tables = with_counted_names([matrix.named for matrix in matrices])
@@ -232,11 +230,10 @@ def as_features(
         notes += note_of_left_out([*tables, *labeled], order)
     for matrix in matrices:
         if matrix.samples is None and named and wanted is None and matrix.is_table and matrix.shape[1] > 1:
-            msg = (
+            refuse(
                 f"features {matrix.name!r} have {matrix.shape[1]} columns and none that names the samples, and "
                 f"{named[0].where} has names; expected a column of names, titled 'sample': rows are matched by name"
             )
-            raise InputError(msg)
     n_rows = _common_length(matrices, order)
     check_memory(f"the order of {n_rows:,} samples", 8 * n_rows, "allow more, or look whether the features are damaged")
     masks = _masks(present or {}, [matrix.name for matrix in matrices], n_rows)
@@ -280,11 +277,10 @@ def _check_transposed(
             names = set(others_names or ())
             rows, columns = (len(names.intersection(axis or ())) for axis in (matrix.samples, matrix.columns))
             if matrix.holds == "" and columns > max(rows, len(names) / 2):
-                msg = (
+                refuse(
                     f"features {matrix.name!r}: the columns bear the names of the samples, {columns} of {len(names)}, "
                     f"and the rows {rows}; features are (samples, columns): give --transpose (transpose=True)"
                 )
-                raise InputError(msg)
 
 
 def _common_length(matrices: Sequence[FeatureMatrix], samples: tuple[str, ...] | None) -> int:
@@ -294,12 +290,11 @@ def _common_length(matrices: Sequence[FeatureMatrix], samples: tuple[str, ...] |
     for matrix in nameless:
         if matrix.shape[0] != n_rows:
             other = f"there are {n_rows} samples" if samples is not None else f"{matrices[0].name!r} have {n_rows} rows"
-            msg = (
+            refuse(
                 f"features {matrix.name!r} have {matrix.shape[0]} rows, {other}; without names of samples rows belong "
                 "together by their position. Give all the same rows (NaN in all columns where a sample lacks it), or "
                 "names of samples (the index of a data frame)"
             )
-            raise InputError(msg)
     return n_rows
 
 
@@ -307,11 +302,9 @@ def _masks(present: Mapping[str, Any], names: Sequence[str], n_rows: int) -> dic
     masks = {name: np.asarray(mask) for name, mask in present.items()}
     for name, mask in masks.items():
         if name not in names:
-            msg = f"present names {name!r}, but the features are {', '.join(map(repr, names))}"
-            raise InputError(msg)
+            refuse(f"present names {name!r}, but the features are {', '.join(map(repr, names))}")
         if mask.dtype != bool or mask.shape != (n_rows,):
-            msg = f"present[{name!r}] is {mask.dtype} of shape {mask.shape}, expected booleans of shape ({n_rows},)"
-            raise InputError(msg)
+            refuse(f"present[{name!r}] is {mask.dtype} of shape {mask.shape}, expected booleans of shape ({n_rows},)")
     return masks
 
 
@@ -324,12 +317,11 @@ def _aligned(
         order = places(matrix.samples, samples)
         lacking = int((order < 0).sum())
         if lacking == len(samples):
-            msg = (
+            refuse(
                 f"features {matrix.name!r} have none of the {len(samples)} samples: their names begin with "
                 f"{listed_names(matrix.samples)}, expected are {listed_names(samples)}; use the same names, or leave "
                 "this matrix out"
             )
-            raise InputError(msg)
         if lacking:
             notes.append(f"features {matrix.name!r} lack {lacking} of the {len(samples)} samples")
         extra = matrix.shape[0] - (len(samples) - lacking)
@@ -379,18 +371,16 @@ def _shape(name: str, lengths: Sequence[Any]) -> tuple[int, int]:
     try:
         shape = tuple(int(length) for length in lengths)
     except (TypeError, ValueError) as error:
-        msg = (
+        refuse(
             f"features {name!r} do not know how many rows they have; call compute_chunk_sizes() of a Dask array, "
-            "to_dask_array(lengths=True) of a Dask data frame"
+            "to_dask_array(lengths=True) of a Dask data frame",
+            error,
         )
-        raise InputError(msg) from error
     if len(shape) != 2:
         way_out = "; give one column as values.reshape(-1, 1)" if len(shape) == 1 else ""
-        msg = f"features {name!r} have shape {shape}, expected two dimensions, (samples, columns){way_out}"
-        raise InputError(msg)
+        refuse(f"features {name!r} have shape {shape}, expected two dimensions, (samples, columns){way_out}")
     if 0 in shape:
-        msg = f"features {name!r} have {shape[0]} rows and {shape[1]} columns, expected at least one of each"
-        raise InputError(msg)
+        refuse(f"features {name!r} have {shape[0]} rows and {shape[1]} columns, expected at least one of each")
     return shape
 
 
@@ -438,13 +428,12 @@ def check_rows(
         sample = f"row {row}" if samples is None else f"sample {samples[row]!r} (row {row})"
         column = str(k) if columns is None else f"{columns[k]!r} ({k})"
         count = int(bad.any(axis=1).sum())
-        msg = (
+        refuse(
             f"features {name!r}: {sample} is {values[i, k]} in column {column}; {count} of the rows {first_row} "
             f"to {first_row + len(values) - 1} {'is' if count == 1 else 'are'} NaN in part or infinite. A sample has "
             "finite values in all columns of a source, or NaN in all where it lacks the source: impute what is "
             "missing, or drop the sample"
         )
-        raise InputError(msg)
     return missing
 
 
@@ -454,8 +443,7 @@ def check_rows(
 def _matrix_of_columns(name: str, table: Columns, unaligned: _Unaligned, expected: set[str] | None) -> FeatureMatrix:
     """Return the columns of numbers of a table; labels and splits among its columns go to `unaligned`."""
     if not table.n_rows:
-        msg = f"{table.where} has columns but no rows, expected at least one sample"
-        raise InputError(msg)
+        refuse(f"{table.where} has columns but no rows, expected at least one sample")
     titles, numeric = table.titles, table.numeric()
     names = find_names(table, expected, numeric)
     if names.families is None:
@@ -478,13 +466,11 @@ def _matrix_of_columns(name: str, table: Columns, unaligned: _Unaligned, expecte
     if titles is None and isinstance(table, Text):
         _check_first_row(table)
     if words and table.n_rows == 1 and titles is None:
-        msg = f"{table.where} has columns but no rows, expected at least one sample"
-        raise InputError(msg)
+        refuse(f"{table.where} has columns but no rows, expected at least one sample")
     if words or not features:
-        msg = (
+        refuse(
             f"{table.where} has no column of numbers, found {listed_names(shown, 8)}; expected columns with a delimiter"
         )
-        raise InputError(msg)
     if names.names is None:
         _check_first_column(table, features, shown)
     if titles is None:
@@ -504,11 +490,10 @@ def _check_first_row(table: Text) -> None:
     first = table.head_row()
     numeric = [is_numeral(cell) for cell in first]
     if any(numeric) and not all(numeric) and all(c.isdecimal() for c, n in zip(first, numeric, strict=True) if n):
-        msg = (
+        refuse(
             f"{table.where}: the first line has words and whole numbers ({listed_names(first)}), so it may hold titles "
             "or be a sample; title the first column 'sample' if it holds titles, add a line of titles if it does not"
         )
-        raise InputError(msg)
 
 
 def _check_first_column(table: Columns, features: Sequence[int], shown: Sequence[str]) -> None:
@@ -519,11 +504,10 @@ def _check_first_column(table: Columns, features: Sequence[int], shown: Sequence
         return
     sample = table.texts(features[1:3])
     if table.titles is None and not all(cell.isdecimal() for column in sample for cell in column):
-        msg = (
+        refuse(
             f"{table.where}: the first column holds different whole numbers ({listed_names(cells)}), so it may name "
             "the samples or be a feature; add a line of titles, 'sample' above names"
         )
-        raise InputError(msg)
     table.notes.append(
         f"{table.where}: column {shown[first]!r} holds different whole numbers and was taken for a feature; title it "
         "'sample' if they name the samples"
@@ -533,12 +517,11 @@ def _check_first_column(table: Columns, features: Sequence[int], shown: Sequence
 def _refuse_columns(source: str, columns: Sequence[str], way_out: str = "") -> NoReturn:
     """Refuse columns that are not numeric, by their names."""
     more = f" … ({len(columns)} in all)" if len(columns) > 8 else ""
-    msg = (
+    refuse(
         f"{source}: not numeric {'is column' if len(columns) == 1 else 'are columns'} "
         f"{', '.join(map(repr, columns[:8]))}{more}, expected numbers; encode them (pandas.get_dummies) or drop "
         f"them{way_out}"
     )
-    raise InputError(msg)
 
 
 # --- files ---------------------------------------------------------------------------------------------------------
@@ -582,11 +565,10 @@ def _from_files(paths: PathLike | Sequence[PathLike], wanted: Sequence[str] | No
                 places_of.append((path, variable.name))
         expected = expected or next((set(matrix.samples) for matrix in parts if matrix.samples is not None), None)
     if not parts:
-        msg = (
+        refuse(
             f"there are no features in {', '.join(map(str, files)) or 'no files'}: expected matrices (samples, "
             "columns) of numbers; give a column as (samples, 1), or in a mapping from names to arrays"
         )
-        raise InputError(msg)
     names = names_of_arrays(places_of, files)
     unaligned.matrices = [replace(matrix, name=name) for matrix, name in zip(parts, names, strict=True)]
     for role, path in side_files:
@@ -637,11 +619,10 @@ def _matrices_of_cells(variable: FileArray, n_labels: Sequence[int], notes: list
     if not fitting:
         n = n_labels[0] if n_labels else 0
         wanted = f"{n} rows, or {n} columns, as there are labels" if n else "equally many rows or columns"
-        msg = (
+        refuse(
             f"{variable.where} is a cell array of {listed(variable.views)}; expected views of {wanted}. Save the "
             "views that belong together as variables of their own, (samples, columns)"
         )
-        raise InputError(msg)
     axis, why = fitting[0], "as many as labels" if n_labels else "equally many in all"
     notes.append(
         f"{variable.where}: {len(variable.views)} feature matrices, of which the {('rows', 'columns')[axis]} were "
@@ -670,10 +651,9 @@ def _from_memory(features: Any) -> _Unaligned:
         return _Unaligned([_object_matrix(str(name), values) for name, values in features.items()])
     if hasattr(features, "shape"):
         return _Unaligned([_object_matrix("X", features)])
-    msg = (
+    refuse(
         f"features must be arrays (samples, columns), by name, or data or files of these, got {type(features).__name__}"
     )
-    raise InputError(msg)
 
 
 def _object_matrix(name: str, values: Any) -> FeatureMatrix:
@@ -694,16 +674,14 @@ def _object_matrix(name: str, values: Any) -> FeatureMatrix:
     if isinstance(values, xr.DataArray):
         return _matrix(name, plain(values), samples=axis_names(values, 0), columns=axis_names(values, 1))
     if isinstance(values, str | os.PathLike):
-        msg = f"features {name!r} are the path {values}; give a list of paths, each matrix being named by its file"
-        raise InputError(msg)
+        refuse(f"features {name!r} are the path {values}; give a list of paths, each matrix being named by its file")
     try:
         np.dtype(values.dtype)
     except (AttributeError, TypeError):
         try:
             values = np.asarray(values)
         except ValueError as error:
-            msg = f"features {name!r} are no matrix, {error}; every row must be as long"
-            raise InputError(msg) from error
+            refuse(f"features {name!r} are no matrix, {error}; every row must be as long", error)
     return _matrix(name, values)
 
 
@@ -748,8 +726,7 @@ def _dataset(dataset: xr.Dataset) -> _Unaligned:
         elif values.ndim == 2 and role is None:
             first = first or (name, values.dims[0])
             if values.dims[0] != first[1]:
-                msg = f"features {name!r} have the dimensions {values.dims}, {first[0]!r} begins with {first[1]!r}"
-                raise InputError(msg)
+                refuse(f"features {name!r} have the dimensions {values.dims}, {first[0]!r} begins with {first[1]!r}")
             unaligned.matrices.append(_object_matrix(name, values))
         elif key not in dataset.dims:
             left_out.append(f"{name} ({shape_text(values.shape) or 'one'} {values.dtype})")

@@ -17,7 +17,7 @@ import pandas as pd
 import xarray as xr
 
 from dmkl.arrays import Index, Mask
-from dmkl.errors import InputError
+from dmkl.errors import InputError, refuse
 from dmkl.inputs.columns import ROLES
 from dmkl.inputs.formats.annotated import entries_of, is_annotated_object
 from dmkl.inputs.formats.file_arrays import ELSEWHERE, OBJECTS, PROBLEMS, FileArray, listed, shape_text, stamp
@@ -111,8 +111,7 @@ class IterableSource(KernelSource):
         if isinstance(kernels, Sequence):
             self.n_kernels, self.axes = len(kernels), list(map(_axes, kernels))
             if not kernels:
-                msg = "a kernel set needs at least one kernel, got none"
-                raise InputError(msg)
+                refuse("a kernel set needs at least one kernel, got none")
             return
         # The first kernel of a generator gives the names, which all others must have.
         rest = iter(kernels)
@@ -129,8 +128,7 @@ class IterableSource(KernelSource):
             if not (hasattr(matrix, "shape") and hasattr(matrix, "dtype")):
                 matrix = np.asarray(matrix)
             if len(matrix.shape) != 2:
-                msg = f"kernel {j} must be a matrix, got an array of shape {tuple(matrix.shape)}"
-                raise InputError(msg)
+                refuse(f"kernel {j} must be a matrix, got an array of shape {tuple(matrix.shape)}")
             # Each read of a Dask block computes whole chunks: strips of rows touch each chunk fewest times.
             yield StripBuffer(matrix) if isinstance(_whole(matrix), da.Array) else matrix
 
@@ -152,8 +150,7 @@ class ArraySource(IterableSource):
         if len(array.shape) != 3:
             is_frame = isinstance(array, pd.DataFrame)
             what = "a sparse matrix" if is_sparse(array) else "a data frame" if is_frame else "an array"
-            msg = f"kernels must be (kernel, row, column), got {what} of shape {array.shape}; give one kernel as [K]"
-            raise InputError(msg)
+            refuse(f"kernels must be (kernel, row, column), got {what} of shape {array.shape}; give one kernel as [K]")
         super().__init__([Layer(array, axis, j) for j in range(int(array.shape[axis]))], names)
 
 
@@ -185,8 +182,7 @@ def as_source(kernels: Any, names: Sequence[str] | None = None) -> KernelSource:
     if is_annotated_object(kernels):
         entries = [entry for entry in entries_of(kernels) if entry.holds == "kernel"]
         if not entries:
-            msg = "there are no kernels in obsp of this annotated data; compute some of its features (dmkl.build)"
-            raise InputError(msg)
+            refuse("there are no kernels in obsp of this annotated data; compute some of its features (dmkl.build)")
         titles = short_names(entry.name for entry in entries) if names is None else names
         annotated = IterableSource([entry.values for entry in entries], titles)
         annotated.axes = [Axes(entry.samples, entry.samples) for entry in entries]
@@ -198,8 +194,7 @@ def as_source(kernels: Any, names: Sequence[str] | None = None) -> KernelSource:
         return ArraySource(kernels, names=names)
     if isinstance(kernels, Iterable) and not isinstance(kernels, str | bytes):
         return IterableSource(kernels, names=names)
-    msg = f"kernels must be an array (n, m, m) or an iterable of arrays (m, m), got {type(kernels).__name__}"
-    raise InputError(msg)
+    refuse(f"kernels must be an array (n, m, m) or an iterable of arrays (m, m), got {type(kernels).__name__}")
 
 
 # --- one order of samples ------------------------------------------------------------------------------------------
@@ -256,8 +251,7 @@ class JoinedSource(KernelSource):
             for table, axes in zip(with_counted_names(tables), source.axes, strict=True)
         ]
         if source.n_kernels is None and join != "exact" and any(axes.rows or axes.cols for axes in source.axes):
-            msg = f"join={join!r} needs the names of all kernels before the first is read; give a list or a mapping"
-            raise InputError(msg)
+            refuse(f"join={join!r} needs the names of all kernels before the first is read; give a list or a mapping")
         self.symmetric, self._by_pairs = self._find_symmetry(symmetric), False
         rows = [self._named(j)[0] for j in range(len(source.axes))]
         # The names of the kernels are known before any labels are read.
@@ -280,8 +274,9 @@ class JoinedSource(KernelSource):
             self.train_samples = joined(cols, join, train_samples)
             self._wanted = self.samples, self.train_samples
             if join == "outer" and any(map(self.n_missing, range(len(source.axes)))):
-                msg = "join='outer' is for square kernels; take join='inner', or kernels of features (dmkl.build_cross)"
-                raise InputError(msg)
+                refuse(
+                    "join='outer' is for square kernels; take join='inner', or kernels of features (dmkl.build_cross)"
+                )
         without = [table.where for table in rows if table.names is None]
         self.order_notes = [] if samples else note_of_positions([*without, *unnamed], rows, self.samples)
         if join == "inner" and not samples:
@@ -330,12 +325,11 @@ class JoinedSource(KernelSource):
         for j, (rows, cols, square, *_) in enumerate(self._source.axes):
             others = set() if rows is None or cols is None else set(rows) ^ set(cols)
             if symmetric and others:
-                msg = (
+                refuse(
                     f"a symmetric kernel has the same samples in rows and columns, but {self._title(j)} has "
                     f"{min(others)!r} in one of them alone; leave symmetric= out for new samples against training "
                     "samples, or give the names of the rows as they stand (--order FILE) if both are the same samples"
                 )
-                raise InputError(msg)
             if symmetric is None and (others or not square):
                 return False
         return symmetric
@@ -362,8 +356,7 @@ class JoinedSource(KernelSource):
         """Return kernel j in the order of the samples."""
         for named, wanted, length, axis in zip(self._named(j), self._wanted, matrix.shape, _AXES, strict=True):
             if named.names is not None and len(named.names) != length:
-                msg = f"{named.where} has {length} {axis} and {len(named.names)} names for them"
-                raise InputError(msg)
+                refuse(f"{named.where} has {length} {axis} and {len(named.names)} names for them")
             if wanted is not None and self.n_kernels is None:
                 joined([named], "exact", wanted)  # the names of a generator come with its kernels
         rows, cols = self._places(j)
@@ -509,8 +502,7 @@ def open_files(
     files, side_files = find_files(paths, Format.holds_kernels, set(ROLES.values()), notes)
     if not files:
         listing = ", ".join(map(str, [paths] if isinstance(paths, str | os.PathLike) else paths)) or "no files"
-        msg = f"there are no kernels in {listing}; expected {expected_files(Format.holds_kernels)}"
-        raise InputError(msg)
+        refuse(f"there are no kernels in {listing}; expected {expected_files(Format.holds_kernels)}")
     ordered = None if order is None else Named(str(order), read_names(Path(order)))
     parts: list[_KernelArray] = []
     inside: list[SideData] = []
@@ -564,8 +556,7 @@ def _kernel_names(parts: Sequence[_KernelArray], files: Sequence[Path]) -> list[
 def _check_length(source: str, names: tuple[str, ...] | None, length: int, axis: int) -> None:
     """Refuse names of samples that are not as many as the rows or columns."""
     if names is not None and len(names) != length:
-        msg = f"{source}: found {len(names)} names of samples, expected one for each of the {length} {_AXES[axis]}"
-        raise InputError(msg)
+        refuse(f"{source}: found {len(names)} names of samples, expected one for each of the {length} {_AXES[axis]}")
 
 
 def _wanted(
@@ -588,8 +579,7 @@ def _choose_arrays(path: Path, arrays: Sequence[FileArray], names: Sequence[str]
     by_name = {variable.name: variable for variable in arrays}
     for name in names or ():
         if name not in by_name:
-            msg = f"{path} has no variable {name!r}; it has {', '.join(map(repr, by_name)) or 'none'}"
-            raise InputError(msg)
+            refuse(f"{path} has no variable {name!r}; it has {', '.join(map(repr, by_name)) or 'none'}")
     chosen = _find_kernels(path, arrays) if names is None else [by_name[name] for name in names]
     for variable in chosen:
         _refuse(variable)
@@ -632,13 +622,11 @@ def _find_kernels(path: Path, arrays: Sequence[FileArray]) -> list[FileArray]:
 def _refuse(variable: FileArray) -> None:
     """Refuse an array that cannot be a kernel."""
     if variable.holds == "distances":
-        msg = f"{variable.where} holds distances, which are no kernel; dmkl build makes one, --function distance"
-        raise InputError(msg)
+        refuse(f"{variable.where} holds distances, which are no kernel; dmkl build makes one, --function distance")
     if variable.problem or variable.dtype.kind not in "fiub":
         variable.refuse(f"is {variable}, expected real numbers")
     if len(variable.shape) not in (2, 3):
-        msg = f"{variable.where} has shape {variable.shape}, expected one kernel (m, m) or several"
-        raise InputError(msg)
+        refuse(f"{variable.where} has shape {variable.shape}, expected one kernel (m, m) or several")
 
 
 def _kernel_array(variable: FileArray, asked: int | None, ordered: Named | None, notes: list[str]) -> _KernelArray:
@@ -647,8 +635,7 @@ def _kernel_array(variable: FileArray, asked: int | None, ordered: Named | None,
     `ordered` names the rows, in place of the names in the file.
     """
     if asked not in (None, 0, 1, 2):
-        msg = f"the kernel axis must be 0, 1 or 2, got {asked!r}"
-        raise InputError(msg)
+        refuse(f"the kernel axis must be 0, 1 or 2, got {asked!r}")
     lengths = variable.shape
     note = ""
     if len(lengths) == 2:
@@ -666,11 +653,10 @@ def _kernel_array(variable: FileArray, asked: int | None, ordered: Named | None,
         a, b, c = lengths
         fitting = [axis for axis, is_square in ((0, b == c), (2, a == b), (1, a == c)) if is_square]
         if not fitting:
-            msg = (
+            refuse(
                 f"{variable.where} has shape {lengths}: expected n square kernels, (n, m, m), (m, m, n) or (m, n, m). "
                 "For rectangular kernels (new samples against training samples) give the axis that counts the kernels"
             )
-            raise InputError(msg)
         axis = 2 if len(fitting) == 3 and variable.matlab else fitting[0]
         if len(fitting) == 3:
             note = f"its kernels were taken along axis {axis}; give the kernel axis if they lie along another"
@@ -692,8 +678,7 @@ def _check_shapes(parts: Sequence[_KernelArray]) -> None:
         shapes = [f"{part.variable.name or part.variable.path.name} {shape_text(part.shape)}" for part in parts]
         files = {part.variable.path for part in parts}
         place = files.pop() if len(files) == 1 else os.path.commonpath([path.absolute() for path in files])
-        msg = (
+        refuse(
             f"the kernels in {place} differ in shape: {listed(shapes, 8)}; all kernels of a set have one shape. Name "
             "the arrays, or give the files, that belong together (variables=[…], --variable)"
         )
-        raise InputError(msg)

@@ -15,7 +15,7 @@ import pandas as pd
 import xarray as xr
 
 from dmkl.arrays import Array
-from dmkl.errors import InputError, SampleOrderWarning, warn
+from dmkl.errors import SampleOrderWarning, refuse, warn
 from dmkl.inputs.columns import ROLES, Columns, FrameColumns, find_names, matched_share, plain_title
 from dmkl.inputs.formats.file_arrays import FileArray, listed, vector
 from dmkl.inputs.formats.registry import Format, arrays_in, check_file
@@ -137,11 +137,9 @@ def read_file(path: Path, name: str | None = None, samples: Iterable[str] | None
     arrays = arrays_in(path)
     chosen = [variable for variable in arrays if name in (None, variable.name)]
     if not chosen and name is not None:
-        msg = f"{path} has no variable {name!r}; it has {listed(arrays) or 'none'}"
-        raise InputError(msg)
+        refuse(f"{path} has no variable {name!r}; it has {listed(arrays) or 'none'}")
     if len(chosen) != 1:
-        msg = f"{path} holds {len(chosen)} arrays, expected one: {listed(chosen)}; say which, as {path}:NAME"
-        raise InputError(msg)
+        refuse(f"{path} holds {len(chosen)} arrays, expected one: {listed(chosen)}; say which, as {path}:NAME")
     array = chosen[0]
     of_names = [variable for variable in arrays if variable.role == "samples" and not variable.problem]
     if not of_names or of_names[0] is array:
@@ -158,8 +156,9 @@ def read_array(variable: FileArray, samples: tuple[str, ...] | None = None) -> L
     parts = [part.open()[...] for part in variable.views] or [variable.read()]
     values = [vector(part, variable.where) for part in parts]
     if any(not np.array_equal(other, values[0]) for other in values[1:]):
-        msg = f"{variable.where} is a cell array of parts that differ, expected equal vectors; save the one that holds"
-        raise InputError(msg)
+        refuse(
+            f"{variable.where} is a cell array of parts that differ, expected equal vectors; save the one that holds"
+        )
     return LabelTable(values[0], samples if variable.rows is None else variable.rows, families=variable.families)
 
 
@@ -228,8 +227,7 @@ def read_covariates(path: Path, samples: Iterable[str] | None = None) -> pd.Data
         titles = (path.stem if path.exists() else str(path).rpartition(":")[2],)
     if table.row_names is None or titles is None:
         missing = "samples" if table.row_names is None else "columns"
-        msg = f"{path} does not name its {missing}, expected titles, and names of samples in a column titled 'sample'"
-        raise InputError(msg)
+        refuse(f"{path} does not name its {missing}, expected titles, and names of samples in a column titled 'sample'")
     expected = None if samples is None else set(map(str, samples))
     names = sample_names(str(path), names_as_known(table.row_names, table.families, expected))
     columns = {title: _numbers_or_words(values[:, at]) for at, title in enumerate(titles)}
@@ -264,13 +262,15 @@ def _split_name(path: Path, name: str | None) -> tuple[Path, str | None]:
 def _labels_of(table: Columns, column: str | None, expected: Collection[str] | None) -> LabelTable:
     """Return the labels in a table: all columns that do not name its rows, or the requested one."""
     if isinstance(table, Text) and (table.count is not None or table.is_triangle):
-        msg = f"{table.where} holds a kernel or distances of PHYLIP or TASSEL, expected a row of labels for each sample"
-        raise InputError(msg)
+        refuse(
+            f"{table.where} holds a kernel or distances of PHYLIP or TASSEL, expected a row of labels for each sample"
+        )
     names = find_names(table, expected)
     titles = table.titles
     if titles is not None and matched_share(titles, expected) > max(0.5, matched_share(names.names or (), expected)):
-        msg = f"{table.where}: the columns bear the names of the samples, expected a row for each sample; transpose it"
-        raise InputError(msg)
+        refuse(
+            f"{table.where}: the columns bear the names of the samples, expected a row for each sample; transpose it"
+        )
     rest = [at for at in range(table.n_columns) if at not in names.columns]
     if column is not None:
         if expected and names.names is None and len(rest) > 1:
@@ -285,11 +285,10 @@ def _labels_of(table: Columns, column: str | None, expected: Collection[str] | N
     if names.families is not None or "iid" in map(plain_title, titles or ()):
         values = _without_missing_codes(table, values, rest)
     if names.names is None and titles is None and len(rest) == 2 and _may_be_decimals(table, rest):
-        msg = (
+        refuse(
             f"{table.where}: lines such as {','.join(column[0] for column in table.texts(rest))!r} may be numbers with "
             "decimal commas or two columns of whole numbers; write decimal points, or titles above two columns"
         )
-        raise InputError(msg)
     single = column is not None or (len(rest) == 1 and isinstance(table, FrameColumns))
     columns = None if titles is None or single else tuple(titles[at] for at in rest)
     entries = values[:, 0] if len(rest) == 1 else values
@@ -328,6 +327,5 @@ def _position_of(table: Columns, column: str) -> int:
         return titles.index(column)
     same = [at for at, title in enumerate(titles) if title.casefold() == column.casefold()]
     if len(same) != 1:
-        msg = f"{table.where} has no column {column!r}; it has {listed_names(titles, 12) or 'no titles'}"
-        raise InputError(msg)
+        refuse(f"{table.where} has no column {column!r}; it has {listed_names(titles, 12) or 'no titles'}")
     return same[0]

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from dmkl.arrays import Array
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.inputs.names import (
     Join,
     Named,
@@ -115,8 +115,7 @@ def by_split(splits: Array, rows: int | None) -> Array:
 def _checked_labels(labels: Array, samples: Array) -> Array:
     rows = len(samples)
     if labels.ndim not in (1, 2) or labels.shape[0] != rows:
-        msg = f"labels have shape {labels.shape}, expected ({rows},) or ({rows}, tasks): one for each sample"
-        raise InputError(msg)
+        refuse(f"labels have shape {labels.shape}, expected ({rows},) or ({rows}, tasks): one for each sample")
     if labels.ndim == 2:
         return _checked_columns(labels)
     _refuse_missing(labels, samples)
@@ -125,8 +124,7 @@ def _checked_labels(labels: Array, samples: Array) -> Array:
     if labels.dtype.kind == "f":
         if not np.isfinite(labels).all():
             i = int(np.flatnonzero(~np.isfinite(labels))[0])
-            msg = f"the label of sample {str(samples[i])!r} is infinite; every sample needs a class or a number"
-            raise InputError(msg)
+            refuse(f"the label of sample {str(samples[i])!r} is infinite; every sample needs a class or a number")
         if not np.array_equal(labels, np.round(labels)):
             return labels.astype(np.float64)
     if labels.dtype.kind in "fiub":
@@ -141,14 +139,13 @@ def _refuse_missing(labels: Array, samples: Array) -> None:
     missing = np.flatnonzero(~is_known(labels))
     if not len(missing):
         return
-    msg = (
+    refuse(
         f"the labels of {len(missing)} of the {len(samples)} samples are missing "
         f"({listed_names(map(str, samples[missing]))}; written as {str(labels[missing[0]])!r}), and every sample needs "
         "a class or a number. Leave these samples out (where kernels and labels carry names of samples, join='inner', "
         "--join inner does), or call them another name if they are a class; unknown labels are for the tasks or "
         "targets of labels with several columns"
     )
-    raise InputError(msg)
 
 
 def _checked_columns(labels: Array) -> Array:
@@ -158,23 +155,21 @@ def _checked_columns(labels: Array) -> Array:
     try:
         values = cells.astype(np.float64)
     except (TypeError, ValueError) as error:
-        msg = f"labels (sample, task) must be numbers, 0 or 1 for tasks: {error}; or name one column (FILE:NAME)"
-        raise InputError(msg) from error
+        refuse(
+            f"labels (sample, task) must be numbers, 0 or 1 for tasks: {error}; or name one column (FILE:NAME)", error
+        )
     if np.isinf(values).any():
         i, k = np.argwhere(np.isinf(values))[0].tolist()
-        msg = f"the label of sample {i} in column {k} is infinite; mend it, or leave it out as NaN"
-        raise InputError(msg)
+        refuse(f"the label of sample {i} in column {k} is infinite; mend it, or leave it out as NaN")
     return values.astype(np.int8) if np.isin(values, (0, 1)).all() else values
 
 
 def _checked_splits(splits: Array, rows: int) -> Array:
     splits = by_split(splits, rows)
     if splits.ndim != 2 or splits.shape[1] != rows:
-        msg = f"splits have shape {splits.shape}, expected (splits, {rows}): a part for each sample"
-        raise InputError(msg)
+        refuse(f"splits have shape {splits.shape}, expected (splits, {rows}): a part for each sample")
     if not np.isin(splits, (-1, 0, 1, 2)).all():
-        msg = f"splits must hold 0 (train), 1 (validation), 2 (test) or -1 (none), found {np.unique(splits).tolist()}"
-        raise InputError(msg)
+        refuse(f"splits must hold 0 (train), 1 (validation), 2 (test) or -1 (none), found {np.unique(splits).tolist()}")
     return splits.astype(np.int8)
 
 
@@ -201,23 +196,21 @@ def in_order(where: str, table: LabelTable, samples: Sequence[str] | None) -> La
     at = places(names, samples)
     missing = [name for name, position in zip(samples, at, strict=True) if position < 0]
     if missing:
-        msg = (
+        refuse(
             f"{where} lacks {len(missing)} of the {len(samples)} samples ({listed_names(missing)}); its names begin "
             f"with {listed_names(names)}. Give each sample a value, or leave those samples out"
             f"{similar_names(missing, names)}{hint_at_order('the set', samples)}"
         )
-        raise InputError(msg)
     return LabelTable(values[at], tuple(samples), table.columns, notes=table.notes)
 
 
 def refuse_without_names(where: str, n_columns: int, samples: Iterable[str]) -> NoReturn:
     """Refuse a table of several columns without names of samples, if the samples have names."""
-    msg = (
+    refuse(
         f"{where} is a table of {n_columns} columns, none of which names the samples, and the samples have names "
         f"({listed_names(samples)}); expected a column of these names, since rows are matched by name. Title it "
         "'sample', and give one column of values or its name (FILE:NAME)"
     )
-    raise InputError(msg)
 
 
 class SideData:
@@ -375,8 +368,9 @@ def gather(
         return result, None
     kernel_names = [str(name) for name in chosen["names"].table.values.ravel()]
     if len(kernel_names) != n_kernels:
-        msg = f"{chosen['names'].where} has {len(kernel_names)} names, expected one for each of the {n_kernels} kernels"
-        raise InputError(msg)
+        refuse(
+            f"{chosen['names'].where} has {len(kernel_names)} names, expected one for each of the {n_kernels} kernels"
+        )
     return result, kernel_names
 
 
@@ -397,24 +391,20 @@ def _labels(item: SideData, n_rows: int | None) -> tuple[Array, Sequence[str] | 
         if values.ndim == 2 and values.shape[0] != n_rows and values.shape[1] == n_rows:
             values = values.T
         if values.shape[:1] != (n_rows,):
-            msg = f"{item.where} has shape {values.shape}, expected ({n_rows},) or ({n_rows}, tasks)"
-            raise InputError(msg)
+            refuse(f"{item.where} has shape {values.shape}, expected ({n_rows},) or ({n_rows}, tasks)")
     return values, columns if values.ndim == 2 and len(columns or ()) == values.shape[1] else None
 
 
 def _splits(item: SideData, n_rows: int | None) -> Array:
     values = by_split(item.table.values, n_rows)
     if n_rows is not None and (values.ndim != 2 or values.shape[1] != n_rows):
-        msg = f"{item.where} has shape {values.shape}, expected a part for each of the {n_rows} samples"
-        raise InputError(msg)
+        refuse(f"{item.where} has shape {values.shape}, expected a part for each of the {n_rows} samples")
     if values.dtype.kind not in "UO":
         if values.dtype.kind == "f" and np.isnan(values).any():
             n_missing = int(np.isnan(values).any(axis=0).sum())
-            msg = f"{item.where}: the part of {n_missing} samples is missing, expected 0, 1, 2 or -1"
-            raise InputError(msg)
+            refuse(f"{item.where}: the part of {n_missing} samples is missing, expected 0, 1, 2 or -1")
         return values
     unknown = sorted({str(value) for value in values.ravel() if str(value).casefold() not in _PARTS})
     if unknown:
-        msg = f"{item.where} holds {unknown[0]!r}, expected train, validation, test or none (or 0, 1, 2, -1)"
-        raise InputError(msg)
+        refuse(f"{item.where} holds {unknown[0]!r}, expected train, validation, test or none (or 0, 1, 2, -1)")
     return np.array([[_PARTS[str(value).casefold()] for value in row] for row in values], dtype=np.int8)

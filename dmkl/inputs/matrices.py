@@ -13,7 +13,7 @@ import scipy.sparse
 import xarray as xr
 
 from dmkl.arrays import Array, Float, Index, Mask
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 
 _STRIP_ENTRIES = 2**20
 """Entries of a kernel that are in memory at a time while means are computed."""
@@ -211,8 +211,7 @@ class Reordered(StripBuffer):
         if self._means is None:
             counted = np.flatnonzero(self._train & (self._cols >= 0))
             if not len(counted):
-                msg = f"no training sample has {self._title}, so nothing stands for those that lack it; leave it out"
-                raise InputError(msg)
+                refuse(f"no training sample has {self._title}, so nothing stands for those that lack it; leave it out")
             means = np.zeros(self.shape[0])
             here = np.flatnonzero(self._order >= 0)
             step = max(1, _STRIP_ENTRIES // self._matrix.shape[1])

@@ -12,7 +12,7 @@ import pandas as pd
 import xarray as xr
 
 from dmkl.arrays import Array, Index
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 
 Join = Literal["exact", "inner", "outer"]
 """Whether tables must name the same samples, or the samples of all tables or of any table are taken."""
@@ -63,12 +63,10 @@ def sample_names(where: str, names: Iterable[Any] | None, length: int | None = N
         return None
     checked = tuple(map(as_text, names))
     if length is not None and len(checked) != length:
-        msg = f"{where} have {length} rows and {len(checked)} sample names, expected a name for each row"
-        raise InputError(msg)
+        refuse(f"{where} have {length} rows and {len(checked)} sample names, expected a name for each row")
     if len(set(checked)) < len(checked):
         name, count = Counter(checked).most_common(1)[0]
-        msg = f"{where}: sample names must be unique, but {name!r} occurs {count} times; average or rename these rows"
-        raise InputError(msg)
+        refuse(f"{where}: sample names must be unique, but {name!r} occurs {count} times; average or rename these rows")
     return checked
 
 
@@ -78,16 +76,13 @@ def unique_names(values: Sequence[Any] | Array | None, length: int, what: str) -
         return np.array([str(i) for i in range(length)], dtype=object)
     given = np.asarray(values)
     if given.ndim != 1:
-        msg = f"{what} names must be a list of {length}, got {values!r:.80}"
-        raise InputError(msg)
+        refuse(f"{what} names must be a list of {length}, got {values!r:.80}")
     names = [as_text(value) for value in given.tolist()]
     if len(names) != length:
-        msg = f"{what} names: found {len(names)}, expected one for each of the {length} {what}s"
-        raise InputError(msg)
+        refuse(f"{what} names: found {len(names)}, expected one for each of the {length} {what}s")
     for name, count in Counter(names).items():
         if count > 1:
-            msg = f"{what} names must be unique, but {name!r} occurs more than once"
-            raise InputError(msg)
+            refuse(f"{what} names must be unique, but {name!r} occurs more than once")
         refuse_control(name, f"{what} name")
     return np.array(names, dtype=object)
 
@@ -96,8 +91,7 @@ def refuse_control(name: str, what: str) -> None:
     """Refuse control characters, which a terminal obeys, and which end names or lines in text files."""
     control = [] if name.isprintable() else [c for c in name if unicodedata.category(c) in ("Cc", "Zl", "Zp")]
     if control:
-        msg = f"{what} {name!r} holds a control character ({control[0]!r}); give it another name"
-        raise InputError(msg)
+        refuse(f"{what} {name!r} holds a control character ({control[0]!r}); give it another name")
 
 
 def listed_names(names: Iterable[str], most: int = 3) -> str:
@@ -165,8 +159,7 @@ def need_families(tables: Iterable[Named]) -> bool:
 def check_join(join: str) -> None:
     """Refuse an unknown kind of join."""
     if join not in get_args(Join):
-        msg = f"join must be 'exact', 'inner' or 'outer', got {join!r}"
-        raise InputError(msg)
+        refuse(f"join must be 'exact', 'inner' or 'outer', got {join!r}")
 
 
 def joined(
@@ -200,8 +193,7 @@ def joined(
         shown = [(first, order), *(pair for pair in everything if pair[0] is not first)]
         begins = "; ".join(f"those of {table.where} begin with {listed_names(names)}" for table, names in shown[:4])
         others = [name for _, names in shown[1:] for name in names]
-        msg = f"no sample is in all sources, by name: {begins}. Use the same names{similar_names(order, others)}"
-        raise InputError(msg)
+        refuse(f"no sample is in all sources, by name: {begins}. Use the same names{similar_names(order, others)}")
     return tuple(name for name in order if name in common)
 
 
@@ -214,13 +206,12 @@ def _check_same(where: str, names: Sequence[str], other: str, others: Sequence[s
         return
     differ = [f"lacks {len(lacking)} ({listed_names(lacking)})"] if lacking else []
     differ += [f"has {len(more)} more ({listed_names(more)})"] if more else []
-    msg = (
+    refuse(
         f"all sources must have the same samples, in any order: compared with the {len(names)} of {where}, "
         f"{other} {' and '.join(differ)}. Give all the same, or take the samples that all have "
         "(join='inner', --join inner), or those that any has (join='outer', --join outer)"
         f"{similar_names(lacking, others)}{hint_at_order(where, names)}"
     )
-    raise InputError(msg)
 
 
 def hint_at_order(where: str, names: Sequence[str]) -> str:

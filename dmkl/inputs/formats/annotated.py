@@ -21,7 +21,7 @@ import pandas as pd
 import zarr
 
 from dmkl.arrays import Array
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.files.plain import PlainStore
 from dmkl.inputs.columns import ROLES, frame_numbers, numeric_dtype, plain_title
 from dmkl.inputs.formats.file_arrays import (
@@ -154,8 +154,7 @@ def annotation(path: Path, column: str | None) -> LabelTable:
         if column not in columns:
             problem = f"has no column {column!r} in obs" if column is not None else "describes its samples in columns"
             names = ", ".join(map(repr, columns)) or "none"
-            msg = f"{path} {problem}; name one of {names} or 'obs_names', as {path}:NAME"
-            raise InputError(msg)
+            refuse(f"{path} {problem}; name one of {names} or 'obs_names', as {path}:NAME")
         part, name = columns[column]
         values = _values_of_column(_element(path, nodes, f"{part.at}obs/{name}"))
         return LabelTable(vector(values, f"column {column!r} of {path}"), part.samples)
@@ -204,8 +203,7 @@ def _names(path: Path, nodes: Mapping[str, Any], table: str) -> tuple[str, ...]:
     node = nodes.get(table)
     index = None if node is None else node.attrs.get("_index")
     if not isinstance(index, str) or f"{table}/{index}" not in nodes:
-        msg = f"{path} has no table {table!r} with an index, as before AnnData 0.7; write it again with anndata"
-        raise InputError(msg)
+        refuse(f"{path} has no table {table!r} with an index, as before AnnData 0.7; write it again with anndata")
     return tuple(map(as_text, np.asarray(_element(path, nodes, f"{table}/{index}"), dtype=object).tolist()))
 
 
@@ -257,8 +255,7 @@ def _matrix(part: _Part, name: str, columns: tuple[str, ...] | None) -> FileArra
         array = unreadable(path, inside, (), f"{encoding or 'a group'}, no matrix")
     n = len(part.samples)
     if array.shape and array.shape[0] != n:
-        msg = f"{path} is damaged: {part.title}{name} has {array.shape[0]} rows, and obs names {n} samples"
-        raise InputError(msg)
+        refuse(f"{path} is damaged: {part.title}{name} has {array.shape[0]} rows, and obs names {n} samples")
     if columns is not None and array.shape[1:] != (len(columns),):
         columns = None
     return replace(array, name=f"{part.title}{name}", rows=part.samples, columns=columns)
@@ -289,8 +286,7 @@ def _element(path: Path, nodes: Mapping[str, Any], name: str) -> Any:
     try:
         from anndata.io import read_elem
     except ImportError as error:
-        msg = f"{path} is read with anndata 0.12 or later, which is not installed; pip install 'dmkl[anndata]'"
-        raise InputError(msg) from error
+        refuse(f"{path} is read with anndata 0.12 or later, which is not installed; pip install 'dmkl[anndata]'", error)
     with damaged_as(f"variable {name!r} of {path} is damaged", Exception):
         for key, node in arrays.items():
             what = f"variable {key!r} of {path}"

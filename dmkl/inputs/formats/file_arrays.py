@@ -18,7 +18,7 @@ import scipy.sparse
 
 from dmkl import settings
 from dmkl.arrays import Array
-from dmkl.errors import DamagedFileError, DmklError, InputError, one_line
+from dmkl.errors import DamagedFileError, DmklError, InputError, one_line, refuse
 from dmkl.inputs.columns import ROLES, plain_title
 from dmkl.inputs.matrices import Matrix, SparseMatrix
 from dmkl.inputs.names import as_text
@@ -110,8 +110,7 @@ class FileArray:
         """Raise an InputError with the message of its problem, or with `otherwise`; nothing without a message."""
         message = PROBLEMS[self.problem].format(name=self.name or "it") if self.problem in PROBLEMS else otherwise
         if message:
-            msg = f"{self.where} {message}"
-            raise InputError(msg)
+            refuse(f"{self.where} {message}")
 
     def __str__(self) -> str:
         kind = "strings" if self.is_text else str(self.dtype)
@@ -153,16 +152,14 @@ def vector(values: Any, source: str) -> Array:
     """Return values as labels and names need them: vectors with one dimension, whole numbers as integers."""
     array = np.asarray(values)
     if array.ndim > 8:  # some of NumPy's functions take no more than 32
-        msg = f"{source} has {array.ndim} dimensions, expected one or two"
-        raise InputError(msg)
+        refuse(f"{source} has {array.ndim} dimensions, expected one or two")
     if array.dtype.kind in "OSTU":
         with damaged_as(f"{source} is damaged: it holds what is no text in Unicode", UnicodeDecodeError):
             if array.dtype.kind == "U":  # of four bytes a character, which may be none
                 array.astype(array.dtype.newbyteorder("<")).tobytes().decode("utf-32-le")
             array = np.array([as_text(value) for value in array.ravel().tolist()], dtype=str).reshape(array.shape)
     if array.dtype.kind not in "fiubU":
-        msg = f"{source} holds {array.dtype}, expected real numbers or strings"
-        raise InputError(msg)
+        refuse(f"{source} holds {array.dtype}, expected real numbers or strings")
     if array.ndim != 1 and max(array.shape, default=1) == array.size:
         array = array.reshape(-1)
     if array.dtype.kind == "f" and array.size and np.array_equal(array, np.round(array)):
@@ -183,8 +180,7 @@ def damaged_as(what: str, *errors: type[Exception]) -> Iterator[None]:
     except DmklError:
         raise
     except errors as error:
-        msg = f"{what}: {one_line(error)}"
-        raise InputError(msg) from error
+        refuse(f"{what}: {one_line(error)}", error)
 
 
 @contextmanager
@@ -259,12 +255,10 @@ def check_part(what: str, shape: Sequence[int], chunks: Sequence[int], key: Any,
 def check_stated(what: str, shape: Sequence[int], itemsize: int, stored_bytes: int) -> None:
     """Raise an InputError if a header states more than its file holds, or lengths that are no whole numbers."""
     if not all(type(length) is int and length >= 0 for length in shape):
-        msg = f"{what} is damaged: its shape is {tuple(shape)!s:.80}, expected whole numbers from 0 on"
-        raise InputError(msg)
+        refuse(f"{what} is damaged: its shape is {tuple(shape)!s:.80}, expected whole numbers from 0 on")
     expected = n_bytes(shape, max(1, itemsize))  # strings of no length take memory when they are read
     if stored_bytes < expected:
-        msg = f"{what} is damaged: its header tells of {expected} bytes of entries, there are {stored_bytes}"
-        raise InputError(msg)
+        refuse(f"{what} is damaged: its header tells of {expected} bytes of entries, there are {stored_bytes}")
 
 
 # --- sparse matrices -----------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import numpy as np
 
 from dmkl import settings
 from dmkl.arrays import Array
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.inputs.formats.file_arrays import (
     ELSEWHERE,
     TEXT_BYTES,
@@ -189,8 +189,7 @@ class H5Array:
 def check_stored(what: str, node: h5py.Dataset) -> None:
     """Refuse data sets that were never written, and chunks larger than the file or than they should be."""
     if node.size and not node.is_virtual and not node.external and not node.id.get_storage_size():
-        msg = f"{what} has the shape {node.shape}, but none of its values was ever written"
-        raise InputError(msg)
+        refuse(f"{what} has the shape {node.shape}, but none of its values was ever written")
     if node.chunks is None or not node.size:
         return
     most, file_bytes = n_bytes(node.chunks, node.dtype.itemsize), node.file.id.get_filesize()
@@ -199,10 +198,8 @@ def check_stored(what: str, node: h5py.Dataset) -> None:
     node.id.chunk_iter(lambda chunk: large.append((chunk.chunk_offset, chunk.size)) if chunk.size > least else None)
     for offset, size in large:
         if size > file_bytes:
-            msg = f"{what} is damaged: its chunk at {offset} has {size} bytes, the whole file {file_bytes}"
-            raise InputError(msg)
+            refuse(f"{what} is damaged: its chunk at {offset} has {size} bytes, the whole file {file_bytes}")
         # HDF5 inflates a chunk to its end, whatever its length.
         deflated = node.id.read_direct_chunk(offset)[1] if node.compression == "gzip" else b""
         if len(zlib.decompressobj().decompress(deflated, most + 1)) > most:
-            msg = f"{what} is damaged: its chunk at {offset} inflates to more than the {most} bytes of a chunk"
-            raise InputError(msg)
+            refuse(f"{what} is damaged: its chunk at {offset} inflates to more than the {most} bytes of a chunk")

@@ -12,7 +12,7 @@ import numpy as np
 
 from dmkl import settings
 from dmkl.arrays import Array
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.inputs.formats.file_arrays import PROBLEMS, FileArray, damaged_as, n_bytes, unreadable
 from dmkl.inputs.formats.hdf5 import H5Array, hdf5_array, may_be_read, nodes_of, opened
 from dmkl.inputs.formats.reader_process import run
@@ -69,8 +69,7 @@ def _v5_whole(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any
         content, arrays = _read_v5(path, name)
         if content != ("strings" if dtype == _TEXT else "numbers"):
             # Logical sparse matrices have the class of dense ones, and complex numbers that of real ones.
-            msg = f"{what} {PROBLEMS.get(content, _OTHER).format(name=name)}"
-            raise InputError(msg)
+            refuse(f"{what} {PROBLEMS.get(content, _OTHER).format(name=name)}")
         # MATLAB packs doubles that are small whole numbers into bytes.
         return arrays[0] if dtype == _TEXT else np.asarray(arrays[0], dtype)
 

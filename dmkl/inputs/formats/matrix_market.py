@@ -10,7 +10,7 @@ import scipy.sparse
 from threadpoolctl import threadpool_limits
 
 from dmkl.arrays import Array
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.inputs.formats.file_arrays import FileArray
 from dmkl.inputs.formats.reader_process import run
 from dmkl.inputs.matrices import SparseMatrix
@@ -25,8 +25,7 @@ def mtx_arrays(path: Path) -> list[FileArray]:
     (n_rows, n_cols, n_entries, _, field, _), _ = run(_header, str(path), path)
     size = path.stat().st_size
     if min(n_rows, n_cols) < 1 or not 0 <= n_entries <= size:  # an entry takes two characters at least
-        msg = f"{path} is damaged: it tells of {n_rows} × {n_cols} and {n_entries} entries, and has {size} bytes"
-        raise InputError(msg)
+        refuse(f"{path} is damaged: it tells of {n_rows} × {n_cols} and {n_entries} entries, and has {size} bytes")
     check_memory(str(path), _ENTRY_BYTES * n_entries + 8 * n_rows, "save it as .h5, or allow more")
 
     def opened() -> Any:

@@ -11,7 +11,7 @@ from typing import IO, Any
 import numpy as np
 
 from dmkl.arrays import Array
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.inputs.formats.file_arrays import (
     OBJECTS,
     SPARSE_PARTS,
@@ -70,8 +70,7 @@ def npz_arrays(path: Path) -> list[FileArray]:
         form = bytes(parts["format"].read().item()).decode()
         n_rows, n_cols = (int(length) for length in parts["shape"].read())
         if form not in ("csr", "csc"):
-            msg = f"{path} holds a sparse matrix of the kind {form!r:.20}; save K.tocsr()"
-            raise InputError(msg)
+            refuse(f"{path} holds a sparse matrix of the kind {form!r:.20}; save K.tocsr()")
     return [sparse_array(path, "", parts, (n_rows, n_cols), form)]
 
 

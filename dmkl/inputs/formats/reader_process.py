@@ -25,7 +25,7 @@ import psutil
 
 from dmkl import settings
 from dmkl.arrays import Array
-from dmkl.errors import InputError, MemoryBudgetError, one_line
+from dmkl.errors import MemoryBudgetError, one_line, refuse
 
 _SECONDS, _BYTES_PER_SECOND, _UNPACKED_PER_SECOND = 5.0, 2e6, 1e8
 """CPU time of a call: a constant, plus a second for so many bytes of a file or of its content."""
@@ -67,11 +67,11 @@ def run(function: Callable[..., _Answer], what: str, path: Path, *details: Any, 
             how = f"died ({signal.Signals(-process.returncode).name if process.returncode < 0 else process.returncode})"
             if process.returncode == -signal.SIGPROF:
                 how = "took more CPU time than a file of its size should, and was ended"
-            msg = (
+            refuse(
                 f"{path} is damaged, or made to do harm: the process that read it {how}. Write the file anew, or as "
-                ".npy, from a source that you trust"
+                ".npy, from a source that you trust",
+                error,
             )
-            raise InputError(msg) from error
         except BaseException:  # the rest of its answer would be taken for the next one
             process.kill()
             _end()
@@ -83,8 +83,7 @@ def run(function: Callable[..., _Answer], what: str, path: Path, *details: Any, 
         )
         raise MemoryBudgetError(msg)
     if problem:
-        msg = f"{what} cannot be read: {problem}"
-        raise InputError(msg)
+        refuse(f"{what} cannot be read: {problem}")
     return value, arrays
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.files.urls import local_path
 from dmkl.inputs.columns import ROLES, Columns, plain_title
 from dmkl.inputs.formats.annotated import annotated_arrays, annotation, is_annotated
@@ -109,16 +109,14 @@ def check_file(path: Path, accepts: Callable[[Format], bool]) -> Format:
     InputError is raised if the file is missing, or its format is not accepted.
     """
     if not path.exists():
-        msg = f"there is no file {path}"
-        raise InputError(msg)
+        refuse(f"there is no file {path}")
     file_format = format_of(path, any_text=True)
     if file_format is None or not accepts(file_format):
         what = "is a folder without Zarr metadata" if path.is_dir() else f"has the extension {path.suffix!r}"
         way_out = _OF_R if path.suffix.lower() in (".rds", ".rdata", ".rda") else ""
         if file_format is not None and not file_format.array_features:
             what, way_out = "is a relationship matrix, a kernel", "; dmkl import reads it"
-        msg = f"{path} {what}, expected {expected_files(accepts)}{way_out}"
-        raise InputError(msg)
+        refuse(f"{path} {what}, expected {expected_files(accepts)}{way_out}")
     return file_format
 
 
@@ -204,8 +202,7 @@ def _matrices(path: Path) -> list[Path]:
         present = [matrix for matrix in matrices if matrix is not None]
         if present and None in matrices:
             lacking = prefixes[matrices.index(None)]
-            msg = f"{path} lists relationship matrices, and there is none of the prefix {lacking}; copy it there"
-            raise InputError(msg)
+            refuse(f"{path} lists relationship matrices, and there is none of the prefix {lacking}; copy it there")
         if present:
             return present
     return [path]

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from dmkl.arrays import Array
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.inputs.columns import (
     FrameColumns,
     are_numbers,
@@ -82,8 +82,7 @@ class Text:
         self.titles: tuple[str, ...] | None = None
         lines = _head(path)
         if not lines:
-            msg = f"{path} holds no lines, expected a table"
-            raise InputError(msg)
+            refuse(f"{path} holds no lines, expected a table")
         separator = re.fullmatch(r'"?sep=(.)"?', lines[0][1])
         comments, rest = [], lines[1:] if separator else lines
         while rest and (_is_comment(rest[0][1], expected) or self._is_count(rest)):
@@ -116,11 +115,10 @@ class Text:
             self._note(*comment, "a comment")
         self._index_rows(number + has_titles)
         if doubtful and not self._is_named_square():
-            msg = (
+            refuse(
                 f"{path}, line {number}: found words and numbers ({listed_names(rows[0])}), so it may hold titles "
                 "or be a row; title the first column 'sample' if it holds titles, add a line of titles if it does not"
             )
-            raise InputError(msg)
 
     def _is_named_square(self) -> bool:
         """Whether each title has a row, of the same name if the first column holds names."""
@@ -190,8 +188,9 @@ class Text:
         if not certain and not _is_header(first, columns, expected, self.decimal_comma):
             return False, False
         if len(first) != self.n_columns:
-            msg = f"{self.path}, line {number}: found {len(first)} titles, expected {len(body[0])} as the next line has"
-            raise InputError(msg)
+            refuse(
+                f"{self.path}, line {number}: found {len(first)} titles, expected {len(body[0])} as the next line has"
+            )
         self.titles = tuple(first)
         numerals = sum(map(is_numeral, first))
         if not certain and (numerals or not any(map(are_numbers, columns))):
@@ -247,11 +246,10 @@ class Text:
             cells = [*cells, ""]  # a missing value
         if len(cells) != self.n_columns:
             hint = "; numbers with decimal commas need tabs or semicolons between cells" * (self.delimiter == ",")
-            msg = (
+            refuse(
                 f"{self.path}, line {number}: found {len(cells)} cells, expected {self.n_columns} as in the first "
                 f"lines; every row of a table must be as long{hint}"
             )
-            raise InputError(msg)
         return cells
 
     def _texts(self, start: int, stop: int) -> Iterator[tuple[int, str]]:
@@ -318,8 +316,7 @@ class Text:
                 values[row] = [self._float(cells[at]) for at in columns]
             except ValueError as error:
                 at = next(at for at in columns if not self._is_number(cells[at]))
-                msg = f"{self.path}, line {number}, column {at + 1}: {cells[at]!r:.60} is not a number"
-                raise InputError(msg) from error
+                refuse(f"{self.path}, line {number}, column {at + 1}: {cells[at]!r:.60} is not a number", error)
         return values
 
     def _float(self, cell: str) -> float:
@@ -377,8 +374,7 @@ def parquet_columns(path: Path, expected: Collection[str] | None = None, title: 
     try:
         importlib.import_module("pyarrow.parquet")
     except ImportError as error:
-        msg = f"{path}: Parquet files are read with pyarrow, which is not installed; pip install pyarrow"
-        raise InputError(msg) from error
+        refuse(f"{path}: Parquet files are read with pyarrow, which is not installed; pip install pyarrow", error)
     with damaged_as(f"{path} cannot be read as a table", Exception):  # pyarrow and pandas raise many exceptions
         return FrameColumns(str(path), pd.read_parquet(path))
 
@@ -480,8 +476,7 @@ def _lines(path: Path) -> Iterator[tuple[int, int, str]]:
         for number, raw in enumerate(lines_of(path, file), start=1):
             if b"\0" in raw or b"\r" in raw.rstrip(b"\r\n"):
                 what = "a zero byte" if b"\0" in raw else "a carriage return inside; save it with line feeds"
-                msg = f"{path} is no text: line {number} holds {what}"
-                raise InputError(msg)
+                refuse(f"{path} is no text: line {number} holds {what}")
             begin = len(codecs.BOM_UTF8) if number == 1 and raw.startswith(codecs.BOM_UTF8) else 0
             yield number, position + begin, raw[begin:].decode().strip("\r\n")
             position += len(raw)

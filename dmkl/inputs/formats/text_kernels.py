@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dmkl.arrays import Array, Float, Index
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.inputs.columns import RowNames, find_names, is_number, is_numeral
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as, decompressed, lines_of
 from dmkl.inputs.formats.tables import Text
@@ -34,18 +34,16 @@ def text_arrays(path: Path) -> list[FileArray]:
     names = _row_names(text)
     columns = [at for at in range(text.n_columns) if at not in names.columns]
     if not columns:
-        msg = (
+        refuse(
             f"{path} holds {text.n_rows} lines of words and no numbers, expected a matrix; labels and "
             "names of samples are given as such (labels=, samples=, --labels, --samples)"
         )
-        raise InputError(msg)
     words = [name for name in names.names or () if not is_numeral(name)]
     if text.titles is None and 0 < len(words) < text.n_rows:
-        msg = (
+        refuse(
             f"{path}: {words[0]!r:.60} in the first column is not a number, others in this column are; if they are "
             "names, add a line of titles with 'sample' above them"
         )
-        raise InputError(msg)
     written = None if text.titles is None else tuple(text.titles[at] for at in columns)
     square = text.n_rows == len(columns)
     rows, titles = _dimnames(names.names, written, square=square)
@@ -56,8 +54,7 @@ def text_arrays(path: Path) -> list[FileArray]:
         )
     numbers = text.numbers(columns)
     if text.count not in (None, text.n_rows):
-        msg = f"{path} states {text.count} rows in its first line, and has {text.n_rows}; it is not whole"
-        raise InputError(msg)
+        refuse(f"{path} states {text.count} rows in its first line, and has {text.n_rows}; it is not whole")
     # PHYLIP's distances and TASSEL's kinships are written alike, but for the diagonal.
     holds = "distances" if text.count is not None and square and not numbers[0:1, 0:1].any() else ""
     families = None if rows is None else names.families
@@ -155,8 +152,7 @@ def matrix_of_pairs(text: Text, rows: Index, cols: Index, n: int, column: int) -
     missing = np.argwhere(np.isnan(values))
     if len(missing):
         i, k = missing[0].tolist()
-        msg = f"{text.path} lacks {len(missing)} entries of pairs, the first of rows {i} and {k}; give all"
-        raise InputError(msg)
+        refuse(f"{text.path} lacks {len(missing)} entries of pairs, the first of rows {i} and {k}; give all")
     return values
 
 
@@ -172,8 +168,7 @@ def _ragged_matrix(text: Text) -> FileArray:
     if not text.is_triangle:
         cells = [cell for row in rows for cell in row]
         if len(cells) != n * (n + 1):
-            msg = f"{text.path} states {n} rows and holds {len(cells)} cells, expected {n + 1} for each row"
-            raise InputError(msg)
+            refuse(f"{text.path} states {n} rows and holds {len(cells)} cells, expected {n + 1} for each row")
         rows = [cells[start : start + n + 1] for start in range(0, len(cells), n + 1)]
     named = not text.is_triangle or not is_number(rows[-1][0], comma)
     values = matrix_of_rows(text.path, [row[named:] for row in rows], decimal_comma=comma)
@@ -194,8 +189,9 @@ def matrix_of_rows(path: Path, rows: Sequence[Sequence[str]], *, decimal_comma: 
     values = np.zeros((n, n))
     for i, row in enumerate(rows):
         if len(row) not in (i + has_diagonal, n):
-            msg = f"{path}, row {i + 1}: found {len(row)} numbers, expected {i + has_diagonal}, to the diagonal, or {n}"
-            raise InputError(msg)
+            refuse(
+                f"{path}, row {i + 1}: found {len(row)} numbers, expected {i + has_diagonal}, to the diagonal, or {n}"
+            )
         with damaged_as(f"expected numbers in {path}, row {i + 1}", ValueError):
             values[i, : len(row)] = [float(cell.replace(",", ".") if decimal_comma else cell) for cell in row]
         if len(row) <= i + 1:
@@ -220,15 +216,13 @@ def gcta_text_arrays(path: Path) -> list[FileArray]:
     names, families = _individuals(path)
     n, text = len(names), Text(path)
     if text.n_columns != 4 or text.n_rows != n * (n + 1) // 2:
-        msg = (
+        refuse(
             f"{path} has {text.n_rows} lines of {text.n_columns} cells, expected {n * (n + 1) // 2} of 4 (row, column, "
             f"variants, entry): one for each pair of the {n} individuals of the .id file beside it"
         )
-        raise InputError(msg)
     at = text.strip(0, text.n_rows, [0, 1]) - 1
     if not np.isin(at, np.arange(n)).all():
-        msg = f"{path} has positions outside 1 to {n}, the individuals of the .id file beside it"
-        raise InputError(msg)
+        refuse(f"{path} has positions outside 1 to {n}, the individuals of the .id file beside it")
     rows, cols = at.astype(np.int64).T
     opened = partial(matrix_of_pairs, text, rows, cols, n, 3)
     return [FileArray(path, "", (n, n), np.dtype(float), opened, rows=names, families=families)]
@@ -246,8 +240,7 @@ def plink_text_arrays(path: Path) -> list[FileArray]:
     check_memory(str(path), 64 * n * n, "save it with --make-rel bin, which is read in parts, or allow more")
     rows = _split_lines(path)
     if len(rows) != n:
-        msg = f"{path} has {len(rows)} lines, expected {n}: one for each individual of the .id file beside it"
-        raise InputError(msg)
+        refuse(f"{path} has {len(rows)} lines, expected {n}: one for each individual of the .id file beside it")
     matrix = matrix_of_rows(path, rows)
     return [FileArray(path, "", (n, n), matrix.dtype, lambda: matrix, rows=names, families=families)]
 
@@ -265,21 +258,18 @@ def _individuals(path: Path) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
     if part is not None:
         whole = path.name.replace(part[0], ".")
         pattern = path.name.replace(part[0], f".part_{part[1]}_*.")
-        msg = (
+        refuse(
             f"{path} is part {int(part[2])} of {part[1]} of a relationship matrix of GCTA, not the whole; put "
             f"all parts and their .grm.id files together: cat {pattern} > {whole}"
         )
-        raise InputError(msg)
     beside = path.with_name(re.sub(r"(?i)\.(gz|bin)$", "", path.name) + ".id")
     if not beside.is_file():
-        msg = f"{path} needs {beside.name} beside it, which names its individuals, and there is none; copy it there"
-        raise InputError(msg)
+        refuse(f"{path} needs {beside.name} beside it, which names its individuals, and there is none; copy it there")
     lines = _split_lines(beside)
     has_titles = bool(lines) and lines[0][:1] in (["#FID"], ["#IID"], ["FID"], ["IID"])
     rows = [cells for cells in lines[has_titles:] if cells]
     if not rows:
-        msg = f"{beside} names no individuals, expected a line of FID and IID for each"
-        raise InputError(msg)
+        refuse(f"{beside} names no individuals, expected a line of FID and IID for each")
     if any(len(row) == 1 for row in rows):
         return tuple(row[-1] for row in rows), None
     return tuple(row[1] for row in rows), tuple(row[0] for row in rows)
@@ -300,8 +290,7 @@ def _binary_arrays(path: Path, dtypes: Sequence[str], *, may_be_square: bool) ->
     forms = {**triangles, **squares} if may_be_square else triangles
     if size not in forms:
         sizes = " or ".join(map(str, sorted(forms)))
-        msg = f"{path} has {size} bytes, expected {sizes} for the {n} individuals of the .id file beside it"
-        raise InputError(msg)
+        refuse(f"{path} has {size} bytes, expected {sizes} for the {n} individuals of the .id file beside it")
     dtype = forms[size]
 
     def entries(key: tuple[slice, slice]) -> Array:

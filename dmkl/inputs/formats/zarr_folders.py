@@ -11,7 +11,7 @@ import numpy as np
 import zarr
 from zarr.storage import LocalStore
 
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.files.plain import PlainStore, check_plain
 from dmkl.inputs.formats.file_arrays import (
     FileArray,
@@ -46,8 +46,7 @@ def zarr_arrays(path: Path) -> list[FileArray]:
         if isinstance(root, zarr.Array):
             return [zarr_array(path, "", root)]
         if root.attrs.get("format") == KERNEL_SET:
-            msg = f"{path} is a kernel set already; open it with dmkl.open"
-            raise InputError(msg)
+            refuse(f"{path} is a kernel set already; open it with dmkl.open")
         nodes = nodes_in(path)
     return [zarr_array(path, name, node) for name, node in nodes.items() if isinstance(node, zarr.Array)]
 
@@ -88,19 +87,17 @@ class _ZarrArray:
             chunks = itertools.islice(_files(self._array, (slice(None),) * axis + (slice(j, j + 1),)), _MOST_CHUNKS)
             written = any(path.exists() for _, path in chunks)
         if not written:
-            msg = (
+            refuse(
                 f"{self._what} has the shape {self.shape}, but of number {j} along axis {axis} nothing was ever "
                 "written, and it would be zero everywhere; write it, or leave it out"
             )
-            raise InputError(msg)
 
     def __getitem__(self, key: Any) -> Any:
         chunks = self._array.chunks
         check_part(self._what, self.shape, chunks, key, self.dtype.itemsize)
         n_chunks = asked_bytes(self.shape, key, 1) // max(1, n_bytes(chunks, 1))
         if n_chunks > _MOST_CHUNKS:
-            msg = f"a part of {self._what} lies in {n_chunks:,} chunks of shape {chunks}; write it in larger chunks"
-            raise InputError(msg)
+            refuse(f"a part of {self._what} lies in {n_chunks:,} chunks of shape {chunks}; write it in larger chunks")
         with damaged_as(f"{self._what} is damaged", Exception):
             check_chunks(self._array, key, self._what)
             return np.asarray(self._array[key])
@@ -127,15 +124,13 @@ def check_chunks(array: Any, key: Any, what: str) -> None:
     for place, path in _files(array, key):
         size = check_plain(array.store.root, path.relative_to(array.store.root).as_posix())
         if size > most_stored and not texts:
-            msg = f"{what} is damaged: its chunk {place} has {size} bytes, expected at most {most_stored}"
-            raise InputError(msg)
+            refuse(f"{what} is damaged: its chunk {place} has {size} bytes, expected at most {most_stored}")
         if stated_bytes is None or not size:  # a missing chunk holds the fill value
             continue
         with path.open("rb") as file:
             stated = stated_bytes(file.read(_HEAD_BYTES))
         if stated > most:
-            msg = f"{what} is damaged: its chunk {place} claims to unpack to {stated} bytes, expected at most {most}"
-            raise InputError(msg)
+            refuse(f"{what} is damaged: its chunk {place} claims to unpack to {stated} bytes, expected at most {most}")
 
 
 def _files(array: Any, key: Any) -> Iterator[tuple[tuple[int, ...], Path]]:
