@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -47,54 +47,31 @@ _FEW_COLUMNS = 64
 _PHENOTYPES = (".phen", ".pheno", ".fam")
 
 
-class Columns(Protocol):
-    """A table: a text file, a Parquet file or a data frame."""
-
-    where: str  # its name in messages
-    titles: tuple[str, ...] | None  # of all columns
-    index: tuple[str, ...] | None  # names of the rows outside the columns
-    n_rows: int
-    n_columns: int
-    notes: list[str]
-
-    def numeric(self) -> list[bool]:
-        """Return for each column whether it holds numbers."""
-
-    def texts(self, columns: Sequence[int]) -> list[list[str]]:
-        """Return the cells of some columns as they are written; "" for empty ones."""
-
-    def numbers(self, columns: Sequence[int]) -> Lazy:
-        """Return some columns of numbers as a matrix that is read in parts."""
-
-    def values(self, columns: Sequence[int]) -> Array:
-        """Return some columns as one array (rows, columns) of numbers or words."""
-
-
-class FrameColumns:
-    """A data frame as a table (see `Columns`)."""
+class Columns:
+    """A table in a data frame; `dmkl.inputs.formats.tables.Text` is one in a text file."""
 
     def __init__(self, where: str, frame: pd.DataFrame) -> None:
-        self.where, self.frame = where, frame
-        self.titles = index_names(frame.columns)
-        self.index = index_names(frame.index)
+        self.where, self.frame = where, frame  # `where` names it in messages
+        self.titles = index_names(frame.columns)  # of all columns
+        self.index = index_names(frame.index)  # names of the rows outside the columns
         self.n_rows, self.n_columns = frame.shape
         self.notes: list[str] = []
 
     def numeric(self) -> list[bool]:
-        """See `Columns.numeric`."""
+        """Return for each column whether it holds numbers."""
         return [numeric_dtype(dtype) for dtype in self.frame.dtypes]
 
     def texts(self, columns: Sequence[int]) -> list[list[str]]:
-        """See `Columns.texts`."""
+        """Return the cells of some columns as they are written; "" for empty ones."""
         parts = [self.frame.iloc[:, at] for at in columns]
         return [["" if empty else as_text(v) for v, empty in zip(part, part.isna(), strict=True)] for part in parts]
 
     def numbers(self, columns: Sequence[int]) -> Lazy:
-        """See `Columns.numbers`."""
+        """Return some columns of numbers as a matrix that is read in parts."""
         return frame_numbers(self.where, self.frame.iloc[:, list(columns)])
 
     def values(self, columns: Sequence[int]) -> Array:
-        """See `Columns.values`."""
+        """Return some columns as one array (rows, columns) of numbers or words."""
         return self.frame.iloc[:, list(columns)].to_numpy()
 
 
@@ -175,7 +152,9 @@ def find_names(
         chosen = titled[0]
     if chosen is None and table.index is not None:
         return RowNames(table.index)
-    counting = frozenset([0]) if titles and titles[0] == "" and _counts(cells[0]) else frozenset[int]()
+    counting = (
+        frozenset([0]) if titles and titles[0] == "" and (counts(cells[0]) or counts(cells[0], 1)) else frozenset[int]()
+    )
     if chosen is None and titles and titles[0] == "" and not counting:
         chosen = 0
     if chosen is None and table.n_rows > 1:
@@ -235,21 +214,17 @@ def _note(table: Columns, at: int, what: str) -> None:
     table.notes.append(f"{table.where}: {title} was taken for {what}")
 
 
-def _counts(values: Sequence[str]) -> bool:
-    """Whether values only count the rows, from 0 or from 1."""
-    return any(list(values) == [str(i) for i in range(first, len(values) + first)] for first in (0, 1))
+def counts(names: Sequence[str], first: int = 0, letter: str = "") -> bool:
+    """Whether names only count the rows or columns from a number on."""
+    return list(names) == [f"{letter}{i + first}" for i in range(len(names))]
 
 
 def matched_share(values: Sequence[str], expected: Collection[str] | None) -> float:
     """Return the share of known names among as many as possible; 0 if values repeat."""
-    if not expected or not values:
-        return 0.0
     distinct = set(values)
-    return (
-        len(distinct.intersection(expected)) / min(len(distinct), len(expected))
-        if len(distinct) == len(values)
-        else 0.0
-    )
+    if not expected or not values or len(distinct) < len(values):
+        return 0.0
+    return len(distinct.intersection(expected)) / min(len(distinct), len(expected))
 
 
 def plain_title(title: str) -> str:
@@ -283,21 +258,3 @@ def is_number(cell: str, comma: bool = False) -> bool:
 def are_numbers(cells: Iterable[str], comma: bool = False) -> bool:
     """Whether all known cells are numbers."""
     return all(is_number(cell, comma) for cell in cells)
-
-
-def values_of_cells(columns: Sequence[Sequence[str]], comma: bool = False) -> Array:
-    """Return the values of columns of cells, (rows, columns): numbers if all are numbers, else words.
-
-    Codes such as 01 are words, since 1 may be another code.
-    """
-    if comma:
-        numbers = [are_numbers(column, comma) for column in columns]
-        columns = [
-            [cell.replace(",", ".") for cell in column] if number else column
-            for column, number in zip(columns, numbers, strict=True)
-        ]
-    cells = np.array([list(column) for column in columns], dtype=str).T
-    coded = any(re.fullmatch(r"[-+]?0\d+", cell) for cell in cells.ravel())
-    if coded or not all(map(are_numbers, columns)):
-        return cells
-    return np.where(np.isin(cells, list(UNKNOWN_TEXTS)), "nan", cells).astype(np.float64)

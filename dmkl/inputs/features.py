@@ -16,8 +16,8 @@ import pandas as pd
 import xarray as xr
 
 from dmkl.arrays import Array, Mask
-from dmkl.errors import InputError, SampleOrderWarning, refuse, warn
-from dmkl.inputs.columns import ROLES, Columns, FrameColumns, find_names, float_dtype, is_numeral, is_title, plain_title
+from dmkl.errors import SampleOrderWarning, refuse, warn
+from dmkl.inputs.columns import ROLES, Columns, find_names, float_dtype, is_numeral, is_title, plain_title
 from dmkl.inputs.formats.annotated import columns_of, entries_of, is_annotated_object, role_of_column
 from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, listed, shape_text, stem, vector
 from dmkl.inputs.formats.registry import (
@@ -31,23 +31,17 @@ from dmkl.inputs.formats.registry import (
 )
 from dmkl.inputs.formats.tables import Text
 from dmkl.inputs.label_tables import read_file, read_names, sort_arrays
-from dmkl.inputs.labels import Labels, LabelTable, SideData, gather, place_given
+from dmkl.inputs.labels import Labels, LabelTable, SideData, align, gather
 from dmkl.inputs.matrices import CondensedMatrix, Lazy, SparseMatrix, Transposed, is_sparse, n_condensed, plain
 from dmkl.inputs.names import (
     Join,
     Named,
-    all_names,
     axis_names,
     check_join,
-    joined,
     listed_names,
-    need_families,
-    note_of_left_out,
-    note_of_positions,
     only_counts,
     places,
     sample_names,
-    with_counted_names,
 )
 from dmkl.settings import check_memory
 
@@ -77,7 +71,8 @@ class FeatureMatrix:
     def named(self) -> Named:
         """The names of the rows, for joins and messages."""
         numbers = tuple(map(str, range(self.shape[0]))) if self.counted else None
-        return Named(f"features {self.name!r}", self.samples, self.families, numbers)
+        columns = self.columns if self.holds == "" else None
+        return Named(f"features {self.name!r}", self.samples, self.families, numbers, columns)
 
     def read(self, rows: slice) -> Array:
         """Read some rows; rows of NaN for samples that lack this source."""
@@ -143,35 +138,22 @@ def as_features(
 
     - a mapping from names to matrices (samples, columns): NumPy arrays (of a masked one a row that is masked
       throughout is missing), Dask, Zarr and xarray arrays, h5py data sets, pandas data frames;
-    - one such matrix, called X;
-    - an xarray Dataset, of which each variable of two dimensions is a matrix of features;
+    - one such matrix, called X; or an xarray Dataset, each variable of two dimensions being a matrix of features;
     - AnnData and MuData: X, layers and obsm, with obs_names and var_names;
     - files: each matrix of numbers in .npy, .npz, .mat, .h5, .hdf5 files and Zarr folders is one, and so is each
-      text file and .parquet file; .h5ad and .h5mu, and their Zarr form, as AnnData and MuData; or a folder of them.
+      text file and .parquet file; .h5ad and .h5mu, and their Zarr form, as AnnData and MuData; or a folder of them;
+    - `Features` of an earlier call: they stay in their order, and `samples` names them.
 
-    Arrays, columns and files called labels, y, samples, ids, splits or tasks have that role. The names of the samples
-    in a table are found as in `dmkl.inputs.columns.find_names`; the names of the first table are known when the next is
-    read. A data frame has the names of its samples in its index, unless that only counts; an xarray array in the
-    coordinate of its first dimension. Rows without names are those of the samples, one after another.
+    Arrays, columns and files called labels, y, samples, ids, splits or tasks have that role, unless `beside` has data
+    of that role. The names of the samples in a table are found as in `dmkl.inputs.columns.find_names`; the names of the
+    first table are known when the next is read. A data frame has the names of its samples in its index, unless that
+    only counts; an xarray array in the coordinate of its first dimension. Rows without names are those of the samples,
+    one after another. `samples` names the wanted samples, in order; by default those of the first matrix with names.
+    `present`, `join` and `transpose` are as in `dmkl.build`. The rows of samples that a matrix lacks are NaN.
 
+    The matrices are float32 (from booleans, integers to 16 bits and floats to 32) or float64 (from other real numbers).
     Memory holds the rows that `FeatureMatrix.read` returns; and of .npz, MATLAB files before version 7.3 and Parquet
     the one matrix that was read last.
-
-    Parameters
-    ----------
-    features
-        As above, or `Features` of an earlier call: they stay in their order, and `samples` names them.
-    samples
-        Names of the wanted samples, in this order; by default that of the first matrix with names.
-    present, join, transpose
-        As in `dmkl.build`. The rows of samples that a matrix lacks are NaN.
-    beside
-        Labels, splits and names of tasks, in place of those found with the features.
-
-    Returns
-    -------
-    Features
-        Matrices of float32 (from booleans, integers to 16 bits and floats to 32) or float64 (from other real numbers).
 
     Raises
     ------
@@ -192,120 +174,72 @@ def as_features(
             )
         return features if samples is None else replace(features, samples=list(map(str, samples)))
     wanted = sample_names("samples", None if samples is None else np.asarray(samples).tolist())
-    unaligned = _from_files(features, wanted) if _are_paths(features) else _from_memory(features)
-    matrices, notes = unaligned.matrices, unaligned.notes
+    paths = [features] if isinstance(features, str | os.PathLike) else features
+    in_files = isinstance(paths, list | tuple) and all(isinstance(path, str | os.PathLike) for path in paths)
+    unaligned = _from_files(features, wanted) if in_files else _from_memory(features)
+    matrices, notes, found = unaligned.matrices, unaligned.notes, unaligned.samples
     if not matrices:
         refuse("kernels are computed from at least one matrix of features (samples, columns), got none")
     if transpose:
         matrices = list(map(_transposed, matrices))
-    tables = with_counted_names([matrix.named for matrix in matrices])
-    if unaligned.samples is not None:
+    tables = [matrix.named for matrix in matrices]
+    if found is not None:
         tables = [
-            table._replace(names=sample_names(table.where, unaligned.samples, matrix.shape[0]))
-            if table.names is None
-            else table
+            table._replace(names=table.names or sample_names(table.where, found, matrix.shape[0]))
             for matrix, table in zip(matrices, tables, strict=True)
         ]
-    expected = all_names(tables)
-    first = unaligned.samples or next((table.names for table in tables if table.names is not None), None)
     # Data found with the features is in their order; given data is in that of `samples`, and replaces it.
     replaced = {item.role for item in beside}
     replaced |= {"tasks"} if "labels" in replaced else set()  # other labels have other tasks
     side = [item for item in unaligned.beside if item.role not in replaced]
     for item in side:
+        first = found or next((table.names for table in tables if table.names is not None), None)
         item.name_rows(first, by_position=True)
     n_given = matrices[0].shape[0] if wanted is None else len(wanted)
-    unnamed = place_given(
-        beside, expected or set(wanted or ()), wanted or first, n_given, notes, by_position=not expected
+    tables, order, side, order_notes = align(
+        tables, join, wanted, side, beside, notes, shape=(n_given, None), stored=found
     )
-    side += beside
-    named = [table for table in tables if table.names is not None]
-    labeled = [names_of for item in side if named and (names_of := item.named(join)) is not None]
-    if need_families([*named, *labeled]):
-        tables, named, labeled = ([table.joined_pairs() for table in group] for group in (tables, named, labeled))
     matrices = [replace(matrix, samples=table.names) for matrix, table in zip(matrices, tables, strict=True)]
-    _check_transposed(matrices, labeled, wanted)
-    order = joined(tables, join, unaligned.samples if wanted is None else wanted, labeled)
-    if join == "inner" and wanted is None:
-        notes += note_of_left_out([*tables, *labeled], order)
-    for matrix in matrices:
-        if matrix.samples is None and named and wanted is None and matrix.is_table and matrix.shape[1] > 1:
+    named = [matrix for matrix in matrices if matrix.samples is not None]
+    nameless = [matrix for matrix in matrices if matrix.samples is None]
+    n_rows = nameless[0].shape[0] if order is None else len(order)
+    for matrix in nameless:
+        if named and wanted is None and matrix.is_table and matrix.shape[1] > 1:
             refuse(
                 f"features {matrix.name!r} have {matrix.shape[1]} columns and none that names the samples, and "
-                f"{named[0].where} has names; expected a column of names, titled 'sample': rows are matched by name"
+                f"{named[0].named.where} has names; expected a column of names, titled 'sample': rows are matched by "
+                "name"
             )
-    n_rows = _common_length(matrices, order)
+        if matrix.shape[0] != n_rows:
+            other = f"there are {n_rows} samples" if order is not None else f"{matrices[0].name!r} have {n_rows} rows"
+            refuse(
+                f"features {matrix.name!r} have {matrix.shape[0]} rows, {other}; without names of samples rows belong "
+                "together by their position. Give all the same rows (NaN in all columns where a sample lacks it), or "
+                "names of samples (the index of a data frame)"
+            )
     check_memory(f"the order of {n_rows:,} samples", 8 * n_rows, "allow more, or look whether the features are damaged")
-    masks = _masks(present or {}, [matrix.name for matrix in matrices], n_rows)
+    names = [matrix.name for matrix in matrices]
+    masks = {name: np.asarray(mask) for name, mask in (present or {}).items()}
+    for name, mask in masks.items():
+        if name not in names:
+            refuse(f"present names {name!r}, but the features are {', '.join(map(repr, names))}")
+        if mask.dtype != bool or mask.shape != (n_rows,):
+            refuse(f"present[{name!r}] is {mask.dtype} of shape {mask.shape}, expected booleans of shape ({n_rows},)")
     blocks = {matrix.name: _aligned(matrix, order, masks.get(matrix.name), notes) for matrix in matrices}
     labels, _ = gather(side, len(blocks), n_rows, order, notes)
-    unnamed += [table.where for table in tables if table.names is None]
-    for note in note_of_positions(unnamed, tables, order) if wanted is None else ():
+    for note in order_notes:
         warn(note, SampleOrderWarning)
     return Features(
         blocks, None if labels.samples is None else list(map(str, labels.samples)), labels, list(dict.fromkeys(notes))
     )
 
 
-def _are_paths(features: Any) -> bool:
-    if isinstance(features, str | os.PathLike):
-        return True
-    return isinstance(features, list | tuple) and all(isinstance(path, str | os.PathLike) for path in features)
-
-
 def _transposed(matrix: FeatureMatrix) -> FeatureMatrix:
     """Return a matrix (features, samples) as (samples, features); it is read as a whole."""
     samples = sample_names(f"features {matrix.name!r}", matrix.columns)
-    return replace(
-        matrix,
-        shape=matrix.shape[::-1],
-        samples=samples,
-        columns=matrix.samples,
-        families=None,
-        counted=False,
-        open=lambda: Transposed(matrix.read(slice(0, matrix.shape[0]))),
-    )
-
-
-def _check_transposed(
-    matrices: Sequence[FeatureMatrix], labeled: Sequence[Named], wanted: Sequence[str] | None
-) -> None:
-    """Refuse matrices whose columns, not rows, have the names of the samples."""
-    for matrix in matrices:
-        others = [other.samples for other in matrices if other is not matrix]
-        for others_names in [*others, *(table.names for table in labeled), wanted]:
-            names = set(others_names or ())
-            rows, columns = (len(names.intersection(axis or ())) for axis in (matrix.samples, matrix.columns))
-            if matrix.holds == "" and columns > max(rows, len(names) / 2):
-                refuse(
-                    f"features {matrix.name!r}: the columns bear the names of the samples, {columns} of {len(names)}, "
-                    f"and the rows {rows}; features are (samples, columns): give --transpose (transpose=True)"
-                )
-
-
-def _common_length(matrices: Sequence[FeatureMatrix], samples: tuple[str, ...] | None) -> int:
-    """Return the number of samples, which is the number of rows of each matrix without names."""
-    nameless = [matrix for matrix in matrices if matrix.samples is None]
-    n_rows = nameless[0].shape[0] if samples is None else len(samples)
-    for matrix in nameless:
-        if matrix.shape[0] != n_rows:
-            other = f"there are {n_rows} samples" if samples is not None else f"{matrices[0].name!r} have {n_rows} rows"
-            refuse(
-                f"features {matrix.name!r} have {matrix.shape[0]} rows, {other}; without names of samples rows belong "
-                "together by their position. Give all the same rows (NaN in all columns where a sample lacks it), or "
-                "names of samples (the index of a data frame)"
-            )
-    return n_rows
-
-
-def _masks(present: Mapping[str, Any], names: Sequence[str], n_rows: int) -> dict[str, Mask]:
-    masks = {name: np.asarray(mask) for name, mask in present.items()}
-    for name, mask in masks.items():
-        if name not in names:
-            refuse(f"present names {name!r}, but the features are {', '.join(map(repr, names))}")
-        if mask.dtype != bool or mask.shape != (n_rows,):
-            refuse(f"present[{name!r}] is {mask.dtype} of shape {mask.shape}, expected booleans of shape ({n_rows},)")
-    return masks
+    turned = replace(matrix, shape=matrix.shape[::-1], samples=samples, columns=matrix.samples)
+    whole = slice(0, matrix.shape[0])
+    return replace(turned, families=None, counted=False, open=lambda: Transposed(matrix.read(whole)))
 
 
 def _aligned(
@@ -353,23 +287,15 @@ def _matrix(
     """
     if is_sparse(values):
         values = SparseMatrix(values)
-    given = values
+    given, dtype = values, np.dtype(values.dtype)
     get = open or (lambda: given)
-    n = n_condensed(*values.shape) if np.shape(values.shape) == (1,) and np.dtype(values.dtype).kind == "f" else None
+    n = n_condensed(*values.shape) if np.shape(values.shape) == (1,) and dtype.kind == "f" else None
     if n is not None:
         more["holds"] = "distances"
         vector_of, get = get, lambda: CondensedMatrix(vector_of(), n)
         values = CondensedMatrix(values, n)
-    shape, dtype = _shape(name, values.shape), _stored_dtype(name, values.dtype)
-    names = None if samples is None else tuple(map(str, samples))
-    if more.get("families") is None:
-        sample_names(f"features {name!r}", names, shape[0])
-    return FeatureMatrix(name, shape, dtype, None if columns is None else tuple(map(str, columns)), names, get, **more)
-
-
-def _shape(name: str, lengths: Sequence[Any]) -> tuple[int, int]:
     try:
-        shape = tuple(int(length) for length in lengths)
+        shape = tuple(int(length) for length in values.shape)
     except (TypeError, ValueError) as error:
         refuse(
             f"features {name!r} do not know how many rows they have; call compute_chunk_sizes() of a Dask array, "
@@ -381,20 +307,15 @@ def _shape(name: str, lengths: Sequence[Any]) -> tuple[int, int]:
         refuse(f"features {name!r} have shape {shape}, expected two dimensions, (samples, columns){way_out}")
     if 0 in shape:
         refuse(f"features {name!r} have {shape[0]} rows and {shape[1]} columns, expected at least one of each")
-    return shape
-
-
-def _stored_dtype(name: str, dtype: Any) -> np.dtype[Any]:
-    """Return the stored type of entries: float32 if they are narrow and it loses nothing, else float64."""
-    given = np.dtype(dtype)
-    if given.kind not in "fiub":
-        msg = f"features {name!r} hold {'Python objects' if given.kind == 'O' else given}, expected real numbers"
-        if given.kind == "c":
-            msg += "; give real and imaginary parts as columns of their own"
-        elif given.kind in "OUST":
-            msg += "; convert them, as values.astype(float), or encode what is no number"
-        raise InputError(msg)
-    return float_dtype(given)
+    if dtype.kind not in "fiub":
+        way_out = "; convert them, as values.astype(float), or encode what is no number" * (dtype.kind in "OUST")
+        way_out += "; give real and imaginary parts as columns of their own" * (dtype.kind == "c")
+        kind = "Python objects" if dtype.kind == "O" else dtype
+        refuse(f"features {name!r} hold {kind}, expected real numbers{way_out}")
+    names, titles = (None if given is None else tuple(map(str, given)) for given in (samples, columns))
+    if more.get("families") is None:
+        sample_names(f"features {name!r}", names, shape[0])
+    return FeatureMatrix(name, shape, float_dtype(dtype), titles, names, get, **more)
 
 
 def against(matrix: FeatureMatrix, samples: Sequence[str] | None) -> FeatureMatrix:
@@ -458,7 +379,7 @@ def _matrix_of_columns(name: str, table: Columns, unaligned: _Unaligned, expecte
             continue
         place = f"column {titles[at]!r} of {table.where}"
         table.notes.append(f"{place} was taken for {role}, not for a feature")
-        unaligned.beside.append(SideData(role, place, partial(_label_column, table, at, place, names.names)))
+        unaligned.beside.append(_side(role, place, partial(table.values, [at]), names.names))
     words = [at for at in features if not numeric[at]]
     shown = [str(at + 1) if titles is None else titles[at] for at in range(table.n_columns)]
     if words and len(words) < len(features):
@@ -479,10 +400,6 @@ def _matrix_of_columns(name: str, table: Columns, unaligned: _Unaligned, expecte
     columns = None if titles is None else [titles[at] for at in features]
     values = table.numbers(features)
     return _matrix(name, values, samples=names.names, columns=columns, families=names.families, is_table=True)
-
-
-def _label_column(table: Columns, at: int, place: str, names: tuple[str, ...] | None, _: Any) -> LabelTable:
-    return LabelTable(vector(table.values([at])[:, 0], place), names)
 
 
 def _check_first_row(table: Text) -> None:
@@ -527,24 +444,18 @@ def _refuse_columns(source: str, columns: Sequence[str], way_out: str = "") -> N
 # --- files ---------------------------------------------------------------------------------------------------------
 
 
-class _LastOpened:
-    """Holds the matrix that was opened last."""
-
-    def __init__(self) -> None:
-        self._last: tuple[object, Any] | None = None
-
-    def get(self, key: object, open: Callable[[], Any]) -> Any:
-        """Return the matrix of a key, by `open` if it is not the last one."""
-        last = self._last
-        if last is None or last[0] != key:
-            self._last = last = None  # free the last matrix before the next one is read
-            self._last = last = (key, open())
-        return last[1]
+def _open_alone(last: dict[Any, Any], key: Any, open: Callable[[], Any]) -> Any:
+    """Return the matrix of a key; only the one that was opened last stays in memory."""
+    matrix = last.get(key)
+    if matrix is None:
+        last.clear()  # before the next one is read
+        matrix = last[key] = open()
+    return matrix
 
 
 def _from_files(paths: PathLike | Sequence[PathLike], wanted: Sequence[str] | None) -> _Unaligned:
     """Find feature matrices, labels, splits and names in files; only headers are read."""
-    unaligned, last = _Unaligned(), _LastOpened()
+    unaligned, last = _Unaligned(), dict[Any, Any]()
     files, side_files = find_files(paths, Format.holds_features, {"samples", *_LABEL_ROLES}, unaligned.notes)
     # Matrices get their final names last, since these depend on the other names.
     parts: list[FeatureMatrix] = []
@@ -558,7 +469,7 @@ def _from_files(paths: PathLike | Sequence[PathLike], wanted: Sequence[str] | No
             places_of.append((path, ""))
         else:
             for variable in _feature_arrays(path, unaligned):
-                opened = partial(last.get, (path, variable.name), variable.open)
+                opened = partial(_open_alone, last, (path, variable.name), variable.open)
                 holds = variable.holds if variable.holds != "features" else ""
                 named = {"samples": variable.rows, "columns": variable.columns}
                 parts.append(_matrix(variable.name or stem(path), variable, **named, open=opened, holds=holds))
@@ -575,9 +486,7 @@ def _from_files(paths: PathLike | Sequence[PathLike], wanted: Sequence[str] | No
         if role == "samples":
             unaligned.samples = sample_names(str(path), read_names(path, expected))
         else:
-            item = SideData(role, str(path), partial(read_file, path, None))
-            item.expected = expected
-            unaligned.beside.append(item)
+            unaligned.beside.append(SideData(role, str(path), partial(read_file, path, None), expected))
     return unaligned
 
 
@@ -629,13 +538,11 @@ def _matrices_of_cells(variable: FileArray, n_labels: Sequence[int], notes: list
         f"taken for samples ({lengths[axis].pop()}, {why})"
         + (", though the columns are as many" if len(fitting) > 1 else "")
     )
-    if axis == 0:
-        return list(variable.views)
-    return [replace(view, shape=view.shape[::-1], open=partial(_turned, view)) for view in variable.views]
+    return list(variable.views) if axis == 0 else list(map(_turned, variable.views))
 
 
-def _turned(view: FileArray) -> Transposed:
-    return Transposed(view.open())
+def _turned(view: FileArray) -> FileArray:
+    return replace(view, shape=view.shape[::-1], open=lambda: Transposed(view.open()))
 
 
 # --- objects in memory ---------------------------------------------------------------------------------------------
@@ -658,7 +565,7 @@ def _from_memory(features: Any) -> _Unaligned:
 
 def _object_matrix(name: str, values: Any) -> FeatureMatrix:
     if isinstance(values, pd.DataFrame):
-        table = FrameColumns(f"features {name!r}", values)
+        table = Columns(f"features {name!r}", values)
         titled = table.index is None and any(map(is_title, table.titles or ()))
         names = find_names(table) if titled else None
         used = frozenset() if names is None else names.columns
@@ -704,7 +611,7 @@ def _annotated(data: Any) -> _Unaligned:
         if role is not None:
             place = f"column {name!r} of obs"
             unaligned.notes.append(f"{place} was taken for {role}")
-            unaligned.beside.append(SideData(role, place, partial(_table, table.values, place, table.row_names, None)))
+            unaligned.beside.append(_side(role, place, partial(np.asarray, table.values), table.row_names))
     return unaligned
 
 
@@ -742,12 +649,17 @@ def _dataset(dataset: xr.Dataset) -> _Unaligned:
         if role != "tasks" and of_samples:
             values = values.transpose(dimension, ...)
         place = f"variable {str(values.name)!r} of the dataset"
-        rows = samples if of_samples else None
-        unaligned.beside.append(SideData(role, place, partial(_table, values, place, rows, axis_names(values, 1))))
+        rows, columns = samples if of_samples else None, axis_names(values, 1)
+        unaligned.beside.append(_side(role, place, partial(np.asarray, values), rows, columns))
     return unaligned
 
 
-def _table(
-    values: Any, place: str, names: tuple[str, ...] | None, columns: tuple[str, ...] | None, _: Any
-) -> LabelTable:
-    return LabelTable(vector(values, place), names, columns)
+def _side(
+    role: str,
+    place: str,
+    read: Callable[[], Any],
+    names: tuple[str, ...] | None,
+    columns: tuple[str, ...] | None = None,
+) -> SideData:
+    """Return labels and such among features."""
+    return SideData(role, place, lambda _: LabelTable(vector(read(), place), names, columns))

@@ -31,7 +31,7 @@ from dmkl.inputs.formats.registry import (
     short_names,
 )
 from dmkl.inputs.label_tables import read_file, read_names, sort_arrays
-from dmkl.inputs.labels import OF_SAMPLES, Labels, SideData, by_split, gather, place_given
+from dmkl.inputs.labels import Labels, SideData, align, by_split, gather
 from dmkl.inputs.matrices import (
     Layer,
     Lazy,
@@ -50,13 +50,9 @@ from dmkl.inputs.names import (
     axis_names,
     index_names,
     joined,
-    need_families,
-    note_of_left_out,
     note_of_order,
-    note_of_positions,
     only_counts,
     places,
-    with_counted_names,
 )
 from dmkl.settings import check_memory
 
@@ -206,25 +202,10 @@ class JoinedSource(KernelSource):
     A kernel in another order is read in strips of whole rows. With join="outer" a sample that lacks a kernel gets a
     mean (see `Reordered`) of the training samples of the first split, or of all samples.
 
-    Parameters
-    ----------
-    join, samples, train_samples, symmetric
-        As in `dmkl.create`.
-    beside, given
-        Labels, splits and the like: those found with the kernels, and those given, without names for their rows yet.
-    shape
-        (rows, columns) of the kernels, to check the labels; None if unknown.
-    notes
-        Notes on the source, to which others are added.
-
-    Attributes
-    ----------
-    samples, train_samples
-        Names in order; None if nothing has names.
-    labels
-        The labels in the order of the samples.
-    order_notes
-        A note on kernels and labels without names, if other kernels have names.
+    `join`, `samples`, `train_samples` and `symmetric` are as in `dmkl.create`; `beside` and `given` are labels, splits
+    and the like that were found with the kernels, and others; `shape` are the (rows, columns) of the kernels, if they
+    are known. `samples` and `train_samples` are then the names in order, None if nothing has names, and `order_notes`
+    a note on kernels and labels without names, if other kernels have names.
 
     InputError is raised if names repeat, the kernels cannot be joined so, a symmetric kernel has other rows than
     columns, or labels do not fit.
@@ -244,44 +225,32 @@ class JoinedSource(KernelSource):
         notes: Iterable[str] = (),
     ) -> None:
         self._source, self.names, self.n_kernels = source, source.names, source.n_kernels
-        notes = list(notes)
-        tables = [Named(self._title(j), axes.rows, axes.families, axes.numbers) for j, axes in enumerate(source.axes)]
-        source.axes = [
-            axes if table.names is axes.rows else axes._replace(rows=table.names, cols=None)
-            for table, axes in zip(with_counted_names(tables), source.axes, strict=True)
-        ]
+        notes, numbers = list(notes), range(len(source.axes))
         if source.n_kernels is None and join != "exact" and any(axes.rows or axes.cols for axes in source.axes):
             refuse(f"join={join!r} needs the names of all kernels before the first is read; give a list or a mapping")
-        self.symmetric, self._by_pairs = self._find_symmetry(symmetric), False
-        rows = [self._named(j)[0] for j in range(len(source.axes))]
+        self.symmetric = self._find_symmetry(symmetric)
+        self._tables: list[Named] = []
         # The names of the kernels are known before any labels are read.
-        expected = all_names(rows)
-        first = next((table.names for table in rows if table.names is not None), None)
-        unnamed = place_given(
-            given, expected or set(samples or ()), samples or first, shape and shape[0], notes, by_position=not expected
+        self._tables, self.samples, beside, self.order_notes = align(
+            [self._named(j)[0] for j in numbers],
+            join,
+            samples,
+            beside,
+            given,
+            notes,
+            shape=(None, None) if shape is None else shape,
         )
-        beside = [*beside, *given]
-        beside = beside if shape is None else _of_rows(beside, shape, notes)
-        labeled = [named for item in beside if (named := item.named(join)) is not None]
-        self._by_pairs = need_families([*rows, *labeled])
-        if self._by_pairs:
-            labeled = [named.joined_pairs() for named in labeled]
-        rows, cols = ([self._named(j)[axis] for j in range(len(source.axes))] for axis in (0, 1))
-        self.samples = joined(rows, join, samples, labeled)
-        self.train_samples = train_samples
-        self._wanted = self.samples, self.samples
+        self.train_samples, self._wanted = train_samples, (self.samples, self.samples)
         if self.symmetric is False:
-            self.train_samples = joined(cols, join, train_samples)
+            self.train_samples = joined([self._named(j)[1] for j in numbers], join, train_samples)
             self._wanted = self.samples, self.train_samples
-            if join == "outer" and any(map(self.n_missing, range(len(source.axes)))):
-                refuse(
-                    "join='outer' is for square kernels; take join='inner', or kernels of features (dmkl.build_cross)"
-                )
-        without = [table.where for table in rows if table.names is None]
-        self.order_notes = [] if samples else note_of_positions([*without, *unnamed], rows, self.samples)
-        if join == "inner" and not samples:
-            notes += note_of_left_out([*rows, *labeled], self.samples)
-        moved = [self._title(j) for j in range(len(source.axes)) if self._is_moved(j)]
+            if join == "outer" and any(map(self.n_missing, numbers)):
+                refuse("join='outer' is for square kernels; take join='inner', or build kernels of features")
+        moved = [
+            self._title(j)
+            for j in numbers
+            if any(at is not None and (np.diff(at, prepend=-1) <= 0).any() for at in self._places(j))
+        ]
         if moved:
             notes.append(f"{', '.join(moved)}: put into the order of the samples, by name")
         n_rows = None if shape is None else shape[0] if self.samples is None else len(self.samples)
@@ -296,9 +265,6 @@ class JoinedSource(KernelSource):
         self._train: Mask | None = None
         if self.labels.splits is not None and self.samples is not None:
             self._train = by_split(np.asarray(self.labels.splits), len(self.samples))[0] == 0
-
-    def _is_moved(self, j: int) -> bool:
-        return any(at is not None and (np.diff(at, prepend=-1) <= 0).any() for at in self._places(j))
 
     def matrices(self) -> Iterator[Matrix]:
         """See `KernelSource.matrices`."""
@@ -337,13 +303,12 @@ class JoinedSource(KernelSource):
     def _named(self, j: int) -> tuple[Named, Named]:
         """Return the names of the rows and columns of kernel j; those of a square one are the same."""
         axes = self._source.axes[j] if j < len(self._source.axes) else Axes()
-        rows = Named(self._title(j), axes.rows, axes.families)
-        if self._by_pairs:
-            rows = rows.joined_pairs()
-        cols = Named(rows.where, axes.cols)
-        if self.symmetric is not False:
-            return (cols if rows.names is None else rows), (rows if cols.names is None else cols)
-        return rows, cols
+        names = axes.rows or (axes.cols if self.symmetric is not False else None)
+        rows = Named(self._title(j), names, axes.families, axes.numbers)
+        if j < len(self._tables):
+            rows = self._tables[j]
+        cols = None if axes.numbers is not None and rows.names is axes.numbers else axes.cols
+        return rows, rows if cols is None and self.symmetric is not False else Named(rows.where, cols)
 
     def _places(self, j: int) -> list[Index | None]:
         """Return the positions of the samples in the rows and columns of kernel j; None for unchanged order."""
@@ -367,20 +332,6 @@ class JoinedSource(KernelSource):
         return Reordered(matrix, rows, cols, train, self._title(j))
 
 
-def _of_rows(beside: Sequence[SideData], shape: tuple[int, int], notes: list[str]) -> list[SideData]:
-    """Return side data without the labels and splits of the columns of rectangular kernels."""
-    kept = []
-    for item in beside:
-        lengths = item.table.values.shape if item.role in OF_SAMPLES else shape
-        if shape[1] in lengths and shape[0] not in lengths:
-            notes.append(
-                f"{item.where} was left out: it is as long as the kernels' columns, and labels belong to their rows"
-            )
-        else:
-            kept.append(item)
-    return kept
-
-
 # --- files ---------------------------------------------------------------------------------------------------------
 
 _KERNEL_BYTES = 512
@@ -400,18 +351,9 @@ class _KernelArray:
     axes: Axes  # names of the samples
     identity: dict[str, Any]  # differs for any other content of its file
 
-    def matrices(self) -> Iterator[Matrix]:
-        """Return the kernels in order; the memory of the array is freed when the next array is opened."""
-        array: Any = self.variable.open()
-        check = getattr(array, "check_written", None)
-        for j in range(self.n_kernels):
-            if check is not None and self.axis is not None:  # a shape may state any number of kernels
-                check(self.axis, j)
-            yield _in_strips(array if self.axis is None else Layer(array, self.axis, j))
-
 
 class _FileSource(KernelSource):
-    """The kernels of the arrays of files."""
+    """The kernels of the arrays of files; the memory of an array is freed when the next one is opened."""
 
     def __init__(self, arrays: Sequence[_KernelArray], names: Sequence[str] | None) -> None:
         self._arrays, self.names = arrays, names
@@ -420,8 +362,20 @@ class _FileSource(KernelSource):
 
     def matrices(self) -> Iterator[Matrix]:
         """See `KernelSource.matrices`."""
-        for array in self._arrays:
-            yield from array.matrices()
+        opened: Any = None
+        for array, j in self._kernels:
+            if j == 0:
+                opened = None
+                opened = array.variable.open()
+            if array.axis is not None and hasattr(opened, "check_written"):  # a shape may state any number of kernels
+                opened.check_written(array.axis, j)
+            matrix = opened if array.axis is None else Layer(opened, array.axis, j)
+            chunks: Sequence[int] | None = getattr(matrix, "chunks", None)
+            if chunks is not None and 2 * chunks[1] >= matrix.shape[1]:
+                # A tile would take whole rows, and a chunk of half the kernel would be decoded for each strip of tiles.
+                matrix = StripBuffer(matrix, whole=2 * chunks[0] >= matrix.shape[0])
+            yield matrix
+            del matrix
 
     def identity(self, j: int) -> dict[str, Any] | None:
         """See `KernelSource.identity`."""
@@ -429,16 +383,6 @@ class _FileSource(KernelSource):
             return None
         array, index = self._kernels[j]
         return array.identity if array.axis is None else {**array.identity, "axis": array.axis, "index": index}
-
-
-def _in_strips(matrix: Matrix) -> Matrix:
-    """Read whole rows, or the whole kernel, if a tile would take as much."""
-    rows, cols = matrix.shape
-    chunks: Sequence[int] | None = getattr(matrix, "chunks", None)
-    if chunks is None or 2 * chunks[1] < cols:
-        return matrix
-    # A chunk of half the kernel would be decoded again for each strip of tiles.
-    return StripBuffer(matrix, whole=2 * chunks[0] >= rows)
 
 
 def open_files(
@@ -458,39 +402,20 @@ def open_files(
 ) -> tuple[JoinedSource, Labels]:
     """Find the kernels in data files, and labels, splits and names of the samples. No kernel is read yet.
 
-    The files are those of `FORMATS`, prefixes of relationship matrices of GCTA and PLINK, a folder with one kernel a
-    file (in natural order, with the names of the files), or several such files. In a file with several arrays, one
-    array of three dimensions holds all kernels; else each square matrix is one. Arrays and files whose name is in
-    `ROLES` have that role. `KernelSource.notes` list what was left out and which choices were made. Names of samples
-    are matched as in `dmkl.create`.
+    `paths` are files of `FORMATS`, prefixes of relationship matrices of GCTA and PLINK, a folder with one kernel a file
+    (in natural order, with the names of the files), or several such files. In a file with several arrays, one array of
+    three dimensions holds all kernels; else each square matrix is one. `variables` names the arrays to take from each
+    file, which may be rectangular; `kernel_axis` is the axis of the kernels, 0 to 2, in arrays of three dimensions, as
+    the software that wrote the file counts its axes; `names` are the kernels' names, in place of those in the files.
+
+    Arrays and files whose name is in `ROLES` have that role, unless a file for it is given: `labels`, `splits`,
+    `diagonal`, `samples`, `train_samples` (see `read_file`). `order` is a file of the names of the rows of the kernels,
+    as they stand, in place of names in the kernels. Names are matched as in `dmkl.create`, with its `join` and
+    `symmetric`. `KernelSource.notes` list what was left out and which choices were made.
 
     Memory holds a few tiles for .npy, HDF5 and Zarr; whole rows for text, for chunks that span the rows, and for
     samples in another order; one kernel for .npz and for chunks that span a kernel; one variable for MATLAB files
     before version 7.3.
-
-    Parameters
-    ----------
-    paths
-        A file, a folder, or several files.
-    kernel_axis
-        The axis of the kernels, 0 to 2, in arrays of three dimensions, as the software that wrote the file counts its
-        axes; detected for square kernels.
-    variables
-        The arrays to take from each file, by name, in this order; they may be rectangular.
-    names
-        The kernels' names, in place of those in the files.
-    labels, splits, diagonal, samples, train_samples
-        Files to take these from (see `read_file`), in place of those found with the kernels.
-    order
-        A file of the names of the rows of the kernels, as they stand, in place of names in the kernels: labels, splits
-        and `samples` are matched by these.
-    join, symmetric
-        As in `dmkl.create`.
-
-    Returns
-    -------
-    tuple
-        The kernels, in the order of the samples, and the labels.
 
     Raises
     ------
@@ -516,9 +441,25 @@ def open_files(
     n_kernels = sum(part.n_kernels for part in parts)
     way_out = "name the arrays or the kernel axis that are meant (variables=[…], kernel_axis=)"
     check_memory(f"the list of {n_kernels:,} kernels", n_kernels * _KERNEL_BYTES, way_out)
-    if any(part.axes.rows is None for part in parts):  # shapes may differ if names match the samples
-        _check_shapes(parts)
-    kernel_names = _kernel_names(parts, files) if names is None else [str(name) for name in names]
+    # Shapes may differ if names match the samples.
+    if any(part.axes.rows is None for part in parts) and len({part.shape for part in parts}) > 1:
+        shapes = [f"{part.variable.name or part.variable.path.name} {shape_text(part.shape)}" for part in parts]
+        place = files[0] if len(files) == 1 else os.path.commonpath([path.absolute() for path in files])
+        refuse(
+            f"the kernels in {place} differ in shape: {listed(shapes, 8)}; all kernels of a set have one shape. Name "
+            "the arrays, or give the files, that belong together (variables=[…], --variable)"
+        )
+    if names is not None:
+        kernel_names: list[str] | None = [str(name) for name in names]
+    elif len(parts) == 1 and parts[0].axis is not None:
+        kernel_names = None  # one array of several kernels gives them no names
+    else:
+        titles = names_of_arrays([(part.variable.path, part.variable.name) for part in parts], files)
+        kernel_names = [
+            title if part.axis is None else f"{title}_{j}"
+            for title, part in zip(titles, parts, strict=True)
+            for j in range(part.n_kernels)
+        ]
     given = {"labels": labels, "samples": samples, "train_samples": train_samples, "splits": splits}
     replaced = {role: Path(file) for role, file in {**given, "diagonal": diagonal}.items() if file is not None}
     ignored = {*replaced, *([] if names is None else ["names"])}
@@ -542,15 +483,6 @@ def open_files(
     )
     source.notes = tuple(dict.fromkeys([*source.notes, *source.order_notes]))
     return source, source.labels
-
-
-def _kernel_names(parts: Sequence[_KernelArray], files: Sequence[Path]) -> list[str] | None:
-    """Return the names of kernels; None for one array of several kernels, which gives them no names."""
-    if len(parts) == 1 and parts[0].axis is not None:
-        return None
-    names = names_of_arrays([(part.variable.path, part.variable.name) for part in parts], files)
-    kernels = [[""] if part.axis is None else [f"_{j}" for j in range(part.n_kernels)] for part in parts]
-    return [f"{name}{suffix}" for name, suffixes in zip(names, kernels, strict=True) for suffix in suffixes]
 
 
 def _check_length(source: str, names: tuple[str, ...] | None, length: int, axis: int) -> None:
@@ -582,7 +514,12 @@ def _choose_arrays(path: Path, arrays: Sequence[FileArray], names: Sequence[str]
             refuse(f"{path} has no variable {name!r}; it has {', '.join(map(repr, by_name)) or 'none'}")
     chosen = _find_kernels(path, arrays) if names is None else [by_name[name] for name in names]
     for variable in chosen:
-        _refuse(variable)
+        if variable.holds == "distances":
+            refuse(f"{variable.where} holds distances, which are no kernel; dmkl build makes one, --function distance")
+        if variable.problem or variable.dtype.kind not in "fiub":
+            variable.refuse(f"is {variable}, expected real numbers")
+        if len(variable.shape) not in (2, 3):
+            refuse(f"{variable.where} has shape {variable.shape}, expected one kernel (m, m) or several")
     return chosen
 
 
@@ -617,16 +554,6 @@ def _find_kernels(path: Path, arrays: Sequence[FileArray]) -> list[FileArray]:
             "(variables=[…], --variable); from features, compute the kernel matrices first"
         )
     raise InputError(msg)
-
-
-def _refuse(variable: FileArray) -> None:
-    """Refuse an array that cannot be a kernel."""
-    if variable.holds == "distances":
-        refuse(f"{variable.where} holds distances, which are no kernel; dmkl build makes one, --function distance")
-    if variable.problem or variable.dtype.kind not in "fiub":
-        variable.refuse(f"is {variable}, expected real numbers")
-    if len(variable.shape) not in (2, 3):
-        refuse(f"{variable.where} has shape {variable.shape}, expected one kernel (m, m) or several")
 
 
 def _kernel_array(variable: FileArray, asked: int | None, ordered: Named | None, notes: list[str]) -> _KernelArray:
@@ -670,15 +597,3 @@ def _kernel_array(variable: FileArray, asked: int | None, ordered: Named | None,
     _check_length(variable.where, axes.cols, cols, 1)
     identity = {**stamp(variable.path), **({"variable": variable.name} if variable.name else {})}
     return _KernelArray(variable, axis, (rows, cols), 1 if axis is None else lengths[axis], axes, identity)
-
-
-def _check_shapes(parts: Sequence[_KernelArray]) -> None:
-    """Refuse kernels of different shapes."""
-    if len({part.shape for part in parts}) > 1:
-        shapes = [f"{part.variable.name or part.variable.path.name} {shape_text(part.shape)}" for part in parts]
-        files = {part.variable.path for part in parts}
-        place = files.pop() if len(files) == 1 else os.path.commonpath([path.absolute() for path in files])
-        refuse(
-            f"the kernels in {place} differ in shape: {listed(shapes, 8)}; all kernels of a set have one shape. Name "
-            "the arrays, or give the files, that belong together (variables=[…], --variable)"
-        )

@@ -16,7 +16,7 @@ import xarray as xr
 
 from dmkl.arrays import Array
 from dmkl.errors import SampleOrderWarning, refuse, warn
-from dmkl.inputs.columns import ROLES, Columns, FrameColumns, find_names, matched_share, plain_title
+from dmkl.inputs.columns import ROLES, Columns, find_names, matched_share, plain_title
 from dmkl.inputs.formats.file_arrays import FileArray, listed, vector
 from dmkl.inputs.formats.registry import Format, arrays_in, check_file
 from dmkl.inputs.formats.tables import FAM_TITLES, Text
@@ -45,7 +45,7 @@ def label_table(values: Any, expected: Collection[str] | None = None) -> LabelTa
     if isinstance(values, pd.Series):
         return LabelTable(values.to_numpy(), _index(values, expected))
     if isinstance(values, pd.DataFrame):
-        table = FrameColumns("the data frame", values)
+        table = Columns("the data frame", values)
         table.index = _index(values, expected)
         return _labels_of(table, None, expected)
     if not isinstance(values, xr.DataArray):
@@ -289,10 +289,10 @@ def _labels_of(table: Columns, column: str | None, expected: Collection[str] | N
             f"{table.where}: lines such as {','.join(column[0] for column in table.texts(rest))!r} may be numbers with "
             "decimal commas or two columns of whole numbers; write decimal points, or titles above two columns"
         )
-    single = column is not None or (len(rest) == 1 and isinstance(table, FrameColumns))
+    single = column is not None or (len(rest) == 1 and not isinstance(table, Text))
     columns = None if titles is None or single else tuple(titles[at] for at in rest)
     entries = values[:, 0] if len(rest) == 1 else values
-    if not isinstance(table, FrameColumns):
+    if isinstance(table, Text):
         entries = vector(entries, table.where)
     return LabelTable(entries, names.names, columns, names.families, tuple(table.notes), is_table=True)
 

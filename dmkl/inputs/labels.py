@@ -6,8 +6,9 @@ import numbers
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
-from typing import Any, NoReturn
+from functools import cached_property
+from itertools import compress, islice
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -16,16 +17,20 @@ from dmkl.errors import refuse
 from dmkl.inputs.names import (
     Join,
     Named,
+    all_names,
     as_text,
     hint_at_order,
+    joined,
     listed_names,
     names_as_known,
+    need_families,
     note_of_order,
     places,
     refuse_control,
     sample_names,
     similar_names,
     unique_names,
+    without,
 )
 from dmkl.unknown import is_known
 
@@ -67,6 +72,12 @@ class Labels:
         """Check the labels against the shape of the kernels; returns the arrays to write."""
         samples = unique_names(self.samples, rows, "sample")
         labels = None if self.labels is None else _checked_labels(np.asarray(self.labels), samples)
+        splits = None if self.splits is None else by_split(np.asarray(self.splits), rows)
+        if splits is not None and (splits.ndim != 2 or splits.shape[1] != rows):
+            refuse(f"splits have shape {splits.shape}, expected (splits, {rows}): a part for each sample")
+        if splits is not None and not np.isin(splits, (-1, 0, 1, 2)).all():
+            values = np.unique(splits).tolist()
+            refuse(f"splits must hold 0 (train), 1 (validation), 2 (test) or -1 (none), found {values}")
         tasks = None
         if labels is not None and labels.ndim == 2:
             tasks = unique_names(self.tasks, labels.shape[1], "task")
@@ -77,7 +88,7 @@ class Labels:
             "label": None if real else labels,
             "target": labels if real else None,
             "task": tasks,
-            "split": None if self.splits is None else _checked_splits(np.asarray(self.splits), rows),
+            "split": None if splits is None else splits.astype(np.int8),
         }
 
 
@@ -109,22 +120,37 @@ def by_split(splits: Array, rows: int | None) -> Array:
     return splits.T if splits.shape[1] != rows == splits.shape[0] else splits
 
 
-# --- checks of values ----------------------------------------------------------------------------------------------
-
-
 def _checked_labels(labels: Array, samples: Array) -> Array:
+    """Return classes, numbers, or labels of several tasks: int8 if all are 0 or 1, else float64 with NaN if unknown."""
     rows = len(samples)
     if labels.ndim not in (1, 2) or labels.shape[0] != rows:
         refuse(f"labels have shape {labels.shape}, expected ({rows},) or ({rows}, tasks): one for each sample")
+    missing = ~is_known(labels)
     if labels.ndim == 2:
-        return _checked_columns(labels)
-    _refuse_missing(labels, samples)
+        cells = labels.astype(object)
+        cells[missing] = np.nan
+        try:
+            values = cells.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            refuse(f"labels (sample, task) must be numbers, 0 or 1 for tasks: {error}; or name one (FILE:NAME)", error)
+        if np.isinf(values).any():
+            i, k = np.argwhere(np.isinf(values))[0].tolist()
+            refuse(f"the label of sample {i} in column {k} is infinite; mend it, or leave it out as NaN")
+        return values.astype(np.int8) if np.isin(values, (0, 1)).all() else values
+    if missing.any():
+        refuse(
+            f"the labels of {missing.sum()} of the {rows} samples are missing "
+            f"({listed_names(map(str, samples[missing]))}; written as {str(labels[missing][0])!r}), and every sample "
+            "needs a class or a number. Leave these samples out (where kernels and labels carry names of samples, "
+            "join='inner', --join inner does), or call them another name if they are a class; unknown labels are for "
+            "the tasks or targets of labels with several columns"
+        )
     if labels.dtype.kind == "O" and all(isinstance(value, numbers.Real) for value in labels):
         labels = labels.astype(np.float64)
     if labels.dtype.kind == "f":
         if not np.isfinite(labels).all():
-            i = int(np.flatnonzero(~np.isfinite(labels))[0])
-            refuse(f"the label of sample {str(samples[i])!r} is infinite; every sample needs a class or a number")
+            sample = str(samples[~np.isfinite(labels)][0])
+            refuse(f"the label of sample {sample!r} is infinite; every sample needs a class or a number")
         if not np.array_equal(labels, np.round(labels)):
             return labels.astype(np.float64)
     if labels.dtype.kind in "fiub":
@@ -133,44 +159,6 @@ def _checked_labels(labels: Array, samples: Array) -> Array:
     for name in dict.fromkeys(names.tolist()):
         refuse_control(name, "class")
     return names
-
-
-def _refuse_missing(labels: Array, samples: Array) -> None:
-    missing = np.flatnonzero(~is_known(labels))
-    if not len(missing):
-        return
-    refuse(
-        f"the labels of {len(missing)} of the {len(samples)} samples are missing "
-        f"({listed_names(map(str, samples[missing]))}; written as {str(labels[missing[0]])!r}), and every sample needs "
-        "a class or a number. Leave these samples out (where kernels and labels carry names of samples, join='inner', "
-        "--join inner does), or call them another name if they are a class; unknown labels are for the tasks or "
-        "targets of labels with several columns"
-    )
-
-
-def _checked_columns(labels: Array) -> Array:
-    """Return labels of several tasks or targets: int8 if all are 0 or 1, else float64 with NaN for unknown labels."""
-    cells = labels.astype(object)
-    cells[~is_known(labels)] = np.nan
-    try:
-        values = cells.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        refuse(
-            f"labels (sample, task) must be numbers, 0 or 1 for tasks: {error}; or name one column (FILE:NAME)", error
-        )
-    if np.isinf(values).any():
-        i, k = np.argwhere(np.isinf(values))[0].tolist()
-        refuse(f"the label of sample {i} in column {k} is infinite; mend it, or leave it out as NaN")
-    return values.astype(np.int8) if np.isin(values, (0, 1)).all() else values
-
-
-def _checked_splits(splits: Array, rows: int) -> Array:
-    splits = by_split(splits, rows)
-    if splits.ndim != 2 or splits.shape[1] != rows:
-        refuse(f"splits have shape {splits.shape}, expected (splits, {rows}): a part for each sample")
-    if not np.isin(splits, (-1, 0, 1, 2)).all():
-        refuse(f"splits must hold 0 (train), 1 (validation), 2 (test) or -1 (none), found {np.unique(splits).tolist()}")
-    return splits.astype(np.int8)
 
 
 # --- the order of the samples --------------------------------------------------------------------------------------
@@ -193,15 +181,14 @@ def in_order(where: str, table: LabelTable, samples: Sequence[str] | None) -> La
         values = values.T  # a row for each split
     if len(values) != len(names):
         return table  # the check of shapes refuses it
-    at = places(names, samples)
-    missing = [name for name, position in zip(samples, at, strict=True) if position < 0]
+    missing = without(samples, names)
     if missing:
         refuse(
             f"{where} lacks {len(missing)} of the {len(samples)} samples ({listed_names(missing)}); its names begin "
             f"with {listed_names(names)}. Give each sample a value, or leave those samples out"
             f"{similar_names(missing, names)}{hint_at_order('the set', samples)}"
         )
-    return LabelTable(values[at], tuple(samples), table.columns, notes=table.notes)
+    return LabelTable(values[places(names, samples)], tuple(samples), table.columns, notes=table.notes)
 
 
 def refuse_without_names(where: str, n_columns: int, samples: Iterable[str]) -> NoReturn:
@@ -213,63 +200,50 @@ def refuse_without_names(where: str, n_columns: int, samples: Iterable[str]) -> 
     )
 
 
+@dataclass
 class SideData:
-    """Labels, splits or names, recognized by the name of their file or array, or given.
+    """Labels, splits or names, recognized by the name of their file or array, or given."""
 
-    Attributes
-    ----------
-    role
-        A value of `dmkl.inputs.columns.ROLES`.
-    where
-        How messages name it.
-    known
-        The names of the samples, if they are known, which tell the column of names.
-    """
+    role: str  # a value of `dmkl.inputs.columns.ROLES`
+    where: str  # how messages name it
+    read: Callable[[Collection[str] | None], LabelTable]
+    expected: Collection[str] | None = None  # the names of the samples, if known, which show the column of names
 
-    def __init__(self, role: str, where: str, read: Callable[[Collection[str] | None], LabelTable]) -> None:
-        self.role, self.where, self._read = role, where, read
-        self.expected: Collection[str] | None = None
-        self._table: LabelTable | None = None
-
-    @property
+    @cached_property
     def table(self) -> LabelTable:
         """The values, which are read at first use."""
-        if self._table is None:
-            self._table = self._read(self.expected)
-        return self._table
+        return self.read(self.expected)
 
     def name_rows(self, names: Sequence[str] | None, *, by_position: bool = False) -> None:
         """Give rows without names these names, one after another, if there are as many.
 
         A table of several columns must have names, unless nothing else has any (`by_position`).
         """
-        table = self._table = replace(self.table, is_table=self.table.is_table and not by_position)
+        table = self.table = replace(self.table, is_table=self.table.is_table and not by_position)
         several = table.is_table and table.values.ndim == 2
         if table.row_names is None and names is not None and not several and len(names) in table.values.shape:
             if self.role in (*OF_SAMPLES, "diagonal"):
-                self._table = replace(table, row_names=tuple(names))
+                self.table = replace(table, row_names=tuple(names))
 
     def drop_header(self, n_rows: int, notes: list[str]) -> None:
         """Drop a first row of words if there is one row more than samples: that row is a header."""
-        values = self.table.values
+        values, names = self.table.values, self.table.row_names
         if len(values) != n_rows + 1 or values.dtype.kind != "U" or np.isin(values[0], values[1:]).any():
             return
         title = " ".join(map(str, np.ravel(values[0])))
         notes.append(
             f"{self.where}: its first line ({title!r:.80}) was taken for a header, since {n_rows} values follow it"
         )
-        names = self.table.row_names
-        self._table = replace(self.table, values=values[1:], row_names=None if names is None else names[1:])
+        self.table = replace(self.table, values=values[1:], row_names=None if names is None else names[1:])
 
     def sort(self, samples: Sequence[str] | None, notes: list[str]) -> None:
         """Put the rows into the order of the samples, by name."""
         names = self.table.row_names or ()
         ordered = in_order(self.where, self.table, samples)
         if ordered is not self.table and samples is not None:
-            wanted = set(samples)
-            if [name for name in names if name in wanted] != list(samples):
+            if without(names, without(names, samples)) != list(samples):
                 notes.append(f"{self.where} was put into the order of the samples, by name")
-        self._table = ordered
+        self.table = ordered
 
     def named(self, join: Join) -> Named | None:
         """Return the names of its samples; with join="inner" only of samples with known labels."""
@@ -278,36 +252,99 @@ class SideData:
         if names is None or self.role not in OF_SAMPLES:
             return None
         if self.role == "labels" and join == "inner" and np.shape(table.values) == (len(names),):
-            kept = np.flatnonzero(is_known(table.values))
-            names = tuple(names[k] for k in kept)
-            families = None if families is None else tuple(families[k] for k in kept)
+            kept = is_known(table.values)
+            names = tuple(compress(names, kept))
+            families = None if families is None else tuple(compress(families, kept))
         return Named(self.where, names, families)
 
 
-def place_given(
-    given: Iterable[SideData],
-    expected: Collection[str],
-    order: Sequence[str] | None,
-    n_rows: int | None,
+class Alignment(NamedTuple):
+    """The order of the samples of several tables and their labels."""
+
+    tables: list[Named]  # with the names that are matched
+    samples: tuple[str, ...] | None  # None if nothing has names
+    beside: list[SideData]  # labels, splits and the like
+    order_notes: list[str]  # a note on data without names, if other data has names
+
+
+def align(
+    tables: Sequence[Named],
+    join: Join,
+    wanted: tuple[str, ...] | None,
+    beside: Sequence[SideData],
+    given: Sequence[SideData],
     notes: list[str],
     *,
-    by_position: bool,
-) -> list[str]:
-    """Read data that was given, and name its rows; returns the titles of data of samples without names.
+    shape: tuple[int | None, int | None] = (None, None),
+    stored: tuple[str, ...] | None = None,
+) -> Alignment:
+    """Join the samples of tables and of their labels by name.
 
-    `expected` are the names of the samples, `order` those of rows without names; with `by_position` nothing else has
-    names.
+    The samples are the `wanted` ones, or those `stored` with the tables, or those of the tables. `beside` are labels,
+    splits and the like that were found with the tables, `given` the others, which are read here, since the names of
+    the tables show their columns of names. `shape` are the numbers of rows, and of columns if these are no samples of
+    the rows; labels of such columns are left out.
     """
-    without = []
+    # An index that only counts holds names if another table has the same numbers as names, in any order.
+    counts = [set(table.names) for table in tables if table.names is not None]
+    tables = [t._replace(names=t.numbers) if t.numbers and set(t.numbers) in counts else t for t in tables]
+    expected = all_names(tables)
+    order = wanted or stored
+    first = order or next((table.names for table in tables if table.names is not None), None)
+    unnamed = [table.where for table in tables if table.names is None]
+    n_rows, n_cols = shape
     for item in given:
-        item.expected = expected or None
+        item.expected = expected or set(wanted or ()) or None
         if item.role in OF_SAMPLES:
             if n_rows is not None:
                 item.drop_header(n_rows, notes)
-            without += [item.where] if item.table.row_names is None else []
+            unnamed += [item.where] if item.table.row_names is None else []
         notes += item.table.notes
-        item.name_rows(order, by_position=by_position)
-    return without
+        item.name_rows(first, by_position=not expected)
+    kept, labeled = [], []
+    for item in (*beside, *given):
+        lengths = item.table.values.shape if item.role in OF_SAMPLES and n_cols is not None else ()
+        if n_cols in lengths and n_rows not in lengths:
+            notes.append(
+                f"{item.where} was left out: it is as long as the kernels' columns, and labels belong to their rows"
+            )
+            continue
+        kept.append(item)
+        names_of = item.named(join)
+        labeled += [] if names_of is None else [names_of]
+    if need_families([*tables, *labeled]):
+        tables, labeled = ([table.joined_pairs() for table in group] for group in (tables, labeled))
+    named = [table for table in tables if table.names is not None]
+    for table in tables:
+        for others in (*(other.names for other in (*named, *labeled) if other is not table), wanted):
+            names = set(others or ())
+            rows, columns = (len(names.intersection(axis or ())) for axis in (table.names, table.columns))
+            if columns > max(rows, len(names) / 2):
+                refuse(
+                    f"{table.where}: the columns bear the names of the samples, {columns} of {len(names)}, and the "
+                    f"rows {rows}; features are (samples, columns): give --transpose (transpose=True)"
+                )
+    samples = joined(tables, join, order, labeled)
+    if join == "inner" and samples is not None and wanted is None:
+        names_of_all = {table.where: table.names or () for table in (*named, *labeled)}
+        everyone = list(dict.fromkeys(name for names in names_of_all.values() for name in names))
+        lost, n = without(everyone, samples), len(everyone)
+        lacking = [f"{where} lacks {n - len(names)}" for where, names in names_of_all.items() if len(names) < n]
+        if lost and lacking:
+            shown = _few(lacking)
+            notes.append(f"{len(lost)} of {n} samples left out ({listed_names(lost)}), as asked for: {shown}")
+    order_notes = []
+    if unnamed and named and samples is not None and wanted is None:
+        order_notes.append(
+            f"{_few(unnamed)} without names of samples: row i is taken for sample i ({samples[0]!r} is row 0) of "
+            f"{_few([table.where for table in named])}, which has names. Give names (a column of them, or the index of "
+            "a Series or data frame) to be safe"
+        )
+    return Alignment(list(tables), samples, kept, order_notes)
+
+
+def _few(titles: Sequence[str]) -> str:
+    return ", ".join(titles[:3]) + (" …" if len(titles) > 3 else "")
 
 
 def gather(
@@ -317,82 +354,61 @@ def gather(
     samples: Sequence[str] | None,
     notes: list[str],
 ) -> tuple[Labels, list[str] | None]:
-    """Combine side data into labels, in the order of the samples.
+    """Combine side data into labels, in the order of the samples; returns also the kernels' names if there are any.
 
-    If nothing else names the samples, they get the names of labels or splits, one after another.
-
-    Parameters
-    ----------
-    n_kernels, n_rows
-        The numbers of kernels and of samples, to check shapes; None if they are unknown.
-
-    Returns
-    -------
-    tuple
-        The labels, and the kernels' names if there are any.
+    If nothing else names the samples, they get the names of labels or splits, one after another. The numbers of kernels
+    and of rows are checked unless they are None.
     """
     for item in beside:
         if item.role in OF_SAMPLES:  # data of one role is compared in the same order
             item.sort(samples, notes)
-    roles = dict.fromkeys(item.role for item in beside)
-    agreed = (_agreed([item for item in beside if item.role == role], notes) for role in roles)
-    chosen = {item.role: item for item in agreed if item is not None}
-    of_samples = [chosen[role] for role in OF_SAMPLES if role in chosen]
+    chosen: dict[str, SideData] = {}
+    for role in dict.fromkeys(item.role for item in beside):
+        first, *others = (item for item in beside if item.role == role)
+        for item in others:
+            table, other = first.table, item.table
+            if not np.array_equal(other.values, table.values) or other.row_names != table.row_names:
+                notes.append(f"{role}: {first.where} and {item.where} differ, so neither was taken; say which holds")
+                break
+        else:
+            chosen[role] = first
     if samples is None:
-        named = {item.where: item.table.row_names or () for item in of_samples}
+        named = {chosen[role].where: chosen[role].table.row_names or () for role in OF_SAMPLES if role in chosen}
         fitting = {title: names for title, names in named.items() if names and n_rows in (None, len(names))}
         for title, names in islice(fitting.items(), 1):
-            numbers = tuple(map(str, range(len(names))))
-            if any(set(others) == set(numbers) for others in fitting.values()):
-                samples = numbers  # the numbers of the rows, in another order
-            else:
+            samples = tuple(map(str, range(len(names))))  # the numbers of the rows, in another order
+            if not any(set(others) == set(samples) for others in fitting.values()):
                 samples = names
                 notes.append(note_of_order(title, names))
     for item in chosen.values():
         if item.role in (*OF_SAMPLES, "diagonal"):
             item.sort(samples, notes)
-    result = Labels(samples=samples)
+    result, tables = Labels(samples=samples), {role: item.table for role, item in chosen.items()}
     if "labels" in chosen:
-        result.labels, result.tasks = _labels(chosen["labels"], n_rows)
+        where, values, columns = chosen["labels"].where, tables["labels"].values, tables["labels"].columns or ()
+        if n_rows is not None and values.ndim == 2 and values.shape[0] != n_rows == values.shape[1]:
+            values = values.T
+        if n_rows is not None and values.shape[:1] != (n_rows,):
+            refuse(f"{where} has shape {values.shape}, expected ({n_rows},) or ({n_rows}, tasks)")
+        result.labels = values
+        result.tasks = columns if values.ndim == 2 and len(columns) == values.shape[1] else None
         if "tasks" in chosen:
-            result.tasks = chosen["tasks"].table.values
-        single = single_samples(np.asarray(result.labels), samples)
+            result.tasks = tables["tasks"].values
+        single = single_samples(values, samples)
         if single is not None:
-            notes.append(f"{chosen['labels'].where}: {single}")
+            notes.append(f"{where}: {single}")
     if "splits" in chosen:
         result.splits = _splits(chosen["splits"], n_rows)
     if "diagonal" in chosen:
-        values = np.atleast_2d(chosen["diagonal"].table.values)
+        values = np.atleast_2d(tables["diagonal"].values)
         result.diagonal = values.T if values.shape == (n_rows, n_kernels) else values
     if "names" not in chosen:
         return result, None
-    kernel_names = [str(name) for name in chosen["names"].table.values.ravel()]
+    kernel_names = [str(name) for name in tables["names"].values.ravel()]
     if len(kernel_names) != n_kernels:
-        refuse(
-            f"{chosen['names'].where} has {len(kernel_names)} names, expected one for each of the {n_kernels} kernels"
-        )
+        where = chosen["names"].where
+        refuse(f"{where} has {len(kernel_names)} names, expected one for each of the {n_kernels} kernels")
     return result, kernel_names
-
-
-def _agreed(items: Sequence[SideData], notes: list[str]) -> SideData | None:
-    """Return the first data of one role if all of it agrees, else None."""
-    first, *others = items
-    for item in others:
-        table, other = first.table, item.table
-        if not np.array_equal(other.values, table.values) or other.row_names != table.row_names:
-            notes.append(f"{first.role}: {first.where} and {item.where} differ, so neither was taken; say which holds")
-            return None
-    return first
-
-
-def _labels(item: SideData, n_rows: int | None) -> tuple[Array, Sequence[str] | None]:
-    values, columns = item.table.values, item.table.columns
-    if n_rows is not None:
-        if values.ndim == 2 and values.shape[0] != n_rows and values.shape[1] == n_rows:
-            values = values.T
-        if values.shape[:1] != (n_rows,):
-            refuse(f"{item.where} has shape {values.shape}, expected ({n_rows},) or ({n_rows}, tasks)")
-    return values, columns if values.ndim == 2 and len(columns or ()) == values.shape[1] else None
 
 
 def _splits(item: SideData, n_rows: int | None) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -25,10 +25,15 @@ class Named(NamedTuple):
     names: tuple[str, ...] | None
     families: tuple[str, ...] | None = None  # of individuals (FID), where the table has them
     numbers: tuple[str, ...] | None = None  # of the rows of a data frame whose index only counts
+    columns: tuple[str, ...] | None = None  # names of the columns, if these are no samples
 
     def joined_pairs(self) -> Named:
         """The same with the names FID_IID."""
-        return self if self.names is None else Named(self.where, names_of_pairs(self.names, self.families))
+        return (
+            self
+            if self.names is None
+            else self._replace(names=names_of_pairs(self.names, self.families), families=None)
+        )
 
 
 # --- names as text -------------------------------------------------------------------------------------------------
@@ -126,17 +131,7 @@ def names_as_known(
 
 def all_names(tables: Iterable[Named]) -> set[str]:
     """Return the names in tables, in both forms, IID and FID_IID."""
-    named = [table for table in tables if table.names is not None]
-    return {name for table in named for name in (*(table.names or ()), *(table.joined_pairs().names or ()))}
-
-
-def with_counted_names(tables: Sequence[Named]) -> list[Named]:
-    """Take an index that only counts for names if another table has the same numbers as names, in any order."""
-    others = [set(table.names) for table in tables if table.names is not None]
-    return [
-        table._replace(names=table.numbers) if table.numbers is not None and set(table.numbers) in others else table
-        for table in tables
-    ]
+    return {name for table in tables for named in (table, table.joined_pairs()) for name in named.names or ()}
 
 
 def need_families(tables: Iterable[Named]) -> bool:
@@ -169,49 +164,45 @@ def joined(
 
     The order is that of `wanted`, or else of the first table, so that data without names in this order still fits; with
     join="outer" the samples of later tables follow. `beside` are labels and splits: every sample needs one, so they
-    never add samples, but join="inner" leaves out the samples that they lack.
-
-    InputError is raised if names repeat, if join="exact" finds different samples in two tables, or if join="inner"
-    leaves none.
+    never add samples, but join="inner" leaves out the samples that they lack. InputError is raised if names repeat, if
+    join="exact" finds different samples in two tables, or if join="inner" leaves none.
     """
     check_join(join)
-    everything = [(table, table.names) for table in (*tables, *beside) if table.names is not None]
-    for table, names in everything:
-        sample_names(table.where, names)
+    everything = [(table.where, table.names) for table in (*tables, *beside) if table.names is not None]
+    for where, names in everything:
+        sample_names(where, names)
     n_joined = sum(table.names is not None for table in tables)
     if not n_joined:
         return wanted
-    first, order = everything[0] if wanted is None else (Named("samples=", wanted), wanted)
+    first, order = everything[0] if wanted is None else ("samples=", wanted)
     if join == "outer":
         return wanted or tuple(dict.fromkeys(name for _, names in everything[:n_joined] for name in names))
-    if join == "exact":
-        for table, names in everything:
-            _check_same(first.where, order, table.where, names, exactly=wanted is None)
-        return order
-    common = set(order).intersection(*(names for _, names in everything))
-    if not common:
-        shown = [(first, order), *(pair for pair in everything if pair[0] is not first)]
-        begins = "; ".join(f"those of {table.where} begin with {listed_names(names)}" for table, names in shown[:4])
-        others = [name for _, names in shown[1:] for name in names]
-        refuse(f"no sample is in all sources, by name: {begins}. Use the same names{similar_names(order, others)}")
-    return tuple(name for name in order if name in common)
+    if join == "inner":
+        common = set(order).intersection(*(names for _, names in everything))
+        if not common:
+            shown = [(first, order), *(everything if wanted is not None else everything[1:])]
+            begins = "; ".join(f"those of {where} begin with {listed_names(names)}" for where, names in shown[:4])
+            others = [name for _, names in shown[1:] for name in names]
+            refuse(f"no sample is in all sources, by name: {begins}. Use the same names{similar_names(order, others)}")
+        return tuple(name for name in order if name in common)
+    for where, names in everything:
+        lacking, more = without(order, names), without(names, order) if wanted is None else []
+        if lacking or more:
+            differ = [f"lacks {len(lacking)} ({listed_names(lacking)})"] if lacking else []
+            differ += [f"has {len(more)} more ({listed_names(more)})"] if more else []
+            refuse(
+                f"all sources must have the same samples, in any order: compared with the {len(order)} of {first}, "
+                f"{where} {' and '.join(differ)}. Give all the same, or take the samples that all have "
+                "(join='inner', --join inner), or those that any has (join='outer', --join outer)"
+                f"{similar_names(lacking, names)}{hint_at_order(first, order)}"
+            )
+    return order
 
 
-def _check_same(where: str, names: Sequence[str], other: str, others: Sequence[str], *, exactly: bool) -> None:
-    """Refuse other samples than those of the first table; if not `exactly`, additional ones are allowed."""
-    in_first, in_other = set(names), set(others)
-    lacking = [name for name in names if name not in in_other]
-    more = [name for name in others if name not in in_first] if exactly else []
-    if not lacking and not more:
-        return
-    differ = [f"lacks {len(lacking)} ({listed_names(lacking)})"] if lacking else []
-    differ += [f"has {len(more)} more ({listed_names(more)})"] if more else []
-    refuse(
-        f"all sources must have the same samples, in any order: compared with the {len(names)} of {where}, "
-        f"{other} {' and '.join(differ)}. Give all the same, or take the samples that all have "
-        "(join='inner', --join inner), or those that any has (join='outer', --join outer)"
-        f"{similar_names(lacking, others)}{hint_at_order(where, names)}"
-    )
+def without(names: Iterable[str], others: Iterable[str]) -> list[str]:
+    """Return the names that are not among others, in order."""
+    left_out = set(others)
+    return [name for name in names if name not in left_out]
 
 
 def hint_at_order(where: str, names: Sequence[str]) -> str:
@@ -248,41 +239,9 @@ def places(names: Sequence[str], wanted: Sequence[str]) -> Index:
     return np.asarray(index.get_indexer(targets), dtype=np.int64)
 
 
-# --- notes ---------------------------------------------------------------------------------------------------------
-
-
-def _few(titles: Sequence[str]) -> str:
-    return ", ".join(titles[:3]) + (" …" if len(titles) > 3 else "")
-
-
-def note_of_left_out(tables: Sequence[Named], samples: Sequence[str] | None) -> list[str]:
-    """Return the note on samples that join="inner" leaves out because a table lacks them; none if all are kept."""
-    names_of = {table.where: table.names for table in tables if table.names is not None}
-    everyone, kept = dict.fromkeys(name for names in names_of.values() for name in names), set(samples or ())
-    lost = [name for name in everyone if name not in kept]
-    lacking = [
-        f"{where} lacks {len(everyone) - len(names)}" for where, names in names_of.items() if len(names) < len(everyone)
-    ]
-    if samples is None or not lost or not lacking:
-        return []
-    return [f"{len(lost)} of {len(everyone)} samples left out ({listed_names(lost)}), as asked for: {_few(lacking)}"]
-
-
 def note_of_order(where: str, names: Sequence[str]) -> str:
     """Return the note if only their order shows which names belong to which rows."""
     return (
         f"row i was taken for the i-th name in {where} ({names[0]} is row 0), since the rows have no names; if they "
         "stand in another order, give their names in that order (order=, --order FILE)"
     )
-
-
-def note_of_positions(without: Collection[str], tables: Sequence[Named], samples: Sequence[str] | None) -> list[str]:
-    """Return the note on tables without names, if others have names."""
-    named = [table.where for table in tables if table.names is not None]
-    if not without or not named or samples is None:
-        return []
-    return [
-        f"{_few(list(without))} without names of samples: row i is taken for sample i ({samples[0]!r} is row 0) of "
-        f"{_few(named)}, which has names. Give names (a column of them, or the index of a Series or data frame) to be "
-        "safe"
-    ]

@@ -21,7 +21,7 @@ import pandas as pd
 from dmkl.arrays import Array
 from dmkl.errors import refuse
 from dmkl.inputs.columns import (
-    FrameColumns,
+    Columns,
     are_numbers,
     find_names,
     is_number,
@@ -29,7 +29,6 @@ from dmkl.inputs.columns import (
     is_title,
     matched_share,
     numeric_dtype,
-    values_of_cells,
 )
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as, decompressed, lines_of
 from dmkl.inputs.matrices import Lazy
@@ -53,7 +52,7 @@ _TRUTH = {
 }
 
 
-class Text:
+class Text(Columns):
     """A text file whose lines are rows of cells (see `dmkl.inputs.columns.Columns`).
 
     Only the first lines may be something else: ``sep=;`` as Excel writes it, comments (``#``, ``%``), the number of
@@ -72,12 +71,11 @@ class Text:
     InputError is raised if the file holds no lines or no text.
     """
 
-    index: tuple[str, ...] | None = None
     _unpacked: IO[bytes] | None = None
 
     def __init__(self, path: Path, expected: Collection[str] | None = None, title: str | None = None) -> None:
         self.path, self.where = path, str(path)
-        self.notes: list[str] = []
+        self.index, self.notes = None, []
         self.count: int | None = None
         self.titles: tuple[str, ...] | None = None
         lines = _head(path)
@@ -230,7 +228,18 @@ class Text:
 
     def values(self, columns: Sequence[int]) -> Array:
         """Return some columns as one array (rows, columns) of numbers or words."""
-        return values_of_cells(self.texts(columns), self.decimal_comma)
+        texts = self.texts(columns)
+        if self.decimal_comma:
+            numbers = [are_numbers(column, comma=True) for column in texts]
+            texts = [
+                [cell.replace(",", ".") for cell in column] if number else column
+                for column, number in zip(texts, numbers, strict=True)
+            ]
+        cells = np.array(texts, dtype=str).T
+        # Codes such as 01 are words, since 1 may be another code.
+        if any(re.fullmatch(r"[-+]?0\d+", cell) for cell in cells.ravel()) or not all(map(are_numbers, texts)):
+            return cells
+        return np.where(np.isin(cells, list(UNKNOWN_TEXTS)), "nan", cells).astype(np.float64)
 
     def ragged(self) -> list[list[str]]:
         """Return the cells of all rows, which may differ in length."""
@@ -369,14 +378,14 @@ def text_columns(path: Path, expected: Collection[str] | None = None, title: str
     return text
 
 
-def parquet_columns(path: Path, expected: Collection[str] | None = None, title: str | None = None) -> FrameColumns:
+def parquet_columns(path: Path, expected: Collection[str] | None = None, title: str | None = None) -> Columns:
     """Read the table in a Parquet file as a whole; needs pyarrow."""
     try:
         importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         refuse(f"{path}: Parquet files are read with pyarrow, which is not installed; pip install pyarrow", error)
     with damaged_as(f"{path} cannot be read as a table", Exception):  # pyarrow and pandas raise many exceptions
-        return FrameColumns(str(path), pd.read_parquet(path))
+        return Columns(str(path), pd.read_parquet(path))
 
 
 def parquet_arrays(path: Path) -> list[FileArray]:

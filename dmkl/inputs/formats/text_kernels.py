@@ -12,7 +12,7 @@ import numpy as np
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import refuse
-from dmkl.inputs.columns import RowNames, find_names, is_number, is_numeral
+from dmkl.inputs.columns import RowNames, counts, find_names, is_number, is_numeral
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as, decompressed, lines_of
 from dmkl.inputs.formats.tables import Text
 from dmkl.inputs.matrices import Lazy
@@ -47,7 +47,7 @@ def text_arrays(path: Path) -> list[FileArray]:
     written = None if text.titles is None else tuple(text.titles[at] for at in columns)
     square = text.n_rows == len(columns)
     rows, titles = _dimnames(names.names, written, square=square)
-    if rows is None and titles is None and written is not None and not _counts(written):
+    if rows is None and titles is None and written is not None and not counts(written):
         text.notes.append(
             f"{path}: its names of rows and columns only count, as R writes those of a matrix without names; give the "
             "names of the rows in their order with --order FILE (order=)"
@@ -87,16 +87,12 @@ def _row_names(text: Text) -> RowNames:
     cells = text.texts(range(n_names))
     if not cells:
         return RowNames()
-    of_families = n_names == 2 and not _counts(cells[0]) and not _counts(cells[0], 1)
+    of_families = n_names == 2 and not counts(cells[0]) and not counts(cells[0], 1)
     return RowNames(tuple(cells[-1]), tuple(cells[0]) if of_families else None, frozenset(range(n_names)))
 
 
 def _are_whole(cells: Sequence[str]) -> bool:
     return all(re.fullmatch(r"\d+", cell) for cell in cells)
-
-
-def _counts(names: Sequence[str], first: int = 0, letter: str = "") -> bool:
-    return list(names) == [f"{letter}{i + first}" for i in range(len(names))]
 
 
 def _dimnames(
@@ -106,11 +102,11 @@ def _dimnames(
 
     R's data frames begin titles with a letter and write a dot for all other signs (make.names).
     """
-    if columns is not None and _counts(columns):
+    if columns is not None and counts(columns):
         columns = None
-    elif columns is not None and (_counts(columns, 1, "V") or _counts(columns, 1, "X")):
-        columns, rows = None, None if rows is not None and _counts(rows, 1) else rows
-    if rows is not None and _counts(rows):
+    elif columns is not None and (counts(columns, 1, "V") or counts(columns, 1, "X")):
+        columns, rows = None, None if rows is not None and counts(rows, 1) else rows
+    if rows is not None and counts(rows):
         rows = None
     if square and rows is not None and columns is not None and set(rows) != set(columns):
         made = {re.sub(r"^(?=[\d_]|\.\d)", "X", re.sub(r"[^\w.]", ".", name)): name for name in rows}
