@@ -18,7 +18,7 @@ import xarray as xr
 from dmkl.arrays import Array, Mask
 from dmkl.errors import SampleOrderWarning, refuse, warn
 from dmkl.inputs.columns import ROLES, Columns, find_names, float_dtype, is_numeral, is_title, plain_title
-from dmkl.inputs.formats.annotated import columns_of, entries_of, is_annotated_object, role_of_column
+from dmkl.inputs.formats.annotated import entries_of, is_annotated_object, labels_of
 from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, listed, shape_text, stem, vector
 from dmkl.inputs.formats.registry import (
     Format,
@@ -606,12 +606,10 @@ def _annotated(data: Any) -> _Unaligned:
                 holds="" if entry.holds == "features" else entry.holds,
             )
         )
-    for name, table in columns_of(data):
-        role = role_of_column(name)
-        if role is not None:
-            place = f"column {name!r} of obs"
-            unaligned.notes.append(f"{place} was taken for {role}")
-            unaligned.beside.append(_side(role, place, partial(np.asarray, table.values), table.row_names))
+    for name, role, table in labels_of(data):
+        place = f"column {name!r} of obs"
+        unaligned.notes.append(f"{place} was taken for {role}")
+        unaligned.beside.append(_side(role, place, partial(np.asarray, table.values), table.row_names))
     return unaligned
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -49,7 +49,7 @@ def _content_of(name: str) -> Literal["kernel", "distances", "features"]:
     return "distances" if name.replace("/", "_").split("_")[-1] == "distances" else "kernel"
 
 
-def role_of_column(name: str) -> str | None:
+def _role_of_column(name: str) -> str | None:
     """Return the role of a column of obs by its name: labels, splits, or None."""
     role = ROLES.get(plain_title(name))
     return role if role in ("labels", "splits") else None
@@ -108,11 +108,13 @@ def _masks(modalities: Any) -> set[str]:
     return {f"obsm/{name}" for name in modalities}
 
 
-def columns_of(data: Any) -> Iterator[tuple[str, LabelTable]]:
-    """Return the columns of obs of an annotated object."""
+def labels_of(data: Any) -> Iterator[tuple[str, str, LabelTable]]:
+    """Return the labels and splits among the columns of obs of an annotated object, by their names and roles."""
     names = tuple(map(str, data.obs_names))
-    for name in data.obs.columns:
-        yield str(name), LabelTable(_values_of_column(data.obs[name]), names)
+    for name in map(str, data.obs.columns):
+        role = _role_of_column(name)
+        if role is not None:
+            yield name, role, LabelTable(_values_of_column(data.obs[name]), names)
 
 
 # --- files ---------------------------------------------------------------------------------------------------------
@@ -160,24 +162,15 @@ def annotation(path: Path, column: str | None) -> LabelTable:
         return LabelTable(vector(values, f"column {column!r} of {path}"), part.samples)
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(NamedTuple):
     """AnnData: the whole of a file, or a modality of one; of MuData also what its modalities share."""
 
     path: Path
     nodes: Mapping[str, Any]  # groups and arrays of the file by their names; None for those in other files
     at: str  # the prefix of the names of its nodes
+    title: str  # the prefix of the names of its arrays
     samples: tuple[str, ...]
-
-    @property
-    def title(self) -> str:
-        """The prefix of the names of its arrays."""
-        return self.at.removeprefix("mod/")
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The names of the columns of obs."""
-        return _columns(self.nodes[f"{self.at}obs"])
+    columns: tuple[str, ...]  # of obs
 
 
 @contextmanager
@@ -194,8 +187,11 @@ def _nodes(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _parts(path: Path, nodes: Mapping[str, Any]) -> list[_Part]:
-    places = ["", *(f"{name}/" for name in nodes if name.startswith("mod/") and name.count("/") == 1)]
-    return [_Part(path, nodes, at, _names(path, nodes, f"{at}obs")) for at in places]
+    parts = []
+    for at in ("", *(f"{name}/" for name in nodes if name.startswith("mod/") and name.count("/") == 1)):
+        samples = _names(path, nodes, f"{at}obs")
+        parts.append(_Part(path, nodes, at, at.removeprefix("mod/"), samples, _columns(nodes[f"{at}obs"])))
+    return parts
 
 
 def _names(path: Path, nodes: Mapping[str, Any], table: str) -> tuple[str, ...]:
@@ -224,7 +220,7 @@ def _arrays(part: _Part) -> Iterator[FileArray]:
             yield replace(array, holds=holds)
     # Columns with titles such as sample or id state the origin of a sample, and may repeat.
     for name in part.columns if not part.title else ():
-        if role_of_column(name) is not None:
+        if _role_of_column(name) is not None:
             read = partial(_column, part.path, name)
             yield FileArray(part.path, f"obs/{name}", (len(part.samples),), np.dtype("U1"), read, rows=part.samples)
 
@@ -249,8 +245,11 @@ def _matrix(part: _Part, name: str, columns: tuple[str, ...] | None) -> FileArra
             n_rows, n_cols = map(int, lengths)
         array = sparse_array(path, inside, vectors, (n_rows, n_cols), encoding[:3])
     elif encoding == "dataframe":
-        array = _frame(path, inside, part.nodes)
-        columns = _columns(node)
+        frame, columns = _element(path, part.nodes, inside), _columns(node)
+        array = unreadable(path, inside, frame.shape, "not numbers", "holds columns that are no numbers")
+        if all(map(numeric_dtype, frame.dtypes)):
+            values = frame_numbers(f"variable {inside!r} of {path}", frame)
+            array = FileArray(path, inside, frame.shape, values.dtype, lambda: values)
     else:
         array = unreadable(path, inside, (), f"{encoding or 'a group'}, no matrix")
     n = len(part.samples)
@@ -264,15 +263,6 @@ def _matrix(part: _Part, name: str, columns: tuple[str, ...] | None) -> FileArra
 def _plain(path: Path, name: str, node: Any) -> FileArray:
     """Return a plain array of HDF5 or Zarr."""
     return hdf5_array(path, name, node) if isinstance(node, h5py.Dataset | None) else zarr_array(path, name, node)
-
-
-def _frame(path: Path, name: str, nodes: Mapping[str, Any]) -> FileArray:
-    """Return a data frame of numbers, which is read as a whole."""
-    frame = _element(path, nodes, name)
-    if not all(map(numeric_dtype, frame.dtypes)):
-        return unreadable(path, name, frame.shape, "not numbers", "holds columns that are no numbers")
-    values = frame_numbers(f"variable {name!r} of {path}", frame)
-    return FileArray(path, name, frame.shape, values.dtype, lambda: values)
 
 
 def _element(path: Path, nodes: Mapping[str, Any], name: str) -> Any:

@@ -20,7 +20,7 @@ from dmkl import settings
 from dmkl.arrays import Array
 from dmkl.errors import DamagedFileError, DmklError, InputError, one_line, refuse
 from dmkl.inputs.columns import ROLES, plain_title
-from dmkl.inputs.matrices import Matrix, SparseMatrix
+from dmkl.inputs.matrices import Lazy, Matrix, SparseMatrix
 from dmkl.inputs.names import as_text
 from dmkl.settings import check_memory
 
@@ -278,39 +278,31 @@ def sparse_array(path: Path, name: str, parts: dict[str, FileArray], shape: tupl
         problem = problem or "not numbers"
 
     def opened() -> Any:
-        rows = _CompressedRows(what, vectors, shape)
-        return rows if form == "csr" else SparseMatrix(rows.compressed(0, shape[1], scipy.sparse.csc_array, shape))
+        entries, places, starts = (vector.open() for vector in vectors)
+
+        def compressed(start: int, stop: int, kind: Any, shape: tuple[int, int]) -> Any:
+            """Read the rows, or columns, from start to stop as a sparse matrix of SciPy."""
+            with damaged_as(f"{what} is damaged", Exception):
+                bounds = np.asarray(starts[start : stop + 1]).astype(np.int64)
+                first, last = int(bounds[0]), int(bounds[-1])
+                # SciPy checks the starts of rows only if there are entries, and then writes wherever they point.
+                if not 0 <= first <= last <= entries.shape[0] or (np.diff(bounds) < 0).any():
+                    msg = f"rows or columns {start} to {stop} begin at entry {first}, end at {last} or are out of order"
+                    raise ValueError(msg)
+                check_memory(f"a part of {what}", (last - first) * (data.dtype.itemsize + 8), "allow more")
+                read, at = (np.asarray(vector[first:last]) for vector in (entries, places))
+                matrix = kind((read, at.astype(np.int64), bounds - first), shape=shape)
+                matrix.check_format(full_check=True)
+                return matrix
+
+        def dense_rows(key: tuple[Any, slice]) -> Array:
+            wanted = np.arange(shape[0])[key[0]]
+            start, stop = (int(wanted.min()), int(wanted.max()) + 1) if len(wanted) else (0, 0)
+            matrix = compressed(start, stop, scipy.sparse.csr_array, (stop - start, shape[1]))
+            return np.asarray(matrix[wanted - start][:, key[1]].toarray())
+
+        if form == "csc":
+            return SparseMatrix(compressed(0, shape[1], scipy.sparse.csc_array, shape))
+        return Lazy(shape, data.dtype, dense_rows, (1, shape[1]))  # rows are read whole
 
     return FileArray(path, name, shape, data.dtype, opened, problem=problem)
-
-
-class _CompressedRows:
-    """A matrix in compressed rows that is read as a dense one, some rows at a time."""
-
-    def __init__(self, what: str, vectors: list[FileArray], shape: tuple[int, int]) -> None:
-        self._what = what
-        self._data, self._indices, self._indptr = (vector.open() for vector in vectors)
-        self.shape, self.dtype = shape, np.dtype(vectors[0].dtype)
-        self.chunks = (1, shape[1])  # rows are read whole
-
-    def __getitem__(self, key: tuple[Any, slice]) -> Array:
-        rows, cols = key
-        wanted = np.arange(self.shape[0])[rows]
-        start, stop = (int(wanted.min()), int(wanted.max()) + 1) if len(wanted) else (0, 0)
-        matrix = self.compressed(start, stop, scipy.sparse.csr_array, (stop - start, self.shape[1]))
-        return np.asarray(matrix[wanted - start][:, cols].toarray())
-
-    def compressed(self, start: int, stop: int, kind: Any, shape: tuple[int, int]) -> Any:
-        """Read the rows, or columns, from start to stop as a sparse matrix of SciPy."""
-        with damaged_as(f"{self._what} is damaged", Exception):
-            bounds = np.asarray(self._indptr[start : stop + 1]).astype(np.int64)
-            first, last = int(bounds[0]), int(bounds[-1])
-            # SciPy checks the starts of rows only if there are entries, and then writes wherever they point.
-            if not 0 <= first <= last <= self._data.shape[0] or (np.diff(bounds) < 0).any():
-                msg = f"its rows or columns {start} to {stop} begin at entry {first}, end at {last} or are out of order"
-                raise ValueError(msg)
-            check_memory(f"a part of {self._what}", (last - first) * (self.dtype.itemsize + 8), "allow more")
-            data, indices = (np.asarray(vector[first:last]) for vector in (self._data, self._indices))
-            matrix = kind((data, indices.astype(np.int64), bounds - first), shape=shape)
-            matrix.check_format(full_check=True)
-            return matrix

@@ -39,17 +39,18 @@ _OF_R = (
 
 @dataclass(frozen=True)
 class Format:
-    """A file format: its file names, and its readers."""
+    """A file format: its file names, and its readers.
+
+    `arrays` lists the arrays of a file, after reading headers only. `columns` opens a file as a table of features or
+    labels; its arguments are the path, the names of samples, if they are known, and the title of the requested column.
+    `labels` reads a file of labels, names or splits, or its column of a name; by default an array of the file.
+    """
 
     suffixes: tuple[str, ...] = ()  # the extensions of its files, in lower case; none if it is a folder
-    arrays: Callable[[Path], list[FileArray]] | None = None
-    """Lists the arrays of a file, after reading headers only; None if its files hold no kernels."""
+    arrays: Callable[[Path], list[FileArray]] | None = None  # None if its files hold no kernels
     array_features: bool = True  # whether these arrays may also be feature matrices
     columns: Callable[[Path, Collection[str] | None, str | None], Columns] | None = None
-    """Opens a file as a table of columns: features, labels. Its arguments are the path, the names of samples, if they
-    are known, and the title of the requested column."""
     labels: Callable[[Path, str | None], LabelTable] | None = None
-    """Reads a file of labels, names or splits, or its column of a name; by default an array of the file."""
     only_labels: bool = False  # whether its tables are no features
     sorted_by_name: bool = False  # whether arrays are sorted by their names, since the file keeps no order of them
     is_folder: Callable[[Path], bool] | None = None  # whether a folder is of this format
@@ -145,33 +146,27 @@ def find_files(
 
     A single file holds the data, whatever its name; the files of a folder come in natural order, K2 before K10. A
     prefix stands for the relationship matrix of GCTA or PLINK that begins so, and a text file whose lines are all
-    prefixes or relationship matrices (GCTA's --mgrm) for these.
-
-    Parameters
-    ----------
-    accepts
-        Whether a format holds the data.
-    roles
-        The roles (of `ROLES`) of the other files to find.
-    notes
-        Gets the names of files that are left out.
+    prefixes or relationship matrices (GCTA's --mgrm) for these. `accepts` states whether a format holds the data,
+    `roles` are those of the other files to find, and `notes` get the names of files that are left out.
     """
     given = [
-        local_path(path, "what is imported", "copy it to this machine first").expanduser()
+        file
         for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)
+        for file in _matrices(local_path(path, "what is imported", "copy it to this machine first").expanduser())
     ]
-    given = [file for path in given for file in _matrices(path)]
-    if len(given) == 1 and not _is_plain_folder(given[0]):
-        check_file(given[0], accepts)
-        return given, []
     files: list[Path] = []
     beside: list[tuple[str, Path]] = []
     for path in given:
         left_out = []
-        is_folder = _is_plain_folder(path)
+        is_folder = path.is_dir() and path.suffix != ".zarr" and format_of(path) is None
+        if len(given) == 1 and not is_folder:
+            check_file(path, accepts)
+            return given, []
         entries = [entry for entry in path.iterdir() if not entry.name.startswith(".")] if is_folder else [path]
         for entry in sorted(entries, key=lambda entry: natural_order(entry.name)):
-            role, file_format = _role(entry), format_of(entry)
+            name, file_format = plain_title(stem(entry)), format_of(entry)
+            # "kernel.npy" is a kernel; its name would be in "names.txt".
+            role = None if name in ("kernel", "kernels") else ROLES.get(name)
             if role is not None and role in roles and (file_format is not None or not is_folder):
                 check_file(entry, Format.holds_labels)
                 beside.append((role, entry))
@@ -208,19 +203,16 @@ def _matrices(path: Path) -> list[Path]:
     return [path]
 
 
-def _is_plain_folder(path: Path) -> bool:
-    return path.is_dir() and path.suffix != ".zarr" and format_of(path) is None
-
-
-def _role(path: Path) -> str | None:
-    name = plain_title(stem(path))
-    # "kernel.npy" is a kernel; its name would be in "names.txt".
-    return None if name in ("kernel", "kernels") else ROLES.get(name)
-
-
 def names_of_arrays(arrays: Sequence[tuple[Path, str]], files: Sequence[Path]) -> list[str]:
-    """Return names of arrays, from their files and their names in these."""
-    stems, n_inside = _file_names(files), Counter(path for path, _ in arrays)
+    """Return names of arrays, from their names in files and short unique names of the files."""
+    root = os.path.commonpath([path.absolute().parent for path in files])
+    inside = {path: path.absolute().relative_to(root) for path in files}
+    stems = {path: stem(path) for path in files}
+    if len(set(stems.values())) < len(files):
+        stems = {path: str(inside[path].with_name(stem(path))) for path in files}
+    if len(set(stems.values())) < len(files):
+        stems = {path: str(inside[path]) for path in files}
+    n_inside = Counter(path for path, _ in arrays)
     names = []
     for (path, _), name in zip(arrays, short_names(name for _, name in arrays), strict=True):
         file = stems[path]
@@ -232,13 +224,3 @@ def short_names(names: Iterable[str]) -> list[str]:
     """Return names in a file or object without the folder that all of them share."""
     names = list(names)
     return [name.rpartition("/")[2] for name in names] if len({n.rpartition("/")[0] for n in names}) == 1 else names
-
-
-def _file_names(files: Sequence[Path]) -> dict[Path, str]:
-    """Return short unique names of files: their stems, or their paths below the common folder."""
-    root = os.path.commonpath([path.absolute().parent for path in files])
-    inside = {path: path.absolute().relative_to(root) for path in files}
-    for names in ({path: stem(path) for path in files}, {p: str(inside[p].with_name(stem(p))) for p in files}):
-        if len(set(names.values())) == len(files):
-            return names
-    return {path: str(inside[path]) for path in files}
