@@ -385,7 +385,9 @@ def _matrix_of_columns(name: str, table: Columns, unaligned: _Unaligned, expecte
     if words and len(words) < len(features):
         _refuse_columns(table.where, [shown[at] for at in words])
     if titles is None and isinstance(table, Text):
-        _check_first_row(table)
+        numerals = [cell for cell in table.head_row() if is_numeral(cell)]
+        if 0 < len(numerals) < table.n_columns and all(cell.isdecimal() for cell in numerals):
+            table.refuse_first_line(table.head_row())
     if words and table.n_rows == 1 and titles is None:
         refuse(f"{table.where} has columns but no rows, expected at least one sample")
     if words or not features:
@@ -400,17 +402,6 @@ def _matrix_of_columns(name: str, table: Columns, unaligned: _Unaligned, expecte
     columns = None if titles is None else [titles[at] for at in features]
     values = table.numbers(features)
     return _matrix(name, values, samples=names.names, columns=columns, families=names.families, is_table=True)
-
-
-def _check_first_row(table: Text) -> None:
-    """Refuse a first line of words and whole numbers: a sample that is taken for titles would not be missed."""
-    first = table.head_row()
-    numeric = [is_numeral(cell) for cell in first]
-    if any(numeric) and not all(numeric) and all(c.isdecimal() for c, n in zip(first, numeric, strict=True) if n):
-        refuse(
-            f"{table.where}: the first line has words and whole numbers ({listed_names(first)}), so it may hold titles "
-            "or be a sample; title the first column 'sample' if it holds titles, add a line of titles if it does not"
-        )
 
 
 def _check_first_column(table: Columns, features: Sequence[int], shown: Sequence[str]) -> None:

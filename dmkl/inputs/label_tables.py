@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -42,11 +43,14 @@ def label_table(values: Any, expected: Collection[str] | None = None) -> LabelTa
     """
     if isinstance(values, LabelTable):
         return values
-    if isinstance(values, pd.Series):
-        return LabelTable(values.to_numpy(), _index(values, expected))
-    if isinstance(values, pd.DataFrame):
+    if isinstance(values, pd.Series | pd.DataFrame):
+        # An index that only counts names the rows of a set whose names are these numbers.
+        numbers = tuple(map(str, range(len(values))))
+        index = index_names(values.index) or (numbers if expected and set(expected) == set(numbers) else None)
+        if isinstance(values, pd.Series):
+            return LabelTable(values.to_numpy(), index)
         table = Columns("the data frame", values)
-        table.index = _index(values, expected)
+        table.index = index
         return _labels_of(table, None, expected)
     if not isinstance(values, xr.DataArray):
         return LabelTable(np.asarray(values))
@@ -56,12 +60,6 @@ def label_table(values: Any, expected: Collection[str] | None = None) -> LabelTa
     if entries.ndim == 2 and entries.shape[1] == 1:
         entries, columns = entries[:, 0], None
     return LabelTable(entries, axis_names(array, 0), columns)
-
-
-def _index(values: pd.Series[Any] | pd.DataFrame, expected: Collection[str] | None) -> tuple[str, ...] | None:
-    """Return the names in an index; one that only counts names the rows of a set whose names are these numbers."""
-    numbers = tuple(map(str, range(len(values))))
-    return index_names(values.index) or (numbers if expected and set(expected) == set(numbers) else None)
 
 
 def given_data(**values: Any) -> list[SideData]:
@@ -83,7 +81,9 @@ def matched(where: str, values: Any, samples: Array, *, named: bool, stored: Arr
     names = table.row_names
     if named and names is None:
         ordered = in_order(where, table, wanted)
-        if stored is None or not _same(table.values, stored):
+        are_numbers = stored is not None and {table.values.dtype.kind, stored.dtype.kind} <= set("fiub")
+        kind: Any = float if are_numbers else str
+        if stored is None or not np.array_equal(table.values.astype(kind), stored.astype(kind), equal_nan=are_numbers):
             warn(
                 f"{where} has no names of samples, and the kernels have: row i is taken for sample i ({wanted[0]!r} is "
                 "row 0). Give a Series or a data frame whose index holds the names",
@@ -100,34 +100,24 @@ def matched(where: str, values: Any, samples: Array, *, named: bool, stored: Arr
     return table
 
 
-def _same(values: Array, stored: Array) -> bool:
-    if values.dtype.kind in "fiub" and stored.dtype.kind in "fiub":
-        return np.array_equal(values, stored, equal_nan=True)
-    return bool(np.array_equal(values.astype(str), stored.astype(str)))
-
-
 # --- files ---------------------------------------------------------------------------------------------------------
 
 
 def read_file(path: Path, name: str | None = None, samples: Iterable[str] | None = None) -> LabelTable:
     """Read the values of a file of one array or table, with the names of its rows and columns.
 
-    Parameters
-    ----------
-    path
-        The file; FILE:NAME is one column or array of it.
-    name
-        The column of a table or the array of a container, if a file holds several.
-    samples
-        The names of the samples, if they are known, which tell the column that holds them.
+    `name` is the column of a table or the array of a container, if a file holds several, also written as FILE:NAME;
+    `samples` are the names of the samples, if they are known, which show the column that holds them.
 
-    Raises
-    ------
-    InputError
-        If the file is missing, damaged or of an unknown kind, its lines differ in length, or it is not clear which of
-        its columns or arrays is meant.
+    InputError is raised if the file is missing, damaged or of an unknown kind, its lines differ in length, or it is not
+    clear which of its columns or arrays is meant.
     """
-    path, name = _split_name(path.expanduser(), name)
+    path = path.expanduser()
+    text, at = str(path), str(path).find(":")
+    while name is None and at > 0 and not path.exists():
+        if Path(text[:at]).exists():
+            path, name = Path(text[:at]), text[at + 1 :]
+        at = text.find(":", at + 1)
     file_format = check_file(path, Format.holds_labels)
     expected = None if samples is None else frozenset(map(str, samples))
     if file_format.columns is not None:
@@ -142,10 +132,8 @@ def read_file(path: Path, name: str | None = None, samples: Iterable[str] | None
         refuse(f"{path} holds {len(chosen)} arrays, expected one: {listed(chosen)}; say which, as {path}:NAME")
     array = chosen[0]
     of_names = [variable for variable in arrays if variable.role == "samples" and not variable.problem]
-    if not of_names or of_names[0] is array:
-        return read_array(array)
-    names = tuple(map(str, np.ravel(read_array(of_names[0]).values)))
-    return read_array(array, names if len(names) in array.shape else None)
+    names = tuple(map(str, np.ravel(read_array(of_names[0]).values))) if of_names and of_names[0] is not array else ()
+    return read_array(array, names if names and len(names) in array.shape else None)
 
 
 def read_array(variable: FileArray, samples: tuple[str, ...] | None = None) -> LabelTable:
@@ -182,16 +170,11 @@ def sort_arrays(
             names[role] = sample_names(variable.where, map(str, read_array(variable).values.ravel().tolist()))
     rows, cols = names.get("samples"), names.get("train_samples")
     named = [replace(variable, rows=variable.rows or rows, columns=variable.columns or cols) for variable in data]
-    beside = [
-        SideData(role, variable.where, _reader(variable, rows if role in OF_SAMPLES else None))
-        for variable, role in usable
-        if role not in names
-    ]
-    return named, beside
 
+    def labels(variable: FileArray, role: str) -> SideData:
+        return SideData(role, variable.where, lambda _: read_array(variable, rows if role in OF_SAMPLES else None))
 
-def _reader(variable: FileArray, rows: tuple[str, ...] | None) -> Callable[..., Any]:
-    return lambda _: read_array(variable, rows)
+    return named, [labels(variable, role) for variable, role in usable if role not in names]
 
 
 def read_vector(path: str | os.PathLike[str], variable: str | None = None) -> Array:
@@ -230,30 +213,12 @@ def read_covariates(path: Path, samples: Iterable[str] | None = None) -> pd.Data
         refuse(f"{path} does not name its {missing}, expected titles, and names of samples in a column titled 'sample'")
     expected = None if samples is None else set(map(str, samples))
     names = sample_names(str(path), names_as_known(table.row_names, table.families, expected))
-    columns = {title: _numbers_or_words(values[:, at]) for at, title in enumerate(titles)}
+    columns: dict[str, Any] = {}
+    for title, cells in zip(titles, values.T, strict=True):
+        columns[title] = np.where(is_known(cells), cells.astype(object), None)
+        with suppress(ValueError):
+            columns[title] = np.where(is_known(cells), cells, "nan").astype(np.float64)
     return pd.DataFrame(columns, index=list(names or ()))
-
-
-def _numbers_or_words(cells: Array) -> Any:
-    """Return numbers if all known cells are numbers, else words; unknown ones are missing."""
-    are_known = is_known(cells)
-    try:
-        return np.where(are_known, cells, "nan").astype(np.float64)
-    except ValueError:
-        words = cells.astype(object)
-        words[~are_known] = None
-        return words
-
-
-def _split_name(path: Path, name: str | None) -> tuple[Path, str | None]:
-    """Split FILE:NAME into both if there is no file of the whole name."""
-    text = str(path)
-    at = text.find(":")
-    while name is None and at > 0 and not path.exists():
-        if Path(text[:at]).exists():
-            return Path(text[:at]), text[at + 1 :]
-        at = text.find(":", at + 1)
-    return path, name
 
 
 # --- tables --------------------------------------------------------------------------------------------------------
@@ -284,11 +249,14 @@ def _labels_of(table: Columns, column: str | None, expected: Collection[str] | N
     values = table.values(rest)
     if names.families is not None or "iid" in map(plain_title, titles or ()):
         values = _without_missing_codes(table, values, rest)
-    if names.names is None and titles is None and len(rest) == 2 and _may_be_decimals(table, rest):
-        refuse(
-            f"{table.where}: lines such as {','.join(column[0] for column in table.texts(rest))!r} may be numbers with "
-            "decimal commas or two columns of whole numbers; write decimal points, or titles above two columns"
-        )
+    if names.names is None and titles is None and len(rest) == 2 and getattr(table, "delimiter", None) == ",":
+        cells = [cell for row in zip(*table.texts(rest), strict=True) for cell in row]
+        # Tasks are 0 and 1.
+        if all(re.fullmatch(r"-?\d+", cell) for cell in cells) and not set(cells) <= {"0", "1", "-1"}:
+            refuse(
+                f"{table.where}: lines such as {','.join(cells[:2])!r} may be numbers with decimal commas or two "
+                "columns of whole numbers; write decimal points, or titles above two columns"
+            )
     single = column is not None or (len(rest) == 1 and not isinstance(table, Text))
     columns = None if titles is None or single else tuple(titles[at] for at in rest)
     entries = values[:, 0] if len(rest) == 1 else values
@@ -313,19 +281,10 @@ def _without_missing_codes(table: Columns, values: Array, columns: Sequence[int]
     return values
 
 
-def _may_be_decimals(table: Columns, columns: Sequence[int]) -> bool:
-    """Whether two columns of whole numbers may be numbers with decimal commas, unless they are tasks of 0 and 1."""
-    cells = [cell for column in table.texts(columns) for cell in column]
-    of_commas = isinstance(table, Text) and table.delimiter == ","
-    return of_commas and all(re.fullmatch(r"-?\d+", cell) for cell in cells) and not set(cells) <= {"0", "1", "-1"}
-
-
 def _position_of(table: Columns, column: str) -> int:
     """Return the position of the column with this title."""
     titles = table.titles or ()
-    if column in titles:
-        return titles.index(column)
     same = [at for at, title in enumerate(titles) if title.casefold() == column.casefold()]
-    if len(same) != 1:
+    if len(same) != 1 and column not in titles:
         refuse(f"{table.where} has no column {column!r}; it has {listed_names(titles, 12) or 'no titles'}")
-    return same[0]
+    return titles.index(column) if column in titles else same[0]

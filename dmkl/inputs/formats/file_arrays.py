@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import gzip
 import math
 import os
 import reprlib
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse
 
-from dmkl import settings
 from dmkl.arrays import Array
 from dmkl.errors import DamagedFileError, DmklError, InputError, one_line, refuse
 from dmkl.inputs.columns import ROLES, plain_title
@@ -43,10 +40,6 @@ PROBLEMS = {
 """Why an array is not read, and the message."""
 TEXT_BYTES = 64
 """Memory that a string of an array takes at most in addition to its characters."""
-_LINE_BYTES = 2**20
-"""Lines up to this length are cut into cells without a check of memory."""
-_CELL_BYTES = 128
-"""Memory that a cell of a line takes at most as a Python string and in lists, in addition to its characters."""
 SPARSE_PARTS = ("data", "indices", "indptr")
 """The names of the vectors of a sparse matrix, as SciPy and AnnData write them."""
 
@@ -181,25 +174,6 @@ def damaged_as(what: str, *errors: type[Exception]) -> Iterator[None]:
         raise
     except errors as error:
         refuse(f"{what}: {one_line(error)}", error)
-
-
-@contextmanager
-def decompressed(path: Path) -> Iterator[IO[bytes]]:
-    """Open a text file for reading as bytes, whether it is compressed (.gz) or not."""
-    file: Any = gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")
-    with damaged_as(f"{path} is not a whole gzip file", gzip.BadGzipFile, EOFError, zlib.error), file:
-        yield file
-
-
-def lines_of(path: Path, file: IO[bytes]) -> Iterator[bytes]:
-    """Return the lines of a text file; a line that is too long for memory is refused."""
-    most = settings.memory_budget_bytes() // 4
-    while raw := file.readline(most + 1):
-        if len(raw) > _LINE_BYTES:
-            cells = 1 + max(raw.count(mark) for mark in (b"\t", b";", b",", b" "))
-            needed = 4 * len(raw) + cells * _CELL_BYTES
-            check_memory(f"a line of {path}", needed, "save the matrix in a binary format, or allow more")
-        yield raw
 
 
 def stem(path: Path) -> str:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import codecs
 import csv
+import gzip
 import importlib
 import io
 import re
+import zlib
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import numpy as np
 import pandas as pd
 
+from dmkl import settings
 from dmkl.arrays import Array
 from dmkl.errors import refuse
 from dmkl.inputs.columns import (
@@ -30,7 +33,7 @@ from dmkl.inputs.columns import (
     matched_share,
     numeric_dtype,
 )
-from dmkl.inputs.formats.file_arrays import FileArray, damaged_as, decompressed, lines_of
+from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
 from dmkl.inputs.matrices import Lazy
 from dmkl.inputs.names import listed_names
 from dmkl.settings import check_memory
@@ -44,6 +47,9 @@ _STRIP_CELLS = 2**21
 """Cells that are in memory at a time while columns of numbers are detected."""
 _CHUNK_ROWS = 256
 """Rows between two requested rows that are read along with them, since seeking costs more."""
+_LINE_BYTES, _CELL_BYTES = 2**20, 128
+"""Lines up to this length are cut into cells without a check of memory, and the memory that a cell takes at most as a
+Python string and in lists, in addition to its characters."""
 _MARKS = "\t;,"
 _COMMENTS = ("#", "%")
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+([eE][-+]?\d+)?")
@@ -57,16 +63,7 @@ class Text(Columns):
 
     Only the first lines may be something else: ``sep=;`` as Excel writes it, comments (``#``, ``%``), the number of
     rows alone (TASSEL, PHYLIP), and one line of titles. Numbers may have decimal commas if cells have another
-    delimiter.
-
-    Attributes
-    ----------
-    titles
-        The titles of all columns, or None; "" above the names of the rows, where R writes none.
-    count
-        The number of rows that the file states in a line of its own, or None.
-    notes
-        Lines that were taken for titles or comments, if that is uncertain.
+    delimiter. `notes` hold the lines that were taken for titles or comments, if that is uncertain.
 
     InputError is raised if the file holds no lines or no text.
     """
@@ -76,9 +73,14 @@ class Text(Columns):
     def __init__(self, path: Path, expected: Collection[str] | None = None, title: str | None = None) -> None:
         self.path, self.where = path, str(path)
         self.index, self.notes = None, []
-        self.count: int | None = None
-        self.titles: tuple[str, ...] | None = None
-        lines = _head(path)
+        self.count: int | None = None  # the number of rows that the file states in a line of its own
+        self.titles: tuple[str, ...] | None = None  # "" above the names of the rows, where R writes none
+        lines, size = [], 0  # the first ones that are not blank, as (number from 1, text)
+        for number, _, text in lines_of(path):
+            lines += [(number, text)] if text.strip() else []
+            size += len(text)
+            if len(lines) > 3 and (len(lines) >= _HEAD_LINES or size > _HEAD_CHARACTERS):
+                break
         if not lines:
             refuse(f"{path} holds no lines, expected a table")
         separator = re.fullmatch(r'"?sep=(.)"?', lines[0][1])
@@ -92,12 +94,16 @@ class Text(Columns):
         # A file of comments alone holds rows that begin so.
         rest, comments = (rest, comments) if rest else (lines, [])
         texts = [text for _, text in rest if not _is_comment(text, expected)] or [text for _, text in rest]
+        self.delimiter: str | None
         if separator:
-            self.delimiter: str | None = separator[1]
+            self.delimiter = separator[1]
             self.decimal_comma = separator[1] != "," and _has_decimal_commas([t.split(separator[1]) for t in texts])
         else:
             self.delimiter, self.decimal_comma = _delimiter(texts, expected)
-        self.n_columns = _usual_length([self._split(text) for text in texts])
+        # The most frequent number of cells after the first row; in a tie that of the first row, or the larger.
+        first, *others = (len(self._split(text)) for text in texts)
+        times = Counter(others or [first])
+        self.n_columns = max(times, key=lambda length: (times[length], length == first, length))
         head = [(number, text) for number, text in rest if self._is_row(text, len(self._split(text)))]
         rows = [self._split(text) for _, text in head]
         steps = np.diff([len(cells) for cells in rows])
@@ -105,31 +111,31 @@ class Text(Columns):
         self._trailing = self.n_columns > 1 and all(not row[-1] for row in rows if len(row) == self.n_columns)
         self.n_columns -= self._trailing
         rows = [row[:-1] if self._trailing and not row[-1] else row for row in rows]
-        number = head[0][0]
+        self._first = head[0][0]
         has_titles = doubtful = False
         if not self._take_titles_of(comments):
             has_titles, doubtful = self._find_titles(rows, head[0], expected, title)
         for comment in comments[:3]:
             self._note(*comment, "a comment")
-        self._index_rows(number + has_titles)
-        if doubtful and not self._is_named_square():
-            refuse(
-                f"{path}, line {number}: found words and numbers ({listed_names(rows[0])}), so it may hold titles "
-                "or be a row; title the first column 'sample' if it holds titles, add a line of titles if it does not"
-            )
+        self._index_rows(self._first + has_titles)
+        # Titles that may be a row are taken if each has a row, of the same name if the first column holds names.
+        if doubtful and len(rows[0]) not in (self.n_rows, self.n_rows + 1):
+            self.refuse_first_line(rows[0])
+        if doubtful and len(rows[0]) == self.n_rows + 1 and set(self.texts([0])[0]) != set(rows[0][1:]):
+            self.refuse_first_line(rows[0])
 
-    def _is_named_square(self) -> bool:
-        """Whether each title has a row, of the same name if the first column holds names."""
-        titles = self.titles or ()
-        return self.n_rows == len(titles) or (
-            self.n_rows == len(titles) - 1 and set(self.texts([0])[0]) == set(titles[1:])
+    def refuse_first_line(self, cells: Sequence[str]) -> NoReturn:
+        """Refuse a first line of words and numbers: a row that is taken for titles would not be missed."""
+        refuse(
+            f"{self.path}, line {self._first}: found words and numbers ({listed_names(cells)}), so it may hold titles "
+            "or be a row; title the first column 'sample' if it holds titles, add a line of titles if it does not"
         )
 
     def _index_rows(self, first: int) -> None:
         """Find the positions of the rows, from the line with this number on."""
         self._starts, self._numbers = array("q"), array("q")
         self._size, self._has_comments = 0, False
-        for number, position, text in _lines(self.path):
+        for number, position, text in lines_of(self.path):
             self._size = position + len(text)
             if number < first or not text.strip():
                 continue
@@ -445,28 +451,11 @@ def _has_title(first: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
     return any(is_title(cell) and cell not in column for cell, column in zip(first, columns, strict=False))
 
 
-def _usual_length(rows: Sequence[Sequence[str]]) -> int:
-    """Return the most frequent number of cells after the first row; in a tie that of the first row, or the larger."""
-    lengths, first = Counter(map(len, rows[1:] or rows)), len(rows[0])
-    return max(lengths, key=lambda length: (lengths[length], length == first, length))
-
-
-def _head(path: Path) -> list[tuple[int, str]]:
-    """Return the first lines that are not blank, as (number from 1, text)."""
-    head, size = [], 0
-    for number, _, text in _lines(path):
-        if text.strip():
-            head.append((number, text))
-            size += len(text)
-        if len(head) > 3 and (len(head) >= _HEAD_LINES or size > _HEAD_CHARACTERS):
-            break
-    return head
-
-
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file in UTF-8; one in UTF-16, as Excel writes Unicode text, is converted in memory."""
-    with decompressed(path) as file:
+    """Open a file, compressed (.gz) or not, in UTF-8; one in UTF-16, as Excel writes it, is converted in memory."""
+    opened: Any = gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")
+    with damaged_as(f"{path} is not a whole gzip file", gzip.BadGzipFile, EOFError, zlib.error), opened as file:
         mark = file.read(2)
         file.seek(0)
         if mark not in (b"\xff\xfe", b"\xfe\xff"):
@@ -478,11 +467,15 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         yield io.BytesIO(text.encode("utf-8", "surrogatepass"))
 
 
-def _lines(path: Path) -> Iterator[tuple[int, int, str]]:
-    """Return (line number from 1, position in bytes, text) of every line."""
-    position = 0
+def lines_of(path: Path) -> Iterator[tuple[int, int, str]]:
+    """Return (line number from 1, position in bytes, text) of every line; one too long for memory is refused."""
+    position, most = 0, settings.memory_budget_bytes() // 4
     with damaged_as(f"{path} is not written in UTF-8; save it as UTF-8", UnicodeDecodeError), _opened(path) as file:
-        for number, raw in enumerate(lines_of(path, file), start=1):
+        for number, raw in enumerate(iter(partial(file.readline, most + 1), b""), start=1):
+            if len(raw) > _LINE_BYTES:
+                cells = 1 + max(raw.count(mark) for mark in (b"\t", b";", b",", b" "))
+                needed = 4 * len(raw) + cells * _CELL_BYTES
+                check_memory(f"a line of {path}", needed, "save the matrix in a binary format, or allow more")
             if b"\0" in raw or b"\r" in raw.rstrip(b"\r\n"):
                 what = "a zero byte" if b"\0" in raw else "a carriage return inside; save it with line feeds"
                 refuse(f"{path} is no text: line {number} holds {what}")

@@ -13,8 +13,8 @@ import numpy as np
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import refuse
 from dmkl.inputs.columns import RowNames, counts, find_names, is_number, is_numeral
-from dmkl.inputs.formats.file_arrays import FileArray, damaged_as, decompressed, lines_of
-from dmkl.inputs.formats.tables import Text
+from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
+from dmkl.inputs.formats.tables import Text, lines_of
 from dmkl.inputs.matrices import Lazy
 from dmkl.settings import check_memory
 
@@ -234,7 +234,7 @@ def plink_text_arrays(path: Path) -> list[FileArray]:
     names, families = _individuals(path)
     n = len(names)
     check_memory(str(path), 64 * n * n, "save it with --make-rel bin, which is read in parts, or allow more")
-    rows = _split_lines(path)
+    rows = [text.split() for _, _, text in lines_of(path)]
     if len(rows) != n:
         refuse(f"{path} has {len(rows)} lines, expected {n}: one for each individual of the .id file beside it")
     matrix = matrix_of_rows(path, rows)
@@ -261,7 +261,7 @@ def _individuals(path: Path) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
     beside = path.with_name(re.sub(r"(?i)\.(gz|bin)$", "", path.name) + ".id")
     if not beside.is_file():
         refuse(f"{path} needs {beside.name} beside it, which names its individuals, and there is none; copy it there")
-    lines = _split_lines(beside)
+    lines = [text.split() for _, _, text in lines_of(beside)]
     has_titles = bool(lines) and lines[0][:1] in (["#FID"], ["#IID"], ["FID"], ["IID"])
     rows = [cells for cells in lines[has_titles:] if cells]
     if not rows:
@@ -269,11 +269,6 @@ def _individuals(path: Path) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
     if any(len(row) == 1 for row in rows):
         return tuple(row[-1] for row in rows), None
     return tuple(row[1] for row in rows), tuple(row[0] for row in rows)
-
-
-def _split_lines(path: Path) -> list[list[str]]:
-    with damaged_as(f"{path} is not written in UTF-8", UnicodeDecodeError), decompressed(path) as file:
-        return [raw.decode().split() for raw in lines_of(path, file)]
 
 
 def _binary_arrays(path: Path, dtypes: Sequence[str], *, may_be_square: bool) -> list[FileArray]:
