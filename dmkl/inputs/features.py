@@ -32,7 +32,16 @@ from dmkl.inputs.formats.registry import (
 from dmkl.inputs.formats.tables import Text
 from dmkl.inputs.label_tables import read_file, read_names, sort_arrays
 from dmkl.inputs.labels import Labels, LabelTable, SideData, align, gather
-from dmkl.inputs.matrices import CondensedMatrix, Lazy, SparseMatrix, Transposed, is_sparse, n_condensed, plain
+from dmkl.inputs.matrices import (
+    CondensedMatrix,
+    Lazy,
+    SparseMatrix,
+    Transposed,
+    is_sparse,
+    n_condensed,
+    open_alone,
+    plain,
+)
 from dmkl.inputs.names import (
     Join,
     Named,
@@ -435,15 +444,6 @@ def _refuse_columns(source: str, columns: Sequence[str], way_out: str = "") -> N
 # --- files ---------------------------------------------------------------------------------------------------------
 
 
-def _open_alone(last: dict[Any, Any], key: Any, open: Callable[[], Any]) -> Any:
-    """Return the matrix of a key; only the one that was opened last stays in memory."""
-    matrix = last.get(key)
-    if matrix is None:
-        last.clear()  # before the next one is read
-        matrix = last[key] = open()
-    return matrix
-
-
 def _from_files(paths: PathLike | Sequence[PathLike], wanted: Sequence[str] | None) -> _Unaligned:
     """Find feature matrices, labels, splits and names in files; only headers are read."""
     unaligned, last = _Unaligned(), dict[Any, Any]()
@@ -460,7 +460,7 @@ def _from_files(paths: PathLike | Sequence[PathLike], wanted: Sequence[str] | No
             places_of.append((path, ""))
         else:
             for variable in _feature_arrays(path, unaligned):
-                opened = partial(_open_alone, last, (path, variable.name), variable.open)
+                opened = partial(open_alone, last, (path, variable.name), variable.open)
                 holds = variable.holds if variable.holds != "features" else ""
                 named = {"samples": variable.rows, "columns": variable.columns}
                 parts.append(_matrix(variable.name or stem(path), variable, **named, open=opened, holds=holds))

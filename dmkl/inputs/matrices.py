@@ -66,6 +66,15 @@ class Lazy:
         return np.asarray(self._read(key))
 
 
+def open_alone(last: dict[Any, Any], key: Any, open: Callable[[], Any]) -> Any:
+    """Return the array of a key; only the one that was opened last stays in memory."""
+    array = last.get(key)
+    if array is None:
+        last.clear()  # before the next one is read
+        array = last[key] = open()
+    return array
+
+
 def is_sparse(values: Any) -> bool:
     """Whether this is a sparse matrix or array of SciPy."""
     return bool(scipy.sparse.issparse(values))
@@ -133,18 +142,15 @@ class StripBuffer:
 
     def __init__(self, matrix: Matrix, *, whole: bool = False) -> None:
         self._matrix, self._whole = matrix, whole
-        self._rows: tuple[int, int] | None = None
-        self._strip: Array = np.empty((0, 0))
+        self._last: dict[tuple[int, int], Array] = {}
         self.shape, self.dtype = matrix.shape, matrix.dtype
         self.chunks = None if whole else getattr(matrix, "chunks", None)
 
     def __getitem__(self, key: tuple[slice, slice]) -> Array:
         rows, cols = key
         strip = (0, self.shape[0]) if self._whole else (rows.start, rows.stop)
-        if self._rows != strip:
-            self._rows, self._strip = None, np.empty((0, 0))  # free the last strip before the next one is read
-            self._rows, self._strip = strip, self._read(*strip)
-        return self._strip[rows, cols] if self._whole else self._strip[:, cols]
+        values = open_alone(self._last, strip, lambda: self._read(*strip))
+        return np.asarray(values[rows if self._whole else slice(None), cols])
 
     def _read(self, start: int, stop: int) -> Array:
         """Read whole rows."""

@@ -23,6 +23,7 @@ from dmkl.inputs.formats.file_arrays import (
     sparse_array,
     unreadable,
 )
+from dmkl.inputs.matrices import open_alone
 from dmkl.settings import check_memory
 
 _HEADER_BYTES = 2**16
@@ -99,7 +100,7 @@ class _Member:
         self.shape, self.dtype = shape, dtype
         self._what = f"variable {name!r} of {path}"
         self._slowest = len(shape) - 1 if fortran else 0
-        self._last: tuple[int | None, Array] | None = None
+        self._last: dict[int | None, Array] = {}
         self._file: IO[bytes] | None = None
         self._start = 0
 
@@ -108,11 +109,10 @@ class _Member:
         position = index[self._slowest] if len(self.shape) == len(index) == 3 else None
         if not isinstance(position, int):
             position = None
-        if self._last is None or self._last[0] != position:
-            self._last = None  # free the last part before the next one is read
-            self._last = (position, self._whole() if position is None else self._slab(position))
-        rest = tuple(part for axis, part in enumerate(index) if axis != self._slowest)
-        return np.asarray(self._last[1][key if position is None else rest])
+        if position is None:
+            return np.asarray(open_alone(self._last, None, self._whole)[key])
+        slab = open_alone(self._last, position, lambda: self._slab(position))
+        return np.asarray(slab[tuple(part for axis, part in enumerate(index) if axis != self._slowest)])
 
     def _whole(self) -> Array:
         check_memory(self._what, n_bytes(self.shape, self.dtype.itemsize), _IN_PARTS)

@@ -212,10 +212,6 @@ class Text(Columns):
         """Return the cells of the first row; the titles if no row follows."""
         return next(self._rows(0, 1))[1] if self.n_rows else self.titles or ()
 
-    def numeric_head(self) -> list[bool]:
-        """Return for each column whether it holds a number in the first row."""
-        return [is_number(cell, self.decimal_comma) for cell in self.head_row()]
-
     def _note(self, number: int, text: str, what: str) -> None:
         self.notes.append(f"{self.path}, line {number} ({text.strip()!r:.60}) was taken for {what}")
 

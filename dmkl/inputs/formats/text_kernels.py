@@ -28,8 +28,8 @@ def text_arrays(path: Path) -> list[FileArray]:
     if pairs is not None:
         text.notes.append(f"{path} was taken for entries of pairs: name, name, value")
         n = len(pairs[0])
-        return [_array(text, (n, n), partial(matrix_of_pairs, text, pairs[1], pairs[2], n, 2), pairs[0])]
-    if text.titles is None and text.n_rows == text.n_columns + 1 and _are_whole(text.head_row()):
+        return [_array(text, (n, n), partial(_matrix_of_pairs, text, pairs[1], pairs[2], n, 2), pairs[0])]
+    if text.titles is None and text.n_rows == text.n_columns + 1 and all(map(str.isdecimal, text.head_row())):
         text.take_first_row_as_titles()
     names = _row_names(text)
     columns = [at for at in range(text.n_columns) if at not in names.columns]
@@ -69,7 +69,7 @@ def _array(
 
 def _row_names(text: Text) -> RowNames:
     """Return the names of the rows, from a column with a title or from the columns before the numbers."""
-    numeric = text.numeric_head()
+    numeric = [is_number(cell, text.decimal_comma) for cell in text.head_row()]
     if text.titles is not None:
         names = find_names(text, frozenset(text.titles), numeric)
         if names.names is None and text.n_columns == text.n_rows + 1 and 0 not in names.columns:
@@ -77,7 +77,7 @@ def _row_names(text: Text) -> RowNames:
         return names
     n_names = [*numeric, True].index(True)
     more = text.n_columns - text.n_rows
-    if n_names == 0 and more in (1, 2) and _are_whole(text.head_row()[:more]):
+    if n_names == 0 and more in (1, 2) and all(map(str.isdecimal, text.head_row()[:more])):
         n_names = more
         text.notes.append(
             f"{text.path}: column {n_names} was taken for names of the rows, since as many numbers follow"
@@ -91,17 +91,10 @@ def _row_names(text: Text) -> RowNames:
     return RowNames(tuple(cells[-1]), tuple(cells[0]) if of_families else None, frozenset(range(n_names)))
 
 
-def _are_whole(cells: Sequence[str]) -> bool:
-    return all(re.fullmatch(r"\d+", cell) for cell in cells)
-
-
 def _dimnames(
     rows: tuple[str, ...] | None, columns: tuple[str, ...] | None, *, square: bool
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
-    """Return the names of rows and columns, without those that pandas and R write if there are none.
-
-    R's data frames begin titles with a letter and write a dot for all other signs (make.names).
-    """
+    """Return the names of rows and columns, without those that pandas and R write if there are none."""
     if columns is not None and counts(columns):
         columns = None
     elif columns is not None and (counts(columns, 1, "V") or counts(columns, 1, "X")):
@@ -109,6 +102,7 @@ def _dimnames(
     if rows is not None and counts(rows):
         rows = None
     if square and rows is not None and columns is not None and set(rows) != set(columns):
+        # R's data frames begin titles with a letter and write a dot for all other signs (make.names).
         made = {re.sub(r"^(?=[\d_]|\.\d)", "X", re.sub(r"[^\w.]", ".", name)): name for name in rows}
         if set(made) == set(columns):
             columns = tuple(made[title] for title in columns)
@@ -135,11 +129,8 @@ def _pairs_of(text: Text) -> tuple[tuple[str, ...], Index, Index] | None:
     return names, rows, cols
 
 
-def matrix_of_pairs(text: Text, rows: Index, cols: Index, n: int, column: int) -> Float:
-    """Return the symmetric matrix (n, n) whose entries a column lists, at these positions from 0.
-
-    InputError is raised if an entry is missing.
-    """
+def _matrix_of_pairs(text: Text, rows: Index, cols: Index, n: int, column: int) -> Float:
+    """Return the symmetric matrix (n, n) whose entries a column lists, all of them, at these positions from 0."""
     check_memory(f"the matrix of {text.path}", 16 * n * n, "save it in a binary format, or allow more")
     values = np.full((n, n), np.nan)
     entries = text.strip(0, text.n_rows, [column])[:, 0]
@@ -156,10 +147,7 @@ def matrix_of_pairs(text: Text, rows: Index, cols: Index, n: int, column: int) -
 
 
 def _ragged_matrix(text: Text) -> FileArray:
-    """Return a triangle with a line for each row, or a matrix with several lines for each; it is read as a whole.
-
-    PHYLIP's programs wrap rows so, and end rows of distances before the diagonal.
-    """
+    """Return a triangle of a line a row, or a matrix whose rows PHYLIP has wrapped; it is read as a whole."""
     rows, comma, n = text.ragged(), text.decimal_comma, text.count or 0
     if not text.is_triangle:
         cells = [cell for row in rows for cell in row]
@@ -167,18 +155,15 @@ def _ragged_matrix(text: Text) -> FileArray:
             refuse(f"{text.path} states {n} rows and holds {len(cells)} cells, expected {n + 1} for each row")
         rows = [cells[start : start + n + 1] for start in range(0, len(cells), n + 1)]
     named = not text.is_triangle or not is_number(rows[-1][0], comma)
-    values = matrix_of_rows(text.path, [row[named:] for row in rows], decimal_comma=comma)
+    values = _matrix_of_rows(text.path, [row[named:] for row in rows], decimal_comma=comma)
     names = tuple(row[0] for row in rows) if named else None
-    ends_before = len(rows[0]) == named
-    holds = "distances" if ends_before or (not text.is_triangle and values[0, 0] == 0) else ""
-    return _array(text, values.shape, lambda: values, names, holds=holds)
+    # PHYLIP ends rows of distances before the diagonal.
+    of_distances = len(rows[0]) == named or (not text.is_triangle and values[0, 0] == 0)
+    return _array(text, values.shape, lambda: values, names, holds="distances" if of_distances else "")
 
 
-def matrix_of_rows(path: Path, rows: Sequence[Sequence[str]], *, decimal_comma: bool = False) -> Float:
-    """Return the symmetric matrix whose rows end before the diagonal (which is 0), at it, or are whole.
-
-    InputError is raised if a row has another length, or a cell is no number.
-    """
+def _matrix_of_rows(path: Path, rows: Sequence[Sequence[str]], *, decimal_comma: bool = False) -> Float:
+    """Return the symmetric matrix whose rows end before the diagonal (which is 0), at it, or are whole."""
     n = len(rows)
     check_memory(f"the matrix of {path}", 16 * n * n, "save it in a binary format, which is read in parts")
     has_diagonal = bool(n) and len(rows[0]) > 0
@@ -220,7 +205,7 @@ def gcta_text_arrays(path: Path) -> list[FileArray]:
     if not np.isin(at, np.arange(n)).all():
         refuse(f"{path} has positions outside 1 to {n}, the individuals of the .id file beside it")
     rows, cols = at.astype(np.int64).T
-    opened = partial(matrix_of_pairs, text, rows, cols, n, 3)
+    opened = partial(_matrix_of_pairs, text, rows, cols, n, 3)
     return [FileArray(path, "", (n, n), np.dtype(float), opened, rows=names, families=families)]
 
 
@@ -237,7 +222,7 @@ def plink_text_arrays(path: Path) -> list[FileArray]:
     rows = [text.split() for _, _, text in lines_of(path)]
     if len(rows) != n:
         refuse(f"{path} has {len(rows)} lines, expected {n}: one for each individual of the .id file beside it")
-    matrix = matrix_of_rows(path, rows)
+    matrix = _matrix_of_rows(path, rows)
     return [FileArray(path, "", (n, n), matrix.dtype, lambda: matrix, rows=names, families=families)]
 
 
@@ -266,9 +251,8 @@ def _individuals(path: Path) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
     rows = [cells for cells in lines[has_titles:] if cells]
     if not rows:
         refuse(f"{beside} names no individuals, expected a line of FID and IID for each")
-    if any(len(row) == 1 for row in rows):
-        return tuple(row[-1] for row in rows), None
-    return tuple(row[1] for row in rows), tuple(row[0] for row in rows)
+    alone = any(len(row) == 1 for row in rows)
+    return tuple(row[-1 if alone else 1] for row in rows), None if alone else tuple(row[0] for row in rows)
 
 
 def _binary_arrays(path: Path, dtypes: Sequence[str], *, may_be_square: bool) -> list[FileArray]:
