@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -33,14 +33,14 @@ from dmkl.inputs.formats.tables import Text
 from dmkl.inputs.label_tables import read_file, read_names, sort_arrays
 from dmkl.inputs.labels import Labels, LabelTable, SideData, align, gather
 from dmkl.inputs.matrices import (
-    CondensedMatrix,
     Lazy,
     SparseMatrix,
-    Transposed,
     is_sparse,
     n_condensed,
     open_alone,
     plain,
+    square,
+    transposed,
 )
 from dmkl.inputs.names import (
     Join,
@@ -63,14 +63,12 @@ class FeatureMatrix:
     """A feature matrix whose rows are the samples, in their order."""
 
     name: str
-    shape: tuple[int, int]
-    """(samples, columns)."""
+    shape: tuple[int, int]  # (samples, columns)
     dtype: np.dtype[Any]  # float32 or float64
     columns: tuple[str, ...] | None  # names of the columns
     samples: tuple[str, ...] | None  # names of the rows, unique (with their families)
     open: Callable[[], Any]  # returns the matrix, of which rows are read; masked entries are missing
-    holds: str = ""
-    """Kernel or distances, if its place determines it and columns are the samples; "" for all others."""
+    holds: str = ""  # kernel or distances, if its place determines it and columns are the samples
     families: tuple[str, ...] | None = None
     counted: bool = False  # whether it is a data frame whose index only counts
     is_table: bool = False  # whether it is a file that could name its rows
@@ -248,7 +246,7 @@ def _transposed(matrix: FeatureMatrix) -> FeatureMatrix:
     samples = sample_names(f"features {matrix.name!r}", matrix.columns)
     turned = replace(matrix, shape=matrix.shape[::-1], samples=samples, columns=matrix.samples)
     whole = slice(0, matrix.shape[0])
-    return replace(turned, families=None, counted=False, open=lambda: Transposed(matrix.read(whole)))
+    return replace(turned, families=None, counted=False, open=lambda: transposed(matrix.read(whole)))
 
 
 def _aligned(
@@ -292,7 +290,7 @@ def _matrix(
     """Return an array with a shape and a type, which is read in parts, as a feature matrix.
 
     `open` returns the array to read from, if that is not `values`; `more` are fields of `FeatureMatrix`. A vector with
-    a number for each pair of samples holds distances (see `CondensedMatrix`).
+    a number for each pair of samples holds distances (see `square`).
     """
     if is_sparse(values):
         values = SparseMatrix(values)
@@ -301,8 +299,8 @@ def _matrix(
     n = n_condensed(*values.shape) if np.shape(values.shape) == (1,) and dtype.kind == "f" else None
     if n is not None:
         more["holds"] = "distances"
-        vector_of, get = get, lambda: CondensedMatrix(vector_of(), n)
-        values = CondensedMatrix(values, n)
+        vector_of, get = get, lambda: square(vector_of(), n)
+        values = square(values, n)
     try:
         shape = tuple(int(length) for length in values.shape)
     except (TypeError, ValueError) as error:
@@ -446,7 +444,7 @@ def _refuse_columns(source: str, columns: Sequence[str], way_out: str = "") -> N
 
 def _from_files(paths: PathLike | Sequence[PathLike], wanted: Sequence[str] | None) -> _Unaligned:
     """Find feature matrices, labels, splits and names in files; only headers are read."""
-    unaligned, last = _Unaligned(), dict[Any, Any]()
+    unaligned, last = _Unaligned(), list[Any]()
     files, side_files = find_files(paths, Format.holds_features, {"samples", *_LABEL_ROLES}, unaligned.notes)
     # Matrices get their final names last, since these depend on the other names.
     parts: list[FeatureMatrix] = []
@@ -511,8 +509,6 @@ def _matrices_of_cells(variable: FileArray, n_labels: Sequence[int], notes: list
 
     The samples are the axis along which all are as long as the labels (`n_labels`, one of these lengths); without
     labels, the axis along which all are equally long, rows before columns.
-
-    InputError is raised if neither axis is.
     """
     lengths = [{view.shape[axis] for view in variable.views} for axis in (0, 1)]
     fitting = [axis for axis in (0, 1) if len(lengths[axis]) == 1 and (not n_labels or lengths[axis] <= set(n_labels))]
@@ -529,11 +525,12 @@ def _matrices_of_cells(variable: FileArray, n_labels: Sequence[int], notes: list
         f"taken for samples ({lengths[axis].pop()}, {why})"
         + (", though the columns are as many" if len(fitting) > 1 else "")
     )
-    return list(variable.views) if axis == 0 else list(map(_turned, variable.views))
-
-
-def _turned(view: FileArray) -> FileArray:
-    return replace(view, shape=view.shape[::-1], open=lambda: Transposed(view.open()))
+    if axis == 0:
+        return list(variable.views)
+    return [
+        replace(view, shape=view.shape[::-1], open=partial(lambda part: transposed(part.open()), view))
+        for view in variable.views
+    ]
 
 
 # --- objects in memory ---------------------------------------------------------------------------------------------
@@ -605,41 +602,35 @@ def _annotated(data: Any) -> _Unaligned:
 
 
 def _dataset(dataset: xr.Dataset) -> _Unaligned:
-    unaligned = _Unaligned()
-    first: tuple[str, Hashable] | None = None
-    left_out = []
-    names: xr.DataArray | None = None
-    beside: list[tuple[str, xr.DataArray]] = []
-    for key in dataset.variables:
-        name, values = str(key), dataset[key]
-        role = ROLES.get(plain_title(name))
-        if role == "names" and values.dtype.kind in "fiubc":
-            role = None  # kernels are often called so
-        if role == "samples" and values.ndim == 1:
-            names = values
-        elif role in _LABEL_ROLES and values.ndim in (1, 2):
-            beside.append((role, values))
-        elif values.ndim == 2 and role is None:
-            first = first or (name, values.dims[0])
-            if values.dims[0] != first[1]:
-                refuse(f"features {name!r} have the dimensions {values.dims}, {first[0]!r} begins with {first[1]!r}")
-            unaligned.matrices.append(_object_matrix(name, values))
-        elif key not in dataset.dims:
-            left_out.append(f"{name} ({shape_text(values.shape) or 'one'} {values.dtype})")
-    if left_out:
-        unaligned.notes.append(f"the dataset: left out {', '.join(left_out)}")
-    dimension = None if first is None else first[1]
-    if names is not None and names.dims == (dimension,):
-        unaligned.samples = sample_names("the samples of the dataset", names.to_numpy())
-    # The names of all matrices, which share the dimension.
-    samples = next((matrix.samples for matrix in unaligned.matrices), None) or unaligned.samples
-    for role, values in beside:
-        of_samples = dimension in values.dims
-        if role != "tasks" and of_samples:
-            values = values.transpose(dimension, ...)
-        place = f"variable {str(values.name)!r} of the dataset"
-        rows, columns = samples if of_samples else None, axis_names(values, 1)
-        unaligned.beside.append(_side(role, place, partial(np.asarray, values), rows, columns))
+    roles = {key: ROLES.get(plain_title(str(key))) for key in dataset.variables}
+    for key, role in roles.items():
+        if role == "names" and dataset[key].dtype.kind in "fiubc":
+            roles[key] = None  # kernels are often called so
+    n_dims = {key: dataset[key].ndim for key in roles}
+    features = [key for key, role in roles.items() if role is None and n_dims[key] == 2]
+    beside = [key for key, role in roles.items() if role in _LABEL_ROLES and n_dims[key] in (1, 2)]
+    names = [key for key, role in roles.items() if role == "samples" and n_dims[key] == 1]
+    left_out = [
+        f"{key} ({shape_text(dataset[key].shape) or 'one'} {dataset[key].dtype})"
+        for key in roles
+        if key not in (*features, *beside, *names, *dataset.dims)
+    ]
+    unaligned = _Unaligned(notes=[f"the dataset: left out {', '.join(left_out)}"] if left_out else [])
+    first = dataset[features[0]].dims[0] if features else None
+    for key in names[-1:]:
+        if first is not None and dataset[key].dims == (first,):
+            dataset = dataset.assign_coords({first: dataset[key].to_numpy()})
+    for key in features:
+        dims = dataset[key].dims
+        if dims[0] != first:
+            refuse(f"features {key!r} have the dimensions {dims}, {features[0]!r} begins with {first!r}")
+        unaligned.matrices.append(_object_matrix(str(key), dataset[key]))
+    for key in beside:
+        values, place = dataset[key], f"variable {str(key)!r} of the dataset"
+        of_samples = first is not None and first in values.dims
+        values = values.transpose(first, ...) if roles[key] != "tasks" and of_samples else values
+        rows, columns = axis_names(values, 0) if of_samples else None, axis_names(values, 1)
+        unaligned.beside.append(_side(str(roles[key]), place, partial(np.asarray, values), rows, columns))
     return unaligned
 
 

@@ -72,16 +72,11 @@ class Axes(NamedTuple):
 class KernelSource:
     """The matrices of a set, read one after another."""
 
-    names: Sequence[str] | None = None
-    """The kernels' names, if the source has any."""
-    n_kernels: int | None = None
-    """The number of kernels; None if it is known only at the end."""
-    axes: Sequence[Axes] = ()
-    """Names of samples of all kernels, or of those that were read; empty if no kernel has any."""
-    notes: Sequence[str] = ()
-    """Notes on parts that were left out and on choices that could have been otherwise, one sentence each."""
-    symmetric: bool | None = None
-    """Whether names show that rows and columns are the same samples; None if only the shape can."""
+    names: Sequence[str] | None = None  # of the kernels, if the source has any
+    n_kernels: int | None = None  # None if it is known only at the end
+    axes: Sequence[Axes] = ()  # of all kernels, or of those that were read; empty if no kernel has names of samples
+    notes: Sequence[str] = ()  # on parts that were left out and on choices that could have been otherwise
+    symmetric: bool | None = None  # whether names show that rows and columns are the same samples; None if none do
 
     def matrices(self) -> Iterator[Matrix]:
         """Return the matrices in order; each is read before the next is requested."""
@@ -155,14 +150,14 @@ def _whole(matrix: Any) -> Any:
     return matrix.array if isinstance(matrix, Layer) else matrix
 
 
-def _axes(kernel: Any, rows: int = 0, cols: int = 1) -> Axes:
-    """Return the names along two axes of an object."""
+def _axes(kernel: Any) -> Axes:
+    """Return the names of rows and columns of an object."""
     if isinstance(kernel, pd.DataFrame):
         numbers = tuple(map(str, kernel.index)) if only_counts(kernel.index) else None
         names = index_names(kernel.index), index_names(kernel.columns)
         return Axes(*names, kernel.shape[0] == kernel.shape[1], numbers=numbers)
-    if isinstance(kernel, xr.DataArray) and kernel.ndim > cols:
-        return Axes(axis_names(kernel, rows), axis_names(kernel, cols), kernel.shape[rows] == kernel.shape[cols])
+    if isinstance(kernel, xr.DataArray) and kernel.ndim == 2:
+        return Axes(axis_names(kernel, 0), axis_names(kernel, 1), kernel.shape[0] == kernel.shape[1])
     return Axes()
 
 
@@ -170,11 +165,10 @@ def as_source(kernels: Any, names: Sequence[str] | None = None) -> KernelSource:
     """Return an object that `dmkl.create` accepts as a source."""
     if isinstance(kernels, KernelSource):
         return kernels
-    if isinstance(kernels, xr.DataArray):
-        axis = list(kernels.dims).index("kernel") if "kernel" in kernels.dims else 0
-        source = ArraySource(plain(kernels), axis=axis, names=axis_names(kernels, axis) if names is None else names)
-        source.axes = [_axes(kernels, *(other for other in range(3) if other != axis))] * len(source.axes)
-        return source
+    if isinstance(kernels, xr.DataArray) and kernels.ndim == 3:
+        axis = kernels.dims.index("kernel") if "kernel" in kernels.dims else 0
+        layers = [kernels.isel({kernels.dims[axis]: j}) for j in range(kernels.shape[axis])]
+        return IterableSource(layers, axis_names(kernels, axis) if names is None else names)
     if is_annotated_object(kernels):
         entries = [entry for entry in entries_of(kernels) if entry.holds == "kernel"]
         if not entries:

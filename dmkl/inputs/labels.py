@@ -65,8 +65,7 @@ class Labels:
     labels: Sequence[Any] | Array | None = None  # (sample,) classes or numbers, or (sample, task) of 0 and 1 or numbers
     tasks: Sequence[Any] | Array | None = None  # names of the tasks or targets of labels with several columns
     splits: Sequence[Any] | Array | None = None  # (split, sample): 0 train, 1 validation, 2 test, -1 in no part
-    diagonal: Array | None = None
-    """(kernel, sample), k(x, x) of the samples of rectangular kernels; symmetric ones contain it."""
+    diagonal: Array | None = None  # (kernel, sample), k(x, x) of rectangular kernels; symmetric ones contain it
 
     def checked(self, rows: int, cols: int, *, rectangular: bool) -> dict[str, Array | None]:
         """Check the labels against the shape of the kernels; returns the arrays to write."""
@@ -106,11 +105,11 @@ def single_samples(labels: Array, samples: Sequence[Any] | Array | None = None) 
     single = [name for name, n in times.items() if n == 1]
     if not single:
         return None
-    first = values.index(single[0])
-    sample = f"sample {str(samples[first])!r}" if samples is not None else f"number {first}"
-    text = f"the class {single[0]!r} has one sample ({sample})"
-    if len(single) > 1:
-        text = f"{len(single)} of the {len(times)} classes have one sample each ({listed_names(single)})"
+    text = f"{len(single)} of the {len(times)} classes have one sample each ({listed_names(single)})"
+    if len(single) == 1:
+        first = values.index(single[0])
+        sample = f"sample {str(samples[first])!r}" if samples is not None else f"number {first}"
+        text = f"the class {single[0]!r} has one sample ({sample})"
     return f"{text}, too few to learn from and to test on"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -66,12 +67,15 @@ class Lazy:
         return np.asarray(self._read(key))
 
 
-def open_alone(last: dict[Any, Any], key: Any, open: Callable[[], Any]) -> Any:
-    """Return the array of a key; only the one that was opened last stays in memory."""
-    array = last.get(key)
-    if array is None:
-        last.clear()  # before the next one is read
-        array = last[key] = open()
+def open_alone(last: list[Any], key: Any, open: Callable[[], Any]) -> Any:
+    """Return the array of a key; only the one that was opened last stays in memory, in `last` with its key."""
+    held = tuple(last)  # another thread may change it
+    if held[:1] == (key,):
+        return held[1]
+    last.clear()
+    del held  # before the next array is read
+    array = open()
+    last[:] = key, array
     return array
 
 
@@ -94,29 +98,26 @@ def n_condensed(length: int) -> int | None:
     return n if n >= 3 and n * (n - 1) // 2 == length else None
 
 
-class CondensedMatrix(Lazy):
-    """Distances of n(n − 1)/2 pairs in a vector, as from SciPy's pdist, read as an (n, n) matrix.
+def square(values: Any, n: int) -> Lazy:
+    """Return distances of n(n − 1)/2 pairs in a vector, as from SciPy's pdist, as an (n, n) matrix.
 
     The distance of samples i < k is entry ni − i(i + 1)/2 + k − i − 1 of the vector.
     """
 
-    def __init__(self, values: Any, n: int) -> None:
-        def distances_of(key: tuple[Any, slice]) -> Array:
-            rows, cols = (np.arange(n)[part] for part in key)
-            low, high = np.minimum(rows[:, None], cols), np.maximum(rows[:, None], cols)
-            at = n * low - low * (low + 1) // 2 + high - low - 1
-            distances = np.zeros(at.shape, dtype=values.dtype)
-            distances[low < high] = np.asarray(values[:])[at[low < high]]
-            return distances
+    def distances_of(key: tuple[Any, slice]) -> Array:
+        rows, cols = (np.arange(n)[part] for part in key)
+        low, high = np.minimum(rows[:, None], cols), np.maximum(rows[:, None], cols)
+        at = n * low - low * (low + 1) // 2 + high - low - 1
+        distances = np.zeros(at.shape, dtype=values.dtype)
+        distances[low < high] = np.asarray(values[:])[at[low < high]]
+        return distances
 
-        super().__init__((n, n), values.dtype, distances_of)
+    return Lazy((n, n), values.dtype, distances_of)
 
 
-class Transposed(Lazy):
-    """A matrix whose columns are read as rows."""
-
-    def __init__(self, matrix: Any) -> None:
-        super().__init__(matrix.shape[::-1], matrix.dtype, lambda key: np.asarray(matrix[key[::-1]]).T)
+def transposed(matrix: Any) -> Lazy:
+    """Return a matrix whose columns are read as rows."""
+    return Lazy(matrix.shape[::-1], matrix.dtype, lambda key: np.asarray(matrix[key[::-1]]).T)
 
 
 class Layer(Lazy):
@@ -142,7 +143,7 @@ class StripBuffer:
 
     def __init__(self, matrix: Matrix, *, whole: bool = False) -> None:
         self._matrix, self._whole = matrix, whole
-        self._last: dict[tuple[int, int], Array] = {}
+        self._last: list[Any] = []
         self.shape, self.dtype = matrix.shape, matrix.dtype
         self.chunks = None if whole else getattr(matrix, "chunks", None)
 
@@ -194,7 +195,6 @@ class Reordered(StripBuffer):
         self._lacks = bool((rows < 0).any())
         # Means of whole numbers are fractions.
         self.dtype = np.result_type(matrix.dtype, np.float32) if self._lacks else np.dtype(matrix.dtype)
-        self._means: tuple[Float, float] | None = None
 
     def _read(self, start: int, stop: int) -> Array:
         wanted = self._order[start:stop]
@@ -202,28 +202,25 @@ class Reordered(StripBuffer):
             return _read_rows(self._matrix, wanted)[:, self._cols]
         strip = np.empty((len(wanted), self.shape[1]), dtype=self.dtype)
         here, present = wanted >= 0, self._cols >= 0
-        means, mean = self._training_means()
+        means, mean = self._training_means
         strip[np.ix_(here, present)] = _read_rows(self._matrix, wanted[here])[:, self._cols[present]]
         strip[np.ix_(here, ~present)] = means[start:stop][here, None]
         strip[np.ix_(~here, present)] = means[present]
         strip[np.ix_(~here, ~present)] = mean
         return strip
 
+    @cached_property
     def _training_means(self) -> tuple[Float, float]:
-        """Return the mean of each row, and of all entries, over training samples that have the kernel.
-
-        Sums follow the order of the set, so that no bit depends on the order in which the matrix was given.
-        """
-        if self._means is None:
-            counted = np.flatnonzero(self._train & (self._cols >= 0))
-            if not len(counted):
-                refuse(f"no training sample has {self._title}, so nothing stands for those that lack it; leave it out")
-            means = np.zeros(self.shape[0])
-            here = np.flatnonzero(self._order >= 0)
-            step = max(1, _STRIP_ENTRIES // self._matrix.shape[1])
-            for start in range(0, len(here), step):
-                at = here[start : start + step]
-                entries = np.take(_read_rows(self._matrix, self._order[at]), self._cols[counted], axis=1)
-                means[at] = entries.sum(axis=1, dtype=np.float64) / len(counted)
-            self._means = means, float(means[counted].mean())
-        return self._means
+        """The mean of each row, and of all entries, over training samples that have the kernel."""
+        counted = np.flatnonzero(self._train & (self._cols >= 0))
+        if not len(counted):
+            refuse(f"no training sample has {self._title}, so nothing stands for those that lack it; leave it out")
+        means = np.zeros(self.shape[0])
+        here = np.flatnonzero(self._order >= 0)
+        step = max(1, _STRIP_ENTRIES // self._matrix.shape[1])
+        for start in range(0, len(here), step):
+            at = here[start : start + step]
+            # Sums follow the order of the set, so that no bit depends on the order in which the matrix was given.
+            entries = np.take(_read_rows(self._matrix, self._order[at]), self._cols[counted], axis=1)
+            means[at] = entries.sum(axis=1, dtype=np.float64) / len(counted)
+        return means, float(means[counted].mean())

@@ -221,12 +221,8 @@ def _arrays(part: _Part) -> Iterator[FileArray]:
     # Columns with titles such as sample or id state the origin of a sample, and may repeat.
     for name in part.columns if not part.title else ():
         if _role_of_column(name) is not None:
-            read = partial(_column, part.path, name)
+            read = partial(lambda column: annotation(part.path, column).values, name)
             yield FileArray(part.path, f"obs/{name}", (len(part.samples),), np.dtype("U1"), read, rows=part.samples)
-
-
-def _column(path: Path, name: str) -> Any:
-    return annotation(path, name).values
 
 
 def _matrix(part: _Part, name: str, columns: tuple[str, ...] | None) -> FileArray | None:

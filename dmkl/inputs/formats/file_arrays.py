@@ -50,21 +50,18 @@ class FileArray:
 
     path: Path
     name: str  # its name in the file; empty if the file holds a single array
-    shape: tuple[int, ...]
-    """Its axes in the order in which the software that wrote the file shows them."""
+    shape: tuple[int, ...]  # its axes in the order in which the software that wrote the file shows them
     dtype: np.dtype[Any]  # type of its entries; "U" for strings
     open: Callable[[], Matrix]  # returns the array to read parts of, which holds what is in memory
     problem: str = ""  # why it cannot be a kernel, whatever its shape
     matlab: bool = False  # whether its axes are in MATLAB's order, with kernels along the last one
-    views: tuple[FileArray, ...] = ()
-    """The matrices of a cell array, which may be feature matrices (samples, columns), or all (columns, samples)."""
+    views: tuple[FileArray, ...] = ()  # the matrices of a cell array, (samples, columns) or all (columns, samples)
     cell: bool = False  # whether it is a cell array of matrices, which `open` shows with the kernels along axis 0
     rows: tuple[str, ...] | None = None  # names of its rows
     families: tuple[str, ...] | None = None  # families of its rows, if these are individuals
     notes: tuple[str, ...] = ()  # choices that could have been otherwise
     columns: tuple[str, ...] | None = None  # names of its columns
-    holds: Literal["", "kernel", "distances", "features"] = ""
-    """The content by its place in the file; "" if name and shape determine it."""
+    holds: Literal["", "kernel", "distances", "features"] = ""  # by its place; "" if name and shape determine it
 
     @property
     def where(self) -> str:

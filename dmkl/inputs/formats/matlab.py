@@ -77,8 +77,8 @@ def _v5_whole(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any
 
 
 def _read_v5(path: Path, name: str) -> tuple[str, list[Array]]:
-    unpacked_bytes = settings.memory_budget_bytes()
-    return run(_v5_variable, f"variable {name!r} of {path}", path, name, unpacked_bytes=unpacked_bytes)
+    what, unpacked_bytes = f"variable {name!r} of {path}", settings.memory_budget_bytes()
+    return run(_v5_variable, what, path, name, unpacked_bytes=unpacked_bytes)
 
 
 def _v5_variables(file: str) -> tuple[list[tuple[str, list[int], str]], list[Array]]:
@@ -118,9 +118,12 @@ def _v5_variable(file: str, name: str) -> tuple[str, list[Array]]:
 
 
 def _v73(path: Path) -> list[FileArray]:
+    def holds_variables(name: str, group: h5py.Group) -> bool:  # not the targets of cells, nor parts of sparse matrices
+        return not name.rpartition("/")[2].startswith("#") and "MATLAB_sparse" not in group.attrs
+
     arrays: list[FileArray] = []
     with opened(path) as file:
-        for name, node in nodes_of(file, _holds_variables):
+        for name, node in nodes_of(file, holds_variables):
             if node is None:
                 arrays.append(hdf5_array(path, name, None))
             elif not isinstance(node, h5py.Group):
@@ -130,11 +133,6 @@ def _v73(path: Path) -> list[FileArray]:
                 shape = int(node.attrs["MATLAB_sparse"]), len(node["jc"]) - 1 if "jc" in node else 0
                 arrays.append(unreadable(path, name, shape, "sparse", matlab=True))
     return arrays
-
-
-def _holds_variables(name: str, group: h5py.Group) -> bool:
-    """Whether a group is neither MATLAB's own for the targets of cells, nor a sparse matrix."""
-    return not name.rpartition("/")[2].startswith("#") and "MATLAB_sparse" not in group.attrs
 
 
 def _v73_variable(path: Path, name: str, node: h5py.Dataset) -> FileArray:
@@ -194,17 +192,13 @@ def _cell(
     shapes = [tuple(part.shape) for part in parts]
     matrices = bool(parts) and all(len(part.shape) == 2 and part.dtype.kind in "fiub" for part in parts)
     views = tuple(
-        FileArray(path, f"{name}_{k}", shapes[k], part.dtype, partial(_part, open_parts, k))
+        FileArray(path, f"{name}_{k}", shapes[k], part.dtype, partial(lambda position: open_parts()[position], k))
         for k, part in enumerate(parts if matrices and min(map(min, shapes)) > 0 else ())
     )
     if not matrices or len(set(shapes)) > 1:
         return unreadable(path, name, shape, "a cell array of unlike parts", _OTHER, views=views)
     stack = _stack(parts)
     return FileArray(path, name, stack.shape, stack.dtype, lambda: _stack(open_parts()), views=views, cell=True)
-
-
-def _part(open_parts: Callable[[], Sequence[Any]], k: int) -> Any:
-    return open_parts()[k]
 
 
 def _items(parts: Sequence[Any]) -> Array:

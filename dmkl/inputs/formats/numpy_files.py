@@ -100,7 +100,7 @@ class _Member:
         self.shape, self.dtype = shape, dtype
         self._what = f"variable {name!r} of {path}"
         self._slowest = len(shape) - 1 if fortran else 0
-        self._last: dict[int | None, Array] = {}
+        self._last: list[Any] = []
         self._file: IO[bytes] | None = None
         self._start = 0
 
