@@ -102,7 +102,7 @@ class FeatureMatrix:
             values = values.compute()
         if is_sparse(values):  # blocks of sparse arrays on disk, or in Dask's chunks
             values = values.toarray()
-        # `check_rows` refuses overflow as infinite.
+        # `dmkl.store.features.scan` refuses overflow as infinite.
         with np.errstate(over="ignore"):
             if isinstance(values, np.ma.MaskedArray):
                 values = np.ma.filled(values.astype(self.dtype), np.nan)
@@ -336,33 +336,6 @@ def against(matrix: FeatureMatrix, samples: Sequence[str] | None) -> FeatureMatr
     shape = (matrix.shape[0], len(names))
     reordered = Lazy(shape, matrix.dtype, lambda key: matrix.read(key[0])[:, at])
     return FeatureMatrix(matrix.name, shape, matrix.dtype, names, None, lambda: reordered, matrix.holds)
-
-
-def check_rows(
-    name: str, values: Array, first_row: int, samples: Sequence[str] | None, columns: Sequence[str] | None
-) -> Mask:
-    """Find the rows that are NaN throughout, and check that all others are finite; returns a mask, (rows,).
-
-    `values` are the rows of the matrix from `first_row` on; `samples` and `columns` name all its rows and columns.
-    """
-    bad = ~np.isfinite(values)
-    if not bad.any():
-        return np.zeros(len(values), dtype=bool)
-    missing = np.asarray(np.isnan(values).all(axis=1))
-    bad[missing] = False
-    if bad.any():
-        i, k = (int(position) for position in np.argwhere(bad)[0])
-        row = first_row + i
-        sample = f"row {row}" if samples is None else f"sample {samples[row]!r} (row {row})"
-        column = str(k) if columns is None else f"{columns[k]!r} ({k})"
-        count = int(bad.any(axis=1).sum())
-        refuse(
-            f"features {name!r}: {sample} is {values[i, k]} in column {column}; {count} of the rows {first_row} "
-            f"to {first_row + len(values) - 1} {'is' if count == 1 else 'are'} NaN in part or infinite. A sample has "
-            "finite values in all columns of a source, or NaN in all where it lacks the source: impute what is "
-            "missing, or drop the sample"
-        )
-    return missing
 
 
 # --- tables --------------------------------------------------------------------------------------------------------

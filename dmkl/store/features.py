@@ -22,8 +22,8 @@ from zarr.abc.store import Store
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from dmkl.arrays import Array, Float, Index, Mask
-from dmkl.errors import DmklError, StoreError, one_line
-from dmkl.inputs.features import FeatureMatrix, check_rows
+from dmkl.errors import DmklError, StoreError, one_line, refuse
+from dmkl.inputs.features import FeatureMatrix
 from dmkl.inputs.formats.zarr_folders import check_chunks
 from dmkl.numerics.determined import LabelColumns, TargetColumns
 from dmkl.store.format import check_tables, create_strings
@@ -36,6 +36,7 @@ __all__ = [
     "Scan",
     "StoredTable",
     "TableOfRows",
+    "check_rows",
     "read_tables",
     "scan",
     "write_table",
@@ -233,6 +234,33 @@ def scan(
             if present[i, k] < lowest[0]:
                 lowest = (float(present[i, k]), strip.start + int(np.flatnonzero(~absent[strip])[i]), int(k))
     return Scan(digest.hexdigest(), total / max(1, rows - int(absent.sum())), absent, lowest)
+
+
+def check_rows(
+    name: str, values: Array, first_row: int, samples: Sequence[str] | None, columns: Sequence[str] | None
+) -> Mask:
+    """Find the rows that are NaN throughout, and check that all others are finite; returns a mask, (rows,).
+
+    `values` are the rows of the matrix from `first_row` on; `samples` and `columns` name all its rows and columns.
+    """
+    bad = ~np.isfinite(values)
+    if not bad.any():
+        return np.zeros(len(values), dtype=bool)
+    missing = np.asarray(np.isnan(values).all(axis=1))
+    bad[missing] = False
+    if bad.any():
+        i, k = (int(position) for position in np.argwhere(bad)[0])
+        row = first_row + i
+        sample = f"row {row}" if samples is None else f"sample {samples[row]!r} (row {row})"
+        column = str(k) if columns is None else f"{columns[k]!r} ({k})"
+        count = int(bad.any(axis=1).sum())
+        refuse(
+            f"features {name!r}: {sample} is {values[i, k]} in column {column}; {count} of the rows {first_row} "
+            f"to {first_row + len(values) - 1} {'is' if count == 1 else 'are'} NaN in part or infinite. A sample has "
+            "finite values in all columns of a source, or NaN in all where it lacks the source: impute what is "
+            "missing, or drop the sample"
+        )
+    return missing
 
 
 def _strips(table: FeatureMatrix | FeatureTable, multiple: int = 1) -> Iterator[slice]:

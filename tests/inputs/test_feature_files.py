@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dmkl.errors import InputError
-from dmkl.inputs.features import as_features, check_rows
+from dmkl.inputs.features import as_features
 from dmkl.inputs.formats import numpy_files
+from dmkl.store.features import check_rows
 
 RNG = np.random.default_rng(0)
 A = RNG.normal(size=(7, 3))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import refuse
@@ -44,9 +45,18 @@ def text_arrays(path: Path) -> list[FileArray]:
             f"{path}: {words[0]!r:.60} in the first column is not a number, others in this column are; if they are "
             "names, add a line of titles with 'sample' above them"
         )
-    written = None if text.titles is None else tuple(text.titles[at] for at in columns)
+    rows = names.names
+    written = titles = None if text.titles is None else tuple(text.titles[at] for at in columns)
     square = text.n_rows == len(columns)
-    rows, titles = _dimnames(names.names, written, square=square)
+    # Names that pandas and R write if there are none.
+    if titles is not None and (counts(titles, 1, "V") or counts(titles, 1, "X")):
+        titles, rows = None, None if rows is not None and counts(rows, 1) else rows
+    titles = None if titles is not None and counts(titles) else titles
+    rows = None if rows is not None and counts(rows) else rows
+    if square and rows is not None and titles is not None and set(rows) != set(titles):
+        # R's data frames begin titles with a letter and write a dot for all other signs (make.names).
+        made = {re.sub(r"^(?=[\d_]|\.\d)", "X", re.sub(r"[^\w.]", ".", name)): name for name in rows}
+        titles = tuple(made[title] for title in titles) if set(made) == set(titles) else titles
     if rows is None and titles is None and written is not None and not counts(written):
         text.notes.append(
             f"{path}: its names of rows and columns only count, as R writes those of a matrix without names; give the "
@@ -91,24 +101,6 @@ def _row_names(text: Text) -> RowNames:
     return RowNames(tuple(cells[-1]), tuple(cells[0]) if of_families else None, frozenset(range(n_names)))
 
 
-def _dimnames(
-    rows: tuple[str, ...] | None, columns: tuple[str, ...] | None, *, square: bool
-) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
-    """Return the names of rows and columns, without those that pandas and R write if there are none."""
-    if columns is not None and counts(columns):
-        columns = None
-    elif columns is not None and (counts(columns, 1, "V") or counts(columns, 1, "X")):
-        columns, rows = None, None if rows is not None and counts(rows, 1) else rows
-    if rows is not None and counts(rows):
-        rows = None
-    if square and rows is not None and columns is not None and set(rows) != set(columns):
-        # R's data frames begin titles with a letter and write a dot for all other signs (make.names).
-        made = {re.sub(r"^(?=[\d_]|\.\d)", "X", re.sub(r"[^\w.]", ".", name)): name for name in rows}
-        if set(made) == set(columns):
-            columns = tuple(made[title] for title in columns)
-    return rows, columns
-
-
 # --- pairs ---------------------------------------------------------------------------------------------------------
 
 
@@ -117,16 +109,15 @@ def _pairs_of(text: Text) -> tuple[tuple[str, ...], Index, Index] | None:
     if text.n_columns != 3 or text.n_rows < 4:
         return None
     first, second = text.texts([0, 1])
-    names = tuple(dict.fromkeys([*first, *second]))
+    places, names = pd.factorize(np.array([*first, *second], dtype=object))
     n = len(names)
     numeric = all(map(is_number, text.head_row()[:2]))
     # Missing pairs are refused when the matrix is read.
     of_samples = not numeric and 2 * len(set(first).intersection(second)) > n and text.n_rows > 2 * n
     if not of_samples and (text.n_rows not in (n * (n + 1) // 2, n * n) or (n == 3 and numeric)):
         return None
-    place = {name: at for at, name in enumerate(names)}
-    rows, cols = (np.array([place[name] for name in column], dtype=np.int64) for column in (first, second))
-    return names, rows, cols
+    rows, cols = np.split(places.astype(np.int64), 2)
+    return tuple(names), rows, cols
 
 
 def _matrix_of_pairs(text: Text, rows: Index, cols: Index, n: int, column: int) -> Float:
