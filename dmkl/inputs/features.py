@@ -21,7 +21,6 @@ from dmkl.inputs.columns import ROLES, Columns, find_names, float_dtype, is_nume
 from dmkl.inputs.formats.annotated import entries_of, is_annotated_object, labels_of
 from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, listed, shape_text, stem, vector
 from dmkl.inputs.formats.registry import (
-    Format,
     PathLike,
     arrays_in,
     check_file,
@@ -418,13 +417,13 @@ def _refuse_columns(source: str, columns: Sequence[str], way_out: str = "") -> N
 def _from_files(paths: PathLike | Sequence[PathLike], wanted: Sequence[str] | None) -> _Unaligned:
     """Find feature matrices, labels, splits and names in files; only headers are read."""
     unaligned, last = _Unaligned(), list[Any]()
-    files, side_files = find_files(paths, Format.holds_features, {"samples", *_LABEL_ROLES}, unaligned.notes)
+    files, side_files = find_files(paths, "features", {"samples", *_LABEL_ROLES}, unaligned.notes)
     # Matrices get their final names last, since these depend on the other names.
     parts: list[FeatureMatrix] = []
     places_of: list[tuple[Path, str]] = []
     expected = None if wanted is None else set(wanted)
     for path in files:
-        open_columns = check_file(path, Format.holds_features).columns
+        open_columns = check_file(path, "features").columns
         table = None if open_columns is None else open_columns(path, expected, None)
         if table is not None and not (isinstance(table, Text) and table.is_triangle):
             parts.append(_matrix_of_columns(stem(path), table, unaligned, expected))

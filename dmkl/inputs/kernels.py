@@ -22,7 +22,6 @@ from dmkl.inputs.columns import ROLES
 from dmkl.inputs.formats.annotated import entries_of, is_annotated_object
 from dmkl.inputs.formats.file_arrays import ELSEWHERE, OBJECTS, PROBLEMS, FileArray, listed, shape_text, stamp
 from dmkl.inputs.formats.registry import (
-    Format,
     PathLike,
     arrays_in,
     expected_files,
@@ -418,10 +417,10 @@ def open_files(
         differ in shape or in their samples, are sparse or complex, or are no numbers.
     """
     notes: list[str] = []
-    files, side_files = find_files(paths, Format.holds_kernels, set(ROLES.values()), notes)
+    files, side_files = find_files(paths, "kernels", set(ROLES.values()), notes)
     if not files:
         listing = ", ".join(map(str, [paths] if isinstance(paths, str | os.PathLike) else paths)) or "no files"
-        refuse(f"there are no kernels in {listing}; expected {expected_files(Format.holds_kernels)}")
+        refuse(f"there are no kernels in {listing}; expected {expected_files('kernels')}")
     ordered = None if order is None else Named(str(order), read_names(Path(order)))
     parts: list[_KernelArray] = []
     inside: list[SideData] = []

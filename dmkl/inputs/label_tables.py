@@ -19,7 +19,7 @@ from dmkl.arrays import Array
 from dmkl.errors import SampleOrderWarning, refuse, warn
 from dmkl.inputs.columns import ROLES, Columns, find_names, matched_share, plain_title
 from dmkl.inputs.formats.file_arrays import FileArray, listed, vector
-from dmkl.inputs.formats.registry import Format, arrays_in, check_file
+from dmkl.inputs.formats.registry import arrays_in, check_file
 from dmkl.inputs.formats.tables import FAM_TITLES, Text
 from dmkl.inputs.labels import OF_SAMPLES, LabelTable, SideData, in_order, refuse_without_names
 from dmkl.inputs.names import axis_names, index_names, listed_names, names_as_known, sample_names
@@ -118,7 +118,7 @@ def read_file(path: Path, name: str | None = None, samples: Iterable[str] | None
         if Path(text[:at]).exists():
             path, name = Path(text[:at]), text[at + 1 :]
         at = text.find(":", at + 1)
-    file_format = check_file(path, Format.holds_labels)
+    file_format = check_file(path, "labels")
     expected = None if samples is None else frozenset(map(str, samples))
     if file_format.columns is not None:
         return _labels_of(file_format.columns(path, expected, name), name, expected)

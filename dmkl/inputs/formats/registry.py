@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from dmkl.errors import refuse
 from dmkl.files.urls import local_path
@@ -31,6 +32,7 @@ from dmkl.inputs.formats.zarr_folders import is_zarr, zarr_arrays
 from dmkl.inputs.labels import LabelTable
 
 PathLike = str | os.PathLike[str]
+Content = Literal["kernels", "features", "labels"]
 _OF_R = (
     '. Files of R are not read, since what lies in them may be code; in R, with K <- readRDS("K.rds"): '
     'write.csv(K, gzfile("K.csv.gz")) keeps the names of rows and columns'
@@ -55,17 +57,11 @@ class Format:
     sorted_by_name: bool = False  # whether arrays are sorted by their names, since the file keeps no order of them
     is_folder: Callable[[Path], bool] | None = None  # whether a folder is of this format
 
-    def holds_kernels(self) -> bool:
-        """Whether its files may hold kernels."""
-        return self.arrays is not None
-
-    def holds_labels(self) -> bool:
-        """Whether its files may hold labels, names or splits."""
-        return self.array_features
-
-    def holds_features(self) -> bool:
-        """Whether its files may hold features."""
-        return (self.columns is not None and not self.only_labels) or (self.arrays is not None and self.array_features)
+    def may_hold(self, content: Content) -> bool:
+        """Whether its files may hold kernels, features, or labels, names and splits."""
+        if content == "features":
+            return self.array_features and not self.only_labels
+        return self.array_features if content == "labels" else self.arrays is not None
 
 
 _PLAIN = (".txt", ".dat", ".csv", ".tsv", ".tab")
@@ -98,13 +94,13 @@ def format_of(path: Path, *, any_text: bool = False) -> Format | None:
     return _TEXT if any_text and looks_like_text(path) else None
 
 
-def expected_files(accepts: Callable[[Format], bool]) -> str:
-    """Return the accepted formats, as messages list them."""
-    suffixes = [suffix for file_format in FORMATS if accepts(file_format) for suffix in file_format.suffixes]
+def expected_files(content: Content) -> str:
+    """Return the formats of a content, as messages list them."""
+    suffixes = [suffix for file_format in FORMATS if file_format.may_hold(content) for suffix in file_format.suffixes]
     return f"{', '.join(suffixes)} or a Zarr folder"
 
 
-def check_file(path: Path, accepts: Callable[[Format], bool]) -> Format:
+def check_file(path: Path, content: Content) -> Format:
     """Return the format of a file; a text file may have any name.
 
     InputError is raised if the file is missing, or its format is not accepted.
@@ -112,12 +108,12 @@ def check_file(path: Path, accepts: Callable[[Format], bool]) -> Format:
     if not path.exists():
         refuse(f"there is no file {path}")
     file_format = format_of(path, any_text=True)
-    if file_format is None or not accepts(file_format):
+    if file_format is None or not file_format.may_hold(content):
         what = "is a folder without Zarr metadata" if path.is_dir() else f"has the extension {path.suffix!r}"
         way_out = _OF_R if path.suffix.lower() in (".rds", ".rdata", ".rda") else ""
         if file_format is not None and not file_format.array_features:
             what, way_out = "is a relationship matrix, a kernel", "; dmkl import reads it"
-        refuse(f"{path} {what}, expected {expected_files(accepts)}{way_out}")
+        refuse(f"{path} {what}, expected {expected_files(content)}{way_out}")
     return file_format
 
 
@@ -140,14 +136,14 @@ def natural_order(text: str) -> list[tuple[int, int | str]]:
 
 
 def find_files(
-    paths: PathLike | Sequence[PathLike], accepts: Callable[[Format], bool], roles: Collection[str], notes: list[str]
+    paths: PathLike | Sequence[PathLike], content: Content, roles: Collection[str], notes: list[str]
 ) -> tuple[list[Path], list[tuple[str, Path]]]:
     """Return the files with data, and those with labels and such by their roles.
 
     A single file holds the data, whatever its name; the files of a folder come in natural order, K2 before K10. A
     prefix stands for the relationship matrix of GCTA or PLINK that begins so, and a text file whose lines are all
-    prefixes or relationship matrices (GCTA's --mgrm) for these. `accepts` states whether a format holds the data,
-    `roles` are those of the other files to find, and `notes` get the names of files that are left out.
+    prefixes or relationship matrices (GCTA's --mgrm) for these. `content` is that of the files with data, `roles` are
+    those of the other files to find, and `notes` get the names of files that are left out.
     """
     given = [
         file
@@ -160,7 +156,7 @@ def find_files(
         left_out = []
         is_folder = path.is_dir() and path.suffix != ".zarr" and format_of(path) is None
         if len(given) == 1 and not is_folder:
-            check_file(path, accepts)
+            check_file(path, content)
             return given, []
         entries = [entry for entry in path.iterdir() if not entry.name.startswith(".")] if is_folder else [path]
         for entry in sorted(entries, key=lambda entry: natural_order(entry.name)):
@@ -168,15 +164,17 @@ def find_files(
             # "kernel.npy" is a kernel; its name would be in "names.txt".
             role = None if name in ("kernel", "kernels") else ROLES.get(name)
             if role is not None and role in roles and (file_format is not None or not is_folder):
-                check_file(entry, Format.holds_labels)
+                check_file(entry, "labels")
                 beside.append((role, entry))
-            elif role in (None, "names") and (not is_folder or (file_format is not None and accepts(file_format))):
-                check_file(entry, accepts)
+            elif role in (None, "names") and (
+                not is_folder or (file_format is not None and file_format.may_hold(content))
+            ):
+                check_file(entry, content)
                 files.append(entry)
             else:
                 left_out.append(entry.name)
         if left_out:
-            notes.append(f"{path}: left out {', '.join(left_out)}; expected {expected_files(accepts)}")
+            notes.append(f"{path}: left out {', '.join(left_out)}; expected {expected_files(content)}")
     return files, beside
 
 
