@@ -20,37 +20,12 @@ from dmkl.errors import SampleOrderWarning, refuse, warn
 from dmkl.inputs.columns import ROLES, Columns, find_names, float_dtype, is_numeral, is_title, plain_title
 from dmkl.inputs.formats.annotated import entries_of, is_annotated_object, labels_of
 from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, listed, shape_text, stem, vector
-from dmkl.inputs.formats.registry import (
-    PathLike,
-    arrays_in,
-    check_file,
-    find_files,
-    names_of_arrays,
-    short_names,
-)
+from dmkl.inputs.formats.registry import PathLike, arrays_in, check_file, find_files, names_of_arrays, short_names
 from dmkl.inputs.formats.tables import Text
 from dmkl.inputs.label_tables import read_file, read_names, sort_arrays
 from dmkl.inputs.labels import Labels, LabelTable, SideData, align, gather
-from dmkl.inputs.matrices import (
-    Lazy,
-    SparseMatrix,
-    is_sparse,
-    n_condensed,
-    open_alone,
-    plain,
-    square,
-    transposed,
-)
-from dmkl.inputs.names import (
-    Join,
-    Named,
-    axis_names,
-    check_join,
-    listed_names,
-    only_counts,
-    places,
-    sample_names,
-)
+from dmkl.inputs.matrices import Lazy, SparseMatrix, is_sparse, n_condensed, open_alone, plain, square, transposed
+from dmkl.inputs.names import Join, Named, axis_names, check_join, listed_names, only_counts, places, sample_names
 from dmkl.settings import check_memory
 
 _LABEL_ROLES = ("labels", "splits", "tasks")

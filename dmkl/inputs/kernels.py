@@ -21,27 +21,10 @@ from dmkl.errors import InputError, refuse
 from dmkl.inputs.columns import ROLES
 from dmkl.inputs.formats.annotated import entries_of, is_annotated_object
 from dmkl.inputs.formats.file_arrays import ELSEWHERE, OBJECTS, PROBLEMS, FileArray, listed, shape_text, stamp
-from dmkl.inputs.formats.registry import (
-    PathLike,
-    arrays_in,
-    expected_files,
-    find_files,
-    names_of_arrays,
-    short_names,
-)
+from dmkl.inputs.formats.registry import PathLike, arrays_in, expected_files, find_files, names_of_arrays, short_names
 from dmkl.inputs.label_tables import read_file, read_names, sort_arrays
 from dmkl.inputs.labels import Labels, SideData, align, by_split, gather
-from dmkl.inputs.matrices import (
-    Layer,
-    Lazy,
-    Matrix,
-    Reordered,
-    StripBuffer,
-    fingerprint,
-    is_sparse,
-    n_condensed,
-    plain,
-)
+from dmkl.inputs.matrices import Layer, Lazy, Matrix, Reordered, StripBuffer, fingerprint, is_sparse, n_condensed, plain
 from dmkl.inputs.names import (
     Join,
     Named,

@@ -53,7 +53,7 @@ class FileArray:
     shape: tuple[int, ...]  # its axes in the order in which the software that wrote the file shows them
     dtype: np.dtype[Any]  # type of its entries; "U" for strings
     open: Callable[[], Matrix]  # returns the array to read parts of, which holds what is in memory
-    problem: str = ""  # why it cannot be a kernel, whatever its shape
+    problem: str = ""  # why it cannot be a kernel, whatever its shape; by default what its type shows
     matlab: bool = False  # whether its axes are in MATLAB's order, with kernels along the last one
     views: tuple[FileArray, ...] = ()  # the matrices of a cell array, (samples, columns) or all (columns, samples)
     cell: bool = False  # whether it is a cell array of matrices, which `open` shows with the kernels along axis 0
@@ -62,6 +62,11 @@ class FileArray:
     notes: tuple[str, ...] = ()  # choices that could have been otherwise
     columns: tuple[str, ...] | None = None  # names of its columns
     holds: Literal["", "kernel", "distances", "features"] = ""  # by its place; "" if name and shape determine it
+
+    def __post_init__(self) -> None:
+        kind = self.dtype.kind
+        problem = self.problem or ("complex" if kind == "c" else "" if kind in "fiubUST" else "not numbers")
+        object.__setattr__(self, "problem", problem)
 
     @property
     def where(self) -> str:
@@ -108,11 +113,6 @@ class FileArray:
         problem = f", {self.problem}" if self.problem else ""
         name = self.name or self.path.name
         return f"{name if name.isprintable() and len(name) < 100 else reprlib.repr(name)} ({lengths}{kind}{problem})"
-
-
-def problem_of(dtype: np.dtype[Any]) -> str:
-    """Return why numbers of a type cannot be a kernel; "" if they can, and for strings."""
-    return "complex" if dtype.kind == "c" else "" if dtype.kind in "fiubUS" else "not numbers"
 
 
 def unreadable(

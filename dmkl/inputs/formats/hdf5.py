@@ -23,7 +23,6 @@ from dmkl.inputs.formats.file_arrays import (
     check_part,
     damaged_as,
     n_bytes,
-    problem_of,
     unreadable,
 )
 from dmkl.inputs.formats.reader_process import run
@@ -84,7 +83,7 @@ def hdf5_array(path: Path, name: str, node: h5py.Dataset | None) -> FileArray:
     array = H5Array(path, name, node)
     if h5py.check_string_dtype(node.dtype) is not None:
         return FileArray(path, name, array.shape, np.dtype("U1"), array.strings)
-    return FileArray(path, name, array.shape, array.dtype, array.fresh, problem=problem_of(array.dtype))
+    return FileArray(path, name, array.shape, array.dtype, array.fresh)
 
 
 # --- nodes and links -----------------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from dmkl.inputs.formats.file_arrays import (
     check_stated,
     damaged_as,
     n_bytes,
-    problem_of,
     sparse_array,
     unreadable,
 )
@@ -45,7 +44,7 @@ def npy_arrays(path: Path) -> list[FileArray]:
             # An empty array cannot be mapped.
             return np.load(path, mmap_mode=None if 0 in shape else "r", allow_pickle=False)  # type: ignore[no-any-return]
 
-    return [FileArray(path, "", shape, dtype, mapped, problem=problem_of(dtype))]
+    return [FileArray(path, "", shape, dtype, mapped)]
 
 
 def npz_arrays(path: Path) -> list[FileArray]:
@@ -63,7 +62,7 @@ def npz_arrays(path: Path) -> list[FileArray]:
                 continue
             check_stated(f"variable {name!r} of {path}", shape, dtype.itemsize, member.file_size - start)
             opened = partial(_Member, path, name, shape, dtype, fortran=fortran)
-            arrays.append(FileArray(path, name, shape, dtype, opened, problem=problem_of(dtype)))
+            arrays.append(FileArray(path, name, shape, dtype, opened))
     parts = {array.name: array for array in arrays}
     if set(parts) != {*SPARSE_PARTS, "shape", "format"}:
         return arrays

@@ -13,15 +13,7 @@ from zarr.storage import LocalStore
 
 from dmkl.errors import refuse
 from dmkl.files.plain import PlainStore, check_plain
-from dmkl.inputs.formats.file_arrays import (
-    FileArray,
-    asked_bytes,
-    check_part,
-    damaged_as,
-    n_bytes,
-    problem_of,
-    ranges_of,
-)
+from dmkl.inputs.formats.file_arrays import FileArray, asked_bytes, check_part, damaged_as, n_bytes, ranges_of
 
 KERNEL_SET = "dmkl-kernel-set"
 """The attribute `format` of kernel sets (`dmkl.store.format.FORMAT`), which are opened and not read."""
@@ -67,7 +59,7 @@ def zarr_array(path: Path, name: str, array: Any) -> FileArray:
     """Return a Zarr array as an array of a folder."""
     lazy = _ZarrArray(path, name, array)
     dtype = np.dtype("U1") if lazy.dtype.kind in "OSTU" else lazy.dtype
-    return FileArray(path, name, lazy.shape, dtype, lambda: lazy, problem=problem_of(dtype))
+    return FileArray(path, name, lazy.shape, dtype, lambda: lazy)
 
 
 class _ZarrArray:
