@@ -25,7 +25,7 @@ from dmkl.inputs.formats.tables import Text
 from dmkl.inputs.label_tables import read_file, read_names, sort_arrays
 from dmkl.inputs.labels import Labels, LabelTable, SideData, align, gather
 from dmkl.inputs.matrices import Lazy, SparseMatrix, is_sparse, n_condensed, open_alone, plain, square, transposed
-from dmkl.inputs.names import Join, Named, axis_names, check_join, listed_names, only_counts, places, sample_names
+from dmkl.inputs.names import Join, Named, axis_names, check_join, listed_names, places, sample_names
 from dmkl.settings import check_memory
 
 _LABEL_ROLES = ("labels", "splits", "tasks")
@@ -510,7 +510,7 @@ def _object_matrix(name: str, values: Any) -> FeatureMatrix:
         if words:
             _refuse_columns(table.where, words, "; names of samples go into the index (set_index)")
         samples = table.index if names is None else names.names
-        counted = only_counts(values.index) and samples is None
+        counted = table.index is None and samples is None
         columns = [titles[at] for at in rest]
         return _matrix(name, table.numbers(rest), samples=samples, columns=columns, counted=counted)
     if isinstance(values, xr.DataArray):

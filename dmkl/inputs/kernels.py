@@ -25,17 +25,7 @@ from dmkl.inputs.formats.registry import PathLike, arrays_in, expected_files, fi
 from dmkl.inputs.label_tables import read_file, read_names, sort_arrays
 from dmkl.inputs.labels import Labels, SideData, align, by_split, gather
 from dmkl.inputs.matrices import Layer, Lazy, Matrix, Reordered, StripBuffer, fingerprint, is_sparse, n_condensed, plain
-from dmkl.inputs.names import (
-    Join,
-    Named,
-    all_names,
-    axis_names,
-    index_names,
-    joined,
-    note_of_order,
-    only_counts,
-    places,
-)
+from dmkl.inputs.names import Join, Named, all_names, axis_names, index_names, joined, note_of_order, places
 from dmkl.settings import check_memory
 
 _AXES = ("rows", "columns")
@@ -135,9 +125,9 @@ def _whole(matrix: Any) -> Any:
 def _axes(kernel: Any) -> Axes:
     """Return the names of rows and columns of an object."""
     if isinstance(kernel, pd.DataFrame):
-        numbers = tuple(map(str, kernel.index)) if only_counts(kernel.index) else None
-        names = index_names(kernel.index), index_names(kernel.columns)
-        return Axes(*names, kernel.shape[0] == kernel.shape[1], numbers=numbers)
+        names = index_names(kernel.index)
+        numbers = tuple(map(str, kernel.index)) if names is None else None
+        return Axes(names, index_names(kernel.columns), kernel.shape[0] == kernel.shape[1], numbers=numbers)
     if isinstance(kernel, xr.DataArray) and kernel.ndim == 2:
         return Axes(axis_names(kernel, 0), axis_names(kernel, 1), kernel.shape[0] == kernel.shape[1])
     return Axes()

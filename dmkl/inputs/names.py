@@ -45,14 +45,10 @@ def as_text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def only_counts(index: pd.Index[Any]) -> bool:
-    """Whether an index is that of a data frame without names of rows."""
-    return isinstance(index, pd.RangeIndex) and index.start == 0 and index.step == 1
-
-
 def index_names(index: pd.Index[Any]) -> tuple[str, ...] | None:
     """Return the names in an index of pandas; None if it only counts."""
-    return None if only_counts(index) else tuple(map(as_text, index))
+    only_counts = isinstance(index, pd.RangeIndex) and index.start == 0 and index.step == 1
+    return None if only_counts else tuple(map(as_text, index))
 
 
 def axis_names(array: xr.DataArray, axis: int) -> tuple[str, ...] | None:

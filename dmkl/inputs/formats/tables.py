@@ -23,16 +23,7 @@ import pandas as pd
 from dmkl import settings
 from dmkl.arrays import Array
 from dmkl.errors import refuse
-from dmkl.inputs.columns import (
-    Columns,
-    are_numbers,
-    find_names,
-    is_number,
-    is_numeral,
-    is_title,
-    matched_share,
-    numeric_dtype,
-)
+from dmkl.inputs.columns import Columns, are_numbers, find_names, is_number, is_numeral, is_title, matched_share
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
 from dmkl.inputs.matrices import Lazy
 from dmkl.inputs.names import listed_names
@@ -296,7 +287,7 @@ class Text(Columns):
                     decimal="," if self.decimal_comma else ".",
                     low_memory=False,
                 )
-                if all(map(numeric_dtype, frame.dtypes)):
+                if all(Columns(self.where, frame).numeric()):
                     continue
             except (ValueError, pd.errors.ParserError, OverflowError):
                 pass
