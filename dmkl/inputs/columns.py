@@ -14,7 +14,7 @@ from pandas.api.types import is_complex_dtype, is_numeric_dtype
 from dmkl.arrays import Array
 from dmkl.errors import refuse
 from dmkl.inputs.matrices import Lazy
-from dmkl.inputs.names import as_text, index_names
+from dmkl.inputs.names import Names, as_text, index_names
 from dmkl.unknown import UNKNOWN_TEXTS
 
 ROLES = {
@@ -103,8 +103,8 @@ def numeric_dtype(dtype: Any) -> bool:
 class RowNames:
     """The names of the rows of a table, and their columns."""
 
-    names: tuple[str, ...] | None = None
-    families: tuple[str, ...] | None = None  # of individuals, if the table has both FID and IID
+    names: Names = None
+    families: Names = None  # of individuals, if the table has both FID and IID
     columns: frozenset[int] = frozenset()  # those of names, families or numbers of the rows
 
 

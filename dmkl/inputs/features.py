@@ -25,7 +25,7 @@ from dmkl.inputs.formats.tables import Text
 from dmkl.inputs.label_tables import read_file, read_names, sort_arrays
 from dmkl.inputs.labels import Labels, LabelTable, SideData, align, gather
 from dmkl.inputs.matrices import Lazy, SparseMatrix, is_sparse, n_condensed, open_alone, plain, square, transposed
-from dmkl.inputs.names import Join, Named, axis_names, check_join, listed_names, places, sample_names
+from dmkl.inputs.names import Join, Named, Names, axis_names, check_join, listed_names, places, sample_names
 from dmkl.settings import check_memory
 
 _LABEL_ROLES = ("labels", "splits", "tasks")
@@ -39,11 +39,11 @@ class FeatureMatrix:
     name: str
     shape: tuple[int, int]  # (samples, columns)
     dtype: np.dtype[Any]  # float32 or float64
-    columns: tuple[str, ...] | None  # names of the columns
-    samples: tuple[str, ...] | None  # names of the rows, unique (with their families)
+    columns: Names  # names of the columns
+    samples: Names  # names of the rows, unique (with their families)
     open: Callable[[], Any]  # returns the matrix, of which rows are read; masked entries are missing
     holds: str = ""  # kernel or distances, if its place determines it and columns are the samples
-    families: tuple[str, ...] | None = None
+    families: Names = None
     counted: bool = False  # whether it is a data frame whose index only counts
     is_table: bool = False  # whether it is a file that could name its rows
     order: npt.NDArray[np.intp] | None = None  # the row of each sample, -1 for missing ones; None for all rows in order
@@ -100,7 +100,7 @@ class _Unaligned:
 
     matrices: list[FeatureMatrix] = field(default_factory=list)  # each in the order of its source
     beside: list[SideData] = field(default_factory=list)  # labels, splits and names of tasks
-    samples: tuple[str, ...] | None = None  # names of the rows of all matrices that carry none
+    samples: Names = None  # names of the rows of all matrices that carry none
     notes: list[str] = field(default_factory=list)  # see `Features`
 
 
@@ -223,9 +223,7 @@ def _transposed(matrix: FeatureMatrix) -> FeatureMatrix:
     return replace(turned, families=None, counted=False, open=lambda: transposed(matrix.read(whole)))
 
 
-def _aligned(
-    matrix: FeatureMatrix, samples: tuple[str, ...] | None, mask: Mask | None, notes: list[str]
-) -> FeatureMatrix:
+def _aligned(matrix: FeatureMatrix, samples: Names, mask: Mask | None, notes: list[str]) -> FeatureMatrix:
     if matrix.samples is None or samples is None or matrix.samples == samples:
         order = np.arange(matrix.shape[0])
     else:
@@ -581,12 +579,6 @@ def _dataset(dataset: xr.Dataset) -> _Unaligned:
     return unaligned
 
 
-def _side(
-    role: str,
-    place: str,
-    read: Callable[[], Any],
-    names: tuple[str, ...] | None,
-    columns: tuple[str, ...] | None = None,
-) -> SideData:
+def _side(role: str, place: str, read: Callable[[], Any], names: Names, columns: Names = None) -> SideData:
     """Return labels and such among features."""
     return SideData(role, place, lambda _: LabelTable(vector(read(), place), names, columns))

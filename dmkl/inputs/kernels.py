@@ -25,7 +25,7 @@ from dmkl.inputs.formats.registry import PathLike, arrays_in, expected_files, fi
 from dmkl.inputs.label_tables import read_file, read_names, sort_arrays
 from dmkl.inputs.labels import Labels, SideData, align, by_split, gather
 from dmkl.inputs.matrices import Layer, Lazy, Matrix, Reordered, StripBuffer, fingerprint, is_sparse, n_condensed, plain
-from dmkl.inputs.names import Join, Named, all_names, axis_names, index_names, joined, note_of_order, places
+from dmkl.inputs.names import Join, Named, Names, all_names, axis_names, index_names, joined, note_of_order, places
 from dmkl.settings import check_memory
 
 _AXES = ("rows", "columns")
@@ -34,11 +34,11 @@ _AXES = ("rows", "columns")
 class Axes(NamedTuple):
     """Names of the samples of a kernel's rows and columns, or None."""
 
-    rows: tuple[str, ...] | None = None
-    cols: tuple[str, ...] | None = None
+    rows: Names = None
+    cols: Names = None
     square: bool = True  # whether it has as many rows as columns
-    families: tuple[str, ...] | None = None  # of the rows, if these are individuals
-    numbers: tuple[str, ...] | None = None  # of the rows of a data frame whose index only counts
+    families: Names = None  # of the rows, if these are individuals
+    numbers: Names = None  # of the rows of a data frame whose index only counts
 
 
 class KernelSource:
@@ -182,8 +182,8 @@ class JoinedSource(KernelSource):
         source: KernelSource,
         join: Join,
         *,
-        samples: tuple[str, ...] | None = None,
-        train_samples: tuple[str, ...] | None = None,
+        samples: Names = None,
+        train_samples: Names = None,
         beside: Sequence[SideData] = (),
         given: Sequence[SideData] = (),
         symmetric: bool | None = None,
@@ -451,7 +451,7 @@ def open_files(
     return source, source.labels
 
 
-def _check_length(source: str, names: tuple[str, ...] | None, length: int, axis: int) -> None:
+def _check_length(source: str, names: Names, length: int, axis: int) -> None:
     """Refuse names of samples that are not as many as the rows or columns."""
     if names is not None and len(names) != length:
         refuse(f"{source}: found {len(names)} names of samples, expected one for each of the {length} {_AXES[axis]}")
@@ -459,7 +459,7 @@ def _check_length(source: str, names: tuple[str, ...] | None, length: int, axis:
 
 def _wanted(
     side_files: Mapping[str, Path], axis: int, parts: Sequence[_KernelArray], expected: set[str], notes: list[str]
-) -> tuple[str, ...] | None:
+) -> Names:
     """Return the samples in a separate file; they name the rows of kernels without names, one after another."""
     file = side_files.get(_OF_AXES[axis])
     if file is None:

@@ -22,7 +22,7 @@ from dmkl.inputs.formats.file_arrays import FileArray, listed, vector
 from dmkl.inputs.formats.registry import arrays_in, check_file
 from dmkl.inputs.formats.tables import FAM_TITLES, Text
 from dmkl.inputs.labels import OF_SAMPLES, LabelTable, SideData, in_order, refuse_without_names
-from dmkl.inputs.names import axis_names, index_names, listed_names, names_as_known, sample_names
+from dmkl.inputs.names import Names, axis_names, index_names, listed_names, names_as_known, sample_names
 from dmkl.unknown import is_known
 
 _OF_SETS = (*OF_SAMPLES, "tasks", "diagonal", "names", "samples", "train_samples")
@@ -136,7 +136,7 @@ def read_file(path: Path, name: str | None = None, samples: Iterable[str] | None
     return read_array(array, names if names and len(names) in array.shape else None)
 
 
-def read_array(variable: FileArray, samples: tuple[str, ...] | None = None) -> LabelTable:
+def read_array(variable: FileArray, samples: Names = None) -> LabelTable:
     """Read the values of an array of a file; `samples` name its rows if the array does not.
 
     A cell array of equal vectors, such as the labels of each view, is read as one of them.

@@ -17,6 +17,7 @@ from dmkl.errors import refuse
 from dmkl.inputs.names import (
     Join,
     Named,
+    Names,
     all_names,
     as_text,
     hint_at_order,
@@ -49,9 +50,9 @@ class LabelTable:
     """Labels, names or splits as they were given, with the names of rows and columns."""
 
     values: Array  # (rows,) or (rows, columns)
-    row_names: tuple[str, ...] | None = None
-    columns: tuple[str, ...] | None = None
-    families: tuple[str, ...] | None = None  # of the rows
+    row_names: Names = None
+    columns: Names = None
+    families: Names = None  # of the rows
     notes: tuple[str, ...] = ()  # choices that could have been otherwise
     is_table: bool = False  # whether it could hold names: text and data frames, no arrays
 
@@ -261,7 +262,7 @@ class Alignment(NamedTuple):
     """The order of the samples of several tables and their labels."""
 
     tables: list[Named]  # with the names that are matched
-    samples: tuple[str, ...] | None  # None if nothing has names
+    samples: Names  # None if nothing has names
     beside: list[SideData]  # labels, splits and the like
     order_notes: list[str]  # a note on data without names, if other data has names
 
@@ -269,13 +270,13 @@ class Alignment(NamedTuple):
 def align(
     tables: Sequence[Named],
     join: Join,
-    wanted: tuple[str, ...] | None,
+    wanted: Names,
     beside: Sequence[SideData],
     given: Sequence[SideData],
     notes: list[str],
     *,
     shape: tuple[int | None, int | None] = (None, None),
-    stored: tuple[str, ...] | None = None,
+    stored: Names = None,
 ) -> Alignment:
     """Join the samples of tables and of their labels by name.
 

@@ -17,15 +17,18 @@ from dmkl.errors import refuse
 Join = Literal["exact", "inner", "outer"]
 """Whether tables must name the same samples, or the samples of all tables or of any table are taken."""
 
+Names = tuple[str, ...] | None
+"""Names of rows or columns in order, if they have names."""
+
 
 class Named(NamedTuple):
     """Names of the rows of a table, and how messages name the table."""
 
     where: str
-    names: tuple[str, ...] | None
-    families: tuple[str, ...] | None = None  # of individuals (FID), where the table has them
-    numbers: tuple[str, ...] | None = None  # of the rows of a data frame whose index only counts
-    columns: tuple[str, ...] | None = None  # names of the columns, if these are no samples
+    names: Names
+    families: Names = None  # of individuals (FID), where the table has them
+    numbers: Names = None  # of the rows of a data frame whose index only counts
+    columns: Names = None  # names of the columns, if these are no samples
 
     def joined_pairs(self) -> Named:
         """The same with the names FID_IID."""
@@ -45,20 +48,20 @@ def as_text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def index_names(index: pd.Index[Any]) -> tuple[str, ...] | None:
+def index_names(index: pd.Index[Any]) -> Names:
     """Return the names in an index of pandas; None if it only counts."""
     only_counts = isinstance(index, pd.RangeIndex) and index.start == 0 and index.step == 1
     return None if only_counts else tuple(map(as_text, index))
 
 
-def axis_names(array: xr.DataArray, axis: int) -> tuple[str, ...] | None:
+def axis_names(array: xr.DataArray, axis: int) -> Names:
     """Return the coordinate of an axis of an xarray array; None if it has none."""
     if axis >= array.ndim or array.dims[axis] not in array.coords:
         return None
     return tuple(map(as_text, array.coords[array.dims[axis]].to_numpy().tolist()))
 
 
-def sample_names(where: str, names: Iterable[Any] | None, length: int | None = None) -> tuple[str, ...] | None:
+def sample_names(where: str, names: Iterable[Any] | None, length: int | None = None) -> Names:
     """Return names of samples as strings, after a check that they are unique and as many as the rows."""
     if names is None:
         return None
@@ -104,7 +107,7 @@ def listed_names(names: Iterable[str], most: int = 3) -> str:
 # --- families and individuals --------------------------------------------------------------------------------------
 
 
-def names_of_pairs(names: tuple[str, ...], families: tuple[str, ...] | None) -> tuple[str, ...]:
+def names_of_pairs(names: tuple[str, ...], families: Names) -> tuple[str, ...]:
     """Return the names FID_IID of individuals; those without a family keep their own name.
 
     A family of 0, or with the name of the individual, is none.
@@ -115,9 +118,7 @@ def names_of_pairs(names: tuple[str, ...], families: tuple[str, ...] | None) -> 
     return tuple(name if family in ("0", name) else f"{family}_{name}" for family, name in pairs)
 
 
-def names_as_known(
-    names: tuple[str, ...], families: tuple[str, ...] | None, expected: Iterable[str] | None
-) -> tuple[str, ...]:
+def names_as_known(names: tuple[str, ...], families: Names, expected: Iterable[str] | None) -> tuple[str, ...]:
     """Return names of individuals, or FID_IID if more of these are known; if none are known, if the names repeat."""
     pairs = names_of_pairs(names, families)
     if expected is None:
@@ -153,9 +154,7 @@ def check_join(join: str) -> None:
         refuse(f"join must be 'exact', 'inner' or 'outer', got {join!r}")
 
 
-def joined(
-    tables: Sequence[Named], join: Join, wanted: tuple[str, ...] | None = None, beside: Sequence[Named] = ()
-) -> tuple[str, ...] | None:
+def joined(tables: Sequence[Named], join: Join, wanted: Names = None, beside: Sequence[Named] = ()) -> Names:
     """Join the samples of tables by name; None if no table names them.
 
     The order is that of `wanted`, or else of the first table, so that data without names in this order still fits; with

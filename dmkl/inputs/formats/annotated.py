@@ -38,7 +38,7 @@ from dmkl.inputs.formats.file_arrays import (
 from dmkl.inputs.formats.hdf5 import check_stored, hdf5_array, nodes_of, opened
 from dmkl.inputs.formats.zarr_folders import check_chunks, nodes_in, zarr_array
 from dmkl.inputs.labels import LabelTable
-from dmkl.inputs.names import as_text
+from dmkl.inputs.names import Names, as_text
 from dmkl.settings import check_memory
 
 
@@ -82,7 +82,7 @@ class Entry(NamedTuple):
     name: str  # as in a file: X, layers/counts, rna/obsm/X_pca
     values: Any
     samples: tuple[str, ...]
-    columns: tuple[str, ...] | None
+    columns: Names
     holds: str  # see `FileArray`
 
 
@@ -225,7 +225,7 @@ def _arrays(part: _Part) -> Iterator[FileArray]:
             yield FileArray(part.path, f"obs/{name}", (len(part.samples),), np.dtype("U1"), read, rows=part.samples)
 
 
-def _matrix(part: _Part, name: str, columns: tuple[str, ...] | None) -> FileArray | None:
+def _matrix(part: _Part, name: str, columns: Names) -> FileArray | None:
     """Return an entry as an array; None for an explicit null."""
     path, inside = part.path, f"{part.at}{name}"
     node: Any = part.nodes[inside]

@@ -18,7 +18,7 @@ from dmkl.arrays import Array
 from dmkl.errors import DamagedFileError, DmklError, InputError, one_line, refuse
 from dmkl.inputs.columns import ROLES, plain_title
 from dmkl.inputs.matrices import Lazy, Matrix, SparseMatrix
-from dmkl.inputs.names import as_text
+from dmkl.inputs.names import Names, as_text
 from dmkl.settings import check_memory
 
 ELSEWHERE, OBJECTS = "kept in other files", "Python objects"
@@ -57,10 +57,10 @@ class FileArray:
     matlab: bool = False  # whether its axes are in MATLAB's order, with kernels along the last one
     views: tuple[FileArray, ...] = ()  # the matrices of a cell array, (samples, columns) or all (columns, samples)
     cell: bool = False  # whether it is a cell array of matrices, which `open` shows with the kernels along axis 0
-    rows: tuple[str, ...] | None = None  # names of its rows
-    families: tuple[str, ...] | None = None  # families of its rows, if these are individuals
+    rows: Names = None  # names of its rows
+    families: Names = None  # families of its rows, if these are individuals
     notes: tuple[str, ...] = ()  # choices that could have been otherwise
-    columns: tuple[str, ...] | None = None  # names of its columns
+    columns: Names = None  # names of its columns
     holds: Literal["", "kernel", "distances", "features"] = ""  # by its place; "" if name and shape determine it
 
     def __post_init__(self) -> None:

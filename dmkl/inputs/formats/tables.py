@@ -26,7 +26,7 @@ from dmkl.errors import refuse
 from dmkl.inputs.columns import Columns, are_numbers, find_names, is_number, is_numeral, is_title, matched_share
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
 from dmkl.inputs.matrices import Lazy
-from dmkl.inputs.names import listed_names
+from dmkl.inputs.names import Names, listed_names
 from dmkl.settings import check_memory
 from dmkl.unknown import UNKNOWN_TEXTS
 
@@ -65,7 +65,7 @@ class Text(Columns):
         self.path, self.where = path, str(path)
         self.index, self.notes = None, []
         self.count: int | None = None  # the number of rows that the file states in a line of its own
-        self.titles: tuple[str, ...] | None = None  # "" above the names of the rows, where R writes none
+        self.titles: Names = None  # "" above the names of the rows, where R writes none
         lines, size = [], 0  # the first ones that are not blank, as (number from 1, text)
         for number, _, text in lines_of(path):
             lines += [(number, text)] if text.strip() else []

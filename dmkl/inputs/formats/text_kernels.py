@@ -17,6 +17,7 @@ from dmkl.inputs.columns import RowNames, counts, find_names, is_number, is_nume
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
 from dmkl.inputs.formats.tables import Text, lines_of
 from dmkl.inputs.matrices import Lazy
+from dmkl.inputs.names import Names
 from dmkl.settings import check_memory
 
 
@@ -71,9 +72,7 @@ def text_arrays(path: Path) -> list[FileArray]:
     return [_array(text, numbers.shape, lambda: numbers, rows, columns=titles, families=families, holds=holds)]
 
 
-def _array(
-    text: Text, shape: tuple[int, ...], opened: Callable[[], Any], rows: tuple[str, ...] | None, **more: Any
-) -> FileArray:
+def _array(text: Text, shape: tuple[int, ...], opened: Callable[[], Any], rows: Names, **more: Any) -> FileArray:
     return FileArray(text.path, "", shape, np.dtype(float), opened, rows=rows, notes=tuple(text.notes), **more)
 
 
@@ -224,7 +223,7 @@ def matrix_of_prefix(path: Path) -> Path | None:
     return next((file for file in files if path.name and file.is_file()), None)
 
 
-def _individuals(path: Path) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+def _individuals(path: Path) -> tuple[tuple[str, ...], Names]:
     """Return IID, and FID if there are both, from the .id file of the matrix."""
     part = re.search(r"\.part_(\d+)_(\d+)\.", path.name)
     if part is not None:
