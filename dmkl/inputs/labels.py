@@ -316,8 +316,8 @@ def align(
         tables, labeled = ([table.joined_pairs() for table in group] for group in (tables, labeled))
     named = [table for table in tables if table.names is not None]
     for table in tables:
-        for others in (*(other.names for other in (*named, *labeled) if other is not table), wanted):
-            names = set(others or ())
+        others = [other.names for other in (*named, *labeled) if other is not table] if table.columns else []
+        for names in map(set, filter(None, (*others, wanted))):
             rows, columns = (len(names.intersection(axis or ())) for axis in (table.names, table.columns))
             if columns > max(rows, len(names) / 2):
                 refuse(

@@ -32,11 +32,8 @@ class Named(NamedTuple):
 
     def joined_pairs(self) -> Named:
         """The same with the names FID_IID."""
-        return (
-            self
-            if self.names is None
-            else self._replace(names=names_of_pairs(self.names, self.families), families=None)
-        )
+        pairs = None if self.names is None else names_of_pairs(self.names, self.families)
+        return self._replace(names=pairs, families=None)
 
 
 # --- names as text -------------------------------------------------------------------------------------------------
