@@ -25,7 +25,7 @@ from dmkl.inputs.formats.tables import Text
 from dmkl.inputs.label_tables import read_file, read_names, sort_arrays
 from dmkl.inputs.labels import Labels, LabelTable, SideData, align, gather
 from dmkl.inputs.matrices import Lazy, SparseMatrix, is_sparse, n_condensed, open_alone, plain, square, transposed
-from dmkl.inputs.names import Join, Named, Names, axis_names, check_join, listed_names, places, sample_names
+from dmkl.inputs.names import Join, Named, Names, axis_names, listed_names, places, sample_names
 from dmkl.settings import check_memory
 
 _LABEL_ROLES = ("labels", "splits", "tasks")
@@ -147,7 +147,6 @@ def as_features(
     SampleOrderWarning
         If data without names is matched by position with samples that have names.
     """
-    check_join(join)
     if isinstance(features, Features) and present is None:
         if beside:
             refuse(

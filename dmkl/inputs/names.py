@@ -145,12 +145,6 @@ def need_families(tables: Iterable[Named]) -> bool:
 # --- joining -------------------------------------------------------------------------------------------------------
 
 
-def check_join(join: str) -> None:
-    """Refuse an unknown kind of join."""
-    if join not in get_args(Join):
-        refuse(f"join must be 'exact', 'inner' or 'outer', got {join!r}")
-
-
 def joined(tables: Sequence[Named], join: Join, wanted: Names = None, beside: Sequence[Named] = ()) -> Names:
     """Join the samples of tables by name; None if no table names them.
 
@@ -159,7 +153,8 @@ def joined(tables: Sequence[Named], join: Join, wanted: Names = None, beside: Se
     never add samples, but join="inner" leaves out the samples that they lack. InputError is raised if names repeat, if
     join="exact" finds different samples in two tables, or if join="inner" leaves none.
     """
-    check_join(join)
+    if join not in get_args(Join):
+        refuse(f"join must be 'exact', 'inner' or 'outer', got {join!r}")
     everything = [(table.where, table.names) for table in (*tables, *beside) if table.names is not None]
     for where, names in everything:
         sample_names(where, names)

@@ -298,14 +298,14 @@ class Text(Columns):
 
     def numbers(self, columns: Sequence[int]) -> Lazy:
         """Return some columns as a matrix of float64, read in strips of rows."""
-        shape, chunks = (self.n_rows, len(columns)), (_CHUNK_ROWS, len(columns))  # neighboring rows are read together
-        return Lazy(shape, np.float64, partial(self._part, columns), chunks)
 
-    def _part(self, columns: Sequence[int], key: tuple[Any, Any]) -> Array:
-        wanted = np.arange(self.n_rows)[key[0]]
-        start, stop = (int(wanted.min()), int(wanted.max()) + 1) if len(wanted) else (0, 0)
-        strip = self.strip(start, stop, columns)
-        return np.asarray(strip[wanted - start][:, key[1]])
+        def part(key: tuple[Any, Any]) -> Array:
+            wanted = np.arange(self.n_rows)[key[0]]
+            start, stop = (int(wanted.min()), int(wanted.max()) + 1) if len(wanted) else (0, 0)
+            return np.asarray(self.strip(start, stop, columns)[wanted - start][:, key[1]])
+
+        shape, chunks = (self.n_rows, len(columns)), (_CHUNK_ROWS, len(columns))  # neighboring rows are read together
+        return Lazy(shape, np.float64, part, chunks)
 
     def strip(self, start: int, stop: int, columns: Sequence[int]) -> Array:
         """Read some columns of some rows as float64, (rows, columns)."""
@@ -349,18 +349,13 @@ class Text(Columns):
 
     def _bytes(self, start: int, stop: int) -> bytes:
         """Read the lines of some rows, with the blank lines and comments between them."""
-        if self._unpacked is not None:
-            return self._read(self._unpacked, start, stop)
         with ExitStack() as stack:
-            file = stack.enter_context(_opened(self.path))
-            if self.path.suffix.lower() == ".gz":
+            file = self._unpacked or stack.enter_context(_opened(self.path))
+            if self._unpacked is None and self.path.suffix.lower() == ".gz":
                 # It stays open with the table: opening it again would unpack it from the beginning.
                 self._open, self._unpacked = stack.pop_all(), file
-            return self._read(file, start, stop)
-
-    def _read(self, file: IO[bytes], start: int, stop: int) -> bytes:
-        file.seek(self._starts[start])
-        return file.read(self._starts[stop] - self._starts[start] if stop < self.n_rows else -1)
+            file.seek(self._starts[start])
+            return file.read(self._starts[stop] - self._starts[start] if stop < self.n_rows else -1)
 
 
 def text_columns(path: Path, expected: Collection[str] | None = None, title: str | None = None) -> Text:
