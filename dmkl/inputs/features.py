@@ -157,27 +157,27 @@ def as_features(
     paths = [features] if isinstance(features, str | os.PathLike) else features
     in_files = isinstance(paths, list | tuple) and all(isinstance(path, str | os.PathLike) for path in paths)
     unaligned = _from_files(features, wanted) if in_files else _from_memory(features)
-    matrices, notes, found = unaligned.matrices, unaligned.notes, unaligned.samples
+    matrices, notes, stored = unaligned.matrices, unaligned.notes, unaligned.samples
     if not matrices:
         refuse("kernels are computed from at least one matrix of features (samples, columns), got none")
     if transpose:
         matrices = list(map(_transposed, matrices))
     tables = [matrix.named for matrix in matrices]
-    if found is not None:
+    if stored is not None:
         tables = [
-            table._replace(names=table.names or sample_names(table.where, found, matrix.shape[0]))
+            table._replace(names=table.names or sample_names(table.where, stored, matrix.shape[0]))
             for matrix, table in zip(matrices, tables, strict=True)
         ]
     # Data found with the features is in their order; given data is in that of `samples`, and replaces it.
     replaced = {item.role for item in beside}
     replaced |= {"tasks"} if "labels" in replaced else set()  # other labels have other tasks
     side = [item for item in unaligned.beside if item.role not in replaced]
+    first = stored or next((table.names for table in tables if table.names is not None), None)
     for item in side:
-        first = found or next((table.names for table in tables if table.names is not None), None)
         item.name_rows(first, by_position=True)
     n_given = matrices[0].shape[0] if wanted is None else len(wanted)
     tables, order, side, order_notes = align(
-        tables, join, wanted, side, beside, notes, shape=(n_given, None), stored=found
+        tables, join, wanted, side, beside, notes, shape=(n_given, None), stored=stored
     )
     matrices = [replace(matrix, samples=table.names) for matrix, table in zip(matrices, tables, strict=True)]
     named = [matrix for matrix in matrices if matrix.samples is not None]
