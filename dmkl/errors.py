@@ -185,7 +185,7 @@ def did_you_mean(word: Any, choices: Iterable[str]) -> str:
     return f" (did you mean {' or '.join(close)}?)" if close else ""
 
 
-def refuse(message: str, cause: Exception | None = None) -> NoReturn:
+def refuse(message: str, cause: BaseException | None = None) -> NoReturn:
     """Raise an InputError with this message."""
     raise InputError(message) from cause
 

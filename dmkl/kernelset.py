@@ -16,7 +16,7 @@ from dask.base import tokenize
 from dask.delayed import Delayed, delayed
 
 from dmkl.arrays import Array, Index
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.numerics.alignment import sign_probes
 from dmkl.numerics.covariates import Covariates, residualize
 from dmkl.numerics.steps import (
@@ -117,8 +117,7 @@ class KernelSet:
         """
         splits = self.splits
         if splits is None or not 0 <= number < len(splits):
-            msg = f"there is no split {number}; this set has {0 if splits is None else len(splits)}"
-            raise InputError(msg)
+            refuse(f"there is no split {number}; this set has {0 if splits is None else len(splits)}")
         return Split(*(np.flatnonzero(splits[number] == part) for part in (0, 1, 2)))
 
     @property
@@ -193,8 +192,7 @@ class KernelSet:
 
     def __getitem__(self, key: Any) -> KernelSet:
         if not isinstance(key, tuple) or len(key) != 2:
-            msg = "a kernel set is indexed by rows and columns, K[rows, cols]; choose kernels with select(names)"
-            raise InputError(msg)
+            refuse("a kernel set is indexed by rows and columns, K[rows, cols]; choose kernels with select(names)")
         _, n_rows, n_cols = self.shape
         rows = positions(key[0], n_rows, "row")
         cols = rows if key[0] is key[1] and n_rows == n_cols else positions(key[1], n_cols, "column")
@@ -210,8 +208,7 @@ class KernelSet:
         """
         chosen = named_positions(names, self.names, "kernel")
         if not len(chosen):
-            msg = "select() must keep at least one kernel"
-            raise InputError(msg)
+            refuse("select() must keep at least one kernel")
         view = replace(self._view, kernels=self._view.kernels[chosen])
         return self._with(view, None if self._fitted is None else self._fitted.select(chosen))
 
@@ -235,8 +232,7 @@ class KernelSet:
             a result is computed.
         """
         if how not in NORMALIZATIONS:
-            msg = f"normalize takes 'trace', 'cosine' or 'multiplicative', got {how!r}"
-            raise InputError(msg)
+            refuse(f"normalize takes 'trace', 'cosine' or 'multiplicative', got {how!r}")
         return self._step(STEPS[how])
 
     def with_steps(self, steps: str | Iterable[str] | None, weights: Array | None = None) -> KernelSet:
@@ -279,8 +275,7 @@ class KernelSet:
             As in `residualize`, and if the set is not square.
         """
         if not self.is_square:
-            msg = "covariate_shares needs a square set, and the rows are not the columns; take K[train, train]"
-            raise InputError(msg)
+            refuse("covariate_shares needs a square set, and the rows are not the columns; take K[train, train]")
         (centered, left), _ = measure([self.center(), self.residualize(Z)])
         before, after = (np.asarray(K.lens().diagonal()).sum(axis=1) for K in (centered, left))
         share = 1.0 - np.divide(after, before, out=np.ones_like(before), where=before > 0)
@@ -316,8 +311,7 @@ class KernelSet:
             If the set was centered or normalized.
         """
         if self._view.steps:
-            msg = "product() multiplies the kernels as they are stored; call it before center() and normalize()"
-            raise InputError(msg)
+            refuse("product() multiplies the kernels as they are stored; call it before center() and normalize()")
         source = GeometricMean(self._view.source, self._view.kernels)
         view = View(source, np.array([0]), self._view.rows, self._view.cols)
         return KernelSet(view, labels=self._labels, tasks=self._tasks, splits=self._splits)
@@ -416,15 +410,12 @@ class KernelSet:
     def _checked_block(self, V: npt.ArrayLike) -> Array:
         block = np.asarray(V)
         if block.dtype.kind not in "fiub":
-            msg = f"V must hold real numbers, got {block.dtype}"
-            raise InputError(msg)
+            refuse(f"V must hold real numbers, got {block.dtype}")
         block = block[:, None] if block.ndim == 1 else block
         if block.ndim != 2 or block.shape[0] != self.shape[2]:
-            msg = f"V has shape {np.shape(V)}, expected ({self.shape[2]}, b): one row for each column of the kernels"
-            raise InputError(msg)
+            refuse(f"V has shape {np.shape(V)}, expected ({self.shape[2]}, b): one row for each column of the kernels")
         if not np.isfinite(block).all():
-            msg = f"V holds {np.count_nonzero(~np.isfinite(block))} entries that are NaN or infinite"
-            raise InputError(msg)
+            refuse(f"V holds {np.count_nonzero(~np.isfinite(block))} entries that are NaN or infinite")
         return block
 
     def compute_dtype(self, dtype: npt.DTypeLike | None = None) -> np.dtype[Any]:
@@ -539,20 +530,17 @@ def positions(key: Any, length: int, what: str) -> Index:
     index = np.asarray(key)
     if index.dtype == bool:
         if index.shape != (length,):
-            msg = f"a boolean {what} mask must have shape ({length},), got {index.shape}"
-            raise InputError(msg)
+            refuse(f"a boolean {what} mask must have shape ({length},), got {index.shape}")
         return np.flatnonzero(index)
     # An empty list becomes a float array, which would be rejected below.
     if index.size == 0:
         index = index.astype(np.int64)
     if index.dtype.kind not in "iu" or index.ndim > 1:
-        msg = f"{what}s are chosen by an integer, a slice, a boolean mask or a vector of integers, got {key!r}"
-        raise InputError(msg)
+        refuse(f"{what}s are chosen by an integer, a slice, a boolean mask or a vector of integers, got {key!r}")
     index = np.atleast_1d(index).astype(np.int64)
     outside = index[(index < -length) | (index >= length)]
     if len(outside):
-        msg = f"{what} {outside[0]} is outside the {length} {what}s of this set"
-        raise InputError(msg)
+        refuse(f"{what} {outside[0]} is outside the {length} {what}s of this set")
     return np.where(index < 0, index + length, index)
 
 
@@ -575,13 +563,11 @@ def _named_position(wanted: Any, names: Sequence[str], what: str) -> int:
     n = len(names)
     if isinstance(wanted, int | np.integer):
         if not -n <= wanted < n:
-            msg = f"there is no {what} {wanted}; this set has {n}"
-            raise InputError(msg)
+            refuse(f"there is no {what} {wanted}; this set has {n}")
         return int(wanted) % n
     if wanted not in names:
-        msg = (
+        refuse(
             f"there is no {what} named {wanted!r}; the names are "
             f"{', '.join(map(repr, names[:10]))}{', …' if n > 10 else ''}"
         )
-        raise InputError(msg)
     return names.index(wanted)

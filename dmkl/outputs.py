@@ -23,7 +23,7 @@ import xarray as xr
 import zarr
 
 from dmkl.arrays import Array
-from dmkl.errors import InputError, StoreExistsError
+from dmkl.errors import StoreExistsError, refuse
 from dmkl.files.urls import Place, Url, resolved
 from dmkl.files.writing import check_lock, replace_folder, replacing, reporting_full_disk, temporary_name
 from dmkl.store.saved import save_dataset
@@ -53,8 +53,7 @@ _ANOTHER_PLACE = "Free some space, or choose another path, and export it again"
 def check_table(place: Place) -> None:
     """Raise InputError if a table cannot be written to this place: it ends in .parquet, and pyarrow is missing."""
     if place.name.lower().endswith(".parquet") and find_spec("pyarrow") is None:
-        msg = f"{place}: Parquet files are written with pyarrow, which is not installed; pip install pyarrow"
-        raise InputError(msg)
+        refuse(f"{place}: Parquet files are written with pyarrow, which is not installed; pip install pyarrow")
 
 
 def write_table(place: Place, frame: pd.DataFrame, dataset: xr.Dataset, *, overwrite: bool) -> None:
@@ -111,11 +110,9 @@ def check_kernel_file(place: Place, kernel_dims: tuple[str, ...] | None = None, 
     """
     write = _writer(place)
     if write is _write_anndata and find_spec("anndata") is None:
-        msg = f"{place}: .h5ad files are written with anndata, which is not installed; pip install anndata"
-        raise InputError(msg)
+        refuse(f"{place}: .h5ad files are written with anndata, which is not installed; pip install anndata")
     if isinstance(place, Url) and write in (_write_grm, _write_anndata):
-        msg = f"{place} has to be a file of this machine; write .npy or .zarr there"
-        raise InputError(msg)
+        refuse(f"{place} has to be a file of this machine; write .npy or .zarr there")
     for file in [place] if write is not _write_grm else _grm_files(Path(str(place))):
         if file.exists() and not overwrite:
             msg = f"{file} exists already; choose another path, or replace it (overwrite=True, --overwrite)"
@@ -123,17 +120,15 @@ def check_kernel_file(place: Place, kernel_dims: tuple[str, ...] | None = None, 
     if kernel_dims is None or write is _write_zarr:
         return
     if len(kernel_dims) > 2:
-        msg = (
+        refuse(
             f"{place.name} holds one matrix, and there is one for each {kernel_dims[0]}; choose one (--of), or write "
             "all of them to .zarr"
         )
-        raise InputError(msg)
     if kernel_dims[1] != "sample_2" and write is not _write_npy:
-        msg = (
+        refuse(
             f"{place.name} holds a square matrix, and these are rows against training samples; take a square set with "
             "the training samples in it, or write .npy or .zarr"
         )
-        raise InputError(msg)
 
 
 def write_kernel(place: Place, kernel: xr.DataArray, *, overwrite: bool = False, **more: Any) -> None:
@@ -170,8 +165,7 @@ def _writer(place: Place) -> Callable[..., None]:
     for suffix, write in _WRITERS.items():
         if place.name.lower().endswith(suffix):
             return write
-    msg = f"a kernel is written to a file with one of the suffixes {', '.join(_WRITERS)}, got {place.name!r}"
-    raise InputError(msg)
+    refuse(f"a kernel is written to a file with one of the suffixes {', '.join(_WRITERS)}, got {place.name!r}")
 
 
 def _write_zarr(place: Place, kernel: xr.DataArray, overwrite: bool) -> None:
@@ -214,8 +208,7 @@ def _write_grm(place: Path, kernel: xr.DataArray, overwrite: bool) -> None:
     names = kernel["sample"].values.astype(str).tolist()
     bad = next((name for name in names if not name or name.startswith("#") or name.split() != [name]), None)
     if bad is not None:
-        msg = f"{place.name} names individuals by words, and one sample is called {bad!r}; give it another name"
-        raise InputError(msg)
+        refuse(f"{place.name} names individuals by words, and one sample is called {bad!r}; give it another name")
     ids, counts, matrix = _grm_files(place)
     with _rows(place, kernel) as strips, replacing(matrix) as file:
         for start, strip in strips:
@@ -232,8 +225,7 @@ def _write_grm(place: Path, kernel: xr.DataArray, overwrite: bool) -> None:
 
 def _refuse_nan(place: Place, entries: Array) -> None:
     if np.isnan(entries).any():
-        msg = f"{place.name} cannot hold the unknown entries (NaN) of this kernel; write .zarr or .npy"
-        raise InputError(msg)
+        refuse(f"{place.name} cannot hold the unknown entries (NaN) of this kernel; write .zarr or .npy")
 
 
 def _write_anndata(
@@ -330,8 +322,10 @@ def _anndata_io() -> Any:
     try:
         return importlib.import_module("anndata.io")
     except ImportError as error:
-        msg = "AnnData and MuData files are written with anndata, which is not installed; pip install 'dmkl[anndata]'"
-        raise InputError(msg) from error
+        refuse(
+            "AnnData and MuData files are written with anndata, which is not installed; pip install 'dmkl[anndata]'",
+            error,
+        )
 
 
 @contextmanager
@@ -346,8 +340,7 @@ def _allowing_nullable_strings() -> Iterator[None]:
 def _copy_of(path: Path) -> Iterator[Path]:
     """A copy that replaces the file unless an exception is raised."""
     if not path.exists():
-        msg = f"there is no file {path}"
-        raise InputError(msg)
+        refuse(f"there is no file {path}")
     path = resolved(path)
     copy = temporary_name(path)
     try:
@@ -381,8 +374,7 @@ def _open_annotated(path: Path) -> Iterator[Any]:
     try:
         file = h5py.File(path, "r+")
     except OSError as error:
-        msg = f"{path} cannot be opened as HDF5: {error}"
-        raise InputError(msg) from error
+        refuse(f"{path} cannot be opened as HDF5: {error}", error)
     with file:
         yield file
 
@@ -391,16 +383,16 @@ def _in_order(entries: Arrays, names: pd.Index[Any], existing: set[str], overwri
     """The values of all entries in the order of the names; all are checked before any is written."""
     for entry in entries:
         if entry in existing and not overwrite:
-            msg = f"{entry} exists already; choose another name, or overwrite it (overwrite=True, --overwrite)"
-            raise InputError(msg)
+            refuse(f"{entry} exists already; choose another name, or overwrite it (overwrite=True, --overwrite)")
     return {entry: _values_in_order(entry, array, names) for entry, array in entries.items()}
 
 
 def _values_in_order(entry: str, array: xr.DataArray, names: pd.Index[Any]) -> Any:
     square = entry.startswith("obsp/")
     if array.ndim not in ((2,) if square else (1, 2)):
-        msg = f"{entry} has the dimensions {array.dims}, expected {'two of samples' if square else 'samples, columns'}"
-        raise InputError(msg)
+        refuse(
+            f"{entry} has the dimensions {array.dims}, expected {'two of samples' if square else 'samples, columns'}"
+        )
     rows = _sample_positions(entry, array, 0, names)
     values = array.to_numpy()
     if square:
@@ -418,13 +410,11 @@ def _sample_positions(entry: str, array: xr.DataArray, axis: int, names: pd.Inde
     """Positions of the samples of an axis among the names."""
     dimension = array.dims[axis]
     if dimension not in array.coords:
-        msg = f"{entry}: dimension {dimension!r} has no names of samples; give them as its coordinate"
-        raise InputError(msg)
+        refuse(f"{entry}: dimension {dimension!r} has no names of samples; give them as its coordinate")
     samples = pd.Index(array.coords[dimension].to_numpy()).astype(str)
     positions = np.asarray(names.get_indexer(samples)) if names.is_unique else np.full(len(samples), -1)
     lacking = samples[positions < 0]
     if len(lacking) or not samples.is_unique:
         why = f"{len(lacking)} are no obs_names, the first {lacking[0]!r}" if len(lacking) else "some occur twice"
-        msg = f"{entry}: of the {len(samples)} samples {why}; every sample must be one of obs_names, and occur once"
-        raise InputError(msg)
+        refuse(f"{entry}: of the {len(samples)} samples {why}; every sample must be one of obs_names, and occur once")
     return positions

@@ -21,7 +21,7 @@ import psutil
 from dask.system import cpu_count
 from dask.utils import parse_bytes
 
-from dmkl.errors import InputError, MemoryBudgetError
+from dmkl.errors import MemoryBudgetError, refuse
 
 __all__ = [
     "DEFAULTS",
@@ -96,11 +96,9 @@ def memory_budget_bytes() -> int:
     try:
         budget = parse_bytes(value)
     except (ValueError, TypeError) as error:
-        msg = f"dmkl.memory must be 'auto' or a size such as '2GiB', got {value!r}"
-        raise InputError(msg) from error
+        refuse(f"dmkl.memory must be 'auto' or a size such as '2GiB', got {value!r}", error)
     if budget <= 0:
-        msg = f"dmkl.memory must be positive, got {value!r}"
-        raise InputError(msg)
+        refuse(f"dmkl.memory must be positive, got {value!r}")
     return int(budget)
 
 
@@ -127,8 +125,7 @@ def tile_size(n_samples: int, tile: int | None = None) -> int:
     if value == "auto":
         value = 1024 if n_samples <= 4096 else 2048
     if isinstance(value, bool) or int(value) != value or int(value) < 1:
-        msg = f"tile must be a positive number of samples, got {value!r}"
-        raise InputError(msg)
+        refuse(f"tile must be a positive number of samples, got {value!r}")
     return min(int(value), max(n_samples, 1))
 
 
@@ -136,8 +133,7 @@ def block_width() -> int:
     """Most columns of one pass."""
     width = int(get("block-width"))
     if width < 1:
-        msg = f"dmkl.block-width must be at least 1, got {width}"
-        raise InputError(msg)
+        refuse(f"dmkl.block-width must be at least 1, got {width}")
     return width
 
 

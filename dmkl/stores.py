@@ -12,7 +12,7 @@ import xarray as xr
 from zarr.storage import MemoryStore
 
 from dmkl.arrays import Array
-from dmkl.errors import InputError, SampleOrderWarning, warn
+from dmkl.errors import SampleOrderWarning, refuse, warn
 from dmkl.inputs.kernels import JoinedSource, as_source
 from dmkl.inputs.label_tables import given_data
 from dmkl.inputs.names import Join, sample_names
@@ -196,9 +196,8 @@ def as_kernel_set(K: Any, what: str, train_samples: Array | None = None) -> Kern
     if isinstance(K, KernelSet):
         return K
     if K is None or isinstance(K, str | os.PathLike):
-        msg = (
+        refuse(
             f"{what} takes a kernel set, or matrices as dmkl.create takes them, got {type(K).__name__}; open a stored "
             "set with dmkl.open(path)"
         )
-        raise InputError(msg)
     return create(None, K, symmetric=train_samples is None, train_samples=train_samples)

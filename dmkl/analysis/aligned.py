@@ -12,7 +12,7 @@ import xarray as xr
 
 from dmkl.analysis.analyze import analyze
 from dmkl.arrays import Float
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.stores import Kernels
 from dmkl.variables import describe
 
@@ -80,23 +80,21 @@ def aligned_weights(
     True
     """
     if method not in get_args(Alignment):
-        msg = f"method must be one of {', '.join(map(repr, get_args(Alignment)))}, got {method!r}"
-        raise InputError(msg)
+        refuse(f"method must be one of {', '.join(map(repr, get_args(Alignment)))}, got {method!r}")
     data = analyze(K, y, steps=steps, targets=method != "statis", n_eigenvalues=1).data
     if not data.attrs["centered"]:
-        msg = "alignments of kernels that are not centered compare their means; take steps that begin with 'center'"
-        raise InputError(msg)
+        refuse("alignments of kernels that are not centered compare their means; take steps that begin with 'center'")
     norm, alignment = data["norm"].values, data["alignment"].values
     if np.isnan(norm).any():
         name = str(data["kernel"].values[np.isnan(norm)][0])
-        msg = f"kernel {name!r} is constant once it is centered, so that it has no alignment; leave it out by select()"
-        raise InputError(msg)
+        refuse(
+            f"kernel {name!r} is constant once it is centered, so that it has no alignment; leave it out by select()"
+        )
     if method == "statis":
         _, vectors = np.linalg.eigh(alignment)
         return _labeled(np.abs(vectors[:, -1:]) / norm[:, None], data, None)
     if "target_alignment" not in data:
-        msg = f"method={method!r} needs labels: give y, or store them with the kernels; method='statis' needs none"
-        raise InputError(msg)
+        refuse(f"method={method!r} needs labels: give y, or store them with the kernels; method='statis' needs none")
     targets = data["target_alignment"]
     task = None if targets.ndim == 1 else targets["task"].values
     # In units of unit norms: M is the matrix of alignments then, and its condition does not depend on the scales.
@@ -107,8 +105,9 @@ def aligned_weights(
         try:
             weights = np.linalg.solve(alignment, of_units) / norm[:, None]
         except np.linalg.LinAlgError as error:
-            msg = "two kernels are multiples of each other, so that 'cka' has no single solution; take 'alignf'"
-            raise InputError(msg) from error
+            refuse(
+                "two kernels are multiples of each other, so that 'cka' has no single solution; take 'alignf'", error
+            )
     else:
         weights = np.stack([_nonnegative(alignment, target) for target in of_units.T], axis=1) / norm[:, None]
     return _labeled(weights, data, task)

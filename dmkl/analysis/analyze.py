@@ -30,7 +30,7 @@ from dmkl.analysis.spectrum import (
     upper_bounds,
 )
 from dmkl.arrays import Array, Float
-from dmkl.errors import IndefiniteKernelWarning, InputError
+from dmkl.errors import IndefiniteKernelWarning, refuse
 from dmkl.inputs.label_tables import matched
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.alignment import alignments, estimated, inner_products, sign_probes
@@ -198,8 +198,7 @@ class Analysis(Result):
         from dmkl.analysis.figures import plot_targets
 
         if "target_alignment" not in self.data:
-            msg = "this analysis had no labels to align with; give them to dmkl.analyze(K, y)"
-            raise InputError(msg)
+            refuse("this analysis had no labels to align with; give them to dmkl.analyze(K, y)")
         self._check_task(task)
         return plot_targets(self.data, task)
 
@@ -273,11 +272,9 @@ def analyze(
     figure: Yan et al., JMLR 13 (2012), Fig. 5. Eigenvalues: `dmkl.analysis.spectrum`.
     """
     if n_eigenvalues < 1:
-        msg = f"n_eigenvalues must be at least 1, got {n_eigenvalues}"
-        raise InputError(msg)
+        refuse(f"n_eigenvalues must be at least 1, got {n_eigenvalues}")
     if not 0 < threshold <= 1:
-        msg = f"threshold is an alignment above 0 and up to 1, got {threshold}"
-        raise InputError(msg)
+        refuse(f"threshold is an alignment above 0 and up to 1, got {threshold}")
     chain = as_steps(steps)
     centered = any(step == "center" or isinstance(step, Covariates) for step in chain)
     K = as_kernel_set(K, "analyze")

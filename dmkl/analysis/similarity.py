@@ -22,7 +22,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import squareform
 
 from dmkl.arrays import Array, Float, Index
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.numerics.alignment import proportional_groups
 from dmkl.numerics.fisher import encode_targets
 
@@ -101,11 +101,10 @@ def ideal_kernels(y: npt.ArrayLike, n_samples: int, tasks: Array | None, *, cent
     """
     targets = encode_targets(y, n_samples, tasks)
     if any(len(h) < n_samples for h in targets.problems):
-        msg = (
+        refuse(
             "alignments with the labels need a label for each sample, and some are unknown; select the samples with "
             "labels, or leave the labels out (targets=False, --no-targets)"
         )
-        raise InputError(msg)
     factors = []
     for h in targets.problems:
         if h.shape[1] == 1:

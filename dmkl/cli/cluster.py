@@ -15,7 +15,7 @@ from rich.text import Text
 import dmkl
 from dmkl.cli.options import RESOURCES, Json, Store, option
 from dmkl.cli.output import STYLES, print_json, say, say_aside, show, size, table
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
@@ -83,8 +83,7 @@ def computing_on(
     name, options = _parse_backend(backend)
     for key, value in {"workers": workers, "memory": memory}.items():
         if value is not None and key in options:
-            msg = f"--{key} {value} and {key}={options[key]} in --cluster say the same; leave one out"
-            raise InputError(msg)
+            refuse(f"--{key} {value} and {key}={options[key]} in --cluster say the same; leave one out")
         if value is not None:
             options[key] = value
     with dmkl.cluster(name, **options) as client:
@@ -108,15 +107,13 @@ def _parse_backend(text: str) -> tuple[str, dict[str, Any]]:
     try:
         backend, *words = shlex.split(text)
     except ValueError as error:
-        msg = f"--cluster takes a backend and options such as queue=short, got {text!r} ({error})"
-        raise InputError(msg) from error
+        refuse(f"--cluster takes a backend and options such as queue=short, got {text!r} ({error})", error)
     options: dict[str, Any] = {}
     for word in words:
         key, equals, value = word.partition("=")
         key = key.replace("-", "_")
         if not (key and equals and value):
-            msg = f"after the backend --cluster takes options such as queue=short, got {word!r}"
-            raise InputError(msg)
+            refuse(f"after the backend --cluster takes options such as queue=short, got {word!r}")
         before = options.get(key)
         options[key] = value if before is None else [*([before] if isinstance(before, str) else before), value]
     return backend, options

@@ -19,7 +19,7 @@ from dmkl.cli.options import LABELS, SAMPLES, STORAGE, option
 from dmkl.cli.output import refuse_existing, say, say_aside, size
 from dmkl.cli.parsing import parse_names, parse_numbers
 from dmkl.cli.samples import find_names
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.features.functions import FUNCTIONS
 from dmkl.files.urls import as_place
 from dmkl.progress import ConsoleWatch
@@ -270,8 +270,7 @@ def build(
 def _refuse(options: Mapping[str, Any], why: str) -> None:
     given = [option for option, value in options.items() if value not in (None, [])]
     if given:
-        msg = f"{why}; leave out {' and '.join(given)}"
-        raise InputError(msg)
+        refuse(f"{why}; leave out {' and '.join(given)}")
 
 
 def _read_specs(file: Path | None, chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -284,8 +283,7 @@ def _read_specs(file: Path | None, chosen: Mapping[str, Any]) -> list[dict[str, 
         return read_specs(file)
     functions, bandwidth, features = chosen.values()
     if not functions:
-        msg = "say which kernels to make: --specs FILE.toml, or --function rbf --bandwidth 0.1,1,10"
-        raise InputError(msg)
+        refuse("say which kernels to make: --specs FILE.toml, or --function rbf --bandwidth 0.1,1,10")
     widths = None if bandwidth is None else parse_numbers("bandwidth", "numbers such as 0.1,1,10", bandwidth)
     # If none of the functions has a width, dmkl.build refuses the widths.
     with_width = BANDED.intersection(functions) or functions
@@ -327,8 +325,7 @@ def _training_rows(tables: Features, train: Path | None, split: int | None) -> I
     from dmkl.inputs import read_names
 
     if train is not None and split is not None:
-        msg = "--train and --split exclude each other; give one of them"
-        raise InputError(msg)
+        refuse("--train and --split exclude each other; give one of them")
     n_samples = next(iter(tables.blocks.values())).shape[0]
     if train is not None:
         names = range(n_samples) if tables.samples is None else tables.samples
@@ -338,10 +335,8 @@ def _training_rows(tables: Features, train: Path | None, split: int | None) -> I
     splits = tables.labels.checked(n_samples, n_samples, rectangular=False)["split"]
     n_splits = 0 if splits is None else len(splits)
     if splits is None or split >= n_splits:
-        msg = f"there is no split {split}, the samples have {n_splits}; choose another with --split, or give --splits"
-        raise InputError(msg)
+        refuse(f"there is no split {split}, the samples have {n_splits}; choose another with --split, or give --splits")
     rows = np.flatnonzero(splits[split] == 0)
     if not len(rows):
-        msg = f"split {split} has no training samples; choose another with --split, or give --train"
-        raise InputError(msg)
+        refuse(f"split {split} has no training samples; choose another with --split, or give --train")
     return rows

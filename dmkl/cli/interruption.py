@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 from dmkl.cli.output import lock_output, say_aside
-from dmkl.errors import InputError, NoWorkersError, SchedulerLostError, StoreExistsError, WorkerLostError
+from dmkl.errors import InputError, NoWorkersError, SchedulerLostError, StoreExistsError, WorkerLostError, refuse
 from dmkl.files.urls import Place, Url, resolved
 from dmkl.progress import ConsoleWatch
 
@@ -93,11 +93,10 @@ def checkpoint_folder(out: Place, what: str, format_name: str, given: Path | Non
     from dmkl.store.saved import has_format
 
     if given is None and isinstance(out, Url):
-        msg = (
+        refuse(
             f"{out} is a URL, and the checkpoint of an interrupted run needs a folder that all workers see; say which "
             "with --state FOLDER"
         )
-        raise InputError(msg)
     lock_output(out, overwrite=overwrite)
     if out.exists() and not has_format(out, format_name):
         msg = f"{out} is not {what}, and nothing else is replaced; choose another path, or move it away"
@@ -137,8 +136,7 @@ def resuming(folder: Path) -> Iterator[None]:
     except BaseException as error:
         wrong, after = isinstance(error, InputError), read_state(folder)
         if wrong and before and str(folder) in str(error):
-            msg = f"{error}; --restart discards it"
-            raise InputError(msg) from error
+            refuse(f"{error}; --restart discards it", error)
         if is_empty(folder) or (wrong and not before and after and not after.has_solutions):
             remove_state(folder)  # the user will change an argument, and that makes it another search
         elif after and (after != before or not wrong):

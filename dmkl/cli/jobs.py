@@ -26,7 +26,7 @@ from dmkl.cli.options import Overwrite, option
 from dmkl.cli.output import logging_to, say, say_aside
 from dmkl.cli.parsing import parse_cv, parse_grid, parse_names, parse_scoring
 from dmkl.cli.samples import open_kernels
-from dmkl.errors import DmklError, InputError
+from dmkl.errors import DmklError, InputError, refuse
 from dmkl.files.urls import as_place
 from dmkl.progress import LOGGER
 
@@ -357,8 +357,7 @@ def _steps_of(job: JobFile) -> list[_Step]:
     forms = [form for form in _FORMS if form.asked_by[1] in job.sections.get(form.asked_by[0], {})]
     if not forms:
         expected = ", ".join(".".join(form.asked_by) for form in _FORMS)
-        msg = f"{job.path.name} asks for nothing: it takes one of {expected}"
-        raise InputError(msg)
+        refuse(f"{job.path.name} asks for nothing: it takes one of {expected}")
     readers = [_StepReader(job, form) for form in forms]
     expected_keys = {"outputs": {form.asked_by[1]: None for form in _FORMS if "outputs" in form.asked_by}}
     for reader in readers:

@@ -37,7 +37,7 @@ from dmkl.cli.parsing import (
     read_weights,
     sample_names,
 )
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 
 if TYPE_CHECKING:
     from dmkl.kernelset import KernelSet
@@ -429,8 +429,7 @@ def make_learner(name: str, given: Mapping[str, Any], K: KernelSet) -> Any:
         if parameter not in parameters:
             others = [other for other, learner in learners().items() if parameter in learner.parameters]
             flag = learners()[others[0]].parameters[parameter].options[0]
-            msg = f"{flag} is for --model {' or '.join(others)}, and {name} has no such parameter; leave it out"
-            raise InputError(msg)
+            refuse(f"{flag} is for --model {' or '.join(others)}, and {name} has no such parameter; leave it out")
         values |= parameters[parameter].read(value, Names(K.names, sample_names(K)))
     return learners()[name].make(**values)
 

@@ -50,7 +50,7 @@ from dmkl.cli.tables import (
     summary_table,
     weights_table,
 )
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.files.urls import as_place
 from dmkl.progress import ConsoleWatch
 from dmkl.searching.texts import count
@@ -369,11 +369,10 @@ def _held_out(K: KernelSet, chosen: Index, samples: Samples) -> tuple[Index, str
                 return rows, f"the {part} part of split {number}"
     rows = np.setdiff1d(np.arange(K.shape[1]), chosen)
     if not len(rows):
-        msg = (
+        refuse(
             "--scoring measures samples that the model was not trained on, and there are none; train on some with "
             "--split K or --train FILE, or estimate with dmkl evaluate"
         )
-        raise InputError(msg)
     return rows, "those that it was not trained on"
 
 
@@ -647,14 +646,12 @@ def _kernel_groups(texts: Sequence[str], names: Sequence[str]) -> dict[str, list
         name, equals, patterns = (part.strip() for part in text.partition("="))
         if not (name and equals and patterns) or name in groups:
             why = "twice" if name in groups else "without a name or kernels"
-            msg = f"--kernel-group takes a name and kernels, such as shape=fou*,zer*, each once, got {text!r} {why}"
-            raise InputError(msg)
+            refuse(f"--kernel-group takes a name and kernels, such as shape=fou*,zer*, each once, got {text!r} {why}")
         groups[name] = []
         for pattern in map(str.strip, patterns.split(",")):
             matching = [pattern] if pattern in names else [kernel for kernel in names if fnmatchcase(kernel, pattern)]
             if not matching:
-                msg = f"no kernel is called {pattern!r}, of --kernel-group {name}; there are {', '.join(names[:10])}"
-                raise InputError(msg)
+                refuse(f"no kernel is called {pattern!r}, of --kernel-group {name}; there are {', '.join(names[:10])}")
             groups[name] += matching
     return groups
 

@@ -20,13 +20,13 @@ from rich.text import Text
 
 from dmkl.errors import (
     IndefiniteKernelWarning,
-    InputError,
     LabelWarning,
     SampleOrderWarning,
     SmallWorkerWarning,
     StoreExistsError,
     UninformativeScoresWarning,
     printable,
+    refuse,
 )
 from dmkl.progress import LOGGER, PlainConsole
 
@@ -258,8 +258,10 @@ def logging_to(path: Path) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         handler = _LogFile(path, encoding="utf-8")
     except OSError as error:
-        msg = f"no log can be written to {path}: {error.strerror}; choose a file in a folder that can be written to"
-        raise InputError(msg) from error
+        refuse(
+            f"no log can be written to {path}: {error.strerror}; choose a file in a folder that can be written to",
+            error,
+        )
     handler.setFormatter(_Printable(_FORM))
     before = LOGGER.level
     LOGGER.addHandler(handler)
@@ -284,6 +286,5 @@ def log_option(arguments: list[str]) -> tuple[Path | None, list[str]]:
         else:
             path = value if equals else next(remaining, "")
             if not path or path.startswith("-"):
-                msg = f"--log takes a file to append to, as --log run.log, got {path or 'nothing'!r}"
-                raise InputError(msg)
+                refuse(f"--log takes a file to append to, as --log run.log, got {path or 'nothing'!r}")
     return (None if path is None else Path(path).expanduser()), others

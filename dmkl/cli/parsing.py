@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dmkl.errors import InputError
+from dmkl.errors import InputError, refuse
 
 if TYPE_CHECKING:
     from dmkl.arrays import Array, Float
@@ -48,8 +48,7 @@ def parse_p(text: str) -> float:
     number = r"(\d+(?:\.\d*)?)"
     match = re.fullmatch(rf"{number}(?:/{number}|\+{number}\^(-?\d+))?", plain)
     if match is None or (match[2] and float(match[2]) == 0):
-        msg = f"--p takes a number from 1 to inf, such as 1, 1.5, 4/3, 1+2^-6 or inf, got {text!r}"
-        raise InputError(msg)
+        refuse(f"--p takes a number from 1 to inf, such as 1, 1.5, 4/3, 1+2^-6 or inf, got {text!r}")
     base = float(match[1])
     if match[2]:
         base /= float(match[2])
@@ -86,8 +85,7 @@ def read_covariates(given: str, samples: Iterable[str] | None = None) -> Any:
     try:
         table = read_covariates(Path(given.partition("=")[2]), samples)
     except InputError as error:
-        msg = f"the covariates of {given} cannot be read: {error}"
-        raise InputError(msg) from error
+        refuse(f"the covariates of {given} cannot be read: {error}", error)
     return residualize(table)
 
 
@@ -107,8 +105,7 @@ def parse_numbers(option: str, such_as: str, text: str) -> list[float]:
     try:
         return [float(number) for number in text.split(",")]
     except ValueError as error:
-        msg = f"--{option} takes {such_as}, got {text!r}"
-        raise InputError(msg) from error
+        refuse(f"--{option} takes {such_as}, got {text!r}", error)
 
 
 def _by_class(option: str, text: str) -> dict[str, float] | None:
@@ -119,8 +116,7 @@ def _by_class(option: str, text: str) -> dict[str, float] | None:
     values = parse_numbers(option, "class=number for each class", ",".join(number for *_, number in parts))
     by_class = dict(zip([name.strip() for name, *_ in parts], values, strict=True))
     if len(by_class) < len(parts):
-        msg = f"--{option} has two numbers for a class, got {text!r}; give one for each"
-        raise InputError(msg)
+        refuse(f"--{option} has two numbers for a class, got {text!r}; give one for each")
     return by_class
 
 
@@ -130,8 +126,7 @@ def parse_counts(text: str) -> int | dict[str, int]:
     by_class = _by_class("groups", text)
     values = parse_numbers("groups", rule, text) if by_class is None else list(by_class.values())
     if (by_class is None and len(values) > 1) or any(value < 1 or value != int(value) for value in values):
-        msg = f"--groups takes {rule}, got {text!r}"
-        raise InputError(msg)
+        refuse(f"--groups takes {rule}, got {text!r}")
     return int(values[0]) if by_class is None else {label: int(value) for label, value in by_class.items()}
 
 
@@ -173,11 +168,9 @@ def parse_grid(texts: Sequence[str], samples: Iterable[str] | None = None) -> di
     for text in texts:
         name, equals, values = (part.strip() for part in text.partition("="))
         if not (name and equals and values):
-            msg = f"--grid takes a parameter and its values, such as steps=center+trace,cosine+center, got {text!r}"
-            raise InputError(msg)
+            refuse(f"--grid takes a parameter and its values, such as steps=center+trace,cosine+center, got {text!r}")
         if name in grid:
-            msg = f"the values of {name} are given twice; give all of them at once, separated by commas"
-            raise InputError(msg)
+            refuse(f"the values of {name} are given twice; give all of them at once, separated by commas")
         grid[name] = [parsers.get(name, parse_value)(value) for value in values.split(",")]
     return grid
 
@@ -204,16 +197,14 @@ def parse_cv(text: str, option: str = "--cv") -> Any:
     splitters = {name: kind for name, kind in classes if hasattr(kind, "split") and not name.startswith("Base")}
     name, positional, named = _call(word)
     if name not in splitters:
-        msg = (
+        refuse(
             f"{option} takes a number of folds, splits, or a splitter of scikit-learn with plain values as arguments, "
             f'such as "StratifiedKFold(5, shuffle=True)", got {text!r}; the splitters are {", ".join(splitters)}'
         )
-        raise InputError(msg)
     try:
         splitter: Any = splitters[name](*positional, **named)
     except (ValueError, TypeError) as error:
-        msg = f"{option} {text}: {error}"
-        raise InputError(msg) from error
+        refuse(f"{option} {text}: {error}", error)
     if getattr(splitter, "random_state", 0) is None and getattr(splitter, "shuffle", True):
         splitter.random_state = 0
     return splitter
@@ -257,17 +248,15 @@ def _numbers_of_kernels(text: str, kernels: Sequence[str], rule: str, what: str)
     """
     path = Path(text).expanduser()
     if not path.exists():
-        msg = f"{rule}, got {text!r}, which is {'neither' if ' or ' in rule else 'no file'}"
-        raise InputError(msg)
+        refuse(f"{rule}, got {text!r}, which is {'neither' if ' or ' in rule else 'no file'}")
     pairs: list[tuple[str, float]] = []
     for number, line in enumerate(_csv_lines(path, f"{what}s")):
         if len(line) == 2 and _is_number(line[1]):
             pairs.append((line[0], float(line[1])))
         elif number or len(line) != 2:
-            msg = (
+            refuse(
                 f"{path}: expected the name of a kernel and its {what} a line, such as rbf,0.5, got {','.join(line)!r}"
             )
-            raise InputError(msg)
     values = dict(pairs)
     _check_names(values, kernels, str(path))
     if len(values) < len(pairs) or len(values) < len(kernels):
@@ -275,8 +264,7 @@ def _numbers_of_kernels(text: str, kernels: Sequence[str], rule: str, what: str)
         twice = [name for name in names if names.count(name) > 1]
         without = [name for name in kernels if name not in values]
         number_of = f"two {what}s" if twice else f"no {what}"
-        msg = f"{path} has {number_of} for kernel {(twice or without)[0]!r}, expected one for each kernel of the set"
-        raise InputError(msg)
+        refuse(f"{path} has {number_of} for kernel {(twice or without)[0]!r}, expected one for each kernel of the set")
     return [values[name] for name in kernels]
 
 
@@ -288,13 +276,11 @@ def read_kernel_groups(text: str, kernels: Sequence[str]) -> dict[str, Any]:
             return {group: pattern for group, _, pattern in pairs}
     path = Path(text).expanduser()
     if not path.exists():
-        msg = f"--kernel-groups takes group=pattern,… or a file of kernel,group, got {text!r}, which is neither"
-        raise InputError(msg)
+        refuse(f"--kernel-groups takes group=pattern,… or a file of kernel,group, got {text!r}, which is neither")
     groups: dict[str, list[str]] = {}
     for number, line in enumerate(_csv_lines(path, "groups")):
         if len(line) != 2:
-            msg = f"{path}: expected the name of a kernel and its group a line, such as rbf,image, got {line}"
-            raise InputError(msg)
+            refuse(f"{path}: expected the name of a kernel and its group a line, such as rbf,image, got {line}")
         if number or line[0] in kernels:  # the first line may be a header
             groups.setdefault(line[1], []).append(line[0])
     return groups
@@ -305,8 +291,7 @@ def _csv_lines(path: Path, what: str) -> list[list[str]]:
         with path.open(newline="", encoding="utf-8-sig") as file:
             return [[cell.strip() for cell in line] for line in csv.reader(file) if line]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        msg = f"the file of {what} {path} cannot be read: {error}"
-        raise InputError(msg) from error
+        refuse(f"the file of {what} {path} cannot be read: {error}", error)
 
 
 def _is_number(text: str) -> bool:
@@ -353,11 +338,10 @@ def read_constraints(file: str | Path, kernels: Sequence[str]) -> tuple[Float, F
         A.append([sign * row["weights"].get(name, 0.0) for name in kernels])
         b.append(sign * bound)
     if problem:
-        msg = (
+        refuse(
             f"{path}, {problem}; expected a table [[constraint]] for each, with weights = {{ KERNEL = COEFFICIENT, … }}"
             " and either least = NUMBER or most = NUMBER"
         )
-        raise InputError(msg)
     return np.array(A, dtype=float), np.array(b, dtype=float)
 
 
@@ -380,5 +364,4 @@ def _check_names(names: Iterable[str], kernels: Sequence[str], source: str) -> N
     for name in names:
         if name not in kernels:
             examples = ", ".join(kernels[:10]) + (" …" if len(kernels) > 10 else "")
-            msg = f"{source} names kernel {name!r}, which this set does not have; its kernels are {examples}"
-            raise InputError(msg)
+            refuse(f"{source} names kernel {name!r}, which this set does not have; its kernels are {examples}")

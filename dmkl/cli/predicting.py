@@ -26,7 +26,7 @@ from dmkl.cli.output import lock_output, print_json, save_figure, say, say_aside
 from dmkl.cli.parsing import parse_scoring, read_covariates, sample_names
 from dmkl.cli.samples import ROWS, columns_of_model, select_rows
 from dmkl.cli.tables import score_model
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.files.urls import as_place
 from dmkl.progress import ConsoleWatch
 from dmkl.searching.texts import count
@@ -150,12 +150,10 @@ def predict(
         source["covariates"] = read_covariates(f"--covariates={covariates}", names)
     measures = parse_scoring(scoring)
     if truth is None and measures is not None:
-        msg = "--scoring needs the true labels, and they are not known; leave it out"
-        raise InputError(msg)
+        refuse("--scoring needs the true labels, and they are not known; leave it out")
     if plot is not None and (truth is None or estimator.kind_ == "regression"):
         why = "they are not known" if truth is None else f"{type(estimator).__name__} predicts numbers"
-        msg = f"--plot draws true against predicted classes, and {why}; leave it out"
-        raise InputError(msg)
+        refuse(f"--plot draws true against predicted classes, and {why}; leave it out")
     with ConsoleWatch(), resources.computing(reading=K):
         regression = estimator.kind_ == "regression"
         scores = estimator.predict(**source) if regression else estimator.decision_function(**source)
@@ -222,29 +220,25 @@ def _check_source(
     missing: str | None,
 ) -> None:
     if bool(store) == bool(features):
-        msg = "samples come from either STORE or --features FILE; give one of them (--features again for further files)"
-        raise InputError(msg)
+        refuse(
+            "samples come from either STORE or --features FILE; give one of them (--features again for further files)"
+        )
     if features and (split is not None or rows is not None):
-        msg = f"{'--split' if rows is None else '--rows'} is for STORE; all samples of --features are predicted"
-        raise InputError(msg)
+        refuse(f"{'--split' if rows is None else '--rows'} is for STORE; all samples of --features are predicted")
     if split is not None and rows is not None:
-        msg = "--split and --rows exclude one another; give one of them"
-        raise InputError(msg)
+        refuse("--split and --rows exclude one another; give one of them")
     for name, given in (("join", join != "exact"), ("missing", missing is not None)):
         if not (store and given):
             continue
-        msg = f"--{name} is for --features; leave it out with {store}"
-        raise InputError(msg)
+        refuse(f"--{name} is for --features; leave it out with {store}")
 
 
 def _check_probabilities(estimator: Any, out: str | None) -> None:
     """Refuse probabilities without a file for them, or that the model does not have, before anything is computed."""
     if out is None:
-        msg = "--probabilities are written with the labels; give the file by --out FILE"
-        raise InputError(msg)
+        refuse("--probabilities are written with the labels; give the file by --out FILE")
     if estimator.kind_ == "regression":
-        msg = f"{type(estimator).__name__} predicts numbers, which have no probabilities; leave out --probabilities"
-        raise InputError(msg)
+        refuse(f"{type(estimator).__name__} predicts numbers, which have no probabilities; leave out --probabilities")
     estimator._check_calibrated()
 
 
@@ -267,30 +261,26 @@ def _rows_to_predict(K: KernelSet, estimator: Any, split: int | None, part: str,
     if split is None:
         if new.any():
             return np.flatnonzero(new)
-        msg = (
+        refuse(
             f"the model was trained on all {count(len(new), 'sample')} of this set, and there are no others to "
             f"predict; give a set or --features of new samples, or choose samples with --rows {ROWS}"
         )
-        raise InputError(msg)
     if K.splits is None or split >= len(K.splits):
         has = "has no splits" if K.splits is None else f"has {len(K.splits)}, numbered from 0"
-        msg = f"there is no split {split}: this set {has}; leave out --split, or choose samples by --rows {ROWS}"
-        raise InputError(msg)
+        refuse(f"there is no split {split}: this set {has}; leave out --split, or choose samples by --rows {ROWS}")
     rows: Index = getattr(K.split(split), part)
     if not len(rows):
-        msg = (
+        refuse(
             f"the {part} part of split {split} is empty; choose another with --split or --part, or samples with --rows "
             f"{ROWS}"
         )
-        raise InputError(msg)
     trained = int((~new[rows]).sum())
     if part != "train" and trained:
-        msg = (
+        refuse(
             f"the model was trained on {count(trained, 'sample')} of the {len(rows)} in the {part} part of split "
             f"{split}, and a score on them says nothing about new samples; take a model that was not, another --part, "
             f"or choose samples with --rows {ROWS}"
         )
-        raise InputError(msg)
     return rows
 
 
@@ -376,8 +366,7 @@ def export(
         check_kernel_file(place, overwrite=overwrite)
     lock_output(place, overwrite=overwrite, what="file")
     if anndata is not None and (coordinates is not None or not out.lower().endswith(".h5ad")):
-        msg = f"--anndata is for a kernel in a file that ends in .h5ad, got {out}; leave it out, or name OUT so"
-        raise InputError(msg)
+        refuse(f"--anndata is for a kernel in a file that ends in .h5ad, got {out}; leave it out, or name OUT so")
     estimator, K = _load_model(model), dmkl.open(store)
     chosen = None if rows is None else select_rows(K, rows)
     removed = None if covariates is None else read_covariates(f"--covariates={covariates}", sample_names(K))
@@ -409,8 +398,7 @@ def _select_label(array: xr.DataArray, name: str | None) -> xr.DataArray:
     names = [] if dim is None else array[dim].values.astype(str).tolist()
     if name not in names:
         expected = f"one of {', '.join(names)}" if names else "nothing, as this model has one set of weights"
-        msg = f"--of takes {expected}; got {name!r}"
-        raise InputError(msg)
+        refuse(f"--of takes {expected}; got {name!r}")
     return array.isel({dim: names.index(name)})
 
 

@@ -11,7 +11,7 @@ import dmkl
 from dmkl.cli.options import SAMPLES, Unknown, option
 from dmkl.cli.output import say_aside
 from dmkl.cli.parsing import parse_names, sample_names
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
@@ -48,8 +48,7 @@ class TrainingSamples:
         import numpy as np
 
         if sum((self.split is not None, self.train is not None, self.every)) > 1:
-            msg = "--split, --train and --all exclude one another; give one of them"
-            raise InputError(msg)
+            refuse("--split, --train and --all exclude one another; give one of them")
         if self.train is not None:
             from dmkl.inputs import read_names
 
@@ -60,8 +59,7 @@ class TrainingSamples:
         number = self.split or 0
         chosen = K.split(number).train
         if not len(chosen):
-            msg = f"split {number} has no training samples; choose another with --split, or give --train or --all"
-            raise InputError(msg)
+            refuse(f"split {number} has no training samples; choose another with --split, or give --train or --all")
         return chosen, f"the training part of split {number}"
 
 
@@ -96,15 +94,13 @@ def find_names(samples: Array, names: Array | Sequence[str], source: str) -> Ind
     wanted = [str(name) for name in np.ravel(names)]
     missing = [name for name in wanted if name not in place]
     if missing:
-        msg = (
+        refuse(
             f"{source} has {count(len(missing), 'name')} that no sample of the set has, the first is "
             f"{missing[0]!r}; the samples are called {', '.join(map(repr, list(place)[:3]))} …"
         )
-        raise InputError(msg)
     if len(set(wanted)) != len(wanted):
         twice = next(name for name in wanted if wanted.count(name) > 1)
-        msg = f"{source} names sample {twice!r} more than once"
-        raise InputError(msg)
+        refuse(f"{source} names sample {twice!r} more than once")
     return np.array([place[name] for name in wanted], dtype=np.int64)
 
 
@@ -112,11 +108,10 @@ def columns_of_model(K: KernelSet, estimator: Any, model: Any) -> Index:
     """Positions of the training samples of a model among the columns of a set. InputError if the set is transposed."""
     trained = set(estimator.train_samples_)
     if not trained & set(K.train_samples.astype(str)) and trained & set(K.samples.astype(str)):
-        msg = (
+        refuse(
             f"the rows of the set are the training samples of the model {model}, and its columns are others: the "
             "kernels are the wrong way round. New samples are the rows; transpose the matrices and import them again"
         )
-        raise InputError(msg)
     return find_names(K.train_samples, estimator.train_samples_, f"the model {model}")
 
 
@@ -147,12 +142,10 @@ def select_rows(K: KernelSet, text: str) -> Index:
         parts = [_positions_in(part.strip(), text, n) for part in text.split(",")]
         rows = np.array([position for part in parts for position in part], dtype=np.int64)
     if not len(rows):
-        msg = f"--rows {text} chooses none of the {count(n, 'sample')}; name some, or leave it out"
-        raise InputError(msg)
+        refuse(f"--rows {text} chooses none of the {count(n, 'sample')}; name some, or leave it out")
     if len(np.unique(rows)) < len(rows):
         twice = next(int(k) for k in rows if (rows == k).sum() > 1)
-        msg = f"--rows {text} has position {twice} more than once; each sample is taken once"
-        raise InputError(msg)
+        refuse(f"--rows {text} has position {twice} more than once; each sample is taken once")
     return rows
 
 
@@ -171,14 +164,13 @@ def _positions_in(part: str, text: str, n: int) -> range:
         first = int(start) if start or not colon else 0
         last = first + 1 if not colon else int(stop) if stop else n
     except ValueError:
-        msg = (
+        refuse(
             f"--rows takes positions from 0, such as 0,5,10:20, or a file of names, or of 0 and 1 for each sample; "
-            f"{text!r} is no file that is there, and {part!r} no position"
+            f"{text!r} is no file that is there, and {part!r} no position",
+            None,
         )
-        raise InputError(msg) from None
     if not 0 <= first <= last <= n:
-        msg = f"--rows {text}: {part} is not among the positions of this set's {count(n, 'sample')}, 0 to {n - 1}"
-        raise InputError(msg)
+        refuse(f"--rows {text}: {part} is not among the positions of this set's {count(n, 'sample')}, 0 to {n - 1}")
     return range(first, last)
 
 
@@ -187,17 +179,15 @@ def _without_small_classes(K: KernelSet, chosen: Index, on: str, least: int) -> 
 
     if K.labels is None or K.labels.ndim != 1:
         has = "has no labels" if K.labels is None else "has labels of tasks, which are 0 or 1 each"
-        msg = f"--drop-classes-below leaves classes of few samples out, and this set {has}; leave the option out"
-        raise InputError(msg)
+        refuse(f"--drop-classes-below leaves classes of few samples out, and this set {has}; leave the option out")
     classes, index, sizes = np.unique(K.labels[chosen], return_inverse=True, return_counts=True)
     small = classes[sizes < least]
     if len(classes) - len(small) < 2:
-        msg = (
+        refuse(
             f"--drop-classes-below {least} leaves {count(len(classes) - len(small), 'class')} of "
             f"{len(classes)}, and learning needs two; the largest have "
             f"{', '.join(map(str, np.sort(sizes)[:-4:-1]))} samples, so give a smaller number"
         )
-        raise InputError(msg)
     kept = chosen[sizes[index] >= least]
     if not len(small):
         return kept, on
@@ -231,9 +221,8 @@ def read_groups(file: Path, samples: Array, chosen: Index) -> xr.DataArray:
         values, rows = np.asarray(matched(str(file), table, samples, named=named).values), chosen
     expected = len(chosen) if rows is not chosen else n
     if values.shape != (expected,):
-        msg = (
+        refuse(
             f"{file} has shape {values.shape}, expected ({expected},), a group for each sample of the set in its "
             f"order, or a table of sample names and groups; of several columns name that of the groups, {file}:NAME"
         )
-        raise InputError(msg)
     return xr.DataArray(values[rows], {"sample": samples[chosen].astype(str)}, name=str(file))

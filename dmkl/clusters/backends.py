@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -96,8 +96,9 @@ def _opened(
     from dmkl.clusters.schedulers import connected
 
     if workers is not None:
-        msg = f"--workers is for processes and jobs that dmkl starts; the workers of the cluster at {where} run already"
-        raise InputError(msg)
+        refuse(
+            f"--workers is for processes and jobs that dmkl starts; the workers of the cluster at {where} run already"
+        )
     _refuse_others(options, f"a scheduler such as {where}", allowed=("tls_ca", "tls_cert", "tls_key"))
     return _with_memory(connected(where, **options), memory)
 
@@ -106,10 +107,9 @@ def _refuse_others(options: Mapping[str, Any], backend: str, allowed: tuple[str,
     others = [name for name in options if name not in allowed]
     if others:
         expected = ", ".join(allowed) or "only workers and memory"
-        msg = (
+        refuse(
             f"{backend} takes {expected}, got {', '.join(others)}; options of jobs are for batch systems such as slurm"
         )
-        raise InputError(msg)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import dask
 from dask.utils import parse_bytes, parse_timedelta
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from dmkl.errors import InputError, did_you_mean, short_repr
+from dmkl.errors import InputError, did_you_mean, refuse, short_repr
 from dmkl.files.documents import read_document
 
 __all__ = ["BatchSystem", "JobOptions", "batch_system", "job_options", "read_description"]
@@ -73,14 +73,14 @@ def batch_system(name: str) -> BatchSystem | None:
 def _batch_systems() -> list[BatchSystem]:
     main = threading.current_thread() is threading.main_thread()
     if "dask_jobqueue" not in sys.modules and not main:
-        msg = "dask-jobqueue can be imported by the main thread only: import dask_jobqueue there first"
-        raise InputError(msg)
+        refuse("dask-jobqueue can be imported by the main thread only: import dask_jobqueue there first")
     handler = signal.getsignal(signal.SIGINT)
     try:
         import dask_jobqueue
     except ImportError as error:
-        msg = "batch systems such as slurm need dask-jobqueue, which is not installed; pip install 'dmkl[slurm]'"
-        raise InputError(msg) from error
+        refuse(
+            "batch systems such as slurm need dask-jobqueue, which is not installed; pip install 'dmkl[slurm]'", error
+        )
     finally:
         if main:  # the import makes Ctrl-C end the process without a message
             signal.signal(signal.SIGINT, handler)
@@ -224,11 +224,9 @@ def job_options(system: BatchSystem, given: Mapping[str, Any], source: str = "")
     if problems:
         raise InputError("\n".join(problems))
     if checked.jobs is not None and (checked.minimum or checked.maximum):
-        msg = f"{_line(source, 'jobs')}give jobs, or minimum and maximum of worker processes, and not both"
-        raise InputError(msg)
+        refuse(f"{_line(source, 'jobs')}give jobs, or minimum and maximum of worker processes, and not both")
     if checked.minimum and checked.maximum and checked.minimum > checked.maximum:
-        msg = f"{_line(source, 'minimum')}minimum is {checked.minimum}, more than maximum, {checked.maximum}"
-        raise InputError(msg)
+        refuse(f"{_line(source, 'minimum')}minimum is {checked.minimum}, more than maximum, {checked.maximum}")
     return checked
 
 
@@ -258,18 +256,16 @@ def read_description(path: Path) -> tuple[BatchSystem, dict[str, Any]]:
     """
     content = read_document(path, "a cluster", {".yaml": _yaml, ".yml": _yaml})
     if not isinstance(content, dict):
-        msg = f"{path} must map options of a cluster to values, got {short_repr(content)}"
-        raise InputError(msg)
+        refuse(f"{path} must map options of a cluster to values, got {short_repr(content)}")
     name = content.pop(_CLASS, None)
     system = batch_system(str(name))
     if system is None:
         names = [item.section for item in _batch_systems()]
         similar = did_you_mean(str(name).lower(), names)
-        msg = (
+        refuse(
             f"{_line(str(path), _CLASS)}{_CLASS} must be one of {', '.join(names)}, or the class in dask-jobqueue, "
             f"such as SLURMCluster, got {'nothing' if name is None else short_repr(name)}{similar}"
         )
-        raise InputError(msg)
     return system, content
 
 

@@ -26,7 +26,7 @@ from dmkl import progress
 from dmkl.clusters.job_options import BatchSystem, JobOptions
 from dmkl.clusters.local import quiet
 from dmkl.clusters.schedulers import security_of
-from dmkl.errors import InputError, NoWorkersError
+from dmkl.errors import NoWorkersError, refuse
 
 if TYPE_CHECKING:
     from dask_jobqueue.core import Job, JobQueueCluster
@@ -79,11 +79,10 @@ def jobs_of(system: BatchSystem, section: str, options: JobOptions) -> Iterator[
     from distributed import Client
 
     if shutil.which(system.submit) is None:
-        msg = (
+        refuse(
             f"jobs of {system.title} are submitted with {system.submit}, which is not on this machine: work where it "
             "is (a login node), or compute on this machine with --cluster local"
         )
-        raise InputError(msg)
     waiting: dict[str, Any] = {
         "dmkl.workers-timeout": options.wait,
         "distributed.scheduler.no-workers-timeout": f"{options.wait} s",
@@ -112,8 +111,7 @@ def _start_scheduler(system: BatchSystem, section: str, options: JobOptions, ref
     try:
         cluster: JobQueueCluster = kind(**arguments, job_cls=job_class, silence_logs=logging.CRITICAL)
     except (RuntimeError, ValueError) as error:
-        msg = f"a scheduler for jobs of {system.title} cannot start here: {error}"
-        raise InputError(msg) from error
+        refuse(f"a scheduler for jobs of {system.title} cannot start here: {error}", error)
     return cluster
 
 
@@ -126,11 +124,10 @@ def _defaults(system: BatchSystem, section: str, options: JobOptions) -> dict[st
 
     for key in ("cores", "memory"):
         if getattr(options, key) is None and configured(key) is None:
-            msg = (
+            refuse(
                 f"{system.title} needs the cores and the memory of a job, and {key} is missing: say "
                 f'--cluster "{section} cores=4 memory=16GiB", or set them in ~/.config/dask/jobqueue.yaml'
             )
-            raise InputError(msg)
     others, defaults = options.model_extra or {}, dict[str, Any]()
     if not others.get("job_name") and configured("name") in (None, "dask-worker"):
         defaults["job_name"] = "dmkl"
@@ -169,11 +166,10 @@ def _scheduler_options(options: JobOptions, configured: Any) -> tuple[str, dict[
         host = str(given["host"])
     elif interface:
         if interface not in psutil.net_if_addrs():
-            msg = (
+            refuse(
                 f"{interface} is no network interface of this machine, which has {', '.join(psutil.net_if_addrs())}; "
                 "if its interface has another name than those of the compute nodes, give it as scheduler_interface"
             )
-            raise InputError(msg)
         given["interface"], host = interface, get_ip_interface(interface)
     else:
         given["host"] = host = get_ip()

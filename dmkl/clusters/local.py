@@ -11,7 +11,7 @@ from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING
 
 from dmkl import settings
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 
 if TYPE_CHECKING:
     import dask
@@ -76,8 +76,7 @@ def _count(workers: int | None) -> int:
     except ValueError:
         count = 0
     if count < 1:
-        msg = f"workers must be at least 1, got {workers!r}"
-        raise InputError(msg)
+        refuse(f"workers must be at least 1, got {workers!r}")
     return count
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dmkl.clusters.local import quiet
-from dmkl.errors import InputError, NoWorkersError
+from dmkl.errors import NoWorkersError, refuse
 
 if TYPE_CHECKING:
     from distributed import Client, Security
@@ -29,11 +29,10 @@ def connected(
     address = _address(where)
     security = security_of(tls_ca, tls_cert, tls_key)
     if address.startswith("tls://") and security is None:
-        msg = (
+        refuse(
             f"the scheduler at {address} needs certificates, and there are none: give tls_ca, tls_cert and "
             "tls_key (files in PEM format), or set them in Dask's configuration under distributed.comm.tls"
         )
-        raise InputError(msg)
     try:
         client = Client(address, timeout=f"{_CONNECT_SECONDS}s", security=security)
     except (OSError, ValueError) as error:
@@ -70,8 +69,7 @@ def security_of(tls_ca: str | None, tls_cert: str | None, tls_key: str | None) -
     for name, path in given.items():
         if path is None or not Path(path).expanduser().is_file():
             problem = "is missing" if path is None else f"is {path}, which is no file"
-            msg = f"tls_ca, tls_cert and tls_key are three files in PEM format, and {name} {problem}"
-            raise InputError(msg)
+            refuse(f"tls_ca, tls_cert and tls_key are three files in PEM format, and {name} {problem}")
     ca, cert, key = (str(Path(str(path)).expanduser().absolute()) for path in given.values())
     roles = {
         f"tls_{role}_{kind}": path
@@ -82,8 +80,9 @@ def security_of(tls_ca: str | None, tls_cert: str | None, tls_key: str | None) -
     try:
         security.get_connection_args("client")
     except (ssl.SSLError, OSError) as error:
-        msg = f"tls_ca, tls_cert and tls_key must be a certificate authority, a certificate and its key: {error}"
-        raise InputError(msg) from error
+        refuse(
+            f"tls_ca, tls_cert and tls_key must be a certificate authority, a certificate and its key: {error}", error
+        )
     return security
 
 
@@ -92,13 +91,14 @@ def _address(where: str) -> str:
         try:
             return str(json.loads(Path(where).read_text())["address"])
         except (ValueError, KeyError, TypeError) as error:
-            msg = f"--cluster {where}: this file is not one that a scheduler wrote (dask scheduler --scheduler-file)"
-            raise InputError(msg) from error
+            refuse(
+                f"--cluster {where}: this file is not one that a scheduler wrote (dask scheduler --scheduler-file)",
+                error,
+            )
     _, colon, port = where.rpartition(":")
     if not colon or not port.isdigit():
-        msg = (
+        refuse(
             "--cluster takes 'local', 'threads', 'slurm' or another batch system, a .toml or .yaml file that describes "
             f"its jobs, the address of a scheduler such as tcp://host:8786, or the file that it wrote, got {where!r}"
         )
-        raise InputError(msg)
     return where

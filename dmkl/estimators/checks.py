@@ -14,7 +14,7 @@ import numpy as np
 import xarray as xr
 
 from dmkl.arrays import Float, plain_repr
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.solvers.weight_sets.balls import Ball, GivenWeights, grouped
 from dmkl.solvers.weight_sets.base import WeightSet
 from dmkl.solvers.weight_sets.conic import Cones, Priced, UnboundedSetError
@@ -44,8 +44,7 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     """
     if value not in choices:
         *others, last = map(repr, choices)
-        msg = f"{name} must be {', '.join(others)} or {last}, got {plain_repr(value)}"
-        raise InputError(msg)
+        refuse(f"{name} must be {', '.join(others)} or {last}, got {plain_repr(value)}")
 
 
 def check_numbers(name: str, value: Any) -> list[float]:
@@ -61,11 +60,9 @@ def check_numbers(name: str, value: Any) -> list[float]:
     try:
         values = np.atleast_1d(np.asarray(value, dtype=np.float64))
     except (TypeError, ValueError, OverflowError) as error:
-        msg = f"{name} must be a number, or a list of them, got {reprlib.repr(value)}"
-        raise InputError(msg) from error
+        refuse(f"{name} must be a number, or a list of them, got {reprlib.repr(value)}", error)
     if values.ndim != 1 or not len(values):
-        msg = f"{name} must be a number, or a list of at least one, got {reprlib.repr(value)}"
-        raise InputError(msg)
+        refuse(f"{name} must be a number, or a list of at least one, got {reprlib.repr(value)}")
     return [float(item) for item in values]
 
 
@@ -86,8 +83,7 @@ def check_positive(name: str, value: Any, otherwise: str = "") -> list[float]:
     for item in values:
         if not (np.isfinite(item) and item > 0):
             rule = "positive and finite" + (f", {otherwise}" if otherwise else "")
-            msg = f"{name} must be {rule}, got {item!r}"
-            raise InputError(msg)
+            refuse(f"{name} must be {rule}, got {item!r}")
     return values
 
 
@@ -100,8 +96,7 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
         If the value is another one.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-        msg = f"{name} must be a whole number, at least {least}, got {plain_repr(value)}"
-        raise InputError(msg)
+        refuse(f"{name} must be a whole number, at least {least}, got {plain_repr(value)}")
     return int(value)
 
 
@@ -114,11 +109,10 @@ def one_for_each(name: str, values: Sequence[float], n_problems: int) -> list[fl
         If there are several, and not one for each problem.
     """
     if len(values) not in (1, n_problems):
-        msg = (
+        refuse(
             f"{name} has {len(values)} values and there are {n_problems} problems to solve; give one number, or one "
             "for each (for each task of a multilabel set)"
         )
-        raise InputError(msg)
     return list(values) * n_problems if len(values) == 1 else list(values)
 
 
@@ -164,20 +158,17 @@ class WeightRules:
         """
         check_positive("sigma", list(self.sigma.values()) if isinstance(self.sigma, Mapping) else self.sigma)
         if self.given is not None and (self.kernel_groups is not None or self.constraints is not None):
-            msg = "weights are given, so that kernel_groups and constraints have nothing to restrict; leave them out"
-            raise InputError(msg)
+            refuse("weights are given, so that kernel_groups and constraints have nothing to restrict; leave them out")
         if isinstance(self.constraints, str):
-            msg = (
+            refuse(
                 f"constraints is {self.constraints}, the text that a saved model keeps of a function; to fit, give the "
                 "function again (prediction needs only the weights)"
             )
-            raise InputError(msg)
         if not (self.constraints is None or callable(self.constraints)):
-            msg = (
+            refuse(
                 "constraints must be a function of the weights d that returns constraints of cvxpy, such as "
                 f"lambda d: [d['rna'] >= d['noise']], got {self.constraints!r}"
             )
-            raise InputError(msg)
 
     def weights(self, p: float, names: Sequence[str]) -> WeightSet:
         """The set of weights of these kernels for a norm p.
@@ -204,11 +195,10 @@ class WeightRules:
             norm = partial(norm_constraints, p=p, groups=groups, sigma=sigma)
             return conic_set(self.constraints, names, norm)
         if self.kernel_groups is not None or any(price != 1 for price in sigma):
-            msg = (
+            refuse(
                 "kernel_groups and sigma belong to the norm, which constraints that bound all weights replace; leave "
                 "them out, or write the norm as a constraint"
             )
-            raise InputError(msg)
         return feasible
 
     def rows_and_cones(self, names: Sequence[str]) -> tuple[Float, Float, tuple[str, ...], Cones | None]:
@@ -236,11 +226,10 @@ class WeightRules:
         else:
             label = np.asarray(given).astype(str).tolist()
             if np.ndim(given) != 1 or len(label) != len(names):
-                msg = (
+                refuse(
                     f"kernel_groups must map groups to names of kernels, or name the group of each of the {len(names)} "
                     f"kernels; got shape {np.shape(given)}"
                 )
-                raise InputError(msg)
         groups: dict[Any, list[int]] = {}
         for position, group in enumerate(label):
             groups.setdefault((position,) if group is None else group, []).append(position)
@@ -256,8 +245,7 @@ class WeightRules:
         if np.ndim(self.sigma) == 0:
             return (prices[0],) * len(names)
         if len(prices) != len(names):
-            msg = f"sigma has {len(prices)} prices, expected one number, or one for each of the {len(names)} kernels"
-            raise InputError(msg)
+            refuse(f"sigma has {len(prices)} prices, expected one number, or one for each of the {len(names)} kernels")
         return tuple(prices)
 
 
@@ -272,25 +260,22 @@ def given_weights(given: Given, names: Sequence[str]) -> Float:
     by_name = isinstance(given, Mapping | xr.DataArray)
     if isinstance(given, xr.DataArray):
         if given.dims != ("kernel",) or "kernel" not in given.coords:
-            msg = f"weights must be over the dimension 'kernel', with the names of kernels, got {given.dims}"
-            raise InputError(msg)
+            refuse(f"weights must be over the dimension 'kernel', with the names of kernels, got {given.dims}")
         given = dict(zip(given["kernel"].values.tolist(), given.values.tolist(), strict=True))
     if isinstance(given, Mapping):
         for name in given:
             _check_name(name, names, "weights has a weight for")
         missing = [name for name in names if name not in given]
         if missing:
-            msg = f"weights lacks the kernel {missing[0]!r}; give one for each kernel, 0 to leave it out"
-            raise InputError(msg)
+            refuse(f"weights lacks the kernel {missing[0]!r}; give one for each kernel, 0 to leave it out")
         given = [given[name] for name in names]
     weights = np.asarray(given, dtype=np.float64)
     if weights.shape != (len(names),) or not np.isfinite(weights).all() or weights.min() < 0 or not weights.any():
         values = f"shape {weights.shape}" if weights.shape != (len(names),) else plain_repr(weights)
-        msg = (
+        refuse(
             f"weights must be {len(names)} finite numbers, one for each kernel{' by name' if by_name else ''}, none "
             f"negative and not all zero; got {values}"
         )
-        raise InputError(msg)
     return weights
 
 
@@ -300,20 +285,17 @@ def _labels(groups: Mapping[str, str | Sequence[str]], names: Sequence[str]) -> 
     for group, pattern in groups.items():
         members = list(pattern) if not isinstance(pattern, str) else fnmatch.filter(names, pattern)
         if not members:
-            msg = (
+            refuse(
                 f"kernel_groups: no kernel is in the group {group!r} ({pattern!r}); its kernels are names, or a pattern"
             )
-            raise InputError(msg)
         for name in members:
             _check_name(name, names, f"the group {group!r} of kernel_groups has")
             if label.setdefault(name, group) != group:
-                msg = f"kernel_groups has {name!r} in the groups {label[name]!r} and {group!r}, expected one of them"
-                raise InputError(msg)
+                refuse(f"kernel_groups has {name!r} in the groups {label[name]!r} and {group!r}, expected one of them")
     return [label.get(name) for name in names]
 
 
 def _check_name(name: str, names: Sequence[str], context: str) -> None:
     if name not in names:
         listed = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
-        msg = f"{context} kernel {name!r}, which this set does not have; its kernels are {listed}"
-        raise InputError(msg)
+        refuse(f"{context} kernel {name!r}, which this set does not have; its kernels are {listed}")

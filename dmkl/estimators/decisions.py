@@ -19,7 +19,7 @@ import numpy.typing as npt
 from scipy.special import softmax
 
 from dmkl.arrays import Array, Float, Index, plain_repr
-from dmkl.errors import InputError
+from dmkl.errors import InputError, refuse
 from dmkl.numerics.discriminant import (
     Discriminant,
     directions,
@@ -76,25 +76,21 @@ def check_priors(priors: Any, classes: Array | None = None) -> None:
     try:
         values = np.asarray(list(priors.values()) if isinstance(priors, Mapping) else priors, dtype=np.float64)
     except (ValueError, TypeError) as error:
-        msg = f"{rule}; got {plain_repr(priors)}"
-        raise InputError(msg) from error
+        refuse(f"{rule}; got {plain_repr(priors)}", error)
     if values.ndim != 1 or not (values > 0).all() or abs(values.sum() - 1.0) > 1e-5:
-        msg = f"{rule}; got {plain_repr(priors)}, whose sum is {values.sum():g}"
-        raise InputError(msg)
+        refuse(f"{rule}; got {plain_repr(priors)}, whose sum is {values.sum():g}")
     if classes is None:
         return
     if isinstance(priors, Mapping):
         expected_labels, given = [set(map(str, labels)) for labels in (classes.tolist(), priors)]
         if expected_labels != given or len(given) < len(priors):
-            msg = (
+            refuse(
                 f"priors holds numbers for {plain_repr(list(priors))}, and the classes are {classes.tolist()}; give "
                 "one for each"
             )
-            raise InputError(msg)
     elif len(values) != len(classes):
         n = len(classes)
-        msg = f"priors holds {len(values)} numbers and there are {n} classes; give one for each, classes sorted"
-        raise InputError(msg)
+        refuse(f"priors holds {len(values)} numbers and there are {n} classes; give one for each, classes sorted")
 
 
 def prior_probabilities(priors: Priors, classes: Array, sizes: Float) -> Float:
@@ -129,11 +125,10 @@ def index_of(labels: Array, classes: Array) -> Index:
     index = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
     unknown = labels[classes[index] != labels]
     if len(unknown):
-        msg = (
+        refuse(
             f"the labels hold {unknown.tolist()[0]!r}, which is none of the classes learnt, {classes.tolist()}; leave "
             "those rows out, or train on some"
         )
-        raise InputError(msg)
     return index
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from dmkl.arrays import Array, Float
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,8 +51,7 @@ def plot_weight_map(model: Any, of: Any = None) -> Figure:
     weights = model.weights_.transpose("kernel", ...)
     weights = weights.isel({dim: 0 for dim in weights.dims[1:] if weights.sizes[dim] == 1})
     if weights.ndim == 1:
-        msg = "this model has one weight for each kernel, which plot_weights draws"
-        raise InputError(msg)
+        refuse("this model has one weight for each kernel, which plot_weights draws")
     label, (_, across, *rest) = "kernel weight", map(str, weights.dims)
     if of is not None:
         names = [] if not rest else weights[rest[0]].values.astype(str).tolist()
@@ -60,8 +59,7 @@ def plot_weight_map(model: Any, of: Any = None) -> Figure:
             choices = (
                 f"there are {', '.join(names[:10])}" if names else f"its weights are by {across} alone; leave of out"
             )
-            msg = f"this model has no groups' weights of {of!r}: {choices}"
-            raise InputError(msg)
+            refuse(f"this model has no groups' weights of {of!r}: {choices}")
         weights, label = weights.isel({rest[0]: names.index(str(of))}), f"kernel weight, {rest[0]} {of}"
     elif rest:
         weights, label = weights.mean(rest), f"kernel weight, mean over {rest[0]}"
@@ -83,11 +81,10 @@ def plot_convergence(model: Any) -> Figure:
 
     model._check_fitted()
     if "gap" not in model.history_:
-        msg = (
+        refuse(
             f"{type(model).__name__} has no proven gap in its history, which holds "
             f"{', '.join(map(str, model.history_.data_vars))}; draw those with model.history_"
         )
-        raise InputError(msg)
     gap = model.history_["gap"].transpose("iteration", ...)
     figure = pictures.picture(5.6, 3.2)
     ax = figure.subplots()
@@ -147,8 +144,7 @@ def plot_contributions(contributions: Any, sample: Any, of: Any = None) -> Figur
 
     if not isinstance(contributions, xr.DataArray) or contributions.dims[:2] != ("sample", "kernel"):
         given = getattr(contributions, "dims", type(contributions).__name__)
-        msg = f"contributions must be (sample, kernel[, class]), as model.contributions(K) gives them, got {given}"
-        raise InputError(msg)
+        refuse(f"contributions must be (sample, kernel[, class]), as model.contributions(K) gives them, got {given}")
     chosen = _chosen(contributions, "sample", sample)
     if chosen.ndim == 2:
         dim = str(chosen.dims[1])
@@ -158,8 +154,7 @@ def plot_contributions(contributions: Any, sample: Any, of: Any = None) -> Figur
         chosen = _chosen(chosen, dim, of)
         score = f"score of {dim} {of}"
     elif of is not None:
-        msg = f"these contributions are to one score, and of={of!r} names another; leave it out"
-        raise InputError(msg)
+        refuse(f"these contributions are to one score, and of={of!r} names another; leave it out")
     else:
         score = "score"
     names, shares = _bars(chosen)
@@ -173,8 +168,7 @@ def _chosen(values: xr.DataArray, dim: str, label: Any) -> xr.DataArray:
     labels = values[dim].values.tolist()
     same = [k for k, name in enumerate(labels) if name == label or str(name) == str(label)]
     if not same:
-        msg = f"there is no {dim} {label!r} among these contributions; there are {', '.join(map(str, labels[:10]))}"
-        raise InputError(msg)
+        refuse(f"there is no {dim} {label!r} among these contributions; there are {', '.join(map(str, labels[:10]))}")
     return values.isel({dim: same[0]})
 
 

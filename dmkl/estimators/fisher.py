@@ -16,7 +16,7 @@ from sklearn.model_selection import check_cv
 
 from dmkl import settings
 from dmkl.arrays import Array, Float, Index, plain_repr
-from dmkl.errors import InputError, UninformativeScoresWarning, warn
+from dmkl.errors import UninformativeScoresWarning, refuse, warn
 from dmkl.estimators.checks import (
     Constraints,
     Given,
@@ -106,11 +106,10 @@ class FisherLearner(KernelLearner, abstract=True):
     @classmethod
     def _check_moved(cls, parameters: Mapping[str, Any]) -> None:
         for name in _MOVED.keys() & parameters.keys() - set(cls._get_param_names()):
-            msg = (
+            refuse(
                 f"{name} is an option of the solver, not a parameter of {cls.__name__}; give "
                 f"solver=dmkl.{_MOVED[name].__name__}({name}={plain_repr(parameters[name])})"
             )
-            raise InputError(msg)
 
     @classmethod
     def _upgrade_parameters(cls, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -585,16 +584,14 @@ class SingleBest(FisherClassifier):
         folds = list(splitter.split(np.zeros(len(labels)), labels))
         for number, (train, test) in enumerate(folds):
             if not len(test):
-                msg = f"fold {number} of cv has no test samples; use fewer folds"
-                raise InputError(msg)
+                refuse(f"fold {number} of cv has no test samples; use fewer folds")
             for column in labels.reshape(len(labels), -1).T:
                 missing = np.setdiff1d(column, column[train]).tolist()
                 if missing:
-                    msg = (
+                    refuse(
                         f"fold {number} of cv has no training samples of class {missing[0]!r}; use fewer or "
                         "stratified folds, or leave that class out"
                     )
-                    raise InputError(msg)
         return folds
 
     def _apply_nested(self, fit: Fit, outcomes: Sequence[FitOutcome]) -> Fit:
@@ -659,8 +656,7 @@ class Product(FisherClassifier):
             return K
         missing = [name for name in self.factors_ if name not in K.names]
         if missing:
-            msg = f"the product was learnt with kernel {missing[0]!r}, which this set does not have"
-            raise InputError(msg)
+            refuse(f"the product was learnt with kernel {missing[0]!r}, which this set does not have")
         return K.select(self.factors_).product()
 
     def _kernels_needed(self) -> list[str]:
@@ -689,7 +685,6 @@ def Weighted(weights: Given, learner: KernelLearner | None = None) -> KernelLear
     """
     copy: KernelLearner = clone(MKFDA() if learner is None else learner)
     if "weights" not in copy.get_params(deep=False):
-        msg = f"{type(copy).__name__} has no parameter weights; take MKFDA, MKRidge or MKSVM"
-        raise InputError(msg)
+        refuse(f"{type(copy).__name__} has no parameter weights; take MKFDA, MKRidge or MKSVM")
     copy.set_params(weights=weights)
     return copy

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from dmkl.arrays import Array, Float, plain_repr
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.estimators.checks import check_choice, check_count, check_positive
 from dmkl.estimators.learner import KernelClassifier
 from dmkl.estimators.plan import (
@@ -216,12 +216,10 @@ class GSMKL(KernelClassifier):
         if not isinstance(self.n_groups, Mapping):
             return
         if self._one_rule(targets.kind):
-            msg = f"groups across classes have one number, and n_groups is {plain_repr(self.n_groups)}; give a number"
-            raise InputError(msg)
+            refuse(f"groups across classes have one number, and n_groups is {plain_repr(self.n_groups)}; give a number")
         missing = sorted(set(map(str, targets.classes.tolist())) - set(map(str, self.n_groups)))
         if missing:
-            msg = f"n_groups has no number for class {missing[0]!r}; give one for each class, or a single number"
-            raise InputError(msg)
+            refuse(f"n_groups has no number for class {missing[0]!r}; give one for each class, or a single number")
 
     def _method(self) -> InMemory:
         return InMemory()
@@ -274,12 +272,10 @@ class GSMKL(KernelClassifier):
     def _table(self, features: TrainingFeatures | str, kernels: Sequence[str]) -> Float:
         """The features for grouping, (samples, columns): the table `feature`, or those of these kernels."""
         if isinstance(features, str):
-            msg = f"grouping={self.grouping!r} needs features, and there are none: {features}; take grouping='kernel'"
-            raise InputError(msg)
+            refuse(f"grouping={self.grouping!r} needs features, and there are none: {features}; take grouping='kernel'")
         if self.feature is not None and self.feature not in features.tables:
             listed = ", ".join(map(repr, features.tables))
-            msg = f"there is no feature table {self.feature!r} to group by; the tables are {listed}"
-            raise InputError(msg)
+            refuse(f"there is no feature table {self.feature!r} to group by; the tables are {listed}")
         names = features.select(kernels).tables if self.feature is None else [self.feature]
         tables = [features.tables[name] for name in names]
         return np.concatenate([t.read(slice(0, t.shape[0])).astype(np.float64) for t in tables], axis=1)

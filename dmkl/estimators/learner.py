@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.metrics import accuracy_score, r2_score
 
 from dmkl.arrays import Array, Float, plain_repr
-from dmkl.errors import ConvergenceWarning, IndefiniteKernelWarning, InputError, warn
+from dmkl.errors import ConvergenceWarning, IndefiniteKernelWarning, refuse, warn
 from dmkl.estimators import figures
 from dmkl.estimators.decisions import (
     GIVEN,
@@ -217,11 +217,10 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         if not (self._TAKES_UNKNOWN_LABELS or targets.all_known):
-            msg = (
+            refuse(
                 f"{type(self).__name__} needs the labels of all samples, and some labels of tasks are unknown; leave "
                 "those samples out, or take a learner such as MKFDA or MKSVM, which trains each task on its own samples"
             )
-            raise InputError(msg)
         indefinite = [kernel["name"] for kernel in K.provenance if "indefinite" in kernel]
         if indefinite and "cosine" in self._steps():
             msg = (
@@ -262,11 +261,10 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
     def _check_kernels(self) -> None:
         """Refuse to leave kernels out of a learner that needs all of them, by InputError."""
         if not self._TAKES_KERNELS:
-            msg = (
+            refuse(
                 f"{type(self).__name__} does not weigh kernels, so that no kernel can be left out; take a learner "
                 "that does, such as MKFDA or MKSVM"
             )
-            raise InputError(msg)
 
     def _permuted(self, labels: Array, order: Array, samples: Array) -> Array:
         """Labels for a permutation test: row i gets the label of row order[i]."""
@@ -383,8 +381,7 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         """The labels that a score compares with: those given, or those of the kernels."""
         truth = given_labels(K, y)[0] if isinstance(K, KernelSet) else y
         if truth is None:
-            msg = f"{purpose} needs labels: give y, or store them with the kernels"
-            raise InputError(msg)
+            refuse(f"{purpose} needs labels: give y, or store them with the kernels")
         return with_unknown(truth, unknown)
 
     # --- saving --------------------------------------------------------------------------------------------------
@@ -604,11 +601,10 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
         truth = self._truth(K, y, "calibrate", unknown)
         trained = scores.sample.values[np.isin(scores.sample.values, self.train_samples_)]
         if len(trained):
-            msg = (
+            refuse(
                 f"calibrate takes rows that the model was not trained on, and sample {str(trained[0])!r} is one of its "
                 f"training samples ({len(trained)} are); leave them out: their scores are fitted to their labels"
             )
-            raise InputError(msg)
         return self._calibrate(scores.values, np.asarray(truth), GIVEN)
 
     def _decision_rule(self, outcome: FitOutcome) -> DecisionRule | None:
@@ -625,11 +621,10 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
             counts = np.bincount(classes[classes >= 0], minlength=len(self.classes_))
             if counts.min() < 2:
                 of_task = f" of task {self.tasks_[k]}" if self.kind_ == "multilabel" and self.tasks_ is not None else ""
-                msg = (
+                refuse(
                     f"calibration needs two rows of each class, and class {self.classes_.tolist()[counts.argmin()]!r}"
                     f"{of_task} has {counts.min()}; give more rows"
                 )
-                raise InputError(msg)
         held_out = HeldOut(scores.reshape(len(scores), -1), index)
         self._set_decision_rule(held_out.learn_rule(self.kind_, list(self.priors_), learnt_on))
         return self

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.arrays import Array, Float, Index
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.estimators.checks import (
     Constraints,
     Given,
@@ -168,16 +168,16 @@ class MKSVM(MarginClassifier):
         self._exponents()
         check_choice("sharing", self.sharing, ("none", "classes"))
         if self.sharing == "classes" and self.multiclass != "ovr":
-            msg = "sharing='classes' is for each class against the rest; take multiclass='ovr', or sharing='none'"
-            raise InputError(msg)
+            refuse("sharing='classes' is for each class against the rest; take multiclass='ovr', or sharing='none'")
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)
         if self.weights is not None:
             given_weights(self.weights, K.names)
         if self.sharing == "classes" and targets.kind == "multilabel":
-            msg = "sharing='classes' is for classes; tasks of a multilabel problem have their own weights: take 'none'"
-            raise InputError(msg)
+            refuse(
+                "sharing='classes' is for classes; tasks of a multilabel problem have their own weights: take 'none'"
+            )
 
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
         return Problems.binary(targets, tasks, self.multiclass, self.sharing)
@@ -285,8 +285,7 @@ class GMKL(MarginClassifier):
         super()._check_parameters()
         check_choice("method", self.method, ("newton", "gradient"))
         if (self.A is None) != (self.b is None):
-            msg = "A and b define A d ≥ b together; give both or neither"
-            raise InputError(msg)
+            refuse("A and b define A d ≥ b together; give both or neither")
         self._rules().check()
 
     def _rules(self) -> WeightRules:
@@ -308,8 +307,7 @@ class GMKL(MarginClassifier):
         prices = check_numbers("sigma", self.sigma)
         sigma = np.full(n, prices[0]) if np.ndim(self.sigma) == 0 else np.array(prices)
         if sigma.shape != (n,):
-            msg = f"sigma has shape {sigma.shape}, expected one number, or a price for each of the {n} kernels"
-            raise InputError(msg)
+            refuse(f"sigma has shape {sigma.shape}, expected one number, or a price for each of the {n} kernels")
         A = np.zeros((0, n)) if self.A is None else np.asarray(self.A, dtype=np.float64)
         b = np.zeros(0) if self.b is None else np.asarray(self.b, dtype=np.float64)
         chosen = slice(None) if kernels is None else kernels
@@ -405,8 +403,7 @@ class EasyMKL(MarginClassifier):
         KernelClassifier._check_parameters(self)
         check_positive("tol", self.tol)
         if not all(value < 1.0 for value in check_positive("lam", self.lam)):
-            msg = f"lam must lie between 0 and 1, both excluded, got {self.lam!r}"
-            raise InputError(msg)
+            refuse(f"lam must lie between 0 and 1, both excluded, got {self.lam!r}")
 
     def _method(self) -> InMemory:
         return InMemory()

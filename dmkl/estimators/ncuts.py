@@ -13,7 +13,7 @@ import xarray as xr
 
 from dmkl import progress
 from dmkl.arrays import Float
-from dmkl.errors import ConvergenceWarning, InputError, warn
+from dmkl.errors import ConvergenceWarning, refuse, warn
 from dmkl.estimators.checks import check_choice, check_count, check_positive, one_for_each
 from dmkl.estimators.margin import MarginClassifier
 from dmkl.estimators.plan import (
@@ -177,8 +177,7 @@ class NCuts(MarginClassifier):
         check_positive("tol", self.tol)
         check_positive("lam", self.lam)
         if self.loss == "square" and self.multiclass == "ovo":
-            msg = "the square loss is for one class against the rest; take multiclass='ovr', or loss='hinge'"
-            raise InputError(msg)
+            refuse("the square loss is for one class against the rest; take multiclass='ovr', or loss='hinge'")
 
     def _check_weights(self) -> None:
         check_hinge(self.loss)

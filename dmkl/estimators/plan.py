@@ -19,7 +19,7 @@ import numpy.typing as npt
 from sklearn.utils.class_weight import compute_sample_weight
 
 from dmkl.arrays import Array, Float, Index, plain_repr
-from dmkl.errors import InputError, LabelWarning, warn
+from dmkl.errors import InputError, LabelWarning, refuse, warn
 from dmkl.features.cross import TrainingFeatures, training_features
 from dmkl.inputs.label_tables import matched
 from dmkl.inputs.labels import single_samples
@@ -80,12 +80,10 @@ def labeled_targets(
     """
     if not K.is_square:
         _, rows, cols = K.shape
-        msg = f"{purpose} needs the training kernels, K[train, train], got {rows} rows and {cols} columns that differ"
-        raise InputError(msg)
+        refuse(f"{purpose} needs the training kernels, K[train, train], got {rows} rows and {cols} columns that differ")
     labels, tasks = given_labels(K, y)
     if labels is None:
-        msg = f"{purpose} needs labels: give y, or store them with the kernels (labels=, --labels)"
-        raise InputError(msg)
+        refuse(f"{purpose} needs labels: give y, or store them with the kernels (labels=, --labels)")
     targets = learner._targets(with_unknown(labels, unknown), K.shape[1], tasks)
     single = None if targets.kind == "regression" else single_samples(targets.labels, K.samples)
     if single is not None:
@@ -136,23 +134,21 @@ def as_sample_weight(sample_weight: npt.ArrayLike, n_samples: int) -> Float:
     """Weights of samples as (m,) numbers, refused by InputError if one is not positive and finite."""
     weights = np.asarray(sample_weight, dtype=np.float64)
     if weights.shape != (n_samples,) or not (np.isfinite(weights) & (weights > 0)).all():
-        msg = (
+        refuse(
             f"sample_weight must be a positive number for each of the {n_samples} samples, got shape {weights.shape}"
             f"{'' if weights.shape != (n_samples,) else f' with {weights.min():g} in it'}; leave out samples of "
             "weight zero"
         )
-        raise InputError(msg)
     return weights
 
 
 def check_hinge(loss: str) -> None:
     """Refuse a loss without weights of samples, by InputError."""
     if loss != "hinge":
-        msg = (
+        refuse(
             f"weights of samples and classes are for the hinge loss, and this is loss={loss!r}; take "
             "loss='hinge', leave sample_weight and class_weight out, or take MKFDA, whose least squares have weights"
         )
-        raise InputError(msg)
 
 
 def class_sample_weights(class_weight: ClassWeight, targets: Targets) -> list[Float]:
@@ -170,11 +166,9 @@ def class_sample_weights(class_weight: ClassWeight, targets: Targets) -> list[Fl
             problem = (
                 f"has weights for {plain_repr(strange)}" if strange else "has weights that are not positive and finite"
             )
-            msg = f"class_weight maps classes, {targets.classes.tolist()}, to positive weights; {problem}"
-            raise InputError(msg)
+            refuse(f"class_weight maps classes, {targets.classes.tolist()}, to positive weights; {problem}")
     elif class_weight not in (None, "balanced"):
-        msg = f"class_weight must be 'balanced', a weight for each class, or None, got {plain_repr(class_weight)}"
-        raise InputError(msg)
+        refuse(f"class_weight must be 'balanced', a weight for each class, or None, got {plain_repr(class_weight)}")
     weight = dict(class_weight) if isinstance(class_weight, Mapping) else class_weight
     weights = np.ones(labels.shape)
     if weight is None:
@@ -607,8 +601,7 @@ class Learner:
     def _check_weights(self) -> None:
         """Refuse weights of samples if the learner has no use for them, by InputError."""
         if not self._TAKES_WEIGHTS:
-            msg = f"{type(self).__name__} does not weigh samples; leave sample_weight out"
-            raise InputError(msg)
+            refuse(f"{type(self).__name__} does not weigh samples; leave sample_weight out")
 
     def _nested(self, fit: Fit, K: KernelSet) -> Sequence[Fit]:
         """Rows that are fitted first, because this row depends on their outcomes."""

@@ -12,7 +12,7 @@ import xarray as xr
 from sklearn.exceptions import NotFittedError
 
 from dmkl.arrays import Array, Float, Index
-from dmkl.errors import IndefiniteKernelError, InputError
+from dmkl.errors import IndefiniteKernelError, InputError, refuse
 from dmkl.estimators.plan import Learner, ScoreFunction, Statistics, side_by_side
 from dmkl.features.build import Missing
 from dmkl.features.cross import TrainingFeatures, cross_tiles
@@ -94,8 +94,7 @@ class Predicting(Learner):
         self._check_fitted()
         if new:
             if K is not None:
-                msg = "give kernels or features, not both"
-                raise InputError(msg)
+                refuse("give kernels or features, not both")
             return self._solve_for_new_rows(self.cross_kernels(**new), ask, covariates=covariates)
         K = as_kernel_set(K, "prediction", self.train_samples_)
         chosen, used = self._match_kernels(self._new_source(K))
@@ -131,8 +130,7 @@ class Predicting(Learner):
         """
         given = [step if isinstance(step, Covariates) else None for step in self._steps()]
         if covariates is not None and not any(given):
-            msg = f"this {type(self).__name__} takes no covariates out; leave them out, or fit with residualize(Z)"
-            raise InputError(msg)
+            refuse(f"this {type(self).__name__} takes no covariates out; leave them out, or fit with residualize(Z)")
         if covariates is not None:
             given = [None if step is None else of_new(covariates, step, samples) for step in given]
         return [step.select(used).of_samples(samples, table) for step, table in zip(part.steps, given, strict=True)]
@@ -222,11 +220,10 @@ class Predicting(Learner):
         columns = np.arange(table.shape[1]) if recipe.columns is None else np.array(recipe.columns)
         function = self._score_function(np.array([place]))
         if function.weights.ndim == 3:
-            msg = (
+            refuse(
                 f"{type(self).__name__} weighs each kernel by groups of samples, so that a feature has no single "
                 "weight in its scores; see contributions"
             )
-            raise InputError(msg)
         parts = []
         for part in self.statistics_:
             part_function = function.of(part.columns, part.rows)
@@ -337,13 +334,11 @@ class Predicting(Learner):
         given = _source(self, K)
         places = _places(self, given)
         if places is None:
-            msg = "kernel_pca needs a square set with all training samples and the others, got only new rows"
-            raise InputError(msg)
+            refuse("kernel_pca needs a square set with all training samples and the others, got only new rows")
         if not 1 <= n_components < len(places):
-            msg = (
+            refuse(
                 f"n_components must be from 1 to {len(places) - 1}, one less than training samples, got {n_components}"
             )
-            raise InputError(msg)
         n, m = given.shape[1], len(places)
         n_sets = len(_weight_sets(self, np.arange(len(self.kernel_names_)))[0])
         check_memory(
@@ -400,11 +395,10 @@ class Predicting(Learner):
             raise InputError(self.features_)
         lacking = [name for name in needed if name not in self.features_.recipes]
         if lacking:
-            msg = (
+            refuse(
                 f"the model gives weight to kernel {lacking[0]!r}, which was not computed from features; predict from "
                 "kernels instead"
             )
-            raise InputError(msg)
         source, _ = cross_tiles(self.features_.select(needed), features, samples, present, join, missing)
         rows, cols = np.arange(len(source.samples)), np.arange(len(source.train_samples))
         return KernelSet(View(source, np.arange(len(source.names)), rows, cols))
@@ -429,12 +423,11 @@ class Predicting(Learner):
         used = np.array([self.kernel_names_.index(name) for name in needed], dtype=np.int64)
         missing = [name for name in needed if name not in K.names]
         if missing:
-            msg = (
+            refuse(
                 f"the model gives weight to kernel {missing[0]!r}, which this set does not have; its kernels are "
                 f"{', '.join(K.names[:10])}. Kernels are matched by name: give these the names of the model's (names=, "
                 "--names at import)"
             )
-            raise InputError(msg)
         return K.select(needed), used
 
     def _match_kernels(self, K: KernelSet) -> tuple[KernelSet, Index]:
@@ -446,11 +439,10 @@ class Predicting(Learner):
             seen = "the same samples in another order" if same else f"{len(samples)} others"
             if not same and set(K.samples.astype(str)) >= set(self.train_samples_):
                 seen += ", and these as rows: the kernels are the wrong way round"
-            msg = (
+            refuse(
                 f"the columns must be the {len(self.train_samples_)} training samples in the order of training, found "
                 f"{seen}; take K[test, train] with the train of fit"
             )
-            raise InputError(msg)
         return selected
 
 
@@ -467,8 +459,7 @@ def _drop_single_dim(values: xr.DataArray, model: Predicting) -> xr.DataArray:
 
 def _place(model: Predicting, kernel: str) -> int:
     if kernel not in model.kernel_names_:
-        msg = f"there is no kernel {kernel!r}; those of the model are {', '.join(model.kernel_names_[:10])}"
-        raise InputError(msg)
+        refuse(f"there is no kernel {kernel!r}; those of the model are {', '.join(model.kernel_names_[:10])}")
     return model.kernel_names_.index(kernel)
 
 
@@ -480,15 +471,13 @@ def _linear_features(model: Predicting, kernel: str) -> tuple[Recipe, FeatureTab
     recipe = features.recipes.get(kernel)
     if recipe is None or recipe.function != "linear" or recipe.feature is None:
         made = "was not computed from features" if recipe is None else f"is of the function {recipe.function!r}"
-        msg = f"only linear kernels have weights of features, and {kernel!r} {made}; see contributions"
-        raise InputError(msg)
+        refuse(f"only linear kernels have weights of features, and {kernel!r} {made}; see contributions")
     table = features.tables[recipe.feature]
     if table.n_missing:
-        msg = (
+        refuse(
             f"{table.n_missing} training samples lack the feature {recipe.feature!r} of kernel {kernel!r}, whose "
             "entries were filled in; weights of features need all of them"
         )
-        raise InputError(msg)
     return recipe, table
 
 
@@ -497,11 +486,10 @@ def _undo_steps(model: Predicting, kernel: str, steps: Any, dual: Float, place: 
     coefficients = dual
     for step in reversed(steps):
         if step.needs_row_diagonal:
-            msg = (
+            refuse(
                 f"the step {step.name!r} divides each sample by its own norm, so that scores of kernel {kernel!r} are "
                 "not linear in its features; fit without the step, or see contributions"
             )
-            raise InputError(msg)
         coefficients = step.right(place, coefficients) * step.scalar(place)
     return coefficients
 
@@ -533,11 +521,10 @@ def _places(model: Predicting, K: KernelSet) -> Index | None:
     at = {str(name): position for position, name in enumerate(K.samples)}
     missing = [name for name in model.train_samples_.tolist() if name not in at]
     if missing:
-        msg = (
+        refuse(
             f"the weighted kernel has the means and scales of the model's training samples, of which this square set "
             f"lacks {len(missing)}, the first being {missing[0]!r}; give a set with all of them, or K[rows, train]"
         )
-        raise InputError(msg)
     return np.array([at[name] for name in model.train_samples_.tolist()], dtype=np.int64)
 
 
@@ -547,11 +534,10 @@ def _weight_sets(model: Predicting, used: Index) -> tuple[Float, str | None]:
     if weights.ndim == 1:
         return weights[None], None
     if weights.ndim > 2:
-        msg = (
+        refuse(
             f"{type(model).__name__} weighs each kernel by groups of samples, so that its scores are not those of one "
             "weighted kernel; see contributions"
         )
-        raise InputError(msg)
     (dim,) = (str(name) for name in model.weights_.dims if name != "kernel")
     return weights.T, dim
 

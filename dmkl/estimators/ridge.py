@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from dmkl.arrays import Array, Float
-from dmkl.errors import InputError, warn
+from dmkl.errors import refuse, warn
 from dmkl.estimators.checks import Constraints, Given, KernelGroups, Prices
 from dmkl.estimators.fisher import OF_WEIGHTS, FisherLearner
 from dmkl.estimators.learner import KernelRegressor
@@ -170,11 +170,10 @@ class MKRidge(FisherLearner, KernelRegressor):
         super()._check_parameters()
         several = [step for step in self._steps() if isinstance(step, Covariates)]
         if len(several) > 1:
-            msg = (
+            refuse(
                 f"steps of MKRidge may take covariates out once, since their effects are fitted together, and "
                 f"{len(several)} steps do; put all covariates into one table for residualize(Z)"
             )
-            raise InputError(msg)
 
     def _method(self) -> RidgeMethod:
         return RidgeMethod(name_of(self.solver), self._options())
@@ -210,11 +209,10 @@ class MKRidge(FisherLearner, KernelRegressor):
         coefficients = step.dual.T @ y
         residual = y - step.basis @ coefficients
         if np.linalg.norm(residual) <= _EXPLAINED * np.linalg.norm(y - targets.means[k]):
-            msg = (
+            refuse(
                 f"{training.title}{data.problems.title(k)}the covariates of residualize explain y completely, so that "
                 "nothing is left for kernels to learn; leave out the covariate that is computed from y"
             )
-            raise InputError(msg)
         weights = data.problems.weights[k]
         h = residual if weights is None else np.sqrt(weights)[:, None] * residual
         return h, step.row_basis[training.n_train :] @ coefficients

@@ -23,7 +23,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from dmkl import settings
 from dmkl.arrays import Array
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.estimators.fisher import MKFDA
 from dmkl.estimators.learner import KernelClassifier, KernelLearner, KernelRegressor
 from dmkl.estimators.ridge import MKRidge
@@ -71,8 +71,7 @@ class Front(BaseEstimator):  # type: ignore[misc]
         estimator: Any = self._DEFAULT() if self.estimator is None else self.estimator
         kind, name = self._KIND
         if not isinstance(estimator, kind):
-            msg = f"estimator must be a {name} of dmkl such as {self._DEFAULT.__name__}(), got {estimator!r:.100}"
-            raise InputError(msg)
+            refuse(f"estimator must be a {name} of dmkl such as {self._DEFAULT.__name__}(), got {estimator!r:.100}")
         return clone(estimator)
 
     def _fit_on(self, estimator: Any, K: KernelSet, y: Any, fit_params: dict[str, Any]) -> None:
@@ -240,10 +239,9 @@ class PrecomputedMKLClassifier(ClassifierFront):
         kernels = _kernels_first(X)
         m, n = self.n_features_in_, len(self.estimator_.kernel_names_)
         if kernels.shape[::2] != (n, m):
-            msg = (
+            refuse(
                 f"X has shape {np.shape(X)}, expected (samples, {m}, {n}): training samples and kernels as in training"
             )
-            raise InputError(msg)
         with in_this_process():
             K = create(None, kernels, names=self.estimator_.kernel_names_, symmetric=False)
             values: npt.NDArray[np.float64] = getattr(self.estimator_, method)(K).values
@@ -254,11 +252,10 @@ def _kernels_first(X: npt.ArrayLike) -> Array:
     """X as (kernels, samples, training samples)."""
     array = np.asarray(X)
     if array.ndim != 3:
-        msg = (
+        refuse(
             f"X has {array.ndim} dimensions, expected 3: samples, training samples, kernels, such as "
             "np.stack([K_1, K_2], axis=2)"
         )
-        raise InputError(msg)
     return np.moveaxis(array, 2, 0)
 
 
@@ -340,8 +337,7 @@ class TableFront(Front):
             return {"X": frame}
         blocks: Any = self.blocks
         if not isinstance(blocks, Mapping) or not blocks:
-            msg = f"blocks maps the name of each block to its columns of X, got {blocks!r:.100}"
-            raise InputError(msg)
+            refuse(f"blocks maps the name of each block to its columns of X, got {blocks!r:.100}")
         return {name: frame.iloc[:, self._places(name, columns)] for name, columns in blocks.items()}
 
     def _places(self, name: str, columns: Any) -> Array:
@@ -355,14 +351,13 @@ class TableFront(Front):
             positions = places.loc[key].to_numpy() if by_name and named else places.to_numpy()[key]
         except (KeyError, IndexError, TypeError) as error:
             hint = "; X has no names of columns, give a data frame" if by_name and not named else ""
-            msg = (
+            refuse(
                 f"blocks[{name!r}] must be names, positions, a slice or a mask of the {self.n_features_in_} columns of "
-                f"X, got {columns!r:.100} ({error}){hint}"
+                f"X, got {columns!r:.100} ({error}){hint}",
+                error,
             )
-            raise InputError(msg) from error
         if not len(positions):
-            msg = f"blocks[{name!r}] has no column of X, got {columns!r:.100}; give columns, or leave the block out"
-            raise InputError(msg)
+            refuse(f"blocks[{name!r}] has no column of X, got {columns!r:.100}; give columns, or leave the block out")
         return positions
 
     def _check_plan(self, specs: Any, features: Mapping[str, pd.DataFrame], X: Array) -> None:
@@ -370,11 +365,10 @@ class TableFront(Front):
         planned, _ = plan(specs, as_features(features).blocks)
         for item in planned:
             if item.feature is None:
-                msg = (
+                refuse(
                     f"kernel {item.name!r} is a function of the names of the samples, and rows of X have none; leave "
                     "it out, or use dmkl.build"
                 )
-                raise InputError(msg)
         tile, host = settings.tile_size(len(X)), machine()
         n_tiles = sum(1 for _ in Tiling(len(X), len(X), tile, upper=True).pairs())
         n_bytes = len(planned) * n_tiles * tile**2 * np.dtype(X.dtype if self.dtype is None else self.dtype).itemsize

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dmkl import settings, stores
 from dmkl.arrays import Array, Index, Mask
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.features.functions import WORDS
 from dmkl.features.specs import Recipe, plan, read_specs
 from dmkl.features.tasks import fill_absent, resolve_bandwidths, write_kernels
@@ -183,20 +183,17 @@ def _check_square(
     for recipe in planned:
         if STATISTIC[recipe.function] == "given":
             if scans[str(recipe.feature)].absent.any():
-                msg = f"the {WORDS[recipe.function]} {recipe.feature!r} lack samples; leave those out (join='inner')"
-                raise InputError(msg)
+                refuse(f"the {WORDS[recipe.function]} {recipe.feature!r} lack samples; leave those out (join='inner')")
         elif recipe.feature in square:
-            msg = (
+            refuse(
                 f"{recipe.feature!r} is taken as a matrix of distances or as a kernel and, by kernel {recipe.name!r}, "
                 "as a table of features; name the features of each spec (feature=)"
             )
-            raise InputError(msg)
         elif repair is not None:
-            msg = (
+            refuse(
                 f"repair is for kernels of given distances, and {recipe.name!r} is computed from features, whose "
                 "kernels are positive semidefinite; leave repair out, or build the others alone"
             )
-            raise InputError(msg)
 
 
 def _refuse_labels(planned: Sequence[Recipe], table: FeatureMatrix, columns: Collection[int]) -> None:
@@ -207,19 +204,17 @@ def _refuse_labels(planned: Sequence[Recipe], table: FeatureMatrix, columns: Col
             first = min(seen)
             name = repr(table.columns[first]) if table.columns is not None else f"number {first}"
             which = "they are" if len(seen) == table.shape[1] else f"column {name} is"
-            msg = (
+            refuse(
                 f"kernel {recipe.name!r} would be computed from the labels: of features {table.name!r}, {which} equal "
                 "to the labels up to renaming. Leave that out: name the intended features (feature=, --feature), or "
                 "their columns (columns=). If it is intended, build without labels, and give them to `fit` (y)"
             )
-            raise InputError(msg)
 
 
 def check_missing(missing: Missing | None, join: Join) -> Missing:
     """Check the parameter `missing`, and fill in its default."""
     if missing not in (None, "refuse", "zero"):
-        msg = f"missing must be 'refuse' or 'zero', got {missing!r}"
-        raise InputError(msg)
+        refuse(f"missing must be 'refuse' or 'zero', got {missing!r}")
     return missing or ("zero" if join == "outer" else "refuse")
 
 
@@ -244,8 +239,9 @@ def _training_rows(train: npt.ArrayLike | None, splits: Array | None, n_samples:
         return np.flatnonzero(rows)
     inside = rows.ndim == 1 and rows.dtype.kind in "iu" and len(rows) and 0 <= rows.min() <= rows.max() < n_samples
     if not inside or len(np.unique(rows)) != len(rows):
-        msg = f"train must be different positions among the {n_samples} samples, or a mask of them, got {train!r:.100}"
-        raise InputError(msg)
+        refuse(
+            f"train must be different positions among the {n_samples} samples, or a mask of them, got {train!r:.100}"
+        )
     return np.sort(rows.astype(np.int64))
 
 
@@ -263,12 +259,11 @@ def check_values(
         if lowest < 0:
             names = tables[recipe.feature].columns
             sample = int(row) if samples is None else str(samples[row])
-            msg = (
+            refuse(
                 f"{recipe.function} is for histograms, with no negative values, but {recipe.feature!r} has {lowest:g} "
                 f"at sample {sample!r}, column {column if names is None else names[column]!r}; take another "
                 "function, or shift or clip the features"
             )
-            raise InputError(msg)
 
 
 def check_present(absent: Mapping[str, Mask], missing: Missing) -> None:
@@ -276,11 +271,10 @@ def check_present(absent: Mapping[str, Mask], missing: Missing) -> None:
     counts = {name: int(mask.sum()) for name, mask in absent.items() if mask.any()}
     if counts and missing == "refuse":
         listed = ", ".join(f"{name!r} is missing for {n:,} of {len(absent[name]):,}" for name, n in counts.items())
-        msg = (
+        refuse(
             f"samples lack features: {listed}. Drop or impute them, or let missing='zero' (--missing zero) give them "
             "a row of zeros in the centered kernels of that source"
         )
-        raise InputError(msg)
 
 
 def copy_tables(tables: Mapping[str, FeatureMatrix], scans: Mapping[str, Scan]) -> dict[str, FeatureTable]:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dmkl import stores
 from dmkl.arrays import Array, Mask
-from dmkl.errors import InputError, StoreError
+from dmkl.errors import StoreError, refuse
 from dmkl.features.build import (
     Missing,
     check_missing,
@@ -96,11 +96,10 @@ def _features(K: KernelSet, axis: int) -> TrainingFeatures:
     while isinstance(source, HeldTiles | GeometricMean):
         source = source.origin if isinstance(source, HeldTiles) else source.source
     if K.view.is_transformed:
-        msg = (
+        refuse(
             "kernels of new samples are computed without steps, but this set was centered or normalized; let the model "
             "do that (steps=)"
         )
-        raise InputError(msg)
     if isinstance(source, FeatureTiles):
         recipes, tables = {recipe.name: recipe for recipe in source.recipes}, dict(source.axes[axis].tables)
     elif isinstance(source, StoreReader):
@@ -109,11 +108,10 @@ def _features(K: KernelSet, axis: int) -> TrainingFeatures:
     else:
         recipes, tables = {}, {}
     if not recipes:
-        msg = (
+        refuse(
             "these kernels were not computed from features by dmkl.build (dmkl build), so kernels of new samples "
             "cannot be computed; give their kernels against the training samples as a rectangular set"
         )
-        raise InputError(msg)
     # Distances have no table: new samples come with their distances to the columns.
     used = {recipe.feature for recipe in recipes.values() if STATISTIC[recipe.function] != "given"}
     tables = {name: table for name, table in tables.items() if name in used}
@@ -189,8 +187,7 @@ def build_cross(
     training = training_features(K)
     absent = [name for name in K.names if name not in training.recipes]
     if absent:
-        msg = f"kernel {absent[0]!r} was not computed from features; leave it out with select(), or import its kernel"
-        raise InputError(msg)
+        refuse(f"kernel {absent[0]!r} was not computed from features; leave it out with select(), or import its kernel")
     labels_ = given_data(labels=labels, tasks=tasks)
     source, given = cross_tiles(training.select(K.names), features, samples, present, join, missing, labels_)
     n_rows, n_cols = len(source.samples), len(source.train_samples)
@@ -221,8 +218,9 @@ def cross_tiles(
     n_rows = next(iter(given.blocks.values())).shape[0]
     names = np.array([str(i) for i in range(n_rows)] if given.samples is None else given.samples, dtype=object)
     if given.samples is None and any(recipe.feature is None for recipe in recipes):
-        msg = "random kernels are functions of the samples' names, and the new samples have none; give them (samples=)"
-        raise InputError(msg)
+        refuse(
+            "random kernels are functions of the samples' names, and the new samples have none; give them (samples=)"
+        )
     check_values(recipes, tables, scans, names)
     absent = {name: scanned.absent for name, scanned in scans.items()}
     check_present(absent, check_missing(missing, join))
@@ -241,17 +239,15 @@ def _check_columns(
 ) -> FeatureMatrix:
     """The new table of this name, checked to have the same columns as in training."""
     if name not in given:
-        msg = (
+        refuse(
             f"kernels of the training samples were computed from {name!r}, which the new features lack; they have "
             f"{', '.join(map(repr, given)) or 'none'}. Give it under that name"
         )
-        raise InputError(msg)
     if function == "precomputed":
-        msg = (
+        refuse(
             f"kernels of the training samples were given as {name!r}, so kernels of new samples cannot be computed; "
             "give their kernels against the training samples as a rectangular set"
         )
-        raise InputError(msg)
     new, table = given[name], training.tables.get(name)
     if table is None and function != "distance":
         msg = f"the features {name!r} of the training samples are missing; build their kernels again"
@@ -259,23 +255,20 @@ def _check_columns(
     if table is None:
         new = against(new, list(training.samples))
         if new.shape[1] != len(training.samples):
-            msg = (
+            refuse(
                 f"{name!r} has {new.shape[1]:,} columns, expected the distances to the {len(training.samples):,} "
                 "training samples in their order"
             )
-            raise InputError(msg)
         return new
     if new.shape[1] != table.shape[1]:
-        msg = f"{name!r} has {new.shape[1]:,} columns, and had {table.shape[1]:,} in training"
-        raise InputError(msg)
+        refuse(f"{name!r} has {new.shape[1]:,} columns, and had {table.shape[1]:,} in training")
     if new.columns is not None and table.columns is not None and new.columns != table.columns:
         place = next(k for k, (a, b) in enumerate(zip(new.columns, table.columns, strict=True)) if a != b)
         same = "; they are the same in another order" if sorted(new.columns) == sorted(table.columns) else ""
-        msg = (
+        refuse(
             f"{name!r} has other columns than in training: column {place} is {new.columns[place]!r} and was "
             f"{table.columns[place]!r}{same}"
         )
-        raise InputError(msg)
     return new
 
 

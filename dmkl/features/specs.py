@@ -32,7 +32,7 @@ from pydantic import (
     model_validator,
 )
 
-from dmkl.errors import InputError, StoreError, did_you_mean, first_names, short_repr
+from dmkl.errors import InputError, StoreError, did_you_mean, first_names, refuse, short_repr
 from dmkl.features.functions import FUNCTIONS, WORDS
 from dmkl.files.documents import read_document
 from dmkl.inputs.features import FeatureMatrix
@@ -125,34 +125,30 @@ def read_specs(specs: Any) -> list[dict[str, Any]]:
         return _read_toml(Path(specs))
     listed = [specs] if isinstance(specs, Mapping) else specs
     if not isinstance(listed, Sequence) or not listed:
-        msg = (
+        refuse(
             "kernels are specified by a mapping such as {'function': 'rbf', 'feature': '*'}, a list of at least one, "
             f"or the path of a .toml file, got {short_repr(specs)}"
         )
-        raise InputError(msg)
     for number, spec in enumerate(listed, 1):
         if not isinstance(spec, Mapping):
-            msg = (
+            refuse(
                 f"spec {number} of {len(listed)} must be a mapping such as {{'function': 'rbf', 'feature': '*'}}, "
                 f"got {short_repr(spec)}"
             )
-            raise InputError(msg)
     return [dict(spec) for spec in listed]
 
 
 def _read_toml(path: Path) -> list[dict[str, Any]]:
     if path.suffix.lower() != ".toml":
-        msg = f"a file of kernel specifications ends in .toml, got {path}"
-        raise InputError(msg)
+        refuse(f"a file of kernel specifications ends in .toml, got {path}")
     content = read_document(path, "specifications")
     tables = content.pop("kernel", None)
     if not isinstance(tables, list) or not tables or content:
         keys = [*content, *([] if tables is None else [f"kernel = {short_repr(tables)}"])]
-        msg = (
+        refuse(
             f"{path} must hold one table [[kernel]] for each specification and nothing else, got "
             f"{first_names(keys) or 'an empty file'}"
         )
-        raise InputError(msg)
     specs = read_specs(tables)
     for spec in specs:
         if isinstance(spec.get("columns"), str):
@@ -188,8 +184,7 @@ def _read_columns(value: Any) -> Any:
         raise ValueError(msg)
     content = read_document(path, "column sets", {".gmt": _parse_gmt})
     if not isinstance(content, dict):
-        msg = f"the file of column sets {path} must map names to lists of columns, got {short_repr(content)}"
-        raise InputError(msg)
+        refuse(f"the file of column sets {path} must map names to lists of columns, got {short_repr(content)}")
     return _to_python(content)
 
 
@@ -493,12 +488,11 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Recipe],
                     named[name] = (where, fields)
                     recipes.append(Recipe(name, function, feature, columns, parameters))
         if len(recipes) == before:  # only sets of columns can be left out
-            msg = (
+            refuse(
                 f"{where}: every set of columns was left out, so there is no kernel to make: a set needs at least "
                 f"{keys['min_columns']} (min_columns) of the feature's columns; "
                 "compare the sets' members with the names of the columns"
             )
-            raise InputError(msg)
     return recipes, list(dict.fromkeys(notes))  # several functions of one spec leave out the same sets
 
 
@@ -514,11 +508,10 @@ def _features(
         return _matching_features(keys["feature"] or ("*",), tables, where)
     names = [name for name, table in tables.items() if not table.holds]
     if not names:
-        msg = (
+        refuse(
             f"{where}: there are no tables of features, but {first_names(tables)}; the function precomputed takes "
             "kernels, and distance takes distances"
         )
-        raise InputError(msg)
     return names
 
 
@@ -527,11 +520,10 @@ def _matching_features(patterns: Sequence[str], tables: Mapping[str, FeatureMatr
     for pattern in patterns:
         matching = [pattern] if pattern in tables else [name for name in tables if fnmatchcase(name, pattern)]
         if not matching:
-            msg = (
+            refuse(
                 f"{where}: no feature is named {pattern!r}{did_you_mean(pattern, tables)}; "
                 f"the features are: {first_names(tables) or 'none'}"
             )
-            raise InputError(msg)
         names.update(dict.fromkeys(matching))
     return list(names)
 
@@ -547,17 +539,15 @@ def _square_features(
         names = [name for name, table in square.items() if table.holds in ("", content)]
         if not names:
             shapes = first_names(f"{name} {table.shape}" for name, table in tables.items())
-            msg = f"{rule}, got {shapes or 'none'}"
-            raise InputError(msg)
+            refuse(f"{rule}, got {shapes or 'none'}")
         return [name for name in names if square[name].holds] or names
     names = _matching_features(patterns, tables, where)
     for name in names:
         if name not in square:
-            msg = (
+            refuse(
                 f"{rule}, but feature {name!r} has the shape {tables[name].shape}; for a table of columns "
                 "take rbf, laplacian or chi2"
             )
-            raise InputError(msg)
     return names
 
 
@@ -572,16 +562,14 @@ def _subsets(
         positions = _positions(columns, table, where)
         lacking = [column for column in positions if not positions[column]]
         if lacking:
-            msg = (
+            refuse(
                 f"{where}: {len(lacking)} of the {len(positions)} columns are not there: {first_names(lacking)}"
                 f"{did_you_mean(lacking[0], table.columns or ())}; the columns are {first_names(table.columns or ())}"
             )
-            raise InputError(msg)
         chosen = [position for column in columns for position in positions[column]]
         twice = [position for position, count in Counter(chosen).items() if count > 1]
         if twice:
-            msg = f"{where}: each column may be listed once, got the columns at {first_names(twice)} several times"
-            raise InputError(msg)
+            refuse(f"{where}: each column may be listed once, got the columns at {first_names(twice)} several times")
         label = "+".join(map(str, columns)) if len(columns) <= 3 else f"{len(chosen)}columns"
         return [(label, tuple(chosen))]
 
@@ -611,18 +599,16 @@ def _positions(members: Iterable[int | str], table: FeatureMatrix, where: str) -
     members = dict.fromkeys(members)
     outside = [member for member in members if isinstance(member, int) and member >= table.shape[1]]
     if outside:
-        msg = (
+        refuse(
             f"{where}: positions of columns go from 0 to {table.shape[1] - 1}, got {first_names(outside)}; "
             "a column's name is written as a string"
         )
-        raise InputError(msg)
     names = [member for member in members if isinstance(member, str)]
     if names and table.columns is None:
-        msg = (
+        refuse(
             f"{where}: columns are chosen by name ({first_names(names)}), but the feature has no column names; "
             "give positions, or a table with names (a DataFrame, a CSV file)"
         )
-        raise InputError(msg)
     by_name: dict[str, list[int]] = {}
     for position, name in enumerate(table.columns or ()):
         by_name.setdefault(name, []).append(position)
@@ -646,15 +632,13 @@ def _widths_and_weights(function: str, keys: Mapping[str, Any], n_columns: int, 
         total = parts if growth == 1 else (growth**parts - 1) // (growth - 1)
         share, rest = divmod(n_columns, total)
         if not share or rest:
-            msg = (
+            refuse(
                 f"{where}: {key}={parts} needs a multiple of {total} columns, got {n_columns}; "
                 f"list the number of columns of each part, {key}=[…], or give another number"
             )
-            raise InputError(msg)
         parts = tuple(share * growth**part for part in range(parts))
     elif sum(parts) != n_columns:
-        msg = f"{where}: {key}={short_repr(parts)} must add up to the {n_columns} columns, got {sum(parts)}"
-        raise InputError(msg)
+        refuse(f"{where}: {key}={short_repr(parts)} must add up to the {n_columns} columns, got {sum(parts)}")
     if not weights:
         count = len(parts)
         weights = tuple(1.0 if growth == 1 else 2.0 ** (max(part, 1) - count) for part in range(count))
@@ -679,11 +663,11 @@ def _fill_in(template: str, fields: Mapping[str, Any], where: str) -> str:
     try:
         return template.format_map(short)
     except (LookupError, ValueError, TypeError, AttributeError) as error:
-        msg = (
+        refuse(
             f"{where}: the name {template!r} cannot be filled in ({error!r}); it may hold "
-            f"{', '.join(f'{{{key}}}' for key in fields)}, and a literal brace is written twice"
+            f"{', '.join(f'{{{key}}}' for key in fields)}, and a literal brace is written twice",
+            error,
         )
-        raise InputError(msg) from error
 
 
 def _same_name(name: str, first: tuple[str, dict[str, Any]], second: tuple[str, dict[str, Any]]) -> str:

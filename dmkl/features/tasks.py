@@ -20,7 +20,7 @@ from dask.delayed import delayed
 
 from dmkl import progress
 from dmkl.arrays import Array, Float, Index, Mask
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.features.specs import Recipe
 from dmkl.features.tiles import FeatureTiles, MeanFill, RandomTable, SampleAxis
 from dmkl.files.arrays import crc32c
@@ -216,12 +216,11 @@ def _sums(source: FeatureTiles, k: int, tile: TileIndex, block: Array, checksum:
     if not np.isfinite(row_sum).all():
         a, b = np.argwhere(~np.isfinite(block))[0]
         row, col = source.tiling.row_slice(i).start + a, source.tiling.col_slice(j).start + b
-        msg = (
+        refuse(
             f"kernel {source.names[k]!r}: the entry of samples {str(source.samples[row])!r} and "
             f"{str(source.train_samples[col])!r} overflows {source.dtype}; scale the features, take another "
             "function, or store the kernels as float64"
         )
-        raise InputError(msg)
     if not source.symmetric:
         return _TilePart(checksum, row_sum, None, None)
     if i == j:
@@ -297,8 +296,7 @@ def _row_means(source: FeatureTiles, kernels: Sequence[int], present: Mapping[st
     """For some kernels, the mean of k(x, ·) over the columns that have the table, for every row x, (rows,)."""
     for feature in dict.fromkeys(str(source.recipes[k].feature) for k in kernels):
         if not len(present[feature]):
-            msg = f"no training sample has {feature!r}, so its entries cannot be filled in; leave its kernels out"
-            raise InputError(msg)
+            refuse(f"no training sample has {feature!r}, so its entries cannot be filled in; leave its kernels out")
     _check_task_memory(source, "the means of kernels whose samples lack a table")
     tiles, means = list(source.tiling.pairs()), dict[int, Float]()
     for batch in _batches(source, kernels, len(tiles)):
@@ -373,12 +371,11 @@ def _with_gamma(recipe: Recipe, means: Mapping[_DistanceKey, float], n_train: in
     bandwidth, mean = parameters.pop("bandwidth"), means[_distance_key(recipe)]
     if not mean > 0 or not np.isfinite(1.0 / (bandwidth * mean)):
         source = f"the columns of {recipe.feature!r} that it takes" if recipe.columns else repr(recipe.feature)
-        msg = (
+        refuse(
             f"kernel {recipe.name!r}: the bandwidth is a multiple of the mean distance between training samples, but "
             f"all of them are equal in {source} (mean distance {mean:g}). Leave the kernel out, or give gamma as a "
             "number"
         )
-        raise InputError(msg)
     parameters["gamma"] = 1.0 / (bandwidth * mean)
     made = {"bandwidth": bandwidth, "mean_distance": mean, "training_rows": n_train}
     return replace(recipe, parameters=parameters, made=made)
@@ -396,11 +393,10 @@ def _mean_distances(
     statistic, feature, _, random = keys[0]
     rows = train if feature is None else present[feature]
     if len(rows) < 2:
-        msg = (
+        refuse(
             f"a bandwidth is a multiple of the mean distance between training samples, but {len(rows)} training "
             f"samples have {feature!r}; give gamma as a number"
         )
-        raise InputError(msg)
     if statistic == "sqeuclidean":
         table = RandomTable.of(axis.samples, *random) if random is not None else axis.tables[str(feature)]
         return _mean_squared_distances(keys, table, rows)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.arrays import Array, Float, Index, Mask
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.features.functions import WORDS
 from dmkl.features.specs import Recipe
 from dmkl.numerics import functions
@@ -265,12 +265,11 @@ class FeatureTiles:
             if difference.max() > 1e-5 * np.abs(entries).max():
                 a, b = np.unravel_index(int(difference.argmax()), difference.shape)
                 words = WORDS.get(recipe.function, WORDS["distance"])  # the function may be "mean-given"
-                msg = (
+                refuse(
                     f"the {words} {recipe.feature!r} are not symmetric: entry ({rows.start + a}, "
                     f"{cols.start + b}) is {entries[a, b]:.8g} and its mirror image {mirrored[a, b]:.8g}; symmetrize "
                     "them, (D + D.T)/2"
                 )
-                raise InputError(msg)
         return entries
 
     # --- statistics -------------------------------------------------------------------------------------------

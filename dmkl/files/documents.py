@@ -11,7 +11,7 @@ from typing import Any
 
 import google_crc32c
 
-from dmkl.errors import DmklError, InputError, one_line
+from dmkl.errors import DmklError, InputError, one_line, refuse
 from dmkl.settings import check_memory
 
 __all__ = ["json_crc32c", "parse_json", "read_document"]
@@ -50,13 +50,11 @@ def read_document(path: Path, what: str, more: Mapping[str, Callable[[str], Any]
             raise InputError(_too_deep(name, what))
         content = parsers[path.suffix.lower()](text)
     except OSError as error:
-        msg = f"the file of {what} {name} cannot be read: {error.strerror}"
-        raise InputError(msg) from error
+        refuse(f"the file of {what} {name} cannot be read: {error.strerror}", error)
     except DmklError:
         raise
     except ValueError as error:  # tomllib's, json's, Unicode's and those of `more`
-        msg = f"the file of {what} {name} is not valid {form}: {one_line(error)}"
-        raise InputError(msg) from error
+        refuse(f"the file of {what} {name} is not valid {form}: {one_line(error)}", error)
     except RecursionError as error:
         raise InputError(_too_deep(name, what)) from error
     if not _is_shallow(content):

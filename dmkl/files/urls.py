@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, overload
 from urllib.parse import unquote
 
-from dmkl.errors import DmklError, InputError, StoreError, one_line
+from dmkl.errors import DmklError, StoreError, one_line, refuse
 
 __all__ = ["Place", "Url", "as_place", "files_in", "is_url", "local_path", "resolved", "storage_options"]
 
@@ -110,13 +110,14 @@ class Url:
         except (DmklError, FileNotFoundError, FileExistsError):
             raise
         except ImportError as error:
-            msg = f"{self} needs a package that is not installed: {one_line(error)}; for s3://, pip install 'dmkl[s3]'"
-            raise InputError(msg) from error
+            refuse(
+                f"{self} needs a package that is not installed: {one_line(error)}; for s3://, pip install 'dmkl[s3]'",
+                error,
+            )
         except Exception as error:  # each file system raises its own
             if "Protocol not known" in str(error):
                 kind = self.text.split("://", 1)[0]
-                msg = f"fsspec knows no {kind}:// ({self}); give a folder, or a URL such as s3://bucket/name"
-                raise InputError(msg) from error
+                refuse(f"fsspec knows no {kind}:// ({self}); give a folder, or a URL such as s3://bucket/name", error)
             msg = (
                 f"{self} cannot be read or written: {one_line(error)}; check its bucket, the endpoint (such as "
                 "AWS_ENDPOINT_URL) and the credentials on this machine"
@@ -150,13 +151,13 @@ def as_place(path: str | os.PathLike[str] | Url) -> Place:
         text = unquote(text.removeprefix("file://"))
     if not is_url(text):
         if _LOST_SLASH.match(text):  # nobody names a folder "s3:"
-            msg = f"{text} is a URL that has lost a slash, as in a pathlib.Path; give it as text, such as s3://bucket/name"
-            raise InputError(msg)
+            refuse(
+                f"{text} is a URL that has lost a slash, as in a pathlib.Path; give it as text, such as s3://bucket/name"
+            )
         return Path(text).expanduser().absolute()
     text = text.rstrip("/")
     if "/" not in text.split("://", 1)[1]:
-        msg = f"{text} is a whole bucket; name something in it, such as {text}/name"
-        raise InputError(msg)
+        refuse(f"{text} is a whole bucket; name something in it, such as {text}/name")
     return Url(text)
 
 
@@ -180,8 +181,7 @@ def resolved(path: str | os.PathLike[str] | Url) -> Place:
         return place
     target = Path(os.path.realpath(place))
     if target.is_symlink():
-        msg = f"{place} is a symbolic link that leads back to itself; remove it, or choose another path"
-        raise InputError(msg)
+        refuse(f"{place} is a symbolic link that leads back to itself; remove it, or choose another path")
     return target
 
 
@@ -201,8 +201,7 @@ def local_path(path: str | os.PathLike[str], what: str, way_out: str = "") -> Pa
     text = _LOST_SLASH.sub(r"\1//", os.fspath(path))
     if is_url(text):
         way_out = way_out or "copy it. Kernel sets, models, results of searches and predictions may be at URLs"
-        msg = f"{text} is a URL, and {what} has to be a file or folder of this machine; {way_out}"
-        raise InputError(msg)
+        refuse(f"{text} is a URL, and {what} has to be a file or folder of this machine; {way_out}")
     return Path(path)
 
 
@@ -218,7 +217,6 @@ def storage_options() -> dict[str, Any]:
 
     options = settings.get("storage")
     if not isinstance(options, Mapping):
-        msg = f"dmkl.storage must be a mapping of options for fsspec, such as {{'endpoint_url': …}}, got {options!r}"
-        raise InputError(msg)
+        refuse(f"dmkl.storage must be a mapping of options for fsspec, such as {{'endpoint_url': …}}, got {options!r}")
     # Objects that other processes write meanwhile have to be seen.
     return {"use_listings_cache": False, **options}

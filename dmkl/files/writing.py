@@ -30,7 +30,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from dmkl.errors import DiskFullError, InputError, LockedError
+from dmkl.errors import DiskFullError, LockedError, refuse
 from dmkl.files.urls import Url, is_url, resolved
 
 __all__ = [
@@ -233,8 +233,9 @@ def lock(path: str | os.PathLike[str] | Url) -> Iterator[None]:
             except (LockedError, DiskFullError):
                 raise
             except OSError as error:
-                msg = f"{path} cannot be written: {error.strerror or error} ({file.parent}); choose another path"
-                raise InputError(msg) from error
+                refuse(
+                    f"{path} cannot be written: {error.strerror or error} ({file.parent}); choose another path", error
+                )
         _HELD[file] = (token, count + 1)
     if not _BEATING.is_set():
         _BEATING.set()

@@ -14,7 +14,7 @@ from zarr import Array as ZarrArray
 from zarr.abc.store import Store
 
 from dmkl.arrays import Array, Float, Index
-from dmkl.errors import DamagedFileError, InputError
+from dmkl.errors import DamagedFileError, refuse
 from dmkl.files.urls import Place
 from dmkl.health.examine import PROBES, Examination, Figures, examine
 from dmkl.kernelset import KernelSet
@@ -77,8 +77,7 @@ def check(K: KernelSet, *, n_steps: int = 30, seed: int = 0) -> xr.Dataset:
         If a tile and the vectors of the spectrum exceed the budget of one task.
     """
     if n_steps < 1:
-        msg = f"n_steps must be at least 1, got {n_steps}"
-        raise InputError(msg)
+        refuse(f"n_steps must be at least 1, got {n_steps}")
     source = K.view.source.origin if isinstance(K.view.source, HeldTiles) else K.view.source
     kernels = K.view.kernels
     labels = source.labels if isinstance(source, StoreReader) else K.labels

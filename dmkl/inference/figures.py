@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from dmkl.arrays import Array
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.inference.permutation import p_value_text
 from dmkl.pictures import BLUE, GRAY, LONGEST_NAME, MOST_BARS, RED, SKY, dress, name_rows, picture, shortened
 from dmkl.searching.grid import mean_and_margin
@@ -150,8 +150,7 @@ def plot_permutations(data: xr.Dataset, ax: Axes | None = None, task: str | None
     tasks = [] if dim is None else list(map(str, data[dim].values))
     if (task is not None and task not in tasks) or (ax is not None and tasks and task is None):
         names = ", ".join(tasks) or "none to name"
-        msg = f"task must name one of several tasks or targets, of which there are {names}, got {task!r}"
-        raise InputError(msg)
+        refuse(f"task must name one of several tasks or targets, of which there are {names}, got {task!r}")
     shown = tasks if task is None and tasks else [task]
     axes = [ax] if ax is not None else picture(5.0, 3.2 * len(shown)).subplots(len(shown), squeeze=False)[:, 0]
     for panel, name in zip(axes, shown, strict=True):

@@ -19,7 +19,7 @@ import xarray as xr
 from sklearn.base import clone
 
 from dmkl.arrays import Array, Float
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.estimators.checks import check_choice, check_count
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import Answers
@@ -404,12 +404,11 @@ class KernelGroups:
         shared = {k for k in grouped if grouped.count(k) > 1}
         if shared:
             name = self.kernels[min(shared)]
-            msg = (
+            refuse(
                 f"Shapley values divide the score among groups that share no kernel, and {name!r} is in "
                 f"{' and '.join(repr(group) for group in groups if min(shared) in self.members[group])}; leave it out "
                 "of all but one, or take shapley=0"
             )
-            raise InputError(msg)
         return (*groups, *(name for k, name in enumerate(self.kernels) if k not in grouped))
 
 
@@ -422,35 +421,29 @@ def as_kernel_groups(names: Sequence[str], kernel_groups: Any) -> KernelGroups:
         If there is only one kernel, or a group has the name of a kernel, no kernels, all kernels, or an unknown one.
     """
     if len(names) < 2:
-        msg = f"the importance of kernels needs two kernels at least, and there is {len(names)}; take a set of more"
-        raise InputError(msg)
+        refuse(f"the importance of kernels needs two kernels at least, and there is {len(names)}; take a set of more")
     if kernel_groups is not None and not isinstance(kernel_groups, Mapping):
-        msg = f"kernel_groups must map names to names of kernels, as {{'shape': ['a', 'b']}}, got {kernel_groups!r}"
-        raise InputError(msg)
+        refuse(f"kernel_groups must map names to names of kernels, as {{'shape': ['a', 'b']}}, got {kernel_groups!r}")
     place = {name: k for k, name in enumerate(names)}
     members: dict[str, Subset] = {name: (k,) for name, k in place.items()}
     for group, of_group in (kernel_groups or {}).items():
         if not isinstance(group, str) or not group or group in place:
             why = "the name of a kernel" if isinstance(group, str) and group else "no name"
-            msg = f"a group of kernels needs a name of its own, and {group!r} is {why}; choose another"
-            raise InputError(msg)
+            refuse(f"a group of kernels needs a name of its own, and {group!r} is {why}; choose another")
         members[group] = _group_members(group, of_group, place)
     return KernelGroups(tuple(names), members)
 
 
 def _group_members(group: str, names: Any, place: Mapping[str, int]) -> Subset:
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-        msg = f"the group {group!r} must be a list of names of kernels, got {names!r}"
-        raise InputError(msg)
+        refuse(f"the group {group!r} must be a list of names of kernels, got {names!r}")
     unknown = [name for name in names if name not in place]
     if unknown:
-        msg = f"the group {group!r} names {unknown[0]!r}, which is no kernel; those are {', '.join(list(place)[:10])}"
-        raise InputError(msg)
+        refuse(f"the group {group!r} names {unknown[0]!r}, which is no kernel; those are {', '.join(list(place)[:10])}")
     members = sorted({place[name] for name in names})
     if not members or len(members) == len(place):
         which = "no kernel" if not members else "all kernels, and nothing is left without it"
-        msg = f"the group {group!r} has {which}; give it some of the {len(place)} kernels"
-        raise InputError(msg)
+        refuse(f"the group {group!r} has {which}; give it some of the {len(place)} kernels")
     return tuple(members)
 
 

@@ -19,7 +19,7 @@ import xarray as xr
 
 from dmkl import progress
 from dmkl.arrays import Array, Index
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.estimators.checks import check_choice, check_count
 from dmkl.estimators.learner import KernelLearner
 from dmkl.files.arrays import load_arrays, save_arrays
@@ -314,8 +314,7 @@ def permutation_test(
     check_count("n_permutations", n_permutations)
     check_count("random_state", random_state, least=0)
     if blocks == "whole" and groups is None:
-        msg = "blocks='whole' permutes the labels of whole groups, and there are no groups; give groups"
-        raise InputError(msg)
+        refuse("blocks='whole' permutes the labels of whole groups, and there are no groups; give groups")
     question, _ = make_question(
         "permutation_test",
         estimator,
@@ -354,11 +353,10 @@ def _draw_orders(question: Question, n_permutations: int, blocks: Blocks, seed: 
     cells = exchange_cells(folds, len(labels), question.groups)
     drawn = [draw_permutation(cells, blocks, classes, folds, seed, number) for number in range(1, n_permutations + 1)]
     if all(np.array_equal(labels[order], labels, equal_nan=labels.dtype.kind == "f") for order in drawn):
-        msg = (
+        refuse(
             f"no label changes its place under {n_permutations} permutations: groups have one label each, or no two "
             "of them have the same size; give other groups, or the other of blocks='within' and 'whole'"
         )
-        raise InputError(msg)
     return np.stack([np.arange(len(labels)), *drawn])
 
 
@@ -419,11 +417,10 @@ def draw_permutation(
                     order[rows] = alike[place]
         if labels is None or _keeps_classes(labels, labels[order], folds):
             return order
-    msg = (
+    refuse(
         f"{_TRIES} permutations in a row have left a training set without one of its classes; take fewer folds, larger "
         "groups, or leave classes of few samples out (--drop-classes-below N)"
     )
-    raise InputError(msg)
 
 
 def _keeps_classes(labels: Array, permuted: Array, folds: Sequence[Fold]) -> bool:

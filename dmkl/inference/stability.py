@@ -20,7 +20,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 
 from dmkl.arrays import Array, Float, Index, plain_repr
-from dmkl.errors import InputError
+from dmkl.errors import InputError, refuse
 from dmkl.estimators.checks import check_choice, check_count
 from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelLearner
@@ -381,11 +381,10 @@ def stability(
     if n_selected is not None:
         check_count("n_selected", n_selected, least=1)
     if how == "bootstrap" and not estimator._TAKES_WEIGHTS:
-        msg = (
+        refuse(
             f"how='bootstrap' weights rows by their number of draws, and {type(estimator).__name__} does not weight "
             "samples; take how='half'"
         )
-        raise InputError(msg)
     question, folds = make_question(
         "stability",
         estimator,
@@ -520,8 +519,7 @@ def draw_resamples(
         out no rows.
     """
     if how == "half" and n_resamples % 2:
-        msg = f"n_resamples must be even for how='half', whose halves come in pairs, got {n_resamples}"
-        raise InputError(msg)
+        refuse(f"n_resamples must be even for how='half', whose halves come in pairs, got {n_resamples}")
     y, rng = np.asarray(labels), np.random.default_rng(seed)
     stratified = classes and y.ndim == 1
     make = partial(make_folds, labels=y, groups=groups, samples=samples, classes=classes)
@@ -546,8 +544,7 @@ def draw_resamples(
                 break
             except InputError as error:
                 if attempt == _MAX_DRAWS - 1:
-                    msg = f"how={how!r}: {error}"
-                    raise InputError(msg) from error
+                    refuse(f"how={how!r}: {error}", error)
     return [replace(fold, name=str(k), title=f"resample {k}") for k, fold in enumerate(folds)]
 
 
@@ -641,11 +638,10 @@ def check_threshold(threshold: Any) -> None:
         If it is not in (1/2, 1].
     """
     if isinstance(threshold, bool) or not isinstance(threshold, numbers.Real) or not 0.5 < float(threshold) <= 1.0:
-        msg = (
+        refuse(
             "threshold, the share of the resamples that must select a kernel, must be above 0.5 and at most 1, got "
             f"{plain_repr(threshold)}; 0.6 to 0.9 is usual"
         )
-        raise InputError(msg)
 
 
 def error_bound(q: float, n: int, threshold: float) -> float:

@@ -16,7 +16,7 @@ from dask.utils import parse_timedelta
 
 from dmkl.clusters.job_options import BatchSystem, JobOptions, batch_system, job_options
 from dmkl.clusters.preflight import versions_of
-from dmkl.errors import DmklError, InputError, did_you_mean, short_repr
+from dmkl.errors import DmklError, InputError, did_you_mean, refuse, short_repr
 from dmkl.files.documents import read_document
 from dmkl.files.urls import as_place
 
@@ -80,8 +80,7 @@ def read_job(path: Path, tables: Iterable[str]) -> JobFile:
         number, truth value or list of them.
     """
     if path.suffix.lower() != ".toml":
-        msg = f"a job file ends in .toml, got {path}"
-        raise InputError(msg)
+        refuse(f"a job file ends in .toml, got {path}")
     content = read_document(path, "a job")
     lines = dict(_lines(path.read_text(encoding="utf-8-sig")))
     sections = {name: _underscored(keys) if isinstance(keys, dict) else keys for name, keys in content.items()}

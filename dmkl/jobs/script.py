@@ -20,7 +20,7 @@ from dask.utils import parse_bytes
 from dmkl.clusters.job_options import JobOptions, batch_system
 from dmkl.clusters.jobs import OWN_ADDRESS, one_line
 from dmkl.clusters.schedulers import security_of
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.jobs.job_file import JobFile, cluster_options, notice_seconds
 
 __all__ = ["batch_script", "send"]
@@ -233,11 +233,10 @@ def send(script: Path) -> str:
         If there is no sbatch, or it refuses the job: with its message.
     """
     if shutil.which("sbatch") is None:
-        msg = (
+        refuse(
             "sbatch is not on this machine: submit where it is (a login node), look at the script with --dry-run, or "
             "compute here with dmkl run"
         )
-        raise InputError(msg)
     try:
         answer = subprocess.run(
             ["sbatch", "--parsable", str(script)],
@@ -248,9 +247,7 @@ def send(script: Path) -> str:
             timeout=_ANSWER_SECONDS,
         )
     except subprocess.TimeoutExpired as error:
-        msg = f"sbatch does not answer within {_ANSWER_SECONDS} s; squeue shows whether it took the job"
-        raise InputError(msg) from error
+        refuse(f"sbatch does not answer within {_ANSWER_SECONDS} s; squeue shows whether it took the job", error)
     if answer.returncode != 0:
-        msg = f"SLURM refuses this job: {one_line(answer.stderr) or f'exit status {answer.returncode}'}"
-        raise InputError(msg)
+        refuse(f"SLURM refuses this job: {one_line(answer.stderr) or f'exit status {answer.returncode}'}")
     return answer.stdout.strip().partition(";")[0]

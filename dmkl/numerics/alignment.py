@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dmkl.arrays import Array, Float
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 
 __all__ = ["alignments", "centered_probes", "estimated", "inner_products", "proportional_groups", "sign_probes"]
 
@@ -31,8 +31,7 @@ def alignments(gram: Float, floor: Float | float = 0.0) -> Float:
 def sign_probes(size: int, width: int, seed: int) -> Float:
     """Random vectors with independent entries ±1, (size, width), for `estimated`; InputError for width below 3."""
     if width < 3:
-        msg = f"an estimate from random probes and its standard error need at least 3 of them, got {width}"
-        raise InputError(msg)
+        refuse(f"an estimate from random probes and its standard error need at least 3 of them, got {width}")
     return np.asarray(2.0 * np.random.default_rng(seed).integers(0, 2, (size, width)) - 1.0)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dmkl.arrays import Array
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 
 __all__ = ["Covariates", "basis", "of_new", "residualize"]
 
@@ -52,13 +52,12 @@ class Covariates:
         names = [str(name) for name in samples]
         missing = [name for name in names if name not in self._positions]
         if missing:
-            msg = (
+            refuse(
                 f"residualize needs the covariates of every sample, but {len(missing)} of {len(names)} have no row, "
                 f"the first being {missing[0]!r}; give residualize a table with a row for every sample of training and "
                 "prediction, by its name (an array is for samples without names, in their order), or the covariates of "
                 "new samples to predict (covariates=, --covariates)"
             )
-            raise InputError(msg)
         rows = self.design[[self._positions[name] for name in names]]
         return np.column_stack([np.ones(len(names)), rows])
 
@@ -88,14 +87,12 @@ def residualize(Z: Any) -> Covariates:
     import pandas as pd
 
     if not isinstance(Z, pd.DataFrame | pd.Series) and np.ndim(Z) not in (1, 2):
-        msg = f"residualize takes (samples, covariates), a DataFrame or an array, got {np.ndim(Z)} dimensions"
-        raise InputError(msg)
+        refuse(f"residualize takes (samples, covariates), a DataFrame or an array, got {np.ndim(Z)} dimensions")
     table = pd.DataFrame(Z)
     samples, columns = [str(name) for name in table.index], [str(name) for name in table.columns]
     for name, twice in zip(samples, table.index.astype(str).duplicated(), strict=True):
         if twice:
-            msg = f"residualize needs one row for each sample, but {name!r} has several; keep one of them"
-            raise InputError(msg)
+            refuse(f"residualize needs one row for each sample, but {name!r} has several; keep one of them")
     names, parts = [], [np.zeros((len(table), 0))]
     for position, column in enumerate(columns):
         values = table.iloc[:, position]
@@ -106,11 +103,10 @@ def residualize(Z: Any) -> Covariates:
             bad = ~np.isfinite(values.to_numpy(np.float64))
         if bad.any():
             at = int(np.argmax(bad))
-            msg = (
+            refuse(
                 f"residualize needs every covariate of every sample, but {column!r} of sample {samples[at]!r} is "
                 f"{values.iloc[at]} ({bad.sum()} such); fill it in, or leave out the column or the samples"
             )
-            raise InputError(msg)
         if numbers:
             names.append(column)
             parts.append(values.to_numpy(np.float64)[:, None])
@@ -147,11 +143,10 @@ def of_new(Z: Any, trained: Covariates, samples: Array) -> Covariates:
     else:
         rows = np.asarray(Z)
         if len(rows) != len(samples) or rows.ndim not in (1, 2):
-            msg = (
+            refuse(
                 f"covariates must be an array with a row for each of the {len(samples)} samples to predict, or "
                 f"a DataFrame by their names, got shape {rows.shape}"
             )
-            raise InputError(msg)
         given_covariates = residualize(pd.DataFrame(rows, index=[str(name) for name in samples]))
     place = {name: position for position, name in enumerate(given_covariates.columns)}
     categories = {name.partition("=")[0] for name in given_covariates.columns if "=" in name}
@@ -163,11 +158,10 @@ def of_new(Z: Any, trained: Covariates, samples: Array) -> Covariates:
             columns.append(np.zeros(len(given_covariates.samples)))
         else:
             expected = ", ".join(map(repr, trained.columns[:10]))
-            msg = (
+            refuse(
                 f"the model removes the covariate {name!r}, which is not among those given, "
                 f"{', '.join(map(repr, given_covariates.columns[:10])) or 'none'}; give all of {expected}"
             )
-            raise InputError(msg)
     design = np.column_stack([np.zeros((len(given_covariates.samples), 0)), *columns])
     given = set(given_covariates.samples)
     # Training samples keep the covariates that the model was trained with; the new table may redefine them.
@@ -200,9 +194,8 @@ def basis(design: Array, weights: Array | None = None) -> Array:
     combination[0, 0] = 1.0
     # As many dimensions as samples would leave kernels of zero.
     if combination.shape[1] >= m:
-        msg = (
+        refuse(
             f"residualize leaves nothing of {m} training samples: the mean and the covariates span "
             f"{combination.shape[1]} dimensions, expected fewer than samples; give fewer covariates, or more samples"
         )
-        raise InputError(msg)
     return combination

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.arrays import Array, Float, Index, plain_repr
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.unknown import is_known
 
 __all__ = [
@@ -60,8 +60,7 @@ def as_exponent(p: float) -> float:
     value = float(p)
     # The negated comparison also rejects NaN.
     if not value >= 1:
-        msg = f"p must be at least 1 (from 1e6 on it counts as infinite), got {value!r}"
-        raise InputError(msg)
+        refuse(f"p must be at least 1 (from 1e6 on it counts as infinite), got {value!r}")
     return float(np.inf) if value >= _INFINITE_P else value
 
 
@@ -215,17 +214,15 @@ def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None)
         has_label = ~np.isnan(labels)
         if not np.isin(labels[has_label], (0, 1)).all():
             others = ", ".join(f"{value:g}" for value in np.unique(labels[has_label])[:5])
-            msg = (
+            refuse(
                 f"{rule} (or -1 or 1), found {others}; say which of them stands for unknown labels (unknown=, "
                 "--unknown), or for classes give a vector"
             )
-            raise InputError(msg)
         # Each output is a problem of its own, so each needs both labels among its labeled samples.
         for name, column, there in zip(names, labels.T, has_label.T, strict=True):
             if len(present := np.unique(column[there])) < 2:
                 labels_present = f"only the label {present[0]:g}" if len(present) else "no known labels"
-                msg = f"task {name!r} has {labels_present} in training, expected both 0 and 1"
-                raise InputError(msg)
+                refuse(f"task {name!r} has {labels_present} in training, expected both 0 and 1")
         rows = _labeled_rows(has_label)
         taken = [_taken(column, kept_rows) for column, kept_rows in zip(labels.T, rows, strict=True)]
         problems = tuple(_binary((column == 1).astype(np.intp)) for column in taken)
@@ -233,19 +230,16 @@ def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None)
         return Targets("multilabel", np.array([0, 1]), problems, labels, rows, np.zeros(0))
     _refuse_missing(labels)
     if labels.dtype.kind == "f" and (broken := labels[labels != np.floor(labels)]).size:
-        msg = (
+        refuse(
             f"y holds numbers that are not whole ({broken[0]}); classes are integers or strings, so bin or name them. "
             "Numbers are for regression: MKRidge"
         )
-        raise InputError(msg)
     try:
         classes, index = np.unique(labels, return_inverse=True)
     except TypeError as error:
-        msg = f"the labels in y cannot be sorted: {error}; use integers or strings throughout"
-        raise InputError(msg) from error
+        refuse(f"the labels in y cannot be sorted: {error}; use integers or strings throughout", error)
     if len(classes) < 2:
-        msg = f"y holds a single class, {plain_repr(classes[0])}; a discriminant needs at least two"
-        raise InputError(msg)
+        refuse(f"y holds a single class, {plain_repr(classes[0])}; a discriminant needs at least two")
     if len(classes) == 2:
         return Targets("binary", classes, (_binary(index),), labels, (None,), np.zeros(0))
     return Targets("multiclass", classes, (_multiclass(index),), labels, (None,), np.zeros(0))
@@ -273,8 +267,7 @@ def encode_values(y: npt.ArrayLike, n_samples: int, names: Array | None = None) 
         of_target = f"target {name!r}" if labels.ndim == 2 else "y"
         if not len(value) or value.min() == value.max():
             values_present = f"a single value, {value[0]:g}," if len(value) else "no known value"
-            msg = f"{of_target} has {values_present} in training; a regression needs at least two that differ"
-            raise InputError(msg)
+            refuse(f"{of_target} has {values_present} in training; a regression needs at least two that differ")
         # The mean is the intercept: centered kernels span functions of mean zero over the training samples.
         means[k] = value.mean()
         problems.append((value - means[k])[:, None])
@@ -296,8 +289,7 @@ def with_unknown(labels: npt.ArrayLike, code: Any = None) -> Array:
     try:
         hits = values == float(code)
     except (TypeError, ValueError) as error:
-        msg = f"unknown must be a number, as the labels are, got {code!r}"
-        raise InputError(msg) from error
+        refuse(f"unknown must be a number, as the labels are, got {code!r}", error)
     return np.where(hits, np.nan, values) if hits.any() else values
 
 
@@ -315,22 +307,21 @@ def _shaped(y: npt.ArrayLike, n_samples: int) -> Array:
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim not in (1, 2) or labels.shape[0] != n_samples:
-        msg = f"y has shape {labels.shape}, expected ({n_samples},) or ({n_samples}, tasks): a label for each sample"
-        raise InputError(msg)
+        refuse(f"y has shape {labels.shape}, expected ({n_samples},) or ({n_samples}, tasks): a label for each sample")
     if labels.dtype.kind == "f" and np.isinf(labels).any():
-        msg = f"y holds {np.count_nonzero(np.isinf(labels))} infinite labels; correct them, or leave those samples out"
-        raise InputError(msg)
+        refuse(
+            f"y holds {np.count_nonzero(np.isinf(labels))} infinite labels; correct them, or leave those samples out"
+        )
     return labels
 
 
 def _refuse_missing(labels: Array) -> None:
     missing = np.count_nonzero(~is_known(labels))
     if missing:
-        msg = (
+        refuse(
             f"y holds {missing} labels that are missing; leave those samples out, as K[known, known] and y[known]: "
             "unknown labels are for tasks, the columns of a two-dimensional y"
         )
-        raise InputError(msg)
 
 
 def _as_numbers(labels: Array, rule: str) -> Float:
@@ -341,8 +332,7 @@ def _as_numbers(labels: Array, rule: str) -> Float:
         numbers[has_label] = labels[has_label].astype(np.float64)
     except (TypeError, ValueError) as error:
         values = labels[has_label].tolist()
-        msg = f"{rule}; found {next(filterfalse(_is_number, values), values[0])!r}"
-        raise InputError(msg) from error
+        refuse(f"{rule}; found {next(filterfalse(_is_number, values), values[0])!r}", error)
     return numbers
 
 

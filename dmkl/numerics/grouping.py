@@ -55,7 +55,7 @@ from sklearn.decomposition import NMF, non_negative_factorization
 from sklearn.exceptions import ConvergenceWarning
 
 from dmkl.arrays import Array, Float, Index
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 
 __all__ = [
     "FeatureGroups",
@@ -103,8 +103,7 @@ class SampleGroups(ABC):
             allowed = np.isin(self.classes, among)
             if not allowed.any():
                 classes = np.unique(self.classes).tolist()
-                msg = f"among={among!r} names no class that has groups; the classes are {classes}"
-                raise InputError(msg)
+                refuse(f"among={among!r} names no class that has groups; the classes are {classes}")
             affinities = np.where(allowed, affinities, -np.inf)
         return np.asarray(np.argmax(affinities, axis=1), dtype=np.intp)
 
@@ -158,8 +157,7 @@ class FeatureGroups(SampleGroups):
     def _fitting(self, new: npt.ArrayLike) -> Float:
         table: Float = np.asarray(new, dtype=np.float64)
         if table.ndim != 2 or table.shape[1] != self.centers.shape[1]:
-            msg = f"new samples have shape {table.shape}, expected (samples, {self.centers.shape[1]}) as in training"
-            raise InputError(msg)
+            refuse(f"new samples have shape {table.shape}, expected (samples, {self.centers.shape[1]}) as in training")
         return table
 
 
@@ -177,19 +175,16 @@ def samples_by_class(
     """
     labels = np.zeros(m, dtype=int) if y is None else np.asarray(y)
     if labels.shape != (m,):
-        msg = f"y has shape {labels.shape}, expected ({m},): each sample's class, or None for groups across classes"
-        raise InputError(msg)
+        refuse(f"y has shape {labels.shape}, expected ({m},): each sample's class, or None for groups across classes")
     wanted: dict[Any, tuple[Index, int]] = {}
     classes = np.unique(labels).tolist()
     for label in classes:
         rows = np.flatnonzero(labels == label)
         if isinstance(n_groups, Mapping) and label not in n_groups:
-            msg = f"n_groups has no entry for class {label!r}, expected one for each of {classes}"
-            raise InputError(msg)
+            refuse(f"n_groups has no entry for class {label!r}, expected one for each of {classes}")
         count = n_groups[label] if isinstance(n_groups, Mapping) else n_groups
         if not 1 <= count <= len(rows):
-            msg = f"class {label!r} has {len(rows)} samples and is to make {count} groups, expected 1 to {len(rows)}"
-            raise InputError(msg)
+            refuse(f"class {label!r} has {len(rows)} samples and is to make {count} groups, expected 1 to {len(rows)}")
         wanted[label] = rows, int(count)
     return wanted
 
@@ -213,8 +208,7 @@ def as_table(features: npt.ArrayLike) -> Float:
     """Features as float64, (samples, features); InputError unless they are a table of finite numbers."""
     table = np.asarray(features, dtype=np.float64)
     if table.ndim != 2 or not np.isfinite(table).all():
-        msg = f"features have shape {table.shape}, expected finite numbers (samples, features)"
-        raise InputError(msg)
+        refuse(f"features have shape {table.shape}, expected finite numbers (samples, features)")
     return table
 
 
@@ -319,8 +313,7 @@ def group_by_kernel(
     """
     diagonal = np.asarray(diagonal, dtype=np.float64)
     if diagonal.ndim != 1:
-        msg = f"the diagonal has shape {diagonal.shape}, expected (m,): K_ii of each sample"
-        raise InputError(msg)
+        refuse(f"the diagonal has shape {diagonal.shape}, expected (m,): K_ii of each sample")
     m = len(diagonal)
     wanted = samples_by_class(y, n_groups, m)
     runs: list[tuple[Any, Index, ByProducts[_Clustering]]] = [
@@ -449,10 +442,9 @@ def group_by_plsa(
     table = _counts(as_table(counts))
     wanted = samples_by_class(y, n_groups, len(table))
     if (empty := np.flatnonzero(table.sum(axis=1) == 0)).size:
-        msg = (
+        refuse(
             f"{len(empty)} rows of counts are all zero (the first: {empty[0]}), expected words in each: leave them out"
         )
-        raise InputError(msg)
     parts = []
     for label, (rows, count) in wanted.items():
         topics, words = _factorize(table[rows], count, seed, restarts)
@@ -495,8 +487,7 @@ def _factorize(counts: Float, n_topics: int, seed: int, restarts: int) -> tuple[
 
 def _counts(table: Float) -> Float:
     if (table < 0).any():
-        msg = f"pLSA takes counts of words, but one is negative ({table.min():.3g}); use k-means for other features"
-        raise InputError(msg)
+        refuse(f"pLSA takes counts of words, but one is negative ({table.min():.3g}); use k-means for other features")
     return table
 
 

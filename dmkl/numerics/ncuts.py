@@ -18,7 +18,7 @@ import numpy as np
 from sklearn.model_selection import StratifiedKFold
 
 from dmkl.arrays import Array, Float, Index
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.numerics.compiling import compiled
 
 __all__ = [
@@ -46,12 +46,11 @@ def sample_examples(labels: Index, n_examples: int, seed: int, classes: Array) -
     sizes = np.bincount(labels, minlength=len(classes))
     if sizes.min() < n_examples:
         least = int(np.argmin(sizes))
-        msg = (
+        refuse(
             f"every example needs a sample of every class, and there are n_examples={n_examples} of them while class "
             f"{classes.tolist()[least]!r} has {sizes[least]} training samples; take n_examples={sizes[least]} or "
             "fewer, or leave that class out"
         )
-        raise InputError(msg)
     examples = np.zeros(len(labels), dtype=np.intp)
     if n_examples > 1:
         # Every sample is in the test part of one fold, and stratified folds have every class in proportion.
@@ -115,12 +114,11 @@ def smallest_ratio(u: Float, v: Float) -> tuple[Float, float]:
     # A ratio of nonnegative combinations lies between the smallest and the largest of u_l/v_l, so a vertex is optimal.
     best = int(np.argmin(values))
     if not np.isfinite(values[best]):
-        msg = (
+        refuse(
             "a cut's ratio needs kernels by which samples of one side are similar, and every mean similarity within "
             f"the sides is negative or zero (at most {v.max():.3g}); take steps without 'center', and kernels that are "
             "similarities"
         )
-        raise InputError(msg)
     return np.eye(len(u))[best], float(values[best])
 
 

@@ -40,7 +40,7 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 
 from dmkl.arrays import Array, Index, plain_repr
-from dmkl.errors import DegenerateKernelError, InputError
+from dmkl.errors import DegenerateKernelError, refuse
 from dmkl.numerics.covariates import Covariates, basis
 
 __all__ = [
@@ -451,11 +451,10 @@ class ChainState:
                 if name == "diag_rows"
                 else "center and normalize through a fitted model, which carries the training statistics"
             )
-            msg = (
+            refuse(
                 f"this view lacks the {_STATISTICS[name]}, which kernels of new samples against training samples do "
                 f"not hold: {way_out}"
             )
-            raise InputError(msg)
         return value
 
     @property
@@ -471,12 +470,11 @@ class ChainState:
         if bad.size:
             j, i = bad[0]
             explained = "; covariates explain that sample wholly" if self._residualized else ""
-            msg = (
+            refuse(
                 "cosine normalization needs a positive k(x, x) that its precision resolves for every sample, but "
                 f"kernel {self.names[j]!r} has {diagonal[j, i]:.3g} at position {i}{explained}; use 'trace' or "
                 "'multiplicative', or leave out that kernel with select()"
             )
-            raise InputError(msg)
 
     def check_size(self, size: Array, removed: Array | float, what: str) -> None:
         """Raise DegenerateKernelError for sizes (n,) too small to divide by; `removed` is what centering removed."""
@@ -1115,9 +1113,8 @@ def as_steps(steps: str | Iterable[str | Covariates] | None) -> tuple[Any, ...]:
     names = () if steps is None else tuple(steps)
     for name in names:
         if not isinstance(name, Covariates) and name not in STEPS:
-            msg = (
+            refuse(
                 f"steps takes names of steps in the order in which they are applied, of {', '.join(STEPS)}, such as "
                 f"('center', 'trace'), or residualize(Z) among them; got {plain_repr(name)}"
             )
-            raise InputError(msg)
     return names

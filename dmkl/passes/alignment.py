@@ -18,7 +18,7 @@ import numpy as np
 from dask.delayed import delayed
 
 from dmkl.arrays import Array, Float, Index
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.numerics.alignment import alignments, estimated
 from dmkl.numerics.steps import Fitted
 from dmkl.passes.blas import blas_threads, pinned_blas
@@ -72,11 +72,11 @@ def check_alignable(view: View) -> None:
     _, n_rows, n_cols = view.shape
     if not view.is_square:
         way_out = "take K[rows, rows] first" if view.source.symmetric else "this set is rectangular"
-        msg = f"alignment needs the same samples as rows and columns, got {n_rows} rows and {n_cols} columns; {way_out}"
-        raise InputError(msg)
+        refuse(
+            f"alignment needs the same samples as rows and columns, got {n_rows} rows and {n_cols} columns; {way_out}"
+        )
     if not n_rows:
-        msg = "alignment needs samples, and this view has none; is a fold empty?"
-        raise InputError(msg)
+        refuse("alignment needs samples, and this view has none; is a fold empty?")
 
 
 def align(lens: Lens, probes: Float | None = None) -> tuple[Float, Float | None]:

@@ -31,12 +31,12 @@ from dask.sizeof import sizeof
 
 from dmkl import progress, settings
 from dmkl.errors import (
-    InputError,
     MemoryBudgetError,
     NoWorkersError,
     SchedulerLostError,
     SmallWorkerWarning,
     WorkerLostError,
+    refuse,
     warn,
 )
 
@@ -345,8 +345,7 @@ def check_shared(folder: Path, what: str, way_out: str | None = None) -> None:
         if way_out is None:
             setting = "set TMPDIR to" if _TEMPORARY.get() is None else "keep the state (state=, --state) in"
             way_out = f"{setting} a folder on a file system that all machines share"
-        msg = f"the workers {', '.join(blind[:3])} do not see {folder}, {what}; {way_out}"
-        raise InputError(msg)
+        refuse(f"the workers {', '.join(blind[:3])} do not see {folder}, {what}; {way_out}")
 
 
 def check_memory(what: str, needed: dict[str, int], allowed: int, way_out: str, place: str = "in one task") -> None:

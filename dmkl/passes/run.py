@@ -21,7 +21,7 @@ from dask.delayed import Delayed, delayed
 
 from dmkl import settings
 from dmkl.arrays import Array
-from dmkl.errors import DegenerateKernelError, DmklError, IndefiniteKernelError, InputError
+from dmkl.errors import DegenerateKernelError, DmklError, IndefiniteKernelError, refuse
 from dmkl.numerics.steps import Fitted
 from dmkl.passes.execute import Machine, again, check_memory, execute, graph_token, machine, send, send_all
 from dmkl.passes.memory import HeldTiles
@@ -324,14 +324,12 @@ def _check_pass(lenses: Sequence[Lens], columns: Sequence[Columns], host: Machin
         view = lenses[c.lens].view
         _, n_rows, n_cols = view.shape
         if c.block.ndim != 2 or c.block.shape[0] != n_cols:
-            msg = f"V has shape {c.block.shape}, expected ({n_cols}, b): one row for each column of the kernels"
-            raise InputError(msg)
+            refuse(f"V has shape {c.block.shape}, expected ({n_cols}, b): one row for each column of the kernels")
         if c.want == "project" and not view.is_square:
             way_out = "take K[rows, rows] first" if source.symmetric else "this set is rectangular; use apply"
-            msg = (
+            refuse(
                 f"project needs the same samples as rows and columns, got {n_rows} rows and {n_cols} columns; {way_out}"
             )
-            raise InputError(msg)
     check_memory(
         "this pass",
         pass_bytes(lenses, columns, host),

@@ -15,7 +15,7 @@ from dask.base import tokenize
 from dask.delayed import Delayed, delayed
 
 from dmkl.arrays import Array
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.numerics.steps import ChainState, Fitted, FittedStep
 from dmkl.passes.run import alone, pass_graph, run_pass
 from dmkl.passes.sweep import Columns
@@ -103,19 +103,17 @@ def _fitting(view: View, trained: Sequence[FittedStep] = (), *, elements: bool =
 
 def _check(view: View) -> None:
     if not view.source.symmetric and any(step.needs_training for step in view.steps):
-        msg = (
+        refuse(
             "a rectangular set holds new samples against training samples, not the training kernels whose means and "
             "traces centering and normalizing need: leave its kernels as they are and give it to a fitted model, which "
             "carries those statistics"
         )
-        raise InputError(msg)
     n_rows, n_cols = len(view.rows), len(view.cols)
     for step in view.steps:
         if step.changes_entries and not n_cols:
-            msg = (
+            refuse(
                 f"{step.name!r} takes its statistics over the column samples, and this view has none; is a fold empty?"
             )
-            raise InputError(msg)
         n_rows, n_cols = step.shape(n_rows, n_cols)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.arrays import Array, Index
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.numerics.steps import Fitted, Step, Take, restricted
 from dmkl.numerics.tiling import Tiling
 
@@ -399,11 +399,10 @@ class GeometricMean:
 
     def _log(self, values: Array, k: int) -> Array:
         if float(values.min()) < 0:
-            msg = (
+            refuse(
                 "the product (geometric mean) needs entries that are not negative, but kernel "
                 f"{self.source.names[k]!r} has {values.min():.3g}; leave it out with select()"
             )
-            raise InputError(msg)
         with np.errstate(divide="ignore"):  # log 0 = −∞, and exp brings it back to 0
             return np.log(values, dtype=np.float64)
 

@@ -15,7 +15,7 @@ import xarray as xr
 
 from dmkl.analysis.analyze import Analysis
 from dmkl.arrays import plain_repr
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.saving import decode_parameters, encode, models
 from dmkl.files.writing import write_whole
@@ -76,11 +76,10 @@ def report(result: Any, path: str | Path | None = None) -> str:
 @singledispatch
 def page_of(result: Any) -> Page:
     """The page of a model or a result."""
-    msg = (
+    refuse(
         f"there is no report of a {type(result).__name__}; give a fitted model, or a result of dmkl.search, "
         "dmkl.evaluate, dmkl.analyze and so on"
     )
-    raise InputError(msg)
 
 
 # --- models --------------------------------------------------------------------------------------------------------

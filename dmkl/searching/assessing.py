@@ -10,7 +10,7 @@ import xarray as xr
 from sklearn.metrics import confusion_matrix
 
 from dmkl.arrays import Array, Float
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.estimators.learner import KernelClassifier, KernelRegressor
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.scoring import as_metrics, evaluate
@@ -66,8 +66,7 @@ def assess(
     regression = isinstance(model, KernelRegressor)
     decision = model._decision(K, **new).values
     if len(truth) != len(decision):
-        msg = f"y has {len(truth)} labels, and there are {len(decision)} samples; give one for each"
-        raise InputError(msg)
+        refuse(f"y has {len(truth)} labels, and there are {len(decision)} samples; give one for each")
     truth = truth.reshape(len(truth), -1)[:, 0] if model.tasks_ is None else truth
     scores = measures_of(model, decision, truth, scoring)
     tasks = None if model.tasks_ is None else np.array([str(task) for task in model.tasks_])

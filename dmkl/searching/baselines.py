@@ -16,7 +16,7 @@ import numpy as np
 import xarray as xr
 
 from dmkl import settings
-from dmkl.errors import IndefiniteKernelError, InputError, MemoryBudgetError
+from dmkl.errors import IndefiniteKernelError, InputError, MemoryBudgetError, refuse
 from dmkl.estimators.engine import run
 from dmkl.estimators.plan import Answers, Fit, Plan
 from dmkl.files.arrays import load_arrays, save_arrays
@@ -305,8 +305,7 @@ def _check_machines(question: Question) -> None:
     n_columns = 1 if question.targets.kind == "binary" else max(question.n_tasks, len(question.targets.classes))
     n_machines = len(COSTS) * len(question.folds) * n_columns
     if n_machines > settings.block_width():
-        msg = f"its {n_machines:,} machines would take more than two passes over kernels that do not fit in memory"
-        raise InputError(msg)
+        refuse(f"its {n_machines:,} machines would take more than two passes over kernels that do not fit in memory")
 
 
 # --- choosing and comparing ------------------------------------------------------------------------------------------

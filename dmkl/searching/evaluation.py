@@ -17,7 +17,7 @@ import xarray as xr
 
 from dmkl._version import __version__
 from dmkl.arrays import Array
-from dmkl.errors import InputError
+from dmkl.errors import InputError, refuse
 from dmkl.estimators.checks import check_choice
 from dmkl.estimators.decisions import predicted_labels
 from dmkl.estimators.engine import run
@@ -105,12 +105,11 @@ class EvaluationResult(GridResult):
         missing = [name for name in _NEEDED if name not in scores]
         names = scores["fold"].values.tolist() if "fold" in scores else []
         if missing or names != list(searches):
-            msg = (
+            refuse(
                 f"scores must have {', '.join(_NEEDED)} over the folds of searches, {', '.join(searches)}, found "
                 f"{', '.join(map(str, scores.data_vars)) or 'nothing'} over {', '.join(names) or 'no folds'}; "
                 "dmkl.evaluate and dmkl.load make such"
             )
-            raise InputError(msg)
         super().__init__(with_statuses(scores))
         self._searches = dict(searches)
 
@@ -182,8 +181,7 @@ class EvaluationResult(GridResult):
             If it was a regression.
         """
         if "confusion" not in self._data:
-            msg = "a regression predicts numbers, which no confusion matrix counts; its scores are in scores"
-            raise InputError(msg)
+            refuse("a regression predicts numbers, which no confusion matrix counts; its scores are in scores")
         return self._data["confusion"].sum("fold", keep_attrs=True)
 
     @property
@@ -410,8 +408,7 @@ def _fits_at_choices(question: Question, searches: Mapping[str, SearchResult], f
         try:
             fits.append(chosen_fit(question, search, fold.train, fold.test, title=f"{fold.title}: "))
         except InputError as error:
-            msg = f"{fold.title}: {error}"
-            raise InputError(msg) from error
+            refuse(f"{fold.title}: {error}", error)
     return fits
 
 

@@ -17,7 +17,7 @@ from matplotlib.patheffects import Normal, Stroke
 from sklearn.metrics import ConfusionMatrixDisplay
 
 from dmkl.arrays import Float, plain_repr
-from dmkl.errors import InputError
+from dmkl.errors import InputError, refuse
 from dmkl.pictures import (
     BLUE,
     GRAY,
@@ -132,8 +132,7 @@ def plot_scores(result: Any, ax: Axes | Sequence[Axes] | None = None, *, task: s
     else:
         axes = list(np.ravel(np.asarray(ax, dtype=object)))
         if len(axes) != needed:
-            msg = f"ax must hold {needed} axes, {'map and curve' if needed == 2 else 'the curve'}, got {len(axes)}"
-            raise InputError(msg)
+            refuse(f"ax must hold {needed} axes, {'map and curve' if needed == 2 else 'the curve'}, got {len(axes)}")
         figure = axes[0].figure
     scoring = shortened(str(result.scores.attrs["scoring"]).replace("_", " "))
     if result.tasks is not None:
@@ -340,11 +339,9 @@ def _weights(result: Any, task: str | None, at: Mapping[str, Any]) -> Float:
     index: dict[str, Any] = dict(_choices(result, task)[0])
     for name, value in at.items():
         if name not in result.parameters:
-            msg = f"{name!r} was not searched; at takes {', '.join(result.parameters)}"
-            raise InputError(msg)
+            refuse(f"{name!r} was not searched; at takes {', '.join(result.parameters)}")
         if value not in result.grid[name]:
-            msg = f"{name}={plain_repr(value)} is not in the grid; its values of {name} are {result.grid[name]}"
-            raise InputError(msg)
+            refuse(f"{name}={plain_repr(value)} is not in the grid; its values of {name} are {result.grid[name]}")
         index[name] = result.grid[name].index(value)
     return np.asarray(scores["weight"].isel(index).transpose("fold", "kernel").values, dtype=np.float64)
 
@@ -377,8 +374,9 @@ def plot_weights_over(result: Any, name: str = "p", task: str | None = None) -> 
     n_values = len(result.grid.get(name, []))
     if n_values < 2:
         searched = ", ".join(f"{key} ({len(values)})" for key, values in result.grid.items())
-        msg = f"weights are drawn over two values of {name} or more, and this search has {n_values}; it has {searched}"
-        raise InputError(msg)
+        refuse(
+            f"weights are drawn over two values of {name} or more, and this search has {n_values}; it has {searched}"
+        )
     axis = _axis(result.scores[name])
     weights = np.stack([_weights_of(result, task, name, int(place)) for place in axis.order], axis=1)
     largest = np.abs(weights).max(axis=0)
@@ -411,11 +409,10 @@ def plot_confusion(counts: Any) -> Figure:
     counts = counts["confusion"] if isinstance(counts, xr.Dataset) and "confusion" in counts else counts
     if not isinstance(counts, xr.DataArray) or not {"true", "predicted"} <= set(counts.dims):
         given = getattr(counts, "dims", type(counts).__name__)
-        msg = (
+        refuse(
             "confusions are drawn from the result of dmkl.assess for classes, or from counts (true, predicted) or "
             f"(task, true, predicted), got {given}"
         )
-        raise InputError(msg)
     scores, tasks = class_scores(counts), "task" in counts.dims
     labels = [shortened(str(label), _LONGEST_CLASS) for label in scores["task" if tasks else "class"].values]
     # A row has 0.26 inches, and so has a column of the matrix.

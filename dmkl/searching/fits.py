@@ -22,7 +22,7 @@ from sklearn.base import clone
 from dmkl import progress
 from dmkl._version import __version__
 from dmkl.arrays import Array, Float, Index, plain_repr
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.estimators.decisions import HeldOut, class_index
 from dmkl.estimators.engine import least_lam, run
 from dmkl.estimators.learner import KernelLearner
@@ -232,18 +232,16 @@ def make_question(
     K = as_kernel_set(K, caller)
     if not K.is_square:
         _, rows, cols = K.shape
-        msg = f"{caller} needs the kernels of all samples among themselves, got {rows} rows and {cols} columns"
-        raise InputError(msg)
+        refuse(f"{caller} needs the kernels of all samples among themselves, got {rows} rows and {cols} columns")
     targets, tasks = labeled_targets(estimator, K, y, caller, unknown)
     values = as_grid(grid, estimator, several=targets.dim is not None) if has_grid else {}
     metrics = as_metrics(scoring, targets.kind)
     of_rows = None if groups is None else matched("groups", groups, K.samples, named=K.view.has_names).values
     if of_rows is not None and len(of_rows) > 1 and len(set(of_rows.tolist())) == len(of_rows):
-        msg = (
+        refuse(
             f"{caller} needs groups of several samples, and each of the {len(of_rows)} samples has a different group: "
             "were names taken for groups? Name the column of the groups (FILE:NAME), or leave groups out"
         )
-        raise InputError(msg)
     classes = targets.kind != "regression"
     folds = make_folds(targets.labels, splits=K.splits, groups=of_rows, samples=K.samples, classes=classes)
     choosing = [inner for fold in folds for inner in (fold.inner if isinstance(fold, OuterFold) else [fold])]
@@ -264,16 +262,16 @@ def _check_tasks(question: Question, caller: str, *, refit: bool) -> None:
     for name in OF_TASKS:
         value = getattr(question.estimator, name, 0.0)
         if np.ndim(value):
-            msg = f"{caller} takes an estimator with one {name} for all tasks, got {plain_repr(value)}; give one number"
-            raise InputError(msg)
+            refuse(
+                f"{caller} takes an estimator with one {name} for all tasks, got {plain_repr(value)}; give one number"
+            )
     shared = [name for name in question.grid if name not in OF_TASKS]
     if refit and question.targets.dim is not None and shared:
         instead = "search with refit=False, or over p, lam and C" if caller == "search" else "take p, lam and C"
-        msg = (
+        refuse(
             f"the {question.targets.dim}s of a problem have separate choices, and one model has one "
             f"{', '.join(shared)} for all; {instead}"
         )
-        raise InputError(msg)
 
 
 def _with_chain_lams(question: Question, *, default: bool) -> Question:

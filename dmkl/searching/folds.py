@@ -15,7 +15,7 @@ import numpy.typing as npt
 from sklearn.model_selection import GroupKFold, StratifiedGroupKFold, check_cv
 
 from dmkl.arrays import Array, Float, Index, plain_repr
-from dmkl.errors import InputError
+from dmkl.errors import InputError, refuse
 from dmkl.kernelset import positions
 from dmkl.unknown import is_known
 
@@ -169,12 +169,11 @@ def nest_folds(
         ]
     inner = INNER_FOLDS if inner is None else inner
     if _as_splitter(inner, rows, "inner") is None:
-        msg = (
+        refuse(
             "inner must be a number of folds or a splitter of scikit-learn, which splits the training rows of each "
             f"outer fold, or None, got {plain_repr(inner)}; 'splits' goes with outer='splits' where splits have "
             "validation rows"
         )
-        raise InputError(msg)
     nested = []
     splitter, parts_by_name = _read_folds(outer, rows, "outer")
     for name, parts in parts_by_name.items():
@@ -192,8 +191,7 @@ def _inner_folds(inner: Any, fold: Fold, rows: _Rows) -> list[Fold]:
     try:
         splitter, parts_by_name = _read_folds(inner, training, "inner")
     except InputError as error:
-        msg = f"{fold.title}: {error}"
-        raise InputError(msg) from error
+        refuse(f"{fold.title}: {error}", error)
     folds = []
     for name, (train, validation) in parts_by_name.items():
         pair, title = (outer[train], outer[validation]), f"{fold.title}, inner fold {name}"
@@ -203,8 +201,7 @@ def _inner_folds(inner: Any, fold: Fold, rows: _Rows) -> list[Fold]:
 
 def _test_rows(fold: Fold) -> Index:
     if not len(fold.test):
-        msg = f"{fold.title} has no test rows; an evaluation needs them in every outer fold"
-        raise InputError(msg)
+        refuse(f"{fold.title} has no test rows; an evaluation needs them in every outer fold")
     return fold.test
 
 
@@ -231,8 +228,7 @@ class _Rows:
         y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
         groups = None if groups is None else np.asarray(groups)
         if groups is not None and groups.shape != (len(y),):
-            msg = f"groups has shape {groups.shape}, expected ({len(y)},): a group for each row"
-            raise InputError(msg)
+            refuse(f"groups has shape {groups.shape}, expected ({len(y)},): a group for each row")
         return cls(y, splits, groups, np.arange(len(y)) if samples is None else _sample_numbers(samples), classes)
 
 
@@ -256,18 +252,16 @@ def _read_folds(cv: Any, rows: _Rows, argument: str) -> tuple[str, dict[str, Any
     elif isinstance(cv, Iterable):
         folds = list(cv)
     else:
-        msg = (
+        refuse(
             f"{argument} must be a number of folds, a splitter of scikit-learn, 'splits', or folds as (train, "
             f"validation) or (train, validation, test), got {plain_repr(cv)}"
         )
-        raise InputError(msg)
     return made_by, _not_empty({str(k): parts for k, parts in enumerate(folds)}, argument)
 
 
 def _not_empty(folds: dict[str, Any], argument: str) -> dict[str, Any]:
     if not folds:
-        msg = f"{argument} has no folds; give at least one pair of training and validation rows"
-        raise InputError(msg)
+        refuse(f"{argument} has no folds; give at least one pair of training and validation rows")
     return folds
 
 
@@ -281,8 +275,7 @@ def _as_splitter(cv: Any, rows: _Rows, argument: str) -> Any:
             return (StratifiedGroupKFold if stratified else GroupKFold)(int(cv))
         return check_cv(int(cv), _plain(rows.y), classifier=stratified)
     except ValueError as error:
-        msg = f"{argument}={plain_repr(cv)} is no number of folds: {error}"
-        raise InputError(msg) from error
+        refuse(f"{argument}={plain_repr(cv)} is no number of folds: {error}", error)
 
 
 def _plain(y: Array) -> Array:
@@ -310,17 +303,15 @@ def _split(splitter: Any, rows: _Rows) -> list[Any]:
 
 def _stored_splits(cv: str, splits: Array | None, argument: str) -> list[Any]:
     if cv != SPLITS:
-        msg = (
+        refuse(
             f"{argument}={cv!r} is unknown; the only word that it accepts is 'splits', for the splits stored with the "
             "kernels"
         )
-        raise InputError(msg)
     if splits is None:
-        msg = (
+        refuse(
             f"{argument}='splits' needs splits stored with the kernels (splits=, --splits), and there are none; give "
             f"{argument}=5, say"
         )
-        raise InputError(msg)
     return [tuple(np.flatnonzero(split == part) for part in (TRAIN, VALIDATION, TEST)) for split in splits]
 
 
@@ -342,23 +333,20 @@ def _as_fold(name: str, title: str, parts: Any, m: int, names: Sequence[str], sp
         or not all(_is_vector(part) for part in parts)
     ):
         forms = " or ".join(f"({', '.join(names[:n])})" for n in range(least, len(names) + 1))
-        msg = (
+        refuse(
             f"{title} must be {forms}, vectors of positions or boolean masks each, got {reprlib.repr(parts)}; a single "
             f"fold is a tuple, ({', '.join(names[:least])})"
         )
-        raise InputError(msg)
     rows = dict.fromkeys(("train", "validation", "test"), np.empty(0, dtype=np.int64))
     for part, values in zip(names, parts, strict=False):
         try:
             rows[part] = positions(values, m, "row")
         except InputError as error:
-            msg = f"{title}, {part}: {error}"
-            raise InputError(msg) from error
+            refuse(f"{title}, {part}: {error}", error)
     held_out = names[1]
     if not len(rows[held_out]):
         use = {"validation": "validate on", "test": "test on"}[held_out]
-        msg = f"{title} has no {held_out} rows; each needs rows to learn from and rows to {use}"
-        raise InputError(msg)
+        refuse(f"{title} has no {held_out} rows; each needs rows to learn from and rows to {use}")
     return Fold(name, title, rows["train"], rows["validation"], rows["test"], splitter=splitter)
 
 
@@ -370,25 +358,22 @@ def _checked_fold(fold: Fold, rows: _Rows) -> Fold:
     y, groups, numbers = rows.y, rows.groups, rows.numbers
     title, parts = fold.title, {"training": fold.train, "validation": fold.validation, "test": fold.test}
     if not len(fold.train):
-        msg = f"{title} has no training rows; each needs rows to learn from and rows to hold out"
-        raise InputError(msg)
+        refuse(f"{title} has no training rows; each needs rows to learn from and rows to hold out")
     for first, second in itertools.combinations(parts, 2):
         shared = np.flatnonzero(np.isin(numbers[parts[first]], numbers[parts[second]]))
         training = first == "training"
         why = "held-out rows must not train" if training else "rows that choose must not test"
         if len(shared):
-            msg = (
+            refuse(
                 f"{title} has {len(shared)} {first} rows that are {second} rows too, row {parts[first][shared].min()} "
                 f"first; {why}"
             )
-            raise InputError(msg)
         both = [] if groups is None else np.intersect1d(groups[parts[first]], groups[parts[second]]).tolist()
         if both:
-            msg = (
+            refuse(
                 f"{title} has {len(both)} groups with rows in {first} and in {second}, {both[0]!r} first; {why}. Take "
                 "a splitter that keeps groups whole, such as StratifiedGroupKFold(5), or leave groups out"
             )
-            raise InputError(msg)
     for k, column in enumerate(y.reshape(len(y), -1).T):
         of_task = f" in {'task' if rows.classes else 'target'} {k}" if y.ndim == 2 else ""
         _check_labels(fold, column, of_task, classes=rows.classes, least=rows.least)
@@ -401,16 +386,14 @@ def _check_labels(fold: Fold, column: Array, of_task: str, *, classes: bool, lea
     for part, rows in (("validation", fold.validation), ("test", fold.test)):
         missing = np.setdiff1d(column[rows[labeled[rows]]], learnt).tolist() if classes else []
         if missing:
-            msg = (
+            refuse(
                 f"{title} has no training rows of class {missing[0]!r}{of_task}, of which it has {part} rows; "
                 f"{_advice(column, missing[0], of_task, least)}"
             )
-            raise InputError(msg)
     if len(learnt) < 2:
         noun = "class" if classes else "value"
         which = f"of a single {noun}, {learnt.tolist()[0]!r}" if len(learnt) else f"without a known {noun}"
-        msg = f"{title} has training rows {which}{of_task}, and needs two at least; use fewer or stratified folds"
-        raise InputError(msg)
+        refuse(f"{title} has training rows {which}{of_task}, and needs two at least; use fewer or stratified folds")
 
 
 def _advice(column: Array, label: Any, of_task: str, least: int) -> str:
@@ -439,8 +422,7 @@ def check_joint(folds: Sequence[Fold], samples: Array) -> None:
     for fold, other in itertools.product(folds, testing):
         shared = np.intersect1d(numbers[fold.seen], numbers[other.test])
         if len(shared):
-            msg = (
+            refuse(
                 f"{len(shared)} training and validation rows of {fold.title} are test rows of {other.title}: a joint "
                 'choice would be tested on rows that it was made from; take a choice for each fold, choice="fold"'
             )
-            raise InputError(msg)

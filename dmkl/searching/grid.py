@@ -13,7 +13,7 @@ import xarray as xr
 from scipy.special import stdtrit
 
 from dmkl.arrays import Array, Float, Index
-from dmkl.errors import InputError
+from dmkl.errors import InputError, refuse
 from dmkl.estimators.checks import check_choice
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import as_exponent
@@ -121,11 +121,9 @@ def as_grid(grid: Mapping[str, Any] | None, estimator: Any, *, several: bool = F
         idle = {"hinge": "lam", "square": "C"}.get(str(parameters.get("loss")))
         chosen = {name: values for name, values in papers if name in parameters and name != idle}
         if not chosen:
-            msg = f"{title} has neither p nor lam nor C, so there is no default grid; give one"
-            raise InputError(msg)
+            refuse(f"{title} has neither p nor lam nor C, so there is no default grid; give one")
     if not isinstance(chosen, Mapping) or not chosen:
-        msg = f"grid must map parameters to their values, as {{'p': [1, 2], 'lam': [0.1, 1]}}, got {grid!r}"
-        raise InputError(msg)
+        refuse(f"grid must map parameters to their values, as {{'p': [1, 2], 'lam': [0.1, 1]}}, got {grid!r}")
     return {
         name: _values(name, defaults.get(name) if values is None else values, parameters, title)
         for name, values in chosen.items()
@@ -140,26 +138,22 @@ def lams_of(steps: Any) -> tuple[float, ...]:
 
 def _values(name: str, given: Any, parameters: Mapping[str, Any], title: str) -> tuple[Any, ...]:
     if name not in parameters:
-        msg = f"{name!r} is no parameter of {title}; its parameters are {', '.join(sorted(parameters))}"
-        raise InputError(msg)
+        refuse(f"{name!r} is no parameter of {title}; its parameters are {', '.join(sorted(parameters))}")
     several = isinstance(given, Iterable) and not isinstance(given, str) and getattr(given, "ndim", 1) > 0
     if several:
         given = list(given)
         if name == "steps" and given and all(isinstance(step, str) and step in STEPS for step in given):
-            msg = (
+            refuse(
                 f"steps={given!r} in a grid may be one chain of steps or several of one step each; write "
                 f"{[tuple(given)]!r} or {[(step,) for step in given]!r}"
             )
-            raise InputError(msg)
     values = tuple(_value(name, value) for value in (given if several else [given]))
     if not values:
-        msg = f"the grid has no values for {name}; give one at least, or leave {name} out"
-        raise InputError(msg)
+        refuse(f"the grid has no values for {name}; give one at least, or leave {name} out")
     for position, value in enumerate(values):
         if value in values[:position]:
             note = " (from 1e6 on it counts as infinite)" if name == "p" else ""
-            msg = f"the grid has {value!r} twice among the values of {name}{note}; leave one out"
-            raise InputError(msg)
+            refuse(f"the grid has {value!r} twice among the values of {name}{note}; leave one out")
     return values
 
 
@@ -172,14 +166,12 @@ def _value(name: str, value: Any) -> Any:
     if name not in ("p", "lam", "C"):
         return value
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        msg = f"the values of {name} must be numbers, got {value!r}"
-        raise InputError(msg)
+        refuse(f"the values of {name} must be numbers, got {value!r}")
     number = float(value)
     if name == "p":
         return as_exponent(number)
     if not (np.isfinite(number) and number > 0):
-        msg = f"the values of {name} must be positive and finite, got {value!r}"
-        raise InputError(msg)
+        refuse(f"the values of {name} must be positive and finite, got {value!r}")
     return number
 
 
@@ -307,8 +299,7 @@ def choose_each(
         except InputError as error:
             if not place:
                 raise
-            msg = f"{chooser(place)}: {error}"
-            raise InputError(msg) from error
+            refuse(f"{chooser(place)}: {error}", error)
     return chosen
 
 
@@ -337,11 +328,10 @@ def within_one_standard_error(
 def _best(mean: Float, lam: npt.ArrayLike, p: npt.ArrayLike) -> tuple[int, ...]:
     eligible = np.isfinite(mean)
     if not eligible.any():
-        msg = (
+        refuse(
             f"no point of the grid can be chosen: none of the {mean.size} has a mean score. A score is NaN where the "
             "validation rows leave it undefined: take folds with rows of every class, or another scoring"
         )
-        raise InputError(msg)
     return _simplest(_at_least(mean, mean[eligible].max()), lam, p)
 
 

@@ -15,7 +15,7 @@ from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import average_precision_score, get_scorer, matthews_corrcoef, precision_recall_curve
 
 from dmkl.arrays import Array, Float, plain_repr
-from dmkl.errors import InputError
+from dmkl.errors import InputError, refuse
 from dmkl.estimators.decisions import index_of
 from dmkl.numerics.fisher import Kind
 from dmkl.unknown import is_known
@@ -238,8 +238,7 @@ def _call(scorer: Any, truth: Array, decision: Array, classes: Array | None) -> 
     model = _Predictions() if classes is None else _Scores(classes)
     value = scorer(model, decision.reshape(len(decision), -1), truth)
     if not isinstance(value, numbers.Real):
-        msg = f"it must return one number, and returned {plain_repr(value)}"
-        raise InputError(msg)
+        refuse(f"it must return one number, and returned {plain_repr(value)}")
     return float(value)
 
 
@@ -372,16 +371,13 @@ def as_metrics(scoring: Any, kind: Kind) -> dict[str, Metric]:
     elif isinstance(scoring, list | tuple):
         chosen = {name: name for name in scoring if isinstance(name, str)}
         if len(chosen) < len(scoring):
-            msg = f"a list of scoring holds names, each once, got {scoring!r}; for callables give a mapping of names"
-            raise InputError(msg)
+            refuse(f"a list of scoring holds names, each once, got {scoring!r}; for callables give a mapping of names")
     elif callable(scoring):
         chosen = {getattr(scoring, "__name__", "score"): scoring}
     else:
-        msg = f"scoring must be a name, a callable (estimator, X, y), a list of names or a mapping, got {scoring!r}"
-        raise InputError(msg)
+        refuse(f"scoring must be a name, a callable (estimator, X, y), a list of names or a mapping, got {scoring!r}")
     if not chosen or not all(isinstance(name, str) for name in chosen):
-        msg = f"scoring must name at least one scorer, by strings, got {scoring!r}"
-        raise InputError(msg)
+        refuse(f"scoring must name at least one scorer, by strings, got {scoring!r}")
     return {
         name: _named(scorer, kind) if isinstance(scorer, str) else _called(name, scorer, kind)
         for name, scorer in chosen.items()
@@ -396,11 +392,11 @@ def _named(name: str, kind: Kind) -> Metric:
     try:
         scorer = get_scorer(name)
     except ValueError as error:
-        msg = (
+        refuse(
             f"there is no scoring {name!r}{' for a regression' if regression else ''}; dmkl has {', '.join(metrics)}, "
-            "and scikit-learn those of sklearn.metrics.get_scorer_names()"
+            "and scikit-learn those of sklearn.metrics.get_scorer_names()",
+            error,
         )
-        raise InputError(msg) from error
     if not regression:
         _check(name, scorer, np.arange(3 if kind == "multiclass" else 2))
         return _of_classes(name, scorer, numbered=True)
@@ -413,11 +409,11 @@ def _called(name: str, scorer: Any, kind: Kind) -> Metric:
     try:
         inspect.signature(scorer).bind(None, None, None)
     except (TypeError, ValueError) as error:
-        msg = (
+        refuse(
             f"scoring {name!r} must be a name or take (estimator, X, y), got {scorer!r}; wrap a function of truth and "
-            "prediction with sklearn.metrics.make_scorer"
+            "prediction with sklearn.metrics.make_scorer",
+            error,
         )
-        raise InputError(msg) from error
     return _of_numbers(name, scorer) if kind == "regression" else _of_classes(name, scorer, numbered=False)
 
 

@@ -16,7 +16,7 @@ import xarray as xr
 from sklearn.base import clone
 
 from dmkl.arrays import Array, Index
-from dmkl.errors import InputError
+from dmkl.errors import InputError, refuse
 from dmkl.estimators.checks import check_choice
 from dmkl.estimators.decisions import HeldOut
 from dmkl.estimators.engine import run
@@ -98,8 +98,7 @@ class GridResult(Result):
             If an older version of dmkl made this result, which did not keep them.
         """
         if "part" not in self._data:
-            msg = "this result has no folds, since an older version of dmkl made it; search or evaluate again"
-            raise InputError(msg)
+            refuse("this result has no folds, since an older version of dmkl made it; search or evaluate again")
         parts = self._data["part"].transpose("fold", "sample").values
         held_out = [part for part in (VALIDATION, TEST) if (parts == part).any()]
         return {
@@ -174,12 +173,11 @@ class SearchResult(GridResult):
         missing = [name for name in _NEEDED if name not in scores]
         dims = set(json.loads(scores.attrs.get("parameters_searched", "[]")))
         if missing or not dims or not {*dims, "fold"} <= set(scores["score"].dims):
-            msg = (
+            refuse(
                 f"scores must have {', '.join(_NEEDED)}, the score over 'fold' and the dimensions of the attribute "
                 f"'parameters_searched', found {', '.join(map(str, scores.data_vars)) or 'nothing'} with "
                 f"{', '.join(map(str, scores.dims)) or 'no dimensions'}; dmkl.search and dmkl.load make such"
             )
-            raise InputError(msg)
         self._by_fold = str(scores.attrs.get("choice", "joint")) == "fold"  # older files are joint without saying so
         super().__init__(with_statuses(self._with_means(scores)))
         self._best = best
@@ -721,9 +719,8 @@ def shared_value(name: str, values: list[Any]) -> Any:
     if all(value == values[0] for value in values):
         return values[0]
     if name not in OF_TASKS:
-        msg = (
+        refuse(
             f"the tasks choose different values of {name}, and one model has one for all; search with refit=False and "
             "fit the tasks one by one"
         )
-        raise InputError(msg)
     return tuple(values)

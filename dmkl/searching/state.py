@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dmkl.errors import DamagedFileError, InputError, StoreError
+from dmkl.errors import DamagedFileError, StoreError, refuse
 from dmkl.files.arrays import check_file
 from dmkl.files.urls import resolved
 from dmkl.solvers.workspace import read_state_file
@@ -79,10 +79,9 @@ def remove_state(folder: Path) -> None:
     if not folder.exists():
         return
     if not (read_state(folder) or is_empty(folder)):
-        msg = (
+        refuse(
             f"{folder} must be empty or have the state of a search, and has other files; move it away, or take another"
         )
-        raise InputError(msg)
     shutil.rmtree(resolved(folder))  # rmtree refuses links
 
 

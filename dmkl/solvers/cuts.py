@@ -26,7 +26,7 @@ import numpy as np
 import scipy.linalg
 
 from dmkl.arrays import Float
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.numerics.fisher import relative_gap
 from dmkl.numerics.ncuts import cut_matrix, descend, is_positive_block, rounded, smallest_ratio, starts
 from dmkl.passes.blas import pinned_blas
@@ -77,8 +77,7 @@ def relax(Q: Float, start: Float | None = None, *, tol: float = 1e-6, max_iter: 
     """
     Q = np.asarray(Q, dtype=np.float64)
     if Q.ndim != 2 or not np.array_equal(Q, Q.T) or not np.isfinite(Q).all():
-        msg = f"Q must be a symmetric matrix of finite numbers, found shape {Q.shape}; take (Q + Qᵀ)/2"
-        raise InputError(msg)
+        refuse(f"Q must be a symmetric matrix of finite numbers, found shape {Q.shape}; take (Q + Qᵀ)/2")
     n, least, spread = len(Q), float(Q.min()), float(np.ptp(Q))
     alpha = np.full(n, 1.0 / n) if start is None else start
     Z = np.outer(alpha, alpha)

@@ -53,7 +53,7 @@ from scipy.special import softmax
 
 from dmkl import progress
 from dmkl.arrays import Float, Index, plain_repr
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.numerics.grouping import one_hot
 from dmkl.solvers.masters import LineSearch
 from dmkl.solvers.outcome import Outcome, Status, Step
@@ -118,23 +118,19 @@ class GroupProblem:
     def __post_init__(self) -> None:
         y, groups = np.asarray(self.y, dtype=np.float64), np.asarray(self.groups, dtype=np.intp)
         if y.ndim != 1 or groups.shape != y.shape or not np.isfinite(y).all():
-            msg = (
+            refuse(
                 f"y has shape {y.shape} and groups {groups.shape}, expected finite numbers and a group for each sample"
             )
-            raise InputError(msg)
         if groups.min(initial=0) < 0 or groups.max(initial=0) >= self.n_groups:
-            msg = f"groups hold {groups.min()} to {groups.max()}, expected 0 to {self.n_groups - 1}, as n_groups says"
-            raise InputError(msg)
+            refuse(f"groups hold {groups.min()} to {groups.max()}, expected 0 to {self.n_groups - 1}, as n_groups says")
         # NaN stands for a missing price and fails the test below.
         price = self.C if self.C is not None else self.lam
         prices = np.asarray(np.nan if price is None else price)
         if (self.C is None) == (self.lam is None) or not (np.isfinite(prices) & (prices > 0)).all():
             given = f"C={plain_repr(self.C)} and lam={plain_repr(self.lam)}"
-            msg = f"give C > 0 for the hinge loss or lam > 0 for the square loss, got {given}"
-            raise InputError(msg)
+            refuse(f"give C > 0 for the hinge loss or lam > 0 for the square loss, got {given}")
         if self.C is not None and (not np.isin(y, (-1.0, 1.0)).all() or y.min() == y.max()):
-            msg = "with the hinge loss y holds 1 and −1, both of them; encode the classes so, or give lam="
-            raise InputError(msg)
+            refuse("with the hinge loss y holds 1 and −1, both of them; encode the classes so, or give lam=")
         object.__setattr__(self, "y", y)
         object.__setattr__(self, "groups", groups)
 

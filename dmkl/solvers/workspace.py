@@ -42,7 +42,7 @@ from typing import Any
 import numpy as np
 
 from dmkl.arrays import Array
-from dmkl.errors import DamagedFileError, InputError, StoreError
+from dmkl.errors import DamagedFileError, StoreError, refuse
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.files.documents import json_crc32c, parse_json
 from dmkl.files.urls import local_path, resolved
@@ -146,11 +146,10 @@ class Workspace:
             if self.path.exists() and any(not _is_ours(entry) for entry in self.path.iterdir()):
                 # A folder of the user's other files is never used: `close` deletes the folder of a search that is not
                 # kept.
-                msg = (
+                refuse(
                     f"{self.path} is to keep the state of a search, but holds other files; give a folder of its own, "
                     "or an empty one"
                 )
-                raise InputError(msg)
             return None
         return read_state_file(file)
 
@@ -163,11 +162,10 @@ class Workspace:
             changes = "; ".join(
                 _change(name, were.get(name), self.identity.get(name)) for name in changed[:_MOST_CHANGES]
             )
-            msg = (
+            refuse(
                 f"{self.path} holds the state of a search that differs in: {', '.join(changed)}. {changes}. To go on "
                 "with it, give what it was started with; to start anew, move the folder away or give another"
             )
-            raise InputError(msg)
 
     def commit(self, state: dict[str, Any]) -> None:
         """Make `state` the point from which a later run continues."""

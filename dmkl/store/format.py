@@ -18,7 +18,7 @@ import numpy.typing as npt
 from zarr.codecs import Crc32cCodec
 
 from dmkl.arrays import Array
-from dmkl.errors import InputError, StoreError
+from dmkl.errors import StoreError, refuse
 from dmkl.numerics.tiling import Tiling
 from dmkl.settings import check_memory, memory_budget_bytes
 
@@ -147,8 +147,7 @@ def check_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
     """The precision of stored kernels; InputError if it is not float32 or float64."""
     stored = np.dtype(dtype)
     if stored not in (np.dtype(np.float32), np.dtype(np.float64)):
-        msg = f"kernels are stored as float32 or float64, not {stored}"
-        raise InputError(msg)
+        refuse(f"kernels are stored as float32 or float64, not {stored}")
     return stored
 
 
@@ -182,11 +181,10 @@ def check_room(path: Path, header: Header, n_kernels: int | None) -> None:
     n_tiles = rows * (rows + 1) // 2 if header.tiling.upper else rows * cols
     needed_bytes = (n_kernels or 1) * n_tiles * header.tile**2 * np.dtype(header.dtype).itemsize
     if needed_bytes > disk.total:
-        msg = (
+        refuse(
             f"{header.describe(n_kernels)} takes {needed_bytes:.3g} bytes, and the whole disk of {path} has "
             f"{disk.total:.3g}; write it to another disk, or take fewer kernels"
         )
-        raise InputError(msg)
 
 
 def provenance_of(group: Any, n_kernels: int) -> list[dict[str, Any] | None]:

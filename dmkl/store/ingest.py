@@ -12,7 +12,7 @@ from zarr.abc.store import Store
 
 from dmkl import progress, settings
 from dmkl.arrays import Array, Index
-from dmkl.errors import IndefiniteKernelWarning, InputError
+from dmkl.errors import IndefiniteKernelWarning, InputError, refuse
 from dmkl.inputs.kernels import KernelSource
 from dmkl.inputs.labels import Labels, labels_in
 from dmkl.inputs.matrices import Matrix, fingerprint
@@ -46,21 +46,17 @@ def ingest(
     try:
         first = next(iterator)
     except StopIteration:
-        msg = "a kernel set needs at least one kernel, got none"
-        raise InputError(msg) from None
+        refuse("a kernel set needs at least one kernel, got none", None)
     rows, cols = (int(length) for length in first.shape)
     if symmetric is None:
         symmetric = rows == cols if source.symmetric is None else source.symmetric
     full = full and symmetric
     if symmetrize and not symmetric:
-        msg = "symmetrize=True (--symmetrize) is for symmetric kernels; these are rectangular"
-        raise InputError(msg)
+        refuse("symmetrize=True (--symmetrize) is for symmetric kernels; these are rectangular")
     if symmetric and rows != cols:
-        msg = f"a symmetric set needs square kernels, the first is {rows} × {cols}"
-        raise InputError(msg)
+        refuse(f"a symmetric set needs square kernels, the first is {rows} × {cols}")
     if rows == 0 or cols == 0:
-        msg = f"kernels must have at least one row and one column, the first is {rows} × {cols}"
-        raise InputError(msg)
+        refuse(f"kernels must have at least one row and one column, the first is {rows} × {cols}")
     stored = check_dtype(_narrowest(np.dtype(first.dtype)) if dtype is None else dtype)
     header = Header(rows, cols, stored.name, settings.tile_size(max(rows, cols), tile), symmetric, full)
     check_names(header, source.n_kernels)
@@ -104,8 +100,7 @@ def ingest(
                 intake.take(j, name, matrix, provenance, diagonal_row)
             unique_names(names, len(names), "kernel")
             if source.names is not None and len(names) != len(source.names):
-                msg = f"found {len(names)} kernels but {len(source.names)} names"
-                raise InputError(msg)
+                refuse(f"found {len(names)} kernels but {len(source.names)} names")
         finally:
             watch.end()
         return writer.finish(names, nodes)
@@ -121,8 +116,7 @@ def _row_of(diagonal: Array | None, j: int) -> Array | None:
     if diagonal is None:
         return None
     if j >= len(diagonal):
-        msg = f"found more kernels than the {len(diagonal)} rows of the diagonal"
-        raise InputError(msg)
+        refuse(f"found more kernels than the {len(diagonal)} rows of the diagonal")
     return np.asarray(diagonal[j])
 
 
@@ -130,8 +124,7 @@ def _name_of(source: KernelSource, j: int) -> str:
     if source.names is None:
         return f"kernel_{j}"
     if j >= len(source.names):
-        msg = f"found more kernels than the {len(source.names)} names"
-        raise InputError(msg)
+        refuse(f"found more kernels than the {len(source.names)} names")
     return as_text(source.names[j])
 
 
@@ -143,14 +136,12 @@ def _narrowest(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def _check_diagonal(diagonal: Array, n_kernels: int | None, rows: int) -> Array:
     diagonal = np.asarray(diagonal, dtype=np.float64)
     if diagonal.ndim != 2 or diagonal.shape[1] != rows or (n_kernels is not None and diagonal.shape[0] != n_kernels):
-        msg = (
+        refuse(
             f"diagonal has shape {diagonal.shape}, expected ({n_kernels or 'kernels'}, {rows}): k(x, x) of every sample"
         )
-        raise InputError(msg)
     if not np.isfinite(diagonal).all():
         j, i = np.argwhere(~np.isfinite(diagonal))[0]
-        msg = f"diagonal: entry ({j}, {i}) is {diagonal[j, i]}, which is not finite"
-        raise InputError(msg)
+        refuse(f"diagonal: entry ({j}, {i}) is {diagonal[j, i]}, which is not finite")
     return diagonal
 
 
@@ -176,21 +167,19 @@ class _Intake:
 
     def _refuse_labels(self, name: str) -> None:
         if any(kernel.result() for kernel in self._like_labels):
-            msg = (
+            refuse(
                 f"kernel {name!r} is the labels under another name: its entries depend only on the classes of both "
                 "samples. Leave it out. If it is intended, import without labels, and give them to `fit` (y)"
             )
-            raise InputError(msg)
 
     def take(self, j: int, name: str, matrix: Matrix, provenance: dict[str, Any], diagonal: Array | None) -> None:
         """Check matrix j and write it, a tile at a time."""
         header = self.header
         if tuple(matrix.shape) != (header.rows, header.cols):
-            msg = (
+            refuse(
                 f"kernel {name!r} is {' × '.join(map(str, matrix.shape))}, expected {header.rows} × "
                 f"{header.cols} as the first"
             )
-            raise InputError(msg)
         dtype = np.dtype(matrix.dtype)
         if dtype.kind not in "fiub":
             msg = f"kernel {name!r} holds {dtype}, expected real numbers"
@@ -198,15 +187,13 @@ class _Intake:
                 msg += "; take the real part if the imaginary one is rounding"
             raise InputError(msg)
         if not self.asked_dtype and _narrowest(dtype).itemsize > np.dtype(header.dtype).itemsize:
-            msg = (
+            refuse(
                 f"kernel {name!r} is {dtype}, but the set would be stored as {header.dtype}, as its first "
                 "kernel is; choose one, dtype='float32' or dtype='float64'"
             )
-            raise InputError(msg)
         if self.repair is not None:
             if not header.symmetric:
-                msg = f"repair={self.repair!r} is for symmetric kernels; these are rectangular"
-                raise InputError(msg)
+                refuse(f"repair={self.repair!r} is for symmetric kernels; these are rectangular")
             matrix, facts = self._repair(name, matrix)
             provenance |= facts
         self.writer.begin_kernels({j: provenance})
@@ -230,8 +217,7 @@ class _Intake:
                 else "is not finite; correct or drop that sample or kernel. If a sample lacks a kernel, leave it out "
                 "of that kernel's file, and match samples by name (join='outer', --join outer)"
             )
-            msg = f"kernel {name!r}: entry ({rows.start + i}, {cols.start + k}) is {value}, which {cause}"
-            raise InputError(msg)
+            refuse(f"kernel {name!r}: entry ({rows.start + i}, {cols.start + k}) is {value}, which {cause}")
         return block
 
     def _rectangular(self, j: int, name: str, matrix: Matrix) -> Array:
@@ -315,13 +301,12 @@ class _Intake:
         size, a, b, value, mirrored = difference
         if size <= self.symmetry_tol * largest:
             return
-        msg = (
+        refuse(
             f"kernel {name!r} is not symmetric: entry ({a}, {b}) is {value:.8g} and entry ({b}, {a}) is "
             f"{mirrored:.8g}, which differ by more than {self.symmetry_tol:g} of the largest entry ({largest:.3g}). "
             "Symmetrize it ((K + Kᵀ)/2: symmetrize=True, --symmetrize), or give symmetric=False (--rectangular) if its "
             "rows and columns are different samples"
         )
-        raise InputError(msg)
 
     def _repair(self, name: str, matrix: Matrix) -> tuple[Array, dict[str, Any]]:
         assert self.repair is not None

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import xarray as xr
 
 from dmkl._version import __version__
-from dmkl.errors import InputError, StoreError
+from dmkl.errors import StoreError, refuse
 from dmkl.store.groups import CHECKSUM, consolidate
 from dmkl.store.saved import Saved, check_version, replace_group, write_dataset
 from dmkl.variables import describe
@@ -56,10 +56,9 @@ class Result(ABC):
         missing = [name for name in self.NEEDED if name not in data]
         if missing:
             present = ", ".join(map(str, data.data_vars)) or "nothing"
-            msg = (
+            refuse(
                 f"the data of a {self.TITLE} must have {', '.join(self.NEEDED)}, found {present}; dmkl.load reads such"
             )
-            raise InputError(msg)
         self._data = data.copy()
         self._data.attrs.setdefault("created_by", f"dmkl {__version__}")
         for name, variable in self._data.variables.items():
@@ -101,8 +100,7 @@ class Result(ABC):
     def _check_task(self, task: str | None) -> None:
         if task is not None and task not in (self.tasks or ()):
             present = "has no tasks" if self.tasks is None else f"has the tasks {', '.join(self.tasks[:10])}"
-            msg = f"there is no task {task!r}: this {self.TITLE} {present}; leave task out, or name one of them"
-            raise InputError(msg)
+            refuse(f"there is no task {task!r}: this {self.TITLE} {present}; leave task out, or name one of them")
 
     # --- saving and reading ------------------------------------------------------------------------------------------
 

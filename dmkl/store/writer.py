@@ -26,7 +26,7 @@ from zarr.storage import LocalStore
 
 from dmkl._version import __version__
 from dmkl.arrays import Array
-from dmkl.errors import InputError, MemoryBudgetError, StoreExistsError
+from dmkl.errors import InputError, MemoryBudgetError, StoreExistsError, refuse
 from dmkl.files.urls import Place, Url, as_place
 from dmkl.files.writing import check_lock, lock, remove_leftovers, replace_folder, reporting_full_disk
 from dmkl.inputs.features import FeatureMatrix
@@ -173,11 +173,10 @@ class StoreWriter:
                 differ = ", ".join(
                     f"{key} {old[key]!r} there, {new[key]!r} here" for key in new if old[key] != new[key]
                 )
-                msg = (
+                refuse(
                     f"there is an unfinished set of another kind at {self._target} ({differ}); run "
                     "the command that began it, or ask for it to be replaced (overwrite=True, --overwrite)"
                 )
-                raise InputError(msg)
             self._clear()
             return None
         lengths = [int(group[name].shape[0]) for name in _PER_KERNEL if name in group]

@@ -67,7 +67,7 @@ import scipy.linalg
 
 from dmkl import progress
 from dmkl.arrays import Array, Float
-from dmkl.errors import InputError, MemoryBudgetError
+from dmkl.errors import MemoryBudgetError, refuse
 from dmkl.numerics.cholesky import Factor
 from dmkl.numerics.fisher import certify
 from dmkl.passes.blas import pinned_blas
@@ -408,11 +408,10 @@ class GradientSource:
 
 def _check_parameters(options: FisherOptions, exponents: Sequence[float]) -> None:
     if 1.0 in exponents:
-        msg = (
+        refuse(
             "solver='dual' follows the gradient of the dual, which does not exist at p = 1; take "
             "solver='interleaved', 'subspace', 'cg' or 'direct', or a p above 1, such as 1 + 2**-6"
         )
-        raise InputError(msg)
 
 
 def _solve_dual(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:

@@ -36,7 +36,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.arrays import Array, Float, Index
-from dmkl.errors import InputError, MemoryBudgetError
+from dmkl.errors import MemoryBudgetError, refuse
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.numerics.cholesky import Cholesky
 from dmkl.numerics.fisher import Certificate, onto_sphere, uniform_weights
@@ -738,11 +738,10 @@ def _task_bytes(jobs: Sequence[Job]) -> float:
 
 def _check(jobs: Sequence[Job]) -> None:
     if not all(isinstance(job.problem.weights, Ball) for job in jobs):
-        msg = (
+        refuse(
             "solver='stacked' learns weights in the ball of a norm only; for groups of kernels, prices and constraints "
             "use another solver, such as solver='subspace'"
         )
-        raise InputError(msg)
     if not fits(jobs):
         msg = (
             f"solver='stacked' holds all kernels of a training set in a task, {_task_bytes(jobs) / 2**30:.3g} GiB, and "

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.arrays import Array, Float
-from dmkl.errors import IndefiniteKernelError, InputError
+from dmkl.errors import IndefiniteKernelError, refuse
 from dmkl.numerics.cholesky import Cholesky
 from dmkl.numerics.fisher import Certificate, as_exponent
 from dmkl.solvers.fisher.newton import Evaluation, Solution, maximize
@@ -97,11 +97,9 @@ def solve_mkfda(
     K, h = np.asarray(kernels, dtype=np.float64), np.asarray(H, dtype=np.float64)
     h = h[:, None] if h.ndim == 1 else h
     if K.ndim != 3 or K.shape[1] != K.shape[2] or h.ndim != 2 or len(h) != K.shape[1]:
-        msg = f"kernels must have the shape (n, m, m) and H (m, c), got {K.shape} and {np.shape(H)}"
-        raise InputError(msg)
+        refuse(f"kernels must have the shape (n, m, m) and H (m, c), got {K.shape} and {np.shape(H)}")
     if not 0 < lam < np.inf:
-        msg = f"lam must be positive and finite, got {lam!r}"
-        raise InputError(msg)
+        refuse(f"lam must be positive and finite, got {lam!r}")
     weights = Ball(as_exponent(p))
     beta = weights.start(len(K)) if start is None else np.asarray(start, dtype=np.float64)
     oracle = MemoryOracle(K, h, lam, weights)

@@ -11,7 +11,7 @@ import numpy as np
 from dask.utils import parse_bytes
 
 from dmkl.arrays import Float, plain_repr
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.numerics.fisher import certify
 from dmkl.passes.execute import machine
 from dmkl.solvers.fisher.newton import Master, Solution
@@ -193,8 +193,7 @@ def parse_solver(text: str) -> str | ConfiguredSolver:
     """
     match = re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*", text)
     if match is None or (match[2] is not None and match[1] not in CONFIGURABLE):
-        msg = f"solver must be a name, or {' or '.join(CONFIGURABLE)} with options, as in {_EXAMPLE}; got {text!r}"
-        raise InputError(msg)
+        refuse(f"solver must be a name, or {' or '.join(CONFIGURABLE)} with options, as in {_EXAMPLE}; got {text!r}")
     if match[2] is None:
         return match[1]
     kind = CONFIGURABLE[match[1]]
@@ -203,8 +202,7 @@ def parse_solver(text: str) -> str | ConfiguredSolver:
     for item in filter(None, map(str.strip, match[2].split(","))):
         name, equals, value = (part.strip(" \"'") for part in item.partition("="))
         if name not in names or not equals:
-            msg = f"{match[1]} takes {' and '.join(f'{name}=' for name in names)}, as in {_EXAMPLE}; got {item!r}"
-            raise InputError(msg)
+            refuse(f"{match[1]} takes {' and '.join(f'{name}=' for name in names)}, as in {_EXAMPLE}; got {item!r}")
         options[name] = _number(value) if name == "mu" else value
     return kind(**options)
 
@@ -221,8 +219,7 @@ def _number(text: str) -> float | str:
 
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        msg = f"{name} must be {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}, got {plain_repr(value)}"
-        raise InputError(msg)
+        refuse(f"{name} must be {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}, got {plain_repr(value)}")
 
 
 def _check_penalty(mu: Any) -> None:
@@ -231,8 +228,7 @@ def _check_penalty(mu: Any) -> None:
     except (TypeError, ValueError, OverflowError):
         valid = False
     if not valid:
-        msg = f"mu must be positive and finite, or None for weights of norm one, got {plain_repr(mu)}"
-        raise InputError(msg)
+        refuse(f"mu must be positive and finite, or None for weights of norm one, got {plain_repr(mu)}")
 
 
 def _basis_bytes(value: int | str | None) -> int | None:
@@ -241,11 +237,9 @@ def _basis_bytes(value: int | str | None) -> int | None:
     try:
         size = int(parse_bytes(value))
     except (ValueError, TypeError, OverflowError, AttributeError) as error:  # of infinity, of a list
-        msg = f"basis must be a size such as '8GiB' or a number of bytes, got {value!r}"
-        raise InputError(msg) from error
+        refuse(f"basis must be a size such as '8GiB' or a number of bytes, got {value!r}", error)
     if size <= 0:
-        msg = f"basis must be positive, got {value!r}"
-        raise InputError(msg)
+        refuse(f"basis must be positive, got {value!r}")
     return size
 
 

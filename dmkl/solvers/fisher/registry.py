@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmkl.arrays import Array, Float, plain_repr
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.numerics.discriminant import null_leverages
 from dmkl.passes.execute import machine
@@ -62,11 +62,10 @@ def name_of(solver: Any) -> str:
         return solver.name
     if not isinstance(solver, str) or (solver != AUTO and solver not in SOLVERS):
         *others, last = map(repr, (AUTO, *SOLVERS))
-        msg = (
+        refuse(
             f"solver must be {', '.join(others)} or {last}, got {plain_repr(solver)}; to set its options, give an "
             "object such as dmkl.Subspace(basis='8GiB')"
         )
-        raise InputError(msg)
     return solver
 
 
@@ -86,14 +85,12 @@ def check_solver(name: str, options: FisherOptions, exponents: Sequence[float], 
     if name != AUTO:
         SOLVERS[name].check_parameters(options, exponents)
     if beyond and name == DUAL.name:
-        msg = (
+        refuse(
             f"solver='dual' follows the gradient of the dual, which {beyond} leave without one; take "
             "solver='interleaved', 'subspace', 'anchored', 'cg' or 'direct'"
         )
-        raise InputError(msg)
     if beyond and options.master == "taylor":
-        msg = f"master='taylor' is a form of the norm ‖β‖_p alone, and there are {beyond}; take 'newton' or 'exact'"
-        raise InputError(msg)
+        refuse(f"master='taylor' is a form of the norm ‖β‖_p alone, and there are {beyond}; take 'newton' or 'exact'")
 
 
 @dataclass(frozen=True)
@@ -227,11 +224,10 @@ def check_resolution(lens: Lens, lam: float) -> None:
     noise = least_lam(lens)
     if lam < noise:
         dtype = lens.view.source.dtype
-        msg = (
+        refuse(
             f"lam={lam:g} is below what the stored precision resolves: rounding to {dtype} alone perturbs these "
             f"kernels by about {noise:.1e}. Take a larger lam, or store the kernels in float64"
         )
-        raise InputError(msg)
 
 
 # --- leave-one-out scores ---------------------------------------------------------------------------------------------

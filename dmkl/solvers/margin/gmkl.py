@@ -42,7 +42,7 @@ import numpy as np
 
 from dmkl import progress
 from dmkl.arrays import Float
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.numerics.fisher import relative_gap
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem, largest_sum, least_cost, region, row_lengths
 from dmkl.solvers.margin.svm import hinge
@@ -108,12 +108,10 @@ def gmkl(
     objective may be lower than that of all feasible weights.
     """
     if n_kernels != len(problem.sigma):
-        msg = f"sigma holds {len(problem.sigma)} prices for {n_kernels} kernels, expected one for each"
-        raise InputError(msg)
+        refuse(f"sigma holds {len(problem.sigma)} prices for {n_kernels} kernels, expected one for each")
     first = np.full(n_kernels, 1.0 / n_kernels) if start is None else np.asarray(start, dtype=np.float64)
     if first.shape != (n_kernels,) or not np.isfinite(first).all():
-        msg = f"start has shape {first.shape}, expected {n_kernels} finite weights"
-        raise InputError(msg)
+        refuse(f"start has shape {first.shape}, expected {n_kernels} finite weights")
     watch = progress.current()
     steps: list[Step] = []
     planes: list[tuple[Float, Float]] = []

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from dmkl.arrays import Float
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.solvers.margin.svm import Bounds
 from dmkl.solvers.weight_sets.base import ConicError, ConicProgram
 from dmkl.solvers.weight_sets.conic import Cones
@@ -47,16 +47,13 @@ class GeneralizedProblem:
     def __post_init__(self) -> None:
         y, sigma = np.asarray(self.y, dtype=np.float64), np.asarray(self.sigma, dtype=np.float64)
         if y.ndim != 1 or not np.isin(y, (-1.0, 1.0)).all() or len(np.unique(y)) != 2:
-            msg = f"y holds {np.unique(y)[:5]} in shape {y.shape}, expected a vector of 1 and −1 with both in it"
-            raise InputError(msg)
+            refuse(f"y holds {np.unique(y)[:5]} in shape {y.shape}, expected a vector of 1 and −1 with both in it")
         if not (np.isfinite(self.C) & (np.asarray(self.C) > 0)).all() or np.shape(self.C) not in ((), y.shape):
-            msg = f"C must be a positive number, or one for each sample, got {self.C!r}"
-            raise InputError(msg)
+            refuse(f"C must be a positive number, or one for each sample, got {self.C!r}")
         if sigma.ndim != 1 or len(sigma) == 0 or not np.isfinite(sigma).all():
-            msg = (
+            refuse(
                 f"sigma must hold a finite price for each kernel (got shape {sigma.shape}); select() leaves kernels out"
             )
-            raise InputError(msg)
         n = len(sigma)
         A, b = np.asarray(self.A, dtype=np.float64), np.asarray(self.b, dtype=np.float64)
         A = A.reshape(0, n) if A.size == 0 else A
@@ -66,31 +63,26 @@ class GeneralizedProblem:
             or b.shape != (len(A),)
             or not (np.isfinite(A).all() and np.isfinite(b).all())
         ):
-            msg = f"A has shape {A.shape} and b {b.shape}, expected finite numbers in (k, {n}) and (k,): A d ≥ b"
-            raise InputError(msg)
+            refuse(f"A has shape {A.shape} and b {b.shape}, expected finite numbers in (k, {n}) and (k,): A d ≥ b")
         if self.rows and len(self.rows) != len(b):
-            msg = f"rows holds {len(self.rows)} names, expected one for each of the {len(b)} rows of A"
-            raise InputError(msg)
+            refuse(f"rows holds {len(self.rows)} names, expected one for each of the {len(b)} rows of A")
         for key, value in (("y", y), ("sigma", sigma), ("A", A), ("b", b)):
             object.__setattr__(self, key, value)
         if conflict := _conflict(A, b):
             named = ", ".join(f"{self.rows[k] if self.rows else f'row {k}'} (times {p:.3g})" for k, p in conflict)
-            msg = (
+            refuse(
                 f"no weights d ≥ 0 satisfy all rows of A d ≥ b, for these contradict each other: {named}; added up "
                 "with these factors they exclude every d ≥ 0. Drop or loosen one, and the others agree"
             )
-            raise InputError(msg)
         if self.cones is not None and not _agree(A, b, self.cones):
-            msg = "no weights d ≥ 0 satisfy A d ≥ b and the constraints together; loosen one of either"
-            raise InputError(msg)
+            refuse("no weights d ≥ 0 satisfy A d ≥ b and the constraints together; loosen one of either")
         if (free := _free_direction(sigma, A, self.cones)) is not None:
             named = ", ".join(str(j) for j in np.flatnonzero(free > 1e-9)[:10])
-            msg = (
+            refuse(
                 f"the weights of kernels {named} may grow together without end and without a price (sigma times that "
                 f"direction is {sigma @ free:.3g}, expected more than zero), so there are no best weights: give them a "
                 "sigma > 0, or bound them by a row such as −d_j ≥ −c"
             )
-            raise InputError(msg)
 
 
 # --- the polyhedron ----------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ import numpy as np
 
 from dmkl import progress
 from dmkl.arrays import Array, Float
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.numerics.fisher import as_exponent, dual_norm, onto_sphere, relative_gap, uniform_weights
 from dmkl.solvers.margin.svm import Bounds, SVMSolution, as_signs, best_bias, hinge
 from dmkl.solvers.masters import LineSearch, ascent_direction, newton_master
@@ -202,8 +202,7 @@ def mk_svm(
         If a quadratic form uᵀK_ju is negative.
     """
     if max_iter < 1:
-        msg = f"max_iter must be at least 1 (the largest number of steps), got {max_iter}"
-        raise InputError(msg)
+        refuse(f"max_iter must be at least 1 (the largest number of steps), got {max_iter}")
     watch = progress.current()
     y, C, p = problem.y, problem.C, problem.p
     given = problem.given is not None
@@ -293,8 +292,7 @@ def _first_weights(start: Float | None, n: int, p: float) -> Float:
         return uniform_weights(n, p)
     beta = np.asarray(start, dtype=np.float64)
     if beta.shape != (n,) or not np.isfinite(beta).all() or beta.min() < 0 or not beta.any():
-        msg = f"start must hold {n} finite weights, none negative and not all zero, one a kernel; found {beta!r}"
-        raise InputError(msg)
+        refuse(f"start must hold {n} finite weights, none negative and not all zero, one a kernel; found {beta!r}")
     return onto_sphere(beta, p)
 
 

@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.arrays import Array, Float, Index, plain_repr
-from dmkl.errors import IndefiniteKernelError, InputError, MemoryBudgetError
+from dmkl.errors import IndefiniteKernelError, MemoryBudgetError, refuse
 from dmkl.numerics.cholesky import Cholesky
 from dmkl.numerics.compiling import compiled
 from dmkl.numerics.fisher import relative_gap
@@ -157,8 +157,7 @@ def feasible(start: npt.ArrayLike | None, y: Float, C: Bounds) -> Float:
         return np.zeros(len(y))
     u = np.asarray(start, dtype=np.float64)
     if u.shape != y.shape or not np.isfinite(u).all():
-        msg = f"start must hold {len(y)} finite numbers, one u_i a sample; found shape {u.shape}, or NaN or infinity"
-        raise InputError(msg)
+        refuse(f"start must hold {len(y)} finite numbers, one u_i a sample; found shape {u.shape}, or NaN or infinity")
     u = y * np.clip(y * u, 0.0, C)
     # Scaling down keeps every u_i in its box; scaling the lighter side up could not.
     up, down = float(u[u > 0].sum()), float(-u[u < 0].sum())
@@ -173,17 +172,14 @@ def as_signs(y: npt.ArrayLike, C: Bounds) -> Float:
     """The labels as float64; InputError unless they are 1 and −1, both present, and every C is positive and finite."""
     signs = np.asarray(y, dtype=np.float64)
     if signs.ndim != 1 or not np.array_equal(np.unique(signs), [-1.0, 1.0]):
-        msg = (
+        refuse(
             f"the labels of a support vector machine are 1 and −1, both present, in a vector; found shape "
             f"{signs.shape} with {np.unique(signs)[:5]}. Turn classes into signs, one class against others"
         )
-        raise InputError(msg)
     if not (np.isfinite(C) & (np.asarray(C) > 0)).all():
-        msg = f"C must be a positive finite number, got {plain_repr(C)}; a hard margin is a large C"
-        raise InputError(msg)
+        refuse(f"C must be a positive finite number, got {plain_repr(C)}; a hard margin is a large C")
     if np.shape(C) not in ((), signs.shape):
-        msg = f"C must be one number, or one for each of the {len(signs)} samples; found shape {np.shape(C)}"
-        raise InputError(msg)
+        refuse(f"C must be one number, or one for each of the {len(signs)} samples; found shape {np.shape(C)}")
     return signs
 
 
@@ -476,8 +472,7 @@ def solve_dense(
     y = as_signs(y, C)
     K = np.ascontiguousarray(K, dtype=np.float64)
     if K.shape != (len(y), len(y)):
-        msg = f"the kernel matrix must be square with a row for each label, ({len(y)}, {len(y)}); found {K.shape}"
-        raise InputError(msg)
+        refuse(f"the kernel matrix must be square with a row for each label, ({len(y)}, {len(y)}); found {K.shape}")
     lower, upper = box(y, C)
     u = feasible(start, y, C)
     # Each attempt starts from the best u so far and from a gradient that is recomputed, not carried along: rounding
@@ -604,8 +599,7 @@ def solve_by_columns(
     m = len(y)
     diagonal = np.asarray(diagonal, dtype=np.float64)
     if diagonal.shape != (m,):
-        msg = f"the diagonal must have a value for each label, ({m},); found {diagonal.shape}"
-        raise InputError(msg)
+        refuse(f"the diagonal must have a value for each label, ({m},); found {diagonal.shape}")
     size = min(m, max_bytes // (40 * m))
     if size < 2:
         msg = f"a working set of two columns takes {80 * m} bytes, max_bytes is {max_bytes}: allow more"

@@ -10,7 +10,7 @@ import clarabel
 import numpy as np
 
 from dmkl.arrays import Float, Index
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.numerics.fisher import dual_norm, norm, onto_sphere, steepest, uniform_weights
 from dmkl.solvers.weight_sets.base import ConicProgram, Entries, WeightSet
 
@@ -250,11 +250,10 @@ class GivenWeights:
         """
         beta = tuple(self.beta[int(j)] for j in kernels)
         if not any(beta):
-            msg = (
+            refuse(
                 "weights are given, and a fit to some of the kernels has only kernels of weight zero; leave these out "
                 "of the set by select(), or give them a weight"
             )
-            raise InputError(msg)
         return GivenWeights(beta)
 
     def units(self, n: int) -> Float:

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dmkl.arrays import Float
-from dmkl.errors import InputError
+from dmkl.errors import refuse
 from dmkl.solvers.weight_sets.base import ConicError
 from dmkl.solvers.weight_sets.conic import Cones, ConicSet, UnboundedSetError
 
@@ -40,8 +40,7 @@ class NamedWeights(cp.Variable):  # type: ignore[misc]
     def _position(self, name: str) -> int:
         if name not in self._place:
             kernels = ", ".join(list(self._place)[:10]) + (" …" if len(self._place) > 10 else "")
-            msg = f"constraints name the kernel {name!r}, which this set does not have; its kernels are {kernels}"
-            raise InputError(msg)
+            refuse(f"constraints name the kernel {name!r}, which this set does not have; its kernels are {kernels}")
         return self._place[name]
 
 
@@ -90,12 +89,10 @@ def conic_set(
         together = _contradiction(conflict, names)
         if not conflict:
             together = f"these cannot be met within the norm's ball: {_listed(given, names)}. Loosen one"
-        msg = f"no weights d ≥ 0 satisfy all constraints, for {together}"
-        raise InputError(msg) from error
+        refuse(f"no weights d ≥ 0 satisfy all constraints, for {together}", error)
     # `total` is the largest Σd over the set: at zero every kernel is excluded.
     if total < 1e-9:
-        msg = f"constraints leave every kernel without weight: {_listed(given, names)}; loosen one"
-        raise InputError(msg)
+        refuse(f"constraints leave every kernel without weight: {_listed(given, names)}; loosen one")
     if len(_KNOWN) >= _MOST:
         del _KNOWN[next(iter(_KNOWN))]
     return _KNOWN.setdefault(key, result)
@@ -134,17 +131,15 @@ def _constraints(constraints: Constraints, d: NamedWeights) -> list[Any]:
     given = list(made) if isinstance(made, list | tuple) else [made]
     for number, constraint in enumerate(given):
         if not isinstance(constraint, cp.Constraint):
-            msg = (
+            refuse(
                 "constraints must return constraints of cvxpy, such as lambda d: [d['rna'] >= d['noise']], and number "
                 f"{number} is {constraint!r}"
             )
-            raise InputError(msg)
         if not constraint.is_dcp():
-            msg = (
+            refuse(
                 f"constraints must describe a convex set of weights by cvxpy's rules (DCP), and {constraint} does not: "
                 "write convex ≤ concave, or affine == affine"
             )
-            raise InputError(msg)
     return given
 
 
@@ -175,8 +170,7 @@ def rows_and_cones(
         demands += [-reduced.b, reduced.b[:n_equal]]
         texts += [_listed([constraint], names)] * (len(reduced.b) + n_equal)
     if others and (conflict := _conflict(d, given)):
-        msg = f"no weights d ≥ 0 satisfy all constraints, for {_contradiction(conflict, names)}"
-        raise InputError(msg)
+        refuse(f"no weights d ≥ 0 satisfy all constraints, for {_contradiction(conflict, names)}")
     cones = _canonical(d, others, nonnegative=False) if others else None
     return np.concatenate(rows), np.concatenate(demands), tuple(texts), cones
 
@@ -190,8 +184,7 @@ def _canonical(d: NamedWeights, constraints: Sequence[Any], *, nonnegative: bool
     try:
         data, _, _ = problem.get_problem_data(cp.CLARABEL)
     except cp.error.SolverError as error:
-        msg = f"the solver, Clarabel, cannot take these constraints: {error}"
-        raise InputError(msg) from error
+        refuse(f"the solver, Clarabel, cannot take these constraints: {error}", error)
     first = np.flatnonzero(data["c"])
     # cvxpy may reorder the variables: d is moved to the first columns, auxiliary variables follow in their order.
     columns = np.empty(n, dtype=np.int64)
