@@ -23,6 +23,7 @@ from .estimators.saving import load as load
 from .estimators.scikit_learn import MKLClassifier as MKLClassifier
 from .estimators.scikit_learn import MKLRegressor as MKLRegressor
 from .estimators.scikit_learn import PrecomputedMKLClassifier as PrecomputedMKLClassifier
+from .estimators.variance import VarianceComponents as VarianceComponents
 from .features.build import build as build
 from .features.cross import build_cross as build_cross
 from .inference.importance import Importance as Importance

@@ -89,7 +89,7 @@ def options_named():
     found = {}
     for line in re.findall(r"^ {4}dmkl +(\w.*)$|`dmkl (\w.*?)`", pages, flags=re.MULTILINE):
         command, _, rest = max(line).partition(" ")
-        model = re.findall(r"--model (\w+)", rest)
+        model = re.findall(r"--model ([\w-]+)", rest)
         found.setdefault((command, *model), set()).update(re.findall(r"(?<=\s)--?[a-zA-Z][\w-]*", f" {rest}"))
     return {asked: sorted(options - {"--help", "--model"}) for asked, options in found.items()}
 

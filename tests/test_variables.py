@@ -78,6 +78,7 @@ MODELS_FITTED = {
     "MKFDA, dual": lambda K: dmkl.MKFDA(solver="dual").fit(K),
     "MKFDA, subspace": lambda K: dmkl.MKFDA(solver="subspace").fit(K),
     "MKFDA, cg": lambda K: dmkl.MKFDA(solver="cg").fit(K),
+    "VarianceComponents": lambda K: dmkl.VarianceComponents(shares="diagonal").fit(K, NUMBERS % 3 == 0),
     "MKFDA, interleaved": lambda K: dmkl.MKFDA(p=1, solver="interleaved").fit(K),
     "MKFDA, residualized": lambda K: dmkl.MKFDA(steps=(dmkl.residualize(NUMBERS), "trace")).fit(K),
     "MKRidge": lambda K: dmkl.MKRidge().fit(K, NUMBERS),

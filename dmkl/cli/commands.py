@@ -29,7 +29,7 @@ COMMANDS = {
         "Show which kernels are alike, how well each alone fits the labels, and how many dimensions it has.",
     ),
     "fit": ("learning", "Train a model on a kernel set and save it."),
-    "search": ("learning", "Search a grid of parameters by cross-validation, and train a model at the chosen point."),
+    "search": ("learning", "Search a grid of parameters by cross-validation, and train the chosen model."),
     "evaluate": (
         "learning",
         "Estimate how good a learner is on new samples, its parameters chosen from a grid, by nested cross-validation.",

@@ -39,9 +39,15 @@ _KERNELS = "Kernels"
 def import_(
     out: options.NewStore,
     inputs: Annotated[
-        list[Path],
-        typer.Argument(metavar="INPUTS…", help="Files of matrices: .npy, .npz, .mat, .h5, .zarr, .h5ad, .csv …"),
-    ],
+        list[Path] | None,
+        typer.Argument(
+            metavar="INPUTS…",
+            help="Files of matrices: .npy, .npz, .mat, .h5, .zarr, .h5ad, .csv …; prefixes of .grm.bin and .grm.gz.",
+        ),
+    ] = None,
+    mgrm: Annotated[
+        Path | None, option("Prefixes of relationship matrices, one a line, as GCTA's --mgrm takes them.", "FILE")
+    ] = None,
     labels: options.Labels = None,
     samples: options.SampleNames = None,
     train_samples: Annotated[
@@ -99,14 +105,18 @@ def import_(
         dmkl import kernels.zarr rbf.npy chi2.npy --labels classes.txt
         dmkl import kernels.zarr kernels.mat --variable K --labels labels.csv --dtype float32
         dmkl import kernels.zarr cells.h5ad --variable obsp/connectivities --labels cells.h5ad:cell_type
+        dmkl import kernels.zarr --mgrm list.txt --labels height.phen --join outer
         dmkl import new.zarr new_samples.h5 --rectangular --samples new.txt --train-samples train.txt
     """
     from dmkl.inputs import open_files
     from dmkl.store.ingest import ingest
 
     started = time.monotonic()
+    files = [*(inputs or []), *([] if mgrm is None else [mgrm])]
+    if not files:
+        refuse("dmkl import needs files of kernels; give them after the set, or a list of them by --mgrm FILE")
     source, side_data = open_files(
-        inputs,
+        files,
         kernel_axis=kernel_axis,
         variables=variable,
         names=parse_names(names),

@@ -144,6 +144,8 @@ _FORMS = {
 """By the name of the parameter."""
 _WIDEST = 16
 """Characters of choices that help shows in the column of types."""
+_LONG = 12
+"""Characters of a name of a learner that fit the column of names."""
 
 # --- parameters and learners ---------------------------------------------------------------------------------------
 
@@ -496,12 +498,13 @@ def _help(learner: str | None, command: Callable[..., None]) -> str:
 
 def _list() -> str:
     """A table of learners as wide as a terminal of 80 characters shows it."""
-    width = max(map(len, learners())) + 2
+    width = max(len(name) for name in learners() if len(name) <= _LONG) + 2
     lines = []
     for name, learner in learners().items():
         title = learner.title
         if len(title) > 72 - width:
             title = re.split(r"[:,] ", title)[0]
-        text = textwrap.fill(title, 72, initial_indent=" " * width, subsequent_indent=" " * width)
+        first = " " * max(width, len(name) + 2)
+        text = textwrap.fill(title, 72, initial_indent=first, subsequent_indent=" " * width)
         lines.append(f"{name}{text[len(name) :]}")
     return textwrap.indent("\n".join(lines), "    ")

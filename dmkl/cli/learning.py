@@ -35,7 +35,7 @@ from dmkl.cli.tables import (
     choices_table,
     classes_table,
     confusion_table,
-    effects_table,
+    estimate_tables,
     evaluation_as_mapping,
     importance_as_mapping,
     importance_table,
@@ -344,10 +344,9 @@ def fit(
         held_out_scores = {} if scores is None else {"held_out": {"samples": len(held_out), **scores.mapping}}
         print_json({**model_as_mapping(estimator, model_out, len(chosen), seconds), **held_out_scores})
         return
-    effects = [effects_table(estimator)] if hasattr(estimator, "covariate_effects_") else []
     weights = weights_table({str(estimator): estimator.weights_})
-    show(weights, *effects, summary_table({learning.model: estimator}, {learning.model: seconds}))
-    if getattr(estimator, "weights", None) is None:
+    show(weights, *estimate_tables(estimator), summary_table({learning.model: estimator}, {learning.model: seconds}))
+    if getattr(estimator, "weights", None) is None and not hasattr(estimator, "components_"):
         say(ON_WEIGHTS)
     if warning := estimator._default_price():
         say(warning)
@@ -403,7 +402,7 @@ def search(
     plot: Annotated[Path | None, option("Draw scores, weights, and weights over p here.", "DIR")] = None,
     **parameters: Any,
 ) -> None:
-    """Search a grid of parameters by cross-validation, and train a model at the chosen point.
+    """Search a grid of parameters by cross-validation, and train the chosen model.
 
     Saves the scores in OUT and the model in OUT/best. After an interruption the same command resumes from its
     checkpoint in OUT.partial, or in --state. With stored splits as folds all samples take part, each split chooses for
@@ -493,8 +492,8 @@ def _print_search(result: SearchResult, run: _Run, on: str) -> None:
     screen.print(weights_table({str(model): model.weights_}))
     say(ON_WEIGHTS)
     screen.print()
-    if hasattr(model, "covariate_effects_"):
-        screen.print(effects_table(model))
+    for estimates in estimate_tables(model):
+        screen.print(estimates)
         screen.print()
     which = f"training and validation rows of fold {result.scores.fold.values[0]}" if by_fold else "all of the folds"
     say(f"Refitted on {count(len(model.train_samples_), 'sample')} ({which}). {model.status_}")

@@ -66,8 +66,8 @@ def parse_steps(text: str, samples: Iterable[str] | None = None) -> tuple[Any, .
     """Names of steps, separated by commas or +; "none" is no step.
 
     ``residualize=FILE`` removes the covariates of a table with names of columns and samples; ``residualize=FILE:NAME``
-    removes one column of it, or of obs of an .h5ad. `samples` are the names of the samples of the set, which identify
-    the column of names.
+    removes one column of it, or of obs of an .h5ad; ``residualize=FILE&FILE`` removes those of several. `samples` are
+    the names of the samples of the set, which identify the column of names.
     """
     from dmkl.numerics.steps import as_steps
 
@@ -79,11 +79,14 @@ def parse_steps(text: str, samples: Iterable[str] | None = None) -> tuple[Any, .
 
 def read_covariates(given: str, samples: Iterable[str] | None = None) -> Any:
     """The step that removes the covariates in the file of an option or a step, such as ``residualize=FILE``."""
+    import pandas as pd
+
     from dmkl.inputs import read_covariates
     from dmkl.numerics.covariates import residualize
 
     try:
-        table = read_covariates(Path(given.partition("=")[2]), samples)
+        tables = [read_covariates(Path(file), samples) for file in given.partition("=")[2].split("&")]
+        table = tables[0] if len(tables) == 1 else pd.concat(tables, axis=1, join="inner")
     except InputError as error:
         refuse(f"the covariates of {given} cannot be read: {error}", error)
     return residualize(table)

@@ -24,7 +24,7 @@ from dmkl.cli.options import (
 )
 from dmkl.cli.output import lock_output, print_json, save_figure, say, say_aside
 from dmkl.cli.parsing import parse_scoring, read_covariates, sample_names
-from dmkl.cli.samples import ROWS, columns_of_model, select_rows
+from dmkl.cli.samples import ROWS, columns_of_model, find_names, select_rows
 from dmkl.cli.tables import score_model
 from dmkl.errors import refuse
 from dmkl.files.urls import as_place
@@ -74,6 +74,10 @@ def predict(
     covariates: Covariates = None,
     unknown: Unknown = None,
     scoring: Annotated[list[str] | None, option("Measures such as matthews,roc_auc.", "NAME,…")] = None,
+    deviations: Annotated[
+        bool,
+        option("Write standard deviations of the errors of predictions too, of variance components.", None, "--std"),
+    ] = False,
     probabilities: Annotated[
         bool,
         option("Write calibrated probabilities too, a column for each class or task.", None, "--probabilities"),
@@ -116,6 +120,7 @@ def predict(
     import numpy as np
 
     from dmkl.outputs import as_frame, check_table, write_table
+    from dmkl.unknown import is_known
 
     for place in [as_place(path) for path in (out, contributions) if path is not None]:
         check_table(place)
@@ -126,6 +131,8 @@ def predict(
     estimator = _load_model(model)
     if probabilities:
         _check_probabilities(estimator, out)
+    if deviations:
+        _check_deviations(estimator, out, store)
     source: dict[str, Any]
     K: KernelSet | None = None
     if store is not None:
@@ -156,14 +163,22 @@ def predict(
         refuse(f"--plot draws true against predicted classes, and {why}; leave it out")
     with ConsoleWatch(), resources.computing(reading=K):
         regression = estimator.kind_ == "regression"
-        scores = estimator.predict(**source) if regression else estimator.decision_function(**source)
+        deviation = None
+        if deviations and K is not None:
+            columns = columns_of_model(K, estimator, model)
+            rows_of_columns = find_names(K.samples, estimator.train_samples_, f"the model {model}")
+            scores, deviation = estimator.predict(**source, return_std=True, training=K[rows_of_columns, columns])
+        else:
+            scores = estimator.predict(**source) if regression else estimator.decision_function(**source)
         shares = None if contributions is None else estimator.contributions(**source)
+    if truth is not None and not is_known(truth).any():
+        truth = None
     labels = scores.values if regression else estimator.labels_of(scores.values)
     scored = new if new.any() else ~new
     result = None if truth is None else score_model(estimator, scores.values[scored], truth[scored], measures, unknown)
     if out is not None:
         calibrated = estimator.probabilities_of(scores) if probabilities else None
-        frame, dataset = _tables(scores, labels, estimator, calibrated)
+        frame, dataset = _tables(scores, labels, estimator, calibrated, deviation)
         write_table(as_place(out), frame, dataset, overwrite=overwrite)
     if anndata is not None:
         from dmkl.outputs import into_annotated
@@ -242,6 +257,14 @@ def _check_probabilities(estimator: Any, out: str | None) -> None:
     estimator._check_calibrated()
 
 
+def _check_deviations(estimator: Any, out: str | None, store: str | None) -> None:
+    """Refuse standard deviations that cannot be computed or have no file, before anything is computed."""
+    if not hasattr(estimator, "components_"):
+        refuse(f"--std is for variance components, and the model is a {type(estimator).__name__}; leave it out")
+    if out is None or store is None:
+        refuse("--std takes STORE, a set with the training samples too, and is written with --out FILE; give both")
+
+
 def _is_new(K: KernelSet, estimator: Any) -> Array:
     """A mask of the rows that the model was not trained on: all rows of a rectangular set."""
     import numpy as np
@@ -285,7 +308,11 @@ def _rows_to_predict(K: KernelSet, estimator: Any, split: int | None, part: str,
 
 
 def _tables(
-    scores: xr.DataArray, labels: Array, estimator: Any, probabilities: xr.DataArray | None
+    scores: xr.DataArray,
+    labels: Array,
+    estimator: Any,
+    probabilities: xr.DataArray | None,
+    deviation: xr.DataArray | None = None,
 ) -> tuple[pd.DataFrame, xr.Dataset]:
     """Predictions as a table with a row for each sample, and as an xarray Dataset."""
     import numpy as np
@@ -300,6 +327,10 @@ def _tables(
     if estimator.kind_ == "regression":  # scores are the predictions
         values, columns = values[:, :0], []
     titles = [f"score {name}" for name in columns]
+    if deviation is not None:
+        values = deviation.values.reshape(len(deviation), -1)
+        ends = [""] if scores.ndim == 1 else [f" {name}" for name in scores.coords[scores.dims[1]].values]
+        titles = [f"standard deviation{end}" for end in ends]
     if probabilities is not None:
         values = np.concatenate([values, probabilities.values], axis=1)
         titles += [f"probability {name}" for name in probabilities.coords[probabilities.dims[1]].values]
@@ -310,6 +341,8 @@ def _tables(
     coords = {str(dim): scores[dim] for dim in dims}
     label = {} if estimator.kind_ == "regression" else {"predicted_label": xr.DataArray(labels, coords, dims)}
     dataset = xr.Dataset({**label, str(scores.name): scores})
+    if deviation is not None:
+        dataset = dataset.assign(standard_deviation=deviation)
     return frame, dataset if probabilities is None else dataset.assign(probability=probabilities)
 
 

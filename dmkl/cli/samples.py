@@ -74,8 +74,15 @@ class Samples(TrainingSamples):
     ] = 0
 
     def choose(self, K: KernelSet, *, all_by_default: bool = False) -> tuple[Index, str]:
-        """Positions of the chosen samples without those of small classes, and their description."""
+        """Positions of the chosen samples of known labels and of large classes, and their description."""
         chosen, on = super().choose(K, all_by_default=all_by_default)
+        if K.labels is not None and K.labels.ndim == 2:
+            from dmkl.unknown import is_known
+
+            has_label = is_known(K.labels[chosen]).any(axis=1)
+            if not has_label.all() and has_label.any():
+                on += f"; without {count(int((~has_label).sum()), 'sample')} of no known label"
+                chosen = chosen[has_label]
         least = self.drop_classes_below
         return (chosen, on) if least == 0 else _without_small_classes(K, chosen, on, least)
 

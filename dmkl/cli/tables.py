@@ -33,6 +33,7 @@ __all__ = [
     "confusion_table",
     "effects_as_mapping",
     "effects_table",
+    "estimate_tables",
     "evaluation_as_mapping",
     "importance_as_mapping",
     "importance_table",
@@ -98,6 +99,47 @@ def weights_table(weights: Mapping[str, xr.DataArray]) -> Table:
     return rows
 
 
+def estimate_tables(estimator: Any) -> list[Table]:
+    """The effects of covariates; of a model of variance components, variances and fixed effects of each target."""
+    if not hasattr(estimator, "components_"):
+        return [effects_table(estimator)] if hasattr(estimator, "covariate_effects_") else []
+    tables = []
+    for name, components, effects in _of_targets(estimator):
+        columns = [column for column in _COMPONENT_COLUMNS if column in components]
+        titles = [column.replace("variance_share", "share").replace("_", " ") for column in columns]
+        rows: list[Any] = []
+        for place, term in enumerate(components.term.values):
+            cells = [_cell(float(components[column][place])) for column in columns]
+            rows.append([Text(str(term)), *cells, "on the boundary" if components.boundary[place] else ""])
+        tables.append(table(f"variance of {name}" if name else "variance", numbers=[*titles, ""], rows=rows))
+        pairs = zip(effects.covariate.values, effects.effect.values, effects.effect_se.values, strict=True)
+        rows = [[Text(str(effect)), _cell(float(value)), _cell(float(error))] for effect, value, error in pairs]
+        tables.append(table("fixed effect", numbers=["effect", "effect se"], rows=rows))
+    return tables
+
+
+_COMPONENT_COLUMNS = (
+    "variance",
+    "variance_se",
+    "variance_share",
+    "variance_share_se",
+    "liability_share",
+    "liability_share_se",
+    "p_value",
+)
+
+
+def _of_targets(estimator: Any) -> list[tuple[str, xr.Dataset, xr.Dataset]]:
+    """The name of each target, its variance components and its fixed effects; no name for a single target."""
+    components, effects = estimator.components_, estimator.fixed_effects_
+    if "target" not in components.dims:
+        return [("", components, effects)]
+    return [
+        (str(name), components.isel(target=k, drop=True), effects.isel(target=k, drop=True))
+        for k, name in enumerate(components.target.values)
+    ]
+
+
 def effects_table(estimator: Any) -> Table:
     """A row for each covariate of a regression, with the change of the prediction by one unit; a column a target."""
     effects = estimator.covariate_effects_
@@ -108,7 +150,18 @@ def effects_table(estimator: Any) -> Table:
 
 
 def effects_as_mapping(estimator: Any) -> dict[str, Any]:
-    """The intercept and the effects of covariates, by target if there are several; empty for other models."""
+    """The intercept and the effects of covariates, by target if there are several; empty for other models.
+
+    Of a model of variance components, the tables of these and of its fixed effects.
+    """
+    if hasattr(estimator, "components_"):
+        tables = {}
+        for name, components, fixed in _of_targets(estimator):
+            tables[name] = {
+                "variance_components": components.drop_dims("term_2").to_dataframe().T.to_dict(),
+                "fixed_effects": fixed.to_dataframe().T.to_dict(),
+            }
+        return tables.get("", {"targets": tables})
     if not hasattr(estimator, "covariate_effects_"):
         return {}
     effects, targets = estimator.covariate_effects_, [str(name) for name in estimator.intercept_.target.values]

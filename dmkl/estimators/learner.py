@@ -180,6 +180,10 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
     """Parameters of the set of weights, each with its value for the plain sum of all kernels."""
     _STATE: tuple[str, ...] = ("gap_", "objective_", "status_", "n_iter_", "n_passes_", "solver_")
     """Fitted attributes that are saved as JSON, if they are set."""
+    _ONE_POINT: tuple[str, ...] = ()
+    """Parameters whose values are the default grid of a learner without p, λ and C."""
+    _TABLES: tuple[str, ...] = ()
+    """Fitted attributes that are datasets, each saved as a group."""
 
     def __init_subclass__(cls, *, abstract: bool = False, **more: Any) -> None:
         super().__init_subclass__(**more)

@@ -404,9 +404,12 @@ class Predicting(Learner):
         return KernelSet(View(source, np.arange(len(source.names)), rows, cols))
 
     def _kernels_used(self) -> list[str]:
-        """The kernels of the model that prediction reads."""
+        """The kernels of the model that prediction reads: those of weight, and one where none has any."""
         weights = self.weights_.values.reshape(len(self.kernel_names_), -1)
-        return [name for name, used in zip(self.kernel_names_, np.any(weights != 0, axis=1), strict=True) if used]
+        used = np.any(weights != 0, axis=1)
+        return [name for name, is_used in zip(self.kernel_names_, used, strict=True) if is_used] or [
+            self.kernel_names_[0]
+        ]
 
     def _kernels_needed(self) -> list[str]:
         """The kernels of new samples that prediction needs."""
@@ -579,6 +582,8 @@ def _components(sets: Float, places: Index, n_components: int) -> Iterator[tuple
     for cross in sets:
         is_trained = ~np.isnan(cross).any(axis=0)  # the samples that the problem was trained on
         train = cross[np.ix_(places[is_trained], is_trained)]
+        if not train.any():
+            refuse("the weighted kernel has no principal directions, as no kernel has weight")
         pca = KernelPCA(n_components, kernel="precomputed", eigen_solver="dense")
         try:
             pca.fit(train)

@@ -22,7 +22,7 @@ from dmkl.solvers.fisher.registry import FisherMethod, name_of
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome
 
-__all__ = ["MKRidge", "RidgeMethod", "RidgeProblem"]
+__all__ = ["MKRidge", "RidgeMethod", "RidgeProblem", "permuted_residuals"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,18 +275,21 @@ class MKRidge(FisherLearner, KernelRegressor):
         return np.asarray(design[:, 1:] @ self.covariate_effects_.values + shared)
 
     def _permuted(self, labels: Array, order: Array, samples: Array) -> Array:
-        # With covariates the residuals of y on them are permuted (Freedman, Lane 1983).
         covariates = self._covariates()
         if covariates is None:
             return labels[order]
-        design = covariates.of(samples)
-        columns = labels.reshape(len(labels), -1).astype(np.float64)
-        fitted = np.empty(columns.shape)
-        for k, y in enumerate(columns.T):
-            is_labeled = ~np.isnan(y)
-            B = basis(design[is_labeled])
-            fitted[:, k] = design @ (B @ ((design[is_labeled] @ B).T @ y[is_labeled] / is_labeled.sum()))
-        return np.asarray((fitted + (columns - fitted)[order]).reshape(labels.shape))
+        return permuted_residuals(labels, order, covariates.of(samples))
+
+
+def permuted_residuals(labels: Array, order: Array, design: Array) -> Array:
+    """Labels whose residuals on a design are permuted (Freedman, Lane 1983), each column over its known values."""
+    columns = labels.reshape(len(labels), -1).astype(np.float64)
+    fitted = np.empty(columns.shape)
+    for k, y in enumerate(columns.T):
+        is_labeled = ~np.isnan(y)
+        B = basis(design[is_labeled])
+        fitted[:, k] = design @ (B @ ((design[is_labeled] @ B).T @ y[is_labeled] / is_labeled.sum()))
+    return np.asarray((fitted + (columns - fitted)[order]).reshape(labels.shape))
 
 
 def _residualizing(steps: Sequence[Any]) -> Residualizing:

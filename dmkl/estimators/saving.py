@@ -112,6 +112,8 @@ def write_model(model: Any, path: Path) -> None:
     dataset = xr.Dataset(arrays, attrs=attrs).assign_coords(train_sample=("sample", model.train_samples_))
     write_dataset(dataset, path, "w-", None)
     write_dataset(model.history_, path, "a", "history")
+    for name in model._TABLES:
+        write_dataset(getattr(model, name), path, "a", name.rstrip("_"))
     if not isinstance(features, str):
         features.save(zarr.open_group(path, mode="r+", zarr_format=3, use_consolidated=False))
     consolidate(path)
@@ -238,6 +240,9 @@ def _read(saved: Saved, attrs: dict[str, Any]) -> Any:
             _whole(dataset, attribute)
             setattr(model, attribute, _named(dataset[attribute]).rename(name))
     model.history_ = history
+    for name in model._TABLES:
+        table = saved.part(name.rstrip("_")).dataset().load()
+        setattr(model, name, table.assign_coords({str(dim): _named(table[dim])[dim].values for dim in table.coords}))
     features = attrs.get("features", {"none": "this model was saved by a dmkl that kept no features with models"})
     model.features_ = features.get("none") or TrainingFeatures.load(saved, features, model.train_samples_)
     model._set_state(dict(attrs["state"]))

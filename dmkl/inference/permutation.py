@@ -510,7 +510,8 @@ def _statistics(question: Question, grid: GridFits, at: Index | None) -> dict[st
     weight = grid.weights[chosen, :, tasks]
     return {
         "score": mean[chosen, tasks],
-        "share": (weight / weight.sum(axis=-1, keepdims=True)).mean(axis=1),
+        # All weights are zero where every variance component is on the boundary.
+        "share": (weight / np.maximum(weight.sum(axis=-1, keepdims=True), 1e-300)).mean(axis=1),
         "place": at,
         "gap": np.nan_to_num(grid.gap[chosen, :, tasks]).max(initial=0.0),
     }

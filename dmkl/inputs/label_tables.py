@@ -29,6 +29,8 @@ _OF_SETS = (*OF_SAMPLES, "tasks", "diagonal", "names", "samples", "train_samples
 """Roles of arrays that a kernel set keeps."""
 _CASES = {0.0, 1.0, 2.0}
 """PLINK's codes of phenotypes: missing, control, case."""
+_COVARIATES = (".covar", ".qcovar")
+"""GCTA's files of categories and of numbers."""
 
 
 # --- objects in memory ---------------------------------------------------------------------------------------------
@@ -201,11 +203,14 @@ def read_covariates(path: Path, samples: Iterable[str] | None = None) -> pd.Data
     """Read covariates, (samples, covariates), from a file of any kind that labels are read from; see `read_file`.
 
     The table must name its columns and samples; a single column without a title is called by NAME in FILE:NAME or by
-    the file. Columns hold numbers if all known values are numbers, else words; unknown values are missing.
+    the file. Columns hold numbers if all known values are numbers, else words; unknown values are missing. Columns
+    without titles of GCTA's .covar and .qcovar are numbered; values of .covar are categories.
     """
     table = read_file(path, samples=samples)
     values = table.values if table.values.ndim == 2 else table.values[:, None]
     titles = table.columns
+    if titles is None and path.suffix.lower() in _COVARIATES and values.shape[1] > 1:
+        titles = tuple(f"{path.stem}_{number}" for number in range(1, values.shape[1] + 1))
     if titles is None and values.shape[1] == 1:
         titles = (path.stem if path.exists() else str(path).rpartition(":")[2],)
     if table.row_names is None or titles is None:
@@ -218,6 +223,8 @@ def read_covariates(path: Path, samples: Iterable[str] | None = None) -> pd.Data
         columns[title] = np.where(is_known(cells), cells.astype(object), None)
         with suppress(ValueError):
             columns[title] = np.where(is_known(cells), cells, "nan").astype(np.float64)
+            if path.suffix.lower() == ".covar":
+                columns[title] = np.array([None if value != value else f"{value:g}" for value in columns[title]])
     return pd.DataFrame(columns, index=list(names or ()))
 
 
@@ -272,7 +279,8 @@ def _without_missing_codes(table: Columns, values: Array, columns: Sequence[int]
         table.notes.append(f"{table.where}: -9 was taken for missing, as PLINK and GCTA have it")
         values = np.where(missing, "NA" if values.dtype.kind in "OU" else np.nan, values)
     of_fam = table.where.lower().endswith(".fam")
-    for k, at in enumerate(columns if values.dtype.kind == "f" else ()):
+    has_phenotypes = not table.where.lower().endswith(_COVARIATES)
+    for k, at in enumerate(columns if values.dtype.kind == "f" and has_phenotypes else ()):
         codes = set(values[~np.isnan(values[:, k]), k].tolist())
         if codes == _CASES or (of_fam and codes < _CASES and {0.0, 2.0} <= codes):
             values = np.where((np.arange(values.shape[1]) == k) & (values == 0), np.nan, values)

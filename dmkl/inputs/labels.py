@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress, islice
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -244,6 +245,20 @@ class SideData:
             if without(names, without(names, samples)) != list(samples):
                 notes.append(f"{self.where} was put into the order of the samples, by name")
         self.table = ordered
+
+    def widen(self, samples: Sequence[str]) -> None:
+        """Make a table of one target, NaN where it is unknown, of numbers that some of the samples lack."""
+        table = self.table
+        has_numbers = table.values.ndim == 1 and table.values.dtype.kind in "if"
+        if self.role != "labels" or table.row_names is None or not has_numbers:
+            return
+        names = names_as_known(table.row_names, table.families, samples)
+        known = set(names)
+        lacking = [name for name in samples if name not in known]
+        if lacking or not is_known(table.values).all():
+            values = np.append(table.values.astype(np.float64), np.full(len(lacking), np.nan))
+            columns = (Path(self.where).name.partition(".")[0].strip("=") or "target",)
+            self.table = LabelTable(values[:, None], (*names, *lacking), columns, notes=table.notes)
 
     def named(self, join: Join) -> Named | None:
         """Return the names of its samples; with join="inner" only of samples with known labels."""

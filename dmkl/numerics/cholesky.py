@@ -303,6 +303,19 @@ class Factor:
         """The diagonal of A⁻¹, (m,)."""
         return _in_order(self._factor.inverse_diagonal(), self._order)
 
+    def log_determinant(self) -> Float:
+        """log|A|, (1,)."""
+        return np.array([2.0 * np.log(np.diagonal(self._factor.lower)).sum()])
+
+    def inverse(self, order: Index | None = None) -> Float:
+        """A⁻¹ of the samples at these positions, in this order; of all samples in their order where None."""
+        inverse, have = self._factor.inverse(), np.arange(self.size) if self._order is None else self._order
+        wanted = np.arange(self.size) if order is None else order
+        if np.array_equal(have, wanted):
+            return inverse
+        places = np.argsort(have)[wanted]
+        return inverse[np.ix_(places, places)]
+
 
 def _in_order(values: Array, order: Index | None) -> Float:
     """Values by row of a matrix, in the order of the samples and in double precision."""

@@ -35,12 +35,14 @@ __all__ = [
     "SumPlan",
     "SumTile",
     "add_tiles",
+    "by_factors",
     "combine_pass",
     "diagonals_of_inverses",
     "direct_bytes",
     "factor_pass",
     "for_sums",
     "inverse_diagonals_pass",
+    "log_determinants",
     "put_together",
     "solve_by_factors",
     "sum_order",
@@ -327,23 +329,28 @@ class FactorHandle:
 
 def solve_by_factors(factors: Sequence[FactorHandle], blocks: Sequence[Float]) -> list[Float]:
     """A⁻¹B for each factor and its block B (m, c)."""
-    return _by_factors("solve", Factor.solve, factors, blocks)
+    return by_factors("solve", Factor.solve, factors, blocks)
 
 
 def diagonals_of_inverses(factors: Sequence[FactorHandle]) -> list[Float]:
     """The diagonal of A⁻¹ of each factor, (m,)."""
-    return _by_factors("diagonal", Factor.inverse_diagonal, factors)
+    return by_factors("diagonal", Factor.inverse_diagonal, factors)
 
 
-def _by_factors(
-    name: str, function: Callable[..., Float], factors: Sequence[FactorHandle], *blocks: Sequence[Float]
-) -> list[Float]:
+def log_determinants(factors: Sequence[FactorHandle]) -> list[Float]:
+    """log|A| of each factor, (1,)."""
+    return by_factors("determinant", Factor.log_determinant, factors)
+
+
+def by_factors(
+    name: str, function: Callable[..., Any], factors: Sequence[FactorHandle], *blocks: Sequence[Any]
+) -> list[Any]:
     """Apply a function to each factor and its blocks; on a cluster on their workers, all at once."""
     client = active_client()
     if client is None:
         return [_pinned(function, factor.held, *block_of) for factor, *block_of in zip(factors, *blocks, strict=True)]
 
-    def run() -> list[Float]:
+    def run() -> list[Any]:
         lost = [factor for factor in factors if factor.held.status != "finished"]
         for factor, made in zip(lost, _made_again(lost), strict=True):
             factor.held = made.held
@@ -365,7 +372,7 @@ def _made_again(lost: Sequence[FactorHandle]) -> list[FactorHandle]:
     return factor_pass([factor.lens for factor in lost], combinations, [factor.lam for factor in lost])
 
 
-def _pinned(function: Callable[..., Float], factor: Factor, *blocks: Float) -> Float:
+def _pinned(function: Callable[..., Any], factor: Factor, *blocks: Any) -> Any:
     with pinned_blas(factor_threads(factor.size)):
         return function(factor, *blocks)
 

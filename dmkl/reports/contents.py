@@ -110,13 +110,15 @@ def _model(model: KernelLearner) -> Page:
     frame = frame.iloc[order]
     sections = [
         Section("Weights", table=frame, figure=model.plot_weights(), caption="Weight of each kernel.", named=True),
+        *_variance_components(model),
         *_weight_map(model),
         *_convergence(model),
         *_model_again(model),
     ]
     warnings = [] if np.isfinite(gap) else ["Nothing is proven about these weights: the problem has no certificate."]
     if getattr(model, "weights", None) is None:
-        warnings += [_ON_WEIGHTS, *([price] if (price := model._default_price()) else [])]
+        on_weights = [] if model._TABLES else [_ON_WEIGHTS]
+        warnings += [*on_weights, *([price] if (price := model._default_price()) else [])]
     if np.isfinite(gap) and gap > getattr(model, "tol", np.inf):
         warnings.append(model.status_)
     title = f"{type(model).__name__} on {count(len(means), 'kernel')}"
@@ -125,6 +127,18 @@ def _model(model: KernelLearner) -> Page:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.2g} %" if share >= 1e-10 else "1e-8 %"
+
+
+def _variance_components(model: KernelLearner) -> list[Section]:
+    """The tables of a model of variance components."""
+    titles = {"components_": "Variance components", "fixed_effects_": "Fixed effects"}
+    sections = []
+    for name, title in titles.items():
+        if name in model._TABLES:
+            data = getattr(model, name)
+            frame = data.drop_dims("term_2", errors="ignore").to_dataframe().reset_index()
+            sections.append(Section(title, table=frame, named=True))
+    return sections
 
 
 def _weight_map(model: KernelLearner) -> list[Section]:

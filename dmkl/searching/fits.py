@@ -265,7 +265,7 @@ def _check_tasks(question: Question, caller: str, *, refit: bool) -> None:
             refuse(
                 f"{caller} takes an estimator with one {name} for all tasks, got {plain_repr(value)}; give one number"
             )
-    shared = [name for name in question.grid if name not in OF_TASKS]
+    shared = [name for name, values in question.grid.items() if name not in OF_TASKS and len(values) > 1]
     if refit and question.targets.dim is not None and shared:
         instead = "search with refit=False, or over p, lam and C" if caller == "search" else "take p, lam and C"
         refuse(

@@ -120,6 +120,7 @@ def as_grid(grid: Mapping[str, Any] | None, estimator: Any, *, several: bool = F
         # The hinge loss has C, the square loss λ.
         idle = {"hinge": "lam", "square": "C"}.get(str(parameters.get("loss")))
         chosen = {name: values for name, values in papers if name in parameters and name != idle}
+        chosen = chosen or {name: (parameters[name],) for name in estimator._ONE_POINT}
         if not chosen:
             refuse(f"{title} has neither p nor lam nor C, so there is no default grid; give one")
     if not isinstance(chosen, Mapping) or not chosen:

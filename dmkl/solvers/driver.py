@@ -16,8 +16,16 @@ import numpy as np
 from dmkl.errors import DmklError
 from dmkl.passes.execute import again, run_tasks
 from dmkl.passes.run import run_pass
-from dmkl.passes.sums import Combination, diagonals_of_inverses, factor_pass, inverse_diagonals_pass, solve_by_factors
+from dmkl.passes.sums import (
+    Combination,
+    diagonals_of_inverses,
+    factor_pass,
+    inverse_diagonals_pass,
+    log_determinants,
+    solve_by_factors,
+)
 from dmkl.passes.sweep import Columns, Want
+from dmkl.passes.traces import projected_inner_products, traces_by_factor
 from dmkl.passes.view import Lens, covering
 from dmkl.solvers.fisher.working_sets import add_blocks, columns_lens, finish_columns, fraction_of_tiles
 from dmkl.solvers.margin.svm import train_together
@@ -29,8 +37,11 @@ from dmkl.solvers.requests import (
     CombinedProduct,
     EachProduct,
     FactorDiagonal,
+    FactorLogDeterminant,
     FactorSolve,
+    FactorTraces,
     GroupClassifier,
+    InnerProducts,
     InverseDiagonals,
     Pass,
     Projection,
@@ -193,6 +204,19 @@ def _diagonals(requests: Asked) -> tuple[list[Any], float]:
     return list(diagonals_of_inverses([request.factor for _, request in requests])), 0.0
 
 
+def _log_determinants(requests: Asked) -> tuple[list[Any], float]:
+    return list(log_determinants([request.factor for _, request in requests])), 0.0
+
+
+def _traces(requests: Asked) -> tuple[list[Any], float]:
+    return [traces_by_factor(request.factor) for _, request in requests], float(len(requests))
+
+
+def _inner_products(requests: Asked) -> tuple[list[Any], float]:
+    products = [projected_inner_products(lens, request.basis, request.products) for lens, request in requests]
+    return products, float(len(requests))
+
+
 def _inverse_diagonals(requests: Asked) -> tuple[list[Any], float]:
     lenses = _distinct([lens for lens, _ in requests])
     combinations = [Combination(_place(lens, lenses), request.weights) for lens, request in requests]
@@ -278,6 +302,9 @@ ANSWERS: list[tuple[tuple[type, ...], str, Answer]] = [
     ((CombinedFactor,), "factor", _factors),
     ((FactorSolve,), "solve", _solves),
     ((FactorDiagonal,), "diagonal", _diagonals),
+    ((FactorLogDeterminant,), "determinant", _log_determinants),
+    ((FactorTraces,), "traces", _traces),
+    ((InnerProducts,), "alignment", _inner_products),
     ((InverseDiagonals,), "leave-out", _inverse_diagonals),
     ((SVM, GroupClassifier), "train", _classifiers),
     ((CombinedEntries,), "entries", _entries),

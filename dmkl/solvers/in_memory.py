@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from dmkl.arrays import Array, Float, Index
+from dmkl.numerics.cholesky import Factor
 from dmkl.numerics.compiling import compiled
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import Machine, machine, shared_folder
@@ -29,7 +30,22 @@ from dmkl.solvers.driver import drive
 from dmkl.solvers.jobs import Context, Job, SideBySide, Training, over_all_kernels, over_all_rows
 from dmkl.solvers.margin.svm import train
 from dmkl.solvers.outcome import Outcome, check_finite
-from dmkl.solvers.requests import SVM, EachProduct, GroupClassifier, Pass, Projection, Solver, Task, Tasks
+from dmkl.solvers.requests import (
+    SVM,
+    CombinedFactor,
+    CombinedProduct,
+    EachProduct,
+    FactorLogDeterminant,
+    FactorSolve,
+    FactorTraces,
+    GroupClassifier,
+    InnerProducts,
+    Pass,
+    Projection,
+    Solver,
+    Task,
+    Tasks,
+)
 
 __all__ = ["InMemory", "answer", "batches", "combined", "composite", "group_forms"]
 
@@ -207,10 +223,30 @@ def answer(K: Float, request: Any) -> Any:
             return np.matmul(K, request.block)
         case Projection():
             return group_forms(K, request.block)
+        case CombinedProduct(weights=weights) if weights.ndim == 1:
+            return combined(K, weights) @ request.block
+        case CombinedFactor():
+            return Factor(combined(K, request.weights).T, request.lam)  # symmetric, and column-major this way
+        case FactorSolve():
+            return request.factor.solve(request.block)
+        case FactorLogDeterminant():
+            return request.factor.log_determinant()
+        case FactorTraces():
+            inverse = request.factor.inverse()
+            return np.append(np.tensordot(K, inverse, axes=2), np.trace(inverse))
+        case InnerProducts():
+            return _projected_inner_products(K, request.basis)
         case Task():
             return request.function(*request.arguments)
     msg = f"a problem in memory cannot ask for {type(request).__name__}"
     raise NotImplementedError(msg)
+
+
+def _projected_inner_products(K: Float, basis: Float) -> Float:
+    projected = [kernel - basis @ (basis.T @ kernel) for kernel in K]
+    projected = [half - (half @ basis) @ basis.T for half in projected]
+    flat = np.stack([*projected, np.eye(K.shape[1]) - basis @ basis.T]).reshape(len(K) + 1, -1)
+    return np.asarray(flat @ flat.T)
 
 
 # --- combined kernels -------------------------------------------------------------------------------------------------

@@ -24,7 +24,9 @@ from dmkl.solvers.requests import (
     CombinedFactor,
     CombinedProduct,
     EachProduct,
+    FactorTraces,
     GroupClassifier,
+    InnerProducts,
     Projection,
     Request,
     Solver,
@@ -312,11 +314,17 @@ def on_kernels(solver: Running, kernels: Index, n_kernels: int) -> Running:
                 return CombinedProduct(block, spread(np.ones(1)), exact=True)
             case CombinedProduct() | CombinedFactor() | CombinedEntries() | SVM() | GroupClassifier():
                 return replace(request, weights=spread(request.weights))
+            case InnerProducts():
+                return replace(request, products=spread(request.products))
         return request
 
     def of_some(request: Request, sent: Request, answer: Any) -> Any:
         if isinstance(request, EachProduct) and isinstance(sent, CombinedProduct):
             return answer[None]
+        if isinstance(request, FactorTraces):
+            return answer[[*kernels, n_kernels]]
+        if isinstance(request, InnerProducts):
+            return answer[np.ix_([*kernels, n_kernels], [*kernels, n_kernels])]
         return answer[kernels] if isinstance(request, EachProduct | Projection) else answer
 
     answer: Any = None

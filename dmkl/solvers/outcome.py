@@ -115,6 +115,8 @@ class Outcome:
     inverse
         The diagonal of A⁻¹, (m,), where A is the system that the dual variables solve, if leave-one-out scores were
         requested and combined kernels fit in memory (`dmkl.solvers.fisher.registry`); otherwise None.
+    extra
+        Further arrays of the solver, by name.
     """
 
     status: Status
@@ -127,6 +129,7 @@ class Outcome:
     steps: Sequence[Step] = field(default_factory=tuple)
     scores: Float | None = None
     inverse: Float | None = None
+    extra: Mapping[str, Float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # No solver can claim a proof without a number: NaN and infinity fail this test as well.

@@ -23,8 +23,11 @@ __all__ = [
     "CombinedProduct",
     "EachProduct",
     "FactorDiagonal",
+    "FactorLogDeterminant",
     "FactorSolve",
+    "FactorTraces",
     "GroupClassifier",
+    "InnerProducts",
     "InverseDiagonals",
     "Pass",
     "Projection",
@@ -98,6 +101,32 @@ class FactorDiagonal:
 
     factor: Any
     """The answer to `CombinedFactor`."""
+
+
+@dataclass(frozen=True, eq=False)
+class FactorLogDeterminant:
+    """log|A| by a factor of A; answered by (1,)."""
+
+    factor: Any
+    """The answer to `CombinedFactor`."""
+
+
+@dataclass(frozen=True, eq=False)
+class FactorTraces:
+    """tr A⁻¹K_j of every kernel, and tr A⁻¹ last, by a factor of A; answered by (n + 1,)."""
+
+    factor: Any
+    """The answer to `CombinedFactor`."""
+
+
+@dataclass(frozen=True, eq=False)
+class InnerProducts:
+    """⟨PK_iP, PK_jP⟩ and ⟨PK_iP, P⟩ for P = I − QQᵀ, in float64; answered by (n + 1, n + 1), with P as the last one."""
+
+    basis: Float
+    """Q, (m, r), with orthonormal columns"""
+    products: Float
+    """K_jQ, (n, m, r)"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +232,10 @@ Request = (
     | CombinedEntries
     | CombinedFactor
     | FactorDiagonal
+    | FactorLogDeterminant
     | FactorSolve
+    | FactorTraces
+    | InnerProducts
     | InverseDiagonals
     | SVM
     | GroupClassifier

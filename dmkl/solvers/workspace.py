@@ -208,6 +208,7 @@ class Workspace:
         arrays |= {
             name: value for name in ("dual", "scores", "inverse") if (value := getattr(outcome, name)) is not None
         }
+        arrays |= {f"extra_{name}": value for name, value in outcome.extra.items()}
         if steps and all(step.weights is not None for step in steps):
             arrays["step_weights"] = np.stack([np.asarray(step.weights) for step in steps])
         save_arrays(self._outcome_file(number), arrays)
@@ -238,6 +239,7 @@ class Workspace:
             steps,
             stored.get("scores"),
             inverse,
+            {name.removeprefix("extra_"): value for name, value in stored.items() if name.startswith("extra_")},
         )
 
     def _outcome_file(self, number: int) -> Path:

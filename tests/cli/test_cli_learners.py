@@ -90,6 +90,7 @@ def test_names():
         "product",
         "single-best",
         "uniform",
+        "variance-components",
     ]
 
 

@@ -138,3 +138,39 @@ def test_phenotypes_may_be_words_and_have_one_length(tmp_path):
     (tmp_path / "y.phen").write_text("f a 1\nf b\nf c 2\n")
     with pytest.raises(InputError, match=r"line 2: found 2 cells, expected 3"):
         read_vector(tmp_path / "y.phen")
+
+
+def test_individuals_without_phenotype_stay_in_the_set_if_asked(tmp_path, capsys):
+    from dmkl.cli.main import main
+
+    for name in ("chr1", "chr2"):
+        (tmp_path / f"{name}.grm.bin").write_bytes(FORMS["a.grm.bin"]())
+        write_ids(tmp_path / f"{name}.grm.id")
+    (tmp_path / "list.txt").write_text("chr1\nchr2\n")
+    # One value is missing, and one individual has no line.
+    lines = [f"{f} {i} {v}\n" for (f, i), v in zip(PAIRS[:-1], [1.5, -9, 2, 3, "NA", 0], strict=True)]
+    (tmp_path / "height.phen").write_text("".join(lines))
+    arguments = [str(tmp_path / "out.zarr"), "--mgrm", str(tmp_path / "list.txt")]
+    assert main(["import", *arguments, "--labels", str(tmp_path / "height.phen"), "--join", "outer"]) == 0
+    made = dmkl.open(tmp_path / "out.zarr")
+    assert made.names == ("chr1", "chr2")
+    assert made.samples.tolist() == [own for _, own in PAIRS]
+    assert made.tasks.tolist() == ["height"]
+    np.testing.assert_array_equal(made.labels[:, 0], [1.5, np.nan, 2, 3, np.nan, 0, np.nan])
+    capsys.readouterr()
+    assert main(["import", str(tmp_path / "other.zarr")]) == 1
+    assert "needs files of kernels; give them after the set, or a list of them by --mgrm" in capsys.readouterr().err
+    assert not (tmp_path / "other.zarr").exists()
+
+
+def test_covariates_of_gcta_are_categories_and_numbers(tmp_path):
+    from dmkl.cli.parsing import parse_steps
+
+    (tmp_path / "sex.covar").write_text("".join(f"{f} {i} {k % 3} {'ab'[k % 2]}\n" for k, (f, i) in enumerate(PAIRS)))
+    (tmp_path / "age.qcovar").write_text("".join(f"{f} {i} {20 + k}\n" for k, (f, i) in enumerate(PAIRS)))
+    files = f"{tmp_path / 'sex.covar'}&{tmp_path / 'age.qcovar'}"
+    (step,) = parse_steps(f"residualize={files}")
+    assert step.columns == ("sex_1=0", "sex_1=1", "sex_1=2", "sex_2=a", "sex_2=b", "age")
+    assert step.samples == tuple(own for _, own in PAIRS)
+    np.testing.assert_array_equal(step.design[:, 5], 20 + np.arange(M))
+    np.testing.assert_array_equal(step.design[:, 0], np.arange(M) % 3 == 0)

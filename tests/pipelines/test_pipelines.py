@@ -235,6 +235,31 @@ def test_relationship_matrices(tmp_path):
     assert (tmp_path / "out" / "weighted.grm.bin").stat().st_size == 4 * n * (n + 1) // 2
 
 
+def test_variance_components(tmp_path):
+    printed = run("variance_components.py", "--families", 30, "--output", tmp_path / "out", cwd=tmp_path)
+    assert printed.count("$ dmkl ") == 4
+    assert "on the boundary" in printed
+    phenotypes = pd.read_csv(tmp_path / "out" / "height.pheno", sep=" ", names=["family", "name", "height"])
+    unknown = phenotypes["name"][phenotypes["height"] == -9].tolist()
+    predicted = pd.read_csv(tmp_path / "out" / "predictions.csv")
+    assert predicted["sample"].tolist() == unknown
+    assert (predicted["standard deviation"] > 0).all()
+    model = dmkl.load(tmp_path / "out" / "model")
+    assert model.components_.term.values.tolist() == ["chr1", "chr2", "chr3", "chr4", "residual", "total"]
+    parts = pd.read_csv(tmp_path / "out" / "components.csv", index_col="sample").sum(axis=1)
+    np.testing.assert_allclose(parts + model.intercept_.item(), predicted["predicted"], rtol=1e-6)
+    assert "Variance components" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_time_of_variance_components(tmp_path):
+    options = ("--samples", 300, "--kernels", 2, "--output", tmp_path / "out")
+    for traces in ("exact", "probes"):
+        printed = run("variance_components.py", *options, "--traces", traces, "--no-tests", cwd=tmp_path)
+        assert "passes. " in printed
+        assert "peak memory" in printed
+
+
 @pytest.mark.slow
 def test_matlab_views(tmp_path):
     printed = run("matlab_views.py", "--samples", 210, "--output", tmp_path / "out", cwd=tmp_path)

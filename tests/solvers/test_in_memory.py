@@ -36,8 +36,13 @@ def test_sums_and_forms_are_numpys(n, m, n_groups, seed):
 
 
 def test_what_cannot_be_asked_is_named():
-    with pytest.raises(NotImplementedError, match="CombinedProduct"):
-        answer(np.eye(2)[None], CombinedProduct(np.ones((2, 1)), np.ones(1)))
+    with pytest.raises(NotImplementedError, match="CombinedEntries"):
+        answer(np.eye(2)[None], CombinedEntries(np.ones(1), np.arange(2)))
+    with pytest.raises(NotImplementedError, match="CombinedProduct"):  # one weight for each column is not answered
+        answer(np.eye(2)[None], CombinedProduct(np.ones((2, 1)), np.ones((1, 1))))
+    np.testing.assert_array_equal(
+        answer(np.eye(2)[None], CombinedProduct(np.ones((2, 1)), np.full(1, 3.0))), [[3], [3]]
+    )
 
 
 # --- passes find the same ----------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ FORMATS = (
     Format((".h5ad", ".h5mu"), annotated_arrays, labels=annotation),
     Format((), annotated_arrays, labels=annotation, is_folder=is_annotated),
     Format((), zarr_arrays, sorted_by_name=True, is_folder=is_zarr),
-    Format((".phen", ".pheno", ".fam"), columns=text_columns, only_labels=True),
+    Format((".phen", ".pheno", ".fam", ".covar", ".qcovar"), columns=text_columns, only_labels=True),
     _TEXT,
 )
 

@@ -1,0 +1,537 @@
+"""Variance components: restricted maximum likelihood by average information, and Haseman-Elston regression.
+
+The model is y = Xb + Σ_j u_j + e with u_j ~ N(0, σ_j²K_j) and e ~ N(0, σ_e²I), so that y has the covariance
+V = Σ_j σ_j²K_j + σ_e²I. Let Q (m, r) be an orthonormal basis of the columns of X. With
+
+    P = V⁻¹ − V⁻¹Q(QᵀV⁻¹Q)⁻¹QᵀV⁻¹
+
+the log-likelihood of the m − r error contrasts, its gradient and the average information are (K_e = I)
+
+    ℓ = −½[(m − r) log 2π + log|V| + log|QᵀV⁻¹Q| + yᵀPy]
+    ∂ℓ/∂σ_j² = ½(yᵀPK_jPy − tr PK_j)
+    A_jk = ½ yᵀPK_jPK_kPy
+
+Each step maximizes the quadratic model gᵀd − ½dᵀAd over variances that are not negative, which is a problem of
+nonnegative least squares. Start values are those of Haseman and Elston: the regression of Myyᵀ M on the MK_jM and M,
+M = I − QQᵀ.
+
+Traces and determinants are exact if a factor of V fits in memory. Otherwise solutions come from conjugate gradients,
+and traces from random vectors z of signs: tr PK_j is the mean of zᵀPK_jz, and log|V| that of zᵀ(log V)z, by the
+quadrature of Lanczos, whose coefficients are those of the conjugate gradients.
+
+Gilmour, Thompson, Cullis: Average information REML. Biometrics 51 (1995). Haseman, Elston: Behavior Genetics 2 (1972).
+Ubaru, Chen, Saad: Fast estimation of tr f(A) via stochastic Lanczos quadrature. SIAM J. Matrix Anal. Appl. 38 (2017).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+from scipy.optimize import nnls
+
+from dmkl.arrays import Float, Index
+from dmkl.errors import DegenerateKernelError, IndefiniteKernelError, refuse
+from dmkl.numerics.alignment import sign_probes
+from dmkl.solvers.outcome import Outcome, Status, Step
+from dmkl.solvers.requests import (
+    CombinedFactor,
+    CombinedProduct,
+    EachProduct,
+    FactorLogDeterminant,
+    FactorSolve,
+    FactorTraces,
+    InnerProducts,
+    Request,
+)
+
+__all__ = ["VarianceProblem", "explained_variances", "solve_variances"]
+
+Steps = Generator[Request | tuple[Request, ...], Any, Any]
+
+_FLOOR = 1e-6
+"""Least σ_e², in units of the variance of y: V has to be positive definite also for kernels of low rank."""
+_DEPENDENT = 1e-10
+"""Eigenvalue of the correlations between matrices at and below which the matrices are linearly dependent."""
+_CONSTANT = 1e-6
+"""Share of a kernel that rounding leaves of a kernel which fixed effects explain."""
+_RESIDUAL = 1e-7
+"""Relative residual of conjugate gradients."""
+_MOST_PRODUCTS = 2000
+_FEW = 1000
+"""Samples up to which the covariance of Haseman-Elston estimates is exact."""
+_ROWS = 1024
+"""Rows of new samples that are solved for at once."""
+_LEAST_SHARE = 2.0**-20
+"""Shortest step of the line search."""
+
+
+@dataclass(frozen=True, eq=False)
+class VarianceProblem:
+    """One target.
+
+    Parameters
+    ----------
+    y
+        (m, 1)
+    basis
+        Q, (m, r).
+    new_basis
+        q(x)ᵀ of the held-out rows, (rows, r): their fixed effects are q(x)ᵀb.
+    names
+        The kernels that may have weight.
+    title
+        Beginning of messages.
+    method
+        "reml" or "he".
+    tol
+        Largest increase of the log-likelihood that the last quadratic model may promise.
+    max_iter
+        Most steps.
+    tests
+        Whether the likelihood without each component is maximized too; not with probes.
+    n_probes
+        Random vectors.
+    """
+
+    y: Float
+    basis: Float
+    new_basis: Float
+    names: tuple[str, ...]
+    title: str
+    method: str
+    tol: float
+    max_iter: int
+    tests: bool
+    exact: bool
+    n_probes: int
+    seed: int
+
+    @property
+    def residual(self) -> Float:
+        """The residuals of y on the fixed effects, (m, 1)."""
+        return np.asarray(self.y - self.basis @ (self.basis.T @ self.y))
+
+    @property
+    def degrees(self) -> int:
+        """Number of error contrasts, m − r."""
+        return int(len(self.y) - self.basis.shape[1])
+
+    @property
+    def scale(self) -> float:
+        """The estimate of σ_e² without kernels."""
+        return float(np.sum(self.residual**2)) / self.degrees
+
+    @property
+    def null_log_likelihood(self) -> float:
+        """The log-likelihood without kernels."""
+        return float(-0.5 * self.degrees * (np.log(2.0 * np.pi * self.scale) + 1.0))
+
+    @property
+    def floor(self) -> Float:
+        """The least variances, (n + 1,)."""
+        return np.append(np.zeros(len(self.names)), _FLOOR * self.scale)
+
+
+def solve_variances(problem: VarianceProblem) -> Steps:
+    """Estimate the variances of a problem; returns an `Outcome`.
+
+    Its arrays `extra` are: `variances` (n + 1,), σ_j² and σ_e²; `covariance` (n + 1, n + 1) of these estimates, NaN for
+    components on the boundary; `probe_covariance`, the part of it that random probes add; `statistics` (n + 1,), twice
+    the log-likelihood's loss without each kernel and without all, NaN where not computed; `effects` (r,) and
+    `effects_covariance`, b in coordinates of Q; `log_likelihood_error`.
+    """
+    gram, moments = yield from _haseman_elston(problem)
+    system = _Exact(problem) if problem.exact else _Probes(problem)
+    if problem.method == "he":
+        return (yield from _by_regression(problem, system, gram, moments))
+    start = _nonnegative(gram, moments, np.zeros(len(gram)))
+    start[-1] = max(start[-1], 0.1 * problem.scale)
+    every = np.arange(len(start))
+    best = yield from _maximize(system, start, every)
+    n, steps = len(problem.names), list(best.steps)
+    statistics = np.full(n + 1, np.nan)
+    if problem.tests and problem.exact:
+        statistics[n] = 2.0 * max(0.0, best.point.log_likelihood - problem.null_log_likelihood)
+        for j in range(n):
+            if best.point.variances[j] <= 0:
+                statistics[j] = 0.0
+            elif n == 1:
+                statistics[j] = statistics[n]
+            else:
+                without = best.point.variances.copy()
+                without[j] = 0.0
+                reduced = yield from _maximize(system, without, np.delete(every, j))
+                statistics[j] = 2.0 * max(0.0, best.point.log_likelihood - reduced.point.log_likelihood)
+    free = np.flatnonzero(best.point.variances > problem.floor)
+    inverse = np.linalg.inv(best.information[np.ix_(free, free)])
+    noise = None if best.noise is None else inverse @ best.noise[np.ix_(free, free)] @ inverse
+    extra = {
+        "covariance": _spread(inverse, free, n + 1),
+        "probe_covariance": _spread(np.zeros_like(inverse) if noise is None else noise, free, n + 1),
+        "statistics": statistics,
+    }
+    return _outcome(problem, best.point, best.status, steps, extra)
+
+
+def _spread(block: Float, free: Index, size: int) -> Float:
+    """A matrix over the free components as one over all, NaN elsewhere."""
+    wide = np.full((size, size), np.nan)
+    wide[np.ix_(free, free)] = block
+    return wide
+
+
+def _outcome(
+    problem: VarianceProblem, point: _Point, status: Status, steps: Sequence[Step], extra: dict[str, Float]
+) -> Outcome:
+    extra = extra | {
+        "variances": extra.get("variances", point.variances),
+        "effects": point.effects[:, 0],
+        "effects_covariance": np.linalg.inv(point.gram),
+        "log_likelihood_error": np.array(point.error),
+    }
+    bias = problem.new_basis @ point.effects
+    weights, value = point.variances[:-1].copy(), point.log_likelihood
+    return Outcome(status, weights, point.dual, value, bias=bias, steps=steps, extra=extra)
+
+
+# --- Haseman-Elston regression ---------------------------------------------------------------------------------------
+
+
+def _haseman_elston(problem: VarianceProblem) -> Steps:
+    """The normal equations: ⟨MK_iM, MK_jM⟩ and yᵀMK_jMy, with the identity last."""
+    Q, residual = problem.basis, problem.residual
+    products = yield EachProduct(np.hstack([residual, Q]))
+    moments = np.append(products[:, :, 0] @ residual[:, 0], np.sum(residual**2))
+    gram = yield InnerProducts(Q, np.ascontiguousarray(products[:, :, 1:]))
+    _check_independent(problem, gram, products[:, :, 1:])
+    return gram, moments
+
+
+def _check_independent(problem: VarianceProblem, gram: Float, removed: Float) -> None:
+    """Refuse kernels that fixed effects explain, and matrices that are linearly dependent."""
+    size = np.sqrt(np.maximum(gram.diagonal(), 0.0))
+    rounding = _CONSTANT * np.sqrt(np.sum(removed**2, axis=(1, 2)))
+    constant = np.flatnonzero(~(size[:-1] > rounding))
+    if len(constant):
+        msg = (
+            f"{problem.title}the variance of kernel {problem.names[constant[0]]!r} cannot be estimated: it is constant "
+            "over these samples, or the covariates explain it; leave it out with select()"
+        )
+        raise DegenerateKernelError(msg)
+    values, vectors = np.linalg.eigh(gram / np.outer(size, size))
+    if values[0] <= _DEPENDENT:
+        share = np.abs(vectors[:, 0])
+        names = [*map(repr, problem.names), "the residual (the identity)"]
+        involved = [names[k] for k in np.flatnonzero(share > 0.05 * share.max())]
+        refuse(
+            f"{problem.title}the variances of {', '.join(involved[:-1])} and {involved[-1]} cannot be told apart, "
+            "since their matrices are linearly dependent over these samples; leave one of them out with select(), or "
+            "merge them into one kernel"
+        )
+
+
+def _nonnegative(gram: Float, moments: Float, floor: Float) -> Float:
+    """The x ≥ floor that minimizes ½xᵀGx − xᵀr for a positive definite G."""
+    size = np.sqrt(gram.diagonal())
+    upper = scipy.linalg.cholesky(gram / np.outer(size, size) + 1e-13 * np.eye(len(gram)))
+    shifted = (moments - gram @ floor) / size
+    return np.asarray(floor + nnls(upper, scipy.linalg.solve_triangular(upper, shifted, trans="T"))[0] / size)
+
+
+def _by_regression(problem: VarianceProblem, system: _Exact | _Probes, gram: Float, moments: Float) -> Steps:
+    """The estimates of Haseman-Elston regression, which may be negative; the model takes them as zero."""
+    estimates = np.linalg.solve(gram, moments)
+    point = yield from system.evaluate(np.maximum(estimates, problem.floor))
+    covariance = yield from _regression_covariance(problem, point.variances)
+    inverse = np.linalg.inv(gram)
+    extra = {
+        "variances": estimates,
+        "covariance": inverse @ covariance @ inverse,
+        "probe_covariance": np.zeros_like(gram),
+        "statistics": np.full(len(estimates), np.nan),
+    }
+    return _outcome(problem, point, Status.CONVERGED, [Step(point.variances[:-1], _figures(point, 0.0))], extra)
+
+
+def _regression_covariance(problem: VarianceProblem, variances: Float) -> Steps:
+    """Cov(yᵀMK_iMy, yᵀMK_jMy) = 2 tr(MK_iM V MK_jM V) for normal y, (n + 1, n + 1).
+
+    The trace is the sum over unit vectors where samples are few, and otherwise the mean over random probes.
+    """
+    Q, n = problem.basis, len(problem.names)
+    m, width = len(Q), problem.n_probes
+    probes = np.eye(m) if m <= _FEW else sign_probes(m, width, problem.seed) / np.sqrt(width)
+
+    def project(block: Float) -> Float:
+        return np.asarray(block - Q @ (Q.T @ block))
+
+    covariance = np.zeros((n + 1, n + 1))
+    for start in range(0, probes.shape[1], width):
+        first = project(probes[:, start : start + width])
+        left = np.concatenate([(yield EachProduct(first)), first[None]])
+        covered = project(np.tensordot(variances, left, axes=1))
+        middle = np.concatenate([(yield EachProduct(covered)), covered[None]])
+        columns = np.concatenate([project(block) for block in middle], axis=1)
+        right = (yield CombinedProduct(columns, variances[:-1], exact=True)) + variances[-1] * columns
+        blocks = right.reshape(m, n + 1, -1).transpose(1, 0, 2)
+        covariance += 2.0 * np.einsum("ims,jms->ij", np.stack([project(block) for block in left]), blocks)
+    return 0.5 * (covariance + covariance.T)
+
+
+# --- average information ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Point:
+    """The likelihood at some variances."""
+
+    variances: Float
+    """(n + 1,), σ_e² last."""
+    log_likelihood: float
+    dual: Float
+    """Py, (m, 1)"""
+    solved: Float
+    """V⁻¹Q, (m, r)"""
+    gram: Float
+    """QᵀV⁻¹Q, (r, r)"""
+    effects: Float
+    """b in coordinates of Q, (r, 1)."""
+    error: float = 0.0
+    """Standard error of the log-likelihood that random probes leave."""
+    probes: Float | None = None
+    """V⁻¹ times the random probes, (m, probes)."""
+
+    def project(self, solved: Float, basis: Float) -> Float:
+        """PB from V⁻¹B."""
+        return np.asarray(solved - self.solved @ np.linalg.solve(self.gram, basis.T @ solved))
+
+
+def _point(
+    problem: VarianceProblem, variances: Float, solved: Float, log_determinants: Float, probes: Float | None = None
+) -> _Point:
+    """The likelihood from V⁻¹[y, Q] and log|V|, or estimates of it from each probe."""
+    Q, of_basis = problem.basis, solved[:, 1:]
+    gram = Q.T @ of_basis
+    gram = 0.5 * (gram + gram.T)
+    effects = np.asarray(np.linalg.solve(gram, Q.T @ solved[:, :1]), dtype=np.float64)
+    dual = solved[:, :1] - of_basis @ effects
+    quadratic = float(problem.y[:, 0] @ dual[:, 0])
+    constant = problem.degrees * np.log(2.0 * np.pi) + np.linalg.slogdet(gram)[1]
+    value = -0.5 * (constant + log_determinants.mean() + quadratic)
+    n = len(log_determinants)
+    error = 0.5 * float(log_determinants.std(ddof=1)) / np.sqrt(n) if n > 1 else 0.0
+    return _Point(variances, float(value), dual, of_basis, gram, effects, error, probes)
+
+
+class _Exact:
+    """The likelihood and its derivatives by a factor of V."""
+
+    def __init__(self, problem: VarianceProblem) -> None:
+        self.problem = problem
+        self._factor: Any = None
+
+    def evaluate(self, variances: Float) -> Steps:
+        """The likelihood at these variances: a factor."""
+        problem, lam = self.problem, float(variances[-1])
+        self._factor = None  # frees the memory of the old factor before the new one is requested
+        # The factor is that of A = ½(I + K(β)/λ), V = 2λA.
+        self._factor = yield CombinedFactor(variances[:-1], lam)
+        block = np.hstack([problem.y, problem.basis])
+        solved, log_determinant = yield FactorSolve(self._factor, block), FactorLogDeterminant(self._factor)
+        log_determinant = log_determinant + len(problem.y) * np.log(2.0 * lam)
+        return _point(problem, variances, solved / (2.0 * lam), log_determinant)
+
+    def derive(self, point: _Point) -> Steps:
+        """Gradient, average information and no noise, at the point that was evaluated last."""
+        block = np.hstack([point.dual, point.solved])
+        products, traces = yield EachProduct(block), FactorTraces(self._factor)
+        products = np.concatenate([products, block[None]])
+        scale = 2.0 * point.variances[-1]
+        # tr PK = tr V⁻¹K − tr (QᵀV⁻¹Q)⁻¹ QᵀV⁻¹KV⁻¹Q
+        inner = np.einsum("ma,nmb->nab", point.solved, products[:, :, 1:])
+        traces = traces / scale - np.trace(np.linalg.solve(point.gram, inner), axis1=1, axis2=2)
+        images = products[:, :, 0].T
+        solved = (yield FactorSolve(self._factor, images)) / scale
+        return _derivatives(self.problem, point, images, solved, traces), None
+
+
+class _Probes:
+    """The likelihood and its derivatives by conjugate gradients and random probes, the same ones at all points."""
+
+    def __init__(self, problem: VarianceProblem) -> None:
+        self.problem = problem
+        self._probes = sign_probes(len(problem.y), problem.n_probes, problem.seed)
+
+    def evaluate(self, variances: Float) -> Steps:
+        """The likelihood at these variances: a product of each step of conjugate gradients."""
+        problem = self.problem
+        width = 1 + problem.basis.shape[1]
+        block = np.hstack([problem.y, problem.basis, self._probes])
+        solved, quadratures = yield from _conjugate_gradients(variances, block)
+        log_determinants = len(problem.y) * quadratures[width:]
+        return _point(problem, variances, solved[:, :width], log_determinants, solved[:, width:])
+
+    def derive(self, point: _Point) -> Steps:
+        """Gradient, average information, and the covariance of the gradient that the probes leave."""
+        problem = self.problem
+        assert point.probes is not None
+        block = np.hstack([point.dual, point.project(point.probes, problem.basis)])
+        products = np.concatenate([(yield EachProduct(block)), block[None]])
+        samples = np.einsum("ms,nms->ns", self._probes, products[:, :, 1:])
+        images = products[:, :, 0].T
+        solved, _ = yield from _conjugate_gradients(point.variances, images)
+        noise = 0.25 * np.cov(samples) / problem.n_probes
+        return _derivatives(problem, point, images, solved, samples.mean(axis=1)), noise
+
+
+def _derivatives(
+    problem: VarianceProblem, point: _Point, images: Float, solved: Float, traces: Float
+) -> tuple[Float, Float]:
+    """Gradient and average information from W = [K_jPy], V⁻¹W, and tr PK_j."""
+    dual = point.dual[:, 0]
+    quadratic = images.T @ dual
+    size = np.linalg.norm(dual) * np.linalg.norm(images, axis=0)
+    negative = np.flatnonzero(quadratic < -1e-5 * size)
+    if len(negative):
+        msg = (
+            f"{problem.title}kernel {problem.names[negative[0]]!r} is not positive semidefinite: a vector v has "
+            f"vᵀKv = {quadratic[negative[0]]:.3g}, which no covariance has. Repair it by repair='clip', 'flip' or "
+            "'shift', or leave it out with select()"
+        )
+        raise IndefiniteKernelError(msg)
+    information = 0.5 * images.T @ point.project(solved, problem.basis)
+    return 0.5 * (quadratic - traces), 0.5 * (information + information.T)
+
+
+@dataclass(eq=False)
+class _Maximum:
+    """The end of a maximization."""
+
+    point: _Point
+    information: Float
+    noise: Float | None
+    status: Status
+    steps: list[Step] = field(default_factory=list)
+
+
+def _figures(point: _Point, gain: float) -> dict[str, float]:
+    return {
+        "log_likelihood": point.log_likelihood,
+        "residual_variance": float(point.variances[-1]),
+        "predicted_gain": gain,
+    }
+
+
+def _maximize(system: _Exact | _Probes, start: Float, active: Index) -> Steps:
+    """Maximize the likelihood over the active variances, from `start`, in which the others are zero."""
+    problem = system.problem
+    floor = problem.floor[active]
+    point = yield from system.evaluate(np.maximum(start, problem.floor))
+    steps: list[Step] = []
+    while True:
+        (gradient, information), noise = yield from system.derive(point)
+        slope, curvature = gradient[active], information[np.ix_(active, active)]
+        present = point.variances[active]
+        target = _nonnegative(curvature, slope + curvature @ present, floor)
+        direction = target - present
+        gain = float(slope @ direction - 0.5 * direction @ curvature @ direction)
+        steps.append(Step(point.variances[:-1].copy(), _figures(point, gain)))
+        maximum = _Maximum(point, information, noise, Status.CONVERGED, steps)
+        if gain <= problem.tol:
+            return maximum
+        if len(steps) >= problem.max_iter:
+            maximum.status = Status.FALLING
+            return maximum
+        share, value = 1.0, point.log_likelihood
+        while True:
+            trial = point.variances.copy()
+            trial[active] = target if share == 1.0 else present + share * direction
+            point = yield from system.evaluate(trial)
+            # Rounding of the log-likelihood, and the error of the probes, hide smaller changes.
+            slack = max(1e-12 * abs(value), 2.0 * point.error)
+            if point.log_likelihood >= value + 1e-4 * share * float(slope @ direction) - slack:
+                break
+            share *= 0.5
+            if share < _LEAST_SHARE:
+                maximum.status = Status.SMALL_DECREASE
+                return maximum
+
+
+def _conjugate_gradients(variances: Float, block: Float) -> Steps:
+    """V⁻¹B, column by column, and bᵀ(log V)b/bᵀb of each column b by the quadrature of Lanczos."""
+    solution, residual = np.zeros_like(block), block.copy()
+    direction = residual.copy()
+    squares = np.sum(residual**2, axis=0)
+    limit = _RESIDUAL**2 * squares
+    lengths: list[list[float]] = [[] for _ in squares]
+    ratios: list[list[float]] = [[] for _ in squares]
+    running = np.flatnonzero(squares > 0)
+    for _ in range(_MOST_PRODUCTS):
+        if not len(running):
+            break
+        p = np.ascontiguousarray(direction[:, running])
+        image = (yield CombinedProduct(p, variances[:-1], exact=True)) + variances[-1] * p
+        curvature = np.sum(p * image, axis=0)
+        if (curvature <= 0).any():
+            msg = (
+                "Σσ_j²K_j + σ_e²I is not positive definite: a kernel has negative eigenvalues. Run `dmkl check`; "
+                "repair such kernels by repair='clip', 'flip' or 'shift', or leave them out with select()"
+            )
+            raise IndefiniteKernelError(msg)
+        length = squares[running] / curvature
+        solution[:, running] += length * p
+        residual[:, running] -= length * image
+        after = np.sum(residual[:, running] ** 2, axis=0)
+        ratio = after / squares[running]
+        direction[:, running] = residual[:, running] + ratio * p
+        squares[running] = after
+        for place, column in enumerate(running):
+            lengths[column].append(float(length[place]))
+            ratios[column].append(float(ratio[place]))
+        running = running[after > limit[running]]
+    return solution, np.array([_quadrature(*pair) for pair in zip(lengths, ratios, strict=True)])
+
+
+def _quadrature(lengths: Sequence[float], ratios: Sequence[float]) -> float:
+    """e₁ᵀ(log T)e₁ of the tridiagonal matrix T of Lanczos, from the coefficients of conjugate gradients."""
+    if not lengths:
+        return 0.0
+    inverse, ratio = 1.0 / np.array(lengths), np.array(ratios)[:-1]
+    diagonal = inverse.copy()
+    diagonal[1:] += ratio * inverse[:-1]
+    values, vectors = scipy.linalg.eigh_tridiagonal(diagonal, np.sqrt(ratio) * inverse[:-1])
+    return float(vectors[0] ** 2 @ np.log(values))
+
+
+# --- errors of predictions -------------------------------------------------------------------------------------------
+
+
+def explained_variances(variances: Float, covariances: Any, design: Float, new_design: Float, *, exact: bool) -> Steps:
+    """vᵀV⁻¹v − gᵀ(XᵀV⁻¹X)⁻¹g with g = x − XᵀV⁻¹v for the covariances v (rows, m) of new samples, (rows,).
+
+    `covariances` may be a lazy array; some of its rows are computed at a time.
+    """
+    factor = None
+    if exact:
+        factor = yield CombinedFactor(variances[:-1], float(variances[-1]))
+
+    def solve(block: Float) -> Steps:
+        if factor is None:
+            solved, _ = yield from _conjugate_gradients(variances, block)
+            return solved
+        solved = yield FactorSolve(factor, block)
+        return solved / (2.0 * variances[-1])
+
+    of_design = yield from solve(design)
+    gram = design.T @ of_design
+    parts = []
+    for start in range(0, len(new_design), _ROWS):
+        v = np.asarray(covariances[start : start + _ROWS]).T
+        solved = yield from solve(v)
+        gap = new_design[start : start + _ROWS].T - design.T @ solved
+        parts.append(np.sum(v * solved, axis=0) - np.sum(gap * np.linalg.solve(gram, gap), axis=0))
+    return np.concatenate([np.zeros(0), *parts])

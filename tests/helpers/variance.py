@@ -1,0 +1,93 @@
+"""Restricted maximum likelihood of variance components by dense algebra: error contrasts and a general optimizer."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+from scipy.optimize import minimize
+from scipy.stats import multivariate_normal
+
+FLOOR = 1e-6
+"""Least residual variance, in units of the variance of y without kernels."""
+
+
+class Reference(NamedTuple):
+    """The maximum of the restricted likelihood."""
+
+    variances: np.ndarray
+    log_likelihood: float
+    errors: np.ndarray
+    """Standard errors by the average information of the components that are not on the boundary, NaN for the others."""
+    effects: np.ndarray
+    effect_errors: np.ndarray
+    dual: np.ndarray
+
+
+def contrasts(X):
+    """An orthonormal basis of the complement of the columns of X."""
+    return scipy.linalg.null_space(X.T) if X.shape[1] else np.eye(len(X))
+
+
+def log_likelihood(variances, kernels, y, X):
+    """The density of the error contrasts."""
+    A = contrasts(X)
+    V = np.tensordot(variances[:-1], kernels, 1) + variances[-1] * np.eye(len(y))
+    return multivariate_normal(np.zeros(A.shape[1]), A.T @ V @ A).logpdf(A.T @ y)
+
+
+def reml(kernels, y, X):
+    """Maximize from several starts, then by Newton steps with the exact Hessian over the free components."""
+    n, m = kernels.shape[:2]
+    A = contrasts(X)
+    reduced = np.stack([A.T @ K @ A for K in [*kernels, np.eye(m)]])
+    z = A.T @ y
+    scale = z @ z / len(z)
+    unit = scale / np.array([np.trace(K) / len(z) for K in reduced])
+
+    def derivatives(shares):
+        V = np.tensordot(shares * unit, reduced, 1)
+        inverse = np.linalg.inv(V)
+        image = inverse @ z
+        value = 0.5 * (np.linalg.slogdet(V)[1] + z @ image)
+        gradient = np.array([0.5 * (np.sum(inverse * K) - image @ K @ image) for K in reduced]) * unit
+        products = [inverse @ K for K in reduced]
+        hessian = np.empty((n + 1, n + 1))
+        for i, j in np.ndindex(hessian.shape):
+            trace = np.sum(products[i] * products[j].T)
+            hessian[i, j] = image @ reduced[i] @ inverse @ reduced[j] @ image - 0.5 * trace
+        return value, gradient, hessian * np.outer(unit, unit)
+
+    bounds = [(0.0, None)] * n + [(FLOOR, None)]
+    starts = [np.full(n + 1, 1.0 / (n + 1)), np.append(np.full(n, 0.9 / n), 0.1), np.append(np.full(n, 0.1 / n), 0.9)]
+    fits = [
+        minimize(lambda x: derivatives(x)[:2], x, jac=True, bounds=bounds, options={"ftol": 1e-15, "gtol": 1e-9})
+        for x in starts
+    ]
+    best = min(fits, key=lambda fit: fit.fun).x
+    lower = np.array([low for low, _ in bounds])
+    for _ in range(50):
+        _, gradient, hessian = derivatives(best)
+        free = np.flatnonzero((best > lower + 1e-7) | (gradient < 0))
+        step = np.zeros(n + 1)
+        step[free] = -np.linalg.solve(hessian[np.ix_(free, free)], gradient[free])
+        best = np.where(np.isin(np.arange(n + 1), free), np.maximum(best + step, lower), lower)
+    variances = best * unit
+    V = np.tensordot(variances[:-1], kernels, 1) + variances[-1] * np.eye(m)
+    P = A @ np.linalg.inv(A.T @ V @ A) @ A.T
+    images = np.stack([K @ P @ y for K in [*kernels, np.eye(m)]], axis=1)
+    information = 0.5 * images.T @ P @ images
+    free = np.flatnonzero(best > lower * (1 + 1e-9))
+    errors = np.full(n + 1, np.nan)
+    errors[free] = np.sqrt(np.diagonal(np.linalg.inv(information[np.ix_(free, free)])))
+    inverse = np.linalg.inv(V)
+    covariance = np.linalg.inv(X.T @ inverse @ X)
+    return Reference(
+        variances,
+        log_likelihood(variances, kernels, y, X),
+        errors,
+        covariance @ X.T @ inverse @ y,
+        np.sqrt(np.diagonal(covariance)),
+        P @ y,
+    )
