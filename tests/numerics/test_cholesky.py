@@ -1,4 +1,4 @@
-"""Cholesky factors against SciPy's, and that they leave the interpreter to other threads."""
+"""Cholesky factors against SciPy's, bounds by factors in single precision, and triangles against dense matrices."""
 
 import threading
 import time
@@ -6,10 +6,11 @@ import time
 import numpy as np
 import pytest
 import scipy.linalg
+from helpers.references import dense_view, psd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dmkl.numerics.cholesky import Cholesky
+from dmkl.numerics.cholesky import Cholesky, Factor, LowerTriangle, RoughFactor, refined_and_bounded
 
 TYPES = st.sampled_from([np.float32, np.float64])
 
@@ -67,3 +68,103 @@ def test_other_threads_run_meanwhile():
     done.set()
     thread.join()
     assert sum(started < t < ended for t in ticks) >= 5
+
+
+# --- factors in single precision, which need not be trusted --------------------------------------------------------
+
+
+def kernel(rng, m, rank):
+    X = rng.standard_normal((m, rank))
+    K = X @ X.T
+    return K / np.trace(K)
+
+
+def lower(K, order):
+    """What `RoughFactor.of` is given, anew each time: of the upper triangle it knows nothing."""
+
+    def made():
+        matrix = np.asfortranarray(np.tril(K[np.ix_(order, order)]), dtype=np.float32)
+        matrix[np.triu_indices(len(K), 1)] = np.nan
+        return matrix, order
+
+    return made
+
+
+def settled(K, ridge, b, order):
+    solve = RoughFactor.of(lower(K, order), ridge).solve
+    return refined_and_bounded(solve(b), solve, lambda x: K @ x, ridge, b)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 40), st.floats(-10, 1))
+def test_the_bound_holds_for_any_ridge(seed, rank, exponent):
+    """Also where M is indefinite in single precision, and where the residual is all that is left of the solution."""
+    rng = np.random.default_rng(seed)
+    m, ridge = 40, 10.0**exponent
+    K, b = kernel(rng, m, rank), rng.standard_normal((m, 3))
+    computed, bound = settled(K, ridge, b, rng.permutation(m))
+    M = 0.5 * (np.eye(m) + K / ridge)
+    exact = np.einsum("mc,mc->c", b, np.linalg.solve(M, b))
+    assert np.isfinite(computed).all()
+    assert (exact <= bound * (1 + 1e-6)).all()
+
+
+@pytest.mark.parametrize("ridge", [1e-7, 1e-3])
+def test_refined_solutions_are_sharp(ridge):
+    rng = np.random.default_rng(0)
+    K, b = kernel(rng, 200, 200), rng.standard_normal((200, 4))
+    computed, bound = settled(K, ridge, b, np.arange(200))
+    M = 0.5 * (np.eye(200) + K / ridge)
+    exact = np.linalg.solve(M, b)
+    assert (bound <= 1.05 * np.einsum("mc,mc->c", b, exact)).all()
+    assert np.linalg.norm(computed - exact) <= 0.1 * np.linalg.norm(exact)
+
+
+def test_what_rounding_leaves_indefinite_is_shifted():
+    """A negative eigenvalue beyond the ridge, as rounding makes them: the factor exists, and solves about."""
+    K = np.diag([1.0, 0.5, -1e-6])
+    solve = RoughFactor.of(lower(K, np.arange(3)), 1e-8).solve
+    assert np.isfinite(solve(np.ones((3, 1)))).all()
+
+
+# --- lower triangles, put together from parts ---------------------------------------------------------------------
+
+
+def put_together(K, order, side):
+    """The parts of the upper triangle of K[order, order], in runs of `side` rows and columns."""
+    triangle, m = LowerTriangle(order), len(order)
+    runs = [slice(start, min(start + side, m)) for start in range(0, m, side)]
+    for i, rows in enumerate(runs):
+        for cols in runs[i:]:
+            triangle.put(rows, cols, K[np.ix_(order[rows], order[cols])])
+    return triangle
+
+
+@given(
+    st.integers(1, 12),
+    st.integers(1, 13),
+    st.integers(0, 2**16),
+    st.lists(st.sampled_from(["center", "take"]), max_size=4),
+)
+def test_centering_and_taking(m, side, seed, steps):
+    rng = np.random.default_rng(seed)
+    (K,) = psd(1, m, seed)
+    triangle, chain, size = put_together(K, rng.permutation(m), side), [], m
+    for step in steps:
+        if step == "center":
+            triangle.center()
+            chain.append(step)
+        else:
+            positions = rng.integers(0, size, int(rng.integers(1, 14)))
+            triangle.take(positions)
+            chain.append((positions, positions))
+            size = len(positions)
+    (expected,) = dense_view(K[None], steps=chain)
+    np.testing.assert_allclose(triangle.whole(), expected, atol=1e-12 * np.abs(K).max())
+
+
+def test_a_factor_solves_in_the_order_of_the_samples():
+    rng = np.random.default_rng(0)
+    (K,) = psd(1, 9)
+    triangle, b = put_together(K, rng.permutation(9), 4), rng.standard_normal((9, 2))
+    computed = Factor(triangle.entries, 0.3, triangle.order).solve(b)
+    np.testing.assert_allclose(0.5 * (computed + K @ computed / 0.3), b, atol=1e-12)

@@ -44,10 +44,11 @@ def damage(K, value):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("direct", value) for value in (-300.0, np.nan)),
+        ("direct", -300.0),
         ("cg", np.nan),
-        *(("subspace", value) for value in (-300.0, -1e9, np.nan)),
-        *(("machine", value) for value in (-1e9, np.nan)),
+        ("subspace", -1e9),
+        ("subspace", np.nan),
+        ("machine", np.nan),
     ],
 )
 def test_a_tile_damaged_after_it_was_read_is_named(tmp_path, name, value):
@@ -57,16 +58,8 @@ def test_a_tile_damaged_after_it_was_read_is_named(tmp_path, name, value):
         LEARNERS[name].fit(K, LABELS)
 
 
-def test_a_search_names_it_too(tmp_path):
-    K = opened(tmp_path / "set", psd(2, M) + np.eye(M))
-    damage(K, np.nan)
-    with pytest.raises(CorruptTileError, match=r"tile \(2, 2\) of kernel 'b'"):
-        dmkl.search(dmkl.MKFDA(), K, LABELS, {"lam": [0.1, 1.0]}, cv=2)
-
-
-@pytest.mark.parametrize("name", ["direct"])
-def test_sound_tiles_leave_the_blame_to_the_kernels(tmp_path, name):
+def test_sound_tiles_leave_the_blame_to_the_kernels(tmp_path):
     with pytest.warns(IndefiniteKernelWarning):
         K = opened(tmp_path / "set", psd(2, M) - 200 * np.eye(M))
     with pytest.raises((IndefiniteKernelError, DegenerateKernelError), match="kernel"):
-        LEARNERS[name].fit(K, LABELS)
+        LEARNERS["direct"].fit(K, LABELS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import dask
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from dmkl.kernelset import KernelSet
 from dmkl.kernelset import measure as measure_sets
 from dmkl.passes.elements import whole_kernels
-from dmkl.passes.execute import Machine, active_client, computing_here, execute, machine
+from dmkl.passes.execute import Machine, active_client, computing_here
 from dmkl.passes.run import pass_graph, run_pass
 from dmkl.passes.statistics import measure, measure_new
 from dmkl.passes.sums import Combination, combine_pass, factor_pass, solve_by_factors
@@ -87,8 +88,22 @@ def expected(kernels, c):
     return kernels @ c.block if c.want == "each" else c.block.T @ kernels @ c.block
 
 
-def batched(found, c):
-    return found[None] if c.want == "sum" else found
+def batched(computed, c):
+    return computed[None] if c.want == "sum" else computed
+
+
+def check_products(kernels, columns, computed):
+    """Products through all lenses against the formulas, in the precision of each block."""
+    for c, result in zip(columns, computed, strict=True):
+        reference = expected(dense(kernels, list(LENSES)[c.lens]), c)
+        assert error(batched(result, c), reference) < (1e-5 if c.dtype == SINGLE else 1e-12)
+
+
+def check_view(lens, reference):
+    """The products of one lens with a few vectors against the matrices of its view."""
+    V = np.random.default_rng(7).standard_normal((reference.shape[2], 2))
+    (product,), _ = run_pass([lens], [Columns(V, "each", None, DOUBLE)])
+    assert error(product, reference @ V) < 1e-12
 
 
 def test_whole_kernels_are_read_once_for_all_lenses(kernels):
@@ -96,8 +111,8 @@ def test_whole_kernels_are_read_once_for_all_lenses(kernels):
     lenses = [lens(K, name) for name in LENSES]
     source.reads.clear()
     for k in range(N):
-        for name, found in zip(LENSES, whole_kernels(lenses, k), strict=True):
-            assert error(found[None], dense(kernels, name)[[k]]) < 1e-12
+        for name, computed in zip(LENSES, whole_kernels(lenses, k), strict=True):
+            assert error(computed[None], dense(kernels, name)[[k]]) < 1e-12
     assert set(source.reads.values()) == {1}
     assert len(source.reads) == N * sum(1 for _ in source.tiling.pairs())
 
@@ -123,30 +138,29 @@ def check_shared_pass(kernels):
     together, passes = run_pass(lenses, columns)
     assert passes == 1
     for number, (name, seen) in enumerate(zip(LENSES, lenses, strict=True)):
-        mine = [k for k, c in enumerate(columns) if c.lens == number]
-        alone, _ = run_pass([seen], [replace(columns[k], lens=0) for k in mine])
-        for k, by_itself in zip(mine, alone, strict=True):
+        own = [k for k, c in enumerate(columns) if c.lens == number]
+        alone, _ = run_pass([seen], [replace(columns[k], lens=0) for k in own])
+        for k, by_itself in zip(own, alone, strict=True):
             reference = expected(dense(kernels, name), columns[k])
             assert error(batched(together[k], columns[k]), reference) < 1e-12
             assert error(batched(by_itself, columns[k]), reference) < 1e-12
 
 
 @pytest.mark.usefixtures("cutting", "tasks_of_parts")
-@pytest.mark.parametrize("tile", [5, 16])
-def test_kernels_in_parts(kernels, tile):
+def test_kernels_in_parts(kernels):
     """Several tasks for each kernel: the offsets of rectangular centrings are added once, sums always in one order."""
-    K = in_memory(kernels, tile)
+    K = in_memory(kernels, 5)
     lenses = [lens(K, name) for name in LENSES]
     columns = riders(lenses)
-    units, found = [], []
+    units, computed = [], []
     for slots in (1, 8):
         with dask.config.set(scheduler="threads", num_workers=slots):
             units.append(len(pass_graph(lenses, columns, "apply-pass").units))
-            found.append(run_pass(lenses, columns)[0])
+            computed.append(run_pass(lenses, columns)[0])
     assert units[0] == units[1] > N
-    for c, result, again in zip(columns, *found, strict=True):
+    for result, again in zip(*computed, strict=True):
         np.testing.assert_array_equal(result, again)
-        assert error(batched(result, c), expected(dense(kernels, list(LENSES)[c.lens]), c)) < 1e-12
+    check_products(kernels, columns, computed[0])
 
 
 @pytest.mark.usefixtures("synchronous", "cutting", "tasks_of_parts")
@@ -157,9 +171,7 @@ def test_tiles_held_in_memory(kernels):
     for held in (K, KernelSet(replace(K.view, source=part))):
         lenses = [lens(held, name) for name in LENSES]
         columns = riders(lenses)
-        found, _ = run_pass(lenses, columns)
-        for c, result in zip(columns, found, strict=True):
-            assert error(batched(result, c), expected(dense(kernels, list(LENSES)[c.lens]), c)) < 1e-12
+        check_products(kernels, columns, run_pass(lenses, columns)[0])
 
 
 @pytest.mark.usefixtures("synchronous", "cutting", "tasks_of_parts")
@@ -168,15 +180,13 @@ def test_precisions_side_by_side(kernels):
     K = in_memory(kernels.astype(np.float32), 9)
     lenses = [lens(K, name) for name in LENSES]
     columns = riders(lenses, SINGLE)
-    found, _ = run_pass(lenses, columns)
-    for c, result in zip(columns, found, strict=True):
-        assert result.dtype == c.dtype
-        reference = expected(dense(kernels.astype(np.float32), list(LENSES)[c.lens]), c)
-        assert error(batched(result, c), reference) < (1e-5 if c.dtype == SINGLE else 1e-12)
+    computed, _ = run_pass(lenses, columns)
+    assert [result.dtype for result in computed] == [c.dtype for c in columns]
+    check_products(kernels.astype(np.float32), columns, computed)
 
 
 @pytest.mark.usefixtures("synchronous")
-@pytest.mark.parametrize("width", [512, 25, 4])
+@pytest.mark.parametrize("width", [512, 25])
 def test_many_narrow_sums_fill_their_passes(kernels, width):
     """They are put side by side, with other columns between them, and cut where a pass is full."""
     K = in_memory(kernels.astype(np.float32), 9)
@@ -187,11 +197,9 @@ def test_many_narrow_sums_fill_their_passes(kernels, width):
         columns += [replace(c, block=rng.standard_normal(c.block.shape)) for c in riders(lenses) if c.want != "project"]
         columns += [replace(c, dtype=SINGLE) for c in columns[-2:]]
     with dask.config.set({"dmkl.block-width": width}):
-        found, passes = run_pass(lenses, columns)
+        computed, passes = run_pass(lenses, columns)
     assert passes == -(-sum(c.width for c in columns) // width)
-    for c, result in zip(columns, found, strict=True):
-        reference = expected(dense(kernels.astype(np.float32), list(LENSES)[c.lens]), c)
-        assert error(batched(result, c), reference) < (1e-5 if c.dtype == SINGLE else 1e-12)
+    check_products(kernels.astype(np.float32), columns, computed)
 
 
 @pytest.mark.usefixtures("synchronous")
@@ -205,93 +213,44 @@ def test_a_shared_pass_reads_each_tile_once(kernels):
     assert source.reads == {(k, i, j): 1 for k in range(N) for i, j in [(0, 0), (0, 3), (3, 3)]}
 
 
-@given(st.integers(0, 2**16), st.integers(1, 12), st.lists(st.sampled_from(["center", "trace", "cosine"]), max_size=3))
-def test_any_folds_of_any_tiles(seed, tile, steps):
-    rng = np.random.default_rng(seed)
-    m = int(rng.integers(4, 12))
-    kernels = psd(2, m, seed)
-    K, views, references = in_memory(kernels, tile), [], []
-    for _ in range(3):
-        order = rng.permutation(m)
-        cols = order[: rng.integers(2, m)]
-        rows = np.concatenate([cols, order[len(cols) :]])
-        views.append(stepped(K[rows, cols], steps).view)
-        references.append(dense_view(kernels, rows, cols, steps))
-    with dask.config.set(scheduler="synchronous"):
-        lenses, _ = measure(views)
-        columns = [
-            Columns(rng.standard_normal((seen.view.shape[2], 2)), "each", None, DOUBLE, k)
-            for k, seen in enumerate(lenses)
-        ]
-        found, _ = run_pass(lenses, columns)
-    for c, result, reference in zip(columns, found, references, strict=True):
-        assert np.linalg.norm(result - reference @ c.block) <= 1e-10 * np.linalg.norm(reference)
-
-
 # --- statistics ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("synchronous")
-@pytest.mark.parametrize(
-    ("steps", "passes"),
-    [
-        ((), 0),
-        (("trace",), 0),
-        (("cosine",), 0),
-        (("center", "trace"), 1),
-        (("center", "cosine"), 1),
-        (("cosine", "center", "trace"), 1),
-        (("center", "cosine", "center"), 2),
-        (("multiplicative", "center", "center"), 1),
-    ],
-)
-def test_measure_as_alone_in_shared_passes(kernels, steps, passes):
-    K = in_memory(kernels, 9)
-    counted, source = over(K, Counting)
-    folds = [(BOTH, TRAIN), (SHUFFLED, OTHERS), (TRAIN, TRAIN)]
-    views = [stepped(counted[rows, cols], steps).view for rows, cols in folds]
-    lenses, n_passes = measure(views)
-    assert n_passes == passes
-    assert set(source.reads.values()) == ({passes} if passes else set())
-    for found, (rows, cols), view in zip(lenses, folds, views, strict=True):
-        assert found.view is view
-        alone = stepped(K[rows, cols], steps).lens().fitted
-        for one, other in zip(found.fitted.steps, alone.steps, strict=True):
-            assert one.described() == other.described()
-            values, references = one.arrays(), other.arrays()
-            assert set(values) == set(references)
-            for name, value in values.items():
-                np.testing.assert_allclose(value, references[name], rtol=1e-12, atol=1e-13)
-        V = np.random.default_rng(7).standard_normal((len(cols), 2))
-        (product,), _ = run_pass([found], [Columns(V, "each", None, DOUBLE)])
-        assert error(product, dense_view(kernels, rows, cols, steps) @ V) < 1e-12
-
-
-@pytest.mark.usefixtures("synchronous")
-def test_views_with_other_steps_are_measured_in_the_same_passes(kernels):
+def test_views_are_measured_in_shared_passes(kernels):
     """A grid over the steps of several folds: as many passes as the view that needs most of them."""
     K, source = over(in_memory(kernels, 9), Counting)
-    chains = [(), ("trace",), ("center",), ("center", "cosine", "center"), ("cosine", "center"), ("multiplicative",)]
-    cases = [(rows, cols, steps) for rows, cols in [(BOTH, TRAIN), (OTHERS, OTHERS)] for steps in chains]
-    lenses, n_passes = measure([stepped(K[rows, cols], steps).view for rows, cols, steps in cases])
-    assert n_passes == 2
-    assert isinstance(n_passes, float)
-    assert set(source.reads.values()) == {2}
-    for (rows, cols, steps), found in zip(cases, lenses, strict=True):
-        V = np.random.default_rng(7).standard_normal((len(cols), 2))
-        (product,), _ = run_pass([found], [Columns(V, "each", None, DOUBLE)])
-        assert error(product, dense_view(kernels, rows, cols, steps) @ V) < 1e-12
+    chains = {
+        (): 0,
+        ("trace",): 0,
+        ("center", "cosine"): 1,
+        ("cosine", "center", "trace"): 1,
+        ("center", "cosine", "center"): 2,
+        ("multiplicative", "center", "center"): 1,
+    }
+    folds, every = [(BOTH, TRAIN), (SHUFFLED, OTHERS), (TRAIN, TRAIN)], []
+    for steps, passes in [*chains.items(), (None, 2)]:
+        views = [stepped(K[rows, cols], steps).view for rows, cols in folds] if steps is not None else every
+        source.reads.clear()
+        lenses, n_passes = measure(views)
+        assert isinstance(n_passes, float)
+        assert n_passes == passes
+        assert set(source.reads.values()) == ({passes} if passes else set())
+        assert all(lens.view is view for lens, view in zip(lenses, views, strict=True))
+        every += views if steps is not None else []
+    for lens, (steps, (rows, cols)) in zip(lenses, itertools.product(chains, folds), strict=True):
+        check_view(lens, dense_view(kernels, rows, cols, steps))
 
 
 @pytest.mark.usefixtures("synchronous")
 def test_sets_are_measured_together_and_stay_as_they_were(kernels):
     K = in_memory(kernels, 9)
-    known, _ = K[TRAIN, TRAIN].center().measured()
-    sets = [K[TRAIN, TRAIN].center(), known, K[BOTH, TRAIN].normalize("cosine").center(), K]
-    found, n_passes = measure_sets(sets)
+    measured, _ = K[TRAIN, TRAIN].center().measured()
+    sets = [K[TRAIN, TRAIN].center(), measured, K[BOTH, TRAIN].normalize("cosine").center(), K]
+    computed, n_passes = measure_sets(sets)
     assert n_passes == 1
-    assert found[1] is known
-    for before, after in zip(sets, found, strict=True):
+    assert computed[1] is measured
+    for before, after in zip(sets, computed, strict=True):
         assert after.measured()[1] == 0
         assert after.names == before.names
         V = np.eye(after.shape[2])
@@ -318,75 +277,10 @@ def test_new_samples_are_seen_through_steps_of_training(kernels, before, own, pa
     for rows, expected_passes in zip((HELD_OUT, TRAIN), passes, strict=True):
         seen, n_passes = measure_new(stepped(K[rows, TRAIN], before).view, trained)
         assert n_passes == expected_passes
-        (product,), _ = run_pass([seen], [Columns(np.eye(len(TRAIN)), "each", None, DOUBLE)])
-        assert error(product, dense_view(kernels, rows, TRAIN, (*before, *own))) < 1e-12
-
-
-@pytest.mark.usefixtures("synchronous")
-def test_statistics_over_all_samples_cost_nothing(kernels):
-    K, source = over(in_memory(kernels, 9), Counting)
-    order = np.argsort(SHUFFLED)
-    views = [stepped(part, ("center", "cosine")).view for part in (K, K[SHUFFLED, SHUFFLED], K[order, SHUFFLED])]
-    _, passes = measure(views)
-    assert passes == 0
-    assert not source.reads
-
-
-@pytest.mark.usefixtures("synchronous")
-@pytest.mark.parametrize("name", LENSES)
-def test_the_training_lens_is_the_square_view(kernels, name):
-    """Of the column samples, whatever the rows are: products as those of the set K[cols, cols] and of the formula."""
-    _, cols, steps = LENSES[name]
-    found = lens(in_memory(kernels, 9), name).training()
-    assert found.view.is_square
-    square = [(step[1], step[1]) if isinstance(step, tuple) else step for step in steps]
-    reference = dense_view(kernels, cols, cols, square)
-    assert found.view.shape == reference.shape
-    for c in riders([found]):
-        (product,), _ = run_pass([found], [c])
-        assert error(batched(product, c), expected(reference, c)) < 1e-12
+        check_view(seen, dense_view(kernels, rows, TRAIN, (*before, *own)))
 
 
 # --- some of the rows ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("synchronous", "cutting")
-@pytest.mark.parametrize("name", LENSES)
-def test_some_rows_are_those_of_the_whole_lens(kernels, name):
-    """In any order and more than once; K[test, train] where only the training columns have statistics."""
-    whole = lens(in_memory(kernels, 9), name)
-    n_rows = whole.view.shape[1]
-    for positions in (np.arange(n_rows)[::-2], np.array([2, 0, 2]), np.arange(n_rows), np.array([], dtype=np.int64)):
-        some = whole.rows(positions)
-        assert some.view.shape == (N, len(positions), whole.view.shape[2])
-        np.testing.assert_array_equal(some.view.final_positions()[0], whole.view.final_positions()[0][positions])
-        np.testing.assert_array_equal(some.view.final_positions()[1], whole.view.final_positions()[1])
-        columns = [c for c in riders([whole]) if c.want != "project"]
-        found, _ = run_pass([some], columns)
-        for c, result in zip(columns, found, strict=True):
-            reference = expected(dense(kernels, name), c)[:, positions]
-            assert np.abs(batched(result, c) - reference).max(initial=0) < 1e-12 * np.abs(reference).max(initial=1)
-
-
-@pytest.mark.usefixtures("synchronous", "cutting")
-@pytest.mark.parametrize("name", SQUARE)
-def test_some_columns_are_those_of_the_whole_lens(kernels, name):
-    """K_j[:, B] V, though centering is over all columns: alone, and beside the whole lens in one pass."""
-    whole = lens(in_memory(kernels, 9), name)
-    m = whole.view.shape[1]
-    for positions in (np.arange(m)[::-2], np.array([2, 0, 2]), np.arange(m)):
-        some = whole.columns(positions)
-        assert some.view.shape == (N, m, len(positions))
-        np.testing.assert_array_equal(some.view.final_positions()[1], whole.view.final_positions()[1][positions])
-        V = np.random.default_rng(7).standard_normal((len(positions), 2))
-        rides = [Columns(V, "each", None, DOUBLE), Columns(V, "sum", np.ones((N, 2)), DOUBLE)]
-        found, _ = run_pass([some], rides)
-        beside, passes = run_pass([some, whole], [*rides, *(replace(c, lens=1) for c in riders([whole]))])
-        assert passes == 1
-        reference = dense(kernels, name)[:, :, positions]
-        for each, total in (found, beside[:2]):
-            assert error(each, reference @ V) < 1e-12
-            assert error(total[None], (reference @ V).sum(axis=0)[None]) < 1e-12
 
 
 @pytest.mark.usefixtures("synchronous")
@@ -429,12 +323,12 @@ def test_parts_after_any_steps(seed, tile, square, kinds):
     reference = dense_view(kernels, rows, cols, steps)
     with dask.config.set(scheduler="synchronous"):
         whole = stepped(in_memory(kernels, tile)[rows, cols], steps).lens()
-        (found,), _ = run_pass([whole.rows(positions)], [Columns(V, "each", None, DOUBLE)])
-        assert np.linalg.norm(found - reference[:, positions] @ V) <= 1e-10 * np.linalg.norm(reference)
+        (computed,), _ = run_pass([whole.rows(positions)], [Columns(V, "each", None, DOUBLE)])
+        assert np.linalg.norm(computed - reference[:, positions] @ V) <= 1e-10 * np.linalg.norm(reference)
         if whole.view.is_square:
             W = V[:3]
-            (found,), _ = run_pass([whole.columns(positions)], [Columns(W, "each", None, DOUBLE)])
-            assert np.linalg.norm(found - reference[:, :, positions] @ W) <= 1e-10 * np.linalg.norm(reference)
+            (computed,), _ = run_pass([whole.columns(positions)], [Columns(W, "each", None, DOUBLE)])
+            assert np.linalg.norm(computed - reference[:, :, positions] @ W) <= 1e-10 * np.linalg.norm(reference)
 
 
 # --- combined kernels ---------------------------------------------------------------------------------------
@@ -450,6 +344,12 @@ def whole(total):
     unsorted = np.empty_like(matrix)
     unsorted[np.ix_(order, order)] = matrix
     return unsorted
+
+
+def check_sums(kernels, combinations, totals):
+    for c, total in zip(combinations, totals, strict=True):
+        reference = np.tensordot(c.weights, dense(kernels, SQUARE[c.lens]), axes=1)
+        assert error(whole(total)[None], reference[None]) < 1e-12
 
 
 def weightings(n_lenses):
@@ -471,16 +371,13 @@ def test_stored_sums_are_the_dense_ones(kernels, scheduler, tmp_path):
     totals = combine_pass(lenses, combinations, stems)
     if source is not None:
         assert set(source.reads.values()) == {1}
-    for c, total in zip(combinations, totals, strict=True):
-        reference = np.tensordot(c.weights, dense(kernels, SQUARE[c.lens]), axes=1)
-        assert error(whole(total)[None], reference[None]) < 1e-12
+    check_sums(kernels, combinations, totals)
     there = {path.name.rpartition("sum-")[2].split("-")[0] for path in tmp_path.iterdir()}
     assert there == {str(k) for k in range(len(combinations))}
 
 
 @pytest.mark.usefixtures("synchronous")
-@pytest.mark.parametrize("beside", [1, 2, 8])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("dtype", "beside"), [(np.float32, 1), (np.float64, 2), (np.float32, 8)])
 def test_sums_by_compiled_loops(kernels, tmp_path, monkeypatch, dtype, beside):
     """Those of many samples are added so: of some kernels at once, in double precision whatever theirs is."""
     monkeypatch.setattr("dmkl.passes.sums.SMALL", 0)
@@ -490,9 +387,7 @@ def test_sums_by_compiled_loops(kernels, tmp_path, monkeypatch, dtype, beside):
     lenses = [lens(K, name) for name in SQUARE]
     combinations = weightings(len(lenses))
     stems = [str(tmp_path / f"sum-{k}") for k in range(len(combinations))]
-    for c, total in zip(combinations, combine_pass(lenses, combinations, stems), strict=True):
-        reference = np.tensordot(c.weights, dense(kernels.astype(np.float64), SQUARE[c.lens]), axes=1)
-        assert error(whole(total)[None], reference[None]) < 1e-12
+    check_sums(kernels.astype(np.float64), combinations, combine_pass(lenses, combinations, stems))
 
 
 def test_factors_through_several_lenses(kernels, scheduler):
@@ -516,8 +411,8 @@ def product_in_a_task(K, V):
     """What a task does whose work is itself a pass, and which client it sees then."""
     with computing_here(Machine(1, 2, 2**28, 2**28)):
         view = K.center()
-        (found,), _ = run_pass([view.lens()], [Columns(V, "each", None, DOUBLE)])
-        return found, active_client() is None
+        (computed,), _ = run_pass([view.lens()], [Columns(V, "each", None, DOUBLE)])
+        return computed, active_client() is None
 
 
 def test_a_pass_inside_a_task(kernels, scheduler):
@@ -525,44 +420,8 @@ def test_a_pass_inside_a_task(kernels, scheduler):
     K, V = in_memory(kernels, 9)[TRAIN, TRAIN], np.eye(len(TRAIN))[:, :2]
     before = active_client()
     tasks = [dask.delayed(product_in_a_task, pure=False)(K, (k + 1) * V) for k in range(3)]
-    for k, (found, alone) in enumerate(dask.compute(*tasks)):
+    for k, (computed, alone) in enumerate(dask.compute(*tasks)):
         assert alone
-        assert error(found, (k + 1) * dense_view(kernels, TRAIN, TRAIN, ["center"])[:, :, :2]) < 1e-12
+        assert error(computed, (k + 1) * dense_view(kernels, TRAIN, TRAIN, ["center"])[:, :, :2]) < 1e-12
     assert active_client() is before
     assert isinstance(before, Client) == (scheduler == "processes")
-
-
-def test_what_is_computed_here_ends_with_the_context():
-    here = Machine(3, 3, 1, 1)
-    outside = machine().slots
-
-    def fail():
-        assert machine() is here
-        raise RuntimeError
-
-    with pytest.raises(RuntimeError), computing_here(here):
-        fail()
-    assert machine().slots == outside
-
-
-@pytest.mark.usefixtures("cutting", "tasks_of_parts")
-def test_vectors_that_each_process_makes_once(kernels):
-    """Those of a pass whose client holds none: the first task makes them, and the others take the same."""
-    K = in_memory(kernels, 5)
-    lenses = [lens(K, name) for name in LENSES]
-    columns = [c for c in riders(lenses) if c.want == "each"]
-    made = []
-
-    def vectors():
-        made.append(1)
-        return [c.block for c in columns]
-
-    hollow = [replace(c, block=np.broadcast_to(0.0, c.block.shape)) for c in columns]
-    with dask.config.set(scheduler="threads", num_workers=4):
-        graph = pass_graph(lenses, hollow, "apply-pass", vectors=vectors)
-        found = execute([found for _, found in graph.groups], graph.units, "apply-pass")
-        expected_ones = run_pass(lenses, columns)[0]
-    assert len(graph.units) > N
-    assert len(made) == 1
-    for position, reference in enumerate(expected_ones):
-        np.testing.assert_array_equal(np.concatenate([of_group[position] for of_group in found]), reference)

@@ -37,12 +37,12 @@ def of(task_bytes, slots=1, place=("a", "")):
 def test_the_common_worker_sets_the_size(monkeypatch, sizes, left_out):
     monkeypatch.setattr(execute, "_TOLD", set())
     given = [of(*size) for size in sizes]
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         chosen = execute.common(given)
         assert execute.common(given) == chosen
     assert [worker.task_bytes for worker in given if worker not in chosen] == left_out
-    assert [str(one.message).partition(" (")[0] for one in told] == [
+    assert [str(one.message).partition(" (")[0] for one in caught] == [
         f"1 of {len(sizes)} workers are given no tasks" for _ in left_out
     ]
 
@@ -75,9 +75,9 @@ def test_workers_are_asked_and_not_the_client(unequal, monkeypatch):
     monkeypatch.setattr(execute, "_look", lambda: ("job", 3 * GIB))
     monkeypatch.setattr("dmkl.settings.free_bytes", lambda: 1000)  # of the client
     with pytest.warns(SmallWorkerWarning, match=r"1 of 3 workers are given no tasks \(\S+\): a task may take 40 MiB"):
-        found = machine()
-    assert (found.slots, found.slots_per_host, len(found.workers)) == (2, 2, 2)
-    assert (found.task_bytes, found.total_bytes) == (GIB, 3 * GIB)
+        common = machine()
+    assert (common.slots, common.slots_per_host, len(common.workers)) == (2, 2, 2)
+    assert (common.task_bytes, common.total_bytes) == (GIB, 3 * GIB)
     with dask.config.set({"dmkl.memory": "30MiB"}):  # what the client sets holds for every machine
         assert machine() == execute.Machine(3, 3, 10 * 2**20, 30 * 2**20)
 
@@ -88,8 +88,8 @@ def test_small_workers_are_given_no_tasks(unequal, stored, dense):
     V = np.ones((23, 2))
     allowed = machine().workers
     with get_task_stream(unequal) as running:
-        (found,), _ = run_pass([stored.lens()], [Columns(V, "each", None, np.dtype(np.float64))])
-    np.testing.assert_allclose(found, dense @ V)
+        (product,), _ = run_pass([stored.lens()], [Columns(V, "each", None, np.dtype(np.float64))])
+    np.testing.assert_allclose(product, dense @ V)
     assert {task["worker"] for task in running.data} <= set(allowed)
 
 
@@ -111,8 +111,8 @@ def test_workers_of_one_job_share_its_memory(monkeypatch):
         def run(self, *_, **__):
             return {**said, "d": OSError("gone")}
 
-    told = {name: {"host": "node", "nthreads": 2, "memory_limit": 0} for name in "abcd"}
+    infos = {name: {"host": "node", "nthreads": 2, "memory_limit": 0} for name in "abcd"}
     monkeypatch.setattr("dmkl.settings.free_bytes", lambda: 10 * GIB)
-    found = {one.address: one for one in execute.look_at(Asked(), told)}
-    assert [found[name].task_bytes for name in "abcd"] == [GIB, GIB, GIB, 3 * GIB]
-    assert [found[name].total_bytes for name in "abcd"] == [4 * GIB, 4 * GIB, 2 * GIB, 6 * GIB]
+    workers = {one.address: one for one in execute.look_at(Asked(), infos)}
+    assert [workers[name].task_bytes for name in "abcd"] == [GIB, GIB, GIB, 3 * GIB]
+    assert [workers[name].total_bytes for name in "abcd"] == [4 * GIB, 4 * GIB, 2 * GIB, 6 * GIB]

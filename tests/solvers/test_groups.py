@@ -52,8 +52,7 @@ def made(seed, n=4, m=40):
 # --- the objective -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("weighting", ["softmax", "root"])
-@pytest.mark.parametrize("loss", ["hinge", "square"])
+@pytest.mark.parametrize(("loss", "weighting"), [("hinge", "root"), ("square", "softmax")])
 def test_gradients_by_finite_differences(loss, weighting):
     rng, kernels, y, groups = made(0)
     statistics = rng.uniform(0.2, 2, size=(4, 3))
@@ -79,52 +78,13 @@ def test_gradients_by_finite_differences(loss, weighting):
                 assert change == pytest.approx(gradient[j, g], rel=2e-3, abs=2e-4 * np.abs(gradient).max())
 
 
-def test_the_composite_kernel_is_semidefinite_with_a_unit_diagonal():
-    rng, kernels, _, groups = made(1)
-    weights = group_weights(rng.normal(size=(4, 3)), rng.normal(size=(4, 3)), np.ones((4, 3)))
-    K = composite_kernel(kernels, weights, groups)
-    assert np.linalg.eigvalsh(K)[0] >= -1e-10
-    np.testing.assert_allclose(np.diag(K), 1.0)
-    np.testing.assert_allclose(K[:7, 5:9], composite_kernel(kernels[:, :7, 5:9], weights, groups[:7], groups[5:9]))
-
-
-@pytest.mark.parametrize("weighting", ["softmax", "root"])
-def test_one_group_is_an_svm_on_squared_weights(weighting):
-    _, kernels, y, _ = made(2)
-    found = run(gs_mkl(GroupProblem(y, np.zeros(40, int), 1, C=2.0), 4, weighting=weighting), kernels)
-    svm = solve_dense(np.tensordot(found.weights[:, 0] ** 2, kernels, 1), y, 2.0, 1e-9)
-    assert found.objective == pytest.approx(svm.primal, rel=1e-4)
-    total = np.sum(found.weights[:, 0] ** (2 if weighting == "root" else 1))
-    assert total == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_one_group_under_root_is_canonical_mkl(seed):
     _, kernels, y, _ = made(seed)
-    found = run(gs_mkl(GroupProblem(y, np.zeros(40, int), 1, C=2.0), 4, tol=1e-5), kernels)
+    solution = run(gs_mkl(GroupProblem(y, np.zeros(40, int), 1, C=2.0), 4, tol=1e-5), kernels)
     exact = conic_optimum(kernels, GeneralizedProblem(y, 2.0, np.zeros(4), -np.ones((1, 4)), np.array([-1.0])))
-    assert found.objective == pytest.approx(exact.value, rel=1e-3)
-    np.testing.assert_allclose(found.weights[:, 0] ** 2, exact.weights, atol=0.05)
-
-
-def test_one_group_under_softmax_has_a_local_minimum_at_each_kernel():
-    _, kernels, y, _ = made(3)
-    for corner in np.eye(4):
-        low = solve_dense(np.tensordot(corner**2, kernels, 1), y, 2.0, 1e-10).dual
-        for other in np.eye(4):
-            near = 0.98 * corner + 0.02 * other
-            assert solve_dense(np.tensordot(near**2, kernels, 1), y, 2.0, 1e-10).dual >= low * (1 - 1e-9)
-
-
-def test_least_squares_with_a_bias():
-    rng, kernels, y, _ = made(4)
-    K, lam = kernels[0], 0.2
-    found = fit_square(K, y, lam)
-    assert found.dual == pytest.approx(found.primal, rel=1e-10)
-    assert found.u.sum() == pytest.approx(0.0, abs=1e-10)
-    for _ in range(20):
-        u, bias = found.u + 0.1 * rng.normal(size=40), found.bias + 0.1 * rng.normal()
-        assert np.sum((y - K @ u - bias) ** 2) + lam * u @ K @ u >= found.primal
+    assert solution.objective == pytest.approx(exact.value, rel=1e-3)
+    np.testing.assert_allclose(solution.weights[:, 0] ** 2, exact.weights, atol=0.05)
 
 
 def test_one_group_on_centered_kernels_is_fisher_discriminant_analysis():
@@ -133,34 +93,33 @@ def test_one_group_on_centered_kernels_is_fisher_discriminant_analysis():
     K, lam = center @ kernels[1] @ center, 0.3
     (h,) = encode_targets(y, 40).problems
     alpha = np.linalg.solve(0.5 * (np.eye(40) + K / lam), h)[:, 0]
-    found = fit_square(K, h[:, 0], lam)
-    np.testing.assert_allclose(2 * lam * found.u, alpha, atol=1e-10)
-    assert found.bias == pytest.approx(0.0, abs=1e-12)
+    solution = fit_square(K, h[:, 0], lam)
+    np.testing.assert_allclose(2 * lam * solution.u, alpha, atol=1e-10)
+    assert solution.bias == pytest.approx(0.0, abs=1e-12)
 
 
-@pytest.mark.parametrize("weighting", ["softmax", "root"])
-@pytest.mark.parametrize("loss", [{"C": 4.0}, {"lam": 0.3}])
+@pytest.mark.parametrize(("loss", "weighting"), [({"C": 4.0}, "softmax"), ({"lam": 0.3}, "root")])
 def test_each_step_lowers_the_objective(weighting, loss):
     _, kernels, y, groups = made(6)
     solutions = [
         run(gs_mkl(GroupProblem(y, groups, 4, **loss), 4, weighting=weighting, seed=seed), kernels)
         for seed in (None, 0, 1)
     ]
-    for found in solutions:
-        assert (np.diff([step.figures["objective"] for step in found.steps]) < 0).all()
-        assert found.status is Status.SMALL_DECREASE
-        assert "less than the tolerance over the last five steps" in found.status.advice
-        assert "local minimum" not in found.status.advice  # a smaller tolerance finds lower objectives
-        last = [step.figures["objective"] for step in found.steps][-6:]
+    for solution in solutions:
+        assert (np.diff([step.figures["objective"] for step in solution.steps]) < 0).all()
+        assert solution.status is Status.SMALL_DECREASE
+        assert "less than the tolerance over the last five steps" in solution.status.advice
+        assert "local minimum" not in solution.status.advice  # a smaller tolerance finds lower objectives
+        last = [step.figures["objective"] for step in solution.steps][-6:]
         assert last[0] - last[-1] <= 1e-4 * last[-1]
-        assert not found.proven
-        assert np.isnan([found.gap, found.bound]).all()
-        assert found.trainings >= len(found.steps) > 3
-        assert np.isfinite(found.weights).all()  # of the fourth group too, which is empty
-        K = composite_kernel(kernels, found.weights, groups)
+        assert not solution.proven
+        assert np.isnan([solution.gap, solution.bound]).all()
+        assert solution.trainings >= len(solution.steps) > 3
+        assert np.isfinite(solution.weights).all()  # of the fourth group too, which is empty
+        K = composite_kernel(kernels, solution.weights, groups)
         trained = solve_dense(K, y, 4.0, 1e-9) if "C" in loss else fit_square(K, y, 0.3)
-        assert found.objective == pytest.approx(trained.primal, rel=1e-4)
-    assert best_of(solutions).objective == min(found.objective for found in solutions)
+        assert solution.objective == pytest.approx(trained.primal, rel=1e-4)
+    assert best_of(solutions).objective == min(solution.objective for solution in solutions)
 
 
 @pytest.mark.parametrize(
@@ -203,37 +162,23 @@ def subcategories(seed, m=150, m_new=600):
 
 def accuracy(kernels, y, m, groups, new, n_groups, **options):
     loss = {key: options.pop(key) for key in ("C", "lam") if key in options}
-    found = run(
+    solution = run(
         gs_mkl(GroupProblem(y[:m], groups, n_groups, **loss), len(kernels), tol=1e-3, **options), kernels[:, :m]
     )
-    scores = composite_kernel(kernels[:, m:], found.weights, new, groups) @ found.dual[:, 0] + found.bias
-    return balanced_accuracy_score(y[m:], np.sign(scores)), found
+    scores = composite_kernel(kernels[:, m:], solution.weights, new, groups) @ solution.dual[:, 0] + solution.bias
+    return balanced_accuracy_score(y[m:], np.sign(scores)), solution
 
 
 @pytest.mark.parametrize("options", [{"C": 1.0}, {"C": 1.0, "weighting": "softmax"}, {"lam": 1.0}])
 def test_hidden_subcategories_need_groups(options):
-    """Over ten seeds, better than one set of weights for all, by far more than the standard error."""
+    """Over six seeds, better than one set of weights for all, by far more than the standard error."""
     gains = []
-    for seed in range(10):
+    for seed in range(6):
         kernels, context, y, m = subcategories(seed)
         groups = group_by_kmeans(context[:m], y[:m], 3).as_new(context[:m])
         grouped, _ = accuracy(kernels, y, m, groups.labels, groups.labels_of(context[m:]), 6, **options)
         plain, _ = accuracy(kernels, y, m, np.zeros(m, int), np.zeros(len(y) - m, int), 1, **options)
         gains.append(grouped - plain)
     error = np.std(gains, ddof=1) / np.sqrt(len(gains))
-    print(f"{options}: gain {np.mean(gains):.3f} ± {error:.3f}")
     assert np.mean(gains) > 0.15
     assert np.mean(gains) > 10 * error
-
-
-def test_groups_inside_classes_give_the_labels_away():
-    """Groups that know the class of a training sample: a far lower objective, and new samples at random."""
-    kernels, context, y, m = subcategories(0)
-    groups = group_by_kmeans(context[:m], y[:m], 3)
-    new = groups.labels_of(context[m:])
-    leaking, easy = accuracy(kernels, y, m, groups.labels, new, 6, C=1.0)
-    honest, found = accuracy(kernels, y, m, groups.as_new(context[:m]).labels, new, 6, C=1.0)
-    assert easy.objective < 0.2 * found.objective
-    between = composite_kernel(kernels[:, :m], easy.weights, groups.labels)[np.ix_(y[:m] > 0, y[:m] < 0)]
-    assert np.abs(between).max() < 0.1  # the classes share no kernel
-    assert leaking < 0.6 < 0.85 < honest

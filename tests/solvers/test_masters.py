@@ -8,7 +8,7 @@ import pytest
 from helpers.optima import norm
 
 from dmkl.numerics.fisher import onto_sphere, uniform_weights
-from dmkl.solvers.masters import CuttingPlane, exact_master, newton_master, taylor_form, taylor_master
+from dmkl.solvers.masters import CuttingPlane, LineSearch, exact_master, newton_master, taylor_form, taylor_master
 from dmkl.solvers.weight_sets.balls import Ball
 
 EXPONENTS = [1.0, 1 + 2**-6, 1.5, 2.0, 3.0, 8.0, np.inf]
@@ -45,38 +45,35 @@ def best_under(cuts, constraints, beta):
     return solved(height, planes + constraints)
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 9])
-@pytest.mark.parametrize("p", EXPONENTS)
+@pytest.mark.parametrize(("p", "rounds"), list(zip(EXPONENTS, [1, 2, 9, 1, 2, 9, 9], strict=True)))
 def test_exact_master(p, rounds):
     for seed in range(3):
         cuts, beta = cuts_at(seed, rounds), cp.Variable(N)
-        found = exact_master(cuts, Ball(p))
-        assert (found >= 0).all()
-        assert norm(found, p) == pytest.approx(1, rel=1e-12)
-        assert lowest(cuts, found) == pytest.approx(best_under(cuts, ball(beta, p), beta), rel=1e-7, abs=1e-8)
+        weights = exact_master(cuts, Ball(p))
+        assert (weights >= 0).all()
+        assert norm(weights, p) == pytest.approx(1, rel=1e-12)
+        assert lowest(cuts, weights) == pytest.approx(best_under(cuts, ball(beta, p), beta), rel=1e-7, abs=1e-8)
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 9])
-@pytest.mark.parametrize("p", EXPONENTS)
+@pytest.mark.parametrize(("p", "rounds"), list(zip(EXPONENTS, [9, 1, 2, 9, 1, 2, 9], strict=True)))
 def test_taylor_master(p, rounds):
     """The constraint is Eq. 11 of the JMLR paper at the current weights, the norm itself for p = 1 and ∞."""
     for seed in range(3):
         cuts, beta = cuts_at(seed, rounds), cp.Variable(N)
         at = onto_sphere(np.random.default_rng(seed + 99).uniform(0.1, 1, N), p)
-        found = taylor_master(cuts, at, Ball(p))
-        assert (found >= 0).all()
-        assert norm(found, p) == pytest.approx(1, rel=1e-12)
+        weights = taylor_master(cuts, at, Ball(p))
+        assert (weights >= 0).all()
+        assert norm(weights, p) == pytest.approx(1, rel=1e-12)
         constraints = ball(beta, p)
         if 1 < p < np.inf:
             a, slope, constant = p * (p - 1) / 2 * at ** (p - 2), -p * (p - 2) * at ** (p - 1), p * (p - 3) / 2 + 1
             constraints = [beta >= 0, cp.sum(cp.multiply(a, beta**2)) + slope @ beta + constant <= 1]
             # The master's own point, before it was scaled onto the sphere: ν(s·found) = 1.
-            found = found * max(np.roots([a @ found**2, slope @ found, constant - 1]))
-        assert lowest(cuts, found) == pytest.approx(best_under(cuts, constraints, beta), rel=1e-7, abs=1e-8)
+            weights = weights * max(np.roots([a @ weights**2, slope @ weights, constant - 1]))
+        assert lowest(cuts, weights) == pytest.approx(best_under(cuts, constraints, beta), rel=1e-7, abs=1e-8)
 
 
-@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-@pytest.mark.parametrize("p", EXPONENTS)
+@pytest.mark.parametrize(("p", "scale"), list(zip(EXPONENTS, [1.0, 1e-6, 1e6, 1.0, 1e-6, 1e6, 1.0], strict=True)))
 def test_newton_master(p, scale):
     """A strictly concave model has one maximum: the weights are its own, whatever the units of the objective."""
     for seed in range(3):
@@ -87,41 +84,12 @@ def test_newton_master(p, scale):
         beta = cp.Variable(N)
         model = q @ (beta - at) - 0.5 * cp.quad_form(beta - at, cp.psd_wrap(curvature))
         highest = solved(model, ball(beta, p))
-        found = newton_master(scale * q, scale * curvature, at, Ball(p))
-        assert norm(found, p) == pytest.approx(1, rel=1e-12)
-        np.testing.assert_allclose(found, onto_sphere(beta.value, p), atol=1e-4)
-        assert q @ (found - at) - 0.5 * (found - at) @ curvature @ (found - at) == pytest.approx(highest, abs=1e-7)
-
-
-@pytest.mark.parametrize("p", EXPONENTS)
-def test_one_kernel_has_weight_one(p):
-    cut, one = CuttingPlane(-1.0, np.array([2.0])), np.ones(1)
-    for found in (
-        exact_master([cut], Ball(p)),
-        taylor_master([cut], one, Ball(p)),
-        newton_master(one, np.eye(1), one, Ball(p)),
-    ):
-        np.testing.assert_array_equal(found, one)
-
-
-@pytest.mark.parametrize("p", [1.0, 1 + 2**-6, 1.5, 2.0, 3.0, 8.0])
-def test_taylor_form_agrees_to_second_order(p):
-    """What ν leaves of ‖β‖_p^p shrinks with the cube of the step; for p = 1 and 2 it is exact."""
-    rng = np.random.default_rng(2)
-    at = onto_sphere(rng.uniform(0.2, 1, N), p)
-    step = rng.standard_normal(N)
-    step *= 0.5 * at.min() / np.abs(step).max()
-    a, slope, constant = taylor_form(at, p)
-
-    def left(length):
-        b = at + length * step
-        return abs(a @ b**2 + slope @ b + constant - np.sum(b**p))
-
-    assert left(0.0) < 1e-13
-    if p in (1, 2):
-        assert left(1.0) < 1e-13
-    else:
-        assert left(0.5) / left(0.05) == pytest.approx(1000, rel=0.3)
+        weights = newton_master(scale * q, scale * curvature, at, Ball(p))
+        assert norm(weights, p) == pytest.approx(1, rel=1e-12)
+        np.testing.assert_allclose(weights, onto_sphere(beta.value, p), atol=1e-4)
+        assert q @ (weights - at) - 0.5 * (weights - at) @ curvature @ (weights - at) == pytest.approx(
+            highest, abs=1e-7
+        )
 
 
 @pytest.mark.parametrize("p", [1 + 2**-6, 1.5, 3.0])
@@ -129,20 +97,55 @@ def test_a_weight_of_zero_comes_back(p):
     """For p < 2 the form grows without bound at zero; its floor keeps the master finite and the weight alive."""
     at = onto_sphere(np.array([1.0, 0.0, 0.5]), p)
     assert all(np.isfinite(part).all() for part in taylor_form(at, p))
-    found = taylor_master([CuttingPlane(0.0, np.array([0.1, 5.0, 0.1]))], at, Ball(p))
-    assert norm(found, p) == pytest.approx(1, rel=1e-12)
-    assert found[1] > 0
+    weights = taylor_master([CuttingPlane(0.0, np.array([0.1, 5.0, 0.1]))], at, Ball(p))
+    assert norm(weights, p) == pytest.approx(1, rel=1e-12)
+    assert weights[1] > 0
 
 
-@pytest.mark.parametrize("p", [1.02, 1.5, 2.0, 8.0])
-@pytest.mark.parametrize("n", [1, 4, 30])
+@pytest.mark.parametrize(("p", "n"), [(1.02, 30), (1.5, 4), (2.0, 1), (8.0, 30)])
 def test_rounding_does_not_show_in_the_newton_master(p, n):
     rng = np.random.default_rng(n)
     A, q, beta = rng.standard_normal((n, n)), rng.standard_normal(n) + 0.5, uniform_weights(n, p)
     q[0] = abs(q[0])
-    found = newton_master(q, A @ A.T, beta, Ball(p))
-    np.testing.assert_allclose(newton_master(q * (1 + 1e-15 * rng.random(n)), A @ A.T, beta, Ball(p)), found, atol=1e-8)
-    slopes = q - A @ A.T @ (found - beta)
-    present = found > 1e-3
-    multiplier = slopes[present] / found[present] ** (p - 1)
+    weights = newton_master(q, A @ A.T, beta, Ball(p))
+    np.testing.assert_allclose(
+        newton_master(q * (1 + 1e-15 * rng.random(n)), A @ A.T, beta, Ball(p)), weights, atol=1e-8
+    )
+    slopes = q - A @ A.T @ (weights - beta)
+    present = weights > 1e-3
+    multiplier = slopes[present] / weights[present] ** (p - 1)
     np.testing.assert_allclose(multiplier, multiplier[0], rtol=1e-5)
+
+
+# --- line searches on functions of known shape -----------------------------------------------------------------
+
+
+def test_steps_are_halved_until_the_objective_rises():
+    """f(x) = −x² from x = −1 by steps of 8: 7, 3, then 1 and 0 give −1 and 0."""
+    search = LineSearch(np.array([-1.0]), np.array([8.0]), np.array([2.0]), -1.0)
+    tried = []
+    while not search.accepts(-float(search.point[0] ** 2)):
+        tried.append(float(search.point[0]))
+        search.shorten()
+    assert tried == [7.0, 3.0, 1.0]
+    assert search.point == 0.0
+
+
+def test_a_refused_step_is_cut_to_where_the_slope_vanishes():
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(3, 3))
+    hessian, start, direction = root @ root.T, rng.normal(size=3), rng.normal(size=3)
+    gradient = -hessian @ start
+    direction *= np.sign(gradient @ direction)
+    best = (gradient @ direction) / (direction @ hessian @ direction)
+    search = LineSearch(start, direction, gradient, -0.5 * start @ hessian @ start, length=3.0 * best)
+    search.shorten(-hessian @ search.point)
+    np.testing.assert_allclose(search.point, start + best * direction)
+    assert search.accepts(-0.5 * search.point @ hessian @ search.point)
+
+
+@pytest.mark.parametrize(("slope", "length"), [(-1e3, 0.1), (-1e-3, 0.9), (0.0, 0.5), (2.0, 0.5)])
+def test_how_far_a_step_is_cut(slope, length):
+    search = LineSearch(np.zeros(1), np.ones(1), np.ones(1), 0.0)
+    search.shorten(np.array([slope]))
+    assert search.point == pytest.approx(length)

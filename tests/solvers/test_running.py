@@ -21,6 +21,6 @@ def test_the_first_task_begins_first(scheduler, own):
     """On one slot; more than ten tasks, of which names are not in the order of numbers as they are."""
     begun = []
     with dask.config.set(scheduler=scheduler, num_workers=1):
-        found = run_tasks("some", [partial(begin, k, begun) for k in range(25)], own=own)
-    assert found == [(k, 0 if own is None else k) for k in range(25)]
+        results = run_tasks("some", [partial(begin, k, begun) for k in range(25)], own=own)
+    assert results == [(k, 0 if own is None else k) for k in range(25)]
     assert begun == list(range(25))

@@ -12,10 +12,8 @@ from dmkl.errors import IndefiniteKernelError, InputError, MemoryBudgetError
 from dmkl.numerics.fisher import dual_norm
 from dmkl.solvers.fisher import many
 from dmkl.solvers.fisher.many import solve_grid
-from dmkl.solvers.fisher.mkfda import MemoryOracle, solve_mkfda
-from dmkl.solvers.masters import newton_master
+from dmkl.solvers.fisher.mkfda import solve_mkfda
 from dmkl.solvers.semidefinite import UNKNOWN
-from dmkl.solvers.weight_sets.balls import Ball
 
 pytestmark = pytest.mark.usefixtures("synchronous")
 
@@ -71,16 +69,18 @@ def check_solutions(K, targets, solved, tol):
             np.testing.assert_allclose(solution.scores, scores, atol=2e-5 * np.abs(scores).max())
 
 
-@pytest.mark.parametrize(("tol", "n_targets"), [(1e-5, 1), (1e-5, 14), (1e-7, 14)])
-def test_solutions_are_proven_by_dense_arithmetic(tol, n_targets):
-    K, targets = kernels(), permuted(n_targets)
+@pytest.mark.parametrize(
+    ("tol", "n_targets", "unit"), [(1e-5, 1, 1.0), (1e-5, 14, 1.0), (1e-7, 14, 1.0), (1e-5, 14, 1e-18)]
+)
+def test_solutions_are_proven_by_dense_arithmetic(tol, n_targets, unit):
+    K, targets = kernels(), [unit * h for h in permuted(n_targets)]
     check_solutions(K, targets, solve(K, targets, POINTS, tol), tol)
 
 
 @pytest.mark.parametrize("tol", [1e-5, 1e-7])
 def test_permuted_labels_have_the_solutions_of_single_problems(tol):
     K, targets = kernels(), permuted(14)
-    for h, of_target in zip(targets, solve(K, targets, POINTS, tol), strict=True):
+    for h, of_target in zip(targets[::4], solve(K, targets, POINTS, tol)[::4], strict=True):
         for (p, lam), solution in of_target.items():
             single = solve_mkfda(K[:, :M], h, p, lam, tol=1e-9)
             forms = np.einsum("mc,nmk,kc->n", single.dual, K[:, :M], single.dual)
@@ -89,14 +89,13 @@ def test_permuted_labels_have_the_solutions_of_single_problems(tol):
             np.testing.assert_allclose(solution.scores, scores, atol=20.0 * np.sqrt(tol) * np.abs(scores).max())
 
 
-@pytest.mark.parametrize("kind", ["multiclass", "multilabel"])
-@pytest.mark.parametrize("other", ["subspace", "direct"])
+@pytest.mark.parametrize(("kind", "other"), [("multiclass", "subspace"), ("multilabel", "direct")])
 def test_searches_have_the_same_results_as_with_other_solvers(kind, other):
     K, rng = gaussian(), np.random.default_rng(1)
     y = rng.integers(0, 3, 40) if kind == "multiclass" else rng.integers(0, 2, (40, 2))
-    grid = {"p": [1.0, 1 + 2**-6, 1.5, np.inf], "lam": [1e-6, 1e-2, 10.0]}
+    grid = {"p": [1.0, 1 + 2**-6, np.inf], "lam": [1e-6, 1e-2, 10.0]}
     results = [
-        dmkl.search(dmkl.MKFDA(solver=solver, tol=tol), K, y, grid, 2, refit=False).scores
+        dmkl.search(dmkl.MKFDA(solver=solver, tol=tol), K, y, grid, 2, refit=False, baselines="none").scores
         # The gap of "direct" is relative to S, which for large λ hardly depends on the weights.
         for solver, tol in ((other, 1e-6 if other == "subspace" else 1e-9), ("stacked", 1e-6))
     ]
@@ -109,11 +108,6 @@ def test_searches_have_the_same_results_as_with_other_solvers(kind, other):
 def gaussian(m=40, n=5, seed=0):
     x = np.random.default_rng(seed).standard_normal((m, n))
     return np.stack([np.exp(-0.5 * (x[:, [j]] - x[:, j]) ** 2) for j in range(n)])
-
-
-def test_targets_in_tiny_units_are_solved_as_well():
-    K, targets = kernels(), [1e-18 * h for h in permuted(14)]
-    check_solutions(K, targets, solve(K, targets, POINTS, 1e-5), 1e-5)
 
 
 def test_dependent_columns_change_nothing():
@@ -135,20 +129,6 @@ def test_targets_unlike_the_others_get_factors_of_their_own(monkeypatch):
     targets[0] = np.concatenate([vectors[:, -2:] * np.sqrt(values[-2:]), np.zeros((M, 1))], axis=1)
     monkeypatch.setattr(many, "_SHARED_STEPS", 1)
     check_solutions(K, targets, solve(K, targets, POINTS, 1e-7), 1e-7)
-
-
-def test_hardly_a_target_of_permuted_labels_needs_factors_of_its_own(monkeypatch):
-    factors, evaluate = [], MemoryOracle.evaluate
-
-    def counted(oracle, beta, tol, *, careful):
-        factors.append(beta)
-        return evaluate(oracle, beta, tol, careful=careful)
-
-    monkeypatch.setattr(MemoryOracle, "evaluate", counted)
-    targets = permuted(60)
-    solved = solve(kernels(), targets, POINTS, 1e-5)
-    assert all(solution.left <= 1e-5 for of_target in solved for solution in of_target.values())
-    assert len(factors) < 0.2 * len(targets) * len(POINTS)
 
 
 @pytest.mark.parametrize(("tol", "precisions"), [(1e-5, {"float32"}), (1e-9, {"float32", "float64"})])
@@ -178,22 +158,6 @@ def test_a_factor_that_fails_in_single_precision_is_computed_in_double(monkeypat
     check_solutions(K, targets, solve(K, targets, points, 1e-5), 1e-5)
 
 
-def nearly_the_same():
-    """Kernels of two pairs of samples that hardly differ, each in what some kernels see more of."""
-    x = np.random.default_rng(3).standard_normal((M + 10, 6))
-    x[[0, 2]] = x[[1, 3]]
-    x[0, 0] += 1e-3
-    x[2, 5] += 1e-3
-    return np.stack([centered(rbf_kernel(x * np.r_[a, 1, 1, 1, 1, b], gamma=0.3)) for a, b in ((1, 1), (3, 1), (1, 3))])
-
-
-def test_targets_whose_nearly_equal_samples_share_a_label_or_not_are_solved_together():
-    K, rng = nearly_the_same(), np.random.default_rng(4)
-    targets = [np.eye(3)[rng.permutation(np.arange(M) % 3)] - 1 / 3 for _ in range(60)]
-    points = [(p, 1e-8) for p in (1.0, 1.25, 2.0)]
-    check_solutions(K, targets, solve(K, targets, points, 1e-5), 1e-5)
-
-
 def test_without_held_out_rows_or_dual_variables():
     K, targets = kernels()[:, :M], permuted(9)
     (solution, *_) = solve_grid(K, K[:, M:], targets, [(2.0, 0.1)], 1e-5, 200, UNKNOWN, duals=False)
@@ -216,22 +180,13 @@ def test_points_that_stay_open_have_the_gap_of_their_pair():
         assert solution.gap == pytest.approx(gap, rel=1e-6)
 
 
-@pytest.mark.parametrize("p", [1 + 2**-6, 1.5, 3.0])
-def test_models_of_many_targets_have_the_optimum_of_the_cone_program_where_gradients_hardly_change(p):
-    rng = np.random.default_rng(0)
-    q, a = rng.uniform(1, 2, (2, 6)), rng.standard_normal((2, 6, 6))
-    curvature, beta = 1e-7 * a @ a.transpose(0, 2, 1), np.full((2, 6), 6 ** (-1 / p))
-    expected = [newton_master(*each, Ball(p)) for each in zip(q, curvature, beta, strict=True)]
-    np.testing.assert_allclose(many._maximize_models(q, curvature, beta, p), expected, atol=1e-4)
-
-
 def test_targets_that_fill_the_space_are_its_by_default():
     K, rng = gaussian(36), np.random.default_rng(0)
     y = rng.integers(0, 2, (36, 33))
     y[:2], y[18:20] = [[0], [1]], [[0], [1]]
     fold = [(np.arange(18), np.arange(18, 36))]
     grid = {"p": [1.5, 2.0], "lam": [0.1]}
-    for n_tasks, solver in ((33, "stacked"), (10, "stacked"), (7, "subspace")):
+    for n_tasks, solver in ((10, "stacked"), (7, "subspace")):
         assert dmkl.search(dmkl.MKFDA(), K, y[:, :n_tasks], grid, fold, refit=False).scores.solver == solver
 
 
@@ -250,28 +205,3 @@ def test_sets_of_weights_and_kernels_that_do_not_fit_are_refused():
         dmkl.search(model, K, y, {"lam": [0.1], "p": [2.0, 3.0]}, 2, refit=False)
     with pytest.raises(InputError, match="solver='stacked' learns weights in the ball of a norm only"):
         dmkl.search(model.set_params(kernel_groups=[0, 0, 1, 1, 1]), K, y, {"p": [2.0], "lam": [0.1]}, 2, refit=False)
-
-
-@pytest.mark.slow
-def test_tasks_take_some_ridges_of_many_targets_and_all_of_few(monkeypatch):
-    """Each point of each target is solved once, whichever task it is of."""
-    taken, plain = [], many._solve_chunk
-
-    def noted(*given):
-        taken.append((given[2], len(given[-1])))
-        return plain(*given)
-
-    monkeypatch.setattr(many, "_solve_chunk", noted)
-    K, rng = gaussian(36), np.random.default_rng(0)
-    y = np.stack([rng.permutation(np.arange(36) % 2) for _ in range(300)], axis=1)
-    y[:2], y[18:20] = [[0], [1]], [[0], [1]]
-    grid, folds = {"p": [1.5, np.inf], "lam": [1e-2, 0.1, 1.0]}, [(np.arange(18), np.arange(18, 36))]
-    model = dmkl.MKFDA(solver="stacked")
-    all_targets = dmkl.search(model, K, y, grid, folds, refit=False).scores
-    assert sorted({lam for points, _ in taken for _, lam in points}) == grid["lam"]
-    assert all(len({lam for _, lam in points}) == 1 for points, _ in taken)
-    assert sum(len(points) * n for points, n in taken) == 300 * 6
-    taken.clear()
-    few = dmkl.search(model, K, y[:, :5], grid, folds, refit=False).scores
-    assert [(len(points), n) for points, n in taken] == [(6, 5)]
-    np.testing.assert_allclose(all_targets["objective"][..., :5], few["objective"], rtol=2e-4)

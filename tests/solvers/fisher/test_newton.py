@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from dask.distributed import Client, LocalCluster, SchedulerPlugin
-from helpers.optima import bounds, case, optimum, solve
+from helpers.optima import bounds, case, optimum, pairwise_covered, solve
 from helpers.references import in_memory
 
 import dmkl
@@ -17,10 +17,8 @@ from dmkl.errors import IndefiniteKernelError, InputError
 EXPONENTS = [1.0, 1 + 2**-6, 1.5, 2.0, 8.0, np.inf]
 
 
-@pytest.mark.parametrize("lam", [1e-3, 1e-1, 10.0])
-@pytest.mark.parametrize("p", EXPONENTS)
-@pytest.mark.parametrize("kind", ["binary", "multiclass"])
-def test_plain_arrays_are_solved_to_the_optimum(kind, p, lam):
+@pytest.mark.parametrize(("p", "lam", "kind"), pairwise_covered(EXPONENTS, [1e-3, 10.0], ("binary", "multiclass")))
+def test_plain_arrays_are_solved_to_the_optimum(p, lam, kind):
     """The gap is recomputed from (α, β) by dense formulas, and the optimum by cvxpy."""
     kernels, _, (h,) = case(kind)
     solution = dmkl.solve_mkfda(kernels, h, p, lam, tol=1e-6)
@@ -32,11 +30,10 @@ def test_plain_arrays_are_solved_to_the_optimum(kind, p, lam):
     assert solution.objective == pytest.approx(optimum(kernels, h, lam, p), rel=5e-6)
 
 
-@pytest.mark.parametrize("p", [1.0, 2.0])
-def test_plain_arrays_and_a_kernel_set_have_the_same_solution(p):
+def test_plain_arrays_and_a_kernel_set_have_the_same_solution():
     kernels, labels, (h,) = case("binary")
-    solution = dmkl.solve_mkfda(kernels, h[:, 0], p, 1e-2, tol=1e-8)
-    model = dmkl.MKFDA(p, 1e-2, solver="direct", steps=(), tol=1e-8).fit(in_memory(kernels, 20), labels)
+    solution = dmkl.solve_mkfda(kernels, h[:, 0], 1.0, 1e-2, tol=1e-8)
+    model = dmkl.MKFDA(1.0, 1e-2, solver="direct", steps=(), tol=1e-8).fit(in_memory(kernels, 20), labels)
     np.testing.assert_allclose(model.weights_, solution.weights, atol=1e-5)
     np.testing.assert_allclose(
         model.dual_coef_.values.reshape(solution.dual.shape), solution.dual, rtol=1e-4, atol=1e-7

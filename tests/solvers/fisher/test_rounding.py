@@ -12,22 +12,19 @@ from helpers.references import dense_view, in_memory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dmkl.numerics.fisher import Certificate, dual_norm, encode_targets
+from dmkl.numerics.fisher import dual_norm, encode_targets
 from dmkl.passes.statistics import measure
-from dmkl.solvers.fisher.newton import Solution
 from dmkl.solvers.fisher.problem import FisherProblem
-from dmkl.solvers.fisher.subspace.certify import OpenPoint
-from dmkl.solvers.fisher.subspace.rounding import PROBES, Rounding, rounding
+from dmkl.solvers.fisher.subspace.rounding import PROBES, rounding
 from dmkl.solvers.fisher.subspace.solver import SubspaceSolver, points_of
 from dmkl.solvers.fisher.subspace.space import SubspaceOptions
 from dmkl.solvers.jobs import Job, Training
-from dmkl.solvers.outcome import Status
 from dmkl.solvers.weight_sets.balls import Ball
 from dmkl.solvers.workspace import Workspace
 
 pytestmark = pytest.mark.usefixtures("synchronous")
 
-NORMS = [1.0, 1.25, 2.0, np.inf]
+NORMS = [1.0, 1.25, np.inf]
 LAMBDAS = [1e-8, 1e-7, 1e-6, 1e-4, 1e-2, 10.0]
 M, TRAIN = 240, 160
 STEPS = ("center", "trace")
@@ -60,30 +57,27 @@ def test_errors_are_bounded(seed, n_blocks, p, exponent):
         G[:, first:last, :last] = cross[:, :last].transpose(0, 2, 1)
         G[:, first:last, first:last] = 0.5 * (cross[:, first:last] + cross[:, first:last].transpose(0, 2, 1))
     beta, a = rng.random(n), rng.standard_normal((r, c)) * 10.0 ** rng.uniform(-3, 0, (r, 1))
-    (found,) = rounding(errors, blocks[1:], [(beta, a)], [lam], [Ball(p)])
+    (bound,) = rounding(errors, blocks[1:], [(beta, a)], [lam], [Ball(p)])
     hidden = np.tensordot(beta, E, axes=1) @ a / (2 * lam)
-    assert np.linalg.norm(hidden) <= found.residual
+    assert np.linalg.norm(hidden) <= bound.residual
     exact, computed = (np.einsum("rc,nrs,sc->n", a, g, a) / (4 * lam) for g in (V.T @ K @ V, G))
     apart = abs((dual_norm(exact, p) - beta @ exact) - (dual_norm(computed, p) - beta @ computed))
-    assert apart <= found.weights + 1e-9 * np.abs(exact).sum()
+    assert apart <= bound.weights + 1e-9 * np.abs(exact).sum()
 
 
 def test_the_bound_is_of_the_size_of_the_error():
-    """On the mean over many draws it is at most four times as large."""
+    """At most four times as large on the mean over many draws; zero where all is in double precision."""
     rng = np.random.default_rng(0)
     E = 1e-6 * rng.standard_normal((1, 200, 10))
     ratios = []
     for _ in range(50):
         Z, a = rng.standard_normal((200, PROBES)), rng.standard_normal((10, 2))
-        (found,) = rounding(Z.T @ E, [(0, 10)], [(np.ones(1), a)], [0.5], [Ball(1.0)])
-        ratios.append(found.residual / np.linalg.norm(E[0] @ a))
+        (bound,) = rounding(Z.T @ E, [(0, 10)], [(np.ones(1), a)], [0.5], [Ball(1.0)])
+        ratios.append(bound.residual / np.linalg.norm(E[0] @ a))
     assert min(ratios) >= 1
     assert np.mean(ratios) <= 4
-
-
-def test_nothing_is_hidden_where_all_is_in_double_precision():
-    (found,) = rounding(np.zeros((2, PROBES, 5)), [], [(np.ones(2), np.ones((5, 1)))], [1e-8], [Ball(1.0)])
-    assert (found.residual, found.weights) == (0.0, 0.0)
+    (exact,) = rounding(np.zeros((2, PROBES, 5)), [], [(np.ones(2), np.ones((5, 1)))], [1e-8], [Ball(1.0)])
+    assert (exact.residual, exact.weights) == (0.0, 0.0)
 
 
 # --- whole problems -------------------------------------------------------------------------------------------------
@@ -135,15 +129,29 @@ def run(jobs, **options):
         workspace.close()
 
 
+RESIDUALS = {"use_preconditioners": False, "block": 24}
+
+
 @pytest.mark.parametrize(
-    "options", [{}, {"use_preconditioners": False, "block": 24}], ids=["anchors", "no preconditioners"]
+    ("kind", "n_classes", "options"),
+    [
+        (gaussian, 2, {}),
+        (gaussian, 3, RESIDUALS),
+        (linear, 2, RESIDUALS),
+        (linear, 3, {}),
+        (offset, 2, {}),
+        (offset, 3, RESIDUALS),
+    ],
 )
-@pytest.mark.parametrize("n_classes", [2, 3])
-@pytest.mark.parametrize("kind", [gaussian, linear, offset])
 def test_gaps_are_never_below_the_true_ones(kind, n_classes, options):
     """For λ from 1e-8 to 10, in double precision and from the pair that is returned: F(α) − J(β) ≤ gap · |S|."""
     jobs, kernels, h = problem(kind, n_classes)
-    _, outcomes = run(jobs, **options)
+    solver, outcomes = run(jobs, **options)
+    if kind is linear and options:  # coarse products are made again in double precision
+        assert solver._spaces[0].double
+        assert not solver._spaces[0].single_blocks
+    if kind is gaussian and not options:
+        assert solver._spaces[0].single_blocks
     for job, outcome in zip(jobs, outcomes, strict=True):
         lam, p = job.problem.lam, job.problem.weights.p
         _, upper = bounds(kernels, outcome.dual, outcome.weights, h, lam, p)
@@ -151,25 +159,3 @@ def test_gaps_are_never_below_the_true_ones(kind, n_classes, options):
         # The dense formulas resolve S to some ε/λ of it.
         assert (upper - lower) / abs(outcome.objective) <= outcome.gap + 1e-9 + 1e-15 / lam
         assert outcome.gap <= 1e-4
-
-
-def test_a_kernel_part_below_zero_certifies_nothing():
-    """βᵀq ≥ 0 of the exact products; rounding may give a negative one, and what is left is no less for it."""
-    certificate = Certificate(-1.0, -0.9, 0.0, np.ones(3), -0.5)
-    solution = Solution(np.ones((2, 1)), np.ones(3), certificate, Status.CERTIFIED)
-    assert solution.certificate.share > 0
-    assert OpenPoint(solution, np.ones((4, 1)), 1.0, Rounding(0.0, 0.0)).left > 1e-4
-
-
-def test_a_coarse_product_is_made_again_in_double_precision():
-    jobs, *_ = problem(linear)
-    solver, outcomes = run(jobs, use_preconditioners=False, block=24)
-    assert solver._spaces[0].double
-    assert not solver._spaces[0].single_blocks
-    assert max(outcome.gap for outcome in outcomes) <= 1e-4
-
-
-def test_single_precision_is_enough_for_most():
-    jobs, *_ = problem(gaussian)
-    solver, _ = run(jobs)
-    assert solver._spaces[0].single_blocks

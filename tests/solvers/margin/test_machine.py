@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from sklearn.svm import SVC
 
 from dmkl.errors import InputError, MemoryBudgetError
-from dmkl.solvers.margin.svm import best_bias, dense_bytes, feasible, hinge, is_concave, solve_by_columns, solve_dense
+from dmkl.solvers.margin.svm import best_bias, dense_bytes, hinge, is_concave, solve_by_columns, solve_dense
 
 
 def rbf(m, seed=0, share=0.5, width=5.0, dimensions=4):
@@ -77,8 +76,7 @@ def optimum(kernel, y, C):
     return problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
 
 
-@pytest.mark.parametrize("C", [1e-3, 0.25, 4.0, 64.0])
-@pytest.mark.parametrize("share", [0.5, 0.06])
+@pytest.mark.parametrize(("C", "share"), [(1e-3, 0.5), (0.25, 0.06), (4.0, 0.5), (64.0, 0.06)])
 def test_dense_reaches_the_optimum(C, share):
     kernel, y = rbf(70, share=share)
     solution = checked(solve_dense(kernel, y, C, 1e-10), kernel, y, C)
@@ -88,7 +86,7 @@ def test_dense_reaches_the_optimum(C, share):
 
 @pytest.mark.parametrize("tol", [0.3, 1e-2, 1e-4])
 def test_gap_is_never_below_the_true_one(tol):
-    for seed in range(4):
+    for seed in range(2):
         kernel, y = rbf(60, seed)
         best = optimum(kernel, y, 8.0)
         for solution in (solve_dense(kernel, y, 8.0, tol), by_columns(kernel, y, 8.0, tol, 0.4)[0]):
@@ -97,47 +95,24 @@ def test_gap_is_never_below_the_true_one(tol):
             assert solution.primal >= best * (1 - 1e-8)
 
 
-@pytest.mark.parametrize("C", [0.25, 4.0, 64.0])
-def test_dense_is_the_machine_of_scikit_learn(C):
-    kernel, y = rbf(150, 3)
-    theirs = SVC(kernel="precomputed", C=C, tol=1e-7).fit(kernel, y)
-    solution = solve_dense(kernel, y, C, 1e-9)
-    np.testing.assert_allclose(kernel @ solution.u + solution.bias, theirs.decision_function(kernel), atol=1e-3)
-    u = np.zeros(len(y))
-    u[theirs.support_] = theirs.dual_coef_[0]
-    np.testing.assert_allclose(solution.u, u, atol=1e-3 * C)
-
-
-@pytest.mark.parametrize("C", [1e-4, 0.25, 8.0, 1e3])
-@pytest.mark.parametrize("share", [1.0, 0.6])
-def test_columns_agree_with_dense(C, share):
-    kernel, y = rbf(120, 5)
-    solution, asked = by_columns(kernel, y, C, 1e-8, share)
-    assert solution.gap <= 1e-8
-    assert solution.dual == pytest.approx(solve_dense(kernel, y, C, 1e-8).dual, rel=1e-7)
+@pytest.mark.parametrize(
+    ("C", "share", "width", "tol"),
+    [(1e-4, 0.6, 5.0, 1e-8), (8.0, 0.6, 5.0, 1e-8), (1e3, 1.0, 5.0, 1e-8), (1.0, 0.08, 20.0, 1e-4)],
+)
+def test_columns_agree_with_dense(C, share, width, tol):
+    kernel, y = rbf(120, 5, width=width)
+    solution, asked = by_columns(kernel, y, C, tol, share)
+    assert solution.gap <= tol
+    assert solution.dual == pytest.approx(solve_dense(kernel, y, C, 1e-8).dual, rel=max(tol, 1e-7))
     if share == 1:  # everything fits: nothing is asked for twice
         every = np.concatenate(asked.calls)
         assert len(every) == len(np.unique(every))
 
 
-def test_columns_with_room_for_few():
-    kernel, y = rbf(120, 6, width=20.0)
-    solution, _ = by_columns(kernel, y, 1.0, 1e-4, 0.08)
-    assert solution.gap <= 1e-4
-    assert solution.dual == pytest.approx(solve_dense(kernel, y, 1.0, 1e-8).dual, rel=1e-4)
-
-
-def test_out_of_rounds_tells_the_true_gap(monkeypatch):
-    monkeypatch.setattr("dmkl.solvers.margin.svm._MAX_ROUNDS", 3)
-    kernel, y = rbf(120, 6)
-    solution, _ = by_columns(kernel, y, 64.0, 1e-8, 0.05)
-    assert solution.gap > 1e-8
-
-
 @pytest.mark.parametrize("share", [1.0, 0.5])
 def test_warm_start_from_other_weights(share):
-    kernel, y = rbf(150, 7)
-    other, _ = rbf(150, 8)
+    kernel, y = rbf(100, 7)
+    other, _ = rbf(100, 8)
     before = solve_dense(0.9 * kernel + 0.1 * other, y, 4.0, 1e-8)
     cold, warm = (by_columns(kernel, y, 4.0, 1e-8, share, start)[1] for start in (None, before.u))
     assert sum(map(len, warm.calls)) <= sum(map(len, cold.calls))
@@ -147,41 +122,29 @@ def test_warm_start_from_other_weights(share):
         checked(solve_dense(kernel, y, C, 1e-6, before.u), kernel, y, C)
 
 
-def test_no_free_vectors():
-    kernel, y = rbf(60)
-    solution = checked(solve_dense(kernel, y, 1e-3, 1e-9), kernel, y, 1e-3)
-    assert len(solution.free) == 0
-    assert solution.gap <= 1e-9
-    assert not solution.curvature(np.ones((3, 60))).any()
-
-
-def test_equal_rows_with_opposite_labels():
+def equal_rows():
+    """Samples three times, some with opposite labels."""
     kernel, y = rbf(40)
-    twice = np.repeat(np.arange(40), 3)
-    kernel, y = kernel[np.ix_(twice, twice)], y[twice]
+    three_times = np.repeat(np.arange(40), 3)
+    y = y[three_times]
     y[::7] *= -1
+    return kernel[np.ix_(three_times, three_times)], y
+
+
+def rank_one():
+    x = np.linspace(-1, 1, 31)
+    return np.outer(x, x), np.where(x > 0.1, 1.0, -1.0)
+
+
+@pytest.mark.parametrize("make", [equal_rows, rank_one])
+def test_singular_kernels(make):
+    kernel, y = make()
     for C in (0.1, 10.0, 1e4):
         assert checked(solve_dense(kernel, y, C, 1e-6), kernel, y, C).gap <= 1e-6
         assert by_columns(kernel, y, C, 1e-6, 0.7)[0].gap <= 1e-6
 
 
-def test_huge_C_is_a_hard_margin():
-    # The primal counts C times the rounding of every score, so that larger C resolve less than 1e-7.
-    kernel, y = rbf(80, 2, width=0.5)
-    solution = checked(solve_dense(kernel, y, 1e7, 1e-7), kernel, y, 1e7)
-    assert solution.gap <= 1e-7
-    assert (y * (solution.scores + solution.bias)).min() >= 1 - 1e-7
-    assert np.abs(solution.u).max() < 1e6
-
-
-def test_rank_one():
-    x = np.linspace(-1, 1, 31)
-    y = np.where(x > 0.1, 1.0, -1.0)
-    for C in (0.1, 1.0, 1e3):
-        assert checked(solve_dense(np.outer(x, x), y, C, 1e-8), np.outer(x, x), y, C).gap <= 1e-8
-
-
-@pytest.mark.parametrize("C", [0.1, 1.0, 100.0])
+@pytest.mark.parametrize("C", [0.1, 100.0])
 def test_indefinite_kernels_end_where_no_small_change_gains(C):
     rng = np.random.default_rng(0)
     kernel = rng.standard_normal((50, 50))
@@ -198,27 +161,15 @@ def test_indefinite_kernels_end_where_no_small_change_gains(C):
 @given(
     hnp.arrays(np.float64, 12, elements=st.floats(-3, 3)),
     st.lists(st.booleans(), min_size=12, max_size=12).filter(lambda y: 0 < sum(y) < 12),
+    st.booleans(),
 )
 @settings(deadline=None)
-def test_bias_minimizes_the_primal(scores, positive):
+def test_bias_minimizes_the_primal(scores, positive, weighted):
     y = np.where(positive, 1.0, -1.0)
-    found = hinge(scores, best_bias(scores, y), y)
+    C = (0.7 * np.arange(1, 13),) if weighted else ()
     # A convex, piecewise linear function has a minimum at one of its kinks.
-    assert found <= min(hinge(scores, kink, y) for kink in y - scores) + 1e-12
-
-
-@given(
-    hnp.arrays(np.float64, 12, elements=st.floats(-1e6, 1e6)),
-    st.lists(st.booleans(), min_size=12, max_size=12),
-    st.floats(1e-6, 1e6),
-)
-@settings(deadline=None)
-def test_starts_are_made_feasible(start, positive, C):
-    y = np.where(positive, 1.0, -1.0)
-    u = feasible(start, y, C)
-    assert (y * u).min() >= 0
-    assert (y * u).max() <= C
-    assert abs(u.sum()) <= 1e-12 * max(np.abs(u).sum(), 1e-300)
+    least = min(hinge(scores, kink, y, *C) for kink in y - scores)
+    assert hinge(scores, best_bias(scores, y, *C), y, *C) <= least + 1e-12 * (1 + least)
 
 
 def test_curvature_by_finite_differences():
@@ -288,7 +239,7 @@ def test_refusals():
         solve_by_columns(Asked(kernel), np.ones(10), y, 1.0, 1e-3, 799)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_concave_is_positive_semidefinite_on_vectors_of_sum_zero(seed):
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((30, 3))

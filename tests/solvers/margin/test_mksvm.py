@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-import cvxpy as cp
 import numpy as np
 import pytest
 from helpers.generators import finish
@@ -14,8 +13,8 @@ from helpers.optima import conjugate, norm
 from sklearn.svm import SVC
 
 from dmkl.errors import IndefiniteKernelError, InputError
-from dmkl.solvers.margin.mksvm import MarginProblem, certify_margin, closed_form_weights, mk_svm
-from dmkl.solvers.margin.svm import solve_by_columns, solve_dense
+from dmkl.solvers.margin.mksvm import MarginProblem, certify_margin, mk_svm
+from dmkl.solvers.margin.svm import solve_dense
 from dmkl.solvers.outcome import Status
 from dmkl.solvers.requests import SVM, EachProduct
 from dmkl.solvers.semidefinite import KernelFacts
@@ -26,20 +25,6 @@ BOUNDS = [0.25, 4.0, 64.0]
 
 def in_memory(kernels, request):
     return solve_dense(np.tensordot(request.weights, kernels, axes=1), request.y, request.C, request.tol, request.start)
-
-
-def out_of_core(kernels, request):
-    combined = np.tensordot(request.weights, kernels, axes=1)
-    m = len(request.y)
-    return solve_by_columns(
-        lambda positions: combined[:, positions],
-        combined.diagonal(),
-        request.y,
-        request.C,
-        request.tol,
-        24 * m * m,
-        request.start,
-    )[0]
 
 
 def without_curvature(kernels, request):
@@ -71,8 +56,7 @@ def solved(kernels, y, C, p, *, machine=in_memory, **options):
     return solution
 
 
-@pytest.mark.parametrize("C", BOUNDS)
-@pytest.mark.parametrize("p", EXPONENTS)
+@pytest.mark.parametrize(("p", "C"), list(zip(EXPONENTS, 2 * BOUNDS, strict=True)))
 def test_reaches_the_optimum(p, C):
     kernels, y = made(5, 40)
     best = optimum(kernels, y, C, p)
@@ -83,18 +67,21 @@ def test_reaches_the_optimum(p, C):
     assert solution.bound <= best * (1 + 1e-6)
     assert solution.certificate.upper >= best * (1 - 1e-6)
     assert solution.objective == pytest.approx(best, rel=1e-4)
+    if p == np.inf:
+        np.testing.assert_array_equal(solution.weights, np.ones(5))
+    # Weights of any size are a start, and those of the solution end at once.
+    assert len(solved(kernels, y, C, p, tol=1e-3, start=3 * solution.weights).steps) == 1
 
 
-@pytest.mark.parametrize("C", BOUNDS)
-@pytest.mark.parametrize("p", EXPONENTS)
+@pytest.mark.parametrize(("p", "C"), [(1.0, 64.0), (1.0625, 0.25), (1.5, 64.0), (8.0, 4.0)])
 def test_few_weightings(p, C):
-    kernels, y = made(30, 200, seed=1)
+    kernels, y = made(30, 120, seed=1)
     solution = solved(kernels, y, C, p, tol=1e-4)
     assert solution.status is Status.CERTIFIED
     assert len(solution.steps) <= 15
 
 
-@pytest.mark.parametrize("p", [1.0, 1.0625, 2.0])
+@pytest.mark.parametrize("p", [1.0, 2.0])
 def test_the_gap_of_any_pair_encloses_the_optimum(p):
     kernels, y = made(4, 30, seed=2)
     C, rng = 4.0, np.random.default_rng(0)
@@ -111,8 +98,9 @@ def test_the_gap_of_any_pair_encloses_the_optimum(p):
         assert certificate.gap >= certificate.machine_gap
 
 
-@pytest.mark.parametrize("machine", [in_memory, without_curvature])
-@pytest.mark.parametrize("p", [1.0, 1.0625, 1.5, 2.0])
+@pytest.mark.parametrize(
+    ("p", "machine"), [(1.0, in_memory), (1.0625, without_curvature), (1.5, in_memory), (2.0, without_curvature)]
+)
 def test_the_objective_falls(p, machine):
     kernels, y = made(12, 80, seed=3)
     for C in BOUNDS:
@@ -123,7 +111,7 @@ def test_the_objective_falls(p, machine):
             assert after.figures["objective"] <= before.figures["upper"]
 
 
-@pytest.mark.parametrize("p", [1.0, 1.5, 8.0])
+@pytest.mark.parametrize("p", [1.0, 8.0])
 def test_without_curvature_the_closed_form_gets_there(p):
     kernels, y = made(5, 40, seed=4)
     solution = solved(kernels, y, 4.0, p, tol=1e-3, machine=without_curvature)
@@ -131,27 +119,7 @@ def test_without_curvature_the_closed_form_gets_there(p):
     assert solution.objective == pytest.approx(optimum(kernels, y, 4.0, p), rel=1e-3)
 
 
-def test_closed_form_weights_are_the_best_for_given_norms():
-    rng = np.random.default_rng(0)
-    for p in (1.0, 1.5, 3.0):
-        beta, slopes = rng.dirichlet(np.ones(4)), rng.uniform(0, 1, 4)
-        squares = beta**2 * slopes
-        best = np.sum(squares / closed_form_weights(beta, slopes, p))
-        weights = cp.Variable(4)
-        cost = cp.sum(cp.multiply(squares, cp.inv_pos(weights)))
-        least = cp.Problem(cp.Minimize(cost), [cp.pnorm(weights, p, approx=False) <= 1]).solve(solver=cp.CLARABEL)
-        assert best == pytest.approx(least, rel=1e-6)
-
-
-def test_out_of_core_machines():
-    kernels, y = made(6, 90, seed=5)
-    for p in (1.0, 2.0):
-        inside, outside = (solved(kernels, y, 4.0, p, tol=1e-4, machine=kind) for kind in (in_memory, out_of_core))
-        assert outside.gap <= 1e-4
-        assert outside.objective == pytest.approx(inside.objective, rel=1e-4)
-
-
-@pytest.mark.parametrize("p", [1.0, 2.0, np.inf])
+@pytest.mark.parametrize("p", [1.0, np.inf])
 def test_one_kernel_is_a_support_vector_machine(p):
     kernels, y = made(1, 100, noisy=0)
     theirs = SVC(kernel="precomputed", C=4.0, tol=1e-8).fit(kernels[0], y)
@@ -161,23 +129,6 @@ def test_one_kernel_is_a_support_vector_machine(p):
     np.testing.assert_allclose(
         kernels[0] @ solution.dual[:, 0] + solution.bias, theirs.decision_function(kernels[0]), atol=1e-3
     )
-
-
-def test_infinite_p_weighs_all_alike():
-    kernels, y = made(4, 60)
-    solution = solved(kernels, y, 4.0, np.inf, tol=1e-9)
-    np.testing.assert_array_equal(solution.weights, np.ones(4))
-    assert solution.objective == pytest.approx(solve_dense(kernels.sum(axis=0), y, 4.0, 1e-10).dual, rel=1e-8)
-
-
-def test_low_rank_kernels_and_no_free_vectors():
-    rng = np.random.default_rng(1)
-    x = rng.standard_normal((60, 8, 2))
-    y = np.where(x[:, 0, 0] + x[:, 1, 0] + 0.5 * rng.standard_normal(60) > 0, 1.0, -1.0)
-    kernels = np.einsum("ijk,ljk->jil", x, x) / 2
-    for p in (1.0, 1.0625, 2.0):
-        for C in (1e-4, 0.25, 16.0):
-            assert solved(kernels, y, C, p, tol=1e-4).status is Status.CERTIFIED
 
 
 def test_a_machine_that_can_do_no_better_ends_the_descent():
@@ -194,31 +145,11 @@ def test_a_machine_that_can_do_no_better_ends_the_descent():
         assert solution.gap > 1e-6
 
 
-def test_equal_kernels_at_p_one():
-    kernels, y = made(3, 60, noisy=0)
-    solution = solved(np.concatenate([kernels, kernels]), y, 4.0, 1.0, tol=1e-4)
-    assert solution.objective == pytest.approx(solved(kernels, y, 4.0, 1.0, tol=1e-6).objective, rel=1e-4)
-
-
-def test_start_at_the_solution_ends_at_once():
-    kernels, y = made(6, 80)
-    solution = solved(kernels, y, 4.0, 1.5, tol=1e-6)
-    assert len(solved(kernels, y, 4.0, 1.5, tol=1e-3, start=3 * solution.weights).steps) == 1
-
-
 def test_the_cap_is_told():
     kernels, y = made(6, 60)
     solution = solved(kernels, y, 4.0, 1.0, tol=1e-6, max_iter=2)
     assert solution.status is Status.ITERATIONS
     assert solution.gap == min(step.figures["gap"] for step in solution.steps) > 1e-6
-
-
-def test_what_the_arithmetic_does_not_resolve_is_told():
-    kernels, y = made(3, 60)
-    for p in (1.0, 2.0, np.inf):
-        solution = solved(kernels, y, 64.0, p, tol=1e-17, max_iter=60)
-        assert solution.status in (Status.STALLED, Status.ITERATIONS)
-        assert solution.gap < 1e-6
 
 
 def test_an_indefinite_kernel_is_named():
