@@ -46,9 +46,12 @@ package: setup
 	build/package/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
 	cd build/package && bin/dmkl demo --output demo
 
-# 100,000 mutated files of every format that is read; FUZZ='--inputs 1000 --formats npy' takes others.
+# 100,000 mutated files of all formats that are read; make fuzz INPUTS=1000 FUZZ='-k npy' takes others.
+# Each arena of the allocator, and each thread's stack, reserves memory that is never used.
+INPUTS ?= 100000
 fuzz: setup
-	cd tests && ../$(BIN)/python -m helpers.fuzzing.campaign $(FUZZ)
+	FUZZ_INPUTS=$(INPUTS) MALLOC_ARENA_MAX=1 ZARR_THREADING__MAX_WORKERS=1 $(BIN)/python -m pytest -n auto \
+		--max-worker-restart=1000 --timeout=3600 tests/hostile/test_mutated_files.py $(FUZZ)
 
 # New random examples of every property, many of each: make test takes the same few each time.
 properties: setup

@@ -117,19 +117,12 @@ def test_a_set_that_is_damaged_in_the_middle(run, places, undisturbed, phase, da
     assert_goes_on(run, phase, own, out, undisturbed)
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", EACH)
 def test_an_output_that_another_process_writes(run, places, phase):
     own, out = places
     parent = psutil.Process().parent()
-    holder = {
-        "host": socket.gethostname(),
-        "machine": _machine(),
-        "pid": parent.pid,
-        "started": _start(parent.pid),
-        "since": "2026-11-22 08:00:00",
-        "token": "theirs",
-    }
-    lock_path(out).write_text(json.dumps(holder))
+    holder = {"host": socket.gethostname(), "machine": _machine(), "pid": parent.pid, "started": _start(parent.pid)}
+    lock_path(out).write_text(json.dumps({**holder, "since": "2026-11-22 08:00:00", "token": "theirs"}))
     status, _, err = run(*PHASES[phase].command(own, out))
     assert status == 1
     ((error,), notes) = told(err)

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import textwrap
 from collections import Counter
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 
 import numpy as np
 import pandas as pd
@@ -114,13 +109,18 @@ def test_new_rows_are_those_of_a_set_of_all(tmp_path, kept):
     distance = np.array([name.startswith("D-") for name in C.names])
     np.testing.assert_allclose(C.view.source.diagonal(np.flatnonzero(~distance)), own[~distance], rtol=1e-6)
     # The old samples' own features give the old kernels.
-    again = dmkl.build_cross(K, rows(OLD, *tables), samples=names(OLD))
-    close(again, np.asarray(K))
+    close(dmkl.build_cross(K, rows(OLD, *tables), samples=names(OLD)), np.asarray(K))
+    # One new sample, tables in another order and beside others, and columns without names.
+    few = rows(LATER[[3]], *tables)
+    close(dmkl.build_cross(K, few, samples=[NAMES[LATER[3]]]), np.asarray(C)[:, [3]])
+    new = rows(LATER, *tables)
+    other = {"unused": np.full((NEW, 3), np.nan), "D": new["D"], "b": new["b"], "a": new["a"].to_numpy()}
+    np.testing.assert_array_equal(np.asarray(dmkl.build_cross(K, other, samples=names(LATER))), np.asarray(C))
 
 
-@pytest.mark.parametrize("tables", [("a", "b"), ("D",)])
-def test_stored_is_computed(tmp_path, scheduler, tables):
-    specs = SPECS[1:] if "D" not in tables else DISTANCES
+@pytest.mark.parametrize("specs", [[SPECS[1], SPECS[2]], DISTANCES], ids=["tables", "distances"])
+def test_stored_is_computed(tmp_path, scheduler, specs):
+    tables = ("D",) if specs is DISTANCES else ("a", "b")
     base(tmp_path / "old.zarr", specs, tables)
     lazy = dmkl.build_cross(tmp_path / "old.zarr", rows(LATER, *tables), samples=names(LATER))
     made = dmkl.build_cross(
@@ -132,8 +132,8 @@ def test_stored_is_computed(tmp_path, scheduler, tables):
     assert list(made.labels) == ["x"] * NEW
     V = np.ones((M, 2))
     np.testing.assert_array_equal(lazy.apply(V), made.apply(V))
-    diagonal = StoreReader(tmp_path / "new.zarr").diagonal(np.arange(len(made)))
     if "D" not in tables:
+        diagonal = StoreReader(tmp_path / "new.zarr").diagonal(np.arange(len(made)))
         np.testing.assert_array_equal(diagonal, lazy.view.source.diagonal(np.arange(len(lazy))))
     with pytest.raises(StoreExistsError):
         dmkl.build_cross(tmp_path / "old.zarr", rows(LATER, *tables), tmp_path / "new.zarr")
@@ -177,10 +177,9 @@ def test_absent_sources_among_new_and_training_samples(tmp_path, kept):
     close(dmkl.build_cross(K, some), everything[:, LATER[7:]][:, :, OLD])
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["stored", "computed"])
-@pytest.mark.parametrize("held", [False, True], ids=["", "persisted"])
+@pytest.mark.parametrize(("kept", "held"), [(True, False), (True, True), (False, False)])
 def test_columns_are_those_of_the_view(tmp_path, kept, held):
-    specs, tables = [*SPECS, {**DISTANCES, "gamma": 0.7, "bandwidth": None}], ("a", "b", "D")
+    specs, tables = [SPECS[0], SPECS[1], SPECS[2], {**DISTANCES, "gamma": 0.7, "bandwidth": None}], ("a", "b", "D")
     K = base(tmp_path / "old.zarr" if kept else None, specs, tables, train=np.arange(20))
     train = np.array([17, 4, 9, 30, 0, 5])
     view = K[train, train]
@@ -191,46 +190,11 @@ def test_columns_are_those_of_the_view(tmp_path, kept, held):
     C = dmkl.build_cross(view, new, samples=names(LATER))
     assert list(C.train_samples) == names(train)
     close(C, whole_cross[:, :, train])
-    some = view.select(["a-rbf-left", "b-cosine"])
-    C = dmkl.build_cross(some, rows(LATER, "a", "b"), samples=names(LATER))
-    assert C.names == ("a-rbf-left", "b-cosine")
-    close(C, whole_cross[[K.names.index(name) for name in C.names]][:, :, train])
     # Of tables that no kernel is left of, nothing is asked.
-    close(
-        dmkl.build_cross(view.select("b-cosine"), rows(LATER, "b"), samples=names(LATER)),
-        whole_cross[[K.names.index("b-cosine")]][:, :, train],
-    )
-
-
-def test_one_new_sample(tmp_path):
-    base(tmp_path / "old.zarr")
-    every = np.asarray(dmkl.build_cross(tmp_path / "old.zarr", rows(LATER, "a", "b"), samples=names(LATER)))
-    for i in (0, NEW - 1):
-        one = dmkl.build_cross(tmp_path / "old.zarr", rows(LATER[[i]], "a", "b"), samples=[NAMES[LATER[i]]])
-        close(one, every[:, [i]])
-
-
-def test_more_new_samples_than_training_samples(tmp_path):
-    tables = {"a": whole()["a"].iloc[:5]}
-    K = dmkl.build(tmp_path / "old.zarr", tables, {"function": "rbf"})
-    C = dmkl.build_cross(K, {"a": whole()["a"]}, tmp_path / "new.zarr")
-    assert C.shape == (1, M + NEW, 5)
-    close(C[np.arange(5), np.arange(5)], np.asarray(K))
-    assert not problems(tmp_path / "new.zarr")
-
-
-def test_tables_in_any_order_and_beside_others(tmp_path):
-    base(tmp_path / "old.zarr")
-    new = rows(LATER, "a", "b")
-    C = dmkl.build_cross(tmp_path / "old.zarr", new, samples=names(LATER))
-    other = {"unused": np.full((NEW, 3), np.nan), "b": new["b"], "a": new["a"]}
-    np.testing.assert_array_equal(
-        np.asarray(dmkl.build_cross(tmp_path / "old.zarr", other, samples=names(LATER))), np.asarray(C)
-    )
-    bare = {"a": new["a"].to_numpy(), "b": new["b"]}  # without names, columns are taken as they come
-    np.testing.assert_array_equal(
-        np.asarray(dmkl.build_cross(tmp_path / "old.zarr", bare, samples=names(LATER))), np.asarray(C)
-    )
+    for chosen, needed in ((["a-rbf-left", "b-cosine"], ("a", "b")), (["b-cosine"], ("b",))):
+        C = dmkl.build_cross(view.select(chosen), rows(LATER, *needed), samples=names(LATER))
+        assert list(C.names) == chosen
+        close(C, whole_cross[[K.names.index(name) for name in chosen]][:, :, train])
 
 
 def test_a_killed_cross_goes_on(tmp_path, monkeypatch):
@@ -296,12 +260,16 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["stored", "computed"])
+@pytest.fixture(scope="module")
+def old(tmp_path_factory):
+    """A stored and a lazy set of the old samples."""
+    return [base(tmp_path_factory.mktemp("old") / "old.zarr"), base(None)]
+
+
 @pytest.mark.parametrize("case", WRONG)
-def test_other_features_are_refused_by_name(tmp_path, case, kept):
+def test_other_features_are_refused_by_name(tmp_path, case, old):
     tables, message = WRONG[case]
-    K = base(tmp_path / "old.zarr" if kept else None)
-    for path in (None, tmp_path / "new.zarr"):
+    for K, path in zip(old, (tmp_path / "new.zarr", None), strict=True):
         with pytest.raises(InputError, match=message):
             dmkl.build_cross(K, tables(), path)
     assert not list(tmp_path.glob("new*"))
@@ -317,15 +285,23 @@ def test_distances_are_to_the_training_samples(tmp_path):
 
 
 def test_kernels_that_no_features_made_are_refused(tmp_path):
-    imported = dmkl.create(tmp_path / "imported.zarr", np.eye(M)[None])
-    message = "were not computed from features by dmkl.build .*as a rectangular set"
-    with pytest.raises(InputError, match=message):
-        dmkl.build_cross(imported, rows(LATER, "a", "b"))
-    with pytest.raises(InputError, match=message):
-        dmkl.build_cross(tmp_path / "imported.zarr", rows(LATER, "a", "b"))
-    K = base(None)
-    with pytest.raises(InputError, match="centered or normalized; let the model do that"):
-        dmkl.build_cross(K.center(), rows(LATER, "a", "b"))
+    features, y = digits()
+    imported = dmkl.create(tmp_path / "set.zarr", pairwise.rbf_kernel(features["pixels"])[None], labels=y, tile=64)
+    model = dmkl.MKFDA().fit(imported[TRAIN, TRAIN])
+    model.save(tmp_path / "model")
+    for compute in (
+        partial(dmkl.build_cross, imported, of(TEST)),
+        partial(dmkl.build_cross, tmp_path / "set.zarr", of(TEST)),
+        partial(model.predict, features=of(TEST)),
+        partial(dmkl.load(tmp_path / "model").predict, features=of(TEST)),
+    ):
+        with pytest.raises(InputError, match=r"were not computed from features by dmkl\.build .*as a rectangular set"):
+            compute()
+    centered = dmkl.build(None, features, {"function": "rbf"}, labels=y).center()
+    model = dmkl.MKFDA(steps=("trace",)).fit(centered[TRAIN, TRAIN])
+    for compute in (partial(dmkl.build_cross, centered, of(TEST)), partial(model.predict, features=of(TEST))):
+        with pytest.raises(InputError, match=r"centered or normalized; let the model do that"):
+            compute()
 
 
 # --- models --------------------------------------------------------------------------------------------------
@@ -369,16 +345,6 @@ MODELS = {
     "Product": lambda: dmkl.Product(lam=1e-2),
 }
 
-PREDICT = """
-    import sys
-    import numpy as np
-    import dmkl
-
-    with np.load(sys.argv[2]) as held:
-        scores = dmkl.load(sys.argv[1]).decision_function(features=dict(held), samples=np.arange(1, 360, 2))
-    np.save(sys.argv[3], scores.values)
-"""
-
 
 def same(found, expected):
     """Equal scores to 1e-6 of the largest."""
@@ -397,29 +363,9 @@ def test_prediction_from_features_is_that_from_kernels(built, tmp_path, name):
     assert model.score(features=of(TEST), y=y) == model.score(built[TEST, TRAIN]) > 0.9
     model.save(tmp_path / "model")
     xr.testing.assert_equal(dmkl.load(tmp_path / "model").decision_function(features=of(TEST), samples=TEST), found)
-    dmkl.load(tmp_path / "model").save(tmp_path / "again")
-    xr.testing.assert_equal(dmkl.load(tmp_path / "again").decision_function(features=of(TEST), samples=TEST), found)
-
-
-@pytest.mark.slow
-def test_a_saved_model_predicts_alone(tmp_path):
-    """In another process, with neither the kernels nor the training features at hand."""
-    features, y = digits()
-    K = dmkl.build(tmp_path / "set.zarr", features, DIGITS_SPECS, labels=y, train=TRAIN, tile=64)
-    model = dmkl.MKFDA(p=1.0, lam=1e-3).fit(K[TRAIN, TRAIN])
-    expected = model.decision_function(K[TEST, TRAIN])
-    model.save(tmp_path / "model")
-    (tmp_path / "set.zarr").rename(tmp_path / "elsewhere")
-    np.savez(tmp_path / "new.npz", **of(TEST))
-    arguments = [str(tmp_path / name) for name in ("model", "new.npz", "scores.npy")]
-    subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PREDICT), *arguments],
-        check=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    )
-    np.testing.assert_allclose(
-        np.load(tmp_path / "scores.npy"), expected, rtol=0, atol=1e-6 * float(np.abs(expected).max())
-    )
+    if name == "MKFDA":
+        dmkl.load(tmp_path / "model").save(tmp_path / "again")
+        xr.testing.assert_equal(dmkl.load(tmp_path / "again").decision_function(features=of(TEST), samples=TEST), found)
 
 
 @pytest.fixture
@@ -460,8 +406,7 @@ def test_kernels_of_no_weight_are_neither_computed_nor_kept(built, tmp_path, com
     assert set(computed) == used
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["stored", "computed"])
-@pytest.mark.parametrize("kind", ["binary", "multilabel", "words"])
+@pytest.mark.parametrize(("kind", "kept"), [("binary", True), ("multilabel", False), ("words", True)])
 def test_every_kind_of_labels(tmp_path, kept, kind):
     features, y = digits()
     labels = {
@@ -473,52 +418,33 @@ def test_every_kind_of_labels(tmp_path, kept, kind):
     K = dmkl.build(path, features, DIGITS_SPECS, labels=labels, train=TRAIN, tile=64)
     K = K if kept else K.persist()
     model = dmkl.MKFDA(p=1.2, lam=1e-2).fit(K[TRAIN, TRAIN])
-    expected = model.decision_function(K[TEST, TRAIN])
-    same(model.decision_function(features=of(TEST), samples=TEST), expected)
+    expected, predicted = model.decision_function(K[TEST, TRAIN]), model.predict(K[TEST, TRAIN])
     model.save(tmp_path / "model")
-    loaded = dmkl.load(tmp_path / "model")
-    same(loaded.decision_function(features=of(TEST), samples=TEST), expected)
-    np.testing.assert_array_equal(loaded.predict(features=of(TEST)), model.predict(K[TEST, TRAIN]))
+    if kept:
+        (tmp_path / "set.zarr").rename(tmp_path / "elsewhere")
+    for one in (model, dmkl.load(tmp_path / "model"))[int(kept) :]:  # a saved model needs no kernels
+        same(one.decision_function(features=of(TEST), samples=TEST), expected)
+        np.testing.assert_array_equal(one.predict(features=of(TEST)), predicted)
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["stored", "computed"])
 def test_samples_without_a_source_are_judged_by_the_others(tmp_path, kept):
     features, y = digits()
-    rng = np.random.default_rng(0)
     tables = {name: table.copy() for name, table in features.items()}
-    tables["pixels"][rng.choice(360, 40, replace=False)] = np.nan
+    tables["pixels"][np.random.default_rng(0).choice(360, 40, replace=False)] = np.nan
     more = {"labels": y, "train": TRAIN, "tile": 64, "missing": "zero"}
     K = dmkl.build(tmp_path / "set.zarr" if kept else None, tables, DIGITS_SPECS, **more)
     model = dmkl.MKFDA(p=2.0, lam=1e-2).fit(K[TRAIN, TRAIN])
     new = {name: table[TEST] for name, table in tables.items()}
     expected = model.decision_function(K[TEST, TRAIN])
-    same(model.decision_function(features=new, samples=TEST, missing="zero"), expected)
     model.save(tmp_path / "model")
-    loaded = dmkl.load(tmp_path / "model")
-    same(loaded.decision_function(features=new, samples=TEST, missing="zero"), expected)
+    for one in (model, dmkl.load(tmp_path / "model")):
+        same(one.decision_function(features=new, samples=TEST, missing="zero"), expected)
     assert model.score(features=new, y=y[TEST], missing="zero") > 0.9
     with pytest.raises(InputError, match=r"'pixels' is missing for \d+ of 180\. Drop or impute"):
         model.predict(features=new)
     present = {"pixels": ~np.isnan(new["pixels"][:, 0])}
-    same(
-        model.decision_function(features=of(TEST), samples=TEST, present=present, missing="zero"),
-        expected,
-    )
-
-
-def test_models_of_imported_kernels_say_why_they_cannot(tmp_path):
-    features, y = digits()
-    kernels = pairwise.rbf_kernel(features["pixels"])[None]
-    K = dmkl.create(tmp_path / "set.zarr", kernels, labels=y, tile=64)
-    model = dmkl.MKFDA().fit(K[TRAIN, TRAIN])
-    model.save(tmp_path / "model")
-    for one in (model, dmkl.load(tmp_path / "model")):
-        with pytest.raises(InputError, match=r"were not computed from features by dmkl\.build .*as a rectangular set"):
-            one.predict(features=of(TEST))
-    centered = dmkl.build(None, features, {"function": "rbf"}, labels=y).center()
-    model = dmkl.MKFDA(steps=("trace",)).fit(centered[TRAIN, TRAIN])
-    with pytest.raises(InputError, match=r"centered or normalized; let the model do that"):
-        model.predict(features=of(TEST))
+    same(model.decision_function(features=of(TEST), samples=TEST, present=present, missing="zero"), expected)
 
 
 def test_features_or_kernels_but_not_both(built):
@@ -532,11 +458,12 @@ def test_features_or_kernels_but_not_both(built):
 
 
 def test_the_best_of_a_search_predicts_from_features(built, tmp_path):
-    found = dmkl.search(dmkl.MKFDA(), built[TRAIN, TRAIN], grid={"p": [1.0, 2.0], "lam": [1e-2, 1.0]}, cv=3)
-    expected = found.best_.decision_function(built[TEST, TRAIN])
-    same(found.best_.decision_function(features=of(TEST), samples=TEST), expected)
-    found.save(tmp_path / "found")
-    same(dmkl.load(tmp_path / "found").best_.decision_function(features=of(TEST), samples=TEST), expected)
+    grid = {"lam": [1e-2, 1.0]}
+    search = dmkl.search(dmkl.MKFDA(p=2.0), built[TRAIN, TRAIN], grid=grid, cv=2, baselines="none")
+    expected = search.best_.decision_function(built[TEST, TRAIN])
+    search.save(tmp_path / "search")
+    for result in (search, dmkl.load(tmp_path / "search")):
+        same(result.best_.decision_function(features=of(TEST), samples=TEST), expected)
 
 
 def test_prediction_on_a_cluster(built, client):

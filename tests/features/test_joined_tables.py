@@ -8,7 +8,7 @@ import pytest
 from helpers.conformance import problems
 
 import dmkl
-from dmkl.errors import InputError, SampleOrderWarning
+from dmkl.errors import InputError
 
 M = 17
 SAMPLES = [f"s{i}" for i in range(M)]
@@ -42,17 +42,6 @@ def test_shuffled_tables_are_the_sorted_ones(tmp_path):
     same(dmkl.build(tmp_path / "c.zarr", mixed, SPECS, samples=SAMPLES, **more), expected)
 
 
-def test_shuffled_files_are_the_sorted_ones(tmp_path):
-    for folder, orders in (("sorted", [SAMPLES] * 3), ("mixed", [SAMPLES, *MIXED])):
-        (tmp_path / folder).mkdir()
-        A.loc[orders[0]].to_csv(tmp_path / folder / "a.csv")
-        B.loc[orders[1]].to_csv(tmp_path / folder / "b.csv")
-        Y[orders[2]].to_csv(tmp_path / folder / "labels.csv")
-    made = [dmkl.build(None, tmp_path / folder, SPECS[:1], tile=6) for folder in ("sorted", "mixed")]
-    np.testing.assert_array_equal(*map(np.asarray, made))
-    np.testing.assert_array_equal(made[1].labels, Y)
-
-
 def test_distances_of_new_samples_are_matched_with_the_training_samples():
     new = pd.DataFrame(RNG.random((3, M)), ["x", "y", "z"], SAMPLES)
     K = dmkl.build(None, {"d": D}, SPECS[1:])
@@ -78,12 +67,3 @@ def test_samples_of_tables_are_joined(tmp_path):
     # Models read what was filled, and new samples are joined alike.
     scores = dmkl.Uniform().fit(outer).decision_function(features=tables, join="outer")
     assert scores.sizes["sample"] == M
-
-
-def test_labels_without_names_are_matched_by_position_and_it_is_said():
-    tables = {"a": A.loc[MIXED[0]], "b": B}
-    with pytest.warns(SampleOrderWarning, match="labels= without names of samples: row i is taken for sample i"):
-        K = dmkl.build(None, tables, SPECS[:1], labels=Y[MIXED[0]].to_numpy())
-    np.testing.assert_array_equal(K.labels, Y[K.samples])
-    K = dmkl.build(None, tables, SPECS[:1], labels=Y.to_numpy(), samples=SAMPLES)  # in the order that was asked for
-    np.testing.assert_array_equal(K.labels, Y)

@@ -87,16 +87,16 @@ def test_parameters_are_whole(spec, parameters):
     }
 
 
-@pytest.mark.parametrize(
-    ("spec", "parameters"),
-    [
-        ({"function": "random_rbf"}, {"seed": 0, "dimensions": 16, "bandwidth": 1.0}),
-        ({"function": "random_rbf", "dimensions": 3, "gamma": 0.5}, {"seed": 0, "dimensions": 3, "gamma": 0.5}),
-    ],
-)
-def test_random_kernels_need_no_feature(spec, parameters):
-    name = f"{spec['function']}-seed{parameters['seed']}"
-    assert planned(spec, blocks={}) == [Recipe(name, spec["function"], None, None, parameters)]
+def test_random_kernels_need_no_feature():
+    for spec, parameters in (
+        ({}, {"seed": 0, "dimensions": 16, "bandwidth": 1.0}),
+        ({"dimensions": 3, "gamma": 0.5}, {"seed": 0, "dimensions": 3, "gamma": 0.5}),
+    ):
+        expected = [Recipe("random_rbf-seed0", "random_rbf", None, None, parameters)]
+        assert planned({"function": "random_rbf", **spec}, blocks={}) == expected
+    assert names({"function": "random_rbf", "copies": 3}) == [f"random_rbf-seed{seed}" for seed in range(3)]
+    assert names({"function": "random_rbf", "seed": [5, 3]}) == ["random_rbf-seed5", "random_rbf-seed3"]
+    assert names({"function": "random_rbf", "seed": 1_234_567}) == ["random_rbf-seed1234567"]
 
 
 @given(count=st.integers(1, 5), v=st.integers(1, 4))
@@ -163,27 +163,7 @@ def test_patterns_are_those_of_the_shell(blocks, patterns):
         assert "no feature is named" in refused({"function": "linear", "feature": patterns}, blocks=infos)
 
 
-def test_distance_is_of_square_features():
-    assert planned({"function": "distance"}) == [Recipe("D-distance", "distance", "D", None, {"bandwidth": 1.0})]
-    assert names({"function": "distance", "feature": ["D"], "gamma": [1, 2]}) == [
-        "D-distance-gamma1",
-        "D-distance-gamma2",
-    ]
-
-
 # --- grids -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_grid_runs_in_the_order_written():
-    spec = {"coef0": [0, 1], "feature": "fou", "degree": [1, 2], "function": "polynomial"}
-    assert names(spec) == [
-        "fou-polynomial-coef00-degree1",
-        "fou-polynomial-coef00-degree2",
-        "fou-polynomial-coef01-degree1",
-        "fou-polynomial-coef01-degree2",
-    ]
-    kernels = planned({"function": "polynomial", "feature": "fou", "degree": [1, 2], "coef0": [0, 1]})
-    assert [(k.parameters["degree"], k.parameters["coef0"]) for k in kernels] == [(1, 0), (1, 1), (2, 0), (2, 1)]
 
 
 PARAMETERS = {
@@ -241,12 +221,6 @@ def test_copies_count_their_seeds_up(seed, copies, gammas):
     assert all("copies" not in kernel.parameters for kernel in kernels)
 
 
-def test_copies_start_at_seed_0_and_seeds_may_be_listed():
-    assert names({"function": "random_rbf", "copies": 3}) == [f"random_rbf-seed{seed}" for seed in range(3)]
-    assert names({"function": "random_rbf", "seed": [5, 3]}) == ["random_rbf-seed5", "random_rbf-seed3"]
-    assert names({"function": "random_rbf", "seed": 1_234_567}) == ["random_rbf-seed1234567"]
-
-
 # --- columns ---------------------------------------------------------------------------------------------------------
 
 
@@ -269,7 +243,7 @@ def test_a_list_of_columns_is_one_kernel(columns, name, positions):
 SETS = {"growth": ["MYC", "EGFR", "NRAS"], "guard": ["TP53"], "other": ["BRCA1", "BRCA2"], "mixed": [5, "KRAS", "EGFR"]}
 
 
-def test_a_mapping_is_one_kernel_for_each_set():
+def test_a_mapping_is_one_kernel_for_each_set(tmp_path):
     kernels, notes = plan([{"function": "linear", "columns": SETS}], {"expr": GENES})
     assert [(kernel.name, kernel.columns) for kernel in kernels] == [
         ("expr-linear-growth", (1, 4, 5)),
@@ -282,31 +256,22 @@ def test_a_mapping_is_one_kernel_for_each_set():
         "spec 1 of 1 (linear), feature 'expr': left out 1 of the 4 column sets, with fewer columns than "
         "min_columns=1: other",
     ]
-
-
-def test_small_sets_are_left_out():
     kernels, notes = plan([{"function": "linear", "columns": SETS, "min_columns": 2}], {"expr": GENES})
     assert [kernel.name for kernel in kernels] == ["expr-linear-growth", "expr-linear-mixed"]
     assert notes[1].endswith("left out 2 of the 4 column sets, with fewer columns than min_columns=2: guard, other")
-
-
-def test_notes_name_the_first_few():
+    # Notes name the first few, and are told once for several functions.
     sets = {"all": [f"G{i}" for i in range(100)] + ["MYC"]}
-    _, notes = plan([{"function": "linear", "columns": sets}], {"expr": GENES})
-    assert notes[0].endswith("ignored 100 of the 101 members of the column sets, which are no columns: "
-                             "G0, G1, G2, G3, G4, … (100 in all)")  # fmt: skip
-
-
-def test_notes_are_told_once_for_several_functions():
-    one, two = ({"function": f, "columns": SETS, "name": "{function}/{columns}"} for f in ("rbf", ["rbf", "linear"]))
-    assert len(plan(two, {"expr": GENES})[0]) == 2 * len(plan(one, {"expr": GENES})[0])
-    assert plan(two, {"expr": GENES})[1] == plan(one, {"expr": GENES})[1]
-
-
-def test_sets_need_not_fit_every_feature():
+    kernels, notes = plan([{"function": ["linear", "rbf"], "columns": sets}], {"expr": GENES})
+    assert (len(kernels), len(notes)) == (2, 1)
+    assert notes[0].endswith("the column sets, which are no columns: G0, G1, G2, G3, G4, … (100 in all)")
+    # Sets need not fit every feature, nor have members.
     blocks = {"expr": GENES, "fou": BLOCKS["fou"]}
     kernels, _ = plan([{"function": "linear", "columns": {"x": ["MYC"], "y": ["a"]}}], blocks)
     assert [kernel.name for kernel in kernels] == ["expr-linear-x", "fou-linear-y"]
+    (tmp_path / "sets.gmt").write_text("empty\t-\t\nfull\t-\tMYC\n")
+    kernels, notes = plan([{"function": "linear", "columns": tmp_path / "sets.gmt"}], {"expr": GENES})
+    assert [kernel.name for kernel in kernels] == ["expr-linear-full"]
+    assert [note.rpartition("min_columns=")[2] for note in notes] == ["1: empty"]
 
 
 def test_a_whole_feature_is_no_set_for_min_columns():
@@ -323,22 +288,14 @@ FILES = {
 
 
 @pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("kind", [str, lambda path: path], ids=["str", "path"])
-def test_sets_from_files(tmp_path, file, kind):
+def test_sets_from_files(tmp_path, file):
     (tmp_path / file).write_text(FILES[file], encoding="utf-8")
-    kernels = planned({"function": "linear", "columns": kind(tmp_path / file)}, blocks={"expr": GENES})
-    assert [(kernel.name, kernel.columns) for kernel in kernels] == [
-        ("expr-linear-growth", (1, 4, 5, 2)),
-        ("expr-linear-guard", (0,)),
-    ]
-
-
-def test_a_gene_set_without_members_is_left_out(tmp_path):
-    (tmp_path / "sets.gmt").write_text("empty\t-\t\nfull\t-\tMYC\n")
-    kernels, notes = plan([{"function": "linear", "columns": tmp_path / "sets.gmt"}], {"expr": GENES})
-    assert [kernel.name for kernel in kernels] == ["expr-linear-full"]
-    assert len(notes) == 1
-    assert notes[0].endswith("min_columns=1: empty")
+    for path in (tmp_path / file, str(tmp_path / file)):
+        kernels = planned({"function": "linear", "columns": path}, blocks={"expr": GENES})
+        assert [(kernel.name, kernel.columns) for kernel in kernels] == [
+            ("expr-linear-growth", (1, 4, 5, 2)),
+            ("expr-linear-guard", (0,)),
+        ]
 
 
 @pytest.mark.parametrize(
@@ -373,26 +330,18 @@ def test_bad_files_of_sets(tmp_path, file, content, message):
         ({"gamma": [1 / 3]}, ["fou-rbf"]),
         ({"gamma": [1 / 3, 2 / 3]}, ["fou-rbf-gamma0.333333", "fou-rbf-gamma0.666667"]),
         ({"function": "pyramid", "levels": [1, 3], "weights": [1, 2]}, ["fou-pyramid"]),
-    ],
-)
-def test_default_names_tell_the_grid(spec, expected):
-    assert names({"function": "rbf", "feature": "fou", **spec}) == expected
-
-
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        ({"function": "rbf", "name": "mine"}, ["mine"]),
-        ({"function": "rbf", "name": "{function} of {feature}, {bandwidth}"}, ["rbf of fou, 1"]),
-        ({"function": "rbf", "gamma": [1, 2.5], "name": "{gamma:.2f}{{}}"}, ["1.00{}", "2.50{}"]),
+        ({"function": "distance", "feature": "D", "gamma": [1, 2]}, ["D-distance-gamma1", "D-distance-gamma2"]),
+        ({"name": "mine"}, ["mine"]),
+        ({"name": "{function} of {feature}, {bandwidth}"}, ["rbf of fou, 1"]),
+        ({"gamma": [1, 2.5], "name": "{gamma:.2f}{{}}"}, ["1.00{}", "2.50{}"]),
         ({"function": "polynomial", "degree": [1, 2], "name": "p{degree}"}, ["p1", "p2"]),
         ({"function": "linear", "columns": {"x": ["a"], "y": ["b"]}, "name": "lin/{columns}"}, ["lin/x", "lin/y"]),
         ({"function": ["linear", "rbf"], "name": "{function}"}, ["linear", "rbf"]),
-        ({"function": "rbf", "gamma": [1, 1 + 2**-20], "name": "{gamma:.17g}"}, ["1", f"{1 + 2**-20:.17g}"]),
+        ({"gamma": [1, 1 + 2**-20], "name": "{gamma:.17g}"}, ["1", f"{1 + 2**-20:.17g}"]),
     ],
 )
-def test_names_from_templates(spec, expected):
-    assert names({"feature": "fou", **spec}) == expected
+def test_names_by_default_and_from_templates(spec, expected):
+    assert names({"function": "rbf", "feature": "fou", **spec}) == expected
 
 
 @pytest.mark.parametrize(
@@ -437,44 +386,33 @@ def test_names_are_unique_over_all_specs(specs, message):
 
 # --- mistakes --------------------------------------------------------------------------------------------------------
 
-COLUMNS = (
-    "columns must be a list of column names or positions ≥ 0, a mapping from names to such lists, or the path of a "
-    ".json, .toml or .gmt file that holds such a mapping, got "
-)
+COLUMNS = " file that holds such a mapping, got "
 FEATURE = "feature must be the name of a feature, a pattern such as 'dsift*', or a list of them, got "
-LEVELS = (
-    "levels must be a number of levels from 1 to 20, or the list of the levels' numbers of columns, "
-    "coarse to fine, got "
-)
+LEVELS = "a number of levels from 1 to 20, or the list of the levels' numbers of columns, coarse to fine"
+SCALES = "a number of scales ≥ 1, or the list of the scales' numbers of columns"
+WEIGHTS = "weights must be a list of numbers ≥ 0, one for each level or scale, got "
 GAMMA = "gamma must be a number > 0 or a list of them, got "
 DEGREE = "degree must be an integer ≥ 1 or a list of them, got "
 KNOWN = ", ".join(FUNCTIONS)
 
 
+def wrong(function, key, message, *values):
+    """Specifications with each of these values, which the message names."""
+    return [({"function": function, key: value}, f"{message}{value!r}") for value in values]
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"function": "rbf", "gamma": "3"}, GAMMA + "'3'"),
-        ({"function": "rbf", "gamma": True}, GAMMA + "True"),
-        ({"function": "rbf", "gamma": 0}, GAMMA + "0"),
+        *wrong("rbf", "gamma", GAMMA, "3", True, 0, math.nan, math.inf, []),
         ({"function": "rbf", "gamma": [1, -1, 2]}, GAMMA + "-1"),
         ({"function": "rbf", "gamma": [1, [2]]}, GAMMA + "[2]"),
-        ({"function": "rbf", "gamma": math.nan}, GAMMA + "nan"),
-        ({"function": "rbf", "gamma": math.inf}, GAMMA + "inf"),
-        ({"function": "rbf", "gamma": []}, GAMMA + "[]"),
-        ({"function": "rbf", "bandwidth": -0.5}, "bandwidth must be a number > 0 or a list of them, got -0.5"),
-        ({"function": "polynomial", "degree": 0}, DEGREE + "0"),
-        ({"function": "polynomial", "degree": 2.0}, DEGREE + "2.0"),
-        ({"function": "polynomial", "degree": False}, DEGREE + "False"),
-        (
-            {"function": "polynomial", "coef0": -1},
-            "coef0 must be a number ≥ 0 or a list of them (a negative one makes kernels that are not positive "
-            "semidefinite), got -1",
-        ),
-        ({"function": "random_rbf", "seed": -1}, "seed must be an integer ≥ 0 or a list of them, got -1"),
-        ({"function": "random_rbf", "copies": 0}, "copies must be an integer from 1 to 1,000,000, got 0"),
-        ({"function": "random_rbf", "copies": [1, 2]}, "copies must be an integer from 1 to 1,000,000, got [1, 2]"),
-        ({"function": "random_rbf", "dimensions": 0}, "dimensions must be an integer ≥ 1 or a list of them, got 0"),
+        *wrong("rbf", "bandwidth", "bandwidth must be a number > 0 or a list of them, got ", -0.5),
+        *wrong("polynomial", "degree", DEGREE, 0, 2.0, False),
+        *wrong("polynomial", "coef0", "(a negative one makes kernels that are not positive semidefinite), got ", -1),
+        *wrong("random_rbf", "seed", "seed must be an integer ≥ 0 or a list of them, got ", -1),
+        *wrong("random_rbf", "copies", "copies must be an integer from 1 to 1,000,000, got ", 0, [1, 2]),
+        *wrong("random_rbf", "dimensions", "dimensions must be an integer ≥ 1 or a list of them, got ", 0),
         (
             {"function": "random_rbf", "copies": 2, "seed": [1, 2]},
             "copies=2 counts up from one seed, got seed=[1, 2]; give one seed, or a list of seeds without copies",
@@ -484,59 +422,31 @@ KNOWN = ", ".join(FUNCTIONS)
             "gamma and bandwidth exclude each other, got gamma=[1.0] and bandwidth=[1.0, 2.0]; bandwidth b means "
             "gamma = 1/(b · mean distance): leave out one",
         ),
-        ({"function": "pyramid", "levels": "3"}, LEVELS + "'3'"),
-        ({"function": "pyramid", "levels": 0}, LEVELS + "0"),
-        ({"function": "pyramid", "levels": [1, "x"]}, LEVELS + "'x'"),
-        ({"function": "pyramid", "levels": []}, LEVELS + "[]"),
-        (
-            {"function": "pyramid"},
-            "pyramid needs levels: a number of levels from 1 to 20, or the list of the levels' numbers of columns, "
-            "coarse to fine",
-        ),
-        (
-            {"function": "proximity"},
-            "proximity needs scales: a number of scales ≥ 1, or the list of the scales' numbers of columns",
-        ),
-        (
-            {"function": "proximity", "scales": 2.5},
-            "scales must be a number of scales ≥ 1, or the list of the scales' numbers of columns, got 2.5",
-        ),
-        (
-            {"function": "pyramid", "levels": 2, "weights": 3},
-            "weights must be a list of numbers ≥ 0, one for each level or scale, got 3",
-        ),
-        (
-            {"function": "proximity", "scales": 2, "weights": [1, -1]},
-            "weights must be a list of numbers ≥ 0, one for each level or scale, got -1",
-        ),
-        (
-            {"function": "pyramid", "levels": 2, "weights": [0, 0]},
-            "weights must hold at least one number > 0, got [0.0, 0.0]",
-        ),
+        *wrong("pyramid", "levels", f"levels must be {LEVELS}, got ", "3", 0, []),
+        ({"function": "pyramid", "levels": [1, "x"]}, f"levels must be {LEVELS}, got 'x'"),
+        ({"function": "pyramid"}, f"pyramid needs levels: {LEVELS}"),
+        ({"function": "proximity"}, f"proximity needs scales: {SCALES}"),
+        *wrong("proximity", "scales", f"scales must be {SCALES}, got ", 2.5),
+        ({"function": "pyramid", "levels": 2, "weights": 3}, WEIGHTS + "3"),
+        ({"function": "proximity", "scales": 2, "weights": [1, -1]}, WEIGHTS + "-1"),
+        ({"function": "pyramid", "levels": 2, "weights": [0, 0]}, "must hold at least one number > 0, got [0.0, 0.0]"),
         (
             {"function": "proximity", "scales": [1, 3], "weights": [1]},
             "weights must hold one number for each of the 2 scales, got 1: [1.0]",
         ),
-        ({"function": "rbf", "columns": 3}, COLUMNS + "3"),
-        ({"function": "rbf", "columns": []}, COLUMNS + "[]"),
+        *wrong("rbf", "columns", COLUMNS, 3, [], {}),
         ({"function": "rbf", "columns": [1, True]}, COLUMNS + "True"),
         ({"function": "rbf", "columns": [-1]}, COLUMNS + "-1"),
-        ({"function": "rbf", "columns": {}}, COLUMNS + "{}"),
         ({"function": "rbf", "columns": {"x": "a"}}, COLUMNS + "'a'"),
         ({"function": "rbf", "columns": {"x": [1.5]}}, COLUMNS + "1.5"),
-        (
-            {"function": "rbf", "columns": "a"},
-            "columns must be a list, a mapping, or the path of a .json, .toml or .gmt file, got 'a'; write a single "
-            "column as a list too",
-        ),
-        ({"function": "rbf", "min_columns": 0}, "min_columns must be an integer ≥ 1, got 0"),
-        ({"function": "rbf", "feature": 3}, FEATURE + "3"),
-        ({"function": "rbf", "feature": []}, FEATURE + "[]"),
+        *wrong("rbf", "columns", "or the path of a .json, .toml or .gmt file, got ", "a"),
+        ({"function": "rbf", "columns": "a"}, "; write a single column as a list too"),
+        *wrong("rbf", "min_columns", "min_columns must be an integer ≥ 1, got ", 0),
+        *wrong("rbf", "feature", FEATURE, 3, []),
         ({"function": "rbf", "feature": ["fou", ""]}, FEATURE + "''"),
         (
             {"function": "rbf", "bandwith": 1},
-            "rbf takes no 'bandwith' (did you mean bandwidth?); its keys are function, name, feature, columns, "
-            "min_columns, gamma, bandwidth",
+            "rbf takes no 'bandwith' (did you mean bandwidth?); its keys are function",
         ),
         (
             {"function": "random_rbf", "feature": "fou"},
@@ -546,31 +456,29 @@ KNOWN = ", ".join(FUNCTIONS)
             {"function": "distance", "columns": [1]},
             "distance takes no 'columns'; its keys are function, name, feature, gamma, bandwidth",
         ),
-        (
-            {"function": "linear", 3: 4},
-            "linear takes no 3; its keys are function, name, feature, columns, min_columns",
-        ),
+        ({"function": "linear", 3: 4}, "takes no 3; its keys are function, name, feature, columns, min_columns"),
         ({"function": "rbff"}, f"there is no function 'rbff' (did you mean rbf?); the functions are {KNOWN}"),
         ({"function": 3}, f"there is no function 3; the functions are {KNOWN}"),
     ],
 )
 def test_every_problem_says_where_what_and_what_is_allowed(spec, message):
-    assert refused({"function": "linear", "name": "first"}, spec) == f"spec 2 of 2 ({spec['function']}): {message}"
+    said = refused({"function": "linear", "name": "first"}, spec)
+    assert said.startswith(f"spec 2 of 2 ({spec['function']}): ")
+    assert said.count("spec ") == 1
+    assert message in said
 
 
 def test_without_a_function():
     message = f"spec 1 of 1 (no function): function is missing; it is one of {KNOWN}, or a list of these"
     assert refused({}) == refused({"function": []}) == refused({"function": None}) == message
     assert refused({"name": "x"}) == message.replace("no function", "x")
-
-
-@pytest.mark.parametrize("name", ["", 3, ["a"]])
-def test_a_name_is_a_string(name):
-    assert f"name must be a name or a template of names, got {name!r}" in refused({"function": "linear", "name": name})
+    for name in ("", 3, ["a"]):
+        message = f"name must be a name or a template of names, got {name!r}"
+        assert message in refused({"function": "linear", "name": name})
 
 
 def test_all_problems_are_told_at_once():
-    found = refused(
+    told = refused(
         {"function": "rbf", "gama": 1, "bandwidth": "wide"},
         {"function": "linear"},
         {"function": ["linear", "rbf", "rdf"], "gamma": 1},
@@ -582,51 +490,40 @@ def test_all_problems_are_told_at_once():
         "min_columns; give linear a spec of its own",
         f"spec 3 of 3 (linear, rbf, rdf): there is no function 'rdf' (did you mean rbf?); the functions are {KNOWN}",
     ]
-    lines = found.split("\n")
-    assert len(lines) == len(starts)
-    for line, start in zip(lines, starts, strict=True):
+    for line, start in zip(told.split("\n"), starts, strict=True):
         assert line.startswith(start)
-
-
-def test_a_problem_of_several_functions_is_told_once():
     assert refused({"function": ["rbf", "chi2"], "gamma": 0}) == f"spec 1 of 1 (rbf, chi2): {GAMMA}0"
 
 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (
-            {"function": "rbf", "feature": "foo"},
-            ": no feature is named 'foo' (did you mean fou?); the features are: fou, pix, dsift1, dsift2, D",
-        ),
-        (
-            {"function": "rbf", "feature": "q*"},
-            ": no feature is named 'q*'; the features are: fou, pix, dsift1, dsift2, D",
-        ),
+        ({"feature": "foo"}, ": no feature is named 'foo' (did you mean fou?); the features are: fou, pix, dsift1, "),
+        ({"feature": "q*"}, ": no feature is named 'q*'; the features are: fou, pix, dsift1, dsift2, D"),
         (
             {"function": "distance", "feature": "*"},
             ": distance needs a square matrix of distances (samples × samples), but feature 'fou' has the shape "
             "(10, 4); for a table of columns take rbf, laplacian or chi2",
         ),
         (
-            {"function": "linear", "feature": "fou", "columns": ["aa", "a", "zz"]},
+            {"columns": ["aa", "a", "zz"]},
             ", feature 'fou': 2 of the 3 columns are not there: aa, zz (did you mean a?); the columns are a, b, c, d",
         ),
         (
-            {"function": "linear", "feature": "fou", "columns": ["a", 0, 2]},
+            {"columns": ["a", 0, 2]},
             ", feature 'fou': each column may be listed once, got the columns at 0 several times",
         ),
         (
-            {"function": "linear", "feature": "fou", "columns": {"x": ["a", 4]}},
+            {"columns": {"x": ["a", 4]}},
             ", feature 'fou': positions of columns go from 0 to 3, got 4; a column's name is written as a string",
         ),
         (
-            {"function": "linear", "feature": ["pix"], "columns": {"x": ["a"], "y": [0]}},
+            {"feature": ["pix"], "columns": {"x": ["a"], "y": [0]}},
             ", feature 'pix': columns are chosen by name (a), but the feature has no column names; give positions, or "
             "a table with names (a DataFrame, a CSV file)",
         ),
         (
-            {"function": "linear", "feature": "fou", "columns": {"x": ["z"]}},
+            {"columns": {"x": ["z"]}},
             ": every set of columns was left out, so there is no kernel to make: a set needs at least 1 (min_columns) "
             "of the feature's columns; compare the sets' members with the names of the columns",
         ),
@@ -636,21 +533,21 @@ def test_a_problem_of_several_functions_is_told_once():
             "levels=[…], or give another number",
         ),
         (
-            {"function": "proximity", "feature": "fou", "scales": 10**9},
-            ", feature 'fou': scales=1000000000 needs a multiple of 1000000000 columns, got 4; list the number of "
-            "columns of each part, scales=[…], or give another number",
+            {"function": "proximity", "scales": 10**9},
+            ", feature 'fou': scales=1000000000 needs a multiple of 1000000000 columns, got 4; list the number of ",
         ),
-        (
-            {"function": "pyramid", "feature": "fou", "levels": [1, 4]},
-            ", feature 'fou': levels=[1, 4] must add up to the 4 columns, got 5",
-        ),
+        ({"function": "pyramid", "levels": [1, 4]}, ": levels=[1, 4] must add up to the 4 columns, got 5"),
     ],
 )
 def test_what_does_not_fit_the_features(spec, message):
-    assert refused(spec) == f"spec 1 of 1 ({spec['function']}){message}"
+    spec = {"function": "linear", "feature": "fou", **spec}
+    said = refused(spec)
+    assert said.startswith(f"spec 1 of 1 ({spec['function']})")
+    assert message in said
 
 
 def test_without_features():
+    assert planned({"function": "distance"}) == [Recipe("D-distance", "distance", "D", None, {"bandwidth": 1.0})]
     assert refused({"function": "linear"}, blocks={}).endswith("no feature is named '*'; the features are: none")
     assert refused({"function": "distance"}, blocks={"fou": BLOCKS["fou"]}).endswith(
         "distance needs a square matrix of distances (samples × samples), got fou (10, 4)"
@@ -671,13 +568,8 @@ def test_specs_as_list_mapping_or_file(tmp_path):
     for given_as in ([one, two], (one, two), tmp_path / "kernels.toml", str(tmp_path / "kernels.toml")):
         assert read_specs(given_as) == [one, two]
         assert plan(given_as, BLOCKS) == plan([one, two], BLOCKS)
-
-
-def test_what_is_read_is_a_copy():
-    spec = {"function": "rbf"}
-    read_specs(spec)[0]["function"] = "linear"
-    plan(spec, BLOCKS)
-    assert spec == {"function": "rbf"}
+    read_specs(two)[0]["function"] = "linear"
+    assert two == {"function": "random_rbf", "copies": 2}
 
 
 def test_paths_in_a_file_are_relative_to_it(tmp_path, monkeypatch):
@@ -699,13 +591,10 @@ def test_paths_in_a_file_are_relative_to_it(tmp_path, monkeypatch):
     ]
 
 
-@pytest.mark.parametrize("specs", [[], (), None, 3, iter([{"function": "rbf"}])])
-def test_no_specs(specs):
-    with pytest.raises(InputError, match=r"a list of at least one, or the path of a \.toml file, got "):
-        read_specs(specs)
-
-
-def test_a_spec_that_is_no_mapping():
+def test_no_specs():
+    for specs in ([], (), None, 3, iter([{"function": "rbf"}])):
+        with pytest.raises(InputError, match=r"a list of at least one, or the path of a \.toml file, got "):
+            read_specs(specs)
     with pytest.raises(InputError, match=r"spec 2 of 2 must be a mapping such as .*, got 'rbf'"):
         read_specs([{"function": "rbf"}, "rbf"])
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import dask
 import google_crc32c
 import numpy as np
 import pytest
 import zarr
+from helpers.damage import flip, tile_file
 from helpers.references import psd
 
 import dmkl
@@ -36,18 +35,6 @@ def findings(report, severity=None):
 @pytest.fixture(autouse=True)
 def _in_this_thread(synchronous):
     pass
-
-
-def tile_file(K, kernel, i, j):
-    path = Path(K.view.source.location)
-    node = "gram" if K.view.source.full else "gram_upper"
-    return path / node / "c" / str(kernel) / str(i) / str(j)
-
-
-def flip_a_byte(file):
-    content = bytearray(file.read_bytes())
-    content[10] ^= 0xFF
-    file.write_bytes(content)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -138,13 +125,13 @@ def test_constant_kernels_and_different_scales_are_told(tmp_path):
 
 @pytest.mark.parametrize("full", [False, True])
 def test_every_damaged_tile_is_counted(tmp_path, full):
-    K = make(tmp_path, {"a": rbf(1.0), "b": rbf(0.1), "c": rbf(0.01)}, full=full)
-    flip_a_byte(tile_file(K, 0, 0, 0))
-    flip_a_byte(tile_file(K, 0, 1, 3))
-    tile_file(K, 0, 1, 2).unlink()
-    tile_file(K, 1, 3, 3).write_bytes(b"short")
+    make(tmp_path, {"a": rbf(1.0), "b": rbf(0.1), "c": rbf(0.01)}, full=full)
+    flip(tile_file(tmp_path / "set.zarr", 0, 0, 0))
+    flip(tile_file(tmp_path / "set.zarr", 0, 1, 3))
+    tile_file(tmp_path / "set.zarr", 0, 1, 2).unlink()
+    tile_file(tmp_path / "set.zarr", 1, 3, 3).write_bytes(b"short")
     if full:
-        flip_a_byte(tile_file(K, 2, 3, 0))
+        flip(tile_file(tmp_path / "set.zarr", 2, 3, 0))
     report = check(dmkl.open(tmp_path / "set.zarr"))
     rows, text = findings(report)
     assert rows == [("error", name) for name in ("abc" if full else "ab")]
@@ -157,7 +144,7 @@ def test_every_damaged_tile_is_counted(tmp_path, full):
 def test_damage_after_the_first_reading_is_seen(tmp_path):
     K = make(tmp_path, {"a": rbf(1.0)})
     assert findings(check(K))[0] == []
-    file = tile_file(K, 0, 0, 1)
+    file = tile_file(tmp_path / "set.zarr", 0, 0, 1)
     content = bytearray(file.read_bytes())
     content[:4] = np.float32(0.25).tobytes()
     file.write_bytes(content)
@@ -166,8 +153,8 @@ def test_damage_after_the_first_reading_is_seen(tmp_path):
 
 def test_a_tile_exchanged_for_another_sound_one_is_seen(tmp_path):
     """Its own checksum holds; it is not the one on record."""
-    K = make(tmp_path, {"a": rbf(1.0), "b": rbf(0.1)})
-    tile_file(K, 0, 0, 1).write_bytes(tile_file(K, 1, 0, 1).read_bytes())
+    make(tmp_path, {"a": rbf(1.0), "b": rbf(0.1)})
+    tile_file(tmp_path / "set.zarr", 0, 0, 1).write_bytes(tile_file(tmp_path / "set.zarr", 1, 0, 1).read_bytes())
     rows, text = findings(check(dmkl.open(tmp_path / "set.zarr")))
     assert rows == [("error", "a")]
     assert "tile (0, 1)" in text
@@ -226,7 +213,7 @@ def test_a_rectangular_set_is_read_and_compared_with_its_record(tmp_path):
     assert report.trace.isnull().all()
     assert report.highest_eigenvalue.isnull().all()
     np.testing.assert_allclose(report.largest_entry, np.abs(kernels).max(axis=(1, 2)))
-    flip_a_byte(tile_file(K, 1, 0, 3))
+    flip(tile_file(tmp_path / "set.zarr", 1, 0, 3))
     assert findings(check(dmkl.open(tmp_path / "set.zarr")))[0] == [("error", "b")]
 
 
@@ -258,7 +245,7 @@ def test_bad_arguments(stored):
         check(stored)
 
 
-@pytest.mark.parametrize("scale", [1e155, 1e300, 1e-155, 1e-300])
+@pytest.mark.parametrize("scale", [1e300, 1e-300])
 def test_figures_of_kernels_of_any_scale(tmp_path, scale):
     dense = psd(2, M)
     plain = check(make(tmp_path, dense), n_steps=M)

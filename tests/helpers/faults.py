@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 from distributed import Client, LocalCluster
@@ -168,21 +169,18 @@ def assert_goes_on(run, phase, own, out, undisturbed):
 @contextmanager
 def disturbed(act: Callable[[], None], after: int = 3):
     """Act once, when a command has been told of so many tasks that ended; yields whether it came to that."""
-    told, acted, whole = 0, [], ConsoleWatch.advance
+    n_ended, acted, whole = 0, [], ConsoleWatch.advance
 
     def advance(self: ConsoleWatch, n_bytes: int) -> None:
-        nonlocal told
-        told += 1
-        if told == after:
+        nonlocal n_ended
+        n_ended += 1
+        if n_ended == after:
             acted.append(True)
             act()
         whole(self, n_bytes)
 
-    ConsoleWatch.advance = advance
-    try:
+    with patch.object(ConsoleWatch, "advance", advance):
         yield acted
-    finally:
-        ConsoleWatch.advance = whole
 
 
 @contextmanager

@@ -24,15 +24,6 @@ from dmkl.store.ingest import ingest
 K = np.eye(6) + 1
 
 
-@pytest.fixture
-def other(tmp_path):
-    """Files that others may point to."""
-    with h5py.File(tmp_path / "other.h5", "w") as file:
-        file["K"] = K
-    (tmp_path / "other.bin").write_bytes(K.tobytes())
-    return tmp_path
-
-
 def link(file):
     file["K"] = h5py.ExternalLink("other.h5", "K")
 
@@ -48,30 +39,30 @@ def virtual(file):
 
 
 @pytest.fixture(params=[link, storage, virtual])
-def pointing(request, other, monkeypatch):
-    monkeypatch.chdir(other)  # where external storage is looked for
+def pointing(request, tmp_path, monkeypatch):
+    """Writes a file that points to another one."""
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["K"] = K
+    (tmp_path / "other.bin").write_bytes(K.tobytes())
+    monkeypatch.chdir(tmp_path)  # where external storage is looked for
 
     def write(name):
-        with h5py.File(other / name, "w", userblock_size=512 if name.endswith(".mat") else 0) as file:
+        with h5py.File(tmp_path / name, "w", userblock_size=512 if name.endswith(".mat") else 0) as file:
             request.param(file)
-        return other / name
+        return tmp_path / name
 
     return write
 
 
 @pytest.mark.parametrize("name", ["k.h5", "k.mat"])
-@pytest.mark.parametrize("reader", [open_files, as_features, read_vector])
-def test_other_files_are_not_read_unasked(pointing, name, reader):
-    with pytest.raises(
-        InputError, match=r"variable 'K' of .*k\..* other files, which are not read unasked.*dmkl.external"
-    ):
-        reader(pointing(name))
-
-
-@pytest.mark.parametrize("name", ["k.h5", "k.mat"])
-def test_other_files_are_read_where_that_is_asked_for(pointing, tmp_path, name):
+def test_other_files_are_not_read_unasked(pointing, name, tmp_path):
+    path = pointing(name)
+    message = r"variable 'K' of .*k\..* other files, which are not read unasked.*dmkl.external"
+    for reader in (open_files, as_features, read_vector):
+        with pytest.raises(InputError, match=message):
+            reader(path)
     with dask.config.set({"dmkl.external-files": True}):
-        source, labels = open_files(pointing(name))
+        source, labels = open_files(path)
         np.testing.assert_array_equal(np.asarray(dmkl.open(ingest(tmp_path / "set.zarr", source, labels)))[0], K)
 
 
@@ -112,8 +103,10 @@ def to_itself_elsewhere(path):
     path.symlink_to(path.with_name(f"{path.name}.moved"))
 
 
-KINDS = {"a symbolic link": [to_a_file, to_a_device, to_itself_elsewhere], "a pipe": [os.mkfifo]}
-PUT = [pytest.param(put, kind, id=put.__name__) for kind, puts in KINDS.items() for put in puts]
+PUT = [
+    *(pytest.param(put, "a symbolic link", id=put.__name__) for put in (to_a_file, to_a_device, to_itself_elsewhere)),
+    pytest.param(os.mkfifo, "a pipe", id="mkfifo"),
+]
 
 
 def exchange(file, put):
@@ -128,8 +121,14 @@ def here(tmp_path):
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("name", ["zarr.json", "kernel/c/0", "sample/c/0", "row_sum/c/0/0", "gram_upper/c/0/0/0"])
-@pytest.mark.parametrize(("put", "kind"), PUT)
+@pytest.mark.parametrize(
+    ("put", "kind", "name"),
+    [
+        *((to_a_file, "a symbolic link", name) for name in ("zarr.json", "kernel/c/0", "sample/c/0", "row_sum/c/0/0")),
+        *((*put.values, "gram_upper/c/0/0/0") for put in PUT),
+        (os.mkfifo, "a pipe", "zarr.json"),
+    ],
+)
 def test_of_a_kernel_set_only_regular_files_are_read(here, put, kind, name):
     dmkl.create(here / "set.zarr", [K], samples=list("abcdef"), labels=[0, 1] * 3)
     exchange(here / "set.zarr" / name, put)
@@ -145,15 +144,11 @@ def test_of_a_kernel_set_only_regular_files_are_read(here, put, kind, name):
 @pytest.mark.parametrize("folder", ["gram_upper", "gram_upper/c/0", "kernel"])
 def test_folders_of_a_kernel_set_are_no_links(here, folder):
     dmkl.create(here / "set.zarr", [K], labels=[0, 1] * 3)
+    (here / "link.zarr").symlink_to("set.zarr")  # which is followed to a whole set
+    np.testing.assert_array_equal(np.asarray(dmkl.open(here / "link.zarr"))[0], K)
     exchange(here / "set.zarr" / folder, to_itself_elsewhere)
     with pytest.raises(dmkl.errors.StoreError, match="is a symbolic link"):
         dmkl.MKFDA().fit(dmkl.open(here / "set.zarr"))
-
-
-def test_a_link_to_a_whole_set_is_followed(here):
-    dmkl.create(here / "set.zarr", [K])
-    (here / "link.zarr").symlink_to("set.zarr")
-    np.testing.assert_array_equal(np.asarray(dmkl.open(here / "link.zarr"))[0], K)
 
 
 @pytest.mark.timeout(60)
@@ -168,28 +163,26 @@ def test_of_a_model_only_regular_files_are_read(here, put, kind):
 
 
 def entries_by(reader, path):
-    found = reader(path)
+    read = reader(path)
     if reader is open_files:
-        return next(iter(found[0].matrices()))[0:6, 0:6]
-    return found.blocks["K"].read(slice(0, 6)) if reader is as_features else found
+        return next(iter(read[0].matrices()))[0:6, 0:6]
+    return read.blocks["K"].read(slice(0, 6)) if reader is as_features else read
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("zarr_format", [2, 3])
-@pytest.mark.parametrize("name", ["metadata", "chunk"])
-@pytest.mark.parametrize(("put", "kind"), PUT)
-@pytest.mark.parametrize("reader", [open_files, as_features, read_vector])
+@pytest.mark.parametrize(("zarr_format", "name"), [(2, "K/.zarray"), (2, "K/0.0"), (3, "K/zarr.json"), (3, "K/c/0/0")])
+@pytest.mark.parametrize(
+    ("put", "kind", "reader"),
+    [(*put.values, open_files) for put in PUT]
+    + [(to_a_file, "a symbolic link", r) for r in (as_features, read_vector)],
+)
 def test_of_a_zarr_folder_only_regular_files_are_read(here, put, kind, name, zarr_format, reader):
     group = zarr.open_group(here / "k.zarr", mode="w", zarr_format=zarr_format)
     group.create_array("K", data=K, chunks=K.shape)
-    chunk = {2: "K/0.0", 3: "K/c/0/0"}[zarr_format]
-    metadata = {2: "K/.zarray", 3: "K/zarr.json"}[zarr_format]
-    exchange(here / "k.zarr" / {"metadata": metadata, "chunk": chunk}[name], put)
-    if name == "metadata":  # without metadata no array is seen there
-        with pytest.raises(InputError):
-            reader(here / "k.zarr")
-        return
-    with pytest.raises(InputError, match=f"is {kind}, and only regular files") as caught:
+    exchange(here / "k.zarr" / name, put)
+    # Without metadata no array is seen there.
+    match = "." if name in ("K/.zarray", "K/zarr.json") else f"is {kind}, and only regular files"
+    with pytest.raises(InputError, match=match) as caught:
         entries_by(reader, here / "k.zarr")
     assert "root:x" not in str(caught.value)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import anndata
 import h5py
 import numpy as np
 import pandas as pd
@@ -36,15 +37,9 @@ def dense(values):
 
 def expected(data):
     """The features of AnnData by their names."""
-    found = {"X": data.X, **{f"layers/{name}": data.layers[name] for name in data.layers}}
-    return {
-        name: dense(values)
-        for name, values in {
-            **found,
-            **{f"obsm/{n}": data.obsm[n] for n in data.obsm},
-            **{f"obsp/{n}": data.obsp[n] for n in data.obsp},
-        }.items()
-    }
+    parts = {part: getattr(data, part) for part in ("layers", "obsm", "obsp")}
+    named = {f"{part}/{name}": values for part, mapping in parts.items() for name, values in mapping.items()}
+    return {name: dense(values) for name, values in {"X": data.X, **named}.items()}
 
 
 @pytest.fixture
@@ -58,30 +53,31 @@ def path(request, tmp_path_factory):
     return write(cells(NAMES), folder / request.param, 2 if "2" in request.param else 3)
 
 
+@pytest.fixture
+def h5ad(data, tmp_path):
+    """A file of the test's own."""
+    return write(data, tmp_path / "x.h5ad")
+
+
 def test_features_of_a_file(path, data):
-    found = as_features(path)
-    assert found.samples == NAMES
-    assert set(found.blocks) == FEATURES | SQUARE
-    assert {name: block.holds for name, block in found.blocks.items() if block.holds} == {
+    features, moved = as_features(path), as_features(path, samples=NAMES[9:2:-2])
+    assert features.samples == NAMES
+    assert set(features.blocks) == FEATURES | SQUARE
+    assert {name: block.holds for name, block in features.blocks.items() if block.holds} == {
         "obsp/dense": "kernel",
         "obsp/sparse": "kernel",
         "obsp/knn_distances": "distances",
     }
     for name, values in expected(data).items():
         for rows in (slice(0, 12), slice(3, 7), slice(11, 12), slice(5, 5)):
-            np.testing.assert_array_equal(found.blocks[name].read(rows), values[rows], err_msg=name)
-    assert found.blocks["X"].columns == tuple(data.var_names)
-    assert found.blocks["obsm/scores"].columns == ("up", "down")
-    assert found.blocks["obsm/X_pca"].columns is None
-    np.testing.assert_array_equal(found.labels.splits, [np.array([0, 0, 2] * 4)])
-    assert found.labels.labels is None
-    assert found.notes == []
-
-
-def test_rows_of_a_file_in_another_order(path, data):
-    found = as_features(path, samples=NAMES[9:2:-2])
-    for name, values in expected(data).items():
-        np.testing.assert_array_equal(found.blocks[name].read(slice(0, 4)), values[9:2:-2], err_msg=name)
+            np.testing.assert_array_equal(features.blocks[name].read(rows), values[rows], err_msg=name)
+        np.testing.assert_array_equal(moved.blocks[name].read(slice(0, 4)), values[9:2:-2], err_msg=name)
+    assert features.blocks["X"].columns == tuple(data.var_names)
+    assert features.blocks["obsm/scores"].columns == ("up", "down")
+    assert features.blocks["obsm/X_pca"].columns is None
+    np.testing.assert_array_equal(features.labels.splits, [np.array([0, 0, 2] * 4)])
+    assert features.labels.labels is None
+    assert features.notes == []
 
 
 def test_kernels_of_a_file(path, data, tmp_path):
@@ -106,43 +102,35 @@ def test_kernels_that_are_named(path):
         open_files(path, variables=["obsp/none"])
 
 
-def test_a_kernel_by_its_place_has_the_dimensions_of_one(data, tmp_path):
-    path = tmp_path / "cells.h5ad"
-    with quietly():
-        data.write_h5ad(path)
-    with h5py.File(path, "a") as file:
-        attributes = dict(file["obsp/dense"].attrs)
-        del file["obsp/dense"]
-        file["obsp"].create_dataset("dense", data=np.ones(12)).attrs.update(attributes)
+def exchange(file, node, values):
+    """Other values in place of those of a data set, whose attributes stay."""
+    attributes = dict(file[node].attrs)
+    del file[node]
+    file.create_dataset(node, data=values).attrs.update(attributes)
+
+
+def test_a_kernel_by_its_place_has_the_dimensions_of_one(h5ad):
+    with h5py.File(h5ad, "a") as file:
+        exchange(file, "obsp/dense", np.ones(12))
     with pytest.raises(InputError, match=r"'obsp/dense' of .* has shape \(12,\), expected one kernel"):
-        open_files(path)
+        open_files(h5ad)
 
 
-def test_a_sparse_matrix_without_entries_whose_rows_begin_anywhere_is_damaged(data, tmp_path):
-    path = tmp_path / "cells.h5ad"
-    with quietly():
-        data.write_h5ad(path)
-    with h5py.File(path, "a") as file:
+def test_a_sparse_matrix_without_entries_whose_rows_begin_anywhere_is_damaged(h5ad):
+    with h5py.File(h5ad, "a") as file:
         for part in ("data", "indices"):
-            attributes, dtype = dict(file[f"obsp/sparse/{part}"].attrs), file[f"obsp/sparse/{part}"].dtype
-            del file[f"obsp/sparse/{part}"]
-            file["obsp/sparse"].create_dataset(part, data=np.zeros(0, dtype)).attrs.update(attributes)
-        starts = np.zeros(13, dtype=file["obsp/sparse/indptr"].dtype)
-        starts[5] = 2**27
-        file["obsp/sparse/indptr"][:] = starts
-    source, _ = open_files(path, variables=["obsp/sparse"])
+            exchange(file, f"obsp/sparse/{part}", np.zeros(0, file[f"obsp/sparse/{part}"].dtype))
+        file["obsp/sparse/indptr"][:] = np.where(np.arange(13) == 5, 2**27, 0)
+    source, _ = open_files(h5ad, variables=["obsp/sparse"])
     with pytest.raises(InputError, match=r"is damaged: .*out of order"):
         np.asarray(next(source.matrices())[:, :])
 
 
-@pytest.mark.parametrize("column", ["cell_type", "sample", "counts", "doublet"])
-def test_columns_of_obs(path, data, column):
-    table = read_file(type(path)(f"{path}:{column}"))
-    assert table.row_names == tuple(NAMES)
-    np.testing.assert_array_equal(table.values, np.asarray(data.obs[column]))
-
-
-def test_names_of_samples_and_columns_that_are_not_there(path):
+def test_columns_of_obs(path, data):
+    for column in ("cell_type", "sample", "counts", "doublet"):
+        table = read_file(type(path)(f"{path}:{column}"))
+        assert table.row_names == tuple(NAMES)
+        np.testing.assert_array_equal(table.values, np.asarray(data.obs[column]))
     np.testing.assert_array_equal(read_vector(f"{path}:obs_names"), NAMES)
     with pytest.raises(InputError, match=r"has no column 'kind' in obs; name one of 'cell_type', 'sample', .*:NAME"):
         read_vector(f"{path}:kind")
@@ -159,31 +147,23 @@ def test_missing_labels_are_told(data, tmp_path):
         ingest(tmp_path / "set.zarr", *open_files(path, labels=f"{path}:cell_type"))
 
 
-def test_an_object_is_as_its_file(data, tmp_path):
-    path = write(data, tmp_path / "x.h5ad")
-    found, of_file = as_features(data), as_features(path)
-    assert found.samples == of_file.samples
-    assert list(found.blocks)[:2] == ["X", "layers/scaled"]
-    assert set(found.blocks) == FEATURES | SQUARE
-    for name, block in found.blocks.items():
+def test_an_object_is_as_its_file(data, h5ad):
+    features, of_file = as_features(data), as_features(h5ad)
+    assert features.samples == of_file.samples
+    assert list(features.blocks)[:2] == ["X", "layers/scaled"]
+    assert set(features.blocks) == FEATURES | SQUARE
+    for name, block in features.blocks.items():
         assert block.columns == of_file.blocks[name].columns
         np.testing.assert_array_equal(block.read(slice(2, 9)), of_file.blocks[name].read(slice(2, 9)))
-    np.testing.assert_array_equal(found.labels.splits, of_file.labels.splits)
+    np.testing.assert_array_equal(features.labels.splits, of_file.labels.splits)
     K = dmkl.create(None, data, labels=data.obs["cell_type"][::-1], splits=None)
     assert K.names == ("dense", "sparse")
     assert list(K.samples) == NAMES
     np.testing.assert_array_equal(K.labels, data.obs["cell_type"])
     np.testing.assert_array_equal(np.asarray(K)[0], np.maximum(data.obsp["dense"], data.obsp["dense"].T))
-
-
-def test_a_backed_object(data, tmp_path):
-    import anndata
-
-    path = write(data, tmp_path / "x.h5ad")
     with quietly():
-        backed = anndata.read_h5ad(path, backed="r")
-    block = as_features(backed).blocks["X"]
-    np.testing.assert_array_equal(block.read(slice(3, 8)), dense(data.X)[3:8])
+        backed = anndata.read_h5ad(h5ad, backed="r")
+    np.testing.assert_array_equal(as_features(backed).blocks["X"].read(slice(3, 8)), dense(data.X)[3:8])
     backed.file.close()
 
 
@@ -222,11 +202,7 @@ def test_a_precomputed_kernel_is_square_and_symmetric(data, tmp_path):
     del data.X, data.layers, data.obsm
     with pytest.raises(InputError, match=r"no tables of features, but dense, sparse, .* the function precomputed"):
         dmkl.build(None, data, [{"function": "rbf"}])
-
-
-def test_no_kernels_in_an_object(data):
-    for name in list(data.obsp):
-        del data.obsp[name]
+    del data.obsp
     with pytest.raises(InputError, match="no kernels in obsp of this annotated data; compute some of its features"):
         dmkl.create(None, data)
 
@@ -277,70 +253,52 @@ def test_files_from_before_version_0_7_are_named(tmp_path):
             read(tmp_path / "x.h5ad")
 
 
-@pytest.mark.parametrize(
-    ("part", "value", "message"),
-    [
-        ("X/indices", 99, "'X' of .* is damaged"),
-        ("X/indptr", -5, "'X' of .* is damaged"),
-        ("X/indptr", 10**9, "'X' of .* is damaged"),
-    ],
-)
-def test_damaged_sparse_matrices(data, tmp_path, part, value, message):
-    path = write(data, tmp_path / "x.h5ad")
-    with h5py.File(path, "r+") as file:
-        file[part][3] = value
-    block = as_features(path).blocks["X"]
-    with pytest.raises(InputError, match=message):
+@pytest.mark.parametrize(("part", "value"), [("indices", 99), ("indptr", -5), ("indptr", 10**9)])
+def test_damaged_sparse_matrices(h5ad, part, value):
+    with h5py.File(h5ad, "r+") as file:
+        file["X"][part][3] = value
+    block = as_features(h5ad).blocks["X"]
+    with pytest.raises(InputError, match=r"'X' of .* is damaged"):
         block.read(slice(0, 12))
 
 
-def test_links_to_other_files_are_not_followed(data, tmp_path):
-    path = write(data, tmp_path / "x.h5ad")
+@pytest.mark.parametrize("node", ["obsp/linked", "obs/_index"])
+def test_links_to_other_files_are_not_followed(h5ad, tmp_path, node):
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["secret"] = np.eye(12)
-    with h5py.File(path, "r+") as file:
-        file["obsp/linked"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "secret")
-    with pytest.raises(InputError, match="keeps its values in other files"):
-        open_files(path)
-    with h5py.File(path, "r+") as file:
-        del file["obsp/linked"], file["obs/_index"]
-        file["obs/_index"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "secret")
-    with pytest.raises(InputError, match="keeps its values in other files"):
-        as_features(path)
+    with h5py.File(h5ad, "r+") as file:
+        file.pop(node, None)
+        file[node] = h5py.ExternalLink(str(tmp_path / "other.h5"), "secret")
+    for read in (open_files, as_features):
+        with pytest.raises(InputError, match="keeps its values in other files"):
+            read(h5ad)
 
 
-def test_rows_are_as_many_as_samples(data, tmp_path):
-    path = write(data, tmp_path / "x.h5ad")
-    with h5py.File(path, "r+") as file:
+def test_rows_are_as_many_as_samples(h5ad, monkeypatch):
+    with h5py.File(h5ad, "r+") as file:
         del file["layers/scaled"]
         file["layers/scaled"] = np.ones((5, 6))
     with pytest.raises(InputError, match="damaged: layers/scaled has 5 rows, and obs names 12 samples"):
-        as_features(path)
-
-
-def test_without_anndata_its_name_is_told(data, tmp_path, monkeypatch):
-    path = write(data, tmp_path / "x.h5ad")
+        as_features(h5ad)
     monkeypatch.setitem(sys.modules, "anndata.io", None)
-    with pytest.raises(
-        InputError, match=r"read with anndata 0.12 or later, which is not installed; pip install 'dmkl\["
-    ):
-        as_features(path)
+    message = r"read with anndata 0.12 or later, which is not installed; pip install 'dmkl\["
+    with pytest.raises(InputError, match=message):
+        as_features(h5ad)
 
 
 # --- the command line -------------------------------------------------------------------------------------------------
 
 
-def test_commands_take_columns(data, tmp_path, capsys):
-    path = write(data, tmp_path / "x.h5ad")
-    out, more = str(tmp_path / "k.zarr"), ["--labels", f"{path}:cell_type"]
+def test_commands_take_columns(h5ad, tmp_path):
+    out, more = str(tmp_path / "k.zarr"), ["--labels", f"{h5ad}:cell_type"]
     chosen = ["--function", "linear", "--feature", "X", "--feature", "layers/*"]
-    assert main(["build", out, str(path), *chosen, *more]) == 0
+    assert main(["build", out, str(h5ad), *chosen, *more]) == 0
     K = dmkl.open(out)
     assert len(K.names) == 3
     assert set(K.labels) == {"B", "NK", "T"}
-    groups = read_groups(path.with_name("x.h5ad:sample"), K.samples, np.array([11, 0]))
+    groups = read_groups(h5ad.with_name("x.h5ad:sample"), K.samples, np.array([11, 0]))
     assert groups.values.tolist() == ["donor 3", "donor 0"]
-    covariates = parse_steps(f"residualize={path}:counts,trace")[0]
+    covariates = parse_steps(f"residualize={h5ad}:counts,trace")[0]
     assert covariates.columns == ("counts",)
     np.testing.assert_array_equal(covariates.of(K.samples), np.stack([np.ones(12), np.arange(12) + 0.5], axis=1))
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import weakref
+import sys
 
 import dask.array as da
 import h5py
 import numpy as np
 import pandas as pd
 import pytest
-import scipy.io
 import scipy.sparse
 import xarray as xr
 import zarr
+from helpers.matlab import write_v5, write_v73
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dmkl.errors import InputError
 from dmkl.inputs.features import as_features
-from dmkl.inputs.formats import numpy_files
 from dmkl.store.features import check_rows
 
 RNG = np.random.default_rng(0)
@@ -76,35 +75,26 @@ ARRAYS = {
     "zarr": in_zarr,
     "counting": lambda values, _: Counting(values),
 }
-EACH_ARRAY = pytest.mark.parametrize("kind", ARRAYS)
 
 
-@EACH_ARRAY
+@pytest.mark.parametrize("kind", ARRAYS)
 def test_every_kind_of_array(tmp_path, kind):
-    found = as_features({"a": ARRAYS[kind](A, tmp_path), "b": B})
-    assert list(found.blocks) == ["a", "b"]
-    assert found.samples is None
-    same(found.blocks["a"], A)
-    same(found.blocks["b"], B)
-    assert [block.name for block in found.blocks.values()] == ["a", "b"]
-
-
-@EACH_ARRAY
-def test_every_kind_of_array_in_another_order(tmp_path, kind):
-    names = pd.DataFrame(B[SHUFFLED], index=[SAMPLES[i] for i in SHUFFLED])
-    found = as_features({"a": ARRAYS[kind](A, tmp_path), "b": names}, samples=SAMPLES)
-    same(found.blocks["a"], A)
-    same(found.blocks["b"], B)
-    mask = Y > 0
-    expected = np.where(mask[:, None], A, np.nan)
-    same(as_features({"a": ARRAYS[kind](A, tmp_path)}, present={"a": mask}).blocks["a"], expected)
-
-
-@pytest.mark.parametrize("kind", ["numpy", "dask", "xarray", "hdf5", "zarr", "counting"])
-def test_one_array_is_called_x(tmp_path, kind):
-    found = as_features(ARRAYS[kind](A, tmp_path))
-    assert list(found.blocks) == ["X"]
-    same(found.blocks["X"], A)
+    make = ARRAYS[kind]
+    features = as_features({"a": make(A, tmp_path), "b": B})
+    assert list(features.blocks) == ["a", "b"] == [block.name for block in features.blocks.values()]
+    assert features.samples is None
+    same(features.blocks["a"], A)
+    same(features.blocks["b"], B)
+    shuffled = pd.DataFrame(B[SHUFFLED], index=[SAMPLES[i] for i in SHUFFLED])
+    features = as_features({"a": make(A, tmp_path), "b": shuffled}, samples=SAMPLES)
+    same(features.blocks["a"], A)
+    same(features.blocks["b"], B)
+    expected = np.where((Y > 0)[:, None], A, np.nan)
+    same(as_features({"a": make(A, tmp_path)}, present={"a": Y > 0}).blocks["a"], expected)
+    if kind in ("numpy", "dask", "xarray", "hdf5", "zarr", "counting"):
+        features = as_features(make(A, tmp_path))
+        assert list(features.blocks) == ["X"]
+        same(features.blocks["X"], A)
 
 
 def test_only_the_rows_asked_for_are_read():
@@ -246,29 +236,19 @@ def test_blocks_are_put_in_order_by_name(tmp_path_factory, case, data):
 
 def test_what_is_missing_is_noted():
     a, b = pd.DataFrame(A, index=SAMPLES), pd.DataFrame(B[:3], index=["s2", "new", "s4"])
-    found = as_features({"a": a, "b": b}, join="outer")
-    assert found.samples == [*SAMPLES, "new"]
-    assert found.notes == ["features 'a' lack 1 of the 8 samples", "features 'b' lack 5 of the 8 samples"]
-    found = as_features({"a": a, "b": b}, samples=["s4", "s0"], join="outer")
-    assert found.notes == [
+    features = as_features({"a": a, "b": b}, join="outer")
+    assert features.samples == [*SAMPLES, "new"]
+    assert features.notes == ["features 'a' lack 1 of the 8 samples", "features 'b' lack 5 of the 8 samples"]
+    features = as_features({"a": a, "b": b}, samples=["s4", "s0"], join="outer")
+    assert features.notes == [
         "features 'a': left out 5 rows that are none of the samples",
         "features 'b' lack 1 of the 2 samples",
         "features 'b': left out 2 rows that are none of the samples",
     ]
-    same(found.blocks["b"], np.stack([B[2], np.full(5, np.nan, np.float32)]))
-
-
-def test_present_goes_with_missing_names():
-    a = pd.DataFrame(A[:4], index=SAMPLES[:4])
-    found = as_features({"a": a}, samples=SAMPLES, present={"a": np.arange(7) != 1}, join="outer")
-    expected = np.where(np.isin(np.arange(7), [0, 2, 3])[:, None], A, np.nan)
-    same(found.blocks["a"], expected)
-
-
-def test_no_names_and_no_mask():
-    found = as_features({"a": A}, samples=np.array(SAMPLES))
-    assert found.samples == SAMPLES
-    assert list(found.labels.samples) == SAMPLES
+    same(features.blocks["b"], np.stack([B[2], np.full(5, np.nan, np.float32)]))
+    # A mask goes with names that are missing.
+    some = as_features({"a": a.iloc[:4]}, samples=SAMPLES, present={"a": np.arange(7) != 1}, join="outer")
+    same(some.blocks["a"], np.where(np.isin(np.arange(7), [0, 2, 3])[:, None], A, np.nan))
 
 
 # --- files ---------------------------------------------------------------------------------------------------
@@ -279,8 +259,16 @@ def write_npz(path, **values):
 
 
 def write_mat(path, **values):
-    held = {name: value.astype(object) if value.dtype.kind == "U" else value for name, value in values.items()}
-    scipy.io.savemat(path, held)
+    write_v5(
+        path, **{name: value.astype(object) if value.dtype.kind == "U" else value for name, value in values.items()}
+    )
+
+
+def write_mat73(path, **values):
+    columns = {
+        name: value[:, None] if value.ndim == 1 and value.dtype.kind != "U" else value for name, value in values.items()
+    }
+    write_v73(path, **columns)
 
 
 def write_h5(path, **values):
@@ -299,7 +287,8 @@ def write_zarr(path, **values):
 
 
 FILES = pytest.mark.parametrize(
-    ("suffix", "write"), [(".npz", write_npz), (".mat", write_mat), (".h5", write_h5), (".zarr", write_zarr)]
+    ("suffix", "write"),
+    [(".npz", write_npz), (".mat", write_mat), (".mat", write_mat73), (".h5", write_h5), (".zarr", write_zarr)],
 )
 
 
@@ -326,55 +315,34 @@ def test_arrays_of_a_file(tmp_path, suffix, write):
     assert sum("was put into the order of the samples" in note for note in some.notes) == 2
 
 
-def test_matlab_73(tmp_path):
-    with h5py.File(tmp_path / "f.mat", "w", userblock_size=512) as file:
-        for name, value in {"a": A, "y": Y[:, None].astype("f8")}.items():
-            file[name] = value.T
-            file[name].attrs["MATLAB_class"] = np.bytes_("double")
-    with (tmp_path / "f.mat").open("r+b") as file:
-        file.write(b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(124) + b"\x00\x02IM")
-    found = as_features([tmp_path / "f.mat"])
-    same(found.blocks["a"], A)
-    assert found.labels.labels.tolist() == Y.tolist()
-
-
 def test_npy_files_of_a_folder(tmp_path):
     np.save(tmp_path / "hog.npy", A)
     np.save(tmp_path / "lbp.npy", B)
     (tmp_path / "samples.txt").write_text("\n".join(SAMPLES))
     np.save(tmp_path / "labels.npy", Y)
     (tmp_path / "notes.md").write_text("read me")
-    found = as_features(tmp_path, samples=[SAMPLES[i] for i in SHUFFLED])
-    assert list(found.blocks) == ["hog", "lbp"]
-    same(found.blocks["hog"], A[SHUFFLED])
+    features = as_features(tmp_path, samples=[SAMPLES[i] for i in SHUFFLED])
+    assert list(features.blocks) == ["hog", "lbp"]
+    same(features.blocks["hog"], A[SHUFFLED])
     # They stand in the order of the files.
-    assert found.labels.labels.tolist() == Y[SHUFFLED].tolist()
-    assert any("notes.md" in note for note in found.notes)
-
-
-def test_labels_with_names_name_blocks_that_have_none(tmp_path):
-    np.save(tmp_path / "hog.npy", A)
-    pd.DataFrame({"sample": SAMPLES, "class": list("abcabca")}).to_csv(tmp_path / "labels.csv", index=False)
-    found = as_features([tmp_path / "hog.npy", tmp_path / "labels.csv"])
-    assert found.samples == SAMPLES
-    assert list(found.labels.labels) == list("abcabca")
+    assert features.labels.labels.tolist() == Y[SHUFFLED].tolist()
+    assert any("notes.md" in note for note in features.notes)
 
 
 def test_several_files_name_their_blocks(tmp_path):
-    write_npz(tmp_path / "views.npz", a=A, b=B)
-    write_npz(tmp_path / "more.npz", a=A + 1)
-    found = as_features([tmp_path / "views.npz", tmp_path / "more.npz"])
-    assert list(found.blocks) == ["views/a", "views/b", "more"]
-    same(found.blocks["more"], A + 1)
-
-
-def test_files_with_names_of_their_own(tmp_path):
-    write_npz(tmp_path / "a.npz", x=A, ids=np.array(SAMPLES))
-    order = [SAMPLES[i] for i in SHUFFLED]
-    write_npz(tmp_path / "b.npz", x=B[SHUFFLED], ids=np.array(order), y=Y[SHUFFLED])
-    found = as_features([tmp_path / "a.npz", tmp_path / "b.npz"])
-    same(found.blocks["b"], B)
-    assert found.labels.labels.tolist() == Y.tolist()
+    order = np.array(SAMPLES)[SHUFFLED]
+    write_npz(tmp_path / "views.npz", a=A, b=B, ids=np.array(SAMPLES))
+    write_npz(tmp_path / "more.npz", a=A[SHUFFLED] + 1, ids=order, y=Y[SHUFFLED])
+    features = as_features([tmp_path / "views.npz", tmp_path / "more.npz"])
+    assert list(features.blocks) == ["views/a", "views/b", "more"]
+    same(features.blocks["more"], A + 1)
+    assert features.labels.labels.tolist() == Y.tolist()
+    # Labels with names name blocks that have none.
+    np.save(tmp_path / "hog.npy", A)
+    pd.DataFrame({"sample": SAMPLES, "class": list("abcabca")}).to_csv(tmp_path / "labels.csv", index=False)
+    features = as_features([tmp_path / "hog.npy", tmp_path / "labels.csv"])
+    assert features.samples == SAMPLES
+    assert list(features.labels.labels) == list("abcabca")
 
 
 # --- tables --------------------------------------------------------------------------------------------------
@@ -384,7 +352,6 @@ FRAME = pd.DataFrame(A, columns=["u", "v", "w"])
 
 def write_table(frame, path, **more):
     if path.suffix == ".parquet":
-        pytest.importorskip("pyarrow")
         frame.to_parquet(path, **more)
     else:
         frame.to_csv(path, sep="\t" if path.suffix == ".tsv" else ",", **more)
@@ -395,9 +362,8 @@ TABLES = pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
 
 
 @TABLES
-@pytest.mark.parametrize("rows_at_once", [2, 100])
-def test_tables(tmp_path, suffix, rows_at_once, monkeypatch):
-    monkeypatch.setattr("dmkl.inputs.formats.tables._STRIP_CELLS", 4 * rows_at_once)
+def test_tables(tmp_path, suffix, monkeypatch):
+    monkeypatch.setattr("dmkl.inputs.formats.tables._STRIP_CELLS", 8)  # two rows at once
     path = tmp_path / f"hog{suffix}"
     found = as_features(write_table(FRAME.assign(patient=SAMPLES)[["u", "patient", "v", "w"]], path, index=False))
     assert list(found.blocks) == ["hog"]
@@ -436,39 +402,18 @@ def test_columns_that_are_called_labels_are_no_features(tmp_path, suffix):
     ]
 
 
-def test_types_of_parquet(tmp_path):
+def test_parquet_of_other_programs(tmp_path, monkeypatch):
+    from pyarrow import array, int8, parquet, table
+
     path = write_table(FRAME.astype(np.float32).assign(w=[True, False] * 3 + [True]), tmp_path / "x.parquet")
     block = as_features(path).blocks["x"]
     assert block.dtype == np.float32
     assert block.read(slice(0, 2))[:, 2].tolist() == [1, 0]
-
-
-def test_parquet_that_pandas_did_not_write(tmp_path):
-    pyarrow = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
-    table = pyarrow.table({"u": pyarrow.array([1, None, 3], pyarrow.int8()), "who": ["a", "b", "c"]})
-    parquet.write_table(table, tmp_path / "x.parquet")
-    found = as_features(tmp_path / "x.parquet")
-    assert found.samples == ["a", "b", "c"]
-    same(found.blocks["x"], np.float64([[1], [np.nan], [3]]))
-
-
-def test_one_array_of_an_npz_in_memory_at_a_time(tmp_path, monkeypatch):
-    opened = []
-    real = numpy_files._Member._whole
-    monkeypatch.setattr(numpy_files._Member, "_whole", lambda self: (opened.append(weakref.ref(self)), real(self))[1])
-    write_npz(tmp_path / "f.npz", a=A, b=B)
-    blocks = as_features(tmp_path / "f.npz").blocks
-    assert opened == []
-    for name in "aabba":
-        blocks[name].read(slice(1, 4))
-    assert [member() is None for member in opened] == [True, True, False]
-
-
-def test_parquet_needs_pyarrow(tmp_path, monkeypatch):
-    path = write_table(FRAME, tmp_path / "x.parquet")
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
+    parquet.write_table(table({"u": array([1, None, 3], int8()), "who": ["a", "b", "c"]}), path)
+    features = as_features(path)
+    assert features.samples == ["a", "b", "c"]
+    same(features.blocks["x"], np.float64([[1], [np.nan], [3]]))
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(InputError, match="pip install pyarrow"):
         as_features(path)
 
@@ -483,16 +428,17 @@ def test_parquet_needs_pyarrow(tmp_path, monkeypatch):
         ("a,0.5,2\nb,3,4\n", None, ["a", "b"], [[0.5, 2], [3, 4]]),
         ('"u","v"\n"a",1,2\n"b",3,4\n', ("u", "v"), ["a", "b"], [[1, 2], [3, 4]]),
         ("\ufeffu,v\n1,2\n", ("u", "v"), None, [[1, 2]]),
+        ("\ufeffs1,1.5,2\ns2,2.5,1\n", None, ["s1", "s2"], [[1.5, 2], [2.5, 1]]),
         ("who,u\na,1\nb,\n", ("u",), ["a", "b"], [[1], [np.nan]]),
     ],
 )
 def test_headers(tmp_path, text, columns, names, values):
-    (tmp_path / "x.csv").write_text(text)
-    found = as_features(tmp_path / "x.csv")
-    assert found.blocks["x"].columns == columns
-    assert found.samples == names
-    np.testing.assert_array_equal(found.blocks["x"].read(slice(0, 9)), values)
-    assert (columns is None) == any("its columns have no names" in note for note in found.notes)
+    (tmp_path / "x.csv").write_text(text, encoding="utf-8")
+    features = as_features(tmp_path / "x.csv")
+    assert features.blocks["x"].columns == columns
+    assert features.samples == names
+    np.testing.assert_array_equal(features.blocks["x"].read(slice(0, 9)), values)
+    assert (columns is None) == any("its columns have no names" in note for note in features.notes)
 
 
 @pytest.mark.parametrize(
@@ -505,28 +451,13 @@ def test_headers(tmp_path, text, columns, names, values):
         ("gene,7,9\na,1,2\n", "title the first column 'sample'"),
         ("u,v\n1,2\n1,2,3,4\n", "line 3: found 4 cells, expected 2"),
         ("id,u\na,1\na,2\n", "sample names must be unique, but 'a' occurs 2 times"),
+        ("a b\nc d\ne f\ng\n", "x.csv"),
+        ("größe,v\n1,2\n".encode("latin-1"), "not written in UTF-8"),
     ],
 )
 def test_tables_that_are_refused(tmp_path, text, message):
-    (tmp_path / "x.csv").write_text(text)
+    (tmp_path / "x.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(InputError, match=message):
-        as_features(tmp_path / "x.csv")
-
-
-def test_a_byte_order_mark_before_the_first_name(tmp_path):
-    (tmp_path / "x.csv").write_text("s1,1.5,2\ns2,2.5,1\n", encoding="utf-8-sig")
-    assert as_features(tmp_path / "x.csv").samples == ["s1", "s2"]
-
-
-def test_blanks_between_cells_where_the_last_line_has_one(tmp_path):
-    (tmp_path / "x.txt").write_text("a b\nc d\ne f\ng\n")
-    with pytest.raises(InputError):
-        as_features(tmp_path / "x.txt")
-
-
-def test_text_that_is_no_utf8(tmp_path):
-    (tmp_path / "x.csv").write_bytes("größe,v\n1,2\n".encode("latin-1"))
-    with pytest.raises(InputError, match="not written in UTF-8"):
         as_features(tmp_path / "x.csv")
 
 
@@ -595,14 +526,14 @@ def test_samples_and_masks_that_do_not_fit(more, message):
         ("x.npz", "not a whole .npz"),
         ("x.parquet", "cannot be read as a table"),
         ("folder.zarr", "folder without Zarr metadata"),
+        ("sparse.mat", r"variable 'a' of .* is sparse"),
     ],
 )
 def test_files_that_are_refused(tmp_path, name, message):
     for other in ("x.doc", "x.npz", "x.parquet"):
         (tmp_path / other).write_bytes(b"1 2\n3 4\n\0")
     (tmp_path / "folder.zarr").mkdir()
-    if name.endswith("parquet"):
-        pytest.importorskip("pyarrow")
+    write_v5(tmp_path / "sparse.mat", a=scipy.sparse.csc_matrix(A))
     with pytest.raises(InputError, match=message):
         as_features(tmp_path / name)
 
@@ -624,12 +555,6 @@ def test_contents_that_are_refused(tmp_path, values, message):
         as_features(tmp_path / "x.npz")
 
 
-def test_sparse_variables_are_refused(tmp_path):
-    scipy.io.savemat(tmp_path / "x.mat", {"a": scipy.sparse.csc_matrix(A)})
-    with pytest.raises(InputError, match=r"variable 'a' of .* is sparse"):
-        as_features(tmp_path / "x.mat")
-
-
 def test_labels_that_lack_samples_are_refused(tmp_path):
     write_table(FRAME.set_axis(SAMPLES), tmp_path / "hog.csv")
     (tmp_path / "labels.csv").write_text("sample,class\ns0,a\ns3,b\n")
@@ -642,17 +567,11 @@ def test_labels_that_lack_samples_are_refused(tmp_path):
 def test_rows_are_checked():
     values = A.copy()
     values[2] = np.nan
-    assert (
-        check_rows("a", values, 0, None, None).tolist()
-        == np.isnan(values).all(axis=1).tolist()
-        == [i == 2 for i in range(7)]
-    )
+    assert check_rows("a", values, 0, None, None).tolist() == [i == 2 for i in range(7)]
     assert not check_rows("a", A, 0, None, None).any()
     values[4, 1], values[5, 0] = np.nan, np.inf
-    with pytest.raises(
-        InputError,
-        match=r"features 'a': sample 's4' \(row 4\) is nan in column 'v' \(1\); 2 of the rows 3 to 6 are NaN",
-    ):
+    message = r"features 'a': sample 's4' \(row 4\) is nan in column 'v' \(1\); 2 of the rows 3 to 6 are NaN"
+    with pytest.raises(InputError, match=message):
         check_rows("a", values[3:], 3, SAMPLES, ("u", "v", "w"))
     with pytest.raises(InputError, match=r"row 105 is inf in column 0; 1 of the rows 105 to 106 is.*impute.*or drop"):
         check_rows("a", values[5:], 105, None, None)

@@ -8,8 +8,7 @@ from helpers.references import psd
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.inputs import open_files, read_vector
-from dmkl.inputs.label_tables import read_file
+from dmkl.inputs import open_files, read_file, read_vector
 from dmkl.store.ingest import ingest
 
 M = 7
@@ -95,26 +94,18 @@ def test_phenotypes_are_told_by_header_extension_or_pairs_of_words(tmp_path):
     assert read_vector(tmp_path / "y.txt").tolist() == ["cell line 1", "cell line 2"]
 
 
+def shorter(path):
+    path.write_bytes(path.read_bytes()[:-4])
+
+
 @pytest.mark.parametrize(
     ("name", "spoil", "message"),
     [
-        (
-            "a.grm.bin",
-            lambda p: p.write_bytes(p.read_bytes()[:-4]),
-            r"has 108 bytes, expected 112 for the 7 individuals",
-        ),
+        ("a.grm.bin", shorter, r"has 108 bytes, expected 112 for the 7 individuals"),
         ("square.rel.bin", lambda p: p.write_bytes(b""), r"has 0 bytes, expected 112 or 196 or 224 or 392"),
         ("triangle.rel", lambda p: p.write_text("1\n2\t3\n"), r"has 2 lines, expected 7: one for each individual"),
-        (
-            "triangle.rel",
-            lambda p: p.write_text("1\n" * 7),
-            r"row 2: found 1 numbers, expected 2, to the diagonal",
-        ),
-        (
-            "triangle.rel",
-            lambda p: p.write_text("1\nx\t3\n" + "1\n" * 5),
-            r"expected numbers in .*, row 2: could not convert",
-        ),
+        ("triangle.rel", lambda p: p.write_text("1\n" * 7), r"row 2: found 1 numbers, expected 2, to the diagonal"),
+        ("triangle.rel", lambda p: p.write_text("1\nx\t3\n" + "1\n" * 5), r"expected numbers in .*, row 2: could not"),
         ("a.grm.bin", lambda p: p.with_name("a.grm.id").unlink(), r"needs a.grm.id beside it"),
         ("a.grm.bin", lambda p: write_ids(p.with_name("a.grm.id"), []), r"a.grm.id names no individuals"),
     ],
@@ -126,13 +117,10 @@ def test_what_is_wrong_is_said(tmp_path, name, spoil, message):
         ingest(tmp_path / "set.zarr", *open_files(path))
 
 
-def test_a_missing_code_is_no_class(tmp_path):
-    (tmp_path / "y.txt").write_text("FID IID pop bmi\nf a CEU 20.5\nf b -9 -9\nf c YRI 22\n")
-    assert read_file(tmp_path / "y.txt", "pop").values.tolist() == ["CEU", "NA", "YRI"]
-    np.testing.assert_array_equal(read_file(tmp_path / "y.txt", "bmi").values, [20.5, np.nan, 22])
-
-
 def test_phenotypes_may_be_words_and_have_one_length(tmp_path):
+    (tmp_path / "y.txt").write_text("FID IID pop bmi\nf a CEU 20.5\nf b -9 -9\nf c YRI 22\n")
+    assert read_file(tmp_path / "y.txt", "pop").values.tolist() == ["CEU", "NA", "YRI"]  # a missing code is no class
+    np.testing.assert_array_equal(read_file(tmp_path / "y.txt", "bmi").values, [20.5, np.nan, 22])
     (tmp_path / "y.phen").write_text("f a low\nf b high\n")
     assert read_vector(tmp_path / "y.phen").tolist() == ["low", "high"]
     (tmp_path / "y.phen").write_text("f a 1\nf b\nf c 2\n")

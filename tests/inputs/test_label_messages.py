@@ -78,44 +78,23 @@ def test_join_inner_leaves_out_who_has_no_label_in_memory():
     assert made.samples.tolist() == [name for name in NAMES if name != "w"]
 
 
-def test_numbers_with_missing_ones_stay_numbers(tmp_path):
+def test_headers_numbers_and_words(tmp_path, kernel):
     np.testing.assert_array_equal(read_vector(written(tmp_path / "y.txt", "height", 1.5, "NA", 2)), [1.5, np.nan, 2])
-
-
-@pytest.mark.parametrize("header", ["diagnosis"])
-def test_a_header_is_told_by_being_one_too_many(tmp_path, kernel, header):
-    rows = [f"{name},{label}" for name, label in zip(NAMES, Y, strict=True)] if "," in header else Y
-    source, labels = open_files(kernel, labels=written(tmp_path / "y.csv", header, *rows))
+    source, labels = open_files(kernel, labels=written(tmp_path / "y.csv", "diagnosis", *Y))
     assert list(labels.labels) == Y
     assert "its first line ('diagnosis') was taken for a header, since 6 values follow it" in source.notes[0]
-
-
-def test_numbers_beside_classes_are_names(tmp_path, kernel):
-    rows = [f"{i},{label}" for i, label in enumerate(Y)]
-    _, labels = open_files(kernel, labels=written(tmp_path / "y.csv", *rows))
-    assert list(labels.labels) == Y
-
-
-def test_rows_that_are_named_by_position_are_told(tmp_path, kernel):
-    rows = [f"{name},{label}" for name, label in zip(NAMES, Y, strict=True)]
-    source, _ = open_files(kernel, labels=written(tmp_path / "y.csv", *rows))
-    assert "row i was taken for the i-th name in " in source.notes[0]
-    assert "(u is row 0), since the rows have no names" in source.notes[0]
-    assert source.notes[0].endswith("(order=, --order FILE)")
-
-
-def test_sample_counts_are_those_of_the_files(tmp_path):
-    whole, part = tmp_path / "k.txt", tmp_path / "part.txt"
-    np.savetxt(whole, K[0])
-    np.savetxt(part, K[0][:5])
-    with pytest.raises(InputError, match=r"differ in shape: k.txt 6 × 6, part.txt 5 × 6; all kernels"):
-        open_files([whole, part])
-    with pytest.raises(InputError, match=r"y.txt has shape \(4,\), expected \(6,\) or \(6, tasks\)"):
-        open_files(whole, labels=written(tmp_path / "y.txt", *Y[:4]))
+    numbered = written(tmp_path / "y.csv", *(f"{i},{label}" for i, label in enumerate(Y)))
+    assert list(open_files(kernel, labels=numbered)[1].labels) == Y
+    with pytest.raises(InputError, match=r"y.txt holds 6 lines of words and no numbers, .*--labels"):
+        open_files(written(tmp_path / "y.txt", *Y))
 
 
 def test_order_names_the_rows_as_they_stand(tmp_path, kernel):
     labels = written(tmp_path / "y.csv", *(f"{name},{label}" for name, label in zip(NAMES, Y, strict=True)))
+    source, _ = open_files(kernel, labels=labels)
+    assert "row i was taken for the i-th name in " in source.notes[0]
+    assert "(u is row 0), since the rows have no names" in source.notes[0]
+    assert source.notes[0].endswith("(order=, --order FILE)")
     order = written(tmp_path / "order.txt", *NAMES[::-1])
     source, known = open_files(kernel, labels=labels, order=order)
     assert source.samples == tuple(NAMES[::-1])
@@ -126,6 +105,16 @@ def test_order_names_the_rows_as_they_stand(tmp_path, kernel):
     np.testing.assert_array_equal(next(iter(source.matrices()))[0:M, 0:M], K[0][::-1, ::-1])
     with pytest.raises(InputError, match=r"order.txt: found 2 names of samples, expected one for each of the 6 rows"):
         open_files(kernel, order=written(tmp_path / "order.txt", "a", "b"))
+
+
+def test_sample_counts_are_those_of_the_files(tmp_path):
+    whole, part = tmp_path / "k.txt", tmp_path / "part.txt"
+    np.savetxt(whole, K[0])
+    np.savetxt(part, K[0][:5])
+    with pytest.raises(InputError, match=r"differ in shape: k.txt 6 × 6, part.txt 5 × 6; all kernels"):
+        open_files([whole, part])
+    with pytest.raises(InputError, match=r"y.txt has shape \(4,\), expected \(6,\) or \(6, tasks\)"):
+        open_files(whole, labels=written(tmp_path / "y.txt", *Y[:4]))
 
 
 def test_a_class_of_one_sample_is_told(tmp_path, kernel):
@@ -146,16 +135,10 @@ def test_a_class_that_the_model_does_not_know_is_told():
         assert model.score(made[4:, :4], ["a", "c"]) <= 0.5
 
 
-def test_words_are_no_kernel(tmp_path):
-    with pytest.raises(InputError, match=r"y.txt holds 6 lines of words and no numbers, .*--labels"):
-        open_files(written(tmp_path / "y.txt", *Y))
-
-
 # --- kernels that are not symmetric ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tile", [2, 4, 8])
-@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize(("tile", "full"), [(2, False), (4, True), (8, False)])
 def test_symmetrize_takes_the_mean_and_says_how_far_apart(tile, full):
     skewed = K[0].copy()
     skewed[1, 4] += 0.07
@@ -166,8 +149,7 @@ def test_symmetrize_takes_the_mean_and_says_how_far_apart(tile, full):
     expected = (skewed + skewed.T) / 2
     np.testing.assert_array_equal(np.asarray(made)[0], expected)
     assert made.provenance[0]["symmetrized"]["largest_asymmetry"] == pytest.approx(0.07)
-    ones = np.ones((M, 1))
-    np.testing.assert_allclose(made.center().apply(ones)[0], 0, atol=1e-12)
+    np.testing.assert_allclose(made.center().apply(np.ones((M, 1)))[0], 0, atol=1e-12)
     np.testing.assert_allclose(made.view.source.row_sum(np.arange(1))[0], expected.sum(axis=1))
     mended = dmkl.create(None, [skewed], tile=tile, symmetrize=True, repair="clip")
     assert mended.provenance[0]["symmetrized"]["largest_asymmetry"] == pytest.approx(0.07)

@@ -13,7 +13,6 @@ from scipy.spatial.distance import pdist, squareform
 import dmkl
 from dmkl.errors import InputError
 from dmkl.inputs import as_features, open_files, read_file
-from dmkl.store.ingest import ingest
 
 NAMES = [f"s{i}" for i in range(7)]
 K = pd.DataFrame(psd(1, 7)[0], NAMES, NAMES)
@@ -21,34 +20,17 @@ X = pd.DataFrame(np.random.default_rng(0).normal(size=(7, 3)), NAMES, ["a", "b",
 KINDS = pd.DataFrame({"kind": list("aabbccc"), "age": np.arange(7)}, pd.Index(NAMES, name="sample"))
 
 
-def imported(path, tmp_path, **more):
-    source, labels = open_files(path, **more)
-    return dmkl.open(ingest(tmp_path / "out.zarr", source, labels, tile=3)), source
-
-
 # --- compressed text --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("suffix", "separator"), [(".csv.gz", ","), (".tsv.gz", "\t"), (".txt.gz", " ")])
-def test_compressed_kernels(suffix, separator, tmp_path):
-    path = tmp_path / f"first{suffix}"
-    K.to_csv(path, sep=separator)
-    made, _ = imported(path, tmp_path)
-    assert made.names == ("first",)
-    assert list(made.samples) == NAMES
-    np.testing.assert_array_equal(np.asarray(made)[0], K)
-
-
-@pytest.mark.parametrize(("suffix", "separator"), [(".csv.gz", ","), (".TSV.GZ", "\t")])
-def test_compressed_features_and_labels(suffix, separator, tmp_path):
-    path, labels = tmp_path / f"X{suffix}", tmp_path / f"labels{suffix}"
-    X.to_csv(path, sep=separator, compression="gzip")
-    KINDS[["kind"]].iloc[::-1].to_csv(labels, sep=separator, compression="gzip")
-    found = as_features(tmp_path)
-    assert list(found.blocks) == ["X"]
-    assert found.blocks["X"].columns == ("a", "b", "c")
-    np.testing.assert_array_equal(found.blocks["X"].read(slice(1, 6)), X[1:6])
-    assert list(found.labels.labels) == list("aabbccc")
+def test_compressed_features_and_labels(tmp_path):
+    X.to_csv(tmp_path / "X.TSV.GZ", sep="\t", compression="gzip")
+    KINDS[["kind"]].iloc[::-1].to_csv(tmp_path / "labels.csv.gz", compression="gzip")
+    features = as_features(tmp_path)
+    assert list(features.blocks) == ["X"]
+    assert features.blocks["X"].columns == ("a", "b", "c")
+    np.testing.assert_array_equal(features.blocks["X"].read(slice(1, 6)), X[1:6])
+    assert list(features.labels.labels) == list("aabbccc")
 
 
 def test_a_compressed_file_that_is_cut_short(tmp_path):
@@ -61,16 +43,6 @@ def test_a_compressed_file_that_is_cut_short(tmp_path):
 
 
 # --- Parquet ----------------------------------------------------------------------------------------------------------
-
-
-def test_parquet_kernels(tmp_path):
-    K.to_parquet(tmp_path / "K.parquet")
-    moved = K.iloc[::-1, ::-1].rename_axis("sample").reset_index()
-    moved.to_parquet(tmp_path / "moved.parquet", index=False)
-    made, _ = imported([tmp_path / "K.parquet", tmp_path / "moved.parquet"], tmp_path)
-    assert made.names == ("K", "moved")
-    assert list(made.samples) == NAMES
-    np.testing.assert_array_equal(np.asarray(made), [K, K])
 
 
 def test_parquet_labels(tmp_path):

@@ -9,7 +9,7 @@ from dmkl.errors import InputError
 from dmkl.inputs import as_features, open_files, read_vector
 from dmkl.inputs.formats import registry
 from dmkl.inputs.formats.file_arrays import FileArray
-from dmkl.inputs.formats.registry import FORMATS, Format, arrays_in, format_of
+from dmkl.inputs.formats.registry import FORMATS, Format, format_of
 from dmkl.inputs.formats.zarr_folders import KERNEL_SET
 from dmkl.store.format import FORMAT
 
@@ -60,12 +60,6 @@ def test_extensions_in_capitals_are_known_too(tmp_path, suffix):
     path = tmp_path / f"DATA{suffix.upper()}"
     path.touch()
     assert format_of(path) is format_of(tmp_path / f"data{suffix}")
-
-
-def test_what_is_in_no_format_has_no_arrays(tmp_path):
-    (tmp_path / "notes.md").touch()
-    assert format_of(tmp_path / "notes.md") is None
-    assert arrays_in(tmp_path / "notes.md") == []
 
 
 def test_kernel_sets_are_told_by_the_name_of_their_format():

@@ -1,4 +1,4 @@
-"""Mutations of bytes that know nothing of the format, and of the structures that several formats share."""
+"""Mutations of files: of bytes, of numbers in text, of JSON, and of what the headers of NumPy and HDF5 say."""
 
 from __future__ import annotations
 
@@ -7,133 +7,92 @@ import json
 import re
 import struct
 import zipfile
-from collections.abc import Callable
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-__all__ = ["EXTREMES", "mutated_bytes", "mutated_json", "mutated_npy", "mutated_npz", "mutated_numbers"]
+import h5py
+import numpy as np
 
-EXTREMES = (
-    0,
-    1,
-    -1,
-    2,
-    7,
-    127,
-    255,
-    256,
-    2**15,
-    2**16,
-    2**31 - 1,
-    2**31,
-    2**32 - 1,
-    2**40,
-    2**63 - 1,
-    2**63,
-    2**64 - 1,
-)
+__all__ = [
+    "mutated_bytes",
+    "mutated_hdf5",
+    "mutated_json",
+    "mutated_npy",
+    "mutated_npz",
+    "mutated_numbers",
+    "npy_header",
+]
+
+EXTREMES = (0, 1, -1, 2, *(2**k - less for k in (7, 8, 15, 16, 31, 32, 40, 63, 64) for less in (1, 0)))
 _WORDS = (
     *map(str, EXTREMES),
-    *("1e9", "1e-320", "1e308", "1e400", "-1e309", "inf", "-inf", "nan", "0x10", "1_000", "9" * 400, "9" * 5000),
-    *(
-        "",
-        '""',
-        "null",
-        "true",
-        "[]",
-        "{}",
-        "..",
-        "/etc/passwd",
-        "\u221e",
-        "[" * 300,
-        "{" * 300,
-        "'",
-        '"',
-        "\\",
-        "\t",
-        ";",
-    ),
+    *"1e9 1e-320 1e308 1e400 -1e309 inf -inf nan 0x10 1_000 null true [] {} .. /etc/passwd \u221e '' \" \\ ;".split(),
+    *("", "\t", "9" * 400, "9" * 5000, "[" * 300, "{" * 300),
 )
+
+
+# --- bytes -----------------------------------------------------------------------------------------------------------
 
 
 def mutated_bytes(random: Random, data: bytes, other: bytes = b"") -> bytes:
-    """One to three mutations; `other` is a file that heads are swapped with."""
+    """One to three mutations; `other` is a file that parts are taken from."""
     for _ in range(random.choice((1, 1, 1, 2, 3))):
-        data = random.choice(_ON_BYTES)(random, data, other)
+        data = _mutated_once(random, data, other)
     return data
+
+
+def _mutated_once(random: Random, data: bytes, other: bytes) -> bytes:
+    at = _place(random, data)
+    length = random.choice((1, 4, 8, 64, 512))
+    match random.choice("flip flip cut insert repeat remove number number head splice text".split()):
+        case "flip":
+            flipped = bytearray(data or b"\0")
+            flipped[min(at, len(flipped) - 1)] ^= 1 << random.randrange(8)
+            return bytes(flipped)
+        case "cut":
+            return data[:at]
+        case "insert":
+            return data[:at] + random.randbytes(length) + data[at:]
+        case "repeat":
+            return data[: at + length] + data[at : at + length] * random.choice((1, 2, 50)) + data[at + length :]
+        case "remove":
+            return data[:at] + data[at + length :]
+        case "number":
+            code, size = random.choice((("B", 1), ("<H", 2), ("<I", 4), (">I", 4), ("<Q", 8), (">Q", 8)))
+            at -= at % size
+            return data[:at] + struct.pack(code, random.choice(EXTREMES) % 2 ** (8 * size)) + data[at + size :]
+        case "head":
+            return other[:length] + data[length:]
+        case "splice":
+            return data[:at] + other[_place(random, other) :]
+        case _:
+            return mutated_numbers(random, data)
 
 
 def _place(random: Random, data: bytes) -> int:
     """A place in a file, often near its beginning or its end, where formats keep what matters."""
-    where = random.random()
-    if where < 0.4:
-        return random.randrange(min(len(data), 256) + 1)
-    if where < 0.55:
-        return max(0, len(data) - random.randrange(min(len(data), 256) + 1))
-    return random.randrange(len(data) + 1)
-
-
-def _flip(random: Random, data: bytes, other: bytes) -> bytes:
-    found = bytearray(data)
-    for _ in range(random.choice((1, 1, 2, 8))):
-        if found:
-            found[min(_place(random, data), len(found) - 1)] ^= 1 << random.randrange(8)
-    return bytes(found)
-
-
-def _cut(random: Random, data: bytes, other: bytes) -> bytes:
-    return data[: _place(random, data)]
-
-
-def _insert(random: Random, data: bytes, other: bytes) -> bytes:
-    at = _place(random, data)
-    return data[:at] + random.randbytes(random.choice((1, 4, 8, 64, 1000))) + data[at:]
-
-
-def _double(random: Random, data: bytes, other: bytes) -> bytes:
-    start = _place(random, data)
-    stop = min(len(data), start + random.choice((1, 8, 64, 512)))
-    return data[:stop] + data[start:stop] * random.choice((1, 2, 50)) + data[stop:]
-
-
-def _remove(random: Random, data: bytes, other: bytes) -> bytes:
-    start = _place(random, data)
-    return data[:start] + data[start + random.choice((1, 4, 8, 100)) :]
-
-
-def _extreme(random: Random, data: bytes, other: bytes) -> bytes:
-    code, size = random.choice((("B", 1), ("<H", 2), ("<I", 4), (">I", 4), ("<Q", 8), (">Q", 8)))
-    at = _place(random, data) // size * size
-    value = random.choice(EXTREMES) % 2 ** (8 * size)
-    return data[:at] + struct.pack(code, value) + data[at + size :]
-
-
-def _swap_head(random: Random, data: bytes, other: bytes) -> bytes:
-    length = random.choice((4, 8, 16, 128, 512))
-    return other[:length] + data[length:]
-
-
-def _splice(random: Random, data: bytes, other: bytes) -> bytes:
-    return data[: _place(random, data)] + other[_place(random, other) :]
-
-
-def _in_text(random: Random, data: bytes, other: bytes) -> bytes:
-    return mutated_numbers(random, data)
-
-
-_ON_BYTES = (_flip, _flip, _cut, _insert, _double, _remove, _extreme, _extreme, _swap_head, _splice, _in_text)
+    end, near = len(data), min(len(data), 256)
+    return random.choice((random.randrange(near + 1), end - random.randrange(near + 1), random.randrange(end + 1)))
 
 
 def mutated_numbers(random: Random, data: bytes) -> bytes:
     """A number, or a word, that stands written in a file replaced by an extreme one."""
-    found = list(re.finditer(rb"[-+]?\d[\d.eE+-]*|[A-Za-z_]+", data))
-    if not found:
+    words = list(re.finditer(rb"[-+]?\d[\d.eE+-]*|[A-Za-z_]+", data))
+    if not words:
         return data
-    match = random.choice(found)
-    return data[: match.start()] + random.choice(_WORDS).encode() + data[match.end() :]
+    word = random.choice(words)
+    return data[: word.start()] + random.choice(_WORDS).encode() + data[word.end() :]
 
 
 # --- JSON ------------------------------------------------------------------------------------------------------------
+
+_NAMES = ("", "a", "/", "..", "../outside", "float64", "string", "bool", "blosc", "gzip", "zstd", "numcodecs.pickle")
+_VALUES = (
+    *EXTREMES, *_NAMES, 10**12, -(10**12), 10**30, 0.5, -1e308, float("inf"), float("nan"), None, True, False, [], {},
+    [1], [10**12, 10**12], [0, 0, 0], {"name": "x"}, {"name": "gzip", "configuration": {"level": 5}}, [[[[[1]]]]],
+    json.loads("[" * 200 + "]" * 200), "x" * 10_000,
+)  # fmt: skip
 
 
 def mutated_json(random: Random, data: bytes) -> bytes:
@@ -143,8 +102,7 @@ def mutated_json(random: Random, data: bytes) -> bytes:
     except ValueError:
         return data
     for _ in range(random.choice((1, 1, 2))):
-        places: list[tuple[Any, Any]] = []
-        _collect(content, places)
+        places = list(_places(content))
         if not places:
             break
         parent, key = random.choice(places)
@@ -156,113 +114,53 @@ def mutated_json(random: Random, data: bytes) -> bytes:
         elif what < 0.3 and isinstance(parent, dict):
             parent[random.choice(("x", "", "name", "shape"))] = parent[key]
         else:
-            parent[key] = random.choice(_values(random))
+            parent[key] = random.choice(_VALUES)
     return json.dumps(content).encode()
 
 
-def _collect(node: Any, places: list[tuple[Any, Any]]) -> None:
+def _places(node: Any) -> Iterator[tuple[Any, Any]]:
+    """Each value in a document: what holds it, and its key there."""
     items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     for key, value in items:
-        places.append((node, key))
-        _collect(value, places)
-
-
-def _values(random: Random) -> list[Any]:
-    names = ("", "a", "/", "..", "../outside", "float64", "string", "bool", "blosc", "gzip", "zstd", "numcodecs.pickle")
-    return [
-        *EXTREMES, 10**12, -(10**12), 10**30, 0.5, -1e308, float("inf"), float("nan"), None, True, False,
-        [], {}, [1], [10**12, 10**12], [0, 0, 0], {"name": "x"}, {"name": "gzip", "configuration": {"level": 5}},
-        _nested(random.choice((5, 200))), "x" * 10_000, *names,
-    ]  # fmt: skip
-
-
-def _nested(depth: int) -> Any:
-    found: Any = 1
-    for _ in range(depth):
-        found = [found]
-    return found
+        yield node, key
+        yield from _places(value)
 
 
 # --- NumPy -----------------------------------------------------------------------------------------------------------
 
 _TYPES = (
-    "<f8",
-    "<f4",
-    ">f8",
-    "<f2",
-    "<i8",
-    "|u1",
-    "|b1",
-    "|O",
-    "<U3",
-    "|S9",
-    "<c16",
-    "<f16",
-    "|V8",
-    "<M8[s]",
-    "<m8[D]",
-    "",
-)
-_TYPES += (
-    "<U0",
-    "|S0",
-    "|V0",
-    "<U999999999",
-    "[('a', '<f8')]",
-    "[('a', '|O')]",
-    "<f8, <f8",
-    "[('" + "a" * 70_000 + "', '<f8')]",
+    *"<f8 <f4 >f8 <f2 <i8 |u1 |b1 |O <U3 |S9 <c16 <f16 |V8 <M8[s] <m8[D] <U0 |S0 |V0 <U999999999".split(),
+    *("", "<f8, <f8", [("a", "<f8")], [("a", "|O")], [("a" * 70_000, "<f8")]),
 )
 _SHAPES = (
-    *(
-        "()",
-        "(0,)",
-        "(0, 0)",
-        "(6,)",
-        "(6, 6)",
-        "(2, 6, 6)",
-        "(-1, 6)",
-        "(-6, -6)",
-        "(6.0, 6)",
-        "[6, 6]",
-        "(6, 6, 6, 1)",
-    ),
-    *(
-        "(1000000000000,)",
-        "(1000000, 1000000)",
-        "(4294967296, 4294967296)",
-        "(9223372036854775807, 2)",
-        "(2, 0, 10**18)",
-    ),
-    *(
-        f"({'1, ' * 64})",
-        f"({'1, ' * 70})",
-        f"({10**400}, 1)",
-        "(True, True)",
-        "None",
-        "(1e3, 1)",
-        f"{'(' * 250}{')' * 250}",
-    ),
+    *("()", "(0,)", "(0, 0)", "(6,)", "(6, 6)", "(2, 6, 6)", "(-1, 6)", "(-6, -6)", "(6.0, 6)", "[6, 6]", "(6, 6, 6)"),
+    *("(10**12,)", "(1000000, 1000000)", "(4294967296, 4294967296)", "(9223372036854775807, 2)", "(1000000000000,)"),
+    *(f"({'1, ' * 70})", f"({10**400}, 1)", "(True, True)", "None", "(1e3, 1)", f"{'(' * 250}{')' * 250}"),
 )
+
+
+def npy_header(text: str, version: int = 1, length: int | None = None) -> bytes:
+    """The header of a .npy file that holds this text, and says that its length is another one."""
+    padded = text.encode() + b" " * (-(len(text) + 11) % 64) + b"\n"
+    length = len(padded) if length is None else length
+    size = struct.pack("<H", length % 2**16) if version == 1 else struct.pack("<I", length % 2**32)
+    return b"\x93NUMPY" + bytes((version, 0)) + size + padded
 
 
 def mutated_npy(random: Random, data: bytes) -> bytes:
     """An array of which the header says something else."""
-    version = random.choice((1, 1, 1, 2, 3))
-    quote = random.choice(_TYPES)
-    descr = quote if quote.startswith("[") else repr(quote)
-    fortran = random.choice(("False", "True", "None", "1"))
-    keys = [f"'descr': {descr}", f"'fortran_order': {fortran}", f"'shape': {random.choice(_SHAPES)}"]
+    keys = [
+        f"'descr': {random.choice(_TYPES)!r}",
+        f"'fortran_order': {random.choice(('False', 'True', 'None', '1'))}",
+        f"'shape': {random.choice(_SHAPES)}",
+    ]
     what = random.random()
     if what < 0.1:
         keys.pop(random.randrange(3))
     elif what < 0.2:
         keys.append(random.choice(("'x': 1", "'shape': (3,)", "**{}", "__import__('os')")))
-    header = ("{" + ", ".join(keys) + "}").encode()
-    header += b" " * (-(len(header) + 11) % 64) + b"\n"
-    length = random.choice(EXTREMES) if random.random() < 0.05 else len(header)
-    size = struct.pack("<H", length % 2**16) if version == 1 else struct.pack("<I", length % 2**32)
-    return b"\x93NUMPY" + bytes((version, 0)) + size + header + data[128:]
+    length = random.choice(EXTREMES) if random.random() < 0.05 else None
+    return npy_header(f"{{{', '.join(keys)}}}", random.choice((1, 1, 1, 2, 3)), length) + data[128:]
 
 
 def mutated_npz(random: Random, data: bytes) -> bytes:
@@ -270,22 +168,75 @@ def mutated_npz(random: Random, data: bytes) -> bytes:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     name = random.choice(list(members))
-    on_member: tuple[Callable[[Random, bytes], bytes], ...] = (
-        mutated_npy,
-        mutated_bytes,
-        lambda _, __: b"\0" * 3_000_000,
-    )
-    members[name] = random.choice(on_member)(random, members[name])
+    change = random.choice((mutated_npy, mutated_bytes, lambda *_: b"\0" * 3_000_000))
+    members[name] = change(random, members[name])
     if random.random() < 0.3:
         members[random.choice(("../x.npy", "/x.npy", ".npy", "a/b.npy", "é.npy"))] = members[name]
     file = io.BytesIO()
-
     method = random.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA))
     with zipfile.ZipFile(file, "w", method) as archive:
         for member, content in members.items():
             archive.writestr(member, content)
-    found = file.getvalue()
+    mutated = file.getvalue()
     if random.random() < 0.4:  # the directory lies of sizes and offsets
-        at = found.find(b"PK\x01\x02") + random.choice((8, 10, 16, 20, 24, 28, 30, 42))
-        return found[:at] + struct.pack("<I", random.choice(EXTREMES) % 2**32) + found[at + 4 :]
-    return found
+        at = mutated.find(b"PK\x01\x02") + random.choice((8, 10, 16, 20, 24, 28, 30, 42))
+        return mutated[:at] + struct.pack("<I", random.choice(EXTREMES) % 2**32) + mutated[at + 4 :]
+    return mutated
+
+
+# --- HDF5 ------------------------------------------------------------------------------------------------------------
+
+
+def mutated_hdf5(random: Random, data: bytes) -> bytes:
+    """An HDF5 file with other attributes, data sets of absurd shapes, or cells that refer to anything."""
+    file = io.BytesIO(data)
+    try:
+        with h5py.File(file, "r+") as opened:
+            for _ in range(random.choice((1, 1, 2))):
+                random.choice((_attribute, _absurd, _absurd, _references))(random, opened)
+    except (ValueError, TypeError, OSError, KeyError, RuntimeError, OverflowError, AttributeError):
+        pass  # what the library itself refuses to write
+    mutated = file.getvalue()
+    return mutated_bytes(random, mutated, data) if random.random() < 0.2 else mutated
+
+
+def _any_name(random: Random, file: h5py.File) -> str:
+    names: list[str] = []
+    file.visit(names.append)
+    return random.choice(names or ["x"])
+
+
+def _attribute(random: Random, file: h5py.File) -> None:
+    key = random.choice(("MATLAB_class", "MATLAB_empty", "MATLAB_sparse", "MATLAB_int_decode", "x"))
+    texts = [b"char", b"cell", b"double", b"struct", b"logical", b"", b"\xff\xfe"]
+    values: list[Any] = [*(0, 1, -1, 2**63 - 1, 1.5, "char"), np.arange(3), np.zeros(0), h5py.Empty("f8")]
+    file[_any_name(random, file)].attrs[key] = random.choice([*values, *map(np.bytes_, texts)])
+
+
+def _absurd(random: Random, file: h5py.File) -> None:
+    """A data set of which nothing is written, of any shape, type and chunks."""
+    shape = random.choice(((10**6, 10**6), (2**40,), (0, 0), (6, 6), (2, 6, 6), (), (1,) * 32, (2**62, 2)))
+    plain = ("f8", ">f4", "i1", "u8", "f2", "c16", "S5", "S9999", "V7", [("real", "f8"), ("imag", "f8")])
+    special = (h5py.string_dtype(), h5py.ref_dtype, h5py.regionref_dtype, h5py.vlen_dtype("f8"))
+    options: dict[str, Any] = {}
+    if random.random() < 0.5 and shape:
+        options["chunks"] = tuple(min(length or 1, random.choice((1, 3, 6, 1000, 16_000))) for length in shape)
+        options["maxshape"] = tuple(None for _ in shape)
+        options["compression"] = random.choice((None, "gzip", "lzf"))
+        options["fletcher32"] = random.random() < 0.3
+    if random.random() < 0.2:
+        options["fillvalue"] = 0
+    name = _any_name(random, file)
+    attributes = dict(file[name].attrs)
+    del file[name]
+    made = file.create_dataset(name, shape, random.choice((*plain, *special)), **options)
+    if random.random() < 0.7:
+        made.attrs.update(attributes)
+
+
+def _references(random: Random, file: h5py.File) -> None:
+    """Cells that refer to themselves, to groups, to nothing."""
+    targets = [h5py.Reference(), file.ref, file[_any_name(random, file)].ref]
+    chosen = [random.choice(targets) for _ in range(random.choice((1, 2, 6)))]
+    cells = file.create_dataset("cells", data=np.array([chosen], dtype=h5py.ref_dtype), dtype=h5py.ref_dtype)
+    cells.attrs["MATLAB_class"] = np.bytes_(b"cell")
