@@ -59,8 +59,7 @@ def test_uniform_is_mkfda_of_infinite_p(kind):
 # --- single best --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("kind", LABELS)
+@pytest.mark.parametrize(("kind", "solver"), [("binary", "direct"), ("multiclass", "cg"), ("multilabel", "direct")])
 def test_single_best_finds_the_planted_kernel(kind, solver):
     """Its scores are those of MK-FDA on each kernel alone, its fit is that of the best."""
     training, testing = parts(in_memory(make(kind), 20))
@@ -71,9 +70,10 @@ def test_single_best_finds_the_planted_kernel(kind, solver):
     assert model.scores_.dims == ("kernel", "fold")
     for j in range(5):
         # A search decides about held-out rows in the same way.
-        learner, options = dmkl.MKFDA(1, 0.05, solver=solver), {"cv": cv, "scoring": "accuracy", "refit": False}
-        alone = dmkl.search(learner, training.select(j), y, {"lam": [0.05]}, **options).scores["score"]
         if kind != "multilabel":  # of which it measures each task by itself
+            learner, grid = dmkl.MKFDA(1, 0.05, solver=solver), {"lam": [0.05]}
+            options = {"cv": cv, "scoring": "accuracy", "refit": False, "baselines": "none"}
+            alone = dmkl.search(learner, training.select(j), y, grid, **options).scores["score"]
             np.testing.assert_allclose(model.scores_[j], alone.values.ravel(), atol=1e-12)
     best = dmkl.MKFDA(1, 0.05, solver=solver).fit(training.select(2), y)
     weights = model.weights_.values.reshape(5, -1)
@@ -87,12 +87,14 @@ def test_single_best_finds_the_planted_kernel(kind, solver):
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_single_best_takes_all_kernels_in_the_same_passes(solver):
-    kernels = make("multiclass")
+    kernels, y = make("multiclass"), LABELS["multiclass"][TRAIN]
     K, source = over(in_memory(kernels, 20)[TRAIN, TRAIN], Counting)
-    model = dmkl.SingleBest(0.05, solver=solver).fit(K, LABELS["multiclass"][TRAIN])
+    model = dmkl.SingleBest(0.05, solver=solver, cv=3).fit(K, y)
     assert source.reads.total() <= model.n_passes_ * len(K) * len(K.view.tile_tasks())
     more, _ = over(in_memory(np.concatenate([kernels, kernels]), 20)[TRAIN, TRAIN], Counting)
-    assert dmkl.SingleBest(0.05, solver=solver).fit(more, LABELS["multiclass"][TRAIN]).n_passes_ <= model.n_passes_ + 3
+    again = dmkl.SingleBest(0.05, solver=solver, cv=StratifiedKFold(3)).fit(more, y)
+    assert again.n_passes_ <= model.n_passes_ + 3
+    np.testing.assert_array_equal(again.scores_[:5], model.scores_)  # a number of folds is stratified
 
 
 def test_the_first_of_equal_kernels_is_taken():
@@ -101,24 +103,10 @@ def test_the_first_of_equal_kernels_is_taken():
     assert dmkl.SingleBest(0.05).fit(training, LABELS["binary"][TRAIN]).best_ == "kernel_1"
 
 
-def test_single_best_has_stratified_folds_by_default():
-    y = LABELS["multiclass"][TRAIN]
-    training, _ = parts(in_memory(make("multiclass"), 20))
-    models = [
-        dmkl.SingleBest(0.05, cv=cv).fit(training, y)
-        for cv in (3, StratifiedKFold(3), list(StratifiedKFold(3).split(y, y)))
-    ]
-    for model in models:
-        np.testing.assert_array_equal(model.scores_, models[0].scores_)
-
-
 @pytest.mark.parametrize(
     ("options", "y", "words"),
     [
-        ({"lam": -1}, LABELS["binary"], "lam must be positive"),
         ({"lam": 1e-11}, LABELS["binary"], "below what the stored precision resolves"),
-        ({"steps": "frobenius"}, LABELS["binary"], "steps takes names of steps"),
-        ({}, LABELS["binary"][:9], "y has shape"),
         ({"cv": PredefinedSplit(np.where(np.arange(M) % 2, -1, 0))}, np.arange(M) % 2, r"fold 0 .*class .*fewer"),
         (
             {"cv": PredefinedSplit(np.arange(M) // 24)},
@@ -136,9 +124,8 @@ def test_bad_input_of_single_best(options, y, words):
 
 
 def test_single_best_keeps_the_budget():
-    kernels = psd(2, 1200)
-    K, y = in_memory(kernels, 256), np.arange(1200) % 2
-    with dask.config.set({"dmkl.memory": "14MB"}):
+    K, y = in_memory(psd(2, 900), 64), np.arange(900) % 2
+    with dask.config.set({"dmkl.memory": "9MB"}):
         with pytest.raises(MemoryBudgetError, match="solver='cg'"):
             dmkl.SingleBest(1e-5, solver="direct").fit(K, y)
         assert dmkl.SingleBest(1e-5).fit(K, y).solver_ == "subspace"
@@ -159,8 +146,7 @@ def test_an_end_before_the_gap_names_the_line_that_fitted():
 # --- product ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("kind", ["binary", "multiclass"])
+@pytest.mark.parametrize(("kind", "solver"), [("binary", "cg"), ("multiclass", "direct")])
 def test_product_is_fda_on_the_geometric_mean(kind, solver):
     rng = np.random.default_rng(1)
     kernels = np.concatenate([make(kind)[:3], chi2_kernel(rng.random((M, 6)))[None]])
@@ -177,11 +163,11 @@ def test_product_is_fda_on_the_geometric_mean(kind, solver):
     np.testing.assert_allclose(model.dual_coef_, alpha, atol=1e-5 * np.abs(alpha).max())
     assert model.objective_ == pytest.approx(objective, rel=1e-8)
     scores = (dense_view(mean, TEST, TRAIN, STEPS)[0] @ alpha).reshape(len(TEST), -1)
-    found = model.decision_function(testing)
-    np.testing.assert_allclose(found.values.reshape(scores.shape), scores, atol=1e-5 * np.abs(scores).max())
+    given = model.decision_function(testing)
+    np.testing.assert_allclose(given.values.reshape(scores.shape), scores, atol=1e-5 * np.abs(scores).max())
     # By name and in any order, or as the product itself.
-    np.testing.assert_allclose(model.decision_function(testing.select([3, 1, 0, 2])), found, rtol=1e-9, atol=1e-12)
-    np.testing.assert_array_equal(model.decision_function(testing.product()), found)
+    np.testing.assert_allclose(model.decision_function(testing.select([3, 1, 0, 2])), given, rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(model.decision_function(testing.product()), given)
 
 
 def test_product_refuses_by_name():
@@ -195,5 +181,3 @@ def test_product_refuses_by_name():
         model.predict(K.select([0, 1, 3]))
     with pytest.raises(InputError, match=r"as they are stored; call it before center\(\) and normalize\(\)"):
         dmkl.Product().fit(K.center(), y)
-    with pytest.raises(InputError, match=r"fit takes a kernel set, or matrices .* got str"):
-        dmkl.Product().fit("kernels.zarr", y)

@@ -58,8 +58,7 @@ def among(kernels, model):
     return whole
 
 
-@pytest.mark.parametrize("name", LEARNERS)
-@pytest.mark.parametrize("side", [7, 64])
+@pytest.mark.parametrize(("name", "side"), [*((name, 7) for name in LEARNERS), ("several classes", 64)])
 def test_new_rows_and_all_samples_are_those_of_dense_numpy(name, side):
     model, K = fitted(name, side)
     weights = model.weights_.values.reshape(3, -1)
@@ -86,9 +85,9 @@ def test_it_is_lazy_and_reads_each_tile_once_for_each_purpose():
     used = set(np.flatnonzero(model.weights_.values))
     source.reads.clear()
     with raise_if_computes():
-        found = model.combined_kernel(K)  # a trace needs no pass
+        result = model.combined_kernel(K)  # a trace needs no pass
     assert not source.reads
-    values = found.values
+    values = result.values
     assert set(source.reads.values()) == {1}
     assert {kernel for kernel, _, _ in source.reads} == used
     np.testing.assert_array_equal(values, values.T)
@@ -100,10 +99,10 @@ def test_tasks_with_unknown_labels_have_kernels_of_their_own_samples():
     labels[TRAIN[:6], 1] = np.nan
     model = dmkl.MKFDA(p=2.0, lam=0.1).fit(K[TRAIN, TRAIN], labels[TRAIN])
     cross, whole = model.combined_kernel(K[TEST, TRAIN]), model.combined_kernel(K)
-    for task, mine in enumerate((TRAIN, TRAIN[6:])):
-        dense = np.einsum("n,nrm->rm", model.weights_.values[:, task], dense_view(KERNELS, TEST, mine, model.steps))
-        np.testing.assert_allclose(cross.values[task][:, len(TRAIN) - len(mine) :], dense, atol=1e-11)
-        np.testing.assert_allclose(whole.values[task][np.ix_(TEST, mine)], dense, atol=1e-11)
+    for task, rows in enumerate((TRAIN, TRAIN[6:])):
+        dense = np.einsum("n,nrm->rm", model.weights_.values[:, task], dense_view(KERNELS, TEST, rows, model.steps))
+        np.testing.assert_allclose(cross.values[task][:, len(TRAIN) - len(rows) :], dense, atol=1e-11)
+        np.testing.assert_allclose(whole.values[task][np.ix_(TEST, rows)], dense, atol=1e-11)
         np.testing.assert_allclose(whole.values[task], whole.values[task].T, atol=1e-14)
     assert np.isnan(cross.values[1][:, :6]).all()
     coordinates = model.kernel_pca(K, 2)
@@ -125,10 +124,12 @@ def test_covariates_are_out_of_all_samples():
 
 
 def test_matrices_in_memory_and_a_product_of_kernels():
-    model = dmkl.Product(lam=0.1).fit(np.abs(KERNELS)[:, TRAIN][:, :, TRAIN], Y[TRAIN])
-    found = model.combined_kernel(np.abs(KERNELS)[:, TRAIN][:, :, TRAIN])
-    mean = np.exp(np.log(np.abs(KERNELS)).mean(axis=0))[None]
-    np.testing.assert_allclose(found.values, dense_view(mean, TRAIN, TRAIN, ("center", "trace"))[0], atol=1e-12)
+    positive = np.abs(KERNELS)
+    training = positive[:, TRAIN][:, :, TRAIN]
+    model = dmkl.Product(lam=0.1).fit(training, Y[TRAIN])
+    mean = np.exp(np.log(positive).mean(axis=0))[None]
+    expected = dense_view(mean, TRAIN, TRAIN, ("center", "trace"))[0]
+    np.testing.assert_allclose(model.combined_kernel(training).values, expected, atol=1e-12)
 
 
 @pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
@@ -144,16 +145,16 @@ def test_larger_than_memory_it_goes_to_zarr_block_by_block(tmp_path):
 
 def test_principal_directions_are_those_of_scikit_learn():
     model, K = fitted("several classes")
-    found = model.kernel_pca(K, 3)
+    result = model.kernel_pca(K, 3)
     train = np.einsum("n,nrm->rm", model.weights_.values, dense_view(KERNELS, TRAIN, TRAIN, model.steps))
     cross = np.einsum("n,nrm->rm", model.weights_.values, dense_view(KERNELS, EVERY, TRAIN, model.steps))
     values, vectors = np.linalg.eigh(train)
     expected = cross @ vectors[:, :-4:-1] / np.sqrt(values[:-4:-1])
-    signs = np.sign((expected * found.values).sum(axis=0))
-    np.testing.assert_allclose(found.values, expected * signs, atol=1e-10)
-    np.testing.assert_allclose(found.explained.values, values[:-4:-1] / values.sum(), rtol=1e-10)
+    signs = np.sign((expected * result.values).sum(axis=0))
+    np.testing.assert_allclose(result.values, expected * signs, atol=1e-10)
+    np.testing.assert_allclose(result.explained.values, values[:-4:-1] / values.sum(), rtol=1e-10)
     np.testing.assert_allclose(KernelPCA(3, kernel="precomputed").fit(train).eigenvalues_, values[:-4:-1], rtol=1e-8)
-    assert found.is_training.values.tolist() == np.isin(EVERY, TRAIN).tolist()
+    assert result.is_training.values.tolist() == np.isin(EVERY, TRAIN).tolist()
 
 
 def test_what_is_refused():

@@ -14,8 +14,8 @@ def contributions(*, classes=True, n_kernels=3):
     values = np.random.default_rng(0).standard_normal((2, n_kernels, 3))
     kernels = [f"kernel_{k}" for k in range(n_kernels)]
     coords = {"sample": ["a", "b"], "kernel": kernels, "class": [1, 2, 3]}
-    found = xr.DataArray(values, coords, ("sample", "kernel", "class"))
-    return found if classes else found.isel({"class": 0}, drop=True)
+    result = xr.DataArray(values, coords, ("sample", "kernel", "class"))
+    return result if classes else result.isel({"class": 0}, drop=True)
 
 
 def ends(figure):
@@ -25,10 +25,10 @@ def ends(figure):
 
 
 def test_bars_lead_from_zero_to_the_score():
-    found = contributions()
-    figure = dmkl.plot_contributions(found, "b", 2)
+    result = contributions()
+    figure = dmkl.plot_contributions(result, "b", 2)
     (ax,) = figure.axes
-    shares = found.sel(sample="b", **{"class": 2})
+    shares = result.sel(sample="b", **{"class": 2})
     order = np.argsort(-np.abs(shares.values))
     np.testing.assert_allclose(ends(figure), np.cumsum(shares.values[order]))
     np.testing.assert_allclose([bar.get_x() for bar in ax.patches], [0.0, *ends(figure)[:-1]])
@@ -36,17 +36,17 @@ def test_bars_lead_from_zero_to_the_score():
 
 
 def test_the_largest_score_is_drawn_unless_another_is_named():
-    found = contributions().assign_coords(intercept=("class", [0.0, 50.0, 0.0]))
-    figure = dmkl.plot_contributions(found, "a")
+    result = contributions().assign_coords(intercept=("class", [0.0, 50.0, 0.0]))
+    figure = dmkl.plot_contributions(result, "a")
     assert "class 2" in figure.axes[0].get_xlabel()
-    assert ends(figure)[-1] == pytest.approx(float(found.sel(sample="a", **{"class": 2}).sum()) + 50.0)
+    assert ends(figure)[-1] == pytest.approx(float(result.sel(sample="a", **{"class": 2}).sum()) + 50.0)
 
 
 def test_small_contributions_of_many_kernels_are_one_bar():
-    found = contributions(classes=False, n_kernels=30)
-    figure = dmkl.plot_contributions(found, "a")
+    result = contributions(classes=False, n_kernels=30)
+    figure = dmkl.plot_contributions(result, "a")
     assert figure.axes[0].get_yticklabels()[-1].get_text() == "10 others"
-    assert ends(figure)[-1] == pytest.approx(float(found.sel(sample="a").sum()))
+    assert ends(figure)[-1] == pytest.approx(float(result.sel(sample="a").sum()))
 
 
 @pytest.mark.parametrize(

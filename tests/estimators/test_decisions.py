@@ -12,7 +12,7 @@ from scipy.special import softmax
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-from sklearn.metrics import accuracy_score, balanced_accuracy_score, log_loss
+from sklearn.metrics import log_loss
 from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
@@ -25,11 +25,8 @@ from dmkl.estimators.decisions import (
     DecisionRule,
     HeldOut,
     NotCalibratedError,
-    joined,
     weigh,
 )
-from dmkl.estimators.engine import run
-from dmkl.estimators.plan import Fit, Plan
 from dmkl.numerics.discriminant import directions
 
 pytestmark = pytest.mark.usefixtures("synchronous")
@@ -70,8 +67,15 @@ class Reference:
         return self.fitted.predict_log_proba(x) / self.variance
 
 
-@pytest.mark.parametrize("priors", [None, "empirical", "uniform", "given"])
-@pytest.mark.parametrize("kind", SIZES)
+def loss_of_shares(kind, y):
+    """The loss where each row has the shares of the classes as probabilities."""
+    return log_loss(y, np.tile(np.array(SIZES[kind]) / sum(SIZES[kind]), (len(y), 1)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "priors"),
+    [("binary", None), ("binary", "given"), ("multiclass", "empirical"), ("multiclass", "uniform")],
+)
 def test_labels_are_those_of_left_out_scores(kind, priors):
     """Scores of models that were trained without each row; scikit-learn's discriminant on them beside the scores."""
     K, y, train, test = thinned(kind)
@@ -91,15 +95,15 @@ def test_labels_are_those_of_left_out_scores(kind, priors):
         inside = cut - means - means[:, None] + means.mean()
         new = kernel[np.ix_(rows, known)]
         new = new - new.mean(axis=1, keepdims=True) - means + means.mean()
-        found = new @ np.linalg.solve(inside + 0.05 * np.eye(len(known)), truth)
-        return found[:, 1:] if len(sizes) == 2 else found
+        result = new @ np.linalg.solve(inside + 0.05 * np.eye(len(known)), truth)
+        return result[:, 1:] if len(sizes) == 2 else result
 
     left_out = np.concatenate([regression([row], np.delete(train, i)) for i, row in enumerate(train)])
     new = regression(test, train)
-    theirs = Reference(left_out, y[train], q)
+    reference = Reference(left_out, y[train], q)
     coordinates = model.transform(K[test, train])
     assert coordinates.dims == ("sample", "discriminant")
-    np.testing.assert_allclose(np.abs(coordinates), np.abs(theirs.transform(new)), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(np.abs(coordinates), np.abs(reference.transform(new)), rtol=1e-4, atol=1e-4)
     # Log densities of their discriminant without priors, and the scores that the machine gives, whatever their scale.
     equal = np.full(len(sizes), 1 / len(sizes))
     index = np.searchsorted(model.classes_, y[train])
@@ -112,7 +116,7 @@ def test_labels_are_those_of_left_out_scores(kind, priors):
     of_targets = np.sqrt(sizes / sizes.sum()) if kind == "multiclass" else np.ones(1)
     a, b = weigh(densities, directions(left_out / of_targets), index)
     plain = Reference(left_out, y[train], equal).log_densities(new)
-    logits = a * plain + b * directions(new / of_targets) + np.log(theirs.fitted.priors_)
+    logits = a * plain + b * directions(new / of_targets) + np.log(reference.fitted.priors_)
     np.testing.assert_allclose(model.predict_proba(K[test, train]), softmax(logits, axis=1), atol=1e-3)
     best = np.sort(logits, axis=1)
     sure = best[:, -1] - best[:, -2] > 0.02
@@ -120,65 +124,21 @@ def test_labels_are_those_of_left_out_scores(kind, priors):
     np.testing.assert_array_equal(model.predict(K[test, train])[sure], model.classes_[np.argmax(logits, axis=1)][sure])
 
 
-@pytest.mark.parametrize(("kind", "width"), [("binary", 1), ("multiclass", 3), ("multilabel", 2)])
-def test_a_rule_learnt_in_other_units_is_the_same(kind, width):
-    """The machine's own scores are those that count, whatever multiples of them the rule was learnt from."""
-    rng = np.random.default_rng(5)
-    n_classes, n_problems = (3, 1) if kind == "multiclass" else (2, width)
-    index = [rng.permutation(np.arange(60) % n_classes) for _ in range(n_problems)]
-    scores = rng.standard_normal((60, width))
-    scores += np.eye(3)[index[0]] if kind == "multiclass" else np.stack(index, axis=1)
-    q = [np.full(n_classes, 1 / n_classes)] * n_problems
-    units = np.split(rng.uniform(0.1, 5.0, width), n_problems)
-    held_out = HeldOut(scores, index)
-    expected = held_out.learn_rule(kind, q, GIVEN)
-    multiplied = HeldOut(scores * np.concatenate(units), index, units=units)
-    found = multiplied.learn_rule(kind, q, GIVEN).scaled(units)
-    np.testing.assert_allclose(found.probabilities(scores), expected.probabilities(scores), rtol=1e-5)
-    np.testing.assert_allclose(joined([multiplied]).units, units)
-
-
 def test_models_from_before_scores_counted_themselves_decide_as_then():
     index = np.repeat([0, 1, 2], [60, 20, 20])
     scores = np.eye(3)[index] + np.random.default_rng(6).standard_normal((100, 3))
-    held_out = HeldOut(scores, [index])
     q = [np.array([0.5, 0.2, 0.3])]
-    arrays = {name: values for name, (_, values) in held_out.learn_rule("multiclass", q, GIVEN).arrays().items()}
+    arrays = {
+        name: values
+        for name, (_, values) in HeldOut(scores, [index]).learn_rule("multiclass", q, GIVEN).arrays().items()
+    }
     del arrays["decision_direct"]
     before = DecisionRule.of_arrays("multiclass", arrays, np.array(q), GIVEN)
     discriminant, t = before.discriminants[0], before.sharpness[0]
-    expected = t * (discriminant.log_densities(held_out.scores) + np.log(q[0]))
-    np.testing.assert_allclose(before.decision(held_out.scores), expected)
+    expected = t * (discriminant.log_densities(scores) + np.log(q[0]))
+    np.testing.assert_allclose(before.decision(scores), expected)
     again = {name: values for name, (_, values) in before.scaled([np.ones(3)]).arrays().items()}
     assert set(again) == set(arrays)
-
-
-@pytest.mark.parametrize("priors", ["empirical", "uniform"])
-def test_each_prior_is_better_than_the_largest_score_in_its_own_measure(priors):
-    """Over several draws of unbalanced digits."""
-    measure = {"empirical": accuracy_score, "uniform": balanced_accuracy_score}[priors]
-    gains = []
-    for seed in range(5):
-        K, y, train, test = thinned("multiclass", seed)
-        model = dmkl.Uniform(0.3, priors=priors).fit(K[train, train], y[train])
-        scores = model.decision_function(K[test, train]).values
-        largest = model.classes_[np.argmax(scores, axis=1)]
-        gains.append(measure(y[test], model.labels_of(scores)) - measure(y[test], largest))
-    assert np.mean(gains) > 0
-
-
-@pytest.mark.parametrize("kind", SIZES)
-def test_probabilities_are_better_than_shares(kind):
-    K, y, train, test = thinned(kind)
-    model = dmkl.MKFDA(2.0, 0.05).fit(K[train, train], y[train])
-    probabilities = model.predict_proba(K[test, train])
-    assert probabilities.dims == ("sample", "class")
-    np.testing.assert_allclose(probabilities.sum("class"), 1.0)
-    np.testing.assert_array_equal(
-        model.classes_[np.argmax(probabilities.values, axis=1)], model.predict(K[test, train])
-    )
-    shares = np.tile(np.array(SIZES[kind]) / sum(SIZES[kind]), (len(test), 1))
-    assert log_loss(y[test], probabilities.values) < 0.7 * log_loss(y[test], shares)
 
 
 def test_a_multilabel_model_is_one_of_two_classes_for_each_task():
@@ -205,9 +165,9 @@ def test_without_honest_scores_there_are_no_probabilities(make, tmp_path):
     assert model.calibrated_on_ == GIVEN
     if isinstance(model, dmkl.MKSVM):
         np.testing.assert_array_equal(model.predict(K[new, train]), before)
-    shares = np.tile(np.array(SIZES["multiclass"]) / sum(SIZES["multiclass"]), (len(new), 1))
     probabilities = model.predict_proba(K[new, train])
-    assert log_loss(y[new], probabilities.values) < 0.7 * log_loss(y[new], shares)
+    assert probabilities.dims == ("sample", "class")
+    assert log_loss(y[new], probabilities.values) < 0.7 * loss_of_shares("multiclass", y[new])
     model.save(tmp_path / "model")
     loaded = dmkl.load(tmp_path / "model")
     assert loaded.calibrated_on_ == GIVEN
@@ -219,14 +179,15 @@ def test_without_honest_scores_there_are_no_probabilities(make, tmp_path):
 def test_what_calibrate_refuses():
     K, y, train, test = thinned("multiclass")
     model = dmkl.MKSVM().fit(K[train, train], y[train])
-    with pytest.raises(InputError, match="one of its training samples"):
-        model.calibrate(K[train, train], y[train])
-    with pytest.raises(InputError, match="none of the classes learnt"):
-        model.calibrate(K[test, train], np.where(y[test] == 9, 7, y[test]))
-    with pytest.raises(InputError, match="two rows of each class, and class 9 has 0"):
-        model.calibrate(K[test[y[test] != 9], train], y[test[y[test] != 9]])
-    with pytest.raises(InputError, match="calibrate needs labels"):
-        model.calibrate(K[test, train])
+    some = test[y[test] != 9]
+    for rows, labels, message in (
+        (train, y[train], "one of its training samples"),
+        (test, np.where(y[test] == 9, 7, y[test]), "none of the classes learnt"),
+        (some, y[some], "two rows of each class, and class 9 has 0"),
+        (test, None, "calibrate needs labels"),
+    ):
+        with pytest.raises(InputError, match=message):
+            model.calibrate(K[rows, train], labels)
 
 
 @pytest.mark.parametrize(
@@ -251,56 +212,70 @@ def test_priors_that_are_none(priors, words):
 
 def test_a_search_scores_what_the_rule_decides_and_calibrates_its_model():
     K, y, train, test = thinned("binary")
-    found = dmkl.search(dmkl.MKFDA(), K[train, train], y[train], {"p": [2.0], "lam": [0.01, 0.1, 1.0]}, cv=3)
-    share = np.mean(y[train] == 3)
-    assert found.scores["mean_score"].min() > share  # whereas cutting scores at zero is a balanced rule
-    assert found.best_.calibrated_on_ == LEFT_OUT
-    machine = dmkl.search(dmkl.MKSVM(), K[train, train], y[train], {"C": [1.0, 10.0]}, cv=3).best_
+    grid = {"p": [2.0], "lam": [0.01, 0.1, 1.0]}
+    result = dmkl.search(dmkl.MKFDA(), K[train, train], y[train], grid, cv=3, baselines="none")
+    # The share of the larger class, whereas cutting scores at zero is a balanced rule.
+    assert result.scores["mean_score"].min() > np.mean(y[train] == 3)
+    assert result.best_.calibrated_on_ == LEFT_OUT
+    grid = {"C": [1.0, 10.0]}
+    machine = dmkl.search(dmkl.MKSVM(), K[train, train], y[train], grid, cv=3, baselines="none").best_
     assert machine.calibrated_on_ == SEARCHED
     loss = log_loss(y[test], machine.predict_proba(K[test, train]).values)
-    assert loss < 0.7 * log_loss(y[test], np.tile([share, 1 - share], (len(test), 1)))
+    assert loss < 0.7 * loss_of_shares("binary", y[test])
 
 
 def test_a_search_of_an_iterative_solver_calibrates_in_units_of_the_whole_fit():
     """The scores of two classes shrink as 1/m: rules from folds are carried over."""
     K, y, train, test = thinned("binary")
-    found = dmkl.search(dmkl.MKFDA(solver="cg"), K[train, train], y[train], {"lam": [0.05]}, cv=3).best_
-    assert found.calibrated_on_ == SEARCHED
+    learner = dmkl.MKFDA(solver="cg")
+    model = dmkl.search(learner, K[train, train], y[train], {"lam": [0.05]}, cv=3, baselines="none").best_
+    assert model.calibrated_on_ == SEARCHED
     expected = dmkl.MKFDA(lam=0.05).fit(K[train, train], y[train])
-    ours, theirs = (model.predict_proba(K[test, train]).values for model in (found, expected))
-    assert np.abs(ours - theirs).mean() < 0.05
+    probabilities = [each.predict_proba(K[test, train]).values for each in (model, expected)]
+    assert np.abs(np.subtract(*probabilities)).mean() < 0.05
 
 
-@pytest.mark.parametrize("steps", [("center", "trace"), ("cosine", "center"), ("trace",), "residualize"])
-@pytest.mark.parametrize("kind", ["binary", "multiclass"])
-def test_a_search_scores_a_fold_as_a_fit_on_its_training_rows_does(kind, steps):
+@pytest.mark.parametrize(
+    ("kind", "steps", "parameters"),
+    [
+        ("binary", ("center", "trace"), {}),
+        ("multiclass", ("cosine", "center"), {"priors": "uniform"}),
+        ("binary", ("trace",), {"class_weight": "balanced"}),
+        ("multiclass", "residualize", {}),
+    ],
+)
+def test_a_search_scores_a_fold_as_a_fit_on_its_training_rows_does(kind, steps, parameters):
     K, y, train, test = thinned(kind)
     if steps == "residualize":
         steps = (dmkl.residualize((y == y.max()) + np.random.default_rng(1).standard_normal(len(y))), "trace")
-    for parameters in ({}, {"priors": "uniform"}, {"class_weight": "balanced"}):
-        learner = dmkl.MKFDA(p=1.5, lam=0.02, steps=steps, **parameters)
-        expected = clone(learner).fit(K[train, train], y[train]).score(K[test, train], y[test])
-        found = dmkl.search(learner, K, y, {"p": [1.5], "lam": [0.02]}, cv=[(train, test)], refit=False)
-        assert found.scores["score"].item() == expected
+    learner = dmkl.MKFDA(p=1.5, lam=0.02, steps=steps, **parameters)
+    expected = clone(learner).fit(K[train, train], y[train]).score(K[test, train], y[test])
+    grid, folds = {"p": [1.5], "lam": [0.02]}, [(train, test)]
+    result = dmkl.search(learner, K, y, grid, cv=folds, refit=False, baselines="none")
+    assert result.scores["score"].item() == expected
 
 
-@pytest.mark.parametrize("kind", ["binary", "multiclass"])
-def test_each_point_of_a_grid_is_scored_as_a_fit(kind):
+@pytest.mark.parametrize(("kind", "together"), [("binary", 2**30), ("multiclass", 1)])
+def test_each_point_of_a_grid_is_scored_as_a_fit(kind, together, monkeypatch):
     """To a tight tolerance, whatever the weights of classes and priors, which the points of a grid may have as well."""
+    monkeypatch.setattr(fisher, "_TOGETHER", together)
     K, y, train, test = thinned(kind)
     balanced = {label: 1.0 / np.sum(y == label) for label in np.unique(y).tolist()}
     grid = {"p": [1.0, 3.0], "lam": [1e-3, 0.3], "class_weight": [None, balanced], "priors": [None, "uniform"]}
-    found = dmkl.search(dmkl.MKFDA(tol=1e-9), K, y, grid, cv=[(train, test)], refit=False)
-    assert found.scores.attrs["solver"] == "subspace"
-    for p, lam, k, q in itertools.product(*(range(len(values)) for values in grid.values())):
+    result = dmkl.search(dmkl.MKFDA(tol=1e-9), K, y, grid, cv=[(train, test)], refit=False, baselines="none")
+    assert result.scores.attrs["solver"] == "subspace"
+    for p, lam, k, q in itertools.product(range(2), repeat=4):
+        if (p + lam + k + q) % 2:  # half of the points, in which each two values meet
+            continue
         chosen = {name: values[at] for (name, values), at in zip(grid.items(), (p, lam, k, q), strict=True)}
         model = dmkl.MKFDA(tol=1e-9, **chosen).fit(K[train, train], y[train])
-        score = found.scores["score"].isel(p=p, lam=lam, class_weight=k, priors=q).item()
+        score = result.scores["score"].isel(p=p, lam=lam, class_weight=k, priors=q).item()
         assert score == model.score(K[test, train], y[test])
 
 
-@pytest.mark.parametrize("grid", [{"lam": [0.1]}, {"p": [1.0, 1.5, 2.0], "lam": [0.01, 0.1]}])
-@pytest.mark.parametrize("kind", ["binary", "multiclass"])
+@pytest.mark.parametrize(
+    ("kind", "grid"), [("binary", {"p": [1.0, 1.5, 2.0], "lam": [0.01, 0.1]}), ("multiclass", {"lam": [0.1]})]
+)
 def test_labels_of_held_out_rows_teach_nothing(kind, grid):
     """What is decided about a row depends on the rows that trained alone."""
     K, y, train, test = thinned(kind)
@@ -313,28 +288,11 @@ def test_labels_of_held_out_rows_teach_nothing(kind, grid):
     changed = y.copy()
     changed[test] = np.random.default_rng(3).permutation(y[test])
     for labels in (y, changed):
-        folds = [(train, test), (test, train)]
-        dmkl.search(dmkl.MKFDA(), K, labels, grid, cv=folds[:1], scoring={"kept": keep}, refit=False)
+        options = {"cv": [(train, test)], "scoring": {"kept": keep}, "refit": False, "baselines": "none"}
+        dmkl.search(dmkl.MKFDA(), K, labels, grid, **options)
     half = len(decisions) // 2
     for before, after in zip(decisions[:half], decisions[half:], strict=True):
         np.testing.assert_array_equal(before, after)
-
-
-@pytest.mark.parametrize("together", [1, 2**13, 2**30])
-@pytest.mark.parametrize("kind", ["binary", "multiclass", "multilabel"])
-def test_rules_learnt_together_are_those_learnt_one_by_one(kind, together, monkeypatch):
-    monkeypatch.setattr(fisher, "_TOGETHER", together)
-    K, y, train, test = thinned("multiclass" if kind == "multiclass" else "binary")
-    if kind == "multilabel":
-        y = np.stack([y == 3, np.random.default_rng(5).integers(2, size=len(y))], axis=1).astype(float)
-        y[train[::7], 1] = np.nan
-    fits = [
-        Fit(model, train, model._targets(y[train], len(train), None), held_out=test)
-        for model in (dmkl.MKFDA(lam=lam, class_weight=weight) for lam in (1e-3, 0.1) for weight in (None, "balanced"))
-    ]
-    found = run(Plan(K, fits)).fits
-    for decision, one in zip(found[0].data.fit.learner._decide(found), found, strict=True):
-        np.testing.assert_allclose(decision, one.decided, rtol=1e-10, atol=1e-10 * np.abs(decision).max())
 
 
 def test_a_rule_never_turns_scores_round():

@@ -99,10 +99,10 @@ def test_a_solver_works_everywhere(lazy, tmp_path):
     loaded = dmkl.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.decision_function(K[TEST, TRAIN]), model.decision_function(K[TEST, TRAIN]))
     estimator = dmkl.MKFDA(solver="lazy")
-    found = dmkl.search(estimator, K, y, {"p": [1.0, 2.0], "lam": [1e-2, 1.0]}, cv=3, refit=False, baselines="none")
-    assert found.scores.attrs["solver"] == "lazy"
+    result = dmkl.search(estimator, K, y, {"p": [1.0, 2.0], "lam": [1e-2, 1.0]}, cv=3, refit=False, baselines="none")
+    assert result.scores.attrs["solver"] == "lazy"
     # Twelve fits share the passes for the kernels, as many as ride one; one pass for scores, one for statistics.
-    assert found.n_passes_ <= 5
+    assert result.n_passes_ <= 5
     with pytest.raises(InputError, match="'dual', 'stacked' or 'lazy', got 'laziest'"):
         dmkl.MKFDA(solver="laziest").fit(K[TRAIN, TRAIN], y[TRAIN])
 
@@ -118,9 +118,10 @@ def test_a_learner_works_everywhere(centroid, tmp_path):
     assert isinstance(loaded, centroid)
     assert loaded.get_params() == model.get_params()
     np.testing.assert_array_equal(loaded.predict(K[TEST, TRAIN]), model.predict(K[TEST, TRAIN]))
-    found = dmkl.search(centroid(), K, y, {"share": [0.0, 0.5, 1.0]}, cv=3, state=tmp_path / "state")
-    assert set(found.table()["status"]) == {"converged"}
-    found.save(tmp_path / "found")
-    assert dmkl.load(tmp_path / "found").best_params_ == found.best_params_
+    grid, state = {"share": [0.0, 0.5, 1.0]}, tmp_path / "state"
+    result = dmkl.search(centroid(), K, y, grid, cv=3, baselines="none", state=state)
+    assert set(result.table()["status"]) == {"converged"}
+    result.save(tmp_path / "found")
+    assert dmkl.load(tmp_path / "found").best_params_ == result.best_params_
     with pytest.raises(InputError, match="share must lie"):
         centroid(share=2).fit(K[TRAIN, TRAIN], y[TRAIN])

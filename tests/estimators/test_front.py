@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
-import sys
 import threading
 
 import dask
@@ -19,7 +17,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import pairwise, r2_score
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
@@ -32,9 +30,7 @@ from dmkl.features.tiles import FeatureTiles
 from dmkl.passes.execute import machine
 
 
-@parametrize_with_checks(
-    [dmkl.MKLClassifier(), dmkl.MKLClassifier(dmkl.Uniform(), missing="zero"), dmkl.MKLRegressor()]
-)
+@parametrize_with_checks([dmkl.MKLClassifier(missing="zero"), dmkl.MKLRegressor()])
 def test_scikit_learn_s_checks(estimator, check, synchronous):
     check(estimator)
 
@@ -54,34 +50,29 @@ def dense_default(X, train):
     return np.stack([pairwise.rbf_kernel(X, train, gamma=1 / (b * mean)) for b in (0.1, 0.3, 1, 3, 10)])
 
 
-@pytest.mark.parametrize("estimator", [dmkl.MKFDA(p=1.2), dmkl.Uniform(), dmkl.SingleBest(), dmkl.Product()])
-def test_as_the_estimator_on_kernels_by_scikit_learn(data, tmp_path, estimator):
+@pytest.mark.parametrize("estimator", [dmkl.MKFDA(p=1.2), dmkl.SingleBest(), dmkl.Product(), dmkl.MKRidge(1.5, 1e-3)])
+def test_as_the_estimator_on_kernels_by_scikit_learn(data, estimator):
     X, y, new = data
-    model = dmkl.MKLClassifier(estimator).fit(X, y)
-    stored = dmkl.create(tmp_path / "set.zarr", dense_default(X, X), names=model.kernel_names_)
+    is_regression = isinstance(estimator, dmkl.MKRidge)
+    y, front = (numbers(X)[:, 0], dmkl.MKLRegressor) if is_regression else (y, dmkl.MKLClassifier)
+    model = front(estimator).fit(X, y)
+    assert list(model.kernel_names_) == [f"X-rbf-bandwidth{b}" for b in ("0.1", "0.3", "1", "3", "10")]
+    stored = dmkl.create(None, dense_default(X, X), names=model.kernel_names_)
     reference = clone(estimator).fit(stored, y)
-    cross = dmkl.create(
-        tmp_path / "cross.zarr",
-        dense_default(new, X),
-        names=model.kernel_names_,
-        symmetric=False,
-        train_samples=[str(i) for i in range(60)],
-    )
+    cross = dmkl.create(None, dense_default(new, X), names=model.kernel_names_, symmetric=False)
+    np.testing.assert_allclose(model.weights_.values, reference.weights_.values, atol=2e-5)
+    if is_regression:
+        predicted = reference.predict(cross).values
+        np.testing.assert_allclose(model.predict(new), predicted, rtol=0, atol=1e-4 * np.abs(predicted).max())
+        assert model.score(new, numbers(new)[:, 0]) == pytest.approx(r2_score(numbers(new)[:, 0], model.predict(new)))
+        assert not hasattr(model, "decision_function")
+        return
     scores = reference.decisions_of(reference.decision_function(cross).values)
     assert isinstance(model.decision_function(new), np.ndarray)
     np.testing.assert_allclose(model.decision_function(new), scores, rtol=0, atol=1e-4 * np.abs(scores).max())
     np.testing.assert_array_equal(model.predict(new), reference.predict(cross))
-    np.testing.assert_allclose(model.weights_.values, reference.weights_.values, atol=2e-5)
     np.testing.assert_array_equal(model.classes_, ["little", "much", "some"])
     assert model.n_iter_ == model.estimator_.n_iter_ >= 1
-    assert list(model.kernel_names_) == [f"X-rbf-bandwidth{b}" for b in ("0.1", "0.3", "1", "3", "10")]
-
-
-def test_two_classes_have_one_column_of_scores(data):
-    X, y, new = data
-    model = dmkl.MKLClassifier().fit(X, y == "much")
-    assert model.decision_function(new).shape == (25,)
-    np.testing.assert_array_equal(model.predict(new), model.decision_function(new) > 0)
 
 
 NAMES = list("abcdef")
@@ -98,29 +89,27 @@ LEFT = [
 ]
 
 
-@pytest.mark.parametrize("left", LEFT, ids=repr)
-def test_blocks_are_columns_by_name_position_slice_or_mask(data, left):
+def test_blocks_are_columns_by_name_position_slice_or_mask(data):
     X, y, new = data
-    kernels = [{"function": "rbf", "feature": "left"}, {"function": "linear", "feature": "right"}]
-    model = dmkl.MKLClassifier(dmkl.Uniform(), kernels, {"left": left, "right": slice(2, None)})
     frame, new_frame = pd.DataFrame(X, columns=NAMES), pd.DataFrame(new, columns=NAMES)
-    model.fit(frame, y)
+    kernels = [{"function": "rbf", "feature": "left"}, {"function": "linear", "feature": "right"}]
     K = dmkl.build(None, {"left": X[:, :2], "right": X[:, 2:]}, kernels)
     expected = dmkl.Uniform().fit(K, y)
-    assert model.kernel_names_ == K.names
-    found = expected.decision_function(features={"left": new[:, :2], "right": new[:, 2:]}).values
-    found = expected.decisions_of(found)
-    np.testing.assert_allclose(model.decision_function(new_frame), found, rtol=0, atol=1e-12)
-    np.testing.assert_array_equal(model.feature_names_in_, NAMES)
+    scores = expected.decision_function(features={"left": new[:, :2], "right": new[:, 2:]}).values
+    scores = expected.decisions_of(scores)
+    for left in LEFT:
+        model = dmkl.MKLClassifier(dmkl.Uniform(), kernels, {"left": left, "right": slice(2, None)}).fit(frame, y)
+        assert model.kernel_names_ == K.names
+        np.testing.assert_allclose(model.decision_function(new_frame), scores, rtol=0, atol=1e-12, err_msg=repr(left))
+        np.testing.assert_array_equal(model.feature_names_in_, NAMES)
 
 
 def test_a_single_column_is_a_block_too(data):
     X, y, _ = data
-    by_position = dmkl.MKLClassifier(blocks={"one": 4}).fit(X, y)
-    by_name = dmkl.MKLClassifier(blocks={"one": "e"}).fit(pd.DataFrame(X, columns=NAMES), y)
-    np.testing.assert_array_equal(by_position.weights_.values, by_name.weights_.values)
-    alone = dmkl.MKLClassifier().fit(X[:, [4]], y)
-    np.testing.assert_array_equal(by_position.decision_function(X), alone.decision_function(X[:, [4]]))
+    alone = dmkl.MKLClassifier(dmkl.Uniform()).fit(X[:, [4]], y).decision_function(X[:, [4]])
+    for column, table in ((4, X), ("e", pd.DataFrame(X, columns=NAMES))):
+        model = dmkl.MKLClassifier(dmkl.Uniform(), blocks={"one": column}).fit(table, y)
+        np.testing.assert_array_equal(model.decision_function(table), alone)
 
 
 def test_specs_name_the_columns_of_a_data_frame(data):
@@ -134,55 +123,61 @@ def test_specs_name_the_columns_of_a_data_frame(data):
 
 
 @pytest.mark.parametrize(
-    ("blocks", "message"),
+    ("parameters", "message"),
     [
-        ({}, "blocks maps the name of each block"),
-        (["a"], "blocks maps the name of each block"),
-        ({"left": [0, 6]}, r"blocks\['left'\] must be names, positions, a slice or a mask of the 6 columns"),
-        ({"left": ["a"]}, "X has no names of columns, give a data frame"),
-        ({"left": slice("a", "b")}, "X has no names of columns, give a data frame"),
-        ({"left": [True, False]}, "of the 6 columns of X, got"),
-        ({"left": [0.5]}, "must be names, positions"),
-        ({"left": []}, r"blocks\['left'\]"),
-        ({"left": slice(0, 0)}, "has no column of X"),
-        ({"left": None}, "must be names, positions"),
+        ({"blocks": {}}, "blocks maps the name of each block"),
+        ({"blocks": ["a"]}, "blocks maps the name of each block"),
+        (
+            {"blocks": {"left": [0, 6]}},
+            r"blocks\['left'\] must be names, positions, a slice or a mask of the 6 columns",
+        ),
+        ({"blocks": {"left": ["a"]}}, "X has no names of columns, give a data frame"),
+        ({"blocks": {"left": slice("a", "b")}}, "X has no names of columns, give a data frame"),
+        ({"blocks": {"left": [True, False]}}, "of the 6 columns of X, got"),
+        ({"blocks": {"left": [0.5]}}, "must be names, positions"),
+        ({"blocks": {"left": []}}, r"blocks\['left'\]"),
+        ({"blocks": {"left": slice(0, 0)}}, "has no column of X"),
+        ({"blocks": {"left": None}}, "must be names, positions"),
+        ({"estimator": "MKFDA"}, "estimator must be a classifier of dmkl"),
+        ({"kernels": []}, "specified by a mapping"),
+        ({"kernels": {"function": "rbf", "feature": "left"}}, "no feature is named 'left'"),
+        ({"kernels": {"function": "random_rbf"}}, "names of the samples, and rows of X have none"),
+        ({"kernels": {"function": "chi2"}}, "chi2 is for histograms"),
+        ({"missing": "drop"}, "missing must be 'refuse' or 'zero'"),
+        ({"dtype": "float16"}, "float32 or float64"),
     ],
 )
-def test_blocks_that_are_none_are_refused(data, blocks, message):
+def test_parameters_that_mean_nothing_are_refused(data, parameters, message):
     X, y, _ = data
+    model = dmkl.MKLClassifier(**parameters)
     with pytest.raises(InputError, match=message):
-        dmkl.MKLClassifier(blocks=blocks).fit(X, y)
+        model.fit(X, y)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
 
 
-def test_a_name_that_no_column_has_is_told(data):
+def test_tables_that_do_not_suit_their_blocks_are_refused(data):
     X, y, _ = data
     with pytest.raises(InputError, match="'z'"):
         dmkl.MKLClassifier(blocks={"left": ["a", "z"]}).fit(pd.DataFrame(X, columns=NAMES), y)
+    with pytest.raises(InputError, match="all of them are equal"):
+        dmkl.MKLClassifier().fit(np.ones((6, 2)), [0, 1, 0, 1, 0, 1])
 
 
-@pytest.mark.parametrize("form", [np.asarray, np.ndarray.tolist, csr_array, pd.DataFrame])
-def test_many_labels_at_once(data, form):
+def test_many_labels_at_once(data):
     X, _, new = data
     tasks = (X[:, [0, 3]] + X[:, [1, 2]] > 0).astype(int)
-    model = dmkl.MKLClassifier(dmkl.MKFDA(p=[1, 2], lam=[0.01, 0.1])).fit(X, form(tasks))
-    assert model.weights_.dims == ("kernel", "task")
-    for t, (p, lam) in enumerate([(1, 0.01), (2, 0.1)]):
-        alone = dmkl.MKLClassifier(dmkl.MKFDA(p=p, lam=lam)).fit(X, tasks[:, t])
-        scores = alone.decision_function(new)
-        np.testing.assert_allclose(model.decision_function(new)[:, t], scores, atol=1e-3 * np.abs(scores).max())
+    alone = [
+        dmkl.MKLClassifier(dmkl.MKFDA(p=p, lam=lam)).fit(X, tasks[:, t]).decision_function(new)
+        for t, (p, lam) in enumerate([(1, 0.01), (2, 0.1)])
+    ]
+    for form in (np.asarray, np.ndarray.tolist, csr_array, pd.DataFrame):
+        model = dmkl.MKLClassifier(dmkl.MKFDA(p=[1, 2], lam=[0.01, 0.1])).fit(X, form(tasks))
+        assert model.weights_.dims == ("kernel", "task")
+        for t, scores in enumerate(alone):
+            np.testing.assert_allclose(model.decision_function(new)[:, t], scores, atol=1e-3 * np.abs(scores).max())
     assert model.predict(new).shape == (25, 2)
     assert 0 <= model.score(X, tasks) <= 1
-
-
-def test_duplicate_samples_change_nothing_but_their_weight(data):
-    X, y, new = data
-    twice = dmkl.MKLClassifier(kernels={"function": "rbf", "gamma": 0.1})
-    once = clone(twice).fit(X, y)
-    twice.fit(np.concatenate([X, X]), np.concatenate([y, y]))
-    assert np.isfinite(twice.decision_function(new)).all()
-    assert np.mean(twice.predict(new) == once.predict(new)) > 0.8
-    rows = np.repeat(new[:3], 4, axis=0)
-    np.testing.assert_allclose(once.decision_function(rows)[::4], once.decision_function(new[:3]), atol=1e-12)
 
 
 def test_samples_that_lack_a_block(data):
@@ -209,45 +204,23 @@ def test_samples_that_lack_a_block(data):
         model.fit(X, y)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"estimator": "MKFDA"}, "estimator must be a classifier of dmkl"),
-        ({"kernels": []}, "specified by a mapping"),
-        ({"kernels": {"function": "rbf", "feature": "left"}}, "no feature is named 'left'"),
-        ({"kernels": {"function": "random_rbf"}}, "names of the samples, and rows of X have none"),
-        ({"kernels": {"function": "chi2"}}, "chi2 is for histograms"),
-        ({"missing": "drop"}, "missing must be 'refuse' or 'zero'"),
-        ({"dtype": "float16"}, "float32 or float64"),
-    ],
-)
-def test_parameters_that_mean_nothing_are_refused(data, change, message):
-    X, y, _ = data
-    model = dmkl.MKLClassifier(**change)
-    with pytest.raises(InputError, match=message):
-        model.fit(X, y)
-    with pytest.raises(NotFittedError):
-        model.predict(X)
-
-
 def test_labels_that_mean_nothing_are_refused_before_kernels_are_computed(data, monkeypatch):
-    X, _, _ = data
+    X, y, _ = data
     monkeypatch.setattr(scikit_learn, "build", None)
-    for y, message in [
-        (np.zeros(60, dtype=int), "single class"),
-        (np.linspace(0, 1, 60), "Unknown label type"),
-        (np.stack([np.arange(60) % 2, np.zeros(60, dtype=int)], axis=1), "only the label 0"),
-        (np.arange(59) % 2, "inconsistent numbers of samples"),
+    two = np.arange(60) % 2
+    for model, wrong, message in [
+        (dmkl.MKLClassifier(), np.zeros(60, dtype=int), "single class"),
+        (dmkl.MKLClassifier(), np.linspace(0, 1, 60), "Unknown label type"),
+        (dmkl.MKLClassifier(), np.stack([two, np.zeros(60, dtype=int)], axis=1), "only the label 0"),
+        (dmkl.MKLClassifier(), two[:59], "inconsistent numbers of samples"),
+        (dmkl.MKLRegressor(), np.ones(60), "single value"),
+        (dmkl.MKLRegressor(), y, "numbers; for classes take a classifier"),
+        (dmkl.MKLRegressor(dmkl.MKFDA()), numbers(X), r"must be a regression of dmkl such as MKRidge\(\), got MKFDA"),
     ]:
         with pytest.raises(ValueError, match=message):
-            dmkl.MKLClassifier().fit(X, y)
+            model.fit(X, wrong)
     with pytest.raises(ValueError, match=r"1 sample\(s\)"):
         dmkl.MKLClassifier().fit(X[:1], [0])
-
-
-def test_columns_without_any_difference_are_named():
-    with pytest.raises(InputError, match="all of them are equal"):
-        dmkl.MKLClassifier().fit(np.ones((6, 2)), [0, 1, 0, 1, 0, 1])
 
 
 def test_kernels_that_do_not_fit_are_refused_before_anything_is_computed(data, monkeypatch):
@@ -279,10 +252,10 @@ def test_what_training_left_out_is_not_computed(data, monkeypatch):
 
 def test_the_model_keeps_what_it_was_fitted_on(data):
     X, y, new = data
-    mine = X.copy()
-    model = dmkl.MKLClassifier().fit(mine, y)
+    table = X.copy()
+    model = dmkl.MKLClassifier().fit(table, y)
     before = model.decision_function(new)
-    mine[:] = 0
+    table[:] = 0
     np.testing.assert_array_equal(model.decision_function(new), before)
 
 
@@ -304,20 +277,6 @@ def numbers(X):
     return np.stack([np.sin(X[:, 0]) + X[:, 4], 10.0 * X[:, 3] ** 2], axis=1)
 
 
-def test_a_regression_as_the_estimator_on_kernels_by_scikit_learn(data, tmp_path):
-    X, _, new = data
-    y = numbers(X)[:, 0]
-    model = dmkl.MKLRegressor(dmkl.MKRidge(1.5, 1e-3)).fit(X, y)
-    stored = dmkl.create(tmp_path / "set.zarr", dense_default(X, X), names=model.kernel_names_)
-    reference = dmkl.MKRidge(1.5, 1e-3).fit(stored, y)
-    np.testing.assert_allclose(model.weights_.values, reference.weights_.values, atol=2e-5)
-    cross = dmkl.create(None, dense_default(new, X), names=model.kernel_names_, symmetric=False)
-    predicted = reference.predict(cross).values
-    np.testing.assert_allclose(model.predict(new), predicted, rtol=0, atol=1e-4 * np.abs(predicted).max())
-    assert model.score(new, numbers(new)[:, 0]) == pytest.approx(r2_score(numbers(new)[:, 0], model.predict(new)))
-    assert not hasattr(model, "decision_function")
-
-
 def test_several_targets_and_a_search_over_the_default(data):
     X, _, new = data
     both = dmkl.MKLRegressor(blocks={"left": slice(3), "right": slice(3, 6)}).fit(X, numbers(X))
@@ -329,24 +288,14 @@ def test_several_targets_and_a_search_over_the_default(data):
     assert search.best_score_ > 0.4
 
 
-def test_targets_that_mean_nothing_are_refused_before_kernels_are_computed(data, monkeypatch):
-    X, y, _ = data
-    monkeypatch.setattr(scikit_learn, "build", None)
-    for wrong, message in [(np.ones(60), "single value"), (y, "numbers; for classes take a classifier")]:
-        with pytest.raises(InputError, match=message):
-            dmkl.MKLRegressor().fit(X, wrong)
-    with pytest.raises(InputError, match=r"must be a regression of dmkl such as MKRidge\(\), got MKFDA"):
-        dmkl.MKLRegressor(dmkl.MKFDA()).fit(X, numbers(X))
-
-
 # --- inside scikit-learn ---------------------------------------------------------------------------------------------
 
 
-def test_the_example_of_the_readme():
+def test_a_search_over_a_pipeline_is_no_worse_than_a_support_vector_machine():
     X, y = load_digits(return_X_y=True)
     halves = {"upper": slice(0, 32), "lower": slice(32, 64)}
     model = make_pipeline(StandardScaler(), dmkl.MKLClassifier(dmkl.MKFDA(), blocks=halves))
-    grid = {"mklclassifier__estimator__p": [1, 2], "mklclassifier__estimator__lam": [1e-3, 1e-1]}
+    grid = {"mklclassifier__estimator__p": [1, 2], "mklclassifier__estimator__lam": [1e-3]}
     search = GridSearchCV(model, grid, cv=3).fit(X[:300], y[:300])
     machine = GridSearchCV(make_pipeline(StandardScaler(), SVC()), {"svc__C": [1, 10]}, cv=3).fit(X[:300], y[:300])
     assert search.best_score_ > 0.9
@@ -385,8 +334,7 @@ def test_a_search_on_the_workers_of_a_cluster_finds_the_same(data, searched, cli
         same_search(data, searched)
 
 
-@pytest.mark.parametrize("function", ["rbf", "laplacian", "linear"])
-@pytest.mark.parametrize("where", ["main", "thread"])
+@pytest.mark.parametrize(("function", "where"), [("rbf", "thread"), ("laplacian", "main"), ("linear", "thread")])
 def test_a_cluster_is_left_alone(data, function, where):
     """With one that has no workers, anything sent there would wait for ever."""
     X, y, new = data
@@ -395,10 +343,10 @@ def test_a_cluster_is_left_alone(data, function, where):
     model = dmkl.MKLClassifier(
         kernels={"function": function}, blocks={"left": slice(4), "right": slice(4, 6)}, missing="zero"
     )
-    found = []
+    predictions = []
 
     def fit():
-        found.append(model.fit(X, y).predict(new))
+        predictions.append(model.fit(X, y).predict(new))
 
     with LocalCluster(n_workers=0, processes=False, dashboard_address=None) as idle, Client(idle):
         before = dask.config.get("scheduler", None)
@@ -408,7 +356,7 @@ def test_a_cluster_is_left_alone(data, function, where):
             thread = threading.Thread(target=fit, daemon=True)
             thread.start()
             thread.join(60)
-        assert len(found) == 1
+        assert len(predictions) == 1
         assert dask.config.get("scheduler", None) == before
 
 
@@ -419,18 +367,11 @@ def test_a_worker_process_of_joblib_takes_its_share(monkeypatch):
             assert machine().total_bytes == 2**31
             assert machine().slots == 8
         monkeypatch.setattr(scikit_learn.multiprocessing, "parent_process", lambda: "parent")
-        for told, cores in [("2", 2), ("8", 8), ("64", 8), ("", 8), ("4,2", 8), ("0", 8)]:
-            monkeypatch.setenv("OMP_NUM_THREADS", told)
+        for threads, cores in [("2", 2), ("8", 8), ("64", 8), ("", 8), ("4,2", 8), ("0", 8)]:
+            monkeypatch.setenv("OMP_NUM_THREADS", threads)
             with scikit_learn.in_this_process():
                 assert machine().slots == cores
                 assert machine().total_bytes == cores * 2**28
-
-
-def test_cross_validation_of_the_default(data):
-    X, y, _ = data
-    scores = cross_val_score(dmkl.MKLClassifier(), X, y, cv=3, scoring="balanced_accuracy")
-    assert scores.shape == (3,)
-    assert scores.mean() > 0.6
 
 
 def test_parameters_of_the_default_estimator_can_be_set(data):
@@ -453,18 +394,17 @@ def test_parameters_of_the_default_estimator_can_be_set(data):
 COPIES = [copy.copy, copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))]
 
 
-@pytest.mark.parametrize("again", COPIES, ids=["copy", "deepcopy", "pickle"])
-def test_copies_predict_the_same(data, again):
+def test_copies_predict_the_same(data):
     X, y, new = data
     model = dmkl.MKLClassifier(blocks={"left": [0, 1], "right": [3, 4]}).fit(pd.DataFrame(X, columns=NAMES), y)
     frame = pd.DataFrame(new, columns=NAMES)
-    np.testing.assert_array_equal(again(model).decision_function(frame), model.decision_function(frame))
-    assert not hasattr(clone(again(model)), "estimator_")
+    for copied in (copy_of(model) for copy_of in COPIES):
+        np.testing.assert_array_equal(copied.decision_function(frame), model.decision_function(frame))
+        assert not hasattr(clone(copied), "estimator_")
 
 
-@pytest.mark.parametrize("again", COPIES, ids=["copy", "deepcopy", "pickle"])
 @pytest.mark.parametrize("place", ["lazy", "persisted", "stored", "rows", "loaded"])
-def test_copies_of_estimators_predict_the_same_from_features(data, tmp_path, again, place):
+def test_copies_of_estimators_predict_the_same_from_features(data, tmp_path, place):
     X, y, new = data
     path = None if place in ("lazy", "persisted") else tmp_path / "set.zarr"
     K = dmkl.build(path, {"X": X}, {"function": ["rbf", "laplacian"]}, tile=25)
@@ -475,47 +415,9 @@ def test_copies_of_estimators_predict_the_same_from_features(data, tmp_path, aga
         model.save(tmp_path / "model.zarr")
         model = dmkl.load(tmp_path / "model.zarr")
     scores = model.decision_function(features={"X": new}).values
-    twin = again(model)
-    np.testing.assert_array_equal(twin.decision_function(features={"X": new}).values, scores)
-    twin.save(tmp_path / "twin.zarr")
-    loaded = dmkl.load(tmp_path / "twin.zarr")
-    np.testing.assert_array_equal(loaded.decision_function(features={"X": new}).values, scores)
-
-
-@pytest.mark.slow
-def test_a_model_of_kernels_on_demand_predicts_the_same_in_a_fresh_process(data, tmp_path):
-    X, y, new = data
-    X = X.copy()
-    X[3] = np.nan
-    features = {"X": X, "Y": np.abs(data[0][:, :3]).astype(np.float32)}
-    specs = [
-        {"function": "rbf", "feature": "X", "columns": [0, 4, 5]},
-        {"function": ["chi2", "linear"], "feature": "Y"},
-    ]
-    model = dmkl.MKFDA().fit(dmkl.build(None, features, specs, missing="zero", tile=25), y)
-    front_model = dmkl.MKLClassifier(blocks={"all": slice(None)}).fit(data[0], y)
-    model.save(tmp_path / "model.zarr")
-    front_model.estimator_.save(tmp_path / "front.zarr")
-    (tmp_path / "front.pickle").write_bytes(pickle.dumps(front_model))
-    arrays = {"X": new, "Y": np.abs(new[:, :3]).astype(np.float32)}
-    np.savez(tmp_path / "new.npz", **arrays)
-    code = """
-import pickle, sys
-from pathlib import Path
-import numpy as np
-import dmkl
-at = Path(sys.argv[1])
-new = dict(np.load(at / "new.npz"))
-np.savez(
-    at / "scores.npz",
-    model=dmkl.load(at / "model.zarr").decision_function(features=new).values,
-    front=dmkl.load(at / "front.zarr").decision_function(features={"all": new["X"]}).values,
-    pickled=pickle.loads((at / "front.pickle").read_bytes()).decision_function(new["X"]),
-)
-"""
-    subprocess.run([sys.executable, "-c", code, tmp_path], check=True, timeout=120)
-    scores = np.load(tmp_path / "scores.npz")
-    np.testing.assert_allclose(scores["model"], model.decision_function(features=arrays).values, atol=1e-12)
-    scores = {"pickled": scores["pickled"], "front": front_model.estimator_.decisions_of(scores["front"])}
-    for name in ("front", "pickled"):
-        np.testing.assert_allclose(scores[name], front_model.decision_function(new), atol=1e-9)
+    for number, copy_of in enumerate(COPIES):
+        copied = copy_of(model)
+        np.testing.assert_array_equal(copied.decision_function(features={"X": new}).values, scores)
+        copied.save(tmp_path / f"copy-{number}.zarr")
+        loaded = dmkl.load(tmp_path / f"copy-{number}.zarr")
+        np.testing.assert_array_equal(loaded.decision_function(features={"X": new}).values, scores)

@@ -35,9 +35,10 @@ def built(tmp_path_factory):
 TRAIN, TEST = np.random.default_rng(1).permutation(150)[:90], np.arange(150)
 
 
-@pytest.mark.parametrize("grouping", ["kernel", "kmeans"])
-@pytest.mark.parametrize("weighting", ["root", "softmax"])
-@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize(
+    ("grouping", "weighting", "classes"),
+    [("kernel", "root", 2), ("kernel", "softmax", 3), ("kmeans", "softmax", 2), ("kmeans", "root", 3)],
+)
 def test_scores_are_those_of_the_composite_kernel(built, grouping, weighting, classes):
     K, y = built
     labels = y if classes == 2 else y + (np.arange(150) % 3 == 0)
@@ -81,41 +82,6 @@ def test_one_group_is_a_machine_on_the_sum_of_squared_weights(built, multilabel)
     np.testing.assert_allclose(scores[:, 0], expected, atol=2e-3)
 
 
-def misleading(seed, m=300):
-    """Three hidden sub-categories; view s tells the classes apart in sub-category s, and misleads in the others."""
-    rng = np.random.default_rng(seed)
-    y, hidden = np.where(rng.random(m) < 0.5, 1, -1), rng.integers(0, 3, m)
-    views = {"context": 4 * np.eye(3)[hidden] + 0.7 * rng.standard_normal((m, 3))}
-    for v in range(5):
-        X = rng.standard_normal((m, 4))
-        X[:, 0] += 1.6 * np.where(hidden == v, y, rng.choice([-1, 1], m))
-        views[f"view{v}"] = X
-    return views, y
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("loss", ["hinge", "square"])
-@pytest.mark.parametrize("grouping", ["kmeans", "plsa"])
-def test_it_finds_hidden_categories(loss, grouping):
-    """Ten seeds: better than one set of weights by far more than the standard error."""
-    gains = []
-    train, test = np.arange(150), np.arange(150, 300)
-    for seed in range(10):
-        views, y = misleading(seed)
-        if grouping == "plsa":  # counts of words, a third of the dictionary for each sub-category
-            rates = np.repeat(np.maximum(views["context"], 0.0), 4, axis=1)
-            views["context"] = np.random.default_rng(seed).poisson(2 * rates) + 0.0
-        specs = [{"function": "rbf", "feature": "view*", "gamma": 0.1}, {"function": "linear", "feature": "context"}]
-        K = dmkl.build(None, views, specs).persist()
-        model = dmkl.GSMKL(1.0, 3, grouping, loss, lam=1.0, feature="context", tol=1e-3).fit(K[train, train], y[train])
-        plain = dmkl.MKSVM(1.0, 1.0).fit(K[train, train], y[train])
-        gains.append(model.score(K[test, train], y[test]) - plain.score(K[test, train], y[test]))
-    error = np.std(gains, ddof=1) / np.sqrt(len(gains))
-    print(f"{loss}, {grouping}: {np.mean(gains):.3f} ± {error:.3f}")
-    assert np.mean(gains) > 10 * error
-    assert np.mean(gains) > 0.15
-
-
 @pytest.mark.parametrize("grouping", ["kernel", "kmeans", "plsa"])
 def test_saved_and_predicting_from_features(built, grouping, tmp_path):
     K, y = built
@@ -132,15 +98,6 @@ def test_saved_and_predicting_from_features(built, grouping, tmp_path):
     np.testing.assert_allclose(loaded.decision_function(features=views).values, expected.values, atol=1e-10)
     assert loaded.groups_.equals(model.groups_)
     assert list(loaded.group_class_.values) == list(model.group_class_.values)
-
-
-def test_groups_are_chosen_by_a_search(built):
-    K, y = built
-    found = dmkl.search(
-        dmkl.GSMKL(grouping="kmeans", feature="context", max_iter=5), K, y, {"n_groups": [1, 2], "C": [1.0]}, cv=3
-    )
-    assert found.best_params_["n_groups"] in (1, 2)
-    assert found.best_.n_groups == found.best_params_["n_groups"]
 
 
 @pytest.fixture(scope="module")
@@ -168,17 +125,17 @@ def test_each_class_has_its_own_number_of_groups(built, thirds):
 def searched(built, thirds):
     K, _ = built
     rows = np.random.default_rng(0).permutation(150)
-    folds = [tuple(np.roll(rows, 50 * k).reshape(3, 50)[[0, 1, 2]]) for k in range(3)]
-    learner = dmkl.GSMKL(max_iter=3, tol=1e-2)
-    return folds, dmkl.search(learner, K, thirds, {"n_groups": [1, 2, 3], "C": [1.0, 4.0]}, cv=folds)
+    folds = [tuple(np.roll(rows, 50 * k).reshape(3, 50)) for k in range(2)]
+    learner, grid = dmkl.GSMKL(max_iter=3, tol=1e-2), {"n_groups": [1, 2, 3], "C": [1.0, 4.0]}
+    return folds, dmkl.search(learner, K, thirds, grid, cv=folds, baselines="none")
 
 
 def test_each_class_chooses_its_number_by_its_own_validation_scores(built, thirds, searched):
     K, _ = built
-    folds, found = searched
-    assert found.by_class == ("n_groups",)
-    for name, (train, validation, test) in zip("012", folds, strict=True):
-        params = found.best_params_[name]
+    folds, result = searched
+    assert result.by_class == ("n_groups",)
+    for name, (train, validation, test) in zip("01", folds, strict=True):
+        params = result.best_params_[name]
         precision = {}
         for n in (1, 2, 3):
             fit = dmkl.GSMKL(params["C"], n, max_iter=3, tol=1e-2).fit(K[train, train], thirds[train])
@@ -190,25 +147,27 @@ def test_each_class_chooses_its_number_by_its_own_validation_scores(built, third
         seen = np.union1d(train, validation)
         model = dmkl.GSMKL(**params, max_iter=3, tol=1e-2).fit(K[seen, seen], thirds[seen])
         expected = model.score(K[test, seen], thirds[test])
-        np.testing.assert_allclose(found.scores["refit_test_score"].sel(fold=name), expected)
-    assert found.best_.n_groups == found.best_params_["0"]["n_groups"]
-    assert found.best_.calibrated_on_ is not None
+        np.testing.assert_allclose(result.scores["refit_test_score"].sel(fold=name), expected)
+    assert result.best_.n_groups == result.best_params_["0"]["n_groups"]
+    assert result.best_.calibrated_on_ is not None
 
 
 def test_what_classes_have_chosen_is_told_saved_and_evaluated(built, thirds, searched, tmp_path):
     K, _ = built
-    _, found = searched
-    assert "in test, with one n_groups for all classes" in found.summary()
-    chosen = found.best_params_["0"]["n_groups"]
-    assert f"n_groups={','.join(f'{k}={v}' for k, v in chosen.items())}" in found.summary()
-    found.save(tmp_path / "found")
+    _, result = searched
+    assert "in test, with one n_groups for all classes" in result.summary()
+    chosen = result.best_params_["0"]["n_groups"]
+    assert f"n_groups={','.join(f'{k}={v}' for k, v in chosen.items())}" in result.summary()
+    result.save(tmp_path / "found")
     loaded = dmkl.load(tmp_path / "found")
-    assert loaded.best_params_ == found.best_params_
+    assert loaded.best_params_ == result.best_params_
     learner = dmkl.GSMKL(C=2.0, max_iter=1)
-    result = dmkl.evaluate(learner, K[TRAIN, TRAIN], thirds[TRAIN], {"n_groups": [1, 2]}, outer=2, inner=2)
-    told = [",".join(f"{k}={v}" for k, v in one.best_params_["n_groups"].items()) for one in result.searches.values()]
-    assert result.scores["n_groups"].values.tolist() == told
-    assert set(result.choices["n_groups"]) == set(told)
+    grid, folds = {"n_groups": [1, 2]}, {"outer": 2, "inner": 2, "baselines": "none"}
+    result = dmkl.evaluate(learner, K[TRAIN, TRAIN], thirds[TRAIN], grid, **folds)
+    searches = result.searches.values()
+    texts = [",".join(f"{k}={v}" for k, v in search.best_params_["n_groups"].items()) for search in searches]
+    assert result.scores["n_groups"].values.tolist() == texts
+    assert set(result.choices["n_groups"]) == set(texts)
 
 
 @pytest.mark.parametrize("rule", ["best", "one_standard_error"])
@@ -223,10 +182,11 @@ def test_a_class_that_no_fold_validates_takes_the_number_of_all(rule):
 def test_groups_that_belong_to_no_class_have_one_number(built, thirds):
     K, y = built
     for learner, labels in ((dmkl.GSMKL(across=True, max_iter=1), thirds), (dmkl.GSMKL(max_iter=1), y)):
-        found = dmkl.search(learner, K, labels, {"n_groups": [1, 2], "C": [1.0]}, cv=2, refit=False)
-        assert found.by_class == ()
-        assert "class_score" not in found.scores
-        assert found.best_params_["n_groups"] in (1, 2)
+        result = dmkl.search(learner, K, labels, {"n_groups": [1, 2], "C": [1.0]}, cv=2, baselines="none")
+        assert result.by_class == ()
+        assert "class_score" not in result.scores
+        assert result.best_.n_groups == result.best_params_["n_groups"]
+        assert result.best_.n_groups in (1, 2)
 
 
 def test_the_default_grid_has_the_numbers_of_the_paper():
@@ -236,10 +196,10 @@ def test_the_default_grid_has_the_numbers_of_the_paper():
 
 def test_restarts_keep_the_lowest_objective(built):
     K, y = built
-    one, several = (
+    single, several = (
         dmkl.GSMKL(restarts=r, max_iter=8, weighting="softmax").fit(K[TRAIN, TRAIN], y[TRAIN]) for r in (1, 3)
     )
-    assert several.objective_ <= one.objective_
+    assert several.objective_ <= single.objective_
     again = clone(several).fit(K[TRAIN, TRAIN], y[TRAIN])
     assert again.objective_ == pytest.approx(several.objective_, rel=1e-9)
 
@@ -250,9 +210,7 @@ def test_restarts_keep_the_lowest_objective(built):
         ({"grouping": "dbscan"}, "grouping must be"),
         ({"loss": "logistic"}, "loss must be"),
         ({"weighting": "linear"}, "weighting must be"),
-        ({"C": -1.0}, "C must be positive"),
         ({"loss": "square", "lam": 0.0}, "lam must be positive"),
-        ({"restarts": 0}, "restarts must be a whole number, at least 1"),
         ({"n_groups": 1000}, "1000 groups"),
         ({"grouping": "kmeans", "feature": "nothing"}, "no feature table 'nothing'"),
     ],
@@ -261,11 +219,5 @@ def test_wrong_parameters(built, parameters, words):
     K, y = built
     with pytest.raises(InputError, match=words):
         dmkl.GSMKL(**parameters).fit(K[TRAIN, TRAIN], y[TRAIN])
-
-
-def test_grouping_by_features_that_are_not_there(tmp_path):
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((20, 3))
-    K = dmkl.create(tmp_path / "k.zarr", [x @ x.T])
     with pytest.raises(InputError, match=r"grouping='kmeans' needs features"):
-        dmkl.GSMKL(grouping="kmeans").fit(K, np.arange(20) % 2)
+        dmkl.GSMKL(grouping="kmeans").fit([np.eye(20)], np.arange(20) % 2)

@@ -44,9 +44,9 @@ def unnamed(tmp_path_factory):
 )
 def test_fit_takes_labels_by_name(named, of):
     expected = dmkl.MKFDA(p=2).fit(named, Y.to_numpy())
-    found = dmkl.MKFDA(p=2).fit(named, of(Y[MIXED]))
-    xr.testing.assert_identical(found.dual_coef_, expected.dual_coef_)
-    assert found.score(named, of(Y[MIXED])) == expected.score(named, Y.to_numpy())
+    result = dmkl.MKFDA(p=2).fit(named, of(Y[MIXED]))
+    xr.testing.assert_identical(result.dual_coef_, expected.dual_coef_)
+    assert result.score(named, of(Y[MIXED])) == expected.score(named, Y.to_numpy())
     # Of all labels those of the samples at hand.
     part = dmkl.Uniform().fit(named[TRAIN, TRAIN], of(Y[MIXED]))
     xr.testing.assert_identical(
@@ -83,8 +83,8 @@ def test_a_sample_without_a_label_is_named(named):
 def test_kernels_without_names_go_by_numbers_or_positions(unnamed):
     expected = dmkl.Uniform().fit(unnamed[TRAIN, TRAIN], Y.to_numpy()[TRAIN])
     by_number = Y.reset_index(drop=True).loc[np.random.default_rng(1).permutation(M)]
-    found = dmkl.Uniform().fit(unnamed[TRAIN, TRAIN], by_number)
-    xr.testing.assert_identical(found.dual_coef_, expected.dual_coef_)
+    result = dmkl.Uniform().fit(unnamed[TRAIN, TRAIN], by_number)
+    xr.testing.assert_identical(result.dual_coef_, expected.dual_coef_)
     with pytest.warns(SampleOrderWarning, match="y carries names of samples.*but the kernels have none"):
-        found = dmkl.Uniform().fit(unnamed[TRAIN, TRAIN], Y.iloc[TRAIN])
-    xr.testing.assert_identical(found.dual_coef_, expected.dual_coef_)
+        result = dmkl.Uniform().fit(unnamed[TRAIN, TRAIN], Y.iloc[TRAIN])
+    xr.testing.assert_identical(result.dual_coef_, expected.dual_coef_)

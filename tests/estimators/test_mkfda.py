@@ -9,15 +9,15 @@ from typing import NamedTuple
 import dask
 import numpy as np
 import pytest
-from helpers.optima import bounds, optimum, pairwise_covered, solve, value
+from helpers import references
+from helpers.optima import bounds, optimum, solve, value
 from helpers.references import Counting, dense_view, in_memory, over, psd
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
-from sklearn.metrics.pairwise import laplacian_kernel, linear_kernel, polynomial_kernel, rbf_kernel
-from sklearn.preprocessing import scale
+from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
 from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, InputError, MemoryBudgetError
@@ -64,46 +64,18 @@ class Case(NamedTuple):
 
 @cache
 def digits():
-    """Ten classes: 60 samples to train on and 40 to test, kernels of pixels, of half the pixels, and of noise."""
-    x, y = load_digits(return_X_y=True)
-    x = x / 16
-    chosen = np.concatenate([np.flatnonzero(y == label)[:10] for label in range(10)])
-    x, y = x[chosen], y[chosen]
-    noise = np.random.default_rng(0).standard_normal((len(y), 5))
-    kernels = np.stack(
-        [
-            rbf_kernel(x, gamma=0.02),
-            rbf_kernel(x, gamma=0.5),
-            linear_kernel(x[:, :32]),
-            polynomial_kernel(x[:, 32:], degree=3),
-            rbf_kernel(noise, gamma=0.2),
-        ]
-    )
-    part = np.arange(len(y)) % 10
-    return Case(kernels, y, np.flatnonzero(part < 6), np.flatnonzero(part >= 6))
+    """Ten classes: 60 samples to train on and 30 to test, kernels of pixels, of half the pixels, and of noise."""
+    kernels, y = references.digits()
+    return Case(kernels, y, np.arange(60), np.arange(60, 90))
 
 
 @cache
-def cancer():
-    """Two classes, unbalanced: 80 samples to train on and 60 to test."""
-    x, y = load_breast_cancer(return_X_y=True)
-    x, y = scale(x)[:140], y[:140]
-    noise = np.random.default_rng(1).standard_normal((140, 5))
-    kernels = np.stack(
-        [
-            rbf_kernel(x[:, :10], gamma=0.05),
-            laplacian_kernel(x[:, 10:20], gamma=0.1),
-            linear_kernel(x[:, 20:]),
-            polynomial_kernel(x, degree=2, gamma=0.1),
-            rbf_kernel(noise, gamma=0.2),
-            linear_kernel(noise),
-        ]
-    )
-    order = np.random.default_rng(2).permutation(140)
-    return Case(kernels, y, order[:80], order[80:])
+def halves():
+    """Two classes, unbalanced."""
+    return digits()._replace(y=(digits().y > 6).astype(int))
 
 
-CASES = {"digits": digits, "cancer": cancer}
+CASES = {"digits": digits, "halves": halves}
 
 
 @cache
@@ -122,7 +94,7 @@ def proven(model, case, **steps):
 # --- against exact solutions --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("p", "lam", "name"), pairwise_covered(EXPONENTS, LAMBDAS, tuple(CASES)))
+@pytest.mark.parametrize(("p", "lam", "name"), list(zip(EXPONENTS, LAMBDAS * 2, [*CASES] * 3, strict=True)))
 def test_optimum_and_its_proof(p, lam, name):
     """Both solvers reach the exact optimum to 1e-4, prove it truly, and agree."""
     case = CASES[name]()
@@ -139,8 +111,7 @@ def test_optimum_and_its_proof(p, lam, name):
     np.testing.assert_array_equal(direct.labels_of(scores), direct.labels_of(cg.decision_function(case.testing).values))
 
 
-@pytest.mark.parametrize("p", EXPONENTS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("p", "name"), list(zip(EXPONENTS, ["halves", "digits"] * 3, strict=True)))
 def test_solvers_agree_in_weights(name, p):
     """As tightly as both prove their gaps: the weights themselves, and the scores."""
     direct, cg = (fitted(name, solver, p, tol=1e-8) for solver in SOLVERS)
@@ -161,23 +132,6 @@ def many():
     return Case(kernels.astype(np.float32), y, np.arange(600), np.arange(600, 700))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("p", [1.0, 2.0])
-def test_solvers_agree_on_larger_data(p):
-    case = many()
-    K = in_memory(case.kernels, 256)
-    training, testing, y = K[case.train, case.train], K[case.test, case.train], case.y[case.train]
-    direct, cg = (dmkl.MKFDA(p, 1e-2, solver=solver).fit(training, y) for solver in SOLVERS)
-    assert (direct.solver_, cg.solver_) == ("direct", "cg")
-    for model in (direct, cg):
-        assert model.gap_ <= 1e-4
-        assert model.gap_ == pytest.approx(proven(model, case), abs=1e-8)
-    assert abs(direct.objective_ - cg.objective_) <= 1e-4 * abs(direct.objective_)
-    np.testing.assert_allclose(direct.weights_, cg.weights_, atol=5e-3)
-    np.testing.assert_array_equal(direct.predict(testing), direct.labels_of(cg.decision_function(testing).values))
-    assert direct.score(testing, case.y[case.test]) > 0.9
-
-
 def test_few_weightings_and_few_kernels_at_p_one():
     """50 kernels, 30 of them noise: where cutting planes need hundreds of rounds."""
     rng = np.random.default_rng(4)
@@ -193,11 +147,10 @@ def test_few_weightings_and_few_kernels_at_p_one():
         assert np.count_nonzero(model.weights_) < 15
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("p", EXPONENTS)
+@pytest.mark.parametrize(("p", "solver"), [(1.0, "direct"), (1.5, "cg"), (np.inf, "direct")])
 def test_one_kernel(p, solver):
     """Its weight is one at once, and α is that of a single linear system."""
-    case = cancer()
+    case = halves()
     K, y = case.training
     model = dmkl.MKFDA(p, 0.1, solver=solver).fit(K.select(0), y)
     np.testing.assert_array_equal(model.weights_, [1.0])
@@ -207,14 +160,7 @@ def test_one_kernel(p, solver):
     assert model.objective_ == pytest.approx(objective, rel=1e-4)
 
 
-def test_infinite_p_weighs_all_alike():
-    models = [dmkl.MKFDA(p).fit(*digits().training) for p in (1e6, 1e9, np.inf)]
-    for model in models:
-        np.testing.assert_array_equal(model.weights_, np.ones(5))
-        np.testing.assert_array_equal(model.dual_coef_, models[0].dual_coef_)
-
-
-@pytest.mark.parametrize("p", [1 + 1e-9, 1 + 1e-4, 20.0, 1e3, 1e6 - 1])
+@pytest.mark.parametrize("p", [1 + 1e-9, 20.0, 1e6 - 1])
 def test_extreme_exponents_are_certified(p):
     model = fitted("digits", "direct", p)
     assert model.gap_ <= 1e-4
@@ -223,20 +169,17 @@ def test_extreme_exponents_are_certified(p):
 
 # --- masters ------------------------------------------------------------------------------------------------
 
-CUTTING_PLANES = [("taylor", p) for p in (1.0, 2.0, 8.0)] + [("exact", p) for p in (1.0, 1.5, 2.0, 8.0)]
 
-
-@pytest.mark.parametrize(("master", "p"), CUTTING_PLANES)
+@pytest.mark.parametrize(("master", "p"), [("taylor", 1.0), ("taylor", 8.0), ("exact", 1.5), ("exact", 2.0)])
 def test_every_master_reaches_the_optimum(master, p):
-    newton, model = fitted("cancer", p=p), fitted("cancer", dmkl.Direct(master=master), p=p, max_iter=500)
+    newton, model = fitted("halves", p=p), fitted("halves", dmkl.Direct(master=master), p=p, max_iter=500)
     assert model.gap_ <= 1e-4
-    assert model.gap_ == pytest.approx(proven(model, cancer()), abs=1e-9)
+    assert model.gap_ == pytest.approx(proven(model, halves()), abs=1e-9)
     assert abs(model.objective_ - newton.objective_) <= 1e-4 * abs(newton.objective_)
     assert model.n_iter_ >= newton.n_iter_
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("master", ["newton", "taylor", "exact"])
+@pytest.mark.parametrize(("master", "solver"), [("newton", "direct"), ("taylor", "cg"), ("exact", "direct")])
 def test_an_end_before_the_gap_is_told_with_the_true_gap(master, solver):
     case = digits()
     configured = {"direct": dmkl.Direct, "cg": dmkl.CG}[solver](master=master)
@@ -256,10 +199,9 @@ def test_the_best_pair_is_returned(master):
     """Cutting planes go back and forth: what comes back is the weighting of the smallest gap, not the last."""
     with pytest.warns(ConvergenceWarning):
         model = dmkl.MKFDA(1, solver=dmkl.Direct(master=master), max_iter=3, tol=1e-13).fit(*digits().training)
-    best = int(np.argmin(model.history_.gap.values))
-    assert model.gap_ == model.history_.gap[best]
-    assert model.objective_ == model.history_.objective[best]
-    np.testing.assert_array_equal(model.weights_, model.history_.weight[best])
+    best = model.history_.isel(iteration=int(np.argmin(model.history_.gap.values)))
+    assert (model.gap_, model.objective_) == (best.gap, best.objective)
+    np.testing.assert_array_equal(model.weights_, best.weight)
 
 
 def test_a_tolerance_beyond_the_arithmetic_ends_by_itself():
@@ -296,19 +238,20 @@ def test_multilabel_is_each_label_alone_in_shared_passes(solver):
     assert together.kind_ == "multilabel"
     assert together.weights_.dims == ("kernel", "task")
     assert together.dual_coef_.dims == ("sample", "task")
-    np.testing.assert_allclose(together.weights_, np.stack([m.weights_ for m in alone], axis=1), atol=ROUNDED)
-    alpha = np.hstack([m.dual_coef_ for m in alone])
-    np.testing.assert_allclose(together.dual_coef_, alpha, atol=ROUNDED * np.abs(alpha).max())
-    np.testing.assert_allclose(together.objective_, [m.objective_ for m in alone], rtol=1e-6)
-    np.testing.assert_allclose(together.gap_, [m.gap_ for m in alone], atol=1e-6)
-    expected = np.stack([m.predict(case.testing) for m in alone], axis=1)
-    np.testing.assert_array_equal(together.predict(case.testing), expected)
-    assert together.n_iter_ == max(m.n_iter_ for m in alone)
-    assert max(m.n_passes_ for m in alone) <= together.n_passes_ < sum(m.n_passes_ for m in alone)
+    predicted = together.predict(case.testing)
     for task, model in enumerate(alone):
+        np.testing.assert_allclose(together.weights_[:, task], model.weights_, atol=ROUNDED)
+        alpha = model.dual_coef_[:, 0]
+        np.testing.assert_allclose(together.dual_coef_[:, task], alpha, atol=ROUNDED * np.abs(alpha).max())
+        assert together.objective_[task] == pytest.approx(model.objective_, rel=1e-6)
+        assert together.gap_[task] == pytest.approx(model.gap_, abs=1e-6)
+        np.testing.assert_array_equal(predicted[:, task], model.predict(case.testing))
         history = together.history_.isel(task=task)
         np.testing.assert_allclose(history.objective[: model.n_iter_], model.history_.objective, rtol=1e-6)
         assert np.isnan(history.objective[model.n_iter_ :]).all()
+    n_passes = [model.n_passes_ for model in alone]
+    assert together.n_iter_ == max(model.n_iter_ for model in alone)
+    assert max(n_passes) <= together.n_passes_ < sum(n_passes)
 
 
 @pytest.mark.slow
@@ -327,8 +270,7 @@ def test_a_budget_for_one_factor_takes_the_labels_in_turn():
 # --- passes -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("p", [1.0, 2.0])
+@pytest.mark.parametrize(("p", "solver"), [(1.0, "cg"), (2.0, "direct")])
 def test_n_passes_counts_what_is_read(solver, p):
     case = digits()
     K, source = over(case.training[0], Counting)
@@ -345,12 +287,9 @@ def test_n_passes_counts_what_is_read(solver, p):
     used = np.count_nonzero(model.weights_)
     assert source.reads.total() == model.n_prediction_passes_ * used * len(K.view.tile_tasks())
 
-
-def test_stored_statistics_cost_no_pass():
-    """Over all samples the diagonal and the row sums are known: the α-steps alone read."""
-    case = digits()
-    model = dmkl.MKFDA(2, solver="direct").fit(case.set, case.y)
-    assert model.n_passes_ == 2 * model.n_iter_
+    # Over all samples the diagonal and the row sums are stored: the α-steps alone read.
+    whole = dmkl.MKFDA(2, solver="direct").fit(case.set, case.y)
+    assert whole.n_passes_ == 2 * whole.n_iter_
 
 
 # --- labels -------------------------------------------------------------------------------------------------
@@ -358,38 +297,29 @@ def test_stored_statistics_cost_no_pass():
 WORDS = np.array(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"])
 
 
-def test_classes_by_name():
-    case, reference = digits(), fitted("digits")
+@pytest.mark.parametrize(("name", "words"), [("digits", WORDS), ("halves", np.array(["z", "a"]))])
+def test_classes_by_name(name, words):
+    case, reference = CASES[name](), fitted(name)
     K, y = case.training
-    model = dmkl.MKFDA().fit(K, WORDS[y])
-    assert list(model.classes_) == list(model.dual_coef_["class"].values) == sorted(WORDS)
+    model = dmkl.MKFDA().fit(K, words[y])
+    assert list(model.classes_) == sorted(words)
     np.testing.assert_allclose(model.weights_, reference.weights_, atol=ROUNDED)
-    np.testing.assert_array_equal(model.predict(case.testing), WORDS[reference.predict(case.testing)])
-    scores, expected = (m.decision_function(case.testing) for m in (model, reference))
-    np.testing.assert_allclose(scores.sel({"class": WORDS}), expected, atol=ROUNDED * np.abs(expected).max())
+    np.testing.assert_array_equal(model.predict(case.testing), words[reference.predict(case.testing)])
+    scores, expected = (each.decision_function(case.testing) for each in (model, reference))
+    if name == "digits":
+        assert list(model.dual_coef_["class"].values) == sorted(words)
+        scores = scores.sel({"class": words})
+    else:  # the first class is the second by name
+        assert expected.dims == ("sample",)
+        scores = -scores
+    np.testing.assert_allclose(scores, expected, atol=ROUNDED * np.abs(expected).max())
 
 
-def test_two_classes_swap_with_their_labels():
-    case, reference = cancer(), fitted("cancer")
-    K, y = case.training
-    names = np.array(["z", "a"])
-    model = dmkl.MKFDA().fit(K, names[y])
-    np.testing.assert_allclose(model.weights_, reference.weights_, atol=ROUNDED)
-    scores, expected = (m.decision_function(case.testing) for m in (model, reference))
-    assert expected.dims == ("sample",)
-    np.testing.assert_allclose(scores, -expected, atol=ROUNDED * np.abs(expected).max())
-    np.testing.assert_array_equal(model.predict(case.testing), names[reference.predict(case.testing)])
-
-
-@pytest.mark.parametrize("kind", ["classes", "names", "tasks"])
+@pytest.mark.parametrize("kind", ["names", "tasks"])
 def test_labels_of_the_set(tmp_path, kind):
     case = digits()
-    labels = {
-        "classes": case.y,
-        "names": WORDS[case.y],
-        "tasks": np.stack([case.y < 5, case.y % 2], axis=1).astype(int),
-    }
-    y, tasks = labels[kind], {"tasks": ["small", "odd"]} if kind == "tasks" else {}
+    y = WORDS[case.y] if kind == "names" else np.stack([case.y < 5, case.y % 2], axis=1).astype(int)
+    tasks = {"tasks": ["small", "odd"]} if kind == "tasks" else {}
     K = dmkl.create(tmp_path / "set.zarr", case.kernels, labels=y, tile=30, **tasks)
     training, testing = K[case.train, case.train], K[case.test, case.train]
     stored, given = dmkl.MKFDA().fit(training), dmkl.MKFDA().fit(training, y[case.train])
@@ -404,38 +334,20 @@ def test_labels_of_the_set(tmp_path, kind):
 # --- which samples ------------------------------------------------------------------------------------------
 
 
-def test_sample_order_does_not_matter():
+def test_neither_the_order_of_samples_nor_others_in_the_set_matter():
     case, reference = digits(), fitted("digits", tol=1e-8)
     order = np.random.default_rng(5).permutation(len(case.train))
     rows = case.train[order]
     model = dmkl.MKFDA(tol=1e-8).fit(case.set[rows, rows], case.y[rows])
-    np.testing.assert_allclose(model.weights_, reference.weights_, atol=ROUNDED)
+    alone = dmkl.MKFDA(tol=1e-8).fit(in_memory(case.kernels[:, rows][:, :, rows], 7), case.y[rows])
+    for each in (model, alone):
+        np.testing.assert_allclose(each.weights_, reference.weights_, atol=ROUNDED)
     # By position and by name: labelled results align by themselves.
     atol = ROUNDED * float(np.abs(reference.dual_coef_).max())
     np.testing.assert_allclose(model.dual_coef_, reference.dual_coef_[order], atol=atol)
     np.testing.assert_allclose(
         model.dual_coef_.sel(sample=reference.dual_coef_.sample), reference.dual_coef_, atol=atol
     )
-
-
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_held_out_samples_have_no_influence(solver):
-    """Whatever their kernel values are, every bit of the fit is the same."""
-    case, reference = digits(), fitted("digits", solver)
-    kernels = case.kernels.copy()
-    kernels[:, case.test] = kernels[:, :, case.test] = 1e3
-    model = dmkl.MKFDA(solver=solver).fit(*case._replace(kernels=kernels).training)
-    np.testing.assert_array_equal(model.weights_, reference.weights_)
-    np.testing.assert_array_equal(model.dual_coef_, reference.dual_coef_)
-    assert model.gap_ == reference.gap_
-
-
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_a_subset_is_as_a_set_of_its_own(solver):
-    case, reference = digits(), fitted("digits", solver, tol=1e-8)
-    alone = in_memory(case.kernels[:, case.train][:, :, case.train], 7)
-    model = dmkl.MKFDA(solver=solver, tol=1e-8).fit(alone, case.y[case.train])
-    np.testing.assert_allclose(model.weights_, reference.weights_, atol=ROUNDED)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -450,36 +362,16 @@ def test_single_precision(solver):
     assert model.objective_ == pytest.approx(double.objective_, rel=1e-4)
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_threads_give_the_same(solver):
-    case, reference = digits(), fitted("digits", solver, 1.5, tol=1e-8)
-    with dask.config.set(scheduler="threads"):
-        model, again = (dmkl.MKFDA(1.5, solver=solver, tol=1e-8).fit(*case.training) for _ in range(2))
-    np.testing.assert_allclose(model.weights_, reference.weights_, atol=ROUNDED)
-    np.testing.assert_array_equal(again.weights_, model.weights_)
-    np.testing.assert_array_equal(again.dual_coef_, model.dual_coef_)
-
-
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_processes_give_the_same(solver, client):
-    case, reference = digits(), fitted("digits", solver, 1.5, tol=1e-8)
-    expected = reference.decision_function(case.testing)
-    with dask.config.set(scheduler=client):
-        model = dmkl.MKFDA(1.5, solver=solver, tol=1e-8).fit(*case.training)
-        scores = model.decision_function(case.testing)
-    assert model.n_passes_ == reference.n_passes_
-    np.testing.assert_allclose(model.weights_, reference.weights_, atol=ROUNDED)
-    np.testing.assert_allclose(scores, expected, atol=ROUNDED * np.abs(expected).max())
-
-
 # --- scores -------------------------------------------------------------------------------------------------
 
 SCALES = [(), ("trace",), ("cosine",), ("multiplicative",)]
 CENTERED = [("center", *scale) for scale in SCALES]
 
 
-@pytest.mark.parametrize("steps", [*SCALES, *CENTERED, ("cosine", "center")])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("steps", "name"),
+    [*((s, "digits") for s in [*SCALES, ("cosine", "center")]), *((s, "halves") for s in CENTERED)],
+)
 def test_scores_are_the_dense_formula(name, steps):
     """Σ_j β_j K_j[test, train] α, test rows centred and normalised by the statistics of the training samples."""
     case = CASES[name]()
@@ -499,37 +391,26 @@ def test_scores_are_the_dense_formula(name, steps):
         assert model.score(view, case.y[rows]) == np.mean(labels == case.y[rows])
 
 
-@pytest.mark.parametrize("steps", CENTERED)
-def test_new_samples_in_a_store_of_their_own(tmp_path, steps):
+@pytest.mark.parametrize("steps", [("center", "trace"), ("center", "cosine")])
+def test_new_samples_in_a_store_of_their_own(steps):
     case = digits()
     K, y = case.training
     model = dmkl.MKFDA(steps=steps, lam=1.0).fit(K, y)
     expected = model.decision_function(case.testing)
-    rectangle = case.kernels[:, case.test][:, :, case.train]
+    rectangle, own = case.kernels[:, case.test][:, :, case.train], case.kernels[:, case.test, case.test]
     options = {"names": K.names, "samples": [f"new {i}" for i in case.test], "train_samples": K.samples}
-    options |= {"symmetric": False, "tile": 11}
-    own = np.diagonal(case.kernels, axis1=1, axis2=2)[:, case.test]
-    new = dmkl.create(tmp_path / "new.zarr", rectangle, diagonal=own, **options)
+    new, bare = (
+        dmkl.create(None, rectangle, symmetric=False, tile=11, **options, **diagonal)
+        for diagonal in ({"diagonal": own}, {})
+    )
     scores = model.decision_function(new)
     np.testing.assert_allclose(scores, expected, atol=1e-9 * np.abs(expected).max())
     assert list(scores.sample.values) == options["samples"]
-    bare = dmkl.create(tmp_path / "bare.zarr", rectangle, **options)
     if "cosine" in steps:
         with pytest.raises(InputError, match=r"lacks the diagonal.*diagonal="):
             model.decision_function(bare)
     else:
         np.testing.assert_array_equal(model.decision_function(bare), scores)
-
-
-def test_steps_of_the_set_come_before_those_of_the_model():
-    """Cosine over all samples first, then centring and trace by the training samples."""
-    case = digits()
-    whole = case.set.normalize("cosine")
-    model = dmkl.MKFDA(1.5).fit(whole[case.train, case.train], case.y[case.train])
-    expected = dense_view(dense_view(case.kernels, steps=("cosine",)), case.test, case.train, STEPS)
-    expected = np.tensordot(model.weights_.values, expected, axes=1) @ model.dual_coef_.values
-    scores = model.decision_function(whole[case.test, case.train])
-    np.testing.assert_allclose(scores, expected, atol=1e-9 * np.abs(expected).max())
 
 
 def test_kernels_without_weight_are_not_needed():
@@ -561,65 +442,36 @@ def learnt(kernels, y, p, lam, **options):
     return dmkl.MKFDA(p, lam, **{"solver": "direct", "tol": 1e-6, **options}).fit(in_memory(kernels, 5), y)
 
 
-@given(problems())
-def test_permuted_kernels_have_permuted_weights(case):
-    kernels, y, p, lam, rng = case
-    order = rng.permutation(len(kernels))
-    model, other = learnt(kernels, y, p, lam), learnt(kernels[order], y, p, lam)
+def check_alike(model, other, order=slice(None)):
     np.testing.assert_allclose(other.weights_.values, model.weights_.values[order], atol=1e-2)
     assert other.objective_ == pytest.approx(model.objective_, rel=2e-6)
 
 
 @given(problems())
-def test_the_scale_of_a_normalised_kernel_does_not_matter(case):
+def test_the_order_and_the_scale_of_kernels_do_not_matter(case):
+    """Permuted kernels have permuted weights; steps normalize kernels; c·K with c·λ is the same problem."""
     kernels, y, p, lam, rng = case
-    sizes = 10 ** rng.uniform(-4, 4, (len(kernels), 1, 1))
-    model, other = learnt(kernels, y, p, lam), learnt(sizes * kernels, y, p, lam)
-    np.testing.assert_allclose(other.weights_.values, model.weights_.values, atol=1e-2)
-    assert other.objective_ == pytest.approx(model.objective_, rel=2e-6)
-
-
-@given(problems())
-def test_the_scale_of_all_kernels_is_that_of_the_ridge(case):
-    """S depends on K/λ alone: c·K with c·λ is the same problem."""
-    kernels, y, p, lam, _ = case
-    model, other = learnt(kernels, y, p, lam, steps=("center",)), learnt(7 * kernels, y, p, 7 * lam, steps=("center",))
-    np.testing.assert_allclose(other.weights_.values, model.weights_.values, atol=1e-2)
-    assert other.objective_ == pytest.approx(model.objective_, rel=2e-6)
-
-
-@given(problems())
-def test_every_sample_twice_changes_nothing(case):
-    kernels, y, p, lam, _ = case
-    twice = np.tile(np.arange(len(y)), 2)
-    K, model = in_memory(kernels, 5), learnt(kernels, y, p, lam)
-    other = dmkl.MKFDA(p, lam, solver="direct", tol=1e-6).fit(K[twice, twice], y[twice])
-    np.testing.assert_allclose(other.weights_.values, model.weights_.values, atol=1e-2)
-    scores, found = model.decision_function(K).values, other.decision_function(K[:, twice]).values
-    # Binary targets 1/m⁺ and −1/m⁻ halve; those of Eq. 18 depend on the classes' shares alone.
-    found = 2 * found if model.kind_ == "binary" else found
-    np.testing.assert_allclose(found, scores, atol=1e-2 * np.abs(scores).max())
-
-
-@given(problems())
-def test_a_kernel_twice_is_no_news_at_p_one(case):
-    kernels, y, _, lam, _ = case
-    model, other = learnt(kernels, y, 1.0, lam), learnt(kernels[[*range(len(kernels)), 0]], y, 1.0, lam)
-    assert other.objective_ == pytest.approx(model.objective_, rel=2e-6)
+    order, sizes = rng.permutation(len(kernels)), 10 ** rng.uniform(-4, 4, (len(kernels), 1, 1))
+    model = learnt(kernels, y, p, lam)
+    check_alike(model, learnt(kernels[order], y, p, lam), order)
+    check_alike(model, learnt(sizes * kernels, y, p, lam))
+    check_alike(learnt(kernels, y, p, lam, steps=("center",)), learnt(7 * kernels, y, p, 7 * lam, steps=("center",)))
 
 
 @given(problems())
 def test_the_optimum_grows_with_p(case):
-    """A larger ball has more weightings to choose from."""
+    """A larger ball has more weightings to choose from; at p = 1 a kernel twice adds none."""
     kernels, y, _, lam, _ = case
     objectives = [learnt(kernels, y, p, lam).objective_ for p in (1.0, 1.5, 2.0, np.inf)]
     assert all(low <= high + 2e-6 * abs(low) for low, high in pairwise(objectives))
+    twice = learnt(kernels[[*range(len(kernels)), 0]], y, 1.0, lam)
+    assert twice.objective_ == pytest.approx(objectives[0], rel=2e-6)
 
 
 # --- bad input ----------------------------------------------------------------------------------------------
 
 
-def refused(words, action, kind=InputError):
+def check_refusal(words, action, kind=InputError):
     """The message names the thing, what was found and expected, and a way out."""
     with pytest.raises(kind) as caught:
         action()
@@ -631,12 +483,8 @@ def refused(words, action, kind=InputError):
     ("options", "words"),
     [
         ({"p": 0.9}, ["p must be at least 1", "got 0.9"]),
-        ({"p": np.nan}, ["p must be at least 1", "got nan"]),
         ({"lam": 0}, ["lam must be positive", "got 0"]),
-        ({"lam": -1e-3}, ["lam must be positive", "got -0.001"]),
         ({"lam": np.inf}, ["lam must be", "finite", "got inf"]),
-        ({"lam": np.nan}, ["lam must be", "got nan"]),
-        ({"tol": 0}, ["tol must be positive", "got 0"]),
         ({"max_iter": 0}, ["max_iter must be a whole number, at least 1", "got 0"]),
         (
             {"solver": "newton"},
@@ -655,7 +503,7 @@ def test_bad_parameters(options, words):
     """Told by fit, as scikit-learn has it, and before anything is read."""
     model = dmkl.MKFDA(**options)
     K, source = over(digits().training[0], Counting)
-    refused(words, lambda: model.fit(K, digits().training[1]))
+    check_refusal(words, lambda: model.fit(K, digits().training[1]))
     assert source.reads.total() == 0
 
 
@@ -664,102 +512,96 @@ def test_bad_parameters(options, words):
     [
         (lambda y: y[:-1], ["y has shape (59,)", "expected (60,)", "a label for each"]),
         (lambda y: np.zeros_like(y), ["single class", "at least two"]),
-        (lambda y: np.where(y == 3, np.nan, y), ["6 labels", "missing", "leave those samples out"]),
+        (lambda y: np.where(np.arange(60) < 6, np.nan, y), ["6 labels", "missing", "leave those samples out"]),
         (lambda y: np.stack([y > 4, y >= 0], axis=1), ["task '1'", "only the label", "both 0 and 1"]),
     ],
 )
 def test_bad_labels(change, words):
     K, y = digits().training
-    refused(words, lambda: dmkl.MKFDA().fit(K, change(y)))
+    check_refusal(words, lambda: dmkl.MKFDA().fit(K, change(y)))
 
 
-def test_no_labels():
-    case, model = digits(), fitted("digits")
-    refused(["fit needs labels", "give y", "labels="], lambda: dmkl.MKFDA().fit(case.set))
-    refused(["score needs labels", "give y"], lambda: model.score(case.testing))
+MATRICES = ["kernel set, or matrices as dmkl.create takes them, got str", "dmkl.open"]
+COLUMNS = ["columns must be the 60 training samples", "take K[test, train]"]
 
 
-def test_not_a_kernel_set():
-    case, model = digits(), fitted("digits")
-    way_out = ["kernel set, or matrices as dmkl.create takes them, got str", "dmkl.open"]
-    refused(["fit takes", *way_out], lambda: dmkl.MKFDA().fit("kernels.zarr", case.training[1]))
-    refused(["prediction takes", *way_out], lambda: model.predict("kernels.zarr"))
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [
+        (lambda c, _: dmkl.MKFDA().fit(c.set), ["fit needs labels", "give y", "labels="]),
+        (lambda c, model: model.score(c.testing), ["score needs labels", "give y"]),
+        (lambda c, _: dmkl.MKFDA().fit("kernels.zarr", c.y), ["fit takes", *MATRICES]),
+        (lambda _, model: model.predict("kernels.zarr"), ["prediction takes", *MATRICES]),
+        (
+            lambda c, _: dmkl.MKFDA().fit(c.testing, c.y[c.test]),
+            ["fit needs the training kernels, K[train, train]", "30 rows and 60 columns"],
+        ),
+        (
+            lambda c, _: dmkl.MKFDA().fit(c.set[c.train[::-1], c.train], c.y[c.train[::-1]]),
+            ["fit needs the training kernels", "60 rows and 60 columns that differ"],
+        ),
+        (lambda c, model: model.predict(c.set[c.train, c.test]), [*COLUMNS, "found 30 others"]),
+        (
+            lambda c, model: model.predict(c.set[c.test, c.train[::-1]]),
+            [*COLUMNS, "the same samples in another order"],
+        ),
+        (lambda c, model: model.predict(c.set[c.test, c.train[:-1]]), COLUMNS),
+        (
+            lambda c, model: model.predict(c.testing.select([0, 1, 3, 4])),
+            ["gives weight to kernel 'kernel_2'", "does not have", "kernel_0, kernel_1, kernel_3, kernel_4"],
+        ),
+    ],
+)
+def test_sets_that_do_not_fit(action, words):
+    check_refusal(words, lambda: action(digits(), fitted("digits")))
 
 
-def test_kernels_that_are_not_square():
-    case = digits()
-    words = ["fit needs the training kernels, K[train, train]", "40 rows and 60 columns"]
-    refused(words, lambda: dmkl.MKFDA().fit(case.testing, case.y[case.test]))
-    rows = case.train[::-1]  # as many, in another order
-    words = ["fit needs the training kernels", "60 rows and 60 columns that differ"]
-    refused(words, lambda: dmkl.MKFDA().fit(case.set[rows, case.train], case.y[rows]))
+@pytest.mark.parametrize("action", [lambda model: model.predict(digits().testing), lambda model: model.save("nowhere")])
+def test_not_fitted(action):
+    check_refusal(["this MKFDA is not fitted yet", "call fit"], lambda: action(dmkl.MKFDA()), NotFittedError)
 
 
-def test_prediction_needs_the_training_samples_as_columns():
-    case, model = digits(), fitted("digits")
-    words = ["columns must be the 60 training samples", "take K[test, train]"]
-    refused([*words, "found 40 others"], lambda: model.predict(case.set[case.train, case.test]))
-    reordered = case.set[case.test, case.train[::-1]]
-    refused([*words, "the same samples in another order"], lambda: model.predict(reordered))
-    refused(words, lambda: model.predict(case.set[case.test, case.train[:-1]]))
-
-
-def test_prediction_needs_the_kernels_with_weight():
-    case, model = digits(), fitted("digits")
-    words = ["gives weight to kernel 'kernel_2'", "does not have", "kernel_0, kernel_1, kernel_3, kernel_4"]
-    refused(words, lambda: model.predict(case.testing.select([0, 1, 3, 4])))
-
-
-def test_not_fitted():
-    for action in (lambda m: m.predict(digits().testing), lambda m: m.save("nowhere")):
-        refused(
-            ["this MKFDA is not fitted yet", "call fit"], lambda action=action: action(dmkl.MKFDA()), NotFittedError
-        )
+def replaced(kernel, values):
+    """The digits with one of the kernels replaced."""
+    kernels = digits().kernels.copy()
+    kernels[kernel] = values
+    return digits()._replace(kernels=kernels)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_indefinite_kernels(solver):
-    case = digits()
-    kernels = case.kernels.copy()
-    features = np.random.default_rng(6).standard_normal((100, 50))
-    kernels[1] = (features * np.where(np.arange(50) < 30, 1, -1)) @ features.T
-    K, y = case._replace(kernels=kernels).training
+    features = np.random.default_rng(6).standard_normal((90, 50))
+    K, y = replaced(1, (features * np.where(np.arange(50) < 30, 1, -1)) @ features.T).training
     words = ["positive", "dmkl check", "repair=", "select()"]
-    refused(words, lambda: dmkl.MKFDA(solver=solver, lam=1e-4).fit(K, y), IndefiniteKernelError)
+    check_refusal(words, lambda: dmkl.MKFDA(solver=solver, lam=1e-4).fit(K, y), IndefiniteKernelError)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_an_indefinite_kernel_that_the_sum_hides_is_named(solver):
     """With a large λ the system is definite all the same; the quadratic form of that kernel tells."""
-    case = digits()
-    kernels = case.kernels.copy()
-    together = (case.y[:, None] == case.y).astype(float)
-    kernels[0], kernels[3] = 10 * together, np.eye(100) - together
-    K, y = case._replace(kernels=kernels).training
-    fit = dmkl.MKFDA(solver=solver, lam=1e3, steps=()).fit
-    refused(["kernel 'kernel_3' is not positive semidefinite", "dmkl check"], lambda: fit(K, y), IndefiniteKernelError)
+    together = (digits().y[:, None] == digits().y).astype(float)
+    K, y = replaced([0, 3], [10 * together, np.eye(90) - together]).training
+    words = ["kernel 'kernel_3' is not positive semidefinite", "dmkl check"]
+    check_refusal(words, lambda: dmkl.MKFDA(solver=solver, lam=1e3, steps=()).fit(K, y), IndefiniteKernelError)
 
 
 def test_a_constant_kernel():
-    case = digits()
-    kernels = case.kernels.copy()
-    kernels[2] = 3.0
-    K, y = case._replace(kernels=kernels).training
-    for normalize in ("trace", "multiplicative"):
-        words = ["kernel 'kernel_2' cannot be normalized", "constant", "select()"]
-        refused(words, lambda normalize=normalize: dmkl.MKFDA(steps=("center", normalize)).fit(K, y))
-    refused(["kernel 'kernel_2'", "cosine", "select()"], lambda: dmkl.MKFDA(steps=("center", "cosine")).fit(K, y))
+    K, y = replaced(2, 3.0).training
+    constant = ["cannot be normalized", "constant"]
+    for step, words in (("trace", constant), ("multiplicative", constant), ("cosine", ["cosine"])):
+        model = dmkl.MKFDA(steps=("center", step))
+        check_refusal(["kernel 'kernel_2'", *words, "select()"], lambda model=model: model.fit(K, y))
     model = dmkl.MKFDA(1.0, 1.0, steps=("center",)).fit(K, y)
     assert model.gap_ <= 1e-4
     assert model.weights_[2] == 0
 
 
-@pytest.mark.parametrize("steps", CENTERED)
+@pytest.mark.parametrize("steps", [("center",), ("center", "cosine")])
 def test_a_ridge_below_the_precision(steps):
     case = digits()
     K, y = case._replace(kernels=case.kernels.astype(np.float32)).training
     words = ["lam=1e-11 is below what the stored precision resolves", "float32", "larger lam", "float64"]
-    refused(words, lambda: dmkl.MKFDA(lam=1e-11, steps=steps).fit(K, y))
+    check_refusal(words, lambda: dmkl.MKFDA(lam=1e-11, steps=steps).fit(K, y))
     assert dmkl.MKFDA(lam=1e-11, steps=steps, p=np.inf).fit(*case.training).gap_ <= 1e-4
 
 
@@ -768,5 +610,5 @@ def test_the_direct_solver_keeps_the_budget():
     K, y = in_memory(case.kernels, 256)[case.train, case.train], case.y[case.train]
     with dask.config.set({"dmkl.memory": "4MB"}):
         words = ["solver='direct'", "GiB", "use solver='cg'", "dmkl.memory"]
-        refused(words, lambda: dmkl.MKFDA(solver="direct").fit(K, y), MemoryBudgetError)
+        check_refusal(words, lambda: dmkl.MKFDA(solver="direct").fit(K, y), MemoryBudgetError)
     assert dmkl.MKFDA(solver="auto").fit(K, y > 4).solver_ == "direct"

@@ -15,7 +15,6 @@ from sklearn.svm import SVC
 
 import dmkl
 from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, IndefiniteKernelWarning, InputError
-from dmkl.numerics.ncuts import class_columns, ratios, sample_examples
 from dmkl.solvers.cuts import best_cut
 from dmkl.solvers.margin.svm import solve_dense
 
@@ -40,11 +39,11 @@ def dense_ratios(K, sides, examples):
 
 
 def examples_of(y, n_examples, seed=0):
-    found = np.zeros(len(y), dtype=int)
+    result = np.zeros(len(y), dtype=int)
     folds = StratifiedKFold(n_examples, shuffle=True, random_state=seed).split(y, y)
     for number, (_, rows) in enumerate(folds):
-        found[rows] = number
-    return found
+        result[rows] = number
+    return result
 
 
 def training(tile=32, steps=()):
@@ -55,33 +54,16 @@ def training(tile=32, steps=()):
 # --- ratios ----------------------------------------------------------------------------------------------------------
 
 
-def test_ratios_are_means_over_pairs():
-    K, labels = psd(3, 30), np.arange(30) % 3
-    examples = sample_examples(labels, 4, 7, np.arange(3))
-    assert np.array_equal(np.bincount(examples, minlength=4) > 0, [True] * 4)
-    blocks = [class_columns(labels, examples, 3, range(2)), class_columns(labels, examples, 3, range(2, 4))]
-    assert np.array_equal(np.concatenate(blocks, axis=1).sum(axis=1), np.ones(30))
-    sums = np.stack([[c.T @ k @ c for c in np.split(np.concatenate(blocks, 1), 4, axis=1)] for k in K])
-    sizes = np.array([np.bincount(labels[examples == g], minlength=3) for g in range(4)], dtype=float)
-    signs = np.array([[1.0, -1.0, -1.0], [0.0, 1.0, -1.0]])
-    u, v = ratios(sums, sizes, signs)
-    for found_u, found_v, side in zip(u, v, signs, strict=True):
-        expected = dense_ratios(K, side[labels], examples)
-        np.testing.assert_allclose(found_u, expected[0], rtol=1e-12)
-        np.testing.assert_allclose(found_v, expected[1], rtol=1e-12)
-
-
-@pytest.mark.parametrize("tile", [16, 37, 128])
-@pytest.mark.parametrize("scheduler", ["threads", "synchronous"])
+@pytest.mark.parametrize(("tile", "scheduler"), [(16, "synchronous"), (37, "threads")])
 def test_weights_from_dense_sums_whatever_the_tiles(tile, scheduler):
     S, y, dense = training(tile)
     target = y[TRAIN] > 4
     with dask.config.set(scheduler=scheduler):
-        found = dmkl.NCuts(3, random_state=5).fit(S[TRAIN, TRAIN], target)
+        result = dmkl.NCuts(3, random_state=5).fit(S[TRAIN, TRAIN], target)
     u, v = dense_ratios(dense, np.where(target, 1, -1), examples_of(target, 3, 5))
     expected = best_cut(u, v, 1e-4)
-    np.testing.assert_allclose(found.weights_.values, expected.alpha, atol=1e-6)
-    assert float(found.cuts_.value) == pytest.approx(expected.value, rel=1e-5)
+    np.testing.assert_allclose(result.weights_.values, expected.alpha, atol=1e-6)
+    assert float(result.cuts_.value) == pytest.approx(expected.value, rel=1e-5)
 
 
 @pytest.mark.parametrize("multiclass", ["ovr", "ovo"])
@@ -96,43 +78,37 @@ def test_how_several_classes_share_weights(multiclass):
     own = np.array([best_cut(u, v, 1e-4).alpha for u, v in cut])
     joint = best_cut(np.concatenate([u for u, _ in cut]), np.concatenate([v for _, v in cut]), 1e-4).alpha
     for sharing, expected in (("own", own.T), ("mean", own.mean(axis=0)), ("joint", joint)):
-        found = dmkl.NCuts(2, sharing=sharing, multiclass=multiclass).fit(S[TRAIN, TRAIN], y[TRAIN])
-        np.testing.assert_allclose(found.weights_.values, expected, atol=1e-6, err_msg=sharing)
-        assert found.weights_.dims == (("kernel", "class" if multiclass == "ovr" else "pair")[: expected.ndim])
-        assert found.cuts_.value.shape == (() if sharing == "joint" else (3,))
-        assert found.n_passes_ == 2
+        result = dmkl.NCuts(2, sharing=sharing, multiclass=multiclass).fit(S[TRAIN, TRAIN], y[TRAIN])
+        np.testing.assert_allclose(result.weights_.values, expected, atol=1e-6, err_msg=sharing)
+        assert result.weights_.dims == (("kernel", "class" if multiclass == "ovr" else "pair")[: expected.ndim])
+        assert result.cuts_.value.shape == (() if sharing == "joint" else (3,))
+        assert result.n_passes_ == 2
 
 
-@pytest.mark.parametrize("n_examples", [1, 2, 5, 20])
-def test_one_pass_whatever_the_number_of_examples(n_examples):
+@pytest.mark.parametrize("n_examples", [1, 20])
+def test_one_pass_whatever_the_number_of_examples(n_examples, monkeypatch):
     K, labels = psd(4, 60).astype(np.float32), np.arange(60) % 2
     S, source = over(in_memory(K, 20), Counting)
     with dask.config.set({"dmkl.block-width": 8}):
-        found = dmkl.NCuts(n_examples, steps=()).fit(S, labels)
+        model = dmkl.NCuts(n_examples, steps=()).fit(S, labels)
     # One pass for the ratios and one for the combined kernel.
-    assert (found.n_cut_passes_, found.n_passes_) == (1, 2)
+    assert (model.n_cut_passes_, model.n_passes_) == (1, 2)
     assert max(source.reads.values()) == 2
-
-
-def test_examples_in_several_blocks_where_memory_is_short(monkeypatch):
-    S, y, _ = training()
-    expected = dmkl.NCuts(4).fit(S[TRAIN, TRAIN], y[TRAIN] > 4)
-    monkeypatch.setattr("dmkl.estimators.ncuts._most_columns", lambda n: 4)
-    found = dmkl.NCuts(4).fit(S[TRAIN, TRAIN], y[TRAIN] > 4)
-    np.testing.assert_allclose(found.weights_, expected.weights_, atol=1e-6)
+    monkeypatch.setattr("dmkl.estimators.ncuts._most_columns", lambda n: 4)  # where memory is short
+    np.testing.assert_allclose(dmkl.NCuts(n_examples, steps=()).fit(S, labels).weights_, model.weights_, atol=1e-6)
 
 
 def test_a_task_of_a_multilabel_problem_has_cuts_of_its_own():
     S, y, _ = training()
     labels = np.column_stack([y > 4, y % 2])[TRAIN].astype(int)
-    found = dmkl.NCuts(2).fit(S[TRAIN, TRAIN], labels)
-    assert found.weights_.dims == ("kernel", "task")
-    assert found.n_passes_ == 2
+    result = dmkl.NCuts(2).fit(S[TRAIN, TRAIN], labels)
+    assert result.weights_.dims == ("kernel", "task")
+    assert result.n_passes_ == 2
     for k in range(2):
         alone = dmkl.NCuts(2).fit(S[TRAIN, TRAIN], labels[:, k])
-        np.testing.assert_allclose(found.weights_[:, k], alone.weights_, atol=1e-6)
-        np.testing.assert_allclose(found.dual_coef_[:, k], alone.dual_coef_[:, 0], atol=1e-3)
-    assert found.predict(S[TEST, TRAIN]).shape == (30, 2)
+        np.testing.assert_allclose(result.weights_[:, k], alone.weights_, atol=1e-6)
+        np.testing.assert_allclose(result.dual_coef_[:, k], alone.dual_coef_[:, 0], atol=1e-3)
+    assert result.predict(S[TEST, TRAIN]).shape == (30, 2)
 
 
 # --- classifiers -----------------------------------------------------------------------------------------------------
@@ -143,11 +119,11 @@ def test_machines_are_those_of_scikit_learn():
     K, _ = digits()
     cross = dense_view(K, TEST, TRAIN, ("cosine",))
     for labels in (y > 4, y):
-        found = dmkl.NCuts(2, tol=1e-8, steps=("cosine",)).fit(S[TRAIN, TRAIN], labels[TRAIN])
-        scores = found.decision_function(S[TEST, TRAIN])
-        combined, new = (np.tensordot(found.weights_.values, part, axes=1) for part in (dense, cross))
+        result = dmkl.NCuts(2, tol=1e-8, steps=("cosine",)).fit(S[TRAIN, TRAIN], labels[TRAIN])
+        scores = result.decision_function(S[TEST, TRAIN])
+        combined, new = (np.tensordot(result.weights_.values, part, axes=1) for part in (dense, cross))
         columns = scores.values.reshape(len(TEST), -1)
-        positives = found.classes_[1:] if found.kind_ == "binary" else found.classes_
+        positives = result.classes_[1:] if result.kind_ == "binary" else result.classes_
         for column, positive in zip(columns.T, positives, strict=True):
             machine = SVC(kernel="precomputed", C=10.0, tol=1e-8).fit(combined, labels[TRAIN] == positive)
             np.testing.assert_allclose(column, machine.decision_function(new), atol=1e-4)
@@ -159,16 +135,16 @@ def test_the_square_loss_is_the_fisher_discriminant(several):
     S, y, _ = training()
     K, _ = digits()
     labels = y % 3 if several else y > 4
-    found = dmkl.NCuts(2, loss="square", lam=0.5).fit(S[TRAIN, TRAIN], labels[TRAIN])
-    combined = in_memory(np.tensordot(found.weights_.values, K, axes=1)[None], 32)
+    result = dmkl.NCuts(2, loss="square", lam=0.5).fit(S[TRAIN, TRAIN], labels[TRAIN])
+    combined = in_memory(np.tensordot(result.weights_.values, K, axes=1)[None], 32)
     other = dmkl.MKFDA(np.inf, 0.5, steps=("center",), tol=1e-10).fit(combined[TRAIN, TRAIN], labels[TRAIN])
     # α of the discriminant is 2λ times the coefficients of least squares, which minimise the same.
-    np.testing.assert_allclose(other.dual_coef_.values, 2 * 0.5 * found.dual_coef_.values, atol=1e-9)
-    scores, others = found.decision_function(S[TEST, TRAIN]), other.decision_function(combined[TEST, TRAIN])
+    np.testing.assert_allclose(other.dual_coef_.values, 2 * 0.5 * result.dual_coef_.values, atol=1e-9)
+    scores, others = result.decision_function(S[TEST, TRAIN]), other.decision_function(combined[TEST, TRAIN])
     np.testing.assert_allclose(others.values, 2 * 0.5 * scores.values, atol=1e-8)
     largest = others.values.argmax(axis=1) if several else others.values > 0
-    np.testing.assert_array_equal(found.predict(S[TEST, TRAIN]), largest)
-    assert np.max(found.gap_) <= 1e-8
+    np.testing.assert_array_equal(result.predict(S[TEST, TRAIN]), largest)
+    assert np.max(result.gap_) <= 1e-8
 
 
 # --- noise -----------------------------------------------------------------------------------------------------------
@@ -194,7 +170,7 @@ def good_and_noise(kind, seed):
 def test_noise_costs_the_uniform_sum_more(kind):
     train, test = np.arange(80), np.arange(80, 160)
     lost = []
-    for seed in range(3):
+    for seed in range(2):
         K, y = good_and_noise(kind, seed)
         S = in_memory(K, 64)
         scores = []
@@ -212,17 +188,6 @@ def test_noise_costs_the_uniform_sum_more(kind):
     assert uniform > 0.03
 
 
-@pytest.mark.filterwarnings("ignore::dmkl.errors.IndefiniteKernelWarning")
-def test_prediction_from_matrices_in_memory():
-    K, y = good_and_noise("symmetric", 0)
-    train, test = np.arange(80), np.arange(80, 160)
-    model = dmkl.NCuts().fit(list(K[:, :80, :80]), y[train])
-    S = dmkl.create(None, list(K))
-    found = model.predict(list(K[:, 80:, :80]))
-    np.testing.assert_array_equal(found, dmkl.NCuts().fit(S[train, train], y[train]).predict(S[test, train]))
-    assert np.mean(np.asarray(found) == y[test]) > 0.75
-
-
 def test_cosine_of_entries_beyond_the_diagonal_is_told():
     """The paper's random matrices, whose entries cosine normalization makes larger than those of the kernels."""
     K, y = good_and_noise("symmetric", 0)
@@ -234,20 +199,6 @@ def test_cosine_of_entries_beyond_the_diagonal_is_told():
         warnings.simplefilter("error")
         dmkl.NCuts().fit(S, y)
         dmkl.NCuts(steps=("cosine",)).fit(S.select(range(10)), y)
-
-
-def test_indefinite_kernels_get_weights_and_machines():
-    rng = np.random.default_rng(0)
-    y = np.arange(40) % 2
-    noise = rng.standard_normal((3, 40, 40))
-    K = noise + noise.transpose(0, 2, 1) + 3.0 * (y[:, None] == y[None, :])
-    S = in_memory(K, 16)
-    model = dmkl.NCuts(2, steps=()).fit(S, y)
-    assert model.weights_.sum() == pytest.approx(1)
-    assert model.score(S, y) > 0.8
-    assert np.isnan(model.gap_)
-    with pytest.raises(IndefiniteKernelError, match="larger lam, or loss='hinge'"):
-        dmkl.NCuts(2, loss="square", lam=1e-3, steps=()).fit(S, y)
 
 
 def test_nothing_is_proven_of_machines_on_indefinite_kernels():
@@ -264,6 +215,8 @@ def test_nothing_is_proven_of_machines_on_indefinite_kernels():
     assert np.isnan(model.gap_)
     assert "better ones may exist" in model.status_
     assert "proven to be within" not in model.status_
+    with pytest.raises(IndefiniteKernelError, match="larger lam, or loss='hinge'"):
+        dmkl.NCuts(1, loss="square", lam=1e-3, steps=()).fit(S, y)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -285,19 +238,6 @@ def test_what_does_not_fit_the_memory_is_not_proven(monkeypatch):
 
 
 # --- the estimator ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("sharing", "n_classes"), [("mean", 2), ("mean", 3), ("own", 3), ("joint", 3)])
-def test_save_and_load(tmp_path, sharing, n_classes):
-    S, y, _ = training()
-    model = dmkl.NCuts(2, sharing=sharing).fit(S[TRAIN, TRAIN], y[TRAIN] % n_classes)
-    model.save(tmp_path / "model")
-    found = dmkl.load(tmp_path / "model")
-    assert found.get_params() == model.get_params()
-    assert (found.status_, found.n_cut_passes_) == (model.status_, 1)
-    assert found.cuts_.identical(model.cuts_) or found.cuts_.equals(model.cuts_)
-    np.testing.assert_array_equal(found.decision_function(S[TEST, TRAIN]), model.decision_function(S[TEST, TRAIN]))
-    np.testing.assert_array_equal(np.asarray(found.gap_), np.asarray(model.gap_))
 
 
 def test_what_is_told_of_weights():
@@ -323,34 +263,30 @@ def test_steps_that_run_out_are_told():
     assert "raise max_iter" in model.status_
 
 
-def test_a_search_over_C(tmp_path):
+@pytest.mark.parametrize(("loss", "grid"), [("hinge", {"C": [0.1, 10.0]}), ("square", {"lam": [0.1, 1.0]})])
+def test_a_search_over_C(loss, grid):
     S, y, _ = training()
-    found = dmkl.search(dmkl.NCuts(2), S[TRAIN, TRAIN], y[TRAIN] % 3, {"C": [0.1, 10.0]}, cv=3)
-    assert found.scores.score.shape[0] == 2
-    alone = clone(dmkl.NCuts(2)).set_params(**found.best_params_).fit(S[TRAIN, TRAIN], y[TRAIN] % 3)
-    np.testing.assert_allclose(found.best_.weights_, alone.weights_)
-    ridge = dmkl.search(dmkl.NCuts(2, loss="square"), S[TRAIN, TRAIN], y[TRAIN] % 3, {"lam": [0.1, 1.0]}, cv=2)
-    assert np.isfinite(ridge.scores.score).all()
+    K, labels = S[TRAIN, TRAIN], y[TRAIN] % 3
+    result = dmkl.search(dmkl.NCuts(2, loss=loss), K, labels, grid, cv=2, baselines="none")
+    assert np.isfinite(result.scores.score).all()
+    assert result.scores.score.shape[0] == 2
+    alone = clone(dmkl.NCuts(2, loss=loss)).set_params(**result.best_params_).fit(K, labels)
+    np.testing.assert_allclose(result.best_.weights_, alone.weights_)
 
 
 @pytest.mark.parametrize(
-    ("parameters", "labels", "told"),
+    ("parameters", "labels", "message"),
     [
         ({"n_examples": 0}, None, "n_examples must be a whole number, at least 1, got 0"),
-        ({"n_examples": 2.5}, None, "n_examples must be a whole number"),
         ({"n_examples": 9}, None, "class 8 has 2 training samples; take n_examples=2 or fewer"),
         ({"n_examples": 3}, ["a", "b", "b"] + ["a"] * 57, "class 'b' has 2 training samples; take n_examples=2 or"),
         ({"loss": "log"}, None, "loss must be 'hinge' or 'square'"),
         ({"sharing": "all"}, None, "sharing must be 'mean', 'own' or 'joint'"),
         ({"loss": "square", "multiclass": "ovo"}, None, "take multiclass='ovr', or loss='hinge'"),
-        ({"C": -1.0}, None, "C must be positive and finite"),
-        ({"lam": np.inf}, None, "lam must be positive and finite"),
         ({"C": [1.0, 2.0]}, None, "C has 2 values and there are 10 problems"),
-        ({"tol": 0}, None, "tol must be positive"),
-        ({"max_iter": 0}, None, "max_iter must be a whole number, at least 1"),
     ],
 )
-def test_what_breaks_a_rule(parameters, labels, told):
+def test_what_breaks_a_rule(parameters, labels, message):
     S, y, _ = training()
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         dmkl.NCuts(**{**SMALL, **parameters}).fit(S[TRAIN, TRAIN], y[TRAIN] if labels is None else np.array(labels))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from helpers.optima import optimum
@@ -10,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge
-from sklearn.model_selection import StratifiedKFold
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.estimators.decisions import DecisionRule, HeldOut, class_weights
+from dmkl.estimators.decisions import HeldOut, class_weights
 from dmkl.numerics.discriminant import excess, indicators, leave_one_out
 from dmkl.solvers.fisher.registry import SOLVERS
 
@@ -61,8 +62,9 @@ def repeated(weights):
 # --- whole weights are repeated samples -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("steps", CHAINS, ids="-".join)
-@pytest.mark.parametrize("kind", ["binary", "multiclass", "tasks", "values", "targets"])
+@pytest.mark.parametrize(
+    ("steps", "kind"), list(zip(CHAINS, ["binary", "multiclass", "tasks", "values", "targets", "binary"], strict=True))
+)
 def test_whole_weights_are_repeated_samples(kind, steps):
     """In everything: centering, scale, targets, priors, weights, certificate, scores and predictions of new rows."""
     X, kernels, weights = data()
@@ -92,45 +94,29 @@ def test_the_discriminant_is_that_of_repeated_samples(kind):
     K, y, rows = in_memory(kernels, 11), labels_of(kind, X[:M]), repeated(weights)
     make = lambda: dmkl.Uniform(10.0, solver="cg", tol=1e-15, steps=("cosine", "center"))  # noqa: E731
     weighted, expected = make().fit(K[TRAIN, TRAIN], y, weights), make().fit(K[rows, rows], y[rows])
-    found, theirs = np.abs(weighted.transform(K[TEST, TRAIN])), np.abs(expected.transform(K[TEST, rows]))
-    np.testing.assert_allclose(found, theirs, rtol=0, atol=1e-5 * theirs.values.max())
+    result, theirs = np.abs(weighted.transform(K[TEST, TRAIN])), np.abs(expected.transform(K[TEST, rows]))
+    np.testing.assert_allclose(result, theirs, rtol=0, atol=1e-5 * theirs.values.max())
     np.testing.assert_allclose(weighted.priors_, expected.priors_, rtol=1e-14)
 
 
-@pytest.mark.parametrize("kind", ["binary", "multiclass", "multilabel"])
-def test_a_rule_learnt_from_weighted_scores_is_that_of_repeated_ones(kind):
-    rng = np.random.default_rng(1)
-    n_classes, width = (3, 3) if kind == "multiclass" else (2, 1)
-    index = np.arange(40) % n_classes
-    scores, weights = rng.standard_normal((40, width)) + 0.5 * index[:, None], rng.integers(1, 4, 40)
-    rows, priors = np.repeat(np.arange(40), weights), np.full(n_classes, 1 / n_classes)
-    found = DecisionRule.learn(kind, [scores], [index], [priors], "", [weights.astype(float)])
-    expected = DecisionRule.learn(kind, [scores[rows]], [index[rows]], [priors], "")
-    ours, theirs = (each.discriminants[0].log_densities(scores) for each in (found, expected))
-    np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-9)
-    # How much each rule counts differs: a row is left out with all its weight, of repeated ones another remains.
-    again = DecisionRule.learn(kind, [scores], [index], [priors], "", [1e3 * weights])
-    np.testing.assert_allclose(again.probabilities(scores), found.probabilities(scores), rtol=1e-5)
-
-
-@pytest.mark.parametrize("before", [(), ("cosine",), ("center", "cosine")])
-@pytest.mark.parametrize("solver", ["direct", "subspace", "interleaved"])
+@pytest.mark.parametrize(
+    ("solver", "before"), [("direct", ("cosine",)), ("subspace", ("center", "cosine")), ("interleaved", ())]
+)
 def test_the_order_of_samples_does_not_matter(before, solver):
     """Rows are taken out of order, before the steps of the learner and after those that the set has already."""
     X, kernels, weights = data()
     K, y = in_memory(kernels, 11).with_steps(before), labels_of("binary", X[:M])
     turned = np.random.default_rng(6).permutation(M)
     make = lambda: dmkl.MKFDA(2.0, 0.05, solver=solver, tol=1e-9)  # noqa: E731
-    found = make().fit(K[turned, turned], y[turned], weights[turned])
+    result = make().fit(K[turned, turned], y[turned], weights[turned])
     expected = make().fit(K[TRAIN, TRAIN], y, weights)
     scores = expected.decision_function(K[TEST, TRAIN]).values
-    np.testing.assert_allclose(found.decision_function(K[TEST, turned]), scores, atol=1e-4 * np.abs(scores).max())
-    np.testing.assert_allclose(found.objective_, expected.objective_, rtol=2e-9)
+    np.testing.assert_allclose(result.decision_function(K[TEST, turned]), scores, atol=1e-4 * np.abs(scores).max())
+    np.testing.assert_allclose(result.objective_, expected.objective_, rtol=2e-9)
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("kind", ["multiclass", "tasks", "targets"])
-def test_every_solver_takes_weights(solver, kind):
+@pytest.mark.parametrize(("solver", "kind"), list(zip(SOLVERS, itertools.cycle(["multiclass", "tasks", "targets"]))))
+def test_every_solver_takes_weights(solver, kind, tmp_path):
     X, kernels, weights = data()
     K, y, rows = in_memory(kernels, 11), labels_of(kind, X[:M]), repeated(weights)
     make = lambda: made(kind, p=1.5, lam=0.05, solver=solver, tol=1e-8, steps=("cosine", "center"))  # noqa: E731
@@ -140,6 +126,10 @@ def test_every_solver_takes_weights(solver, kind):
     np.testing.assert_allclose(weighted.objective_, expected.objective_, rtol=2e-8)
     scores = expected._decision(K[TEST, rows]).values
     np.testing.assert_allclose(weighted._decision(K[TEST, TRAIN]).values, scores, atol=1e-3 * np.abs(scores).max())
+    weighted.save(tmp_path / "model.zarr")
+    loaded = dmkl.load(tmp_path / "model.zarr")
+    np.testing.assert_array_equal(loaded.predict(K[TEST, TRAIN]), weighted.predict(K[TEST, TRAIN]))
+    np.testing.assert_array_equal(loaded._decision(K[TEST, TRAIN]), weighted._decision(K[TEST, TRAIN]))
 
 
 @pytest.mark.parametrize("steps", [("center", "trace"), ("center", "multiplicative")])
@@ -159,10 +149,10 @@ def test_held_out_rows_count_as_those_of_their_class_in_training():
     rng = np.random.default_rng(7)
     index, counts = np.arange(30) % 3, np.array([1.0, 2.0, 3.0])
     scores, priors = rng.standard_normal((30, 3)) + np.eye(3)[index], np.full(3, 1 / 3)
-    found = HeldOut(scores, [index], [counts]).learn_rule("multiclass", [priors], "")
+    result = HeldOut(scores, [index], [counts]).learn_rule("multiclass", [priors], "")
     rows = np.repeat(np.arange(30), counts[index].astype(int))
     expected = HeldOut(scores[rows], [index[rows]]).learn_rule("multiclass", [priors], "")
-    ours, theirs = (each.discriminants[0].log_densities(scores) for each in (found, expected))
+    ours, theirs = (each.discriminants[0].log_densities(scores) for each in (result, expected))
     np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-9)
     y, model = labels_of("multiclass", data()[0]), dmkl.MKFDA(class_weight={2: 5.0})
     targets = model._targets(y, len(y), None)
@@ -177,14 +167,14 @@ def weighted_kernels(kernels, d, steps):
     """D^{1/2}K_jD^{1/2} after centering by the weighted mean, and dividing by the weighted trace, entry by entry."""
     m = len(d)
     P = np.eye(m) - np.outer(np.ones(m), d / d.sum())
-    found = []
+    result = []
     for K in kernels:
         if "center" in steps:
             K = P @ K @ P.T
         if "trace" in steps:
             K = K / np.sum(d * K.diagonal())
-        found.append(np.sqrt(d)[:, None] * K * np.sqrt(d))
-    return np.stack(found)
+        result.append(np.sqrt(d)[:, None] * K * np.sqrt(d))
+    return np.stack(result)
 
 
 @given(
@@ -223,7 +213,7 @@ def test_a_sample_is_left_out_with_all_its_weight(n_classes):
     share = (sizes[1:] if n_classes == 2 else sizes) / d.sum()
     A = 0.5 * (np.eye(M) + K / lam)
     alpha = root[:, None] * np.linalg.solve(A, root[:, None] * (Y - share) / scale)
-    found = leave_one_out(alpha, np.linalg.inv(A).diagonal(), index, n_classes, root[:, None], d)
+    result = leave_one_out(alpha, np.linalg.inv(A).diagonal(), index, n_classes, root[:, None], d)
     plain = K / np.outer(root, root)
     for i in range(M):
         rest = np.delete(TRAIN, i)
@@ -232,22 +222,28 @@ def test_a_sample_is_left_out_with_all_its_weight(n_classes):
         system = np.block([[plain[np.ix_(rest, rest)] + lam * np.diag(1 / d[rest]), np.ones((n, 1))], [np.ones(n), 0]])
         solved = np.linalg.solve(system, np.vstack([Y[rest], np.zeros((1, Y.shape[1]))]))
         estimate = plain[i, rest] @ solved[:-1] + solved[-1]
-        np.testing.assert_allclose(found[i], estimate - np.average(Y[rest], axis=0, weights=d[rest]), atol=1e-9)
+        np.testing.assert_allclose(result[i], estimate - np.average(Y[rest], axis=0, weights=d[rest]), atol=1e-9)
 
 
 # --- against scikit-learn -------------------------------------------------------------------------------------------
 
 
-def test_ridge_regression_as_scikit_learn_weighs_it():
+@pytest.mark.parametrize("weighted", [False, True])
+def test_ridge_regression_is_that_of_scikit_learn(weighted):
     X, kernels, _ = data()
-    d, y = np.random.default_rng(3).uniform(0.2, 3.0, M), X[:M, 1] + np.sin(X[:M, 2]) + 2.0
+    d = np.random.default_rng(3).uniform(0.2, 3.0, M) if weighted else None
+    y, new = X[:M, 1] + np.sin(X[:M, 2]) + 2.0, X[M:, 1]
     K = in_memory(kernels, 11).select([0])
     without = dmkl.MKRidge(np.inf, 0.7, steps=()).fit(K[TRAIN, TRAIN], y, d)
-    theirs = KernelRidge(alpha=0.7, kernel="precomputed").fit(kernels[0, :M, :M], y, d)
-    np.testing.assert_allclose(without.predict(K[TEST, TRAIN]), theirs.predict(kernels[0][TEST][:, TRAIN]), rtol=1e-8)
+    reference = KernelRidge(alpha=0.7, kernel="precomputed").fit(kernels[0, :M, :M], y, d)
+    expected = reference.predict(kernels[0][TEST][:, TRAIN])
+    np.testing.assert_allclose(without.predict(K[TEST, TRAIN]), expected, rtol=1e-8)
+    assert not without.intercept_.any()
     centered = dmkl.MKRidge(np.inf, 0.7, steps=("center",)).fit(K[TRAIN, TRAIN], y, d)
     linear = Ridge(alpha=0.7, solver="cholesky").fit(X[:M], y, d)
     np.testing.assert_allclose(centered.predict(K[TEST, TRAIN]), linear.predict(X[M:]), rtol=1e-8)
+    assert centered.score(K[TEST, TRAIN], new) == pytest.approx(linear.score(X[M:], new))
+    assert float(centered.intercept_[0]) == pytest.approx(np.average(y, weights=d))
 
 
 # --- classes --------------------------------------------------------------------------------------------------------
@@ -260,67 +256,14 @@ def test_weights_of_classes_are_those_of_their_samples(make):
     balanced = make(class_weight="balanced").fit(K[TRAIN, TRAIN], y)
     given_each = make(class_weight={1: 4.0}).fit(K[TRAIN, TRAIN], y)
     by_sample = make().fit(K[TRAIN, TRAIN], y, sample_weight=np.where(y == 1, 2.5, 0.625))
-    found = balanced.decision_function(K[TEST, TRAIN])
-    np.testing.assert_allclose(by_sample.decision_function(K[TEST, TRAIN]), found, rtol=1e-9)
+    result = balanced.decision_function(K[TEST, TRAIN])
+    np.testing.assert_allclose(by_sample.decision_function(K[TEST, TRAIN]), result, rtol=1e-9)
     np.testing.assert_allclose(balanced.priors_, [[0.5, 0.5]])
     np.testing.assert_array_equal(given_each.predict(K[TEST, TRAIN]), balanced.predict(K[TEST, TRAIN]))
     assert np.sum(balanced.predict(K[TEST, TRAIN])) >= np.sum(make().fit(K[TRAIN, TRAIN], y).predict(K[TEST, TRAIN]))
 
 
-def test_tasks_are_balanced_each_by_itself_on_its_known_labels():
-    X, kernels, weights = data()
-    K, y = in_memory(kernels, 11), labels_of("tasks", X[:M]).astype(float)
-    y[:4, 0] = np.nan
-    make = lambda: dmkl.MKFDA(2.0, 0.05, class_weight="balanced", tol=1e-9)  # noqa: E731
-    both = make().fit(K[TRAIN, TRAIN], y, weights)
-    for t in range(2):
-        known = np.flatnonzero(~np.isnan(y[:, t]))
-        alone = make().fit(K[known, known], y[known, t].astype(int), weights[known])
-        found, expected = both.decision_function(K[TEST, TRAIN])[:, t], alone.decision_function(K[TEST, known])
-        np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
-        assert (both.dual_coef_.values[np.setdiff1d(TRAIN, known), t] == 0).all()
-
-
 # --- everywhere -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["multiclass", "tasks", "targets"])
-def test_a_saved_model_predicts_the_same(tmp_path, kind):
-    X, kernels, weights = data()
-    K, y = in_memory(kernels, 11), labels_of(kind, X[:M])
-    model = made(kind).fit(K[TRAIN, TRAIN], y, weights)
-    model.save(tmp_path / "model.zarr")
-    loaded = dmkl.load(tmp_path / "model.zarr")
-    np.testing.assert_array_equal(loaded.predict(K[TEST, TRAIN]), model.predict(K[TEST, TRAIN]))
-    np.testing.assert_array_equal(loaded._decision(K[TEST, TRAIN]), model._decision(K[TEST, TRAIN]))
-
-
-@pytest.mark.parametrize("solver", ["direct", "subspace"])
-def test_a_search_over_weights_of_classes(tmp_path, solver):
-    _, kernels, _ = data()
-    K, y = in_memory(kernels, 11), np.repeat([0, 1, 2], [24, 12, 6])[np.random.default_rng(5).permutation(M + NEW)]
-    grid = {"class_weight": [None, "balanced"], "lam": [1e-2, 1.0]}
-    estimator = dmkl.MKFDA(2.0, solver=solver, tol=1e-9)
-    found = dmkl.search(estimator, K, y, grid, cv=2, state=tmp_path / "state", scoring="balanced_accuracy")
-    weights = found.scores["weight"].sel(lam=1e-2)
-    train, _ = next(StratifiedKFold(2).split(y, y))
-    for row, class_weight in enumerate(grid["class_weight"]):
-        alone = dmkl.MKFDA(2.0, 1e-2, solver=solver, tol=1e-9, class_weight=class_weight)
-        alone.fit(K[train, train], y[train])
-        np.testing.assert_allclose(weights.values[row, 0], alone.weights_.values, atol=1e-4)
-    again = dmkl.search(estimator, K, y, grid, cv=2, state=tmp_path / "state", scoring="balanced_accuracy")
-    np.testing.assert_array_equal(again.scores["score"], found.scores["score"])
-
-
-def test_fronts_hand_weights_on():
-    X, kernels, weights = data()
-    y, values = labels_of("binary", X[:M]), labels_of("values", X[:M])
-    matrices = np.moveaxis(kernels[:, :M, :M], 0, 2)
-    for front, features in ((dmkl.MKLClassifier(), X[:M]), (dmkl.PrecomputedMKLClassifier(), matrices)):
-        front.fit(features, y, sample_weight=weights)
-        assert front.estimator_.priors_[0, 1] == pytest.approx(np.average(y, weights=weights))
-    regression = dmkl.MKLRegressor().fit(X[:M], values, sample_weight=weights)
-    assert float(regression.estimator_.intercept_[0]) == pytest.approx(np.average(values, weights=weights))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 
+import dask
 import numpy as np
 import pytest
 from fsspec.core import url_to_fs
@@ -26,6 +27,10 @@ from dmkl.store.writer import StoreWriter
 
 M = 24
 ROOT = "zarr.json"
+
+
+def kill(*_):
+    raise KeyboardInterrupt
 
 
 def names(url):
@@ -62,31 +67,26 @@ def K(store, synchronous):
 # --- kernel sets -----------------------------------------------------------------------------------------------------
 
 
-def test_products_are_those_of_the_matrices(on_server, matrices, synchronous):
-    K = dmkl.open(on_server)
-    V = np.random.default_rng(0).standard_normal((M, 3))
+@pytest.mark.parametrize("range_bytes", [700, 2**20])
+def test_tiles_come_in_ranges(on_server, matrices, monkeypatch, range_bytes, synchronous):
+    monkeypatch.setattr(tiles, "_RANGE_BYTES", range_bytes)
+    K, V = dmkl.open(on_server), np.random.default_rng(0).standard_normal((M, 3))
+    np.testing.assert_allclose(K.view.source.tile((1, 0, 1)), matrices[1, :16, 16:], rtol=1e-10)
     np.testing.assert_allclose(np.asarray(K.apply(V)), matrices @ V, rtol=1e-10)
 
 
-@pytest.mark.parametrize("range_bytes", [700, 2**20])
-def test_tiles_come_in_ranges(on_server, matrices, monkeypatch, range_bytes):
-    monkeypatch.setattr(tiles, "_RANGE_BYTES", range_bytes)
-    source = dmkl.open(on_server).view.source
-    np.testing.assert_allclose(source.tile((1, 0, 1)), matrices[1, :16, 16:], rtol=1e-10)
-
-
-@pytest.mark.parametrize("place", ["store", "on_server"])
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("place", "damage", "message"),
     [
-        (lambda data: data[:9] + bytes([data[9] ^ 1]) + data[10:], "fails its checksum"),
-        (lambda data: data[:-3], "has 2049 bytes, expected 2052"),
-        (lambda data: data + b"more", "bytes, expected 2052"),
-        (None, "is missing"),
-        ("other", "not the tile that was written there"),
+        ("on_server", lambda data: data[:9] + bytes([data[9] ^ 1]) + data[10:], "fails its checksum"),
+        ("store", lambda data: data[:-3], "has 2049 bytes, expected 2052"),
+        ("on_server", lambda data: data + b"more", "bytes, expected 2052"),
+        ("on_server", None, "is missing"),
+        ("store", None, "is missing"),
+        ("store", "other", "not the tile that was written there"),
     ],
 )
-def test_damaged_tiles_are_refused(request, place, damage, told):
+def test_damaged_tiles_are_refused(request, place, damage, message):
     store = request.getfixturevalue(place)
     tile, other = (Url(store) / f"gram_upper/c/{j}/0/0" for j in (0, 1))
     before = tile.read_bytes()
@@ -95,7 +95,7 @@ def test_damaged_tiles_are_refused(request, place, damage, told):
             tile.unlink()
         else:
             tile.write_bytes(other.read_bytes() if damage == "other" else damage(before))
-        with pytest.raises(CorruptTileError, match=told):
+        with pytest.raises(CorruptTileError, match=message):
             dmkl.open(store).view.source.tile((0, 0, 0))
     finally:
         tile.write_bytes(before)
@@ -113,6 +113,11 @@ def test_damaged_metadata_are_refused(store, capsys):
 
 
 def test_bad_input_leaves_the_old_set(bucket, matrices, synchronous):
+    (Url(bucket) / "precious.csv").write_bytes(b"1")
+    with pytest.raises(StoreExistsError, match="holds something already"):
+        dmkl.create(bucket, matrices, overwrite=True)
+    assert names(bucket) == ["precious.csv"]
+    (Url(bucket) / "precious.csv").unlink()
     dmkl.create(bucket, matrices[:1], tile=M)
     before = dmkl.open(bucket).content_id
     with pytest.raises(StoreExistsError, match="exists already"):
@@ -128,11 +133,8 @@ def test_bad_input_leaves_the_old_set(bucket, matrices, synchronous):
 def test_a_set_killed_while_it_is_moved_is_unfinished_and_goes_on(bucket, matrices, monkeypatch):
     dmkl.create(bucket, matrices[:1], tile=M)
 
-    def killed(*_):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(Url, "copy_from", killed)
+        patch.setattr(Url, "copy_from", kill)
         with pytest.raises(KeyboardInterrupt):
             dmkl.create(bucket, matrices, tile=M, overwrite=True)
     with pytest.raises(IncompleteStoreError, match="not finished"):
@@ -145,15 +147,8 @@ def test_a_set_killed_while_it_is_moved_is_unfinished_and_goes_on(bucket, matric
     assert not names(f"{bucket}.partial")
 
 
-def test_nothing_but_a_set_is_replaced(bucket, matrices):
-    (Url(bucket) / "precious.csv").write_bytes(b"1")
-    with pytest.raises(StoreExistsError, match="holds something already"):
-        dmkl.create(bucket, matrices, overwrite=True)
-    assert names(bucket) == ["precious.csv"]
-
-
 @pytest.mark.parametrize(
-    ("url", "error", "told"),
+    ("url", "error", "message"),
     [
         ("s3://data/none", StoreNotFoundError, "there is no kernel set at s3://data/none"),
         ("s3://data", InputError, "whole bucket"),
@@ -161,8 +156,8 @@ def test_nothing_but_a_set_is_replaced(bucket, matrices):
         ("nonsense://data/set.zarr", InputError, "fsspec knows no nonsense"),
     ],
 )
-def test_urls_that_cannot_be_read(object_store, url, error, told):
-    with pytest.raises(error, match=told):
+def test_urls_that_cannot_be_read(object_store, url, error, message):
+    with pytest.raises(error, match=message):
         dmkl.open(url)
 
 
@@ -175,8 +170,6 @@ def test_credentials_that_are_refused_are_told(object_store, monkeypatch):
 
 
 def test_options_are_a_setting(on_server, monkeypatch, object_store):
-    import dask
-
     monkeypatch.delenv("AWS_ENDPOINT_URL")
     with dask.config.set({"dmkl.storage": {"endpoint_url": object_store["AWS_ENDPOINT_URL"]}}):
         assert len(dmkl.open(on_server)) == 2
@@ -194,40 +187,27 @@ def model(store):
     return "memory://data/model"
 
 
-def test_a_loaded_model_predicts_the_same(K, model, tmp_path):
-    found = dmkl.load(model)
-    found.save(tmp_path / "model")
+def test_a_model_is_replaced_only_where_it_is_asked(K, bucket, model, tmp_path, monkeypatch):
+    loaded = dmkl.load(model)
+    loaded.save(tmp_path / "model")
     here = dmkl.load(tmp_path / "model")
-    np.testing.assert_array_equal(found.decision_function(K), here.decision_function(K))
-
-
-def test_a_model_is_replaced_only_where_it_is_asked(K, bucket, model):
-    found = dmkl.load(model)
-    found.save(bucket)
+    np.testing.assert_array_equal(loaded.decision_function(K), here.decision_function(K))
+    with monkeypatch.context() as patch:
+        patch.setattr(Url, "upload", kill)
+        with pytest.raises(KeyboardInterrupt):
+            loaded.save(bucket)
+    with pytest.raises(IncompleteStoreError, match="not finished"):
+        dmkl.load(bucket)
+    loaded.save(bucket, overwrite=True)
+    assert dmkl.load(bucket).kernel_names_ == loaded.kernel_names_
     (Url(bucket) / "old").write_bytes(b"of the model before")
     with pytest.raises(StoreExistsError, match="exists already"):
-        found.save(bucket)
-    found.save(bucket, overwrite=True)
+        loaded.save(bucket)
+    loaded.save(bucket, overwrite=True)
     assert "old" not in names(bucket)
     (Url(bucket) / ROOT).unlink()
     with pytest.raises(StoreExistsError, match="is not a model"):
-        found.save(bucket, overwrite=True)
-
-
-def test_an_interrupted_save_is_unfinished(bucket, model, monkeypatch):
-    found = dmkl.load(model)
-
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Url, "upload", killed)
-        with pytest.raises(KeyboardInterrupt):
-            found.save(bucket)
-    with pytest.raises(IncompleteStoreError, match="not finished"):
-        dmkl.load(bucket)
-    found.save(bucket, overwrite=True)
-    assert dmkl.load(bucket).kernel_names_ == found.kernel_names_
+        loaded.save(bucket, overwrite=True)
 
 
 def test_predictions_go_to_a_url(store, model, bucket, tmp_path, capsys):
@@ -256,11 +236,8 @@ def test_info_and_check_of_what_is_at_urls(store, model, capsys):
 def test_an_import_that_failed_is_told_by_info(bucket, matrices, tmp_path, capsys, monkeypatch):
     np.save(tmp_path / "K.npy", matrices)
 
-    def killed(*_):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(StoreWriter, "finish", killed)
+        patch.setattr(StoreWriter, "finish", kill)
         assert main(["import", bucket, str(tmp_path / "K.npy")]) == 130
     assert main(["info", bucket]) == 1
     assert "2 of 2 kernels over 24 samples are finished" in capsys.readouterr().err

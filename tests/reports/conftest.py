@@ -24,14 +24,14 @@ def K(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def found(K):
+def result(K):
     return search(K)
 
 
 @pytest.fixture(scope="session")
-def report(K, found):
+def report(K, result):
     """The page of a kind of `MADE` on `K`, as text."""
-    return _reports(K, lambda: found)
+    return _reports(K, lambda: result)
 
 
 @pytest.fixture(scope="session")
@@ -48,11 +48,11 @@ def unwieldy_report(tmp_path_factory):
     return _reports(K, cache(lambda: search(K)))
 
 
-def _reports(K, found):
+def _reports(K, result):
     @cache
     def report(kind):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            return dmkl.report(MADE[kind](K, found))
+            return dmkl.report(MADE[kind](K, result))
 
     return report
