@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import threading
@@ -131,3 +132,35 @@ def models():
     yield MODELS
     MODELS.clear()
     MODELS.update(before)
+
+
+@pytest.fixture
+def output_of(run):
+    """Run a command that succeeds; its standard output."""
+
+    def call(*arguments):
+        status, out, err = run(*arguments)
+        assert status == 0, err
+        return out
+
+    return call
+
+
+@pytest.fixture
+def json_of(output_of):
+    """Run a command that succeeds; what it prints with --json."""
+    return lambda *arguments: json.loads(output_of(*arguments, "--json"))
+
+
+@pytest.fixture
+def error_of(run):
+    """Run a command that is refused; the line that says why."""
+
+    def call(*arguments):
+        status, out, err = run(*arguments)
+        assert (status, out) == (1, ""), out
+        assert err.splitlines()[-1].startswith("dmkl: error: ")
+        assert "Traceback" not in err
+        return err
+
+    return call

@@ -43,15 +43,15 @@ def test_kernels_and_scores_stand_with_their_samples(form, tmp_path):
     target = data if form == "memory" else write(data, tmp_path / form)
     with quietly():
         into_annotated(target, kernels={"combined": K}, scores={"scores": SCORES, "one": SCORES[:, 0]}, overwrite=True)
-    found = data if form == "memory" else read(target)
-    np.testing.assert_array_equal(found.obsp["combined"], expected(K))
-    scores = found.obsm["scores"]
+    result = data if form == "memory" else read(target)
+    np.testing.assert_array_equal(result.obsp["combined"], expected(K))
+    scores = result.obsm["scores"]
     assert (list(scores.index), list(scores.columns)) == (NAMES, ["B", "T"])
     np.testing.assert_array_equal(scores, expected(SCORES))
-    np.testing.assert_array_equal(found.obsm["one"], expected(SCORES)[["B"]])
+    np.testing.assert_array_equal(result.obsm["one"], expected(SCORES)[["B"]])
     if form != "m.h5mu":
-        np.testing.assert_array_equal(found.obsp["dense"], data.obsp["dense"])
-        assert list(found.obs["cell_type"]) == list(data.obs["cell_type"])
+        np.testing.assert_array_equal(result.obsp["dense"], data.obsp["dense"])
+        assert list(result.obs["cell_type"]) == list(data.obs["cell_type"])
     assert [entry.name for entry in tmp_path.iterdir()] == ([] if form == "memory" else [form])
 
 

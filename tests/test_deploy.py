@@ -59,9 +59,9 @@ def test_the_image_and_the_pods_run_as_the_same_unprivileged_user():
 
 @pytest.mark.parametrize("file", ["Dockerfile", "dmkl.def", "README.md"])
 def test_commands_that_are_told_exist(file):
-    told = re.findall(r"(?: run .*dmkl(?:\.sif)?|^ +dmkl) ([a-z]+)", (DEPLOY / file).read_text(), re.MULTILINE)
-    assert told
-    assert set(told) <= set(COMMANDS)
+    words = re.findall(r"(?: run .*dmkl(?:\.sif)?|^ +dmkl) ([a-z]+)", (DEPLOY / file).read_text(), re.MULTILINE)
+    assert words
+    assert set(words) <= set(COMMANDS)
 
 
 def test_the_job_is_a_command_with_options_that_there_are(capsys):
@@ -72,14 +72,14 @@ def test_the_job_is_a_command_with_options_that_there_are(capsys):
 
 
 def test_the_job_finds_the_scheduler_and_the_state_is_where_all_see_it():
-    cluster, found = KUBERNETES["DaskCluster"], containers()
-    args = found["client"][1]["args"]
+    cluster, result = KUBERNETES["DaskCluster"], containers()
+    args = result["client"][1]["args"]
     port = cluster["spec"]["scheduler"]["service"]["ports"][0]["port"]
     assert args[args.index("--cluster") + 1] == f"tcp://{cluster['metadata']['name']}-scheduler:{port}"
     claim = KUBERNETES["PersistentVolumeClaim"]
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     for name in ("client", "worker"):
-        pod, container = found[name]
+        pod, container = result[name]
         assert args[args.index("--state") + 1].startswith(container["volumeMounts"][0]["mountPath"])
         assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
 
@@ -89,6 +89,6 @@ def test_programs_of_dask_take_the_options_of_the_manifest(container, program):
     from importlib import import_module
 
     options = {flag for item in import_module(f"distributed.cli.dask_{program}").main.params for flag in item.opts}
-    found = containers()[container][1]
-    assert found["command"] == ["dask", program]
-    assert {arg for arg in found["args"] if arg.startswith("--")} <= options
+    result = containers()[container][1]
+    assert result["command"] == ["dask", program]
+    assert {arg for arg in result["args"] if arg.startswith("--")} <= options

@@ -23,8 +23,8 @@ def blocks_of(page):
     return re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
 
 
-def run(block, found):
-    exec(compile(block, "page", "exec"), found)
+def run(block, result):
+    exec(compile(block, "page", "exec"), result)
 
 
 def test_the_eight_lines_of_the_readme_run_in_an_empty_folder_and_draw_what_it_shows(tmp_path, monkeypatch, capsys):
@@ -67,12 +67,12 @@ def test_slurm_stands_on_the_second_screen_of_the_readme_with_what_to_change():
 @pytest.mark.parametrize("name", [name for name, page in PAGES.items() if blocks_of(page)])
 def test_the_blocks_of_a_page_run_one_after_another(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    found = {}
+    result = {}
     blocks = blocks_of(PAGES[name])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for block in blocks:
-            run(block, found)
+            run(block, result)
     assert capsys.readouterr().out.count("\n") >= sum(block.count("print(") for block in blocks) > 0
 
 
@@ -86,12 +86,12 @@ def test_paths_named_in_commands_are_there():
 def options_named():
     """Each command, with the learner that a page names, and the options that it gives them."""
     pages = "\n".join([README, *PAGES.values()])
-    found = {}
+    result = {}
     for line in re.findall(r"^ {4}dmkl +(\w.*)$|`dmkl (\w.*?)`", pages, flags=re.MULTILINE):
         command, _, rest = max(line).partition(" ")
         model = re.findall(r"--model ([\w-]+)", rest)
-        found.setdefault((command, *model), set()).update(re.findall(r"(?<=\s)--?[a-zA-Z][\w-]*", f" {rest}"))
-    return {asked: sorted(options - {"--help", "--model"}) for asked, options in found.items()}
+        result.setdefault((command, *model), set()).update(re.findall(r"(?<=\s)--?[a-zA-Z][\w-]*", f" {rest}"))
+    return {asked: sorted(options - {"--help", "--model"}) for asked, options in result.items()}
 
 
 @pytest.mark.parametrize(("asked", "options"), options_named().items(), ids=lambda part: " ".join(part)[:30])
@@ -100,8 +100,8 @@ def test_commands_and_options_of_the_pages_are_there(asked, options, capsys, mon
     command, *model = asked
     assert command in COMMANDS
     assert main([command, *(["--model", *model] if model else []), "--help"]) == 0
-    told = capsys.readouterr().out
-    assert [option for option in options if not re.search(rf"(?<![\w-]){option}\b", told)] == []
+    words = capsys.readouterr().out
+    assert [option for option in options if not re.search(rf"(?<![\w-]){option}\b", words)] == []
 
 
 def test_messages_that_are_explained_are_those_of_the_code():

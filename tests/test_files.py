@@ -6,7 +6,6 @@ import errno
 import itertools
 import json
 import os
-import re
 import resource
 import signal
 import socket
@@ -19,7 +18,6 @@ import psutil
 import pytest
 
 import dmkl
-from dmkl import outputs
 from dmkl.cli.main import main
 from dmkl.errors import DamagedFileError, DiskFullError, InputError, LockedError
 from dmkl.files import writing
@@ -59,15 +57,12 @@ def test_some_rows_are_read_and_checked_alone(tmp_path):
     np.testing.assert_array_equal(load_rows(path, 0, slice(0, 300)), array[0, :300])
     with pytest.raises(DamagedFileError, match=r"array.npy is damaged: bytes 2,097,152 to 3,145,728 have the checksum"):
         load_rows(path, 2, slice(0, 10))
-
-
-def test_arrays_by_name(tmp_path):
-    path = tmp_path / "arrays.npz"
-    save_arrays(path, {"one": np.arange(3), "two": np.array("x")})
-    assert load_arrays(path)["one"].tolist() == [0, 1, 2]
-    flip(path, 40)
+    arrays = tmp_path / "arrays.npz"
+    save_arrays(arrays, {"one": np.arange(3), "two": np.array("x")})
+    assert load_arrays(arrays)["one"].tolist() == [0, 1, 2]
+    flip(arrays, 40)
     with pytest.raises(DamagedFileError, match=r"arrays.npz is damaged"):
-        load_arrays(path)
+        load_arrays(arrays)
 
 
 @pytest.mark.parametrize("keep", [0, 5, 100, -1])
@@ -120,80 +115,49 @@ def test_other_errors_are_as_they_are(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.filterwarnings("ignore::dmkl.errors.LabelWarning")
-@pytest.mark.filterwarnings("ignore::dmkl.errors.SampleOrderWarning")
-def test_predictions_are_the_old_ones_or_the_new(tmp_path, stored, small_files, capsys, monkeypatch):
-    model, out = str(tmp_path / "model"), tmp_path / "predictions.csv"
-    dmkl.MKFDA().fit(stored[:12, :12], np.arange(12) % 2).save(model)
-    out.write_text("old")
-    write = outputs.write_table
-    monkeypatch.setattr(outputs, "write_table", lambda *given, **more: (small_files(64), write(*given, **more)))
-    assert main(["predict", model, str(stored.view.source.location), "--out", str(out), "--overwrite"]) == 1
-    told = capsys.readouterr().err
-    assert re.search(
-        r"no space left while writing .*predictions.csv \(.* MiB free on its disk\)\. Free some space", told
-    )
-    assert out.read_text() == "old"
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["model", "predictions.csv"]
-
-
-@pytest.mark.parametrize("command", ["fit", "search", "predict", "evaluate"])
-def test_a_place_where_nothing_can_be_written_is_found_first(tmp_path, stored, capsys, command):
-    (tmp_path / "file").write_text("")
-    out = str(tmp_path / "file" / "out")
-    store = str(stored.view.source.location)
-    given = ["predict", "nowhere", store, "--out", out] if command == "predict" else [command, "nowhere", out]
-    assert main(given) == 1
-    assert re.search(r"out cannot be written: .* \(.*file\); choose another path", capsys.readouterr().err)
-
-
 # --- links -----------------------------------------------------------------------------------------------------------
 
 
-def write_set(out, factor):
-    dmkl.create(out, [factor * np.eye(4)], overwrite=True)
+def link_target(kind, path):
+    """What the target of a link holds of what was written last."""
+    if kind == "set":
+        return np.asarray(dmkl.open(path))[0, 0, 0]
+    return dmkl.load(path).lam if kind == "model" else int(path.read_text())
 
 
-def write_model(out, lam):
-    dmkl.MKFDA(lam=lam).fit(dmkl.create(None, [np.eye(4)]), [0, 1, 0, 1]).save(out, overwrite=True)
+WRITE = {
+    "set": lambda out, number: dmkl.create(out, [number * np.eye(4)], overwrite=True),
+    "model": lambda out, number: (
+        dmkl.Uniform(lam=number).fit(dmkl.create(None, [np.eye(4)]), [0, 1, 0, 1]).save(out, overwrite=True)
+    ),
+    "file": lambda out, number: write_whole(out, str(number).encode()),
+}
 
 
-def write_file(out, number):
-    write_whole(out, str(number).encode())
-
-
-@pytest.mark.parametrize("write", [write_set, write_model, write_file])
+@pytest.mark.parametrize("kind", WRITE)
 @pytest.mark.parametrize("dangling", [False, True])
-def test_a_link_stays_and_its_target_is_written(tmp_path, write, dangling):
+def test_a_link_stays_and_its_target_is_written(tmp_path, kind, dangling):
     (tmp_path / "inner").mkdir()
     target, link = tmp_path / "inner" / "target", tmp_path / "link"
     link.symlink_to("inner/target")
     if not dangling:
-        write(target, 1)
+        WRITE[kind](target, 1)
     with lock(link):  # the lock of the link is that of its target
         with lock(target):
-            write(link, 2)
+            WRITE[kind](link, 2)
         assert lock_path(target).exists()
     assert os.readlink(link) == "inner/target"
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["inner", "link"]
     assert [entry.name for entry in (tmp_path / "inner").iterdir()] == ["target"]
-    if write is write_file:
-        assert link.read_text() == target.read_text() == "2"
-    elif write is write_set:
-        np.testing.assert_array_equal(np.asarray(dmkl.open(target))[0], 2 * np.eye(4))
-    else:
-        assert dmkl.load(target).lam == 2
+    assert link_target(kind, target) == 2
 
 
-def test_links_that_older_versions_renamed_are_removed(tmp_path):
+def test_links_that_older_versions_renamed_are_removed_and_a_link_to_itself_is_refused(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     stray = tmp_path / f"out.{'0' * 32}.replaced"
     stray.symlink_to("elsewhere")
     dmkl.create(tmp_path / "out", [np.eye(4)])
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["elsewhere", "out"]
-
-
-def test_a_link_to_itself_is_refused_before_any_work(tmp_path):
     (tmp_path / "link").symlink_to("link")
     with pytest.raises(InputError, match="link is a symbolic link that leads back to itself"):
         dmkl.create(tmp_path / "link", [np.eye(4)])
@@ -261,15 +225,24 @@ def test_the_lock_of_a_process_that_is_gone_is_taken_over(tmp_path, gone):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("lives", [True, False])
-def test_another_machine_lives_while_it_touches_its_lock(tmp_path, monkeypatch, lives):
+@pytest.mark.parametrize(
+    ("holder", "lives"),
+    [
+        ({"host": "elsewhere", "machine": "elsewhere"}, True),
+        ({"host": "elsewhere", "machine": "elsewhere"}, False),
+        # Machines may share a name and have a process of the same number.
+        ({"machine": "another boot", "pid": 2**22 + 1}, True),
+    ],
+)
+def test_another_machine_lives_while_it_touches_its_lock(tmp_path, monkeypatch, holder, lives):
     monkeypatch.setattr(writing, "_BEAT", 0.05)
     out = tmp_path / "out"
-    lock_by(out, host="elsewhere", machine="elsewhere")
+    lock_by(out, **holder)
     if lives:
         beats = itertools.count(1)
         monkeypatch.setattr(writing.time, "sleep", lambda seconds: os.utime(lock_path(out), (0, next(beats))))
-        with pytest.raises(LockedError, match="on elsewhere since"), lock(out):
+        words = f"on {holder['host']} since" if "host" in holder else "is being written by"
+        with pytest.raises(LockedError, match=words), lock(out):
             pass
     else:
         with lock(out):
@@ -311,35 +284,13 @@ def test_a_step_of_the_clock_does_not_end_a_holder(tmp_path, monkeypatch):
         other.communicate("\n")
 
 
-def test_another_boot_of_a_machine_of_the_same_name_is_watched(tmp_path, monkeypatch):
-    """Machines may share a name and have a process of the same number."""
-    monkeypatch.setattr(writing, "_BEAT", 0.05)
-    out = tmp_path / "out"
-    lock_by(out, machine="another boot", pid=2**22 + 1)
-    beats = itertools.count(1)
-    monkeypatch.setattr(writing.time, "sleep", lambda seconds: os.utime(lock_path(out), (0, next(beats))))
-    with pytest.raises(LockedError), lock(out):
-        pass
-
-
-def stored_again(out):
-    dmkl.create(out, [2 * np.eye(4)], overwrite=True)
-
-
-def saved_again(out):
-    dmkl.MKFDA().fit(dmkl.create(None, [np.eye(4)]), [0, 1, 0, 1]).save(out, overwrite=True)
-
-
 @pytest.mark.parametrize("lost", ["taken over", "removed"])
-@pytest.mark.parametrize("write", [stored_again, saved_again, lambda out: write_whole(out / "state.json", b"new")])
-def test_who_has_lost_its_lock_changes_nothing(tmp_path, monkeypatch, write, lost):
+@pytest.mark.parametrize("kind", WRITE)
+def test_who_has_lost_its_lock_changes_nothing(tmp_path, monkeypatch, kind, lost):
     """As after a suspension during which another process has taken the lock over."""
     monkeypatch.setattr(writing, "_BEAT", 0.05)
     out = tmp_path / "out"
-    if write is saved_again:
-        dmkl.MKFDA().fit(dmkl.create(None, [np.eye(4)]), [0, 1, 0, 1]).save(out)
-    else:
-        dmkl.create(out, [np.eye(4)])
+    WRITE["set" if kind == "file" else kind](out, 1)
     before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
     with lock(out):
         if lost == "removed":
@@ -347,7 +298,7 @@ def test_who_has_lost_its_lock_changes_nothing(tmp_path, monkeypatch, write, los
         else:
             lock_by(out)
         with pytest.raises(LockedError, match=r"does not belong to this process any more: .* run it again"):
-            write(out)
+            WRITE[kind](out / "state.json" if kind == "file" else out, 2)
         assert not lock_path(out).exists() or json.loads(lock_path(out).read_text())["token"] == "theirs"
     assert {file: file.read_bytes() for file in out.rglob("*") if file.is_file()} == before
     assert (lost == "taken over") == lock_path(out).exists()  # it is theirs to remove
@@ -369,20 +320,6 @@ def test_a_set_whose_lock_is_lost_while_it_is_written_is_not_put_in_place(tmp_pa
     with pytest.raises(LockedError):
         dmkl.create(out, [2 * np.eye(4)], tile=2, overwrite=True)
     assert dmkl.open(out).content_id == identity
-
-
-@pytest.mark.parametrize("command", ["fit", "search", "import"])
-def test_who_comes_second_is_told_in_a_line(tmp_path, stored, capsys, command):
-    out = tmp_path / "out"
-    lock_by(out)
-    np.save(tmp_path / "kernel.npy", np.eye(3))
-    store = str(stored.view.source.location)
-    given = ["import", str(out), str(tmp_path / "kernel.npy")] if command == "import" else [command, store, str(out)]
-    assert main(given) == 1
-    told = capsys.readouterr().err
-    assert f"is being written by process {os.getppid()}" in told
-    assert len(told.strip().splitlines()) == 1
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["kernel.npy", "out.lock"]
 
 
 @pytest.mark.filterwarnings("ignore::dmkl.errors.LabelWarning")

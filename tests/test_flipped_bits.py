@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("synchronous")
 
 M, TRAIN = 14, np.arange(10)
 SLOW = [pytest.mark.slow, pytest.mark.timeout(1800)]
-FEW = {"set": 12, "model": 9, "result": 4, "state": 80}
+FEW = {"set": 12, "model": 9, "result": 4, "state": 48}
 MANY = {"set": 600, "model": 500, "result": 300, "state": 900}
 
 
@@ -95,8 +95,8 @@ def read_model(path):
 
 
 def read_result(folder):
-    found = dmkl.load(folder / "result")
-    return found.scores, found.rule, read_model(folder / "result" / "best"), found.best_.dual_coef_
+    result = dmkl.load(folder / "result")
+    return result.scores, result.rule, read_model(folder / "result" / "best"), result.best_.dual_coef_
 
 
 def go_on(folder):

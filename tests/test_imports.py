@@ -11,60 +11,46 @@ import pytest
 import dmkl
 from dmkl.cli.commands import COMMANDS, command
 
-HEAVY = (
-    "clarabel",
-    "dask",
-    "distributed",
-    "matplotlib",
-    "numba",
-    "numpy",
-    "pandas",
-    "scipy",
-    "sklearn",
-    "xarray",
-    "zarr",
-)
+HEAVY = "clarabel dask distributed matplotlib numba numpy pandas scipy sklearn xarray zarr".split()
+LEARNERS = ("mkfda", "single-best", "mkridge")
 
 
-def loaded(code):
-    """The heavy modules that a fresh interpreter has loaded after some code."""
-    report = f"{code}; import sys; print(*(m for m in {HEAVY!r} if m in sys.modules))"
-    return subprocess.run([sys.executable, "-c", report], check=True, capture_output=True, text=True).stdout.split()
+def loaded(*stages):
+    """The heavy modules that a fresh interpreter has loaded after each stage of some code."""
+    code = ["import contextlib, io, sys"]
+    for stage in stages:
+        code += [stage, f"print(*(module for module in {HEAVY!r} if module in sys.modules))"]
+    done = subprocess.run([sys.executable, "-c", "\n".join(code)], check=True, capture_output=True, text=True)
+    return [set(line.split()) for line in done.stdout.splitlines()]
 
 
-def test_importing_dmkl_imports_nothing_heavy():
-    assert loaded("import dmkl, dmkl.errors") == []
-
-
-def test_help_imports_nothing_heavy():
+def test_what_is_imported_when(tmp_path, stored):
+    """Nothing heavy by dmkl and by help, no learner by opening a set, and by small fits what they need alone."""
+    store = str(stored.view.source.location)
     help_of_all = [["--help"], *([name, "--help"] for name in COMMANDS), ["fit", "--model", "gsmkl", "--help"]]
-    code = "import io, contextlib, dmkl.cli.main as cli\nwith contextlib.redirect_stdout(io.StringIO()) as out:\n"
-    code += f"    assert [cli.main(line) for line in {help_of_all!r}] == [0] * {len(help_of_all)}\n"
-    code += "assert out.getvalue().count('Usage') == " + str(len(help_of_all)) + "\npass"
-    assert loaded(code) == []
+    fits = [["fit", store, str(tmp_path / name), "--model", name] for name in LEARNERS]
+    run_all = (
+        "with contextlib.redirect_stdout(io.StringIO()) as out:\n"
+        "    assert {{cli.main(line) for line in {lines!r}}} == {{0}}\n"
+    )
+    imported, helped, opened, named, fitted = loaded(
+        "import dmkl, dmkl.errors",
+        "import dmkl.cli.main as cli\n"
+        + run_all.format(lines=help_of_all)
+        + f"assert out.getvalue().count('Usage') == {len(help_of_all)}",
+        "dmkl.open",
+        "[getattr(dmkl, name) for name in dir(dmkl)]",
+        run_all.format(lines=fits),
+    )
+    assert imported == set()
+    assert helped == set()
+    assert not opened & {"clarabel", "matplotlib", "numba", "sklearn"}
+    assert not (named | fitted) & {"distributed", "matplotlib", "numba"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_line_of_help_is_the_first_of_the_command(name):
     assert COMMANDS[name][1] == inspect.getdoc(command(name)).splitlines()[0]
-
-
-def test_opening_a_set_needs_no_learner():
-    assert not {"clarabel", "matplotlib", "numba", "sklearn"} & set(loaded("import dmkl; dmkl.open"))
-
-
-def test_what_only_some_fits_need_waits_for_them():
-    assert not {"distributed", "matplotlib", "numba"} & set(
-        loaded("import dmkl; [getattr(dmkl, n) for n in dir(dmkl)]")
-    )
-
-
-def test_small_fits_start_no_cluster(tmp_path, stored):
-    learners = ["mkfda", "single-best", "mkridge"]
-    lines = [["fit", str(stored.view.source.location), str(tmp_path / name), "--model", name] for name in learners]
-    code = "import sys; from dmkl.cli.main import main; sys.stdout = sys.stderr; "
-    code += f"assert [main(line) for line in {lines!r}] == [0, 0, 0]; sys.stdout = sys.__stdout__"
-    assert not {"distributed", "matplotlib", "numba"} & set(loaded(code))
 
 
 def test_every_public_name_is_there():

@@ -16,70 +16,68 @@ from dmkl.health.check import check
 from dmkl.store.format import NODES
 from dmkl.variables import VARIABLES, describe, variable
 
-Y = np.array(["apple", "pear", "plum"])[np.arange(45) % 3]
-GRID = {"p": [1, 2], "lam": [0.1, 1.0]}
+M = 30
+Y = np.array(["apple", "pear", "plum"])[np.arange(M) % 3]
+GRID = {"p": [1, 2], "lam": [1.0]}
 
 
 @pytest.fixture(scope="module")
 def K(tmp_path_factory):
     rng = np.random.default_rng(0)
-    features = {"shape": rng.normal(size=(45, 4)) + np.arange(45)[:, None] % 3, "color": rng.normal(size=(45, 3))}
+    features = {"shape": rng.normal(size=(M, 4)) + np.arange(M)[:, None] % 3, "color": rng.normal(size=(M, 3))}
     specs = [{"function": "linear"}, {"function": "rbf", "bandwidth": [1]}]
     return dmkl.build(tmp_path_factory.mktemp("variables") / "set.zarr", features, specs, labels=Y)
 
 
 def undescribed(dataset):
     """Names of what lacks a meaning, or as a number its units; or is not as the registry has it."""
-    found = []
+    names = []
     for name, values in dataset.variables.items():
-        known = variable(str(name))
+        described = variable(str(name))
         numbers = values.dtype.kind in "iuf" and "flag_values" not in values.attrs
-        told = "long_name" in values.attrs and (not numbers or "units" in values.attrs or (known and not known.units))
-        right = known is None or (values.dtype.kind in known.kinds and set(known.dims) <= set(values.dims))
-        if not told or not right:
-            found.append(f"{name} {values.dims} {values.dtype} {values.attrs}")
-    return found
+        has_units = not numbers or "units" in values.attrs or (described and not described.units)
+        right = described is None or (values.dtype.kind in described.kinds and set(described.dims) <= set(values.dims))
+        if "long_name" not in values.attrs or not has_units or not right:
+            names.append(f"{name} {values.dims} {values.dtype} {values.attrs}")
+    return names
 
 
-def labeled(found):
-    """Every labeled data set or array that `found` is, holds, or has as a public attribute, with where it is."""
-    if isinstance(found, xr.Dataset):
-        yield "", found
-    elif isinstance(found, xr.DataArray):
-        yield "", found.to_dataset(name=found.name)
-    elif isinstance(found, dict):
-        for key, value in found.items():
+def labeled(result):
+    """Every labeled data set or array that `result` is, holds, or has as a public attribute, with where it is."""
+    if isinstance(result, xr.Dataset):
+        yield "", result
+    elif isinstance(result, xr.DataArray):
+        yield "", result.to_dataset(name=result.name)
+    elif isinstance(result, dict):
+        for key, value in result.items():
             yield from ((f"[{key!r}]{where}", dataset) for where, dataset in labeled(value))
-    elif type(found).__module__.startswith("dmkl."):
-        for name in dir(found):
+    elif type(result).__module__.startswith("dmkl."):
+        for name in dir(result):
             value = None
             with contextlib.suppress(InputError):  # a property that this one has not, as a regression's confusion
-                value = None if name.startswith("_") else getattr(found, name)
+                value = None if name.startswith("_") else getattr(result, name)
             if isinstance(value, xr.Dataset | xr.DataArray | dict):
                 yield from ((f".{name}{where}", dataset) for where, dataset in labeled(value))
 
 
-def on_disk(found, path):
+def on_disk(result, path):
     """The labeled data of a result or model as others open them: those of the root, and of each group."""
-    found.save(path)
+    result.save(path)
     for group in (None, *(name for name, _ in zarr.open_group(path, mode="r").groups())):
         with xr.open_zarr(path, group=group) as opened:
             yield opened
 
 
 TWO = (Y[:, None] == ["apple", "pear"]).astype(int)
-NUMBERS = np.arange(45.0)
-FISHER, FOLDS = dmkl.MKFDA(), {"grid": GRID, "cv": 3}
+NUMBERS = np.arange(float(M))
 SCORERS = ["accuracy", "balanced_accuracy"]
+FISHER = dmkl.MKFDA()
+FOLDS, TWICE, ALONE = {"grid": GRID, "cv": 2}, {"grid": GRID, "outer": 2, "inner": 2}, {"cv": 2, "baselines": "none"}
 CHAINS = {"p": [1, 2], "steps": [("center", "trace"), ("cosine", "center")], "solver": ["direct", "subspace"]}
 MODELS_FITTED = {
     "MKFDA": lambda K: FISHER.fit(K),
     "MKFDA, tasks": lambda K: dmkl.MKFDA().fit(K, TWO),
-    "MKFDA, dual": lambda K: dmkl.MKFDA(solver="dual").fit(K),
-    "MKFDA, subspace": lambda K: dmkl.MKFDA(solver="subspace").fit(K),
-    "MKFDA, cg": lambda K: dmkl.MKFDA(solver="cg").fit(K),
     "VarianceComponents": lambda K: dmkl.VarianceComponents(shares="diagonal").fit(K, NUMBERS % 3 == 0),
-    "MKFDA, interleaved": lambda K: dmkl.MKFDA(p=1, solver="interleaved").fit(K),
     "MKFDA, residualized": lambda K: dmkl.MKFDA(steps=(dmkl.residualize(NUMBERS), "trace")).fit(K),
     "MKRidge": lambda K: dmkl.MKRidge().fit(K, NUMBERS),
     "MKRidge, targets": lambda K: dmkl.MKRidge().fit(K, np.stack([NUMBERS, NUMBERS % 7], axis=1)),
@@ -95,23 +93,27 @@ MODELS_FITTED = {
 }
 METHODS = ("predict", "decision_function", "transform", "contributions", "combined_kernel", "kernel_pca")
 RESULTS = {
+    "MKFDA, dual": lambda K: dmkl.MKFDA(solver="dual").fit(K),
+    "MKFDA, subspace": lambda K: dmkl.MKFDA(solver="subspace").fit(K),
+    "MKFDA, cg": lambda K: dmkl.MKFDA(solver="cg").fit(K),
+    "MKFDA, interleaved": lambda K: dmkl.MKFDA(p=1, solver="interleaved").fit(K),
     "search": lambda K: dmkl.search(FISHER, K, **FOLDS, baselines="all", scoring=SCORERS),
-    "search, steps and solvers": lambda K: dmkl.search(FISHER, K, grid=CHAINS, cv=3),
+    "search, steps and solvers": lambda K: dmkl.search(FISHER, K, grid=CHAINS, **ALONE),
     "search, tasks": lambda K: dmkl.search(FISHER, K, TWO, **FOLDS),
-    "search, groups": lambda K: dmkl.search(dmkl.GSMKL(), K, grid={"n_groups": [1, 2], "C": [1.0, 2.0]}, cv=3),
-    "search, prices": lambda K: dmkl.search(dmkl.GMKL(), K, grid={"sigma": [0.1, 1.0]}, cv=3),
-    "search, examples": lambda K: dmkl.search(dmkl.NCuts(), K, grid={"n_examples": [1, 2]}, cv=3),
-    "evaluate": lambda K: dmkl.evaluate(FISHER, K, grid=GRID, outer=2, inner=2, scoring=SCORERS),
-    "evaluate, tasks": lambda K: dmkl.evaluate(FISHER, K, TWO, grid=GRID, outer=2, inner=2),
-    "evaluate, numbers": lambda K: dmkl.evaluate(dmkl.MKRidge(), K, NUMBERS, grid=GRID, outer=2, inner=2),
-    "permutation_test": lambda K: dmkl.permutation_test(FISHER, K, **FOLDS, n_permutations=3),
-    "permutation_test, tasks": lambda K: dmkl.permutation_test(FISHER, K, TWO, **FOLDS, n_permutations=3),
+    "search, groups": lambda K: dmkl.search(dmkl.GSMKL(), K, grid={"n_groups": [1, 2], "C": [1.0]}, **ALONE),
+    "search, prices": lambda K: dmkl.search(dmkl.GMKL(), K, grid={"sigma": [0.1, 1.0]}, **ALONE),
+    "search, examples": lambda K: dmkl.search(dmkl.NCuts(), K, grid={"n_examples": [1, 2]}, **ALONE),
+    "evaluate": lambda K: dmkl.evaluate(FISHER, K, **TWICE, scoring=SCORERS),
+    "evaluate, tasks": lambda K: dmkl.evaluate(FISHER, K, TWO, **TWICE, baselines="none"),
+    "evaluate, numbers": lambda K: dmkl.evaluate(dmkl.MKRidge(), K, NUMBERS, **TWICE, baselines="none"),
+    "permutation_test": lambda K: dmkl.permutation_test(FISHER, K, **FOLDS, n_permutations=2),
+    "permutation_test, tasks": lambda K: dmkl.permutation_test(FISHER, K, TWO, **FOLDS, n_permutations=2),
     "importance": lambda K: dmkl.importance(FISHER, K, **FOLDS, shapley=2, scoring=SCORERS),
     "importance, tasks": lambda K: dmkl.importance(FISHER, K, TWO, **FOLDS, choose="anew"),
-    "stability": lambda K: dmkl.stability(FISHER, K, n_resamples=4),
-    "stability, tasks": lambda K: dmkl.stability(FISHER, K, TWO, n_resamples=4, how="bootstrap"),
-    "assess": lambda K: dmkl.assess(dmkl.MKFDA().fit(K), K),
-    "assess, tasks": lambda K: dmkl.assess(dmkl.MKFDA().fit(K, TWO), K, TWO),
+    "stability": lambda K: dmkl.stability(FISHER, K, n_resamples=2),
+    "stability, tasks": lambda K: dmkl.stability(FISHER, K, TWO, n_resamples=2, how="bootstrap"),
+    "assess": lambda K: dmkl.assess(dmkl.Uniform().fit(K), K),
+    "assess, tasks": lambda K: dmkl.assess(dmkl.Uniform().fit(K, TWO), K, TWO),
     "analyze": lambda K: dmkl.analyze(K),
     "aligned_weights": lambda K: dmkl.aligned_weights(K),
     "analyze, probes": lambda K: dmkl.analyze(K, probes=5),
@@ -126,22 +128,22 @@ UNLABELED = {"build", "build_cross", "cluster", "create", "load", "plot_confusio
 @pytest.mark.parametrize("name", [*MODELS_FITTED, *RESULTS])
 def test_all_that_is_labeled_is_described(name, K, tmp_path):
     """Attributes, what methods return, and what is on disk, of every learner and every function with a result."""
-    found = (MODELS_FITTED | RESULTS)[name](K)
-    parts = list(labeled(found))
+    result = (MODELS_FITTED | RESULTS)[name](K)
+    parts = list(labeled(result))
     if name in MODELS_FITTED:
         refused = {"GSMKL": ("combined_kernel", "kernel_pca")}.get(name, ())
-        for method in (one for one in METHODS if hasattr(found, one) and one not in refused):
-            parts += [(f".{method}(K){where}", part) for where, part in labeled(getattr(found, method)(K))]
+        for method in (each for each in METHODS if hasattr(result, each) and each not in refused):
+            parts += [(f".{method}(K){where}", part) for where, part in labeled(getattr(result, method)(K))]
         if name in ("MKFDA", "MKFDA, tasks"):
-            parts += [(".predict_proba(K)", part) for _, part in labeled(found.predict_proba(K))]
-    if isinstance(found, dmkl.Stability) and found.tasks is not None:
-        parts += [(".error_bound()", part) for _, part in labeled(found.error_bound())]
-    if hasattr(found, "save"):
-        parts += [("on disk", part) for part in on_disk(found, tmp_path / "found")]
+            parts += [(".predict_proba(K)", part) for _, part in labeled(result.predict_proba(K))]
+    if isinstance(result, dmkl.Stability) and result.tasks is not None:
+        parts += [(".error_bound()", part) for _, part in labeled(result.error_bound())]
+    if hasattr(result, "save"):
+        parts += [("on disk", part) for part in on_disk(result, tmp_path / "result")]
     if name in MODELS_FITTED:
-        assert dmkl.load(tmp_path / "found").weights_.attrs == found.weights_.attrs
+        assert dmkl.load(tmp_path / "result").weights_.attrs == result.weights_.attrs
     assert parts
-    assert [f"{where} {one}" for where, part in parts for one in undescribed(part)] == []
+    assert [f"{where} {each}" for where, part in parts for each in undescribed(part)] == []
 
 
 def test_no_learner_and_no_function_is_left_out():
@@ -159,13 +161,10 @@ def test_kernel_sets(K):
         assert array.attrs["long_name"] == NODES[name].doc
 
 
-def test_what_has_a_meaning_of_its_own_keeps_it():
-    data = xr.Dataset({"gap": ("fold", np.zeros(2), {"long_name": "mine", "units": "%"})})
-    assert describe(data)["gap"].attrs == {"long_name": "mine", "units": "%"}
-    assert variable("nothing of this name") is None
-
-
 def test_meanings_are_words_and_units_fit():
-    for name, known in VARIABLES.items():
-        assert known.meaning.strip() == known.meaning != "", name
-        assert not (known.kinds == "UOT" and known.units), name
+    for name, described in VARIABLES.items():
+        assert described.meaning.strip() == described.meaning != "", name
+        assert not (described.kinds == "UOT" and described.units), name
+    assert variable("nothing of this name") is None
+    data = xr.Dataset({"gap": ("fold", np.zeros(2), {"long_name": "mine", "units": "%"})})
+    assert describe(data)["gap"].attrs == {"long_name": "mine", "units": "%"}  # of its own

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 
 import numpy as np
@@ -13,11 +12,9 @@ import zarr
 
 import dmkl
 from dmkl.errors import InputError, StoreError
-from dmkl.outputs import as_frame, into_annotated, write_kernel, write_table
+from dmkl.outputs import as_frame, write_kernel, write_table
 
 pytest_plugins = ["helpers.command_line"]
-
-HERE = ("--cluster", "threads")
 
 
 @pytest.fixture(scope="module")
@@ -26,57 +23,44 @@ def weighted(store, model):
     return dmkl.load(model).combined_kernel(dmkl.open(store)).compute()
 
 
-def test_npy_and_zarr(run, tmp_path, store, model, weighted):
-    status, text, err = run("export", model, store, tmp_path / "k.npy", *HERE)
-    assert status == 0, err
-    assert "The weighted kernel of 45 × 45 samples" in text
+def test_npy_and_zarr(error_of, json_of, output_of, tmp_path, store, model, weighted):
+    export, estimator, K = ("export", model, store), dmkl.load(model), dmkl.open(store)
+    assert "The weighted kernel of 45 × 45 samples" in output_of(*export, tmp_path / "k.npy")
     np.testing.assert_array_equal(np.load(tmp_path / "k.npy"), weighted.values)
     assert [path.name for path in tmp_path.iterdir()] == ["k.npy"]
-    status, text, _ = run("export", model, store, tmp_path / "k.zarr", "--json", *HERE)
-    assert json.loads(text)["shape"] == [45, 45]
+    assert json_of(*export, tmp_path / "k.zarr")["shape"] == [45, 45]
     with xr.open_zarr(tmp_path / "k.zarr") as opened:
         np.testing.assert_array_equal(opened["combined"].values, weighted.values)
         assert opened["sample_2"].values.tolist() == weighted["sample"].values.tolist()
         assert opened["combined"].attrs["long_name"]
     assert zarr.open_array(tmp_path / "k.zarr/combined", mode="r").chunks == (16, 16)
-    status, _, err = run("export", model, store, tmp_path / "k.npy", *HERE)
-    assert (status, "k.npy exists already" in err) == (1, True)
-    assert run("export", model, store, tmp_path / "k.zarr", "--overwrite", *HERE)[0] == 0
+    assert "k.npy exists already" in error_of(*export, tmp_path / "k.npy")
+    output_of(*export, tmp_path / "k.zarr", "--overwrite")
+    output_of(*export, tmp_path / "rows.npy", "--rows", "40:,3")  # against the training samples
+    expected = estimator.combined_kernel(K[[40, 41, 42, 43, 44, 3], K.split(0).train]).values
+    np.testing.assert_array_equal(np.load(tmp_path / "rows.npy"), expected)
 
 
-def test_rows_against_training_samples(run, tmp_path, store, model):
-    estimator, K = dmkl.load(model), dmkl.open(store)
-    assert run("export", model, store, tmp_path / "k.npy", "--rows", "40:,3", *HERE)[0] == 0
-    rows = [40, 41, 42, 43, 44, 3]
-    expected = estimator.combined_kernel(K[rows, K.split(0).train]).values
-    np.testing.assert_array_equal(np.load(tmp_path / "k.npy"), expected)
-    status, _, err = run("export", model, store, tmp_path / "k.grm.bin", "--rows", "0:3", *HERE)
-    assert status == 1
-    assert "holds a square matrix, and these are rows against training samples" in err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["k.npy"]
-
-
-def test_a_relationship_matrix_reads_back_as_a_kernel(run, tmp_path, store, model, weighted):
-    assert run("export", model, store, tmp_path / "k.grm.bin", *HERE)[0] == 0
-    assert run("import", tmp_path / "k.zarr", tmp_path / "k.grm.bin")[0] == 0
+def test_a_relationship_matrix_reads_back_as_a_kernel(error_of, output_of, tmp_path, store, model, weighted):
+    output_of("export", model, store, tmp_path / "k.grm.bin")
+    output_of("import", tmp_path / "k.zarr", tmp_path / "k.grm.bin")
     back = dmkl.open(tmp_path / "k.zarr")
     assert back.samples.tolist() == weighted["sample"].values.tolist()
     np.testing.assert_array_equal(np.asarray(back)[0], weighted.values.astype(np.float32))
     counts = np.fromfile(tmp_path / "k.grm.N.bin", "<f4")
     assert (counts == 1).all()
     assert len(counts) == 45 * 46 // 2
-    status, _, err = run("export", model, store, tmp_path / "k.grm.bin", *HERE)
-    assert (status, "k.grm.id exists already" in err) == (1, True)
+    assert "k.grm.id exists already" in error_of("export", model, store, tmp_path / "k.grm.bin")
     spaced = weighted.assign_coords(sample=[f"s {i}" for i in range(45)])
     with pytest.raises(InputError, match="one sample is called 's 0'; give it another name"):
         write_kernel(tmp_path / "other.grm.bin", spaced)
 
 
 @pytest.mark.filterwarnings("ignore:The .future.infer_string. option")  # anndata sets it
-def test_anndata_by_the_names_of_observations(run, tmp_path, store, model, weighted):
+def test_anndata_by_the_names_of_observations(output_of, tmp_path, store, model, weighted):
+    """How kernels and scores come to their observations is in tests/test_annotated_out.py."""
     anndata = pytest.importorskip("anndata")
-    status, _, err = run("export", model, store, tmp_path / "alone.h5ad", *HERE)
-    assert status == 0, err
+    output_of("export", model, store, tmp_path / "alone.h5ad")
     alone = anndata.read_h5ad(tmp_path / "alone.h5ad")
     assert alone.obs_names.tolist() == weighted["sample"].values.tolist()
     np.testing.assert_array_equal(alone.obsp["dmkl"], weighted.values)
@@ -85,35 +69,24 @@ def test_anndata_by_the_names_of_observations(run, tmp_path, store, model, weigh
     cells = anndata.AnnData(np.ones((47, 2), dtype=np.float32), obs=pd.DataFrame(index=names))
     with anndata.settings.override(allow_write_nullable_strings=True):
         cells.write_h5ad(tmp_path / "cells.h5ad")
-    more = ("--anndata", tmp_path / "cells.h5ad", "--key", "weighted", *HERE)
-    status, _, err = run("export", model, store, tmp_path / "both.h5ad", *more)
-    assert status == 0, err
-    both = anndata.read_h5ad(tmp_path / "both.h5ad")
-    assert both.shape == (47, 2)
+    both = tmp_path / "both.h5ad"
+    output_of("export", model, store, both, "--anndata", tmp_path / "cells.h5ad", "--key", "weighted")
     expected = np.full((47, 47), np.nan)
     expected[:45, :45] = weighted.values
-    np.testing.assert_array_equal(both.obsp["weighted"], expected[np.ix_(order, order)])
-    status, text, err = run("predict", model, store, "--rows", "40:45", "--anndata", tmp_path / "both.h5ad", *HERE)
-    assert status == 0, err
-    assert "Scores are in obsm['dmkl']" in text
+    np.testing.assert_array_equal(anndata.read_h5ad(both).obsp["weighted"], expected[np.ix_(order, order)])
+    predict = ("predict", model, store, "--rows", "40:45", "--anndata", both)
+    assert "Scores are in obsm['dmkl']" in output_of(*predict)
     estimator, K = dmkl.load(model), dmkl.open(store)
     scores = estimator.decision_function(K[40:45, [K.samples.tolist().index(s) for s in estimator.train_samples_]])
-    held = anndata.read_h5ad(tmp_path / "both.h5ad").obsm["dmkl"]
+    held = anndata.read_h5ad(both).obsm["dmkl"]
     np.testing.assert_allclose(held.loc[scores["sample"].values], scores)
     assert held.isna().all(axis=1).sum() == 42
-    whole = cells[[name in weighted["sample"].values for name in names]].copy()
-    into_annotated(whole, kernels={"dmkl": weighted})
-    inside = order[order < 45]
-    np.testing.assert_array_equal(whole.obsp["dmkl"], weighted.values[np.ix_(inside, inside)])
-    status, _, err = run("export", model, store, tmp_path / "k.npy", *more)
-    assert (status, "--anndata is for a kernel in a file that ends in .h5ad" in err) == (1, True)
 
 
-def test_coordinates_as_csv_parquet_and_zarr(run, tmp_path, store, model):
+def test_coordinates_as_csv_parquet_and_zarr(output_of, tmp_path, store, model):
     expected = dmkl.load(model).kernel_pca(dmkl.open(store), 3)
     for name in ("c.csv", "c.parquet", "c.zarr"):
-        status, text, err = run("export", model, store, tmp_path / name, "--coordinates", 3, *HERE)
-        assert status == 0, err
+        text = output_of("export", model, store, tmp_path / name, "--coordinates", 3)
     assert "3 coordinates of 45 samples" in text
     csv, parquet = pd.read_csv(tmp_path / "c.csv"), pd.read_parquet(tmp_path / "c.parquet")
     assert csv.columns.tolist() == parquet.columns.tolist() == ["sample", *(f"component {k}" for k in (1, 2, 3))]
@@ -122,77 +95,76 @@ def test_coordinates_as_csv_parquet_and_zarr(run, tmp_path, store, model):
     with xr.open_zarr(tmp_path / "c.zarr") as opened:
         np.testing.assert_array_equal(opened["principal"].values, expected.values)
         np.testing.assert_array_equal(opened["explained"].values, expected["explained"].values)
-    assert run("export", model, store, tmp_path / "some.csv", "--coordinates", 1, "--rows", "7", *HERE)[0] == 0
+    output_of("export", model, store, tmp_path / "some.csv", "--coordinates", 1, "--rows", "7")
     some = pd.read_csv(tmp_path / "some.csv")
     assert some["sample"].tolist() == ["s07"]
     np.testing.assert_allclose(some["component 1"], expected.values[7, 0], rtol=1e-8)
 
 
-def test_a_class_of_several(run, tmp_path, store):
-    assert run("fit", store, tmp_path / "m", "--model", "mksvm", "--split", 0, *HERE)[0] == 0
-    status, _, err = run("export", tmp_path / "m", store, tmp_path / "k.npy", *HERE)
-    assert status == 1
-    assert "k.npy holds one matrix, and there is one for each class; choose one (--of)" in err
-    status, _, err = run("export", tmp_path / "m", store, tmp_path / "k.npy", "--of", "pear", *HERE)
-    assert status == 0, err
+def test_a_class_of_several(error_of, output_of, tmp_path, store):
+    output_of("fit", store, tmp_path / "m", "--model", "mksvm", "--split", 0)
+    export = ("export", tmp_path / "m", store, tmp_path / "k.npy")
+    assert "k.npy holds one matrix, and there is one for each class; choose one (--of)" in error_of(*export)
+    assert "--of takes one of apple, pear, plum; got 'fig'" in error_of(*export, "--of", "fig")
+    output_of(*export, "--of", "pear")
     expected = dmkl.load(tmp_path / "m").combined_kernel(dmkl.open(store))
     np.testing.assert_array_equal(np.load(tmp_path / "k.npy"), expected.sel({"class": "pear"}).values)
-    status, _, err = run("export", tmp_path / "m", store, tmp_path / "l.npy", "--of", "fig", *HERE)
-    assert (status, "--of takes one of apple, pear, plum; got 'fig'" in err) == (1, True)
 
 
-def test_what_is_refused_before_anything_is_computed(run, tmp_path, store, model):
-    status, _, err = run("export", model, store, tmp_path / "k.mat", *HERE)
-    assert status == 1
-    assert "a kernel is written to a file with one of the suffixes .npy, .zarr, .grm.bin, .h5ad, got 'k.mat'" in err
-    status, _, err = run("export", model, store, "memory://x/k.grm.bin", *HERE)
-    assert (status, "has to be a file of this machine; write .npy or .zarr there" in err) == (1, True)
+@pytest.mark.parametrize(
+    ("out", "options", "words"),
+    [
+        ("k.mat", [], "is written to a file with one of the suffixes .npy, .zarr, .grm.bin, .h5ad, got 'k.mat'"),
+        ("memory://x/k.grm.bin", [], "has to be a file of this machine; write .npy or .zarr there"),
+        ("k.grm.bin", ["--rows", "0:3"], "holds a square matrix, and these are rows against training samples"),
+        ("k.npy", ["--anndata", "cells.h5ad"], "--anndata is for a kernel in a file that ends in .h5ad"),
+    ],
+)
+def test_what_is_refused(error_of, tmp_path, store, model, monkeypatch, out, options, words):
+    monkeypatch.chdir(tmp_path)
+    assert words in error_of("export", model, store, out, *options)
     assert list(tmp_path.iterdir()) == []
 
 
 # --- predictions -----------------------------------------------------------------------------------------------------
 
 
-def test_predictions_as_parquet_and_labeled(run, tmp_path, store, model):
+def test_predictions_as_parquet_and_labeled(output_of, tmp_path, store, model):
     estimator, K = dmkl.load(model), dmkl.open(store)
     train, _, test = K.split(0)
     scores = estimator.decision_function(K[test, train])
     for name in ("p.csv", "p.csv.gz", "p.parquet", "p.zarr"):
-        status, text, err = run("predict", model, store, "--split", 0, "--out", tmp_path / name, *HERE)
-        assert status == 0, err
-        assert f"Predictions are in {tmp_path / name}" in text
-    csv = (pd.read_csv(tmp_path / "p.csv"), pd.read_csv(tmp_path / "p.csv.gz"))
-    pd.testing.assert_frame_equal(*csv)
+        command = ("predict", model, store, "--split", 0, "--out", tmp_path / name)
+        assert f"Predictions are in {tmp_path / name}" in output_of(*command)
+    csv, compressed = pd.read_csv(tmp_path / "p.csv"), pd.read_csv(tmp_path / "p.csv.gz")
+    pd.testing.assert_frame_equal(csv, compressed)
     parquet = pd.read_parquet(tmp_path / "p.parquet")
-    assert parquet.columns.tolist() == csv[0].columns.tolist()
+    assert parquet.columns.tolist() == csv.columns.tolist()
     np.testing.assert_array_equal(parquet.iloc[:, 2:], scores.values)
     assert parquet["predicted"].tolist() == estimator.predict(K[test, train]).tolist()
     with xr.open_zarr(tmp_path / "p.zarr") as opened:
-        xr.testing.assert_equal(
-            opened["score"].astype(float).load().drop_vars(["sample", "class"]), scores.drop_vars(["sample", "class"])
-        )
+        np.testing.assert_array_equal(opened["score"].values, scores.values)
+        assert opened["score"].dims == scores.dims
         assert opened["predicted_label"].values.tolist() == parquet["predicted"].tolist()
         assert opened["sample"].values.tolist() == parquet["sample"].tolist()
-    assert run("predict", model, store, "--split", 0, "--out", tmp_path / "p.zarr", "--overwrite", *HERE)[0] == 0
 
 
-def test_contributions_to_a_file(run, tmp_path, store, model):
+def test_contributions_to_a_file(output_of, tmp_path, store, model):
     estimator, K = dmkl.load(model), dmkl.open(store)
     expected = estimator.contributions(K[[2, 40], K.split(0).train])
-    command = ("predict", model, store, "--rows", "2,40", *HERE)
-    status, text, err = run(*command, "--contributions", tmp_path / "c.csv")
-    assert status == 0, err
-    assert f"Shares of the kernels in the scores are in {tmp_path / 'c.csv'}" in text
+    command = ("predict", model, store, "--rows", "2,40", "--contributions")
+    words = f"Shares of the kernels in the scores are in {tmp_path / 'c.csv'}"
+    assert words in output_of(*command, tmp_path / "c.csv")
     table = pd.read_csv(tmp_path / "c.csv")
     assert table.columns.tolist() == ["sample", "class", *estimator.kernel_names_]
     assert table["sample"].tolist() == ["s02"] * 3 + ["s40"] * 3
     np.testing.assert_allclose(table.iloc[:, 2:].values.reshape(2, 3, -1), expected.transpose(..., "kernel"), rtol=1e-8)
-    assert run(*command, "--contributions", tmp_path / "c.zarr")[0] == 0
+    output_of(*command, tmp_path / "c.zarr")
     with xr.open_zarr(tmp_path / "c.zarr") as opened:
         np.testing.assert_array_equal(opened["contribution"].values, expected.values)
 
 
-def test_rows_by_position_name_and_mask(run, tmp_path, store, model):
+def test_rows_by_position_name_and_mask(output_of, tmp_path, store, model):
     mask = np.zeros(45, dtype=int)
     mask[[4, 41]] = 1
     np.savetxt(tmp_path / "mask.txt", mask, fmt="%d")
@@ -201,13 +173,12 @@ def test_rows_by_position_name_and_mask(run, tmp_path, store, model):
     for number, (text, rows) in enumerate(wanted.items()):
         given = tmp_path / text if text.endswith(".txt") else text
         out = tmp_path / f"{number}.csv"
-        status, _, err = run("predict", model, store, "--rows", given, "--out", out, *HERE)
-        assert status == 0, err
+        output_of("predict", model, store, "--rows", given, "--out", out)
         assert pd.read_csv(out)["sample"].tolist() == [f"s{k:02}" for k in rows]
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "words"),
     [
         ("s04", "'s04' is no file that is there, and 's04' no position"),
         ("3,45", "--rows 3,45: 45 is not among the positions of this set's 45 samples, 0 to 44"),
@@ -217,52 +188,25 @@ def test_rows_by_position_name_and_mask(run, tmp_path, store, model):
         ("5:5", "--rows 5:5 chooses none of the 45 samples; name some, or leave it out"),
     ],
 )
-def test_rows_that_are_none(run, tmp_path, store, model, rows, told):
-    status, _, err = run("predict", model, store, f"--rows={rows}", "--out", tmp_path / "p.csv", *HERE)
-    assert status == 1
-    assert told in err
+def test_rows_that_are_none(error_of, tmp_path, store, model, rows, words):
+    assert words in error_of("predict", model, store, f"--rows={rows}", "--out", tmp_path / "p.csv")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_set_without_splits_and_what_its_messages_advise(run, tmp_path, store, kernels, classes):
+def test_what_messages_about_splits_advise(error_of, output_of, tmp_path, store, kernels, classes):
     """Each way out that a message names is one."""
-    names = [f"s{i:02}" for i in range(45)]
-    plain = dmkl.create(tmp_path / "plain.zarr", kernels, names=["a", "b", "c", "d"], samples=names, labels=classes)
-    place = plain.view.source.location
-    assert run("fit", place, tmp_path / "model", "--all", *HERE)[0] == 0
-    command = ("predict", tmp_path / "model", place, *HERE)
-    status, _, err = run(*command)
-    assert status == 1
+    samples = [f"s{i:02}" for i in range(45)]
+    plain = dmkl.create(tmp_path / "plain.zarr", kernels, samples=samples, labels=classes).view.source.location
+    output_of("fit", plain, tmp_path / "model", "--all")
+    command = ("predict", tmp_path / "model", plain)
+    err = error_of(*command)
     assert "trained on all 45 samples of this set, and there are no others to predict" in err
     assert "give a set or --features of new samples, or choose samples with --rows FILE or 0,5,10:20" in err
-    assert run(*command, "--rows", "0,5,10:20")[0] == 0
-    status, _, err = run(*command, "--split", 0)
-    assert status == 1
-    assert "there is no split 0: this set has no splits; leave out --split, or choose samples by --rows" in err
-    status, _, err = run("predict", tmp_path / "model", store, "--split", 2, *HERE)
-    assert (status, "there is no split 2: this set has 2, numbered from 0" in err) == (1, True)
-
-
-def test_covariates_of_new_samples(run, tmp_path, store):
-    rng = np.random.default_rng(0)
-    Z = pd.DataFrame({"age": rng.normal(50, 9, 45)}, [f"s{i:02}" for i in range(45)])
-    K = dmkl.open(store)
-    train, _, test = K.split(0)
-    Z.iloc[train].to_csv(tmp_path / "old.csv", index_label="sample")
-    Z.iloc[test].to_csv(tmp_path / "new.csv", index_label="sample")
-    steps = f"residualize={tmp_path / 'old.csv'},trace"
-    assert run("fit", store, tmp_path / "m", "--split", 0, "--steps", steps, "-p", 2, *HERE)[0] == 0
-    command = ("predict", tmp_path / "m", store, "--split", 0, "--out", tmp_path / "p.csv", *HERE)
-    status, _, err = run(*command)
-    assert (status, "residualize needs the covariates of every sample" in err) == (1, True)
-    status, _, err = run(*command, "--covariates", tmp_path / "new.csv")
-    assert status == 0, err
-    whole = dmkl.MKFDA(p=2, steps=(dmkl.residualize(Z), "trace")).fit(K[train, train])
-    np.testing.assert_allclose(
-        pd.read_csv(tmp_path / "p.csv").iloc[:, 2:], whole.decision_function(K[test, train]).values, rtol=1e-6
-    )
-    status, _, err = run(*command, "--covariates", tmp_path / "none.csv", "--overwrite")
-    assert (status, "the covariates of --covariates=" in err) == (1, True)
+    output_of(*command, "--rows", "0,5,10:20")
+    words = "there is no split 0: this set has no splits; leave out --split, or choose samples by --rows"
+    assert words in error_of(*command, "--split", 0)
+    err = error_of("predict", tmp_path / "model", store, "--split", 2)
+    assert "there is no split 2: this set has 2, numbered from 0" in err
 
 
 # --- what was written, looked at -------------------------------------------------------------------------------------
@@ -285,18 +229,19 @@ def labeled(tmp_path_factory, store, model):
         ("p.zarr", "table", ["score"], {"sample": 5, "class": 3}),
     ],
 )
-def test_info_and_check_know_what_was_exported(run, tmp_path, labeled, name, kind, variables, sizes):
+def test_info_and_check_know_what_was_exported(
+    run, json_of, output_of, tmp_path, labeled, name, kind, variables, sizes
+):
     path = labeled / name
-    status, text, err = run("info", path, "--json")
-    assert status == 0, err
-    told = json.loads(text)
-    assert (told["kind"], list(told["variables"]), told["sizes"], told["checksums"]) == (kind, variables, sizes, True)
+    printed = json_of("info", path)
+    assert (printed["kind"], list(printed["variables"]), printed["sizes"]) == (kind, variables, sizes)
+    assert printed["checksums"]
     with xr.open_zarr(path) as opened:
-        assert told["variables"][variables[0]].startswith(opened[variables[0]].attrs["long_name"])
-    status, text, err = run("info", path)
-    assert (status, kind in text) == (0, True), err
-    status, text, err = run("check", path, "--strict")
-    assert (status, f"a {kind}, " in text, "no damage found" in text) == (0, True, True), err
+        assert printed["variables"][variables[0]].startswith(opened[variables[0]].attrs["long_name"])
+    assert kind in output_of("info", path)
+    text = output_of("check", path, "--strict")
+    assert f"a {kind}, " in text
+    assert "no damage found" in text
     with pytest.raises(StoreError, match=f"it is a {kind}, open it with xarray.open_zarr"):
         dmkl.load(path)
 

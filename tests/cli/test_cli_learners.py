@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import re
 from dataclasses import replace
 from typing import get_args
@@ -96,9 +95,8 @@ def test_names():
 
 @pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize("command", ["fit", "search"])
-def test_help_fits_two_screens_and_lists_the_learners(run, command):
-    status, out, _ = run(command, "--help")
-    assert status == 0
+def test_help_fits_two_screens_and_lists_the_learners(output_of, command):
+    out = output_of(command, "--help")
     lines = out.splitlines()
     assert len(lines) <= SCREENS
     assert max(map(len, lines)) <= 80
@@ -113,9 +111,8 @@ def test_help_fits_two_screens_and_lists_the_learners(run, command):
 
 @pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize("name", OWN)
-def test_help_of_a_learner_tells_its_own_options_and_defaults(run, name):
-    status, out, _ = run("fit", "--help", "--model", name)
-    assert status == 0
+def test_help_of_a_learner_tells_its_own_options_and_defaults(output_of, name):
+    out = output_of("fit", "--help", "--model", name)
     assert "--overwrite" not in out
     assert "--cluster" not in out
     panel = out.split(f"Options of {name}")[1]
@@ -125,31 +122,23 @@ def test_help_of_a_learner_tells_its_own_options_and_defaults(run, name):
             continue
         known = made.parameters[parameter]
         rest = panel[re.search(rf"│ {known.options[0]}\b", panel).start() :]
-        told = words(rest.split("│ --", 1)[1].split("│ --")[0] if rest.startswith("│ --") else rest)
+        text = words(rest.split("│ --", 1)[1].split("│ --")[0] if rest.startswith("│ --") else rest)
         assert known.description or known.form.help, parameter
         if isinstance(item.default, bool):
-            assert f"[default: {parameter if item.default else f'no-{parameter}'}]" in told
+            assert f"[default: {parameter if item.default else f'no-{parameter}'}]" in text
         elif item.default is not None:
             shown = f"{item.default:g}" if isinstance(item.default, float) else item.default
-            assert f"[default: {shown}]" in told, parameter
+            assert f"[default: {shown}]" in text, parameter
         for choice in known.choices:
-            assert choice in told, parameter
+            assert choice in text, parameter
     for other in OWN:
         for parameter, known in learners()[other].parameters.items():
             if parameter not in made.parameters:
                 assert known.options[0] + " " not in panel
 
 
-def test_help_of_a_learner_shows_the_form_of_its_file(run):
-    out = run("fit", "--model", "gmkl", "--help")[1]
-    for text in ("[[constraint]]", "weights = { rbf = 1, chi2 = -2 }", "least = 0", "most = 0.1"):
-        assert text in out
-    assert "[[constraint]]" not in run("fit", "--help")[1]
-
-
-def test_a_search_has_the_options_that_its_grid_has_not(run):
-    out = run("search", "--model=gsmkl", "--help")[1]
-    panel = out.split("Options of gsmkl")[1]
+def test_a_search_has_the_options_that_its_grid_has_not(output_of):
+    panel = output_of("search", "--model=gsmkl", "--help").split("Options of gsmkl")[1]
     assert "--n-groups" in panel
     for option in ("--groups", "--lam", "--C "):  # of the folds, and of the grid
         assert option not in panel
@@ -163,40 +152,29 @@ def test_references_between_docstrings_are_followed():
     assert all(item.description for name in OWN for item in learners()[name].parameters.values())
 
 
-def test_a_new_learner_is_there_at_once(run, tmp_path, store, toy):
-    status, out, _ = run("fit", "--help")
-    assert status == 0
-    assert "Toy of the tests" in out
-    out = words(run("fit", "--model", "toy-learner", "--help")[1])
+def test_a_new_learner_is_there_at_once(error_of, json_of, output_of, tmp_path, store, toy):
+    assert "Toy of the tests" in output_of("fit", "--help")
+    out = words(output_of("fit", "--model", "toy-learner", "--help"))
     assert "--depth <int> Number of layers. [default: 3]" in out
     assert "[default: 0.5]" in out
-    given = ["--model", "toy-learner", "--depth", 5, "--mood", "wild", "--cluster", "threads"]
-    status, out, err = run("fit", store, tmp_path / "model", *given, "--json")
-    assert status == 0, err
-    assert json.loads(out)["parameters"] == {"lam": 0.5, "depth": 5, "mood": "wild", "tol": 1e-2}
+    given = ["--model", "toy-learner", "--depth", 5, "--mood", "wild"]
+    printed = json_of("fit", store, tmp_path / "model", *given)
+    assert printed["parameters"] == {"lam": 0.5, "depth": 5, "mood": "wild", "tol": 1e-2}
     assert type(dmkl.load(tmp_path / "model")) is toy
-    status, out, err = run("search", store, tmp_path / "found", *given, "--lam", "0.1,1", "--cv", 2, "--json")
-    assert status == 0, err
-    assert json.loads(out)["model"]["parameters"]["depth"] == 5
-    status, out, err = run("fit", store, tmp_path / "other", "--depth", 5)
-    assert (status, out) == (1, "")
-    assert "--depth is for --model toy-learner, and mkfda has no such parameter" in err
+    more = ["--lam", "0.1,1", "--cv", 2, "--baselines", "none"]
+    assert json_of("search", store, tmp_path / "result", *given, *more)["model"]["parameters"]["depth"] == 5
+    refusal = "--depth is for --model toy-learner, and mkfda has no such parameter"
+    assert refusal in error_of("fit", store, tmp_path / "other", "--depth", 5)
 
 
-def test_all_ways_to_name_the_learner(run, tmp_path, store):
-    for place, given in enumerate(
-        (["--model", "uniform"], ["--model=uniform"], ["--model", "mkfda", "--model=uniform"])
-    ):
-        status, out, err = run("fit", *given, store, tmp_path / str(place), "--cluster", "threads", "--json")
-        assert status == 0, err
-        assert json.loads(out)["model"] == "Uniform"
+def test_all_ways_to_name_the_learner(run, json_of, tmp_path, store):
+    for given in (["--model", "uniform"], ["--model=uniform"], ["--model", "mkfda", "--model=uniform"]):
+        assert json_of("fit", *given, store, tmp_path / "model", "--overwrite")["model"] == "Uniform"
     for given in (["--model"], ["--model="], ["--model", "svm"]):
         assert run("fit", store, tmp_path / "none", *given)[0] == 2
 
 
-def test_both_names_of_an_option(run, tmp_path, store):
-    base = ["--model", "gsmkl", "--max-iter", 1, "--grouping", "kernel", "--cluster", "threads", "--json"]
-    for place, option in enumerate(("--groups", "--n-groups")):
-        status, out, err = run("fit", store, tmp_path / str(place), *base, option, 1, "--tol", 10)
-        assert status == 0, err
-        assert json.loads(out)["parameters"]["n_groups"] == 1
+def test_both_names_of_an_option(json_of, tmp_path, store):
+    base = ["--model", "gsmkl", "--max-iter", 1, "--grouping", "kernel", "--tol", 10, "--overwrite"]
+    for option in ("--groups", "--n-groups"):
+        assert json_of("fit", store, tmp_path / "model", *base, option, 1)["parameters"]["n_groups"] == 1

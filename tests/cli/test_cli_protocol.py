@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
-from sklearn.metrics import confusion_matrix, matthews_corrcoef
+from sklearn.metrics import confusion_matrix
 
 import dmkl
 
 pytest_plugins = ["helpers.command_line"]
 
 M = 45
-SMALL = ("--p", "1,2", "--lam", "1e-2,1", "--cluster", "threads")
+NO_BASELINES = ("--baselines", "none")
+SMALL = ("--p", "1,2", "--lam", "1e-2,1", *NO_BASELINES)
+POINT = ("--p", "2", "--lam", "1e-2")
 GRID = {"p": [1.0, 2.0], "lam": [0.01, 1.0]}
 
 
@@ -37,79 +37,71 @@ def plain(tmp_path_factory, kernels, classes):
 # --- search --------------------------------------------------------------------------------------------------
 
 
-def test_each_split_chooses_for_itself(run, tmp_path, parts):
-    status, text, _ = run("search", parts, tmp_path / "found", *SMALL)
-    assert status == 0
-    found = dmkl.load(tmp_path / "found")
-    assert found.choosers == ("fold",)
-    rows = [line.split() for line in text.splitlines()]
-    for fold, point in found.best_params_.items():
-        one = found.chosen.sel(fold=fold)
-        numbers = [f"{float(one[name]):.4f}" for name in ("score", "test_score", "refit_test_score")]
-        assert [fold, f"{point['p']:g}", f"{point['lam']:g}", *numbers] in [row[:6] for row in rows]
-    status, text, _ = run("search", parts, tmp_path / "found", *SMALL, "--overwrite", "--json")
-    told = json.loads(text)
-    assert told["choice"] == "fold"
-    assert told["best"] == found.best_params_
-    assert told["refit_test_score"] == found.scores["refit_test_score"].values.tolist()
-    status, _, err = run("search", parts, tmp_path / "other", *SMALL, "--choice", "joint")
-    assert status == 1
-    assert "9 training and validation rows of stored split 0 are test rows of stored split 1" in err
+def test_each_split_chooses_for_itself(error_of, json_of, output_of, tmp_path, parts):
+    command = ("search", parts, tmp_path / "result", *SMALL)
+    text = output_of(*command)
+    result = dmkl.load(tmp_path / "result")
+    assert result.choosers == ("fold",)
+    rows = [line.split()[:6] for line in text.splitlines()]
+    for fold, point in result.best_params_.items():
+        chosen = result.chosen.sel(fold=fold)
+        numbers = [f"{float(chosen[name]):.4f}" for name in ("score", "test_score", "refit_test_score")]
+        assert [fold, f"{point['p']:g}", f"{point['lam']:g}", *numbers] in rows
+    printed = json_of(*command, "--overwrite")
+    assert printed["choice"] == "fold"
+    assert printed["best"] == result.best_params_
+    assert printed["refit_test_score"] == result.scores["refit_test_score"].values.tolist()
+    words = "9 training and validation rows of stored split 0 are test rows of stored split 1"
+    assert words in error_of("search", parts, tmp_path / "other", *SMALL, "--choice", "joint")
 
 
-def test_one_of_the_splits(run, tmp_path, parts):
-    status, text, err = run("search", parts, tmp_path / "found", *SMALL, "--cv", "splits", "--split", 1)
-    assert status == 0, err
+def test_one_of_the_splits(output_of, tmp_path, parts):
+    text = output_of("search", parts, tmp_path / "result", *SMALL, "--cv", "splits", "--split", 1)
     assert "1 fold, on 45 samples (split 1)" in text
-    found, K = dmkl.load(tmp_path / "found"), dmkl.open(parts)
-    assert found.scores["fold"].values.tolist() == ["1"]
-    expected = dmkl.search(dmkl.MKFDA(), K, grid=GRID, cv={"1": K.split(1)})
-    assert found.best_params_ == expected.best_params_
-    np.testing.assert_allclose(found.scores["test_score"], expected.scores["test_score"])
-    assert found.scores["refit_test_score"].dims == ("fold",)
+    result, K = dmkl.load(tmp_path / "result"), dmkl.open(parts)
+    assert result.scores["fold"].values.tolist() == ["1"]
+    expected = dmkl.search(dmkl.MKFDA(), K, grid=GRID, cv={"1": K.split(1)}, baselines="none")
+    assert result.best_params_ == expected.best_params_
+    np.testing.assert_allclose(result.scores["test_score"], expected.scores["test_score"])
+    assert result.scores["refit_test_score"].dims == ("fold",)
 
 
 # --- evaluate ------------------------------------------------------------------------------------------------
 
 
-def test_evaluate(run, tmp_path, plain):
+def test_evaluate(error_of, json_of, output_of, tmp_path, plain):
     out = tmp_path / "estimate"
-    arguments = ["--outer", 3, "--inner", "StratifiedKFold(2)", "--scoring", "accuracy,matthews"]
-    status, text, err = run("evaluate", plain, out, *SMALL, *arguments)
-    assert status == 0, err
-    found = dmkl.load(out)
-    expected = dmkl.evaluate(
-        dmkl.MKFDA(), dmkl.open(plain), grid=GRID, outer=3, inner=2, scoring=["accuracy", "matthews"]
-    )
-    np.testing.assert_allclose(found.scores["test_score"], expected.scores["test_score"])
-    assert found.table()[["p", "lam"]].equals(expected.table()[["p", "lam"]])
-    assert "3 outer folds × 2 inner, on 45 samples (all)" in text
-    assert f"accuracy {found.mean_score_:.4g}" in text
-    assert f"{float(found.baselines['test_score'].mean()):.4g} ± " in found.beside()[0]
-    assert found.beside()[0] in " ".join(text.split())
-    for label, recall in zip(("apple", "pear", "plum"), found.classes["recall"].values, strict=True):
+    command = ["evaluate", plain, out, "--p", "1,2", "--lam", "1"]
+    options = ["--outer", 2, "--inner", "StratifiedKFold(2)", "--scoring", "accuracy,matthews"]
+    text = output_of(*command, *options)
+    result = dmkl.load(out)
+    question = {"grid": {"p": [1.0, 2.0], "lam": [1.0]}, "outer": 2, "inner": 2, "scoring": ["accuracy", "matthews"]}
+    expected = dmkl.evaluate(dmkl.MKFDA(), dmkl.open(plain), **question)
+    np.testing.assert_allclose(result.scores["test_score"], expected.scores["test_score"])
+    assert result.table()[["p", "lam"]].equals(expected.table()[["p", "lam"]])
+    assert "2 outer folds × 2 inner, on 45 samples (all)" in text
+    assert f"accuracy {result.mean_score_:.4g}" in text
+    assert f"{float(result.baselines['test_score'].mean()):.4g} ± " in result.beside()[0]
+    assert result.beside()[0] in " ".join(text.split())
+    for label, recall in zip(("apple", "pear", "plum"), result.classes["recall"].values, strict=True):
         assert f"{recall:.3g}" in next(line for line in text.splitlines() if line.startswith(label))
     assert not (tmp_path / "estimate.partial").exists()
-    status, text, _ = run("evaluate", plain, out, *SMALL, *arguments, "--json", "--overwrite")
-    told = json.loads(text)
-    assert told["mean_score"] == found.mean_score_
-    assert [list(counts) for counts in told["confusion"].values()] == found.confusion.values.tolist()
-    assert len(told["folds"]) == told["outer_folds"] == 3
-    assert [row["test_score"] for row in told["baselines"]] == found.baselines["test_score"].values.ravel().tolist()
-    status, _, err = run("evaluate", plain, out, *SMALL)
-    assert status == 1
-    assert "exists already" in err
-    status, _, err = run("evaluate", plain, tmp_path / "new", *SMALL, "--outer", "Fold(3)")
-    assert "--outer takes a number of folds" in err
+    printed = json_of(*command, *options, "--overwrite")
+    assert printed["mean_score"] == result.mean_score_
+    assert [list(counts) for counts in printed["confusion"].values()] == result.confusion.values.tolist()
+    assert len(printed["folds"]) == printed["outer_folds"] == 2
+    assert [row["test_score"] for row in printed["baselines"]] == result.baselines["test_score"].values.ravel().tolist()
+    assert "exists already" in error_of(*command)
+    assert "--outer takes a number of folds" in error_of(*command, "--overwrite", "--outer", "Fold(3)")
 
 
 @pytest.mark.filterwarnings("ignore::dmkl.errors.SampleOrderWarning")
-def test_evaluate_keeps_groups_whole(run, tmp_path, plain):
-    (tmp_path / "groups.txt").write_text("\n".join(map(str, np.arange(M) // 5)))
-    arguments = ["--outer", 2, "--inner", 2, "--groups", tmp_path / "groups.txt"]
-    status, _, err = run("evaluate", plain, tmp_path / "estimate", *SMALL, *arguments)
-    assert status == 0, err
-    expected = dmkl.evaluate(dmkl.MKFDA(), dmkl.open(plain), grid=GRID, outer=2, inner=2, groups=np.arange(M) // 5)
+def test_evaluate_keeps_groups_whole(output_of, tmp_path, plain):
+    groups, question = np.arange(M) // 5, {"grid": {"p": [2.0], "lam": [0.01]}, "outer": 2, "inner": 2}
+    (tmp_path / "groups.txt").write_text("\n".join(map(str, groups)))
+    arguments = [*POINT, *NO_BASELINES, "--outer", 2, "--inner", 2, "--groups", tmp_path / "groups.txt"]
+    output_of("evaluate", plain, tmp_path / "estimate", *arguments)
+    expected = dmkl.evaluate(dmkl.MKFDA(), dmkl.open(plain), groups=groups, baselines="none", **question)
     np.testing.assert_allclose(dmkl.load(tmp_path / "estimate").scores["test_score"], expected.scores["test_score"])
 
 
@@ -117,118 +109,85 @@ def test_evaluate_keeps_groups_whole(run, tmp_path, plain):
 
 
 @pytest.mark.filterwarnings("ignore::dmkl.errors.SampleOrderWarning")
-def test_stability(run, tmp_path, plain):
-    out, picture = tmp_path / "trust", tmp_path / "trust.png"
-    (tmp_path / "groups.txt").write_text("\n".join(map(str, np.arange(M) // 3)))
-    arguments = [
-        "-p",
-        1,
-        "--resamples",
-        4,
-        "--selected",
-        1,
-        "--groups",
-        tmp_path / "groups.txt",
-        "--cluster",
-        "threads",
-    ]
-    status, text, err = run("stability", plain, out, *arguments, "--plot", picture)
-    assert status == 0, err
-    groups = np.arange(M) // 3
+def test_stability(error_of, json_of, output_of, tmp_path, plain):
+    out, picture, groups = tmp_path / "trust", tmp_path / "trust.png", np.arange(M) // 3
+    (tmp_path / "groups.txt").write_text("\n".join(map(str, groups)))
+    command = ["stability", plain, out, "-p", 1, "--resamples", 4, "--selected", 1]
+    command += ["--groups", tmp_path / "groups.txt"]
+    text = output_of(*command, "--plot", picture)
     expected = dmkl.stability(dmkl.MKFDA(p=1), dmkl.open(plain), None, 4, n_selected=1, groups=groups)
-    found = dmkl.load(out)
-    np.testing.assert_allclose(found.data["weight"], expected.data["weight"])
+    result = dmkl.load(out)
+    np.testing.assert_allclose(result.data["weight"], expected.data["weight"])
     assert picture.read_bytes()[:4] == b"\x89PNG"
     assert "Stability of MKFDA: 4 half-samples, 4 kernels, on 45 samples (all)" in text
     rows = {line.split()[0]: line.split() for line in text.splitlines() if " % " in line}
-    for kernel, share in zip(found.table()["kernel"], found.table()["selection_frequency"], strict=True):
+    for kernel, share in zip(result.table()["kernel"], result.table()["selection_frequency"], strict=True):
         assert rows[kernel][6] == f"{100 * share:.0f}"
     assert not (tmp_path / "trust.partial").exists()
-    status, text, _ = run("stability", plain, out, *arguments, "--overwrite", "--json")
-    told = json.loads(text)
-    assert told["error_bound"] == found.error_bound()
-    assert [one["selection_frequency"] for one in told["kernels"]] == found.table()["selection_frequency"].tolist()
-    assert run("check", out, "--strict")[0] == 0
-    assert "Stability of MKFDA" in run("info", out)[1]
-    status, _, err = run("stability", plain, tmp_path / "other", "--resamples", 3)
-    assert status == 1
-    assert "n_resamples must be even" in err
+    printed = json_of(*command, "--overwrite")
+    assert printed["error_bound"] == result.error_bound()
+    assert [row["selection_frequency"] for row in printed["kernels"]] == result.table()["selection_frequency"].tolist()
+    output_of("check", out, "--strict")
+    assert "Stability of MKFDA" in output_of("info", out)
+    assert "n_resamples must be even" in error_of("stability", plain, tmp_path / "other", "--resamples", 3)
 
 
 # --- predict and fit -----------------------------------------------------------------------------------------
 
 
-def test_predicting_after_a_search_on_all_samples(run, tmp_path, plain):
-    """There is nothing new in the set: the error says what to do, and samples by name are told to be no test."""
-    found = tmp_path / "found"
-    assert run("search", plain, found, *SMALL, "--cv", 3)[0] == 0
-    status, _, err = run("predict", found, plain, "--cluster", "threads")
-    assert status == 1
-    assert "trained on all 45 samples of this set" in err
-    assert "--rows FILE" in err
+def test_predicting_after_a_search_on_all_samples(json_of, output_of, tmp_path, plain):
+    """There is nothing new in the set: samples by name are told to be no test."""
+    result, out = tmp_path / "result", tmp_path / "predictions.csv"
+    output_of("search", plain, result, *POINT, *NO_BASELINES, "--cv", 2)
     (tmp_path / "rows.txt").write_text("s03\ns01\n")
-    out = tmp_path / "predictions.csv"
-    options = ["--rows", tmp_path / "rows.txt", "--cluster", "threads"]
-    status, text, _ = run("predict", found, plain, *options, "--out", out)
-    assert status == 0
+    command = ["predict", result, plain, "--rows", tmp_path / "rows.txt"]
+    text = output_of(*command, "--out", out)
     assert "2 samples" in text
     assert "which the model was trained on: this says nothing about new samples" in text
     assert [line.split(",")[0] for line in out.read_text().splitlines()] == ["sample", "s03", "s01"]
-    _, text, _ = run("predict", found, plain, *options, "--json")
-    assert (json.loads(text)["samples"], json.loads(text)["trained_on"]) == (2, 2)
+    printed = json_of(*command)
+    assert (printed["samples"], printed["trained_on"]) == (2, 2)
 
 
-def test_samples_that_were_trained_on_are_not_scored_with_others(run, tmp_path, plain):
-    (tmp_path / "train.txt").write_text("\n".join(f"s{i:02}" for i in range(30)))
-    model = tmp_path / "model"
-    assert run("fit", plain, model, "--train", tmp_path / "train.txt", "--cluster", "threads")[0] == 0
-    (tmp_path / "rows.txt").write_text("\n".join(f"s{i:02}" for i in range(25, 45)))
-    _, text, _ = run("predict", model, plain, "--rows", tmp_path / "rows.txt", "--cluster", "threads", "--json")
-    told = json.loads(text)
-    K, rows = dmkl.open(plain), np.arange(30, 45)
-    assert (told["samples"], told["trained_on"]) == (20, 5)
-    assert told["accuracy"] == dmkl.load(model).score(K[rows, :30])
+def test_samples_that_were_trained_on_are_not_scored_with_others(json_of, output_of, tmp_path, plain):
+    for name, rows in (("train", range(30)), ("rows", range(25, 45))):
+        (tmp_path / f"{name}.txt").write_text("\n".join(f"s{i:02}" for i in rows))
+    output_of("fit", plain, tmp_path / "model", "--train", tmp_path / "train.txt")
+    printed = json_of("predict", tmp_path / "model", plain, "--rows", tmp_path / "rows.txt")
+    assert (printed["samples"], printed["trained_on"]) == (20, 5)
+    assert printed["accuracy"] == dmkl.load(tmp_path / "model").score(dmkl.open(plain)[30:, :30])
 
 
-def test_parts_of_a_split_that_were_trained_on_are_refused(run, tmp_path, parts):
-    assert run("fit", parts, tmp_path / "model", "--all", "--cluster", "threads")[0] == 0
+def test_parts_of_a_split_that_were_trained_on_are_refused(error_of, output_of, tmp_path, parts):
+    output_of("fit", parts, tmp_path / "model", "--all")
+    command = ("predict", tmp_path / "model", parts, "--split", 0)
     for part in ("test", "validation"):
-        status, _, err = run("predict", tmp_path / "model", parts, "--split", 0, "--part", part)
-        assert status == 1
+        err = error_of(*command, "--part", part)
         assert f"trained on 9 samples of the 9 in the {part} part of split 0" in err
         assert (
             "says nothing about new samples; take a model that was not, another --part, or choose samples with" in err
         )
-    assert run("predict", tmp_path / "model", parts, "--split", 0, "--part", "train", "--cluster", "threads")[0] == 0
-    status, _, err = run("predict", tmp_path / "model", parts, "--split", 0, "--rows", tmp_path / "none")
-    assert "--split and --rows exclude one another" in err
+    output_of(*command, "--part", "train")
+    assert "--split and --rows exclude one another" in error_of(*command, "--rows", tmp_path / "none")
 
 
-def test_measures_of_a_fit_and_of_its_predictions(run, tmp_path, parts):
-    model = tmp_path / "model"
-    arguments = ["--split", 1, "--scoring", "matthews,accuracy", "--cluster", "threads"]
-    status, text, _ = run("fit", parts, model, *arguments)
-    assert status == 0
+def test_measures_of_a_fit_and_of_its_predictions(error_of, json_of, output_of, tmp_path, parts):
+    arguments = [parts, tmp_path / "model", "--split", 1, "--scoring", "matthews,accuracy"]
+    text = output_of("fit", *arguments)
     assert "9 samples (the test part of split 1)" in text
-    K = dmkl.open(parts)
+    K, model = dmkl.open(parts), dmkl.load(tmp_path / "model")
     train, _, test = K.split(1)
-    predicted = dmkl.load(model).predict(K[test, train])
-    matthews = dmkl.assess(dmkl.load(model), K[test, train], scoring="matthews")["score"].item()
+    matthews = dmkl.assess(model, K[test, train], scoring="matthews")["score"].item()
     assert f"matthews {matthews:.4g}" in text
-    _, text, _ = run("fit", parts, model, *arguments, "--overwrite", "--json")
-    held_out = json.loads(text)["held_out"]
+    held_out = json_of("fit", *arguments, "--overwrite")["held_out"]
     assert held_out["samples"] == 9
-    _, text, _ = run("predict", model, parts, "--split", 1, "--scoring", "matthews,accuracy", "--json")
-    told = json.loads(text)
-    assert told["scores"] == held_out["scores"]
-    assert told["scores"]["matthews"] == matthews
-    expected = confusion_matrix(K.labels[test].astype(str), predicted.astype(str))
-    np.testing.assert_array_equal(list(told["confusion"].values()), expected)
-    assert [row["support"] for row in told["classes"]] == expected.sum(axis=1).tolist()
-    assert -1 <= matthews_corrcoef(K.labels[test].astype(str), predicted.astype(str)) <= 1
-    status, _, err = run("fit", parts, tmp_path / "other", "--all", "--scoring", "accuracy")
-    assert status == 1
-    assert "there are none" in err
+    printed = json_of("predict", tmp_path / "model", parts, *arguments[2:])
+    assert printed["scores"] == held_out["scores"]
+    assert printed["scores"]["matthews"] == matthews
+    expected = confusion_matrix(K.labels[test].astype(str), model.predict(K[test, train]).astype(str))
+    np.testing.assert_array_equal(list(printed["confusion"].values()), expected)
+    assert [row["support"] for row in printed["classes"]] == expected.sum(axis=1).tolist()
+    assert "there are none" in error_of("fit", parts, tmp_path / "other", "--all", "--scoring", "accuracy")
     assert not (tmp_path / "other").exists()
 
 
@@ -245,54 +204,39 @@ def rare(tmp_path_factory, kernels, classes):
     return dmkl.create(path, kernels, labels=labels.astype(str), splits=splits, tile=16).view.source.location
 
 
-FOLDS = {
-    "search": ["--cv", "3"],
-    "evaluate": [],
-    "importance": ["--cv", "3"],
-    "permute": ["--cv", "3", "--permutations", "2"],
+COMMANDS = {
+    "search": ["--cv", "2", "--all", *NO_BASELINES],
+    "evaluate": NO_BASELINES,
+    "importance": ["--cv", "2", "--all"],
+    "permute": ["--cv", "2", "--permutations", "2"],
     "stability": ["--resamples", "2", "--all"],
 }
 
 
 @pytest.mark.filterwarnings("ignore:The least populated class", "ignore::dmkl.errors.LabelWarning")
-@pytest.mark.parametrize("command", FOLDS)
-def test_classes_of_few_samples_can_be_left_out(run, tmp_path, rare, command):
-    grid = ["--p", "2", "--lam", "1e-2"]
-    words = [command, rare, tmp_path / "out", "--cluster", "threads", *grid, *FOLDS[command]]
-    status, _, err = run(*words, *(["--all"] if command in ("search", "importance") else []))
-    fewest = 3 if command == "evaluate" else 2
-    assert status == 1
+@pytest.mark.parametrize("command", COMMANDS)
+def test_classes_of_few_samples_can_be_left_out(error_of, output_of, tmp_path, rare, command):
+    arguments = [command, rare, tmp_path / "out", *POINT, *COMMANDS[command]]
+    err = error_of(*arguments)
     assert "that class has 1 in all; leave classes of fewer than" in err
+    fewest = 3 if command == "evaluate" else 2
     assert f"--drop-classes-below {fewest}, or in Python K[rows, rows]" in err
-    status, out, err = run(
-        *words, *(["--all"] if command in ("search", "importance") else []), "--drop-classes-below", 3
-    )
-    assert status == 0, err
+    out = output_of(*arguments, "--drop-classes-below", 3)
     assert "42 samples (all; without 2 classes of fewer than 3: few, rare)" in out
 
 
-def test_classes_of_few_samples_are_left_out_of_stored_splits_and_models(run, tmp_path, rare):
-    K, drop = dmkl.open(rare), ["--drop-classes-below", "2", "--cluster", "threads", "--p", "2", "--lam", "1e-2"]
+def test_classes_of_few_samples_are_left_out_of_stored_splits_and_models(error_of, output_of, tmp_path, rare):
+    K = dmkl.open(rare)
     rows = np.flatnonzero(K.labels != "rare")
-    train, validation, test = (np.flatnonzero(np.isin(rows, part)) for part in K.split(0))
-    status, _, err = run("search", rare, tmp_path / "found", "--cv", "splits", "--split", "0", *drop)
-    assert status == 0, err
-    expected = dmkl.search(
-        dmkl.MKFDA(), K[rows, rows], grid={"p": [2.0], "lam": [1e-2]}, cv={"0": (train, validation, test)}
-    )
-    found = dmkl.load(tmp_path / "found")
-    np.testing.assert_allclose(found.scores["test_score"], expected.scores["test_score"])
-    status, _, err = run(
-        "fit", rare, tmp_path / "model", "--train", _names(tmp_path, K, 40), *drop, "--scoring", "accuracy"
-    )
-    assert status == 0, err
+    folds = {"0": [np.flatnonzero(np.isin(rows, part)) for part in K.split(0)]}
+    command = ("search", rare, tmp_path / "result", *NO_BASELINES, "--cv", "splits", "--split", "0", *POINT)
+    output_of(*command, "--drop-classes-below", "2")
+    grid = {"p": [2.0], "lam": [1e-2]}
+    expected = dmkl.search(dmkl.MKFDA(), K[rows, rows], grid=grid, cv=folds, baselines="none")
+    np.testing.assert_allclose(dmkl.load(tmp_path / "result").scores["test_score"], expected.scores["test_score"])
+    (tmp_path / "names.txt").write_text("\n".join(map(str, K.samples[:40])))
+    command = ("fit", rare, tmp_path / "model", "--scoring", "accuracy", *POINT)
+    output_of(*command, "--train", tmp_path / "names.txt", "--drop-classes-below", "2")
     assert "rare" not in dmkl.load(tmp_path / "model").classes_
-    status, _, err = run("fit", rare, tmp_path / "none", "--all", *drop[2:], "--drop-classes-below", "40")
-    assert status == 1
+    err = error_of("fit", rare, tmp_path / "none", "--all", *POINT, "--drop-classes-below", "40")
     assert "--drop-classes-below 40 leaves 0 classes of 5, and learning needs two; the largest have" in err
-
-
-def _names(folder, K, n):
-    path = folder / "names.txt"
-    path.write_text("\n".join(map(str, K.samples[:n])))
-    return path

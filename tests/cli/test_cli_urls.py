@@ -29,7 +29,7 @@ def options_of_files():
 
 
 @pytest.mark.parametrize(("name", "option"), list(options_of_files()))
-def test_options_that_take_files_refuse_urls(run, tmp_path, monkeypatch, name, option):
+def test_options_that_take_files_refuse_urls(error_of, tmp_path, monkeypatch, name, option):
     monkeypatch.chdir(tmp_path)
     needed = {
         "demo": 0,
@@ -43,14 +43,14 @@ def test_options_that_take_files_refuse_urls(run, tmp_path, monkeypatch, name, o
         "report": 1,
         "export": 3,
     }.get(name, 2)
-    status, _, err = run(name, *["nothing"] * needed, option, URL)
-    assert status == 1
-    assert f"{URL} is a URL, and what stands there has to be a file or folder of this machine" in err
+    assert f"{URL} is a URL, and what stands there has to be a file or folder of this machine" in error_of(
+        name, *["nothing"] * needed, option, URL
+    )
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "words"),
     [
         (["import", "out", URL], "is a URL, and what stands there has to be a file"),
         (["build", "out", URL, "--function", "rbf"], "is a URL, and what stands there has to be a file"),
@@ -60,11 +60,9 @@ def test_options_that_take_files_refuse_urls(run, tmp_path, monkeypatch, name, o
         (["fit", "STORE", "nonsense://bucket/name"], "fsspec knows no nonsense:"),
     ],
 )
-def test_arguments_refuse_urls(run, store, tmp_path, monkeypatch, given, told):
+def test_arguments_refuse_urls(error_of, store, tmp_path, monkeypatch, given, words):
     monkeypatch.chdir(tmp_path)
-    status, _, err = run(*(store if each == "STORE" else each for each in given))
-    assert status == 1
-    assert told in err
+    assert words in error_of(*(store if each == "STORE" else each for each in given))
     assert not list(tmp_path.iterdir())
 
 

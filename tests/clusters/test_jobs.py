@@ -48,18 +48,16 @@ def test_a_script_says_what_was_given_and_then_what_is_configured(tmp_path):
         script = script_of(tmp_path, queue="short", walltime="04:00:00", job_extra_directives=["--exclusive"])
     directives = re.findall(r"^#SBATCH (.*)$", script, re.MULTILINE)
     assert {"-p short", "-A lab", "--cpus-per-task=8", "--mem=64G", "-t 04:00:00", "--exclusive"} <= set(directives)
-    assert "-J dmkl" in directives
-    assert f"-o {tmp_path}/state/dmkl/jobs/dmkl-%J.out" in directives
-    assert "--nworkers 8" in script
-    assert "--resources x=1" in script
-    assert "--local-directory ${TMPDIR:-/tmp}" in script
-    assert "--dashboard-address 127.0.0.1:0" in script
+    assert {"-J dmkl", f"-o {tmp_path}/state/dmkl/jobs/dmkl-%J.out"} <= set(directives)
+    for words in (
+        "--nworkers 8",
+        "--resources x=1",
+        "--local-directory ${TMPDIR:-/tmp}",
+        "--dashboard-address 127.0.0.1:0",
+        "--host $(",  # where workers reach the scheduler, unless an interface is named
+    ):
+        assert words in script
     assert (tmp_path / "state" / "dmkl" / "jobs").stat().st_mode & 0o777 == 0o700
-
-
-@pytest.mark.usefixtures("sbatch")
-def test_workers_listen_where_they_reach_the_scheduler_or_on_the_interface_that_is_named(tmp_path):
-    assert "--host $(" in script_of(tmp_path, **ENOUGH)
     named = script_of(tmp_path, **ENOUGH, interface="ib7", scheduler_interface="lo")
     assert "--interface ib7" in named
     assert "--host" not in named
@@ -86,37 +84,27 @@ def test_a_file_describes_jobs_and_options_come_before_it(tmp_path, kind):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "words"),
     [
         ("a.toml", 'class = "slurm"\n\nquue = "x"\n', r"a\.toml, line 3: slurm takes no 'quue' \(did you mean queue"),
         ("a.yaml", "class: slurm\njob-extra: [x]\n", r"a\.yaml, line 2: slurm takes no 'job_extra' \(did you mean"),
-        ("a.toml", 'class = "slurm"\nncpus = 3\n', r"line 2: slurm takes no 'ncpus'"),
-        (
-            "a.toml",
-            'class = "slurm"\ncores = "many"\n',
-            r"line 2: cores must be the number of cores .*, got 'many'",
-        ),
+        ("a.toml", 'class = "slurm"\ncores = "many"\n', r"line 2: cores must be the number of cores .*, got 'many'"),
         ("a.yaml", "class: slurm\nwalltime: 4:00:00\n", r'walltime must be .*in quotes: "04:00:00", got 14400'),
         ("a.toml", 'class = "slurm"\nmemory = "much"\n', r"memory must be the memory of a job"),
         ("a.toml", 'class = "slurm"\nwait = "soon"\n', r"wait must be how long to wait for a worker"),
         ("a.toml", 'class = "slurm"\njobs = 2\nminimum = 1\n', r"line 2: give jobs, or minimum and maximum"),
         ("a.toml", 'class = "slurm"\nminimum = 3\nmaximum = 2\n', r"minimum is 3, more than maximum, 2"),
-        (
-            "a.toml",
-            'class = "slurn"\n',
-            r"line 1: class must be one of .*slurm, .*, got 'slurn' \(did you mean slurm",
-        ),
+        ("a.toml", 'class = "slurn"\n', r"line 1: class must be one of .*, got 'slurn' \(did you mean slurm"),
         ("a.toml", "cores = 2\n", r"class must be one of .*slurm, .*got nothing"),
         ("a.toml", "cores = \n", r"is not valid TOML"),
         ("a.toml", "class = " + "[" * 20_000 + "]" * 20_000, r"nested deeper than 32 levels"),
-        ("a.yaml", "class: [\n", r"is not valid YAML"),
         ("a.yaml", "- slurm\n", r"must map options of a cluster to values, got \['slurm'\]"),
         ("a.yaml", "class: !!python/object:os.system x\n", r"is not valid YAML"),
     ],
 )
-def test_a_description_that_breaks_a_rule_is_told_by_its_line(tmp_path, name, content, told):
+def test_a_description_that_breaks_a_rule_is_told_by_its_line(tmp_path, name, content, words):
     (tmp_path / name).write_text(content)
-    with pytest.raises(InputError, match=told), dmkl.cluster(tmp_path / name):
+    with pytest.raises(InputError, match=words), dmkl.cluster(tmp_path / name):
         pass
 
 
@@ -131,7 +119,7 @@ def test_options_are_those_of_the_batch_system():
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "words"),
     [
         ({"memory": "8GiB"}, "needs the cores and the memory of a job, and cores is missing"),
         ({"cores": 4}, "and memory is missing"),
@@ -139,8 +127,8 @@ def test_options_are_those_of_the_batch_system():
     ],
 )
 @pytest.mark.usefixtures("sbatch")
-def test_what_is_missing_is_told_before_anything_is_submitted(tmp_path, options, told):
-    with pytest.raises(InputError, match=told), dmkl.cluster("slurm", **options):
+def test_what_is_missing_is_told_before_anything_is_submitted(tmp_path, options, words):
+    with pytest.raises(InputError, match=words), dmkl.cluster("slurm", **options):
         pass
     assert not (tmp_path / "job.sh").exists()
 
@@ -170,7 +158,7 @@ def test_options_of_jobs_on_the_command_line(run, store, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("place", "told"),
+    ("place", "words"),
     [
         ("slurm queue", "options such as queue=short, got 'queue'"),
         ("slurm 'queue=short", "No closing quotation"),
@@ -179,8 +167,8 @@ def test_options_of_jobs_on_the_command_line(run, store, tmp_path):
         ("tcp://127.0.0.1:1 queue=short", "takes tls_ca, tls_cert, tls_key, got queue"),
     ],
 )
-def test_places_that_cannot_be_read(run, store, place, told):
+def test_places_that_cannot_be_read(run, store, place, words):
     status, _, err = run("check", store, "--cluster", place, "--memory", "2GiB")
     assert status == 1
-    assert told in err
+    assert words in err
     assert "should not happen" not in err

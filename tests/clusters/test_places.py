@@ -69,14 +69,14 @@ def test_places_where_nothing_computes(run, tmp_path, store, monkeypatch):
     with pytest.raises(NoWorkersError, match=r"no scheduler answers at 127\.0\.0\.1:1"), computing_on("127.0.0.1:1"):
         pass
     (tmp_path / "scheduler.json").write_text("{}")
-    for where, told in (
+    for where, words in (
         ("127.0.0.1:1", "no scheduler answers"),
         ("lokal", "--cluster takes 'local'"),
         (tmp_path / "scheduler.json", "not one that a scheduler wrote"),
     ):
         status, _, err = run("check", store, "--cluster", where)
         assert status == 1
-        assert told in err
+        assert words in err
     status, _, err = run("check", store, "--memory", "plenty")
     assert status == 1
     assert "dmkl.memory" in err

@@ -58,14 +58,14 @@ def test_one_that_sees_it_only_later_goes_on(apart):
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "words"),
     [
         (None, f"{HOST} does not see the kernel set {HERE}/set.zarr"),
         ("other", f"{HOST} sees another kernel set at {HERE}/set.zarr"),
         ("same", f"{HOST} does not see the folder {HERE}/found.partial, where a search keeps its checkpoint"),
     ],
 )
-def test_commands_look_before_they_begin(run, apart, client, given, told):
+def test_commands_look_before_they_begin(run, apart, client, given, words):
     theirs, mine = apart
     if given == "other":
         dmkl.create(theirs / "set.zarr", psd(3, 12, seed=5), tile=5)
@@ -74,12 +74,12 @@ def test_commands_look_before_they_begin(run, apart, client, given, told):
     arguments = [HERE / "set.zarr", "--cluster", client.scheduler.address]
     status, _, err = run("search", *arguments[:1], HERE / "found", *arguments[1:], "--cv", "2", "-p", "1", "--lam", "1")
     (line,) = err.splitlines()
-    assert (status, line[: len(told) + 13]) == (1, f"dmkl: error: {told}")
+    assert (status, line[: len(words) + 13]) == (1, f"dmkl: error: {words}")
     assert sorted(os.listdir(mine)) == ["set.zarr"]
     status, out, err = run("preflight", *arguments, "--state", HERE / "found.partial", "--json")
     assert (status, err) == (1, "")
     (host,) = json.loads(out)["hosts"]
-    assert host["problems"][(given != "same" and -2) or -1].startswith(told)
+    assert host["problems"][(given != "same" and -2) or -1].startswith(words)
     assert (host["name"], host["workers"], host["slots"]) == (HOST, 2, 2)
     assert sorted(os.listdir(mine)) == ["set.zarr"]
 
@@ -119,10 +119,10 @@ def test_refits_keep_their_files_in_the_folder_of_the_state(own_temporary, clien
     learner, grid = LEARNERS[name]
     cv = {"cv": 2} if ask is dmkl.search else {"outer": 2, "inner": 2}
     with dask.config.set(scheduler=client):
-        found = ask(learner, own_temporary, grid=grid, state=tmp_path / "state", **cv)
+        result = ask(learner, own_temporary, grid=grid, state=tmp_path / "state", **cv)
     with dask.config.set(scheduler="threads"):
         expected = ask(learner, own_temporary, grid=grid, **cv)
-    np.testing.assert_allclose(found.scores["weight"], expected.scores["weight"], atol=1e-6)
+    np.testing.assert_allclose(result.scores["weight"], expected.scores["weight"], atol=1e-6)
     assert not list((tmp_path / "state").glob("dmkl-*"))
 
 
@@ -141,10 +141,10 @@ def test_a_folder_that_workers_do_not_see_is_found_before_the_first_pass(own_tem
 
 def test_files_that_a_killed_refit_has_left_are_removed(stored, tmp_path):
     state = tmp_path / "state"
-    kept = {"grid": {"p": [1], "lam": [0.1]}, "cv": 2, "state": state}
-    first = dmkl.search(dmkl.MKFDA(), stored, **kept)
+    question = {"grid": {"p": [1], "lam": [0.1]}, "cv": 2, "state": state, "baselines": "none"}
+    first = dmkl.search(dmkl.MKFDA(), stored, **question)
     (state / "dmkl-left").mkdir()
-    again = dmkl.search(dmkl.MKFDA(), stored, **kept)
+    again = dmkl.search(dmkl.MKFDA(), stored, **question)
     np.testing.assert_array_equal(first.scores["score"], again.scores["score"])
     assert not (state / "dmkl-left").exists()
 
@@ -153,8 +153,8 @@ def test_what_fits_where_all_is_well(run, stored, client, tmp_path, monkeypatch)
     arguments = ["preflight", stored.view.source.location, "--cluster", client.scheduler.address, "--state", tmp_path]
     status, out, err = run(*arguments)
     assert (status, err) == (0, "")
-    for told in (HOST, np.__version__, "direct α-step    yes", "1 host checked, none that cannot take part."):
-        assert told in out
+    for words in (HOST, np.__version__, "direct α-step    yes", "1 host checked, none that cannot take part."):
+        assert words in out
     assert not list(tmp_path.iterdir())
     versions = {**preflight.versions_of(["zarr"]), "zarr": "99"}
     monkeypatch.setattr(preflight, "versions_of", lambda _: versions)
@@ -168,7 +168,7 @@ def test_workers_that_share_a_core_are_told_of(run, stored, client):
     """As in a SLURM step that was not told how many cores its tasks need."""
     location = stored.view.source.location
     before = client.run(os.sched_getaffinity, 0)
-    told = f"{HOST} runs 2 threads of workers on 1 core, which makes them slow; give the workers more cores"
+    words = f"{HOST} runs 2 threads of workers on 1 core, which makes them slow; give the workers more cores"
     try:
         client.run(os.sched_setaffinity, 0, {min(min(cores) for cores in before.values())})
         with dask.config.set(scheduler=client):
@@ -178,25 +178,19 @@ def test_workers_that_share_a_core_are_told_of(run, stored, client):
     finally:
         for address, cores in before.items():
             client.run(os.sched_setaffinity, 0, cores, workers=[address])
-    assert host.differences[0].startswith(told)
+    assert host.differences[0].startswith(words)
     assert status == 0
-    assert told in " ".join(out.split())
-    assert f"dmkl: warning: {told}" in err
+    assert words in " ".join(out.split())
+    assert f"dmkl: warning: {words}" in err
     assert preflight.inspect_hosts()[0].differences == ()
 
 
-def test_a_folder_for_temporary_files_that_cannot_be_written(monkeypatch, tmp_path):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
-    (host,) = preflight.inspect_hosts()
-    assert [f"{HOST} cannot write temporary files in {tmp_path / 'nowhere'} (No such file" in host.problems[0]] == [
-        True
-    ]
-
-
-def test_what_does_not_fit_is_told(stored):
-    import dask
-
+def test_what_does_not_fit_and_a_folder_that_cannot_be_written_are_told(stored, monkeypatch, tmp_path):
     (host,) = preflight.inspect_hosts()
     with dask.config.set({"dmkl.memory": "1KiB"}):
         fits = {fit.part: fit.fits for fit in preflight.solvers_that_fit(stored, [host])}
     assert fits == {"direct α-step": False, "preconditioners": False, "basis": False}
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    (host,) = preflight.inspect_hosts()
+    words = f"{HOST} cannot write temporary files in {tmp_path / 'nowhere'} (No such file"
+    assert words in host.problems[0]

@@ -63,7 +63,7 @@ def test_a_wrong_certificate_is_refused(secure, certificates, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "words"),
     [
         ({}, r"needs certificates, and there are none: give tls_ca, tls_cert and tls_key"),
         ({"tls_ca": __file__}, r"three files in PEM format, and tls_cert is missing"),
@@ -71,8 +71,8 @@ def test_a_wrong_certificate_is_refused(secure, certificates, monkeypatch):
         (dict.fromkeys(NAMES, __file__), r"must be a certificate authority, a certificate and its key"),
     ],
 )
-def test_certificates_that_are_missing_or_none(given, told):
-    with pytest.raises(InputError, match=told):
+def test_certificates_that_are_missing_or_none(given, words):
+    with pytest.raises(InputError, match=words):
         dmkl.cluster("tls://127.0.0.1:1", **given).__enter__()
 
 

@@ -44,10 +44,10 @@ def simulated(tmp_path_factory):
 @pytest.mark.slow
 def test_more_kernels_favor_the_second_norm(simulated):
     """With few kernels the norms are alike; with many ℓ2 is ahead, where λ is the same and where it is chosen."""
-    _, found = simulated
-    ahead = found["error"].sel(p=1) - found["error"].sel(p=2)
+    _, result = simulated
+    ahead = result["error"].sel(p=1) - result["error"].sel(p=2)
     assert abs(float(ahead.sel(lam="0.03", kernels=5).mean())) < 0.02
-    for lam in found["lam"].values:
+    for lam in result["lam"].values:
         few, many = ahead.sel(lam=lam, kernels=5).values, ahead.sel(lam=lam, kernels=30).values
         assert surely_positive(many)
         assert surely_larger(many, few)
@@ -56,18 +56,18 @@ def test_more_kernels_favor_the_second_norm(simulated):
 @pytest.mark.slow
 def test_many_weak_kernels_are_strong(simulated):
     """One errs as often as the paper says; both norms err less the more there are."""
-    _, found = simulated
-    error = found["error"].sel(lam="chosen")
+    _, result = simulated
+    error = result["error"].sel(lam="chosen")
     assert (abs(error.sel(kernels=1).mean("repetition") - 0.43) < 0.05).all()
-    for p in found["p"].values:
+    for p in result["p"].values:
         assert surely_larger(error.sel(p=p, kernels=5).values, error.sel(p=p, kernels=30).values)
 
 
 @pytest.mark.slow
 def test_the_first_norm_drops_kernels(simulated):
     """With five kernels all have weight under both norms, with thirty under ℓ2 alone."""
-    _, found = simulated
-    weighted = found["weighted"].sel(lam="0.03").mean("repetition")
+    _, result = simulated
+    weighted = result["weighted"].sel(lam="0.03").mean("repetition")
     assert weighted.sel(kernels=5).min() > 4.5
     assert float(weighted.sel(kernels=30, p=1)) < 25
     assert float(weighted.sel(kernels=30, p=2)) == 30
@@ -76,20 +76,20 @@ def test_the_first_norm_drops_kernels(simulated):
 @pytest.mark.slow
 def test_one_kernel_has_no_norm(simulated):
     """The same draws and the same weight: no difference at all, and the table says so."""
-    printed, found = simulated
-    alone = found.sel(kernels=1, lam=["0.03", "0.1"])
+    printed, result = simulated
+    alone = result.sel(kernels=1, lam=["0.03", "0.1"])
     np.testing.assert_array_equal(alone["error"].sel(p=1), alone["error"].sel(p=2))
     assert printed.count("+0.0000 ± 0.0000") >= 2
-    assert set(found.dims) == {"kernels", "repetition", "p", "lam"}
+    assert set(result.dims) == {"kernels", "repetition", "p", "lam"}
 
 
 @pytest.mark.slow
 def test_sparse_weights_bear_noise(tmp_path):
     """Thirty kernels of noise cost the uniform sum accuracy, ℓ1 weights and normalized cuts next to none."""
     options = ["--samples", 400, "--noise", 0, 30, "--ps", 1, "inf", "--lams", 1e-2, "--costs", 10]
-    printed, found = run("noise_kernels.py", "digits", *options, output=tmp_path)
+    printed, result = run("noise_kernels.py", "digits", *options, output=tmp_path)
     assert "learnt" in printed
-    lost = found["test"].sel(noise=0) - found["test"].sel(noise=30)
+    lost = result["test"].sel(noise=0) - result["test"].sel(noise=30)
     for model in ("p = 1", "NCuts"):
         assert abs(float(lost.sel(model=model).mean())) < 0.02
         more = (lost.sel(model="p = inf") - lost.sel(model=model)).values

@@ -2,6 +2,8 @@
 
 import math
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,35 +31,51 @@ def views(tmp_path_factory):
     rng = np.random.default_rng(0)
     labels = np.repeat([0, 1, 2], 40)
     centers = rng.random((2, 3, 8)) ** 3
-    found = {name: rng.random((120, 8)) * 0.3 + centers[k][labels] for k, name in enumerate(("one", "two"))}
-    found = {name: (v / v.sum(axis=1, keepdims=True)).astype(np.float16) for name, v in found.items()}
+    result = {name: rng.random((120, 8)) * 0.3 + centers[k][labels] for k, name in enumerate(("one", "two"))}
+    result = {name: (v / v.sum(axis=1, keepdims=True)).astype(np.float16) for name, v in result.items()}
     splits = np.array([rng.permutation(np.tile([0, 0, 1, 2], 30)) for _ in range(2)], dtype=np.int8)
     path = tmp_path_factory.mktemp("views") / "views.npz"
-    np.savez(path, **found, label=labels, split=splits)
+    np.savez(path, **result, label=labels, split=splits)
     return path
 
 
-@pytest.mark.parametrize("job", [pytest.param("flower17.py", marks=pytest.mark.slow), "uci_digits.py"])
-def test_real_data(job, views, tmp_path):
+@pytest.mark.slow
+@pytest.mark.parametrize(("job", "kernels"), [("flower17.py", 2), ("uci_digits.py", 10)])
+def test_real_data(job, kernels, views, tmp_path):
     printed = run(job, views, "--output", tmp_path / "out", cwd=tmp_path)
-    kernels = 2 if job == "flower17.py" else 10
     assert f"<KernelSet {kernels} kernels, 120 × 120, float32>" in printed
     assert "MK-FDA p = 1.5" in printed
 
 
 @pytest.mark.slow
-def test_search_grid(tmp_path):
-    options = ["-n", 4, "-m", 90, "--ps", 1, 2, "--lams", 0.01, 1, "--output", tmp_path]
-    printed = run("search_grid.py", "digits", *options, cwd=tmp_path)
-    assert "as it must" in printed
-    assert re.search(r"^wrapper method, point by point: \d+ passes, ", printed, re.MULTILINE)
-
-
-@pytest.mark.slow
-def test_client_load(tmp_path):
-    search = ["--arguments", "--all", "-p", "1,2", "--lam", "1e-2,1"]
-    printed = run("client_load.py", "-n", 3, "-m", 120, "--workers", 1, "--keep", tmp_path, *search, cwd=tmp_path)
-    assert "120" in printed.splitlines()[-1]
+@pytest.mark.parametrize(
+    ("command", "patterns"),
+    [
+        ("search_grid.py digits -n 4 -m 90 --ps 1 2 --lams 0.01 1 --output out",
+         ["as it must", r"^wrapper method, point by point: \d+ passes, "]),
+        ("client_load.py -n 3 -m 120 --workers 1 --keep out --arguments --all -p 1,2 --lam 1e-2,1", [r"120.*\n\Z"]),
+        ("small_ridges.py --sets views --sizes 40 --draws 2",
+         [r"^views +40 +5 +0\.\d{4} +0\.\d{4} +[+-]0\.\d{4} ± 0\.\d{4}$"]),
+        ("nested.py views.npz --ps 1 2 --lams 0.01 1 --outer 3 --inner 2 --cold --output out",
+         [r"largest difference of an outer fold 0\.0000", "Evaluation of MKFDA: 2 p × 2 lam, 3 outer folds × 2 inner"]),
+        ("ridge.py --targets 3 --samples 80 --kernels 3 --ps 2 --lams 0.01 0.1 --n-iter 5",
+         [r"KernelRidge by [0-9.]+e-1[0-9] at most", "largest gap"]),
+        ("missing_samples.py views.npz --repetitions 1 --output out",
+         [r"kept \(outer\) 0 120", r"left out \(inner\).*\n.*\n\Z"]),
+        ("large_build.py -n 2 -m 300 -d 5 --cluster threads", ["floor / measured"]),
+        ("ncuts.py views.npz --noise 0 2 --models ncuts 'uniform Fisher' --output out", ["weight of noise"]),
+        ("simulate_scale.py --plan --kernels 500 --samples 50000 --columns 8",
+         ["tasks 4,501, of which 4,000 read kernels"]),
+        # Each of four nodes reads 384 columns of 4,000 samples, in double precision.
+        ("simulate_scale.py --kernels 5 --samples 4000 --tile 256 --nodes 4 --cores 1 --seconds 0.2",
+         [r"^vectors that all nodes read from disk +0\.049 GB$"]),
+    ],
+)  # fmt: skip
+def test_what_jobs_print(command, patterns, views, tmp_path):
+    shutil.copy(views, tmp_path / "views.npz")
+    printed = run(*shlex.split(command), cwd=tmp_path)
+    for pattern in patterns:
+        assert re.search(pattern, printed, re.MULTILINE), printed
 
 
 def test_shares_of_a_client():
@@ -68,31 +86,6 @@ def test_shares_of_a_client():
         sys.path.remove(str(JOBS))
     assert (Load(3.0, 0, 10.0) - Load(1.0, 0, 4.0)).share == 0.25
     assert math.isnan((Load(3.0, 0, 10.0) - Load(3.0, 0, 10.0)).share)
-
-
-@pytest.mark.slow
-def test_simulate_scale(tmp_path):
-    printed = run("simulate_scale.py", "--plan", "--kernels", 500, "--samples", 50_000, "--columns", 8, cwd=tmp_path)
-    assert "tasks 4,501, of which 4,000 read kernels" in printed
-    small = ["--kernels", 5, "--samples", 4000, "--tile", 256, "--nodes", 4, "--cores", 1, "--seconds", 0.2]
-    printed = run("simulate_scale.py", *small, cwd=tmp_path)
-    # Each of four nodes reads 384 columns of 4,000 samples, in double precision.
-    assert re.search(r"^vectors that all nodes read from disk +0.049 GB$", printed, re.MULTILINE)
-
-
-@pytest.mark.slow
-def test_small_ridges(tmp_path):
-    options = ["--sets", "views", "--sizes", 40, "--draws", 2]
-    printed = run("small_ridges.py", *options, cwd=tmp_path)
-    assert re.search(r"^views +40 +5 +0\.\d{4} +0\.\d{4} +[+-]0\.\d{4} ± 0\.\d{4}$", printed, re.MULTILINE)
-
-
-@pytest.mark.slow
-def test_nested(views, tmp_path):
-    options = ["--ps", 1, 2, "--lams", 0.01, 1, "--outer", 3, "--inner", 2, "--cold", "--output", tmp_path / "out"]
-    printed = run("nested.py", views, *options, cwd=tmp_path)
-    assert "largest difference of an outer fold 0.0000" in printed
-    assert "Evaluation of MKFDA: 2 p × 2 lam, 3 outer folds × 2 inner" in printed
 
 
 @pytest.mark.slow
@@ -148,14 +141,6 @@ def test_rules(views, tmp_path):
 
 
 @pytest.mark.slow
-def test_ridge(tmp_path):
-    options = ["--targets", 3, "--samples", 80, "--kernels", 3, "--ps", 2, "--lams", 0.01, 0.1, "--n-iter", 5]
-    printed = run("ridge.py", *options, cwd=tmp_path)
-    assert re.search(r"KernelRidge by [0-9.]+e-1[0-9] at most", printed)
-    assert "largest gap" in printed
-
-
-@pytest.mark.slow
 def test_flat_spectra(views, tmp_path):
     printed = run("flat_spectra.py", views, "--seeds", 1, "--ps", 1, "--lams", 0.01, "--output", tmp_path, cwd=tmp_path)
     noise = [line.split() for line in printed.splitlines() if line.strip().startswith("0.01 ")]
@@ -170,25 +155,6 @@ def test_noise_kernels(views, tmp_path):
     printed = run("noise_kernels.py", views, *options, cwd=tmp_path)
     assert "learnt" in printed
     assert (tmp_path / "out" / "noise_kernels.png").stat().st_size > 0
-
-
-@pytest.mark.slow
-def test_missing_samples(views, tmp_path):
-    printed = run("missing_samples.py", views, "--repetitions", 1, "--output", tmp_path / "out", cwd=tmp_path)
-    assert "kept (outer) 0 120" in printed
-    assert "left out (inner)" in printed.splitlines()[-2]
-
-
-@pytest.mark.slow
-def test_large_build(tmp_path):
-    printed = run("large_build.py", "-n", 2, "-m", 300, "-d", 5, "--cluster", "threads", cwd=tmp_path)
-    assert "floor / measured" in printed
-
-
-@pytest.mark.slow
-def test_ncuts(views, tmp_path):
-    options = ["--noise", 0, 2, "--models", "ncuts", "uniform Fisher", "--output", tmp_path / "out"]
-    assert "weight of noise" in run("ncuts.py", views, *options, cwd=tmp_path)
 
 
 PRIVATE = {"simulate_scale.py"}

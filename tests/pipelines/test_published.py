@@ -50,25 +50,21 @@ def test_distance_matrices_become_kernels_with_their_splits(jobs, tmp_path):
     np.testing.assert_allclose(np.asarray(K)[1], np.exp(-D / pairs.mean()), rtol=1e-6)
     assert np.bincount(K.labels).tolist() == [80] * 10
     for number in (1, 2, 3):
-        found = K.split(number - 1)
-        for rows, part in zip(found, ("trn", "val", "tst"), strict=True):
+        for rows, part in zip(K.split(number - 1), ("trn", "val", "tst"), strict=True):
             np.testing.assert_array_equal(rows, np.sort(splits[f"{part}{number}"].ravel()) - 1)
 
 
-def test_distances_that_lack_their_splits_are_refused(jobs, tmp_path):
-    jobs["replicas"].flowers(tmp_path, n_features=1)
-    (tmp_path / "datasplits.mat").unlink()
-    with pytest.raises(SystemExit, match=r"no splits \(trn1, val1, tst1, …\)"):
-        jobs["flowers"].kernel_set(tmp_path)
-
-
-def test_distances_of_one_name_that_differ_are_refused(jobs, tmp_path):
+def test_distances_of_one_name_that_differ_and_lack_their_splits_are_refused(jobs, tmp_path):
     jobs["replicas"].flowers(tmp_path, n_features=1)
     held = {name: v for name, v in loadmat(tmp_path / "distancematrices.mat").items() if not name.startswith("__")}
     savemat(tmp_path / "more.mat", held)
     assert len(jobs["flowers"].kernel_set(tmp_path)) == 1
     savemat(tmp_path / "more.mat", {name: 2 * v for name, v in held.items()})
     with pytest.raises(SystemExit, match=r"more\.mat holds another D_feature1 than a file before it"):
+        jobs["flowers"].kernel_set(tmp_path)
+    (tmp_path / "more.mat").unlink()
+    (tmp_path / "datasplits.mat").unlink()
+    with pytest.raises(SystemExit, match=r"no splits \(trn1, val1, tst1, …\)"):
         jobs["flowers"].kernel_set(tmp_path)
 
 
@@ -117,11 +113,11 @@ def test_kernels_of_one_name_are_told_by_their_files(jobs, tmp_path, capsys):
     savemat(tmp_path / "alike" / "orders.mat", {"orders": loadmat(tmp_path / "apart" / "splits.mat")["orders"]})
     savemat(tmp_path / "alike" / "two.mat", {"K": np.eye(40), "L": 2 * np.eye(40)})
     capsys.readouterr()
-    found, again = jobs["proteins"].read(tmp_path / "alike")
+    result, again = jobs["proteins"].read(tmp_path / "alike")
     assert "found 5 kernels in 5 files" in capsys.readouterr().out
-    assert list(found.names) == [*expected.names, "two/K", "L"]
-    np.testing.assert_array_equal(np.asarray(found)[:3], np.asarray(expected))
-    np.testing.assert_array_equal(found.labels, expected.labels)
+    assert list(result.names) == [*expected.names, "two/K", "L"]
+    np.testing.assert_array_equal(np.asarray(result)[:3], np.asarray(expected))
+    np.testing.assert_array_equal(result.labels, expected.labels)
     np.testing.assert_array_equal([test for _, test in again], [test for _, test in folds])
     savemat(tmp_path / "alike" / "two.mat", {"K": np.eye(40), "y": 1 - expected.labels})
     with pytest.raises(SystemExit, match=r"one vector of 40 classes.* found 2 and 1"):

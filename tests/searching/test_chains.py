@@ -24,9 +24,9 @@ def unlike(dtype="float32"):
     return np.array([X @ X.T, Y @ Y.T, np.exp(-squares / 24)]).astype(dtype), y
 
 
-def values(found, chain, name):
+def values(result, chain, name):
     """A variable at the points of one chain that were fitted, (lam, fold …)."""
-    own = found.scores[name].isel(p=0, drop=True).sel(steps=chain, drop=True)
+    own = result.scores[name].isel(p=0, drop=True).sel(steps=chain, drop=True)
     return own.dropna("lam")
 
 
@@ -35,38 +35,38 @@ def test_each_chain_is_searched_as_if_it_were_alone(dtype, tmp_path):
     """With float32 the smallest λ are left out after (center, trace) alone, and the passes are those of one chain."""
     kernels, y = unlike(dtype)
     K, grid, how = in_memory(kernels, 25), {"p": 1.5, "lam": None}, {"cv": 2, "refit": False, "baselines": "none"}
-    found = dmkl.search(dmkl.MKFDA(), K, y, grid | {"steps": BOTH}, **how)
+    result = dmkl.search(dmkl.MKFDA(), K, y, grid | {"steps": BOTH}, **how)
     alone = {chain: dmkl.search(dmkl.MKFDA(steps=chain), K, y, grid, **how) for chain in BOTH}
     for chain, single in alone.items():
         own = single.scores.isel(p=0, drop=True)
-        assert values(found, chain, "score").lam.values.tolist() == single.grid["lam"]
-        np.testing.assert_array_equal(values(found, chain, "score"), own["score"])
-        np.testing.assert_allclose(values(found, chain, "objective"), own["objective"], rtol=2e-4)
+        assert values(result, chain, "score").lam.values.tolist() == single.grid["lam"]
+        np.testing.assert_array_equal(values(result, chain, "score"), own["score"])
+        np.testing.assert_allclose(values(result, chain, "objective"), own["objective"], rtol=2e-4)
     assert alone[BOTH[0]].grid["lam"] == [lam for lam in LAM_TRACE if lam > 5e-8 or dtype == "float64"]
     assert alone[BOTH[1]].grid["lam"] == list(LAM_COSINE)
-    assert found.n_passes_ < sum(single.n_passes_ for single in alone.values())
-    assert found.best_score_ == max(single.best_score_ for single in alone.values())
-    rows = found.table()
+    assert result.n_passes_ < sum(single.n_passes_ for single in alone.values())
+    assert result.best_score_ == max(single.best_score_ for single in alone.values())
+    rows = result.table()
     assert len(rows) == sum(len(single.table()) for single in alone.values())
-    assert found.scores.attrs["n_points"] == 2 * len(rows)
-    assert f"{2 * len(rows)} fits (" in found.summary()
-    assert bool(found.scores["score"].isnull().equals(found.scores["status"] < 0))
-    assert found.grid_asked == {"p": [1.5], "lam": None, "steps": list(CHAINS)}
+    assert result.scores.attrs["n_points"] == 2 * len(rows)
+    assert f"{2 * len(rows)} fits (" in result.summary()
+    assert bool(result.scores["score"].isnull().equals(result.scores["status"] < 0))
+    assert result.grid_asked == {"p": [1.5], "lam": None, "steps": list(CHAINS)}
     assert alone[BOTH[0]].grid_asked == alone[BOTH[0]].grid
-    found.save(tmp_path / "found")
+    result.save(tmp_path / "found")
     again = dmkl.load(tmp_path / "found")
-    assert again.best_params_ == found.best_params_
-    assert again.scores["status"].equals(found.scores["status"])
+    assert again.best_params_ == result.best_params_
+    assert again.scores["status"].equals(result.scores["status"])
 
 
 def test_a_grid_of_the_papers_lam_on_float32_leaves_out_what_a_chain_does_not_resolve():
     """All values of λ are given for both chains, of which each alone works with them."""
     kernels, y = unlike()
     grid = {"p": 2.0, "lam": LAM_TRACE, "steps": BOTH}
-    found = dmkl.search(dmkl.MKFDA(), in_memory(kernels, 25), y, grid, cv=2, refit=False, baselines="none")
-    assert 1e-8 not in found.grid["lam"]
-    assert found.grid_asked["lam"] == list(LAM_TRACE)
-    assert values(found, BOTH[1], "score").lam.values.min() > values(found, BOTH[0], "score").lam.values.min()
+    result = dmkl.search(dmkl.MKFDA(), in_memory(kernels, 25), y, grid, cv=2, refit=False, baselines="none")
+    assert 1e-8 not in result.grid["lam"]
+    assert result.grid_asked["lam"] == list(LAM_TRACE)
+    assert values(result, BOTH[1], "score").lam.values.min() > values(result, BOTH[0], "score").lam.values.min()
 
 
 @pytest.mark.slow
@@ -94,10 +94,10 @@ def test_where_samples_differ_in_size_the_summary_says_that_another_chain_may_do
     assert diagonal_variation(K.select(["kernel_2"])) < 1e-6
     assert diagonal_variation(K.normalize("cosine")) == 0
     hint = "the steps cosine+center may do better; compare by grid={'p': None, 'lam': None, 'steps': "
-    found = dmkl.search(dmkl.MKFDA(), K, y, grid, cv=2, refit=False)
-    assert "steps" not in found.scores.dims
-    assert hint in found.summary()
-    assert hint in dmkl.evaluate(dmkl.MKFDA(), K, y, grid, outer=2, inner=2).summary()
+    result = dmkl.search(dmkl.MKFDA(), K, y, grid, cv=2, refit=False, baselines="none")
+    assert "steps" not in result.scores.dims
+    assert hint in result.summary()
+    assert hint in dmkl.evaluate(dmkl.MKFDA(), K, y, grid, outer=2, inner=2, baselines="none").summary()
     for model, kernel_set, more in [
         (dmkl.MKFDA(), K.select(["kernel_2"]), {}),
         (dmkl.MKFDA(steps=CHAINS[1]), K, {}),

@@ -29,7 +29,7 @@ def noise(n_classes, seed):
 
 
 def of_search(K, y, grid, folds):
-    result = dmkl.search(dmkl.MKFDA(), K, y, grid, cv=folds, refit=False)
+    result = dmkl.search(dmkl.MKFDA(), K, y, grid, cv=folds, refit=False, baselines="none")
     yield "search", float(result.scores["score"].mean())
 
 
@@ -40,39 +40,46 @@ def of_test_rows(K, y, grid, folds):
         (np.setdiff1d(train, following), rows, following)
         for (train, rows), following in zip(folds, [*validation[1:], validation[0]], strict=True)
     ]
-    result = dmkl.search(dmkl.MKFDA(), K, y, grid, cv=thirds)
-    yield "test_score", float(result.scores["test_score"].mean())
-    yield "refit_test_score", float(result.scores["refit_test_score"].mean())
+    scores = dmkl.search(dmkl.MKFDA(), K, y, grid, cv=thirds, baselines="none").scores
+    yield "test_score", float(scores["test_score"].mean())
+    yield "refit_test_score", float(scores["refit_test_score"].mean())
 
 
 def of_evaluate(K, y, grid, folds):
-    result = dmkl.evaluate(dmkl.MKFDA(), K, y, grid, outer=folds, inner=3)
+    result = dmkl.evaluate(dmkl.MKFDA(), K, y, grid, outer=folds, inner=3, baselines="none")
     yield "evaluate", float(result.scores["test_score"].mean())
 
 
 def of_importance(K, y, grid, folds):
     data = dmkl.importance(dmkl.MKFDA(), K, y, grid, cv=folds).data
-    if grid is POINT:  # a choice among points sees the rows that are scored
-        for name in ("score", "score_without", "score_alone"):
-            yield f"importance, {name}", float(data[name].mean())
+    for name in ("score", "score_without", "score_alone"):
+        yield f"importance, {name}", float(data[name].mean())
 
 
 def of_single_best(K, y, grid, folds):
-    if grid is POINT:
-        yield "single best", float(dmkl.SingleBest(cv=folds).fit(K, y).scores_.mean())
+    yield "single best", float(dmkl.SingleBest(cv=folds).fit(K, y).scores_.mean())
+
+
+AT_A_POINT = (of_search, of_test_rows, of_evaluate, of_importance, of_single_best)
+OF_A_GRID = (of_search, of_test_rows, of_evaluate)  # a choice among points sees the rows that importance is scored on
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("route", [of_search, of_test_rows, of_evaluate, of_importance, of_single_best])
-@pytest.mark.parametrize("n_classes", [2, 3, 4, 10])
-@pytest.mark.parametrize("grid", [POINT, GRID], ids=["point", "grid"])
+@pytest.mark.parametrize(
+    ("grid", "n_classes", "route"),
+    [
+        *((POINT, n_classes, route) for route in AT_A_POINT for n_classes in (2, 10)),
+        *((POINT, n_classes, of_search) for n_classes in (3, 4)),
+        *((GRID, 3, route) for route in OF_A_GRID),
+    ],
+)
 def test_noise_is_scored_as_chance(grid, n_classes, route):
-    found = {}
+    scores_of = {}
     for seed in range(N_SETS):
         K, y = noise(n_classes, seed)
         folds = list(StratifiedKFold(5, shuffle=True, random_state=seed).split(y, y))
         for name, score in route(K, y, grid, folds):
-            found.setdefault(name, []).append(score)
-    for name, scores in found.items():
+            scores_of.setdefault(name, []).append(score)
+    for name, scores in scores_of.items():
         error = np.std(scores, ddof=1) / np.sqrt(N_SETS)
         assert abs(np.mean(scores) - 1 / n_classes) < 3 * error, name

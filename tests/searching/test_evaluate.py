@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
+import dask
 import numpy as np
 import pytest
 import xarray as xr
@@ -36,12 +35,9 @@ def labels(kind):
 
 
 @pytest.fixture(scope="module")
-def found():
-    import dask
-
+def result():
     with dask.config.set(scheduler="synchronous"):
-        model = dmkl.MKFDA(tol=TIGHT)
-        scoring = ["accuracy", "matthews"]
+        model, scoring = dmkl.MKFDA(tol=TIGHT), ["accuracy", "matthews"]
         return dmkl.evaluate(model, kernels(), labels("multiclass"), GRID, outer=OUTER, inner=INNER, scoring=scoring)
 
 
@@ -51,7 +47,6 @@ def found():
 @pytest.mark.parametrize(
     ("estimator", "kind", "grid"),
     [
-        (dmkl.MKFDA(tol=TIGHT), "multiclass", GRID),
         (dmkl.MKFDA(tol=TIGHT), "multilabel", GRID),
         (dmkl.MKFDA(tol=TIGHT, solver="direct"), "binary", GRID),
         (dmkl.MKSVM(tol=1e-5), "binary", {"p": [1.0, 2.0], "C": [0.5, 4.0]}),
@@ -61,39 +56,41 @@ def found():
 def test_each_outer_fold_is_a_search_of_its_own(estimator, kind, grid):
     """The estimate equals, fold by fold, that of a loop of searches whose models are scored on what is held out."""
     K, y = kernels(), labels(kind)
-    outer, inner = (OUTER, INNER) if kind != "multilabel" else (KFold(3), KFold(2))
-    together = dmkl.evaluate(estimator, K, y, grid, outer=outer, inner=inner, scoring="accuracy")
-    assert list(together.searches) == ["0", "1", "2"]
-    for name, (train, test) in zip("012", outer.split(y, y), strict=True):
-        alone = dmkl.search(estimator, K[train, train], y[train], grid, inner, scoring="accuracy")
-        search, one = together.searches[name], together.scores.sel(fold=name)
+    outer, inner = (StratifiedKFold(2), INNER) if kind != "multilabel" else (KFold(2), KFold(2))
+    options = {"scoring": "accuracy", "baselines": "none"}
+    together = dmkl.evaluate(estimator, K, y, grid, outer=outer, inner=inner, **options)
+    assert list(together.searches) == ["0", "1"]
+    for name, (train, test) in zip("01", outer.split(y, y), strict=True):
+        alone = dmkl.search(estimator, K[train, train], y[train], grid, inner, **options)
+        search, fold = together.searches[name], together.scores.sel(fold=name)
         np.testing.assert_array_equal(search.scores["score"], alone.scores["score"])
         np.testing.assert_allclose(search.scores["weight"], alone.scores["weight"], atol=1e-2)
         assert search.best_params_ == alone.best_params_
-        np.testing.assert_allclose(one["inner_score"], alone.chosen["mean_score"])
+        np.testing.assert_allclose(fold["inner_score"], alone.chosen["mean_score"])
         own = dmkl.assess(alone.best_, K[test, train], y[test], scoring="accuracy")
-        np.testing.assert_allclose(one["test_score"], own["score"].sel(measure="accuracy"))
-        np.testing.assert_array_equal(one["confusion"].values, own["confusion"].values)
+        np.testing.assert_allclose(fold["test_score"], own["score"].sel(measure="accuracy"))
+        np.testing.assert_array_equal(fold["confusion"].values, own["confusion"].values)
         weights = alone.best_.weights_
-        if weights.dims == one["weight"].dims:
-            np.testing.assert_allclose(one["weight"], weights, atol=1e-2)
-        assert (one["n_train"], one["n_test"]) == (len(train), len(test))
+        if weights.dims == fold["weight"].dims:
+            np.testing.assert_allclose(fold["weight"], weights, atol=1e-2)
+        assert (fold["n_train"], fold["n_test"]) == (len(train), len(test))
 
 
 @pytest.mark.parametrize(("kind", "scoring"), [("multiclass", ["accuracy", "matthews"]), ("multilabel", None)])
-def test_the_plain_sum_beside_it_is_an_evaluation_of_its_own(kind, scoring, found, tmp_path):
+def test_the_plain_sum_beside_it_is_an_evaluation_of_its_own(kind, scoring, result, tmp_path):
     """Against the evaluation of the discriminant on the sum, solved directly."""
-    folds = {"outer": OUTER, "inner": INNER} if kind == "multiclass" else {"outer": KFold(3), "inner": KFold(2)}
-    more = {**folds, "scoring": scoring}
-    beside = found if kind == "multiclass" else dmkl.evaluate(dmkl.MKFDA(), kernels(), labels(kind), GRID, **more)
-    grid = {"lam": GRID["lam"]}
+    folds = {"outer": OUTER, "inner": INNER} if kind == "multiclass" else {"outer": KFold(2), "inner": KFold(2)}
+    more, grid = {**folds, "scoring": scoring}, {"lam": GRID["lam"]}
+    beside = result
+    if kind == "multilabel":
+        beside = dmkl.evaluate(dmkl.MKFDA(p=2.0), kernels(), labels(kind), grid, **more)
     alone = dmkl.evaluate(dmkl.Uniform(solver="direct"), kernels(), labels(kind), grid, **more)
     assert alone.baselines is None
     assert alone.beside() == []
-    one = beside.baselines.sel(baseline="plain sum of the kernels")
+    plain_sum = beside.baselines.sel(baseline="plain sum of the kernels")
     for name in ("test_score", *([] if scoring is None else ["test_score_matthews"]), "inner_score", "lam"):
-        np.testing.assert_allclose(one[name], alone.scores[name], atol=1e-12)
-    np.testing.assert_allclose(one["objective"], alone.scores["objective"], rtol=1e-3)
+        np.testing.assert_allclose(plain_sum[name], alone.scores[name], atol=1e-12)
+    np.testing.assert_allclose(plain_sum["objective"], alone.scores["objective"], rtol=1e-3)
     for name, search in beside.searches.items():
         np.testing.assert_allclose(search.baselines["score"][0], alone.searches[name].chosen["score"], atol=1e-12)
     (line,) = beside.beside()
@@ -105,8 +102,8 @@ def test_the_plain_sum_beside_it_is_an_evaluation_of_its_own(kind, scoring, foun
         1: "the choice scores higher",
     }
     assert verdicts[int(np.sign(np.round(difference, 12)))] in line
-    beside.save(tmp_path / "found")
-    xr.testing.assert_identical(dmkl.load(tmp_path / "found").baselines, beside.baselines)
+    beside.save(tmp_path / "result")
+    xr.testing.assert_identical(dmkl.load(tmp_path / "result").baselines, beside.baselines)
 
 
 def test_a_grid_of_weights_alone_leaves_the_sum_its_ridge():
@@ -118,43 +115,34 @@ def test_a_grid_of_weights_alone_leaves_the_sum_its_ridge():
     assert beside.searches["0"].baselines["score"].dims == ("baseline", "fold")
 
 
-def test_an_evaluation_without_baselines(found):
-    more = {"outer": OUTER, "inner": INNER, "baselines": "none"}
-    without = dmkl.evaluate(dmkl.MKFDA(tol=TIGHT), kernels(), labels("multiclass"), GRID, **more)
-    assert without.baselines is None
-    np.testing.assert_array_equal(without.scores["test_score"], found.scores["test_score"])
-    assert not any(str(name).startswith("sum_") for name in without.scores)
-    with pytest.raises(InputError, match="baselines must be"):
-        dmkl.evaluate(dmkl.MKFDA(), kernels(), labels("multiclass"), GRID, baselines="all")
-
-
 def test_all_folds_share_the_passes():
     K, source = over(kernels(), Counting)
     y = labels("binary")
     grid = {"p": [1.5, 2.0], "lam": [1e-2, 1.0]}  # no weight is zero, so that every pass reads every kernel
-    plain = dmkl.search(dmkl.MKFDA(), K, y, grid, OUTER, refit=False)
+    plain = dmkl.search(dmkl.MKFDA(), K, y, grid, OUTER, refit=False, baselines="none")
     source.reads.clear()
-    nested = dmkl.evaluate(dmkl.MKFDA(), K, y, grid, outer=OUTER, inner=INNER)
+    nested = dmkl.evaluate(dmkl.MKFDA(), K, y, grid, outer=OUTER, inner=INNER, baselines="none")
     assert source.reads.total() == nested.n_passes_ * len(K) * len(K.view.tile_tasks())
     inner = nested.n_passes_ - nested.scores.attrs["n_refit_passes"]
     assert inner <= 1.5 * plain.n_passes_
 
 
-def test_what_no_choice_sees_changes_nothing(found):
+def test_what_no_choice_sees_changes_nothing(result):
     """Other labels of the test rows of an outer fold: the same choice and weights there, and other scores."""
     y = labels("multiclass")
     train, test = next(iter(OUTER.split(y, y)))
     others = y.copy()
     others[test] = (others[test] + 1) % 4
     fold = {"first": (train, test)}
-    one, other = (
-        dmkl.evaluate(dmkl.MKFDA(tol=TIGHT), kernels(), truth, GRID, outer=fold, inner=INNER) for truth in (y, others)
+    first, other = (
+        dmkl.evaluate(dmkl.MKFDA(tol=TIGHT), kernels(), truth, GRID, outer=fold, inner=INNER, baselines="none").scores
+        for truth in (y, others)
     )
     for name in ("weight", "p", "lam", "inner_score", "gap"):
-        np.testing.assert_array_equal(one.scores[name], other.scores[name])
-    assert (one.scores["test_score"] != other.scores["test_score"]).all()
-    assert one.scores["fold"].values.tolist() == ["first"]
-    np.testing.assert_allclose(one.scores["test_score"][0], found.scores["test_score"][0])
+        np.testing.assert_array_equal(first[name], other[name])
+    assert (first["test_score"] != other["test_score"]).all()
+    assert first["fold"].values.tolist() == ["first"]
+    np.testing.assert_allclose(first["test_score"][0], result.scores["test_score"][0])
 
 
 def test_stored_splits_are_the_papers_protocol(tmp_path):
@@ -162,12 +150,12 @@ def test_stored_splits_are_the_papers_protocol(tmp_path):
     rng = np.random.default_rng(3)
     parts = np.stack([rng.permutation(np.repeat([0, 1, 2, -1], [50, 20, 15, 5])) for _ in range(2)])
     K = dmkl.create(tmp_path / "set.zarr", digits()[0], labels=labels("multiclass"), splits=parts)
-    nested = dmkl.evaluate(dmkl.MKFDA(tol=TIGHT), K, grid=GRID, outer="splits")
-    plain = dmkl.search(dmkl.MKFDA(tol=TIGHT), K, grid=GRID)
+    nested = dmkl.evaluate(dmkl.MKFDA(tol=TIGHT), K, grid=GRID, outer="splits", baselines="none")
+    plain = dmkl.search(dmkl.MKFDA(tol=TIGHT), K, grid=GRID, baselines="none")
     np.testing.assert_allclose(nested.scores["test_score"], plain.scores["refit_test_score"])
     assert [search.best_params_ for search in nested.searches.values()] == list(plain.best_params_.values())
     with_inner = nest_folds("splits", 3, K.labels, splits=K.splits)
-    assert [len(one.inner) for one in with_inner] == [3, 3]
+    assert [len(each.inner) for each in with_inner] == [3, 3]
     np.testing.assert_array_equal(with_inner[1].fold.test, K.split(1).test)
     with pytest.raises(InputError, match=r"outer=.splits. needs splits stored"):
         nest_folds("splits", None, labels("binary"))
@@ -191,99 +179,98 @@ def test_groups_are_whole_in_both_loops():
 
 
 @pytest.mark.parametrize(
-    ("outer", "inner", "words"),
+    ("options", "words"),
     [
-        (3, "splits", "inner must be a number of folds or a splitter"),
-        (3, [(np.arange(10), np.arange(10, 20))], "inner must be a number of folds or a splitter"),
-        (1, 3, "outer=1 is no number of folds|cv=1 is no number of folds"),
-        ("folds", 3, "outer='folds' is unknown"),
-        ((np.arange(40), np.arange(40, 60), np.arange(60, 90)), 3, r"outer fold 0 must be \(train, test\)"),
-        ((np.arange(40), []), 3, "outer fold 0 has no test rows"),
-        (3, 80, "outer fold 0: .*cannot split these 60 rows"),
+        ({"inner": "splits"}, "inner must be a number of folds or a splitter"),
+        ({"inner": [(np.arange(10), np.arange(10, 20))]}, "inner must be a number of folds or a splitter"),
+        ({"outer": 1}, "outer=1 is no number of folds|cv=1 is no number of folds"),
+        ({"outer": "folds"}, "outer='folds' is unknown"),
+        ({"outer": (np.arange(40), np.arange(40, 60), np.arange(60, 90))}, r"outer fold 0 must be \(train, test\)"),
+        ({"outer": (np.arange(40), [])}, "outer fold 0 has no test rows"),
+        ({"inner": 80}, "outer fold 0: .*cannot split these 60 rows"),
+        ({"baselines": "all"}, "baselines must be"),
     ],
 )
-def test_folds_that_are_refused(outer, inner, words):
+def test_what_is_refused(options, words):
     with pytest.raises(InputError, match=words):
-        dmkl.evaluate(dmkl.MKFDA(), kernels(), labels("binary"), GRID, outer=outer, inner=inner)
+        dmkl.evaluate(dmkl.MKFDA(), kernels(), labels("binary"), GRID, **{"outer": 3, "inner": 3, **options})
 
 
 # --- what is told --------------------------------------------------------------------------------------------
 
 
-def test_means_choices_and_tables(found):
-    scores = found.scores
-    assert found.measures == ("accuracy", "matthews")
-    assert found.mean_score_ == pytest.approx(scores["test_score"].values.mean())
-    assert found.standard_error_ == pytest.approx(scores["test_score"].values.std(ddof=1) / np.sqrt(3))
-    table = found.table()
+def test_means_choices_and_tables(result):
+    scores = result.scores
+    assert result.measures == ("accuracy", "matthews")
+    assert result.mean_score_ == pytest.approx(scores["test_score"].values.mean())
+    assert result.standard_error_ == pytest.approx(scores["test_score"].values.std(ddof=1) / np.sqrt(3))
+    table = result.table()
     assert list(table.columns) == ["fold", "p", "lam", "inner_score", "accuracy", "matthews", "gap", "status"]
     np.testing.assert_array_equal(table["matthews"], scores["test_score_matthews"])
     assert [dict(row) for row in table[["p", "lam"]].to_dict("records")] == [
-        search.best_params_ for search in found.searches.values()
+        search.best_params_ for search in result.searches.values()
     ]
-    choices = found.choices
+    choices = result.choices
     assert choices["folds"].sum() == 3
     assert choices["folds"].is_monotonic_decreasing
-    assert f"accuracy {found.mean_score_:.4g} ± " in found.summary()
-    assert "24 fits and " in found.summary()
-    assert "<div>Evaluation of MKFDA: 2 p × 2 lam, 3 outer folds × 2 inner<br>" in found._repr_html_()
-    for search in found.searches.values():
+    assert f"accuracy {result.mean_score_:.4g} ± " in result.summary()
+    assert "24 fits and " in result.summary()
+    assert "<div>Evaluation of MKFDA: 2 p × 2 lam, 3 outer folds × 2 inner<br>" in result._repr_html_()
+    for search in result.searches.values():
         assert (search.scores["gap"] <= TIGHT).all()
         assert {"weight", "status"} <= set(search.scores)
 
 
-def test_class_wise_measures_are_scikit_learns(found):
+def test_class_wise_measures_are_scikit_learns(result):
     y = labels("multiclass")
     truth, predicted = [], []
-    for (train, test), params in zip(OUTER.split(y, y), found.table()[["p", "lam"]].to_dict("records"), strict=True):
+    for (train, test), params in zip(OUTER.split(y, y), result.table()[["p", "lam"]].to_dict("records"), strict=True):
         model = dmkl.MKFDA(**params, tol=TIGHT).fit(kernels()[train, train], y[train])
         truth += y[test].tolist()
         predicted += model.predict(kernels()[test, train]).tolist()
-    np.testing.assert_array_equal(found.confusion, confusion_matrix(truth, predicted))
-    assert found.confusion.dims == ("true", "predicted")
-    np.testing.assert_allclose(found.classes["recall"], recall_score(truth, predicted, average=None))
-    np.testing.assert_allclose(found.classes["precision"], precision_score(truth, predicted, average=None))
-    np.testing.assert_array_equal(found.classes["support"], np.bincount(truth))
-    assert found.classes["recall"].dims == ("class",)
+    np.testing.assert_array_equal(result.confusion, confusion_matrix(truth, predicted))
+    assert result.confusion.dims == ("true", "predicted")
+    np.testing.assert_allclose(result.classes["recall"], recall_score(truth, predicted, average=None))
+    np.testing.assert_allclose(result.classes["precision"], precision_score(truth, predicted, average=None))
+    np.testing.assert_array_equal(result.classes["support"], np.bincount(truth))
+    assert result.classes["recall"].dims == ("class",)
 
 
-def test_round_trip(tmp_path, found):
-    found.save(tmp_path / "found")
-    loaded = dmkl.load(tmp_path / "found")
+def test_round_trip(tmp_path, result):
+    result.save(tmp_path / "result")
+    loaded = dmkl.load(tmp_path / "result")
     assert type(loaded) is dmkl.EvaluationResult
-    xr.testing.assert_identical(loaded.scores, found.scores)
-    assert repr(loaded) == repr(found)
-    for name, search in found.searches.items():
+    xr.testing.assert_identical(loaded.scores, result.scores)
+    assert repr(loaded) == repr(result)
+    for name, search in result.searches.items():
         xr.testing.assert_identical(loaded.searches[name].scores, search.scores)
-    with xr.open_zarr(tmp_path / "found") as opened:
+    with xr.open_zarr(tmp_path / "result") as opened:
         assert opened.attrs["format"] == "dmkl-evaluation"
     with pytest.raises(StoreExistsError, match="exists already"):
-        found.save(tmp_path / "found")
-    found.save(tmp_path / "found", overwrite=True)
-    (tmp_path / "found" / "search-1" / "score").rename(tmp_path / "lost")
+        result.save(tmp_path / "result")
+    (tmp_path / "result" / "search-1" / "score").rename(tmp_path / "lost")
     with pytest.raises(StoreError, match=r"the (evaluation|search) at .* is damaged"):
-        dmkl.load(tmp_path / "found")
+        dmkl.load(tmp_path / "result")
     with pytest.raises(InputError, match="scores must have test_score"):
-        dmkl.EvaluationResult(found.scores.drop_vars("weight"), found.searches)
+        dmkl.EvaluationResult(result.scores.drop_vars("weight"), result.searches)
     with pytest.raises(InputError, match="over the folds of searches"):
-        dmkl.EvaluationResult(found.scores, {})
+        dmkl.EvaluationResult(result.scores, {})
 
 
 def test_values_of_any_kind_are_told(tmp_path):
     grid = {"steps": [("center", "trace"), ()], "lam": [0.1]}
-    found = dmkl.evaluate(dmkl.Uniform(), kernels(), labels("binary"), grid, outer=2, inner=2)
-    assert set(found.table()["steps"]) <= {("center", "trace"), ()}
-    found.save(tmp_path / "found")
-    assert dmkl.load(tmp_path / "found").table()["steps"].tolist() == found.table()["steps"].tolist()
+    result = dmkl.evaluate(dmkl.Uniform(), kernels(), labels("binary"), grid, outer=2, inner=2)
+    assert set(result.table()["steps"]) <= {("center", "trace"), ()}
+    result.save(tmp_path / "result")
+    assert dmkl.load(tmp_path / "result").table()["steps"].tolist() == result.table()["steps"].tolist()
 
 
 def test_going_on_from_a_state(tmp_path):
-    arguments = {"outer": 2, "inner": 2, "state": tmp_path / "state"}
-    first = dmkl.evaluate(dmkl.MKFDA(), kernels(), labels("binary"), GRID, **arguments)
-    again = dmkl.evaluate(dmkl.MKFDA(), kernels(), labels("binary"), GRID, **arguments)
+    question = {"y": labels("binary"), "grid": {"p": [2.0], "lam": [1.0]}, "inner": 2, "state": tmp_path / "state"}
+    first, again = (dmkl.evaluate(dmkl.MKFDA(), kernels(), outer=2, **question) for _ in range(2))
     xr.testing.assert_equal(first.scores, again.scores)
     with pytest.raises(InputError, match="the folds"):
-        dmkl.evaluate(dmkl.MKFDA(), kernels(), labels("binary"), GRID, outer=3, inner=2, state=tmp_path / "state")
+        dmkl.evaluate(dmkl.MKFDA(), kernels(), outer=3, **question)
 
 
 # --- measures of a model -------------------------------------------------------------------------------------
@@ -293,14 +280,13 @@ def test_assess():
     K, y = kernels(), labels("binary")
     train, test = np.arange(60), np.arange(60, 90)
     model = dmkl.MKFDA().fit(K[train, train], y[train])
-    found = dmkl.assess(model, K[test, train], y[test], scoring=["accuracy", "roc_auc"])
-    assert found["score"].sel(measure="accuracy") == model.score(K[test, train], y[test])
-    np.testing.assert_array_equal(found["confusion"], confusion_matrix(y[test], model.predict(K[test, train])))
-    assert found["class"].values.tolist() == ["large", "small"]
+    measured = dmkl.assess(model, K[test, train], y[test], scoring=["accuracy", "roc_auc"])
+    assert measured["score"].sel(measure="accuracy") == model.score(K[test, train], y[test])
+    np.testing.assert_array_equal(measured["confusion"], confusion_matrix(y[test], model.predict(K[test, train])))
+    assert measured["class"].values.tolist() == ["large", "small"]
     with pytest.raises(InputError, match="assess needs labels"):
         dmkl.assess(model, K[test, train])
     with pytest.raises(InputError, match="y has 29 labels, and there are 30 samples"):
         dmkl.assess(model, K[test, train], y[test][1:])
     with pytest.raises(InputError, match="none of the classes learnt"):
         dmkl.assess(model, K[test, train], np.array(["huge"] * 30))
-    assert json.dumps(found["score"].values.tolist())

@@ -18,10 +18,10 @@ def test_search_names_no_learner_and_no_solver():
     assert len(names) >= 13
     files = sorted(SEARCHING.rglob("*.py"))
     assert len(files) > 8
-    found = [
+    result = [
         f"{file.name}:{number}: {line.strip()}"
         for file in files
         for number, line in enumerate(file.read_text().splitlines(), start=1)
         if any(re.search(name, line) for name in names)
     ]
-    assert not found
+    assert not result

@@ -37,34 +37,38 @@ def labels():
     return digits()[1] < 5
 
 
-@pytest.mark.parametrize("lams", [[1e-9, 1e-8, 1e-2], [1e-2, 1e4, 1e5], [1e-3, 1e-1, 1e1]])
-@pytest.mark.parametrize("choice", ["joint", "fold"])
+@pytest.mark.parametrize(
+    ("lams", "choice"), [([1e-9, 1e-8, 1e-2], "joint"), ([1e-2, 1e4, 1e5], "fold"), ([1e-3, 1e-1, 1e1], "joint")]
+)
 def test_a_ridge_at_an_end_of_the_grid_is_told_by_searches(lams, choice):
-    found = dmkl.search(dmkl.MKFDA(p=2), K(), labels(), {"lam": lams}, 3, choice=choice, refit=False)
-    notes = list(expected_edges("lam", lams, found.chosen["lam"]))
-    assert found.notes() == notes
-    assert [line for line in found.summary().splitlines() if "of the grid" in line] == notes
+    result = dmkl.search(dmkl.MKFDA(p=2), K(), labels(), {"lam": lams}, 3, choice=choice, refit=False, baselines="none")
+    notes = list(expected_edges("lam", lams, result.chosen["lam"]))
+    assert result.notes() == notes
+    assert [line for line in result.summary().splitlines() if "of the grid" in line] == notes
 
 
 def test_an_end_is_told_of_tasks_and_of_machines():
     tasks = np.stack([labels(), digits()[1] % 2], axis=1).astype(int)
-    found = dmkl.search(dmkl.MKFDA(p=2), K(), tasks, {"lam": [1e3, 1e4, 1e5]}, 3, refit=False)
-    assert found.notes() == list(expected_edges("lam", [1e3, 1e4, 1e5], found.chosen["lam"]))
     costs = [1e-6, 1e-5, 1e-4]
-    found = dmkl.search(dmkl.MKSVM(p=2), K(), labels(), {"C": costs}, 3, refit=False)
-    assert found.notes() == list(expected_edges("C", costs, found.chosen["C"])) != []
-    found = dmkl.search(dmkl.MKSVM(p=2), K(), labels(), {"C": costs[:2]}, 3, refit=False)
-    assert found.notes() == []  # both are ends
+    for learner, y, name, values in (
+        (dmkl.MKFDA(p=2), tasks, "lam", [1e3, 1e4, 1e5]),
+        (dmkl.MKSVM(p=2), labels(), "C", costs),
+        (dmkl.MKSVM(p=2), labels(), "C", costs[:2]),
+    ):
+        result = dmkl.search(learner, K(), y, {name: values}, 2, refit=False, baselines="none")
+        edges = list(expected_edges(name, values, result.chosen[name])) if len(values) > 2 else []  # both are ends
+        assert result.notes() == edges
+        assert (edges == []) == (len(values) == 2)
 
 
 @pytest.mark.slow
 def test_an_end_is_told_by_evaluations_and_on_screen(run, tmp_path):
     set_ = dmkl.create(tmp_path / "set.zarr", np.asarray(K()), labels=labels().astype(int))
     lams = [1e3, 1e4, 1e5]
-    found = dmkl.evaluate(dmkl.MKFDA(p=2), set_, grid={"lam": lams}, outer=OUTER, inner=INNER)
-    notes = list(expected_edges("lam", lams, found.scores["lam"]))
-    assert found.notes() == notes != []
-    assert set(notes) <= set(found.summary().splitlines())
+    result = dmkl.evaluate(dmkl.MKFDA(p=2), set_, grid={"lam": lams}, outer=OUTER, inner=INNER)
+    notes = list(expected_edges("lam", lams, result.scores["lam"]))
+    assert result.notes() == notes != []
+    assert set(notes) <= set(result.summary().splitlines())
     options = ("--p", "2", "--lam", "1e3,1e4,1e5", "--cluster", "threads")
     status, text, _ = run(
         "evaluate", tmp_path / "set.zarr", tmp_path / "estimate", *options, "--outer", OUTER, "--inner", INNER
@@ -86,16 +90,17 @@ def test_bandwidths_that_held_out_samples_had_a_part_in_are_told(splits, run, tm
     assert status == 0
     assert ("multiples of the mean distance between all 60 samples" in err) is (splits is None)
     built = dmkl.build(None, TABLES, SPECS, labels=Y, splits=splits)
-    told = "The bandwidths of 4 kernels are multiples of a mean distance between all samples of the set"
-    for set_ in (built, built[:40, :40], dmkl.open(tmp_path / "set.zarr")):
-        found = dmkl.search(dmkl.MKFDA(), set_, grid={"lam": [0.1]}, cv=2, refit=False)
-        assert (told in found.summary()) is (splits is None)
-    found.save(tmp_path / "found")
-    assert dmkl.load(tmp_path / "found").notes() == found.notes()
-    estimate = dmkl.evaluate(dmkl.MKFDA(), built, grid={"lam": [0.1]}, outer=2, inner=2)
-    assert (told in estimate.summary()) is (splits is None)
+    note = "The bandwidths of 4 kernels are multiples of a mean distance between all samples of the set"
+    grid, more = {"lam": [0.1]}, {"baselines": "none"}
+    for set_ in (built[:40, :40], dmkl.open(tmp_path / "set.zarr")):
+        result = dmkl.search(dmkl.Uniform(), set_, grid=grid, cv=2, refit=False, **more)
+        assert (note in result.summary()) is (splits is None)
+    result.save(tmp_path / "result")
+    assert dmkl.load(tmp_path / "result").notes() == result.notes()
+    estimate = dmkl.evaluate(dmkl.Uniform(), built, grid=grid, outer=2, inner=2, **more)
+    assert (note in estimate.summary()) is (splits is None)
 
 
 def test_kernels_without_a_bandwidth_have_no_such_note():
     linear = dmkl.build(None, TABLES, [{"function": "linear"}, {"function": "rbf", "gamma": 0.1}], labels=Y)
-    assert dmkl.search(dmkl.MKFDA(), linear, grid={"lam": [0.1]}, cv=2, refit=False).notes() == []
+    assert dmkl.search(dmkl.Uniform(), linear, grid={"lam": [0.1]}, cv=2, refit=False).notes() == []

@@ -44,55 +44,48 @@ def is_chance(accuracy):
 
 @pytest.mark.slow
 def test_noise_is_worth_a_guess_through_every_test_score_of_a_search(kernels, noise):
-    found = dmkl.search(dmkl.MKFDA(), kernels, noise, GRID, MIRRORED, scoring="accuracy")
-    assert found.choosers == ("fold", "task")
-    assert is_chance(found.chosen["test_score"].mean("fold"))
-    assert is_chance(found.scores["refit_test_score"].mean("fold"))
+    result = dmkl.search(dmkl.MKFDA(), kernels, noise, GRID, MIRRORED, scoring="accuracy")
+    assert result.choosers == ("fold", "task")
+    assert is_chance(result.chosen["test_score"].mean("fold"))
+    assert is_chance(result.scores["refit_test_score"].mean("fold"))
     seen, test = np.union1d(THREE[0], THREE[1]), THREE[2]
-    own = dmkl.assess(found.best_, kernels[test, seen], noise[test], scoring="accuracy")
+    own = dmkl.assess(result.best_, kernels[test, seen], noise[test], scoring="accuracy")
     assert is_chance(own["score"].sel(measure="accuracy"))
-    np.testing.assert_allclose(own["score"].sel(measure="accuracy"), found.scores["refit_test_score"].sel(fold="0"))
+    np.testing.assert_allclose(own["score"].sel(measure="accuracy"), result.scores["refit_test_score"].sel(fold="0"))
     # The choice itself is no estimate: the best of the grid is above a guess on what chose it.
-    assert not is_chance(found.chosen["score"].mean("fold"))
-
-
-@pytest.mark.slow
-def test_noise_is_worth_a_guess_in_an_evaluation(kernels, noise):
-    found = dmkl.evaluate(dmkl.MKFDA(), kernels, noise, GRID, outer=3, inner=2, scoring="accuracy")
-    assert is_chance(found.mean_score_)
+    assert not is_chance(result.chosen["score"].mean("fold"))
 
 
 def test_one_choice_for_mirrored_splits_is_refused(kernels, noise):
     """It would look better than a guess on labels of noise: half of its validation rows are tested."""
-    arguments = dmkl.MKFDA(), kernels, noise[:, 0], GRID, MIRRORED
+    arguments, options = (dmkl.MKFDA(), kernels, noise[:, 0], GRID), {"refit": False, "baselines": "none"}
     with pytest.raises(InputError, match=r"^20 training and .*fold 0 are test rows of fold 1: .*choice=.fold."):
-        dmkl.search(*arguments, choice="joint")
-    alone = [dmkl.search(*arguments[:4], split).best_params_ for split in MIRRORED]
-    assert list(dmkl.search(*arguments).best_params_.values()) == alone
+        dmkl.search(*arguments, MIRRORED, choice="joint")
+    alone = [dmkl.search(*arguments, split, **options).best_params_ for split in MIRRORED]
+    assert list(dmkl.search(*arguments, MIRRORED, **options).best_params_.values()) == alone
 
 
 def test_a_joint_choice_where_no_row_that_chooses_is_tested(kernels, noise):
     train, validation, test = THREE
-    folds = [(train, validation, test), (validation, train, test)]
-    found = dmkl.search(dmkl.MKFDA(), kernels, noise[:, 0], GRID, folds, choice="joint")
-    assert found.choosers == ()
-    assert set(found.best_params_) == {"p", "lam"}
-    mean = found.scores["score"].mean("fold")
-    assert float(mean.sel(found.best_params_)) == float(mean.max())
+    question = dmkl.MKFDA(), kernels, noise[:, 0], GRID, [(train, validation, test), (validation, train, test)]
+    result = dmkl.search(*question, choice="joint", refit=False, baselines="none")
+    assert result.choosers == ()
+    assert set(result.best_params_) == {"p", "lam"}
+    mean = result.scores["score"].mean("fold")
+    assert float(mean.sel(result.best_params_)) == float(mean.max())
     with pytest.raises(InputError, match="choice must be 'fold' or 'joint', got 'each'"):
-        dmkl.search(dmkl.MKFDA(), kernels, noise[:, 0], GRID, folds, choice="each")
+        dmkl.search(*question, choice="each")
 
 
-def test_validation_rows_that_are_tested_are_refused_everywhere(kernels, noise):
+def test_rows_that_are_tested_and_take_part_otherwise_are_refused_everywhere(kernels, noise):
+    """The rows are told in test_search_parts.py."""
     train, validation, test = THREE
-    words = "fold 0 has 20 validation rows that are test rows too"
-    with pytest.raises(InputError, match=words):
-        dmkl.search(dmkl.MKFDA(), kernels, noise[:, 0], GRID, (train, validation, validation))
-    with pytest.raises(InputError, match="fold left has 1 validation rows that are test rows too"):
-        dmkl.search(dmkl.MKFDA(), kernels, noise[:, 0], GRID, {"left": (train, validation, [*test, validation[0]])})
+    question = dmkl.MKFDA(), kernels, noise[:, 0], GRID
+    with pytest.raises(InputError, match="fold 0 has 20 validation rows that are test rows too"):
+        dmkl.search(*question, (train, validation, validation))
     folds = [(train, validation), (np.union1d(train, test), test)]
     with pytest.raises(InputError, match="outer fold 1 has 20 training rows that are test rows too"):
-        dmkl.evaluate(dmkl.MKFDA(), kernels, noise[:, 0], GRID, outer=folds, inner=2)
+        dmkl.evaluate(*question, outer=folds, inner=2)
 
 
 def test_the_same_sample_in_two_rows_is_the_same_sample(kernels, noise):

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from sklearn import metrics as skm
 from sklearn.base import is_classifier
@@ -31,8 +31,8 @@ from sklearn.model_selection import (
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.searching.folds import Fold, make_folds
-from dmkl.searching.grid import LAM_COSINE, LAM_TRACE, P_VALUES, as_grid, points, shape
+from dmkl.searching.folds import make_folds
+from dmkl.searching.grid import LAM_COSINE, LAM_TRACE, P_VALUES, as_grid
 from dmkl.searching.scoring import (
     OWN_METRICS,
     as_metrics,
@@ -52,9 +52,9 @@ GROUPS = np.arange(M) // 8
 KINDS = ["binary", "multiclass", "multilabel"]
 
 
-def same_folds(found, expected):
-    assert [fold.name for fold in found] == [str(k) for k in range(len(expected))]
-    for fold, parts in zip(found, expected, strict=True):
+def same_folds(folds, expected):
+    assert [fold.name for fold in folds] == [str(k) for k in range(len(expected))]
+    for fold, parts in zip(folds, expected, strict=True):
         for values, positions in itertools.zip_longest((fold.train, fold.validation, fold.test), parts, fillvalue=[]):
             assert values.dtype == np.int64
             np.testing.assert_array_equal(values, positions)
@@ -70,6 +70,8 @@ def test_a_number_of_folds_is_scikit_learns(kind):
     same_folds(make_folds(4, y), list(splitter(4).split(y, y)))
     same_folds(make_folds(np.int64(3), y), list(splitter(3).split(y, y)))
     same_folds(make_folds(None, y), list(splitter(5).split(y, y)))
+    whole_groups = GroupKFold(3) if kind == "multilabel" else StratifiedGroupKFold(3)
+    same_folds(make_folds(3, y, groups=GROUPS), list(whole_groups.split(y, y, GROUPS)))
 
 
 @pytest.mark.parametrize(
@@ -101,13 +103,6 @@ def test_every_splitter(splitter):
         same_folds(make_folds(splitter, y, groups=np.repeat(list("abcdef"), 8)), list(splitter.split(y, y, groups)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_number_of_folds_keeps_groups_whole(kind):
-    y = LABELS[kind]
-    splitter = GroupKFold(3) if kind == "multilabel" else StratifiedGroupKFold(3)
-    same_folds(make_folds(3, y, groups=GROUPS), list(splitter.split(y, y, GROUPS)))
-
-
 def test_folds_may_have_names():
     folds = make_folds({"left": (TRAIN, VALIDATION), 7: (TRAIN, TEST)}, LABELS["binary"])
     assert [(fold.name, fold.title) for fold in folds] == [("left", "fold left"), ("7", "fold 7")]
@@ -116,18 +111,15 @@ def test_folds_may_have_names():
 @pytest.mark.parametrize("dtype", [object, np.dtypes.StringDType(), "U3"])
 def test_labels_are_stratified_whatever_they_are_stored_as(dtype):
     y = LABELS["binary"].astype(dtype)
-    expected = list(StratifiedKFold(4).split(y, LABELS["binary"]))
+    expected = stratified(4, LABELS["binary"])
     same_folds(make_folds(4, y), expected)
+    same_folds(make_folds(4, y[:, None]), expected)  # one column of labels is a vector
     same_folds(make_folds(StratifiedKFold(4), y), expected)
-    same_folds(make_folds(4, LABELS["multiclass"].astype(object)), make_folds_of(4, LABELS["multiclass"]))
+    same_folds(make_folds(4, LABELS["multiclass"].astype(object)), stratified(4, LABELS["multiclass"]))
 
 
-def make_folds_of(n, y):
+def stratified(n, y):
     return list(StratifiedKFold(n).split(y, y))
-
-
-def test_one_column_of_labels_is_a_vector():
-    same_folds(make_folds(3, LABELS["binary"][:, None]), make_folds_of(3, LABELS["binary"]))
 
 
 def stored_splits():
@@ -148,24 +140,13 @@ def test_stored_splits(cv):
 def test_stored_splits_without_validation_are_no_default():
     y = LABELS["binary"]
     splits = np.where(stored_splits() == 1, 2, stored_splits())
-    same_folds(make_folds(None, y, splits=splits), make_folds_of(5, y))
+    same_folds(make_folds(None, y, splits=splits), stratified(5, y))
     with pytest.raises(InputError, match="stored split 0 has no validation rows"):
         make_folds("splits", y, splits=splits)
     with pytest.raises(InputError, match="stored split 1 has no validation rows"):
         make_folds(None, y, splits=np.stack([stored_splits()[0], splits[1]]))
     with pytest.raises(InputError, match="stored split 0 has no training rows"):
         make_folds("splits", y, splits=np.where(stored_splits() == 0, -1, stored_splits()))
-
-
-def test_splits_of_a_kernel_set(tmp_path):
-    """Through `KernelSet.splits`, also those of a part of its rows."""
-    y = LABELS["binary"]
-    K = dmkl.create(tmp_path / "set.zarr", np.eye(M)[None], labels=y, splits=stored_splits())
-    part = K[5:, 5:]
-    same_folds(
-        make_folds("splits", part.labels, splits=part.splits),
-        [[np.flatnonzero(split == p) for p in (0, 1, 2)] for split in stored_splits()[:, 5:]],
-    )
 
 
 def mask(positions):
@@ -199,10 +180,11 @@ def test_an_explicit_validation_set(cv):
 
 
 def test_a_tuple_of_folds_is_no_pair_of_positions():
-    """Also where both folds have parts of the same length, or the parts are tuples."""
+    """Also where both folds have parts of the same length, or the parts are tuples; the order of positions is kept."""
     y, pair = LABELS["binary"], ((TRAIN, VALIDATION), (VALIDATION, TRAIN))
     equal = (TRAIN[:12], VALIDATION), (VALIDATION, TRAIN[:12])
     same_folds(make_folds(pair, y), pair)
+    same_folds(make_folds((TRAIN[::-1], VALIDATION[::-1]), y), [(TRAIN[::-1], VALIDATION[::-1])])
     same_folds(make_folds(equal, y), equal)
     same_folds(make_folds(tuple(tuple(tuple(part) for part in fold) for fold in pair), y), pair)
     same_folds(make_folds((pair[0], [mask(part) for part in pair[1]]), y), pair)
@@ -212,21 +194,9 @@ def test_a_tuple_of_folds_is_no_pair_of_positions():
     same_folds(make_folds(three, y), three)
 
 
-def test_the_order_of_positions_is_kept():
-    (fold,) = make_folds((TRAIN[::-1], VALIDATION[::-1]), LABELS["binary"])
-    np.testing.assert_array_equal(fold.train, TRAIN[::-1])
-    assert isinstance(fold, Fold)
-
-
-@given(st.integers(0, 2**32 - 1), st.integers(2, 4), st.sampled_from(KINDS))
-def test_folds_of_a_splitter_hold_each_row_once(seed, n, kind):
-    rng = np.random.default_rng(seed)
-    order = rng.permutation(M)
-    y = LABELS[kind][order]
-    folds = make_folds(KFold(n, shuffle=True, random_state=seed) if kind == "multilabel" else n, y)
-    np.testing.assert_array_equal(np.sort(np.concatenate([fold.validation for fold in folds])), np.arange(M))
-    for fold in folds:
-        np.testing.assert_array_equal(np.sort(np.concatenate([fold.train, fold.validation])), np.arange(M))
+THREE_CLASSES = {"labels": np.array(["a", "b", "c"])[np.arange(M) // 16]}
+RARE_TASK = {"labels": np.stack([np.arange(M) % 2, np.arange(M) < 3], axis=1).astype(int)}
+EVEN, ODD = np.arange(0, 32, 2), np.arange(1, 32, 2)
 
 
 @pytest.mark.parametrize(
@@ -235,19 +205,13 @@ def test_folds_of_a_splitter_hold_each_row_once(seed, n, kind):
         ("folds", {}, "cv='folds' is unknown; the only word"),
         ("splits", {}, "needs splits stored with the kernels .* give cv=5"),
         (3.5, {}, "cv must be a number of folds, a splitter .* got 3.5"),
-        (KFold, {}, "cv must be a number of folds, a splitter"),
         (1, {}, "cv=1 is no number of folds: .*n_splits=2 or more"),
-        (0, {}, "cv=0 is no number of folds"),
         (M + 1, {}, "StratifiedKFold cannot split these 48 rows: .*greater than"),
         ([], {}, "cv has no folds"),
-        (iter(()), {}, "cv has no folds"),
+        ({}, {}, "cv has no folds"),
         (GroupKFold(3), {}, "GroupKFold splits by groups; give groups=, one for each of the 48 rows"),
-        (StratifiedGroupKFold(3), {}, "StratifiedGroupKFold splits by groups"),
         (LeaveOneGroupOut(), {}, "LeaveOneGroupOut splits by groups"),
-        (LeavePGroupsOut(2), {}, "LeavePGroupsOut splits by groups"),
-        (GroupShuffleSplit(), {}, "GroupShuffleSplit splits by groups"),
         (GroupKFold(3), {"groups": GROUPS[1:]}, r"groups has shape \(47,\), expected \(48,\)"),
-        (GroupKFold(3), {"groups": np.stack([GROUPS, GROUPS])}, r"groups has shape \(2, 48\)"),
         (GroupKFold(7), {"groups": GROUPS}, "GroupKFold cannot split these 48 rows: .*than the number of groups"),
         (KFold(3, shuffle=True, random_state=0), {"groups": GROUPS},
          "fold 0 has . groups with rows in training and in validation, .* keeps groups whole"),
@@ -256,10 +220,9 @@ def test_folds_of_a_splitter_hold_each_row_once(seed, n, kind):
         ((TRAIN, VALIDATION, TEST), {"groups": np.arange(M) // 24},
          "fold 0 has 1 groups with rows in validation and in test, 1 first"),
         ("splits", {"groups": np.zeros(M), "splits": stored_splits()}, "stored split 0 has 1 groups with rows in"),
-        ((TRAIN, []), {}, "fold 0 has no validation rows"),
+        ([(TRAIN, VALIDATION), (TRAIN, [])], {}, "fold 1 has no validation rows"),
         (([], VALIDATION), {}, "fold 0 has no training rows"),
         ((mask([]), VALIDATION), {}, "fold 0 has no training rows"),
-        ([(TRAIN, VALIDATION), (TRAIN, [])], {}, "fold 1 has no validation rows"),
         ((TRAIN, [*VALIDATION, 7, 3]), {}, "fold 0 has 2 training rows that are validation rows too, row 3 first"),
         ((TRAIN, VALIDATION, [5]), {}, "fold 0 has 1 training rows that are test rows too, row 5 first"),
         ((TRAIN, VALIDATION, VALIDATION), {},
@@ -271,41 +234,30 @@ def test_folds_of_a_splitter_hold_each_row_once(seed, n, kind):
         ((TRAIN, [-M]), {}, "fold 0 has 1 training rows that are validation rows too, row 0 first"),
         ([(TRAIN, VALIDATION), (TRAIN, [M])], {}, "fold 1, validation: row 48 is outside the 48 rows"),
         (([-M - 1], VALIDATION), {}, "fold 0, train: row -49 is outside the 48 rows"),
-        ((TRAIN, VALIDATION, [99]), {}, "fold 0, test: row 99 is outside the 48 rows"),
         ((mask(TRAIN)[1:], VALIDATION), {}, r"fold 0, train: a boolean row mask must have shape \(48,\), got \(47,\)"),
         ([TRAIN, VALIDATION], {}, "fold 0 must be .* a single fold is a tuple"),
-        ([[0, 1], [2, 3]], {}, "fold 0 must be"),
         ([(TRAIN, VALIDATION), (TRAIN,)], {}, "fold 1 must be"),
         ([(TRAIN, VALIDATION, TEST, TEST)], {}, "fold 0 must be"),
         ([(TRAIN, VALIDATION + 0.5)], {}, "fold 0 must be"),
         ([7], {}, "fold 0 must be"),
         ({"train": TRAIN}, {}, "fold train must be"),
-        ({}, {}, "cv has no folds"),
+        (StratifiedKFold(3), {"labels": LABELS["multilabel"]},
+         "StratifiedKFold cannot split .* several tasks are not stratified, use KFold"),
+        (KFold(3), THREE_CLASSES, "fold 0 has no training rows of class 'a', of which it has validation rows"),
+        ([(EVEN, ODD), (EVEN, ODD, [40])], THREE_CLASSES, "fold 1 has no training rows of class 'c', .* test rows"),
+        ((EVEN[8:12], EVEN[12:]), THREE_CLASSES, "fold 0 has training rows of a single class, 'b', and needs two"),
+        (KFold(3), RARE_TASK, "fold 0 has no training rows of class 1 in task 1, of which it has validation"),
+        ((TRAIN[5:], VALIDATION), RARE_TASK, "fold 0 has training rows of a single class, 0 in task 1, and needs two"),
     ],
 )  # fmt: skip
 def test_bad_folds(cv, options, words):
     with pytest.raises(InputError, match=words):
-        make_folds(cv, LABELS["binary"], **options)
+        make_folds(cv, **{"labels": LABELS["binary"], **options})
 
 
-def test_stratifying_tasks_is_refused():
-    with pytest.raises(
-        InputError, match=r"StratifiedKFold cannot split .* several tasks are not stratified, use KFold"
-    ):
-        make_folds(StratifiedKFold(3), LABELS["multilabel"])
-
-
-def test_a_class_that_is_not_learnt_is_told():
-    y = np.array(["a", "b", "c"])[np.arange(M) // 16]
-    with pytest.raises(InputError, match="fold 0 has no training rows of class 'a', of which it has validation rows"):
-        make_folds(KFold(3), y)
-    rows = np.arange(32)
-    with pytest.raises(InputError, match="fold 1 has no training rows of class 'c', of which it has test rows"):
-        make_folds([(rows[::2], rows[1::2]), (rows[::2], rows[1::2], [40])], y)
-    # A class that a fold does not hold at all is no matter.
-    make_folds((rows[::2], rows[1::2]), y)
-    with pytest.raises(InputError, match="fold 0 has training rows of a single class, 'b', and needs two"):
-        make_folds((np.arange(16, 24), np.arange(24, 32)), y)
+def test_a_class_that_a_fold_does_not_hold_at_all_is_no_matter():
+    make_folds((EVEN, ODD), **THREE_CLASSES)
+    make_folds((TRAIN, VALIDATION, TEST), **RARE_TASK)
 
 
 def test_too_few_of_a_class_to_stratify():
@@ -319,17 +271,6 @@ def test_too_few_of_a_class_to_stratify():
         pytest.raises(InputError, match=r"fold \d has no training rows of class 'rare'"),
     ):
         make_folds(5, y)
-
-
-def test_a_task_that_is_not_learnt_is_told():
-    y = np.stack([np.arange(M) % 2, np.arange(M) < 3], axis=1).astype(int)
-    with pytest.raises(
-        InputError, match="fold 0 has no training rows of class 1 in task 1, of which it has validation"
-    ):
-        make_folds(KFold(3), y)
-    with pytest.raises(InputError, match="fold 0 has training rows of a single class, 0 in task 1, and needs two"):
-        make_folds((TRAIN[5:], VALIDATION), y)
-    make_folds((TRAIN, VALIDATION, TEST), y)
 
 
 # --- grids --------------------------------------------------------------------------------------------------
@@ -352,17 +293,12 @@ def test_default_grids_are_the_papers():
     assert as_grid(None, dmkl.SingleBest(steps=("cosine", "center", "trace"))) == {"lam": LAM_TRACE}
 
 
-def test_every_default_point_is_taken_by_the_estimator():
-    for point in points(as_grid(None, dmkl.MKFDA())):
-        dmkl.MKFDA(**point)._check_parameters()
-
-
 def test_a_grid_is_made_plain():
     grid = {"lam": np.logspace(-2, 0, 3, dtype=np.float32), "p": [1, 1e7, np.float64(2)], "steps": "cosine,center"}
-    found = as_grid(grid, dmkl.MKFDA())
-    assert found == {"lam": tuple(grid["lam"].tolist()), "p": (1.0, np.inf, 2.0), "steps": (("cosine", "center"),)}
-    assert list(found) == ["lam", "p", "steps"]
-    assert all(type(value) is float for value in (*found["lam"], *found["p"]))
+    result = as_grid(grid, dmkl.MKFDA())
+    assert result == {"lam": tuple(grid["lam"].tolist()), "p": (1.0, np.inf, 2.0), "steps": (("cosine", "center"),)}
+    assert list(result) == ["lam", "p", "steps"]
+    assert all(type(value) is float for value in (*result["lam"], *result["p"]))
     assert as_grid({"lam": 1, "steps": None, "tol": np.array(1e-3)}, dmkl.MKFDA()) == {
         "lam": (1.0,),
         "steps": ((),),
@@ -378,29 +314,13 @@ def test_a_grid_is_made_plain():
     assert as_grid({"cv": splitters}, dmkl.SingleBest()) == {"cv": tuple(splitters)}
 
 
-@given(st.dictionaries(st.sampled_from(["p", "lam", "tol", "max_iter"]), st.integers(1, 4), min_size=1))
-def test_points_are_in_c_order(sizes):
-    grid = as_grid({name: [float(k + 1) for k in range(size)] for name, size in sizes.items()}, dmkl.MKFDA())
-    assert shape(grid) == tuple(sizes.values())
-    found = points(grid)
-    assert len(found) == math.prod(shape(grid))
-    for flat, point in enumerate(found):
-        where = np.unravel_index(flat, shape(grid))
-        assert point == {name: grid[name][k] for name, k in zip(grid, where, strict=True)}
-        assert list(point) == list(grid)
-
-
 @pytest.mark.parametrize(
     ("grid", "words"),
     [
         ({}, "grid must map parameters to their values"),
         ([{"p": [1]}], "grid must map parameters to their values"),
-        (
-            {"lamda": [1]},
-            "'lamda' is no parameter of MKFDA; its parameters are class_weight, constraints, kernel_groups, .*",
-        ),
+        ({"lamda": [1]}, "'lamda' is no parameter of MKFDA; its parameters are class_weight, constraints, .*"),
         ({"p": []}, "the grid has no values for p; give one at least, or leave p out"),
-        ({"lam": np.array([])}, "no values for lam"),
         ({"p": [1, 2, 2.0]}, r"the grid has 2\.0 twice among the values of p"),
         ({"p": [1e6, 2, np.inf]}, r"has inf twice among the values of p \(from 1e6 on it counts as infinite\)"),
         ({"lam": [1, 0.5, 1.0]}, r"the grid has 1\.0 twice among the values of lam; leave one out"),
@@ -412,10 +332,7 @@ def test_points_are_in_c_order(sizes):
         ({"p": "2"}, "the values of p must be numbers, got '2'"),
         ({"p": [None]}, "the values of p must be numbers, got None"),
         ({"lam": [True]}, "the values of lam must be numbers, got True"),
-        ({"lam": [1j]}, "the values of lam must be numbers"),
         ({"lam": [0]}, "the values of lam must be positive and finite, got 0"),
-        ({"lam": -1e-3}, "positive and finite, got -0.001"),
-        ({"lam": [np.inf]}, "positive and finite, got inf"),
         ({"lam": [np.nan]}, "positive and finite, got nan"),
     ],
 )
@@ -437,6 +354,10 @@ def test_a_default_grid_needs_p_or_lam():
 
 
 # --- average precision: rankings as VOC's devkit and the definitions read them --------------------------------
+
+
+def measure(scoring, kind, classes, truth, decision):
+    return evaluate(as_metrics(scoring, kind), kind, classes, truth, decision)
 
 
 def ranked(*labels):
@@ -484,8 +405,8 @@ def test_average_precision_by_hand():
     # Levels 0 to 0.6 have 2/3, levels 0.7 to 1 have 3/5.
     assert average_precision_voc07(*case) == pytest.approx((7 * 2 / 3 + 4 * 3 / 5) / 11, rel=1e-14)
     assert average_precision_voc(*case) == pytest.approx((2 / 3 + 2 / 3 + 3 / 5) / 3, rel=1e-14)
-    (both,) = evaluate(as_metrics("average_precision", "binary"), "binary", [0, 1], case[0].astype(int), case[1])
-    assert both == pytest.approx((1 / 2 + 2 / 3 + 3 / 5) / 3, rel=1e-14)
+    (uninterpolated,) = measure("average_precision", "binary", [0, 1], case[0].astype(int), case[1])
+    assert uninterpolated == pytest.approx((1 / 2 + 2 / 3 + 3 / 5) / 3, rel=1e-14)
     # No interpolation changes a ranking whose precision falls throughout: 1, 2/3, 3/5 at recall 1/3, 2/3, 1.
     case = ranked(1, 0, 1, 0, 1)
     assert average_precision_voc07(*case) == pytest.approx((4 * 1 + 3 * 2 / 3 + 4 * 3 / 5) / 11, rel=1e-14)
@@ -498,15 +419,8 @@ def test_a_recall_of_k_tenths_reaches_the_level(n):
     for tenths in (1, 3, 6, 7):
         first = tenths * n // 10
         positive, scores = ranked(*[1] * first, *[0] * 1000, *[1] * (n - first))
-        late = n / (n + 1000)
-        expected = ((tenths + 1) + (10 - tenths) * late) / 11
+        expected = ((tenths + 1) + (10 - tenths) * n / (n + 1000)) / 11
         assert average_precision_voc07(positive, scores) == pytest.approx(expected, rel=1e-12)
-
-
-def test_tied_samples_enter_together():
-    positive, scores = np.array([1, 0, 1, 0], dtype=bool), np.zeros(4)
-    for name in REFERENCES:
-        assert evaluate(as_metrics(name, "binary"), "binary", [0, 1], positive.astype(int), scores) == [0.5]
 
 
 rankings = st.lists(st.tuples(st.booleans(), st.integers(-4, 4)), min_size=1, max_size=30)
@@ -515,11 +429,10 @@ rankings = st.lists(st.tuples(st.booleans(), st.integers(-4, 4)), min_size=1, ma
 @given(rankings, st.randoms(use_true_random=False), st.sampled_from(list(REFERENCES)))
 def test_average_precision_is_its_definition(ranking, random, name):
     assume(any(truth for truth, _ in ranking))
-    metrics = as_metrics(name, "binary")
 
     def measured(pairs):
         truth, scores = (np.array(values) for values in zip(*pairs, strict=True))
-        return evaluate(metrics, "binary", [0, 1], truth.astype(int), scores.astype(float))[0]
+        return measure(name, "binary", [0, 1], truth.astype(int), scores.astype(float))[0]
 
     truth, scores = (np.array(values) for values in zip(*ranking, strict=True))
     value = measured(ranking)
@@ -550,46 +463,51 @@ def problem(kind, seed, rows=60):
     return classes, classes[index], signs[:, 1] - signs[:, 0] if kind == "binary" else signs
 
 
+def predict(classes, decision):
+    return classes[(decision > 0).astype(int) if decision.ndim == 1 else np.argmax(decision, axis=1)]
+
+
 def one_vs_rest(classes, truth, decision):
     """Truth, score and prediction of each class that is measured: the second of two, or all."""
     if decision.ndim == 1:
         return [(truth == classes[1], decision, decision > 0)]
-    best = classes[np.argmax(decision, axis=1)]
+    best = predict(classes, decision)
     return [(truth == c, decision[:, k], best == c) for k, c in enumerate(classes)]
 
 
-def correlation(truth, found):
-    tp, tn = np.sum(truth & found), np.sum(~truth & ~found)
-    fp, fn = np.sum(~truth & found), np.sum(truth & ~found)
+def correlation(truth, predicted):
+    tp, tn = np.sum(truth & predicted), np.sum(~truth & ~predicted)
+    fp, fn = np.sum(~truth & predicted), np.sum(truth & ~predicted)
     below = math.sqrt(float((tp + fp) * (tp + fn)) * float((tn + fp) * (tn + fn)))
     return 0.0 if below == 0 else float(tp * tn - fp * fn) / below
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", ["binary", "multiclass"])
 def test_own_measures(kind, seed):
+    """Also where the rows are in another order."""
     classes, truth, decision = problem(kind, seed)
-    cases = one_vs_rest(classes, truth, decision)
-    best = classes[(decision > 0).astype(int) if kind == "binary" else np.argmax(decision, axis=1)]
+    cases, best = one_vs_rest(classes, truth, decision), predict(classes, decision)
     expected = {
         "accuracy": skm.accuracy_score(truth, best),
         "balanced_accuracy": skm.balanced_accuracy_score(truth, best),
         "mean_class_accuracy": np.mean([np.mean(best[truth == c] == c) for c in classes]),
         **{name: np.mean([f(t, s) for t, s, _ in cases]) for name, f in REFERENCES.items()},
-        "matthews": np.mean([correlation(t, found) for t, _, found in cases]),
-        "neg_matthews_loss": np.mean([-(1 - correlation(t, found)) for t, _, found in cases]),
+        "matthews": np.mean([correlation(t, predicted) for t, _, predicted in cases]),
+        "neg_matthews_loss": np.mean([-(1 - correlation(t, predicted)) for t, _, predicted in cases]),
     }
     expected |= {f"mean_{name}": expected[name] for name in REFERENCES}
     assert set(expected) == set(OWN_METRICS)
-    found = evaluate(as_metrics(list(expected), kind), kind, classes, truth, decision)
-    np.testing.assert_allclose(found, list(expected.values()), rtol=1e-12)
+    for rows in (slice(None), np.random.default_rng(seed).permutation(len(truth))):
+        measured = measure(list(expected), kind, classes, truth[rows], decision[rows])
+        np.testing.assert_allclose(measured, list(expected.values()), rtol=1e-12)
     assert expected["mean_class_accuracy"] == pytest.approx(skm.balanced_accuracy_score(truth, best))
     if kind == "binary":
         assert expected["matthews"] == pytest.approx(skm.matthews_corrcoef(truth, best))
 
 
 @pytest.mark.parametrize("missing", [False, True])
-@pytest.mark.parametrize("kind", ["binary", "multiclass", "multilabel"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_several_points_are_measured_as_one_by_one(kind, missing):
     """Also on rows that lack a class, or labels of a task."""
     classes, truth, _ = problem(kind, 0)
@@ -599,52 +517,26 @@ def test_several_points_are_measured_as_one_by_one(kind, missing):
         truth[:9, 1] = np.nan
     elif missing:
         decisions, truth = decisions[:, truth != classes[0]], truth[truth != classes[0]]
-    metrics = as_metrics(["accuracy", "mean_class_accuracy", "average_precision"], kind)
-    found = evaluate_each(metrics, kind, classes, truth, decisions)
+    names = ["accuracy", "mean_class_accuracy", "average_precision"]
+    measured = evaluate_each(as_metrics(names, kind), kind, classes, truth, decisions)
     for k, decision in enumerate(decisions):
-        np.testing.assert_array_equal(found[:, k], evaluate(metrics, kind, classes, truth, decision))
+        np.testing.assert_array_equal(measured[:, k], measure(names, kind, classes, truth, decision))
         if kind != "multilabel":
-            best = classes[(decision > 0).astype(int) if kind == "binary" else np.argmax(decision, axis=1)]
-            assert found[0, k] == pytest.approx(skm.accuracy_score(truth, best), rel=1e-12)
+            best = predict(classes, decision)
+            assert measured[0, k] == pytest.approx(skm.accuracy_score(truth, best), rel=1e-12)
             of_classes = [np.mean(best[truth == c] == c) for c in np.unique(truth)]
-            assert found[1, k] == pytest.approx(np.mean(of_classes), rel=1e-12)
+            assert measured[1, k] == pytest.approx(np.mean(of_classes), rel=1e-12)
 
 
 @pytest.mark.parametrize("name", [*OWN_METRICS, "f1", "roc_auc"])
 def test_tasks_are_binary_problems(name):
     _, truth, decision = problem("multilabel", 0)
-    metrics = as_metrics(["accuracy", name] if name != "accuracy" else [name], "multilabel")
-    found = evaluate(metrics, "multilabel", [0, 1], truth, decision)
-    assert found.shape == (len(metrics), 3)
+    names = ["accuracy", name] if name != "accuracy" else [name]
+    measured = measure(names, "multilabel", [0, 1], truth, decision)
+    assert measured.shape == (len(names), 3)
     for k in range(3):
-        alone = evaluate(metrics, "binary", [0, 1], truth[:, k], decision[:, k])
-        np.testing.assert_array_equal(found[:, k], alone)
-    np.testing.assert_array_equal(evaluate(metrics, "multilabel", [0, 1], truth.astype(bool), decision), found)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=10)  # each goes through all measures
-@given(seed=st.integers(0, 2**32 - 1))
-def test_measures_do_not_see_the_order_of_rows(kind, seed):
-    classes, truth, decision = problem(kind, seed, 24)
-    metrics = as_metrics(list(OWN_METRICS), kind)
-    order = np.random.default_rng(seed).permutation(len(truth))
-    np.testing.assert_allclose(
-        evaluate(metrics, kind, classes, truth[order], decision[order]),
-        evaluate(metrics, kind, classes, truth, decision),
-        rtol=1e-12,
-    )
-
-
-@pytest.mark.parametrize("kind", ["binary", "multiclass"])
-def test_scores_that_tell_the_truth_are_best(kind):
-    classes, truth, decision = problem(kind, 0)
-    signs = 2.0 * (truth[:, None] == classes) - 1
-    best = {name: 0.0 if name == "neg_matthews_loss" else 1.0 for name in OWN_METRICS}
-    metrics = as_metrics(list(best), kind)
-    found = evaluate(metrics, kind, classes, truth, signs[:, 1] if kind == "binary" else signs)
-    np.testing.assert_allclose(found, list(best.values()), atol=1e-15)
-    assert (evaluate(metrics, kind, classes, truth, decision) < found).all()
+        np.testing.assert_array_equal(measured[:, k], measure(names, "binary", [0, 1], truth[:, k], decision[:, k]))
+    np.testing.assert_array_equal(measure(names, "multilabel", [0, 1], truth.astype(bool), decision), measured)
 
 
 # --- scikit-learn's scorers -----------------------------------------------------------------------------------
@@ -653,7 +545,6 @@ def test_scores_that_tell_the_truth_are_best(kind):
 @pytest.mark.parametrize(
     ("name", "kind", "reference"),
     [
-        ("accuracy", "binary", lambda t, s, b: np.mean(t == b)),
         ("accuracy", "multiclass", lambda t, s, b: np.mean(t == b)),
         ("roc_auc", "binary", lambda t, s, b: skm.roc_auc_score(t, s)),
         ("balanced_accuracy", "multiclass", lambda t, s, b: skm.balanced_accuracy_score(t, b)),
@@ -668,31 +559,23 @@ def test_scores_that_tell_the_truth_are_best(kind):
     ],
 )
 def test_scikit_learns_names(name, kind, reference):
+    """Whatever the labels are stored as; the second class is positive."""
     classes, truth, decision = problem(kind, 1)
-    best = classes[(decision > 0).astype(int) if kind == "binary" else np.argmax(decision, axis=1)]
     forms = [(truth, classes), (truth.astype(object), classes.astype(object)), (truth.astype(object), classes)]
     if kind == "binary":
         forms.append(tuple(values.astype(np.dtypes.StringDType()) for values in forms[0]))
-    for labels, known in forms:
-        (found,) = evaluate(as_metrics(name, kind), kind, known, labels, decision)
-        assert found == pytest.approx(reference(truth, decision, best), rel=1e-12)
-
-
-def test_the_second_class_is_positive_whatever_the_labels():
-    _, truth, decision = problem("binary", 2)
-    names = ["f1", "precision", "roc_auc", *OWN_METRICS]
-    expected = evaluate(as_metrics(names, "binary"), "binary", [0, 1], (truth == "yes").astype(int), decision)
-    for classes in ([-1, 1], [1, 2], ["b", "c"], [False, True]):
-        labels = np.where(truth == "yes", *classes[::-1])
-        np.testing.assert_array_equal(
-            evaluate(as_metrics(names, "binary"), "binary", classes, labels, decision), expected
-        )
+        forms += [
+            (np.where(truth == "yes", *pair[::-1]), pair) for pair in ([-1, 1], [1, 2], ["b", "c"], [False, True])
+        ]
+    for labels, learnt in forms:
+        (score,) = measure(name, kind, learnt, labels, decision)
+        assert score == pytest.approx(reference(truth, decision, predict(classes, decision)), rel=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["binary", "multiclass"])
 def test_callables_see_a_fitted_classifier_and_the_labels(kind):
     classes, truth, decision = problem(kind, 3)
-    best = classes[(decision > 0).astype(int) if kind == "binary" else np.argmax(decision, axis=1)]
+    best = predict(classes, decision)
 
     def share(estimator, X, y):
         assert is_classifier(estimator)
@@ -703,64 +586,49 @@ def test_callables_see_a_fitted_classifier_and_the_labels(kind):
         return np.mean(estimator.predict(X[::2]) == y[::2])
 
     made = skm.make_scorer(skm.f1_score, average="macro", pos_label=None)
-    found = evaluate(as_metrics({"half": share, "f1": made}, kind), kind, classes, truth, decision)
-    np.testing.assert_allclose(found, [np.mean(best[::2] == truth[::2]), skm.f1_score(truth, best, average="macro")])
+    scores = measure({"half": share, "f1": made}, kind, classes, truth, decision)
+    np.testing.assert_allclose(scores, [np.mean(best[::2] == truth[::2]), skm.f1_score(truth, best, average="macro")])
     assert list(as_metrics(share, kind)) == ["share"]
     assert list(as_metrics(made, kind)) == ["score"]
 
 
-def test_a_scorer_may_name_its_positive_class():
+def test_scorers_may_name_their_positive_class_and_losses_have_their_sign_turned():
     classes, truth, decision = problem("binary", 4)
-    best = classes[(decision > 0).astype(int)]
-    scorer = skm.make_scorer(skm.f1_score, pos_label="no")
-    assert evaluate(as_metrics(scorer, "binary"), "binary", classes, truth, decision) == [
-        skm.f1_score(truth, best, pos_label="no")
-    ]
-    ranking = skm.make_scorer(skm.average_precision_score, response_method="decision_function", pos_label="no")
-    assert evaluate(as_metrics(ranking, "binary"), "binary", classes, truth, decision) == [
-        pytest.approx(skm.average_precision_score(truth == "no", -decision))
-    ]
-
-
-def test_losses_have_their_sign_turned():
-    classes, truth, decision = problem("binary", 5)
-    best = classes[(decision > 0).astype(int)]
-    loss = skm.make_scorer(skm.zero_one_loss, greater_is_better=False)
-    (found,) = evaluate(as_metrics(loss, "binary"), "binary", classes, truth, decision)
-    assert found == pytest.approx(-np.mean(best != truth), rel=1e-12)
+    best, ranking = predict(classes, decision), {"response_method": "decision_function", "pos_label": "no"}
+    precision = skm.average_precision_score(truth == "no", -decision)
+    for scorer, expected in (
+        (skm.make_scorer(skm.f1_score, pos_label="no"), skm.f1_score(truth, best, pos_label="no")),
+        (skm.make_scorer(skm.average_precision_score, **ranking), precision),
+        (skm.make_scorer(skm.zero_one_loss, greater_is_better=False), -np.mean(best != truth)),
+    ):
+        assert measure(scorer, "binary", classes, truth, decision) == pytest.approx([expected], rel=1e-12)
 
 
 def test_the_order_and_the_names_are_kept():
     assert list(as_metrics(None, "binary")) == list(as_metrics(None, "multiclass")) == ["accuracy"]
     assert as_metrics(None, "multilabel") == {"average_precision": OWN_METRICS["average_precision"]}
     assert list(as_metrics(("f1", "accuracy", "matthews"), "binary")) == ["f1", "accuracy", "matthews"]
-    mapping = {"MAP": "average_precision", "right": "accuracy"}
-    metrics = as_metrics(mapping, "multiclass")
-    assert list(metrics) == ["MAP", "right"]
-    classes, truth, decision = problem("multiclass", 0)
-    np.testing.assert_array_equal(
-        evaluate(metrics, "multiclass", classes, truth, decision),
-        evaluate(as_metrics(list(mapping.values()), "multiclass"), "multiclass", classes, truth, decision),
-    )
+    mapping, given = {"MAP": "average_precision", "right": "accuracy"}, problem("multiclass", 0)
+    assert list(as_metrics(mapping, "multiclass")) == ["MAP", "right"]
+    by_name = measure(list(mapping.values()), "multiclass", *given)
+    np.testing.assert_array_equal(measure(mapping, "multiclass", *given), by_name)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["neg_log_loss", "neg_brier_score", "roc_auc_ovr", "roc_auc_ovo_weighted"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("neg_log_loss", "binary"),
+        ("neg_brier_score", "multilabel"),
+        ("roc_auc_ovr", "multiclass"),
+        ("roc_auc_ovo_weighted", "multiclass"),
+    ],
+)
 def test_probabilities_are_refused_with_what_does_work(name, kind):
     with pytest.raises(InputError, match=f"scoring '{name}' needs probabilities, .*; these do: ") as caught:
         as_metrics(name, kind)
     listed = str(caught.value).split("these do: ")[1].replace("and dmkl's ", "").split(", ")
     assert {"accuracy", "average_precision_voc07"} < set(listed)
-    classes, truth, decision = problem(kind, 0)
-    assert np.isfinite(evaluate(as_metrics(listed, kind), kind, classes, truth, decision)).all()
-
-
-def test_probabilities_are_refused_to_callables():
-    classes, truth, decision = problem("binary", 0)
-    scorer = skm.make_scorer(skm.log_loss, response_method="predict_proba", greater_is_better=False)
-    for rows in (slice(None), truth == "yes"):
-        with pytest.raises(InputError, match="scoring 'score' needs probabilities"):
-            evaluate(as_metrics(scorer, "binary"), "binary", classes, truth[rows], decision[rows])
+    assert np.isfinite(measure(listed, kind, *problem(kind, 0))).all()
 
 
 def sloppy(estimator, X, y):
@@ -771,21 +639,17 @@ def sloppy(estimator, X, y):
     ("scoring", "kind", "words"),
     [
         ("acuracy", "binary", r"there is no scoring 'acuracy'; dmkl has mean_class_accuracy.*get_scorer_names\(\)"),
-        ("mean_matthews", "multiclass", "there is no scoring 'mean_matthews'"),
         ("f1", "multiclass", "scoring 'f1' does not suit more than two classes .*average='binary'.*f1_macro"),
         ("roc_auc", "multiclass", "scoring 'roc_auc' does not suit more than two classes"),
         ("top_k_accuracy", "binary", "scoring 'top_k_accuracy' does not suit two classes .*perfect"),
         ("f1_samples", "multilabel", "scoring 'f1_samples' does not suit two classes"),
-        (["accuracy", "f1_samples"], "binary", "scoring 'f1_samples' does not suit"),
         ({"mine": "f1_samples"}, "binary", "scoring 'f1_samples' does not suit"),
         (["accuracy", "accuracy"], "binary", "a list of scoring holds names, each once"),
         (["accuracy", sloppy], "binary", "for callables give a mapping of names"),
         ([], "binary", "scoring must name at least one scorer"),
-        ({}, "binary", "scoring must name at least one scorer"),
         ({1: "accuracy"}, "binary", "scoring must name at least one scorer, by strings"),
         (7, "binary", "scoring must be a name, a callable"),
         (skm.f1_score, "binary", r"scoring 'f1_score' must be a name or take \(estimator, X, y\).*make_scorer"),
-        ({"mine": skm.accuracy_score}, "binary", "scoring 'mine' must be a name or take"),
         ({"mine": 3}, "binary", "scoring 'mine' must be a name or take"),
     ],
 )
@@ -794,23 +658,29 @@ def test_bad_scoring(scoring, kind, words):
         as_metrics(scoring, kind)
 
 
-def test_scorers_that_fail_are_named():
+def broken(estimator, X, y):
+    raise TypeError("mine")
+
+
+@pytest.mark.parametrize(
+    ("scoring", "error", "words"),
+    [
+        # Its positive class is 1.
+        (
+            {"mine": skm.make_scorer(skm.f1_score)},
+            InputError,
+            r"scoring 'mine' does not suit two classes .*pos_label=1",
+        ),
+        (sloppy, InputError, r"scoring 'sloppy' .*must return one number, and returned \{'a': 1\}"),
+        (skm.make_scorer(skm.log_loss, response_method="predict_proba"), InputError, "'score' needs probabilities"),
+        (broken, TypeError, "mine"),
+    ],
+)
+def test_scorers_that_fail_are_named(scoring, error, words):
     classes, truth, decision = problem("binary", 0)
-    numbers = skm.make_scorer(skm.f1_score)  # its positive class is 1
     for rows in (slice(None), truth == "yes"):
-        with pytest.raises(InputError, match=r"scoring 'mine' does not suit two classes .*pos_label=1"):
-            evaluate(as_metrics({"mine": numbers}, "binary"), "binary", classes, truth[rows], decision[rows])
-        with pytest.raises(InputError, match=r"scoring 'sloppy' .*must return one number, and returned \{'a': 1\}"):
-            evaluate(as_metrics(sloppy, "binary"), "binary", classes, truth[rows], decision[rows])
-
-
-def test_an_error_of_a_callable_comes_through():
-    def broken(estimator, X, y):
-        raise TypeError("mine")
-
-    classes, truth, decision = problem("binary", 0)
-    with pytest.raises(TypeError, match="mine"):
-        evaluate(as_metrics(broken, "binary"), "binary", classes, truth, decision)
+        with pytest.raises(error, match=words):
+            measure(scoring, "binary", classes, truth[rows], decision[rows])
 
 
 @pytest.mark.parametrize("name", OWN_METRICS)
@@ -818,7 +688,7 @@ def test_labels_that_were_not_learnt_are_told(name):
     classes, truth, decision = problem("multiclass", 0)
     truth[7] = 5
     with pytest.raises(InputError, match=r"the labels hold 5, which is none of the classes learnt, \[-3, 0, 8, 20\]"):
-        evaluate(as_metrics(name, "multiclass"), "multiclass", classes, truth, decision)
+        measure(name, "multiclass", classes, truth, decision)
 
 
 # --- measures that the labels leave undefined ------------------------------------------------------------------
@@ -828,47 +698,41 @@ NEEDS_BOTH = ["matthews", "neg_matthews_loss", "roc_auc"]
 NEEDS_NEITHER = ["accuracy", "balanced_accuracy", "mean_class_accuracy"]
 
 
-@pytest.mark.parametrize("shift", [-9, 0, 9], ids=["none found", "some found", "all found"])
+@pytest.mark.parametrize("shift", [-9, 0, 9], ids=["none predicted", "some predicted", "all predicted"])
 def test_undefined_for_one_task_only(shift):
     """Whatever the scores, and without a word: warnings are errors here."""
     _, truth, decision = problem("multilabel", 0)
     truth[:, 1] = 0
     truth[:, 2] = 1
     decision = decision + shift
-    metrics = as_metrics([*NEEDS_POSITIVES, "precision", *NEEDS_BOTH, *NEEDS_NEITHER], "multilabel")
-    found = dict(zip(metrics, evaluate(metrics, "multilabel", [0, 1], truth, decision), strict=True))
-    for name, values in found.items():
-        expected = [False, name not in NEEDS_NEITHER, name in NEEDS_BOTH]
-        assert np.isnan(values).tolist() == expected, name
-        assert values[0] == evaluate({name: metrics[name]}, "binary", [0, 1], truth[:, 0], decision[:, 0])[0]
+    for name in (*NEEDS_POSITIVES, "precision", *NEEDS_BOTH, *NEEDS_NEITHER):
+        (scores,) = measure([name], "multilabel", [0, 1], truth, decision)
+        assert np.isnan(scores).tolist() == [False, name not in NEEDS_NEITHER, name in NEEDS_BOTH], name
+        assert scores[0] == measure(name, "binary", [0, 1], truth[:, 0], decision[:, 0])[0]
 
 
 def test_means_are_over_the_classes_that_are_there():
     classes, truth, decision = problem("multiclass", 0)
-    kept = truth != 8
-    truth, decision = truth[kept], decision[kept]
-    names = ["mean_average_precision", "matthews", "mean_class_accuracy"]
+    truth, decision = truth[truth != 8], decision[truth != 8]
     cases = [case for case in one_vs_rest(classes, truth, decision) if case[0].any()]
     assert len(cases) == 3
-    best = classes[np.argmax(decision, axis=1)]
-    expected = [
-        np.mean([plain(t, s) for t, s, _ in cases]),
-        np.mean([correlation(t, found) for t, _, found in cases]),
-        np.mean([np.mean(best[truth == c] == c) for c in (-3, 0, 20)]),
-    ]
-    found = evaluate(as_metrics(names, "multiclass"), "multiclass", classes, truth, decision)
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    expected = {
+        "mean_average_precision": np.mean([plain(t, s) for t, s, _ in cases]),
+        "matthews": np.mean([correlation(t, predicted) for t, _, predicted in cases]),
+        "mean_class_accuracy": np.mean([np.mean(predicted[t]) for t, _, predicted in cases]),
+    }
+    scores = measure(list(expected), "multiclass", classes, truth, decision)
+    np.testing.assert_allclose(scores, list(expected.values()), rtol=1e-12)
     # Scikit-learn's that need a column for each label have no value; those of predictions have.
-    metrics = as_metrics(["top_k_accuracy", "f1_macro", "balanced_accuracy"], "multiclass")
-    assert np.isnan(evaluate(metrics, "multiclass", classes, truth, decision)).tolist() == [True, False, False]
+    scores = measure(["top_k_accuracy", "f1_macro", "balanced_accuracy"], "multiclass", classes, truth, decision)
+    assert np.isnan(scores).tolist() == [True, False, False]
 
 
 def test_one_class_alone_is_measured_by_what_remains():
     classes, truth, decision = problem("multiclass", 0)
-    rows = truth == 8
-    metrics = as_metrics(["matthews", "mean_class_accuracy", "average_precision_voc"], "multiclass")
-    found = evaluate(metrics, "multiclass", classes, truth[rows], decision[rows])
-    np.testing.assert_array_equal(found, [np.nan, np.mean(np.argmax(decision[rows], axis=1) == 2), 1.0])
+    rows, names = truth == 8, ["matthews", "mean_class_accuracy", "average_precision_voc"]
+    scores = measure(names, "multiclass", classes, truth[rows], decision[rows])
+    np.testing.assert_array_equal(scores, [np.nan, np.mean(np.argmax(decision[rows], axis=1) == 2), 1.0])
 
 
 def test_undefined_callables():
@@ -879,13 +743,12 @@ def test_undefined_callables():
         "auc": skm.make_scorer(skm.roc_auc_score, response_method="decision_function"),
         "right": skm.make_scorer(skm.accuracy_score),
     }
-    found = evaluate(as_metrics(scorers, "binary"), "binary", classes, truth[rows], decision[rows])
-    np.testing.assert_array_equal(found, [np.nan, np.nan, np.mean(decision[rows] <= 0)])
+    scores = measure(scorers, "binary", classes, truth[rows], decision[rows])
+    np.testing.assert_array_equal(scores, [np.nan, np.nan, np.mean(decision[rows] <= 0)])
 
 
 def test_never_predicting_a_class_that_is_there_is_a_value():
     """No warning escapes, and the value is the one that scikit-learn falls back on."""
     classes, truth, decision = problem("binary", 0)
     names = ["precision", "f1", "matthews", "matthews_corrcoef", "mean_class_accuracy"]
-    found = evaluate(as_metrics(names, "binary"), "binary", classes, truth, decision - 99)
-    np.testing.assert_array_equal(found, [0, 0, 0, 0, 0.5])
+    np.testing.assert_array_equal(measure(names, "binary", classes, truth, decision - 99), [0, 0, 0, 0, 0.5])

@@ -12,28 +12,13 @@ from dmkl.searching.state import is_empty, read_state, remove_state
 from dmkl.solvers.workspace import Workspace
 
 
-def test_nothing_is_no_state(tmp_path):
-    folder = tmp_path / "state"
-    assert not read_state(folder)
-    assert read_state(folder).n_passes == 0
-    assert not is_empty(folder)
-    remove_state(folder)
-    (folder / "deep").mkdir(parents=True)
-    assert is_empty(folder)
-    remove_state(folder)
-    assert not folder.exists()
-
-
 def test_the_passes_of_a_part_are_counted_on_from_those_before(tmp_path):
     Workspace(tmp_path, {}).commit({"statistics": {"n_passes": 1}})
     first = read_state(tmp_path)
-    assert first
-    assert first.n_passes == 1
-    assert not first.has_solutions
+    assert (bool(first), first.n_passes, first.has_solutions) == (True, 1, False)
     Workspace(tmp_path / "part-1", {}).commit({"statistics": {"n_passes": 1}, "solver": {"n_passes": 4}})
     both = read_state(tmp_path)
-    assert both.n_passes == 4
-    assert both.has_solutions
+    assert (both.n_passes, both.has_solutions) == (4, True)
     assert both != first
     assert both == read_state(tmp_path)
 
@@ -50,10 +35,17 @@ def test_what_is_no_state_is_left_alone(tmp_path, text):
 
 
 def test_a_state_is_removed_with_all_its_files(tmp_path):
-    workspace = Workspace(tmp_path / "state", {})
+    folder = tmp_path / "state"
+    assert not read_state(folder)
+    assert not is_empty(folder)
+    remove_state(folder)
+    (folder / "deep").mkdir(parents=True)
+    assert is_empty(folder)
+    remove_state(folder)
+    workspace = Workspace(folder, {})
     workspace.commit({"statistics": {"n_passes": 1}})
     (workspace.fold(0) / "basis-0.npy").write_bytes(b"")
-    remove_state(tmp_path / "state")
+    remove_state(folder)
     assert not list(tmp_path.iterdir())
 
 
