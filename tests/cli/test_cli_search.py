@@ -86,9 +86,9 @@ class KilledError(Exception):
 
 def test_it_saves_what_a_search_finds(output_of, tmp_path, plain):
     out = tmp_path / "deep" / "result"
-    text = output_of("search", plain, out, *SMALL, "--cv", 3)
+    text = output_of("search", plain, out, "--p", "1,2", "--lam", "1e-2,1", "--cv", 3)
     K = dmkl.open(plain)
-    expected = search(dmkl.MKFDA(), K, grid=GRID, cv=3)
+    expected = dmkl.search(dmkl.MKFDA(), K, grid=GRID, cv=3)
     result = dmkl.load(out)
     assert result.grid == GRID
     for name in ("score", "weight", "objective"):
@@ -105,6 +105,8 @@ def test_it_saves_what_a_search_finds(output_of, tmp_path, plain):
         assert f"{point['mean_score']:.4f} ± {point['standard_error']:.4f}" in shown
         assert ("chosen" in shown) == ({name: point[name] for name in GRID} == result.best_params_)
     assert "12 fits (12 certified" in text
+    for title in ("plain sum of the kernels", "SVM on the sum of kernels, C = "):
+        assert title in " ".join(text.split())
     for name, weight in zip(K.names, result.best_.weights_.values, strict=True):
         assert f"{weight:.4f}" in next(line for line in lines if line.startswith(name))
     assert f"dmkl predict {out} NEW_SAMPLES" in text
