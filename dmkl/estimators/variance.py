@@ -236,6 +236,7 @@ class VarianceComponents(KernelRegressor):
         check_positive("tol", self.tol)
         check_count("max_iter", self.max_iter)
         check_count("n_probes", self.n_probes, least=3)
+        check_count("random_state", self.random_state, least=0)
         if self.prevalence is not None and not 0 < self.prevalence < 1:
             refuse(f"prevalence is the share of cases in the population, between 0 and 1; got {self.prevalence!r}")
         if sum(_is_projection(step) for step in as_steps(self.steps)) > 1:

@@ -208,7 +208,7 @@ def test_a_newer_format_and_an_unknown_model(tmp_path):
         dmkl.load(path)
     unseal(path, format_version=2, model="Oracle")
     with pytest.raises(
-        StoreError, match="kind 'Oracle', which this dmkl does not know; expected one of GMKL, GSMKL, MKFDA"
+        StoreError, match="kind 'Oracle', which this dmkl does not know; expected one of EasyMKL, GMKL, GSMKL"
     ):
         dmkl.load(path)
 

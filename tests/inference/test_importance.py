@@ -144,7 +144,8 @@ def test_groups_by_features_are_by_those_of_the_kernels_that_may_have_weight():
 
 def _compare_left_out(model, K, y):
     """Compare importance without the first kernel with a search without it, and return the former."""
-    grid = {"C": [1.0]} if hasattr(model, "C") and getattr(model, "loss", "hinge") == "hinge" else {"lam": [0.1]}
+    machine = hasattr(model, "C") and getattr(model, "loss", "hinge") == "hinge"
+    grid = {"C": [1.0]} if machine else {"lam": [0.1]} if hasattr(model, "lam") else None
     own = dmkl.importance(model, K, y, grid, cv=FOLDS[:1]).data.sel(source=K.names[0])
     alone = dmkl.search(model, K.select(K.names[1:]), y, grid, FOLDS[:1], refit=False, baselines="none").chosen
     np.testing.assert_allclose(own.score_without, alone.score.transpose("fold", ...), atol=1e-4)

@@ -343,6 +343,8 @@ def test_bad_grids(grid, words):
 
 def test_a_default_grid_needs_p_or_lam():
     class Other:
+        _ONE_POINT = ()
+
         def get_params(self):
             return {"tol": 1}
 

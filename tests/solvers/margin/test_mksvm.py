@@ -91,7 +91,7 @@ def test_the_gap_of_any_pair_encloses_the_optimum(p):
         beta /= norm(beta, p)
         tol = 10 ** rng.uniform(-6, 0)  # any machine will do, finished or not
         u = solve_dense(np.tensordot(rng.dirichlet(np.ones(4)), kernels, axes=1), y, C, tol).u
-        certificate = certify_margin(u, kernels @ u, beta, y, C, p)
+        certificate = certify_margin(u[:, None], (kernels @ u)[:, :, None], beta, y[:, None], C, p)
         assert certificate.lower <= best * (1 + 1e-6)
         assert certificate.upper >= best * (1 - 1e-6)
         assert certificate.lower <= certificate.objective + 1e-12
