@@ -122,28 +122,24 @@ def test_whole_kernels_are_read_once_for_all_lenses(kernels):
 
 @pytest.mark.usefixtures("cutting", "synchronous")
 def test_a_shared_pass_is_each_lens_alone(kernels):
-    check_shared_pass(kernels)
-
-
-@pytest.mark.usefixtures("cutting")
-@pytest.mark.parametrize("cutting", ["together"], indirect=True)
-def test_a_shared_pass_is_each_lens_alone_everywhere(kernels, scheduler):
-    check_shared_pass(kernels)
-
-
-def check_shared_pass(kernels):
     K = in_memory(kernels, 9)
     lenses = [lens(K, name) for name in LENSES]
     columns = riders(lenses)
     together, passes = run_pass(lenses, columns)
     assert passes == 1
-    for number, (name, seen) in enumerate(zip(LENSES, lenses, strict=True)):
-        own = [k for k, c in enumerate(columns) if c.lens == number]
-        alone, _ = run_pass([seen], [replace(columns[k], lens=0) for k in own])
-        for k, by_itself in zip(own, alone, strict=True):
-            reference = expected(dense(kernels, name), columns[k])
-            assert error(batched(together[k], columns[k]), reference) < 1e-12
-            assert error(batched(by_itself, columns[k]), reference) < 1e-12
+    check_products(kernels, columns, together)
+    for number, seen in enumerate(lenses):
+        own = [c for c in columns if c.lens == number]
+        check_products(kernels, own, run_pass([seen], [replace(c, lens=0) for c in own])[0])
+
+
+@pytest.mark.usefixtures("cutting")
+@pytest.mark.parametrize("cutting", ["together"], indirect=True)
+def test_shared_passes_agree_everywhere(kernels, scheduler):
+    K = in_memory(kernels, 9)
+    lenses = [lens(K, name) for name in LENSES]
+    columns = riders(lenses)
+    check_products(kernels, columns, run_pass(lenses, columns)[0])
 
 
 @pytest.mark.usefixtures("cutting", "tasks_of_parts")

@@ -87,8 +87,34 @@ def test_problems_share_what_they_read():
 SHUFFLED = np.random.default_rng(5).permutation(31)
 
 
+SOME = (np.array([7, 1, 3, 0, 12, 5, 9]),) * 2
+
+
+@pytest.mark.usefixtures("synchronous")
+@pytest.mark.parametrize(
+    "steps",
+    [(), ("center", "trace"), ("cosine", "center", "trace"), ("cosine", "center", SOME, "cosine", "center", "trace")],
+    ids=["raw", "a training set", "unit norm", "some of unit norm"],
+)
+def test_columns_and_blocks_of_any_view(steps):
+    kernels, rows = psd(3, 31, seed=4), SHUFFLED[3:21]
+    K, source = over(in_memory(kernels, 6), Counting)
+    K = stepped(K[rows, rows], steps)
+    expected = dense_view(kernels, rows, rows, steps)
+    rng, lens = np.random.default_rng(1), K.lens()
+    tiles = K.view.final_positions()[0] // 6
+    index = np.flatnonzero(np.isin(tiles, tiles[[0, -1]]))
+    v, beta = rng.standard_normal((len(index), 2)), np.array([0.7, 0.0, 0.4])
+    source.reads.clear()
+    (products, block), _ = drive([(lens, single(r)) for r in (EachProduct(v, index), CombinedEntries(beta, index))])
+    used = set(tiles[index].tolist())
+    assert all(used & {i, j} for _, i, j in source.reads)
+    assert error(products, expected[:, :, index] @ v) < 1e-12
+    assert error(block[None], np.tensordot(beta, expected, 1)[index][:, index][None]) < 1e-12
+
+
 def test_columns_beside_whole_passes(scheduler):
-    """Requests of every kind in one pass, through two lenses; kernels of unit norm have entries one by one."""
+    """Both kinds of products in one pass, through two lenses."""
     kernels = psd(3, 31, seed=4)
     K = in_memory(kernels, 6)
     sets = [stepped(K[rows, rows], STEPS) for rows in (SHUFFLED[:14], SHUFFLED[9:])]
@@ -102,11 +128,6 @@ def test_columns_beside_whole_passes(scheduler):
     ]
     answers, passes = drive(jobs)
     assert passes == 1
-    rows, steps, beta = SHUFFLED[9:], ("cosine", "center", "trace"), np.array([0.7, 0.0, 0.4])
-    lens = stepped(K[rows, rows], steps).lens()
-    ((block,), _) = drive([(lens, single(CombinedEntries(beta, index)))])
-    reference = np.tensordot(beta, dense_view(kernels, rows, rows, steps), 1)
-    assert error(block[None], reference[index][:, index][None]) < 1e-12
     assert error(answers[0], exact[0][:, :, index] @ v[:3]) < 1e-12
     assert error(answers[1], exact[1] @ v) < 1e-12
     assert error(answers[2], exact[1][:, :, index] @ v[:3]) < 1e-12
