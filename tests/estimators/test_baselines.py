@@ -123,6 +123,7 @@ def test_bad_input_of_single_best(options, y, words):
     assert source.reads.total() == 0
 
 
+@pytest.mark.slow
 def test_single_best_keeps_the_budget():
     K, y = in_memory(psd(2, 900), 64), np.arange(900) % 2
     with dask.config.set({"dmkl.memory": "9MB"}):

@@ -89,6 +89,7 @@ def test_passes_find_what_memory_finds():
     np.testing.assert_allclose(model.weights_, known.variances[:-1], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [("center", "trace"), ("cosine", "center"), ()])
 def test_other_steps_are_those_of_the_kernels(steps, monkeypatch):
     kernels, y, _ = made(2)
@@ -170,6 +171,7 @@ def test_p_values_are_those_of_likelihood_ratios_at_the_boundary():
     assert np.isnan(table.p_value.sel(term="residual"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_passes")
 def test_probes_come_as_near_as_they_say():
     kernels, y, Z = made(16)

@@ -201,6 +201,7 @@ def test_relationship_matrices(tmp_path):
     assert (tmp_path / "out" / "weighted.grm.bin").stat().st_size == 4 * n * (n + 1) // 2
 
 
+@pytest.mark.slow
 def test_variance_components(tmp_path):
     printed = run("variance_components.py", "--families", 30, "--output", tmp_path / "out", cwd=tmp_path)
     assert printed.count("$ dmkl ") == 4
