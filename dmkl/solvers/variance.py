@@ -148,6 +148,8 @@ def solve_variances(problem: VarianceProblem) -> Steps:
     system = _Exact(problem) if problem.exact else _Probes(problem)
     if problem.method == "he":
         return (yield from _by_regression(problem, system, gram, moments))
+    # Haseman-Elston estimates are unbiased but may be negative, and σ_e² = 0 would make V singular: the start has no
+    # negative variance, and a tenth of the variance without kernels for the residual.
     start = _nonnegative(gram, moments, np.zeros(len(gram)))
     start[-1] = max(start[-1], 0.1 * problem.scale)
     every = np.arange(len(start))
@@ -157,6 +159,7 @@ def solve_variances(problem: VarianceProblem) -> Steps:
     if problem.tests and problem.exact:
         statistics[n] = 2.0 * max(0.0, best.point.log_likelihood - problem.null_log_likelihood)
         for j in range(n):
+            # On the boundary the component is absent already, so that the likelihood without it is the same.
             if best.point.variances[j] <= 0:
                 statistics[j] = 0.0
             elif n == 1:
@@ -166,8 +169,10 @@ def solve_variances(problem: VarianceProblem) -> Steps:
                 without[j] = 0.0
                 reduced = yield from _maximize(system, without, np.delete(every, j))
                 statistics[j] = 2.0 * max(0.0, best.point.log_likelihood - reduced.point.log_likelihood)
+    # Components on the boundary have no covariance: the average information describes the likelihood inside the set.
     free = np.flatnonzero(best.point.variances > problem.floor)
     inverse = np.linalg.inv(best.information[np.ix_(free, free)])
+    # A gradient with the error covariance N moves the zero of the gradient by I⁻¹ times it: the covariance I⁻¹NI⁻¹.
     noise = None if best.noise is None else inverse @ best.noise[np.ix_(free, free)] @ inverse
     extra = {
         "covariance": _spread(inverse, free, n + 1),
@@ -214,6 +219,7 @@ def _haseman_elston(problem: VarianceProblem) -> Steps:
 def _check_independent(problem: VarianceProblem, gram: Float, removed: Float) -> None:
     """Refuse kernels that fixed effects explain, and matrices that are linearly dependent."""
     size = np.sqrt(np.maximum(gram.diagonal(), 0.0))
+    # ‖MKM‖ is the difference of ‖K‖ and of what the fixed effects remove, which cancels where they explain the kernel.
     rounding = _CONSTANT * np.sqrt(np.sum(removed**2, axis=(1, 2)))
     constant = np.flatnonzero(~(size[:-1] > rounding))
     if len(constant):
@@ -224,6 +230,8 @@ def _check_independent(problem: VarianceProblem, gram: Float, removed: Float) ->
         raise DegenerateKernelError(msg)
     values, vectors = np.linalg.eigh(gram / np.outer(size, size))
     if values[0] <= _DEPENDENT:
+        # The eigenvector of the smallest eigenvalue is the combination of the matrices, of unit norm each, that
+        # vanishes.
         share = np.abs(vectors[:, 0])
         names = [*map(repr, problem.names), "the residual (the identity)"]
         involved = [names[k] for k in np.flatnonzero(share > 0.05 * share.max())]
@@ -237,6 +245,8 @@ def _check_independent(problem: VarianceProblem, gram: Float, removed: Float) ->
 def _nonnegative(gram: Float, moments: Float, floor: Float) -> Float:
     """The x ≥ floor that minimizes ½xᵀGx − xᵀr for a positive definite G."""
     size = np.sqrt(gram.diagonal())
+    # With G = RᵀR and x = floor + z the objective is ½‖Rz − R⁻ᵀ(r − G floor)‖² up to a constant: nonnegative least
+    # squares. Columns are scaled to unit diagonal, and the tiny ridge keeps the factor real after rounding.
     upper = scipy.linalg.cholesky(gram / np.outer(size, size) + 1e-13 * np.eye(len(gram)))
     shifted = (moments - gram @ floor) / size
     return np.asarray(floor + nnls(upper, scipy.linalg.solve_triangular(upper, shifted, trans="T"))[0] / size)
@@ -247,6 +257,7 @@ def _by_regression(problem: VarianceProblem, system: _Exact | _Probes, gram: Flo
     estimates = np.linalg.solve(gram, moments)
     point = yield from system.evaluate(np.maximum(estimates, problem.floor))
     covariance = yield from _regression_covariance(problem, point.variances)
+    # The estimates are G⁻¹ times the moments yᵀMK_jMy, so their covariance is that of the moments between two G⁻¹.
     inverse = np.linalg.inv(gram)
     extra = {
         "variances": estimates,
@@ -264,6 +275,7 @@ def _regression_covariance(problem: VarianceProblem, variances: Float) -> Steps:
     """
     Q, n = problem.basis, len(problem.names)
     m, width = len(Q), problem.n_probes
+    # Probes z with E zzᵀ = I have E zᵀAz = tr A. Divided by √width, the sum over them is the mean.
     probes = np.eye(m) if m <= _FEW else sign_probes(m, width, problem.seed) / np.sqrt(width)
 
     def project(block: Float) -> Float:
@@ -275,6 +287,7 @@ def _regression_covariance(problem: VarianceProblem, variances: Float) -> Steps:
         left = np.concatenate([(yield EachProduct(first)), first[None]])
         covered = project(np.tensordot(variances, left, axes=1))
         middle = np.concatenate([(yield EachProduct(covered)), covered[None]])
+        # zᵀ(MK_iM)V(MK_jM)Vz: `left` has K_iMz, `covered` MVMz, `middle` K_j of that, and `right` V of MK_j of it.
         columns = np.concatenate([project(block) for block in middle], axis=1)
         right = (yield CombinedProduct(columns, variances[:-1], exact=True)) + variances[-1] * columns
         blocks = right.reshape(m, n + 1, -1).transpose(1, 0, 2)
@@ -320,6 +333,7 @@ def _point(
     effects = np.asarray(np.linalg.solve(gram, Q.T @ solved[:, :1]), dtype=np.float64)
     dual = solved[:, :1] - of_basis @ effects
     quadratic = float(problem.y[:, 0] @ dual[:, 0])
+    # The restricted likelihood has log|QᵀV⁻¹Q| in addition to log|V|. Q is orthonormal, so that its scale adds nothing.
     constant = problem.degrees * np.log(2.0 * np.pi) + np.linalg.slogdet(gram)[1]
     value = -0.5 * (constant + log_determinants.mean() + quadratic)
     n = len(log_determinants)
@@ -352,6 +366,7 @@ class _Exact:
         products = np.concatenate([products, block[None]])
         scale = 2.0 * point.variances[-1]
         # tr PK = tr V⁻¹K − tr (QᵀV⁻¹Q)⁻¹ QᵀV⁻¹KV⁻¹Q
+        # P = V⁻¹ − V⁻¹Q(QᵀV⁻¹Q)⁻¹QᵀV⁻¹: the factor gives the trace of the first part, r vectors that of the second.
         inner = np.einsum("ma,nmb->nab", point.solved, products[:, :, 1:])
         traces = traces / scale - np.trace(np.linalg.solve(point.gram, inner), axis1=1, axis2=2)
         images = products[:, :, 0].T
@@ -381,9 +396,12 @@ class _Probes:
         assert point.probes is not None
         block = np.hstack([point.dual, point.project(point.probes, problem.basis)])
         products = np.concatenate([(yield EachProduct(block)), block[None]])
+        # zᵀPK_jz estimates tr PK_j. The same probes at every point make the estimated likelihood a smooth function, so
+        # that the line search compares like with like.
         samples = np.einsum("ms,nms->ns", self._probes, products[:, :, 1:])
         images = products[:, :, 0].T
         solved, _ = yield from _conjugate_gradients(point.variances, images)
+        # The gradient has half of the trace, hence a quarter of the variance of the mean.
         noise = 0.25 * np.cov(samples) / problem.n_probes
         return _derivatives(problem, point, images, solved, samples.mean(axis=1)), noise
 
@@ -434,6 +452,8 @@ def _maximize(system: _Exact | _Probes, start: Float, active: Index) -> Steps:
     steps: list[Step] = []
     while True:
         (gradient, information), noise = yield from system.derive(point)
+        # Average information: the mean of observed and expected information, which needs no trace of two matrices. It
+        # is positive semidefinite, so that the quadratic model has a maximum over the variances above their floors.
         slope, curvature = gradient[active], information[np.ix_(active, active)]
         present = point.variances[active]
         target = _nonnegative(curvature, slope + curvature @ present, floor)
@@ -446,6 +466,7 @@ def _maximize(system: _Exact | _Probes, start: Float, active: Index) -> Steps:
         if len(steps) >= problem.max_iter:
             maximum.status = Status.FALLING
             return maximum
+        # The model may overshoot far from the optimum: steps are halved until the likelihood rises (Armijo).
         share, value = 1.0, point.log_likelihood
         while True:
             trial = point.variances.copy()
@@ -482,6 +503,7 @@ def _conjugate_gradients(variances: Float, block: Float) -> Steps:
                 "repair such kernels by repair='clip', 'flip' or 'shift', or leave them out with select()"
             )
             raise IndefiniteKernelError(msg)
+        # Columns are independent systems: a block method would couple them, and lose the coefficients for log|V|.
         length = squares[running] / curvature
         solution[:, running] += length * p
         residual[:, running] -= length * image
@@ -500,6 +522,8 @@ def _quadrature(lengths: Sequence[float], ratios: Sequence[float]) -> float:
     """e₁ᵀ(log T)e₁ of the tridiagonal matrix T of Lanczos, from the coefficients of conjugate gradients."""
     if not lengths:
         return 0.0
+    # Conjugate gradients are Lanczos' method: T has the diagonal 1/a_k + b_{k−1}/a_{k−1} and √b_k/a_k beside it, from
+    # the step lengths a and the ratios b (Golub and Meurant, Matrices, Moments and Quadrature, 2010).
     inverse, ratio = 1.0 / np.array(lengths), np.array(ratios)[:-1]
     diagonal = inverse.copy()
     diagonal[1:] += ratio * inverse[:-1]

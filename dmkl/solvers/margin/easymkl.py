@@ -52,6 +52,7 @@ def easy_mkl(
 
     def nearest(weights: Float) -> Generator[Any, Any, tuple[Float, Float, float]]:
         """v, the products K_jv, (n, m), and the lower bound of q."""
+        # The hard margin as a soft one whose bound no α reaches.
         machine = yield SVM(weights, y, bound, tol, ridge=delta)
         v = machine.u / np.sum(machine.u[y > 0])
         products = (yield EachProduct(v[:, None]))[:, :, 0]
@@ -70,6 +71,7 @@ def easy_mkl(
     v, products, lower = yield from nearest(weights)
     q = distance(v, products, weights)
     gap = max(first, relative_gap(q, lower, lower))
+    # Halfway between γ⁺ᵀKv and γ⁻ᵀKv, the scores of the nearest points of the two hulls.
     bias = -0.5 * float(np.abs(v) @ np.tensordot(weights, products, 1))
     objective = (1.0 - lam) * q
     status = Status.CERTIFIED if gap <= tol else Status.STALLED
