@@ -12,7 +12,7 @@ import numpy as np
 from dask.delayed import delayed
 
 from dmkl.arrays import Float, Index
-from dmkl.files.arrays import save_array
+from dmkl.files.arrays import load_array, save_array
 from dmkl.numerics.cholesky import Factor
 from dmkl.numerics.steps import Fitted, Residualizing
 from dmkl.passes.alignment import gram_pass
@@ -66,6 +66,7 @@ def _pass(lens: Lens, file: Path) -> Float:
     view = lens.view
     final = view.final_positions()[0]
     tiles = replace(view, rows=final, cols=final, steps=()).tile_tasks()
+    # A fixed number of partial sums, added in a fixed tree: the result does not depend on the number of workers.
     cuts = np.array_split(np.arange(len(tiles)), min(len(tiles), _TASKS))
     (shared,) = send_all({f"{name}-lens-{token}": lens})
     side_by_side = min(host.slots_per_host, len(cuts))
@@ -83,7 +84,7 @@ def _pass(lens: Lens, file: Path) -> Float:
 
 def _add_tiles(lens: Lens, tiles: Sequence[TileTask], file: str, tasks_per_machine: int) -> Float:
     """The inner products of a matrix in a file and some tiles of each kernel, (n,)."""
-    view, samples, matrix = lens.view, _samples(lens), np.load(file, mmap_mode="r")
+    view, samples, matrix = lens.view, _samples(lens), load_array(file)
     totals = np.zeros(len(view.kernels))
     stream = view.source.stream([(int(k), tile.i, tile.j) for tile in tiles for k in view.kernels])
     with pinned_blas(blas_threads(tasks_per_machine)):
@@ -95,6 +96,7 @@ def _add_tiles(lens: Lens, tiles: Sequence[TileTask], file: str, tasks_per_machi
             for k in range(len(totals)):
                 _, stored = next(stream)
                 raw = stored[samples.inside(rows)][:, samples.inside(cols)]
+                # Panels stay in the cache while they are centered, widened and multiplied.
                 for start in range(0, len(part), _PANEL):
                     panel = raw[start : start + _PANEL]
                     if lens.fitted.steps:
@@ -112,6 +114,7 @@ def projected_inner_products(lens: Lens, basis: Float, products: Float) -> Float
     """
     m, r = basis.shape
     if r:
+        # Projecting is a step without new statistics: residualizing with Q as covariates, whose products are given.
         nothing = np.zeros((0, r)), np.zeros(0, dtype=str), np.zeros((0, 0))
         projecting = Residualizing(basis, basis, products, *nothing, basis, products)
         lens = replace(lens, fitted=Fitted((*lens.fitted.steps, projecting)))
