@@ -63,6 +63,20 @@ def test_a_factor_comes_back_to_the_last_bit(tmp_path, monkeypatch, m, panel, or
     assert kept_bytes([tmp_path]) <= factor_bytes(m) + 400 * (m // panel + 2)
 
 
+def test_a_factor_of_which_only_a_part_was_written_is_not_there(tmp_path, monkeypatch):
+    def full(path, array):
+        raise OSError(28, "No space left on device")
+
+    stem = factor_stem(tmp_path, 0, 1.0)
+    save_factor(stem, made(5))
+    os.unlink(f"{stem}-order.npy")
+    assert not is_kept(stem)
+    monkeypatch.setattr(factors, "save_array", full)
+    with pytest.raises(OSError, match="No space"):
+        save_factor(stem, made(5))
+    assert not is_kept(stem)
+
+
 @pytest.mark.parametrize("damage", ["flipped", "missing"])
 def test_a_damaged_factor_is_made_again(tmp_path, damage):
     rng = np.random.default_rng(0)
