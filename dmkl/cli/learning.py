@@ -346,7 +346,7 @@ def fit(
         return
     weights = weights_table({str(estimator): estimator.weights_})
     show(weights, *estimate_tables(estimator), summary_table({learning.model: estimator}, {learning.model: seconds}))
-    if getattr(estimator, "weights", None) is None and not hasattr(estimator, "components_"):
+    if estimator._learns_weights():
         say(ON_WEIGHTS)
     if warning := estimator._default_price():
         say(warning)
@@ -490,7 +490,8 @@ def _print_search(result: SearchResult, run: _Run, on: str) -> None:
     model, by_fold = result.best_, "refit_test_score" in result.scores or "fold" in result.choosers
     screen.print()
     screen.print(weights_table({str(model): model.weights_}))
-    say(ON_WEIGHTS)
+    if model._learns_weights():
+        say(ON_WEIGHTS)
     screen.print()
     for estimates in estimate_tables(model):
         screen.print(estimates)

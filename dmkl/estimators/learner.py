@@ -235,11 +235,14 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
             )
             warn(msg, IndefiniteKernelWarning)
 
+    def _learns_weights(self) -> bool:
+        """Whether the weights are learnt, and depend on p, on λ or C, and on the spectra of the kernels."""
+        return getattr(self, "weights", None) is None
+
     def _default_price(self) -> str:
         """A note if λ, or C of a machine, has its default, on which weights depend; empty otherwise."""
         name = "C" if hasattr(self, "C") and getattr(self, "loss", "hinge") == "hinge" else "lam"
-        is_given = getattr(self, "weights", None) is not None
-        if is_given or repr(getattr(self, name, None)) != repr(getattr(type(self)(), name, "")):
+        if not self._learns_weights() or repr(getattr(self, name, None)) != repr(getattr(type(self)(), name, "")):
             return ""
         value = getattr(self, name)
         return f"{name} = {value:g} is the default; weights depend on it: choose it by a search (dmkl search)"

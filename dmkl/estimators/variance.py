@@ -213,6 +213,9 @@ class VarianceComponents(KernelRegressor):
     fixed_effects_: xr.Dataset
     covariate_effects_: xr.DataArray
 
+    def _learns_weights(self) -> bool:
+        return False  # variances are estimates with standard errors
+
     # --- parameters and steps ------------------------------------------------------------------------------------
 
     def _steps(self) -> tuple[str | Covariates, ...]:
@@ -508,11 +511,11 @@ class VarianceComponents(KernelRegressor):
             cross = chosen[np.arange(K.shape[1]), rows]
             steps = self._trained_steps(part, used, K.samples, new.get("covariates"))
             lens, _ = measure_new(cross.view, steps, elements=True)
-            own = cross.view.source.diagonal(cross.view.kernels)
-            own = None if own is None else own[:, cross.view.rows]
+            diagonals = cross.view.source.diagonal(cross.view.kernels)
+            diagonals = None if diagonals is None else diagonals[:, cross.view.rows]
             for step in lens.fitted.steps:
-                own = None if own is None else step.diagonal(own, rows=True)
-            if own is None:
+                diagonals = None if diagonals is None else step.diagonal(diagonals, rows=True)
+            if diagonals is None:
                 refuse(
                     "return_std needs k(x, x) of the new samples, which this rectangular set does not have; give it as "
                     "diagonal= of dmkl.create, or take K[test, train] of a set of all samples"
@@ -524,7 +527,7 @@ class VarianceComponents(KernelRegressor):
                 covariances = weighted_blocks(lens, weights[:, k][None])[0]
                 solver = explained_variances(variances, covariances, design, new_design, exact=_fits(square.view))
                 (explained,), _ = drive([(square, solver)])
-                result[:, k] = weights[:, k] @ own + variances[-1] - explained
+                result[:, k] = weights[:, k] @ diagonals + variances[-1] - explained
         return np.maximum(result, 0.0)
 
 

@@ -116,9 +116,8 @@ def _model(model: KernelLearner) -> Page:
         *_model_again(model),
     ]
     warnings = [] if np.isfinite(gap) else ["Nothing is proven about these weights: the problem has no certificate."]
-    if getattr(model, "weights", None) is None:
-        on_weights = [] if model._TABLES else [_ON_WEIGHTS]
-        warnings += [*on_weights, *([price] if (price := model._default_price()) else [])]
+    if model._learns_weights():
+        warnings += [_ON_WEIGHTS, *([price] if (price := model._default_price()) else [])]
     if np.isfinite(gap) and gap > getattr(model, "tol", np.inf):
         warnings.append(model.status_)
     title = f"{type(model).__name__} on {count(len(means), 'kernel')}"

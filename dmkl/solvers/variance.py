@@ -522,7 +522,7 @@ def _quadrature(lengths: Sequence[float], ratios: Sequence[float]) -> float:
     """e₁ᵀ(log T)e₁ of the tridiagonal matrix T of Lanczos, from the coefficients of conjugate gradients."""
     if not lengths:
         return 0.0
-    # Conjugate gradients are Lanczos' method: T has the diagonal 1/a_k + b_{k−1}/a_{k−1} and √b_k/a_k beside it, from
+    # Conjugate gradients are Lanczos' method: T has the diagonal 1/a_k + b_{k−1}/a_{k−1} and √b_k/a_k off it, from
     # the step lengths a and the ratios b (Golub and Meurant, Matrices, Moments and Quadrature, 2010).
     inverse, ratio = 1.0 / np.array(lengths), np.array(ratios)[:-1]
     diagonal = inverse.copy()

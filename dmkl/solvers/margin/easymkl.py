@@ -52,7 +52,7 @@ def easy_mkl(
 
     def nearest(weights: Float) -> Generator[Any, Any, tuple[Float, Float, float]]:
         """v, the products K_jv, (n, m), and the lower bound of q."""
-        # The hard margin as a soft one whose bound no α reaches.
+        # A soft margin whose bound is above every α is a hard margin.
         machine = yield SVM(weights, y, bound, tol, ridge=delta)
         v = machine.u / np.sum(machine.u[y > 0])
         products = (yield EachProduct(v[:, None]))[:, :, 0]

@@ -296,7 +296,8 @@ def train(kernel: Float, request: Classifier) -> SVMSolution | SquareSolution:
         return fit_square(kernel, request.y, request.lam)
     assert request.C is not None
     if ridge := _ridge(request):
-        kernel = kernel + ridge * np.eye(len(kernel))
+        kernel = np.array(kernel)
+        kernel[np.diag_indices(len(kernel))] += ridge
     noise = request.noise if isinstance(request, SVM) else None
     concave = None if noise is None else is_concave(kernel, noise)  # its copy is freed before K_FF takes memory
     return replace(solve_dense(kernel, request.y, request.C, request.tol, request.start), concave=concave)

@@ -332,7 +332,7 @@ def _other_weights(
     groups
         The points of the space that each preconditioner and ridge serves.
     """
-    # Residuals of many points fill a block by themselves; only a few points leave room for guesses.
+    # Residuals of many points fill a block by themselves; only a few points leave room for directions of other weights.
     columns = [opened[k].residual.width for members in groups.values() for k in members]
     if sum(columns) >= 2 * width:
         return []
