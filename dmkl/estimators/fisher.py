@@ -12,10 +12,9 @@ import numpy as np
 import xarray as xr
 from sklearn.base import clone
 from sklearn.metrics import accuracy_score
-from sklearn.model_selection import check_cv
 
 from dmkl import settings
-from dmkl.arrays import Array, Float, Index, plain_repr
+from dmkl.arrays import Array, Float, plain_repr
 from dmkl.errors import UninformativeScoresWarning, refuse, warn
 from dmkl.estimators.checks import (
     Constraints,
@@ -38,11 +37,21 @@ from dmkl.estimators.decisions import (
     predicted_labels,
 )
 from dmkl.estimators.learner import KernelClassifier, KernelLearner
-from dmkl.estimators.plan import ClassWeight, Fit, FitOutcome, Problems, Sharing, TrainingSet, total_sample_weights
+from dmkl.estimators.plan import (
+    ClassWeight,
+    Fit,
+    FitOutcome,
+    Problems,
+    Sharing,
+    TrainingSet,
+    fits_of_folds,
+    inner_folds,
+    total_sample_weights,
+)
 from dmkl.estimators.saving import models
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.discriminant import excess, leave_one_out
-from dmkl.numerics.fisher import Targets, as_exponent, encode_targets
+from dmkl.numerics.fisher import Targets, as_exponent
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.view import Lens
 from dmkl.solvers.fisher.problem import (
@@ -566,36 +575,14 @@ class SingleBest(FisherClassifier):
 
     def _nested(self, fit: Fit, K: KernelSet) -> Sequence[Fit]:
         learner = MKFDA(1.0, **{name: getattr(self, name) for name in Uniform().get_params()})
-        rows = []
-        for number, (train, test) in enumerate(self._folds(fit)):
-            labels = fit.targets.labels[train]
-            targets = encode_targets(labels, len(train), fit.tasks)
-            weights = None if fit.sample_weight is None else fit.sample_weight[train]
-            title = f"fold {number}: "
-            fit_on_fold = Fit(
-                learner, fit.train[train], targets, fit.tasks, fit.train[test], title=title, sample_weight=weights
-            )
-            rows += [replace(fit_on_fold, kernels=np.array([j])) for j in range(len(K))]
-        return rows
-
-    def _folds(self, fit: Fit) -> list[tuple[Index, Index]]:
-        labels = fit.targets.labels
-        splitter = check_cv(self.cv, labels, classifier=labels.ndim == 1)
-        folds = list(splitter.split(np.zeros(len(labels)), labels))
-        for number, (train, test) in enumerate(folds):
-            if not len(test):
-                refuse(f"fold {number} of cv has no test samples; use fewer folds")
-            for column in labels.reshape(len(labels), -1).T:
-                missing = np.setdiff1d(column, column[train]).tolist()
-                if missing:
-                    refuse(
-                        f"fold {number} of cv has no training samples of class {missing[0]!r}; use fewer or "
-                        "stratified folds, or leave that class out"
-                    )
-        return folds
+        return [
+            replace(row, learner=learner, kernels=np.array([j]))
+            for row in fits_of_folds(fit, self.cv)
+            for j in range(len(K))
+        ]
 
     def _apply_nested(self, fit: Fit, outcomes: Sequence[FitOutcome]) -> Fit:
-        labels, folds = fit.targets.labels, self._folds(fit)
+        labels, folds = fit.targets.labels, inner_folds(fit, self.cv)
         weights = np.ones(len(labels)) if fit.sample_weight is None else fit.sample_weight
         n = len(outcomes) // len(folds)
         scores = np.empty((n, len(folds)))

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.model_selection import check_cv
 from sklearn.utils.class_weight import compute_sample_weight
 
 from dmkl.arrays import Array, Float, Index, plain_repr
@@ -25,7 +26,7 @@ from dmkl.inputs.label_tables import matched
 from dmkl.inputs.labels import single_samples
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.covariates import Covariates
-from dmkl.numerics.fisher import Targets, with_unknown
+from dmkl.numerics.fisher import Targets, encode_targets, with_unknown
 from dmkl.numerics.steps import FittedStep
 from dmkl.passes.view import Lens
 from dmkl.solvers.driver import Tally
@@ -55,7 +56,9 @@ __all__ = [
     "check_hinge",
     "class_sample_weights",
     "features_of",
+    "fits_of_folds",
     "given_labels",
+    "inner_folds",
     "labeled_targets",
     "score_function",
     "side_by_side",
@@ -319,12 +322,15 @@ class ScoreFunction:
         b, (k,), or one for each row that is scored, (rows, k).
     dim
         Dimension of the columns k: "class", "pair" or "task".
+    sums
+        For learners whose scores are sums of several columns: the score that each column belongs to.
     """
 
     weights: Float
     dual: Float
     bias: Float
     dim: str
+    sums: Index | None = None
 
     def of(self, columns: Index, rows: Index | None) -> ScoreFunction:
         """Some of the columns, over some of the training rows."""
@@ -395,6 +401,50 @@ class Fit:
     title: str = ""
     sample_weight: Float | None = None
     nested: Any = None
+
+
+def inner_folds(fit: Fit, cv: Any) -> list[tuple[Index, Index]]:
+    """Folds of the training rows of a fit, each with training samples of every class.
+
+    Raises
+    ------
+    InputError
+        If a fold has no test samples, or lacks a class.
+    """
+    labels = fit.targets.labels
+    splitter = check_cv(cv, labels, classifier=labels.ndim == 1)
+    folds = list(splitter.split(np.zeros(len(labels)), labels))
+    for number, (train, test) in enumerate(folds):
+        if not len(test):
+            refuse(f"fold {number} of cv has no test samples; use fewer folds")
+        for column in labels.reshape(len(labels), -1).T:
+            missing = np.setdiff1d(column, column[train]).tolist()
+            if missing:
+                refuse(
+                    f"fold {number} of cv has no training samples of class {missing[0]!r}; use fewer or "
+                    "stratified folds, or leave that class out"
+                )
+    return folds
+
+
+def fits_of_folds(fit: Fit, cv: Any) -> list[Fit]:
+    """The fit on the training rows of each of its inner folds, with the test rows held out."""
+    rows = []
+    for number, (train, test) in enumerate(inner_folds(fit, cv)):
+        targets = encode_targets(fit.targets.labels[train], len(train), fit.tasks)
+        weights = None if fit.sample_weight is None else fit.sample_weight[train]
+        rows.append(
+            Fit(
+                fit.learner,
+                fit.train[train],
+                targets,
+                fit.tasks,
+                fit.train[test],
+                title=f"fold {number}: ",
+                sample_weight=weights,
+            )
+        )
+    return rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -656,6 +706,8 @@ class Learner:
     def _scores(self, function: ScoreFunction, new: KernelSet, prepared: Any) -> Solver[Float]:
         """Scores of new rows, (rows, classes or tasks), by products with the kernels of new rows."""
         scores: Float = (yield CombinedProduct(function.dual, function.weights, exact=True)) + function.bias
+        if function.sums is not None:
+            scores = np.add.reduceat(scores, np.flatnonzero(np.diff(function.sums, prepend=-1)), axis=1)
         return scores
 
     def _decide(self, outcomes: Sequence[FitOutcome]) -> list[Float]:
@@ -669,16 +721,21 @@ class Learner:
 def score_function(outcomes: Sequence[Outcome], problems: Problems) -> ScoreFunction:
     """The score function of all problems, side by side."""
     widths = [_dual(outcome).shape[1] for outcome in outcomes]
-    weights = np.stack([outcome.weights for outcome in outcomes], axis=-1)
+    weights = [
+        outcome.extra.get("column_weights", np.repeat(outcome.weights[..., None], width, axis=-1))
+        for outcome, width in zip(outcomes, widths, strict=True)
+    ]
+    is_summed = any("column_weights" in outcome.extra for outcome in outcomes)
     bias = [
         np.broadcast_to(outcome.bias, (*np.shape(outcome.bias)[:-1], width))
         for outcome, width in zip(outcomes, widths, strict=True)
     ]
     return ScoreFunction(
-        np.repeat(weights, widths, axis=-1),
+        np.concatenate(weights, axis=-1),
         np.concatenate([_dual(outcome) for outcome in outcomes], axis=1),
         np.concatenate(bias, axis=-1),
         problems.columns[0],
+        np.repeat(np.arange(len(outcomes)), widths) if is_summed else None,
     )
 
 

@@ -1,0 +1,119 @@
+"""LP-β and LP-B against machines of scikit-learn, and their linear programs by cvxpy."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from sklearn.model_selection import StratifiedKFold
+from sklearn.svm import SVC
+
+import dmkl
+from dmkl.errors import InputError
+
+M = 60
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    rng = np.random.default_rng(1)
+    features = rng.normal(size=(4, M, 4))
+    features[:2] += np.array([1.2, 0.7])[:, None, None] * np.eye(4)[classes(3)]
+    return features @ features.transpose(0, 2, 1)
+
+
+def classes(n):
+    return np.arange(M) % n
+
+
+def machine(kernel, signs, C, new):
+    return SVC(C=C, kernel="precomputed", tol=1e-5).fit(kernel, signs).decision_function(new)
+
+
+def out_of_sample(kernels, y, C, cv):
+    """Scores of each kernel for each class against the rest, (n, m, classes); one column for two classes."""
+    labels = np.unique(y)[1:] if len(np.unique(y)) == 2 else np.unique(y)
+    scores = np.empty((len(kernels), M, len(labels)))
+    for train, test in cv.split(y, y):
+        for j, kernel in enumerate(kernels):
+            for k, label in enumerate(labels):
+                signs = np.where(y[train] == label, 1, -1)
+                scores[j, test, k] = machine(kernel[np.ix_(train, train)], signs, C, kernel[np.ix_(test, train)])
+    return scores
+
+
+def program(scores, y, nu, sharing):
+    """β of the linear program, (n, classes), and its minimum."""
+    n, _, k = scores.shape
+    beta, slack, rho = cp.Variable((n, k), nonneg=True), cp.Variable(M, nonneg=True), cp.Variable()
+    rules = [cp.sum(beta) == 1]
+    if k == 1:
+        rules += [(2 * y[i] - 1) * (scores[:, i, 0] @ beta[:, 0]) + slack[i] >= rho for i in range(M)]
+    elif sharing == "classes":
+        shared = cp.Variable(n, nonneg=True)
+        rules = [cp.sum(shared) == 1, beta == cp.vstack([shared] * k).T]
+    for i in range(M if k > 1 else 0):
+        for c in set(range(k)) - {y[i]}:
+            rules.append(scores[:, i, y[i]] @ beta[:, y[i]] - scores[:, i, c] @ beta[:, c] + slack[i] >= rho)
+    problem = cp.Problem(cp.Minimize(-rho + cp.sum(slack) / (nu * M)), rules)
+    problem.solve(solver=cp.CLARABEL)
+    return beta.value, problem.value
+
+
+@pytest.mark.parametrize(("n_classes", "sharing"), [(2, "classes"), (3, "classes"), (3, "none")])
+def test_weights_and_scores_are_those_of_the_machines_and_the_program(kernels, n_classes, sharing):
+    y, nu, C, cv = classes(n_classes), 0.4, 2.0, StratifiedKFold(3)
+    model = dmkl.LPBoost(C, nu, sharing=sharing, steps=(), tol=1e-8, cv=cv).fit(kernels, y)
+    beta, value = program(out_of_sample(kernels, y, C, cv), y, nu, sharing)
+    assert model.objective_ == pytest.approx(value, rel=1e-4)
+    weights = model.weights_.values.reshape(4, -1)
+    np.testing.assert_allclose(np.broadcast_to(weights, beta.shape), beta, atol=1e-3)
+    columns = [
+        sum(
+            np.broadcast_to(weights, beta.shape)[j, k] * machine(kernel, np.where(y == label, 1, -1), C, kernel)
+            for j, kernel in enumerate(kernels)
+        )
+        for k, label in enumerate([1] if n_classes == 2 else range(3))
+    ]
+    scores = model.decision_function(kernels).values.reshape(M, -1)
+    np.testing.assert_allclose(scores, np.stack(columns, axis=1), atol=1e-3)
+    assert model.gap_ <= 1e-8
+
+
+def test_each_kernel_takes_the_penalty_of_best_accuracy(kernels):
+    # Without the kernel of noise, whose machines have few free vectors: their biases are not unique.
+    kernels, y, cv = kernels[:3], classes(3), StratifiedKFold(3)
+    model = dmkl.LPBoost([0.1, 2.0], steps=(), tol=1e-6, cv=cv).fit(kernels, y)
+    accuracies = np.array([(out_of_sample(kernels, y, C, cv).argmax(axis=2) == y).mean(axis=1) for C in (0.1, 2.0)])
+    np.testing.assert_allclose(model.accuracy_, accuracies.max(axis=0))
+    np.testing.assert_array_equal(model.C_, np.array([0.1, 2.0])[accuracies.argmax(axis=0)])
+
+
+def test_searches_left_out_kernels_tasks_and_saved_models(kernels, tmp_path):
+    y = classes(3)
+    result = dmkl.search(dmkl.LPBoost(cv=3), kernels, y, {"nu": [0.2, 0.5]}, cv=2)
+    result.best_.save(tmp_path / "model")
+    loaded = dmkl.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.decision_function(kernels), result.best_.decision_function(kernels))
+    # The scores of a fold are those of a fit on its training rows.
+    train, test = np.arange(0, 40), np.arange(40, 60)
+    chosen = dmkl.search(dmkl.LPBoost(cv=3), kernels, y, {"nu": [0.5]}, cv=[(train, test)])
+    model = dmkl.LPBoost(cv=3).fit(kernels[:, :40, :40], y[:40])
+    assert model.score(kernels[:, 40:, :40], y[40:]) == chosen.scores["mean_score"].values.squeeze()
+    shares = model.contributions(kernels[:, 40:, :40])
+    assert shares.dims == ("sample", "kernel", "class")
+    total = shares.sum("kernel") + shares.intercept
+    np.testing.assert_allclose(total, model.decision_function(kernels[:, 40:, :40]), atol=1e-12)
+    without = dmkl.importance(dmkl.LPBoost(cv=3), kernels, y, cv=2)
+    assert without.data.sizes["source"] == 4
+    tasks = dmkl.LPBoost(cv=3).fit(kernels, np.stack([y == 0, y == 1], axis=1).astype(int))
+    assert tasks.weights_.dims == ("kernel", "task")
+    assert tasks.predict(kernels).shape == (M, 2)
+
+
+def test_parameters_out_of_range_are_refused(kernels):
+    for nu in (0.0, 1.0):
+        with pytest.raises(InputError, match="nu"):
+            dmkl.LPBoost(nu=nu).fit(kernels, classes(2))
+    with pytest.raises(InputError, match="no training samples of class"):
+        dmkl.LPBoost(cv=[(np.arange(0, M, 3), np.arange(1, M, 3))]).fit(kernels, classes(3))
