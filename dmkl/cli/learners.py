@@ -133,8 +133,8 @@ _FORMS = {
     ),
     "n_groups": _OptionForm(
         lambda text, _: {"n_groups": parse_counts(text)},
-        "Number of groups in each class, or that of each as class=number.",
-        "N|CLASS=N,…",
+        "Number of groups in each class, or that of each as class=number; samples: each sample is a group.",
+        "N|CLASS=N,…|samples",
         options=("--groups", "--n-groups"),
     ),
     "n_examples": _OptionForm(

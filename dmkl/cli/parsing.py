@@ -123,8 +123,10 @@ def _by_class(option: str, text: str) -> dict[str, float] | None:
     return by_class
 
 
-def parse_counts(text: str) -> int | dict[str, int]:
-    """A number of groups for all classes, or class=number, separated by commas."""
+def parse_counts(text: str) -> int | str | dict[str, int]:
+    """A number of groups for all classes, "samples", or class=number, separated by commas."""
+    if text.strip() == "samples":
+        return "samples"
     rule = "a whole number from 1 on, or class=number for each class"
     by_class = _by_class("groups", text)
     values = parse_numbers("groups", rule, text) if by_class is None else list(by_class.values())

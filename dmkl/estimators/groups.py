@@ -24,11 +24,14 @@ from dmkl.estimators.plan import (
     check_hinge,
     features_of,
 )
+from dmkl.estimators.predicting import Ask, NewRows
 from dmkl.features.cross import TrainingFeatures, row_features
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets
 from dmkl.numerics.grouping import (
+    Counts,
     FeatureGroups,
+    GivenGroups,
     KernelGroups,
     SampleGroups,
     group_by_kernel,
@@ -43,7 +46,8 @@ from dmkl.solvers.in_memory import InMemory
 from dmkl.solvers.jobs import Job
 from dmkl.solvers.jobs import best_of as run_best_of
 from dmkl.solvers.outcome import Status, worst
-from dmkl.solvers.requests import CombinedEntries, CombinedProduct, EachProduct, Solver
+from dmkl.solvers.requests import CombinedEntries, CombinedProduct, EachProduct, Solver, Task
+from dmkl.stores import Kernels
 
 __all__ = ["GSMKL", "Grouping"]
 
@@ -52,10 +56,19 @@ Grouping = Literal["kernel", "kmeans", "plsa"]
 
 
 class _Grouped(NamedTuple):
-    """The groups of the training samples, and the kernels that define them, which also define groups of new samples."""
+    """The groups of the training samples, and what defines the groups of new samples.
+
+    Parameters
+    ----------
+    kernels
+        The kernels that the groups were made from.
+    given
+        The group of each sample by name, if groups are given.
+    """
 
     groups: SampleGroups
     kernels: Index
+    given: Mapping[str, Any] | None = None
 
 
 class GSMKL(KernelClassifier):
@@ -75,10 +88,13 @@ class GSMKL(KernelClassifier):
     n_groups
         Number of groups in each class, or a mapping from classes to numbers. 1 is MKL with weights for each class of
         samples (see Notes, and `across`). A search over several numbers makes such a mapping: each class chooses its
-        number on the validation rows.
+        number on the validation rows. "samples": each sample is a group, and a new sample has the weights of the
+        nearest one; training samples keep their own group, so that the leak of `regroup` remains.
     grouping
         Clustering of the samples of a class: "kernel" (kernel k-means on the mean kernel), "kmeans" or "plsa" (on the
-        features that the kernels were built from).
+        features that the kernels were built from). Or given groups such as sites or batches: a mapping from the name
+        of each sample to its group, also of samples to predict (or give theirs as ``predict(..., groups=)``);
+        `n_groups`, `across` and `regroup` then have no effect.
     loss
         "hinge" (support vector machines), or "square" (regularized least squares: a group-sensitive Fisher
         discriminant), whose ridge is `lam`.
@@ -100,6 +116,9 @@ class GSMKL(KernelClassifier):
         The feature table for "kmeans" and "plsa"; by default the tables of all kernels side by side.
     restarts
         Number of descents from different weights, the first from equal ones; the lowest objective is kept.
+    spread
+        Standard deviation of the random parameters a and b that other descents start from: small, such as 0.01, for
+        the paper's "small random numbers".
     random_state
         Seed of groups and restarts.
     steps
@@ -117,7 +136,7 @@ class GSMKL(KernelClassifier):
     groups_ : DataArray
         The group of each training sample.
     group_class_ : DataArray
-        The class whose samples made each group; 0 of groups across classes.
+        The class whose samples made each group; 0 of groups across classes; the name of a given group.
     dual_coef_, intercept_
         As in `MKSVM`.
     objective_ : float or DataArray
@@ -150,8 +169,8 @@ class GSMKL(KernelClassifier):
     def __init__(
         self,
         C: float = 1.0,
-        n_groups: int | Mapping[Any, int] = 2,
-        grouping: Grouping = "kernel",
+        n_groups: Counts = 2,
+        grouping: Grouping | Mapping[str, Any] = "kernel",
         loss: Loss = "hinge",
         *,
         lam: float = 1e-2,
@@ -160,6 +179,7 @@ class GSMKL(KernelClassifier):
         regroup: bool = True,
         feature: str | None = None,
         restarts: int = 1,
+        spread: float = 1.0,
         random_state: int = 0,
         class_weight: ClassWeight = None,
         steps: str | Sequence[str] = ("center", "multiplicative"),
@@ -176,6 +196,7 @@ class GSMKL(KernelClassifier):
         self.regroup = regroup
         self.feature = feature
         self.restarts = restarts
+        self.spread = spread
         self.random_state = random_state
         self.class_weight = class_weight
         self.steps = steps
@@ -191,16 +212,19 @@ class GSMKL(KernelClassifier):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        check_choice("grouping", self.grouping, ("kernel", "kmeans", "plsa"))
+        if not isinstance(self.grouping, Mapping):
+            check_choice("grouping", self.grouping, ("kernel", "kmeans", "plsa"))
         check_choice("loss", self.loss, ("hinge", "square"))
         check_choice("weighting", self.weighting, ("root", "softmax"))
         counts = self.n_groups.values() if isinstance(self.n_groups, Mapping) else [self.n_groups]
         for count in counts:
-            check_count("n_groups", count)
+            if count != "samples":
+                check_count("n_groups", count)
         check_count("random_state", self.random_state, least=0)
         check_count("restarts", self.restarts)
         check_count("max_iter", self.max_iter)
         check_positive("tol", self.tol)
+        check_positive("spread", self.spread)
         price = "C" if self.loss == "hinge" else "lam"
         check_positive(price, getattr(self, price))
 
@@ -209,7 +233,7 @@ class GSMKL(KernelClassifier):
 
     def _of_classes(self, kind: str) -> tuple[str, ...]:
         # Two classes are a single problem with one number; groups across classes have no class.
-        return ("n_groups",) if kind == "multiclass" and not self.across else ()
+        return ("n_groups",) if kind == "multiclass" and not self._one_rule(kind) else ()
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)
@@ -226,12 +250,15 @@ class GSMKL(KernelClassifier):
 
     def _preparation(self, data: TrainingSet) -> Preparation:
         # Groups do not depend on C or λ of the classifiers.
-        key = (repr(self.n_groups), self.grouping, self.across, self.regroup, self.feature, self.random_state)
+        choices = (self.n_groups, self.grouping, self.across, self.regroup, self.feature, self.random_state)
+        key = repr(choices)
         return Preparation(key, self._groups(data))
 
     def _groups(self, data: TrainingSet) -> Solver[_Grouped]:
         """The groups of the training samples."""
         kernels = np.arange(len(data.kernels)) if data.fit.kernels is None else data.fit.kernels
+        if isinstance(self.grouping, Mapping):
+            return _Grouped(GivenGroups.of_samples(self.grouping, data.kernels.samples), kernels, self.grouping)
         targets = data.problems.targets
         one_rule = self._one_rule(targets.kind)
         if one_rule:
@@ -240,13 +267,11 @@ class GSMKL(KernelClassifier):
             classes = (targets.problems[0][:, 0] > 0).astype(np.intp)
         else:
             classes = np.argmax(targets.problems[0], axis=1)
-        counts: int | dict[int, int]
-        if isinstance(self.n_groups, Mapping):
-            by_text = {str(label): int(count) for label, count in self.n_groups.items()}
+        counts = self.n_groups
+        if isinstance(counts, Mapping):
+            by_text = {str(label): count for label, count in counts.items()}
             counts = {k: by_text[str(label)] for k, label in enumerate(targets.classes.tolist())}
-        else:
-            counts = int(self.n_groups)
-        seed, anew = self.random_state, self.regroup and not one_rule
+        seed, anew = self.random_state, self.regroup and not one_rule and counts != "samples"
         if self.grouping == "kernel":
             mean = _mean_weights(kernels, data.training.n_kernels)
             diagonal = data.training.square.diagonal()
@@ -262,12 +287,12 @@ class GSMKL(KernelClassifier):
             return _Grouped(groups, kernels)
         table = self._table(features_of(data.kernels), data.names)
         group = group_by_kmeans if self.grouping == "kmeans" else group_by_plsa
-        made: FeatureGroups = group(table, classes, counts, seed=seed)
+        made: FeatureGroups = yield Task("group", partial(group, seed=seed), (table, classes, counts))
         return _Grouped(made.as_new(table) if anew else made, kernels)
 
     def _one_rule(self, kind: str) -> bool:
-        """Whether groups are made across classes, as in multilabel problems, whose samples have several."""
-        return self.across or kind == "multilabel"
+        """Whether groups do not depend on the classes, as in multilabel problems, whose samples have several."""
+        return self.across or kind == "multilabel" or isinstance(self.grouping, Mapping)
 
     def _table(self, features: TrainingFeatures | str, kernels: Sequence[str]) -> Float:
         """The features for grouping, (samples, columns): the table `feature`, or those of these kernels."""
@@ -302,7 +327,7 @@ class GSMKL(KernelClassifier):
         """Descents from several weights, the first from equal ones; returns the lowest objective."""
         seeds = [None, *(self.random_state + restart for restart in range(1, self.restarts))]
         run = partial(gs_mkl, problem, n_kernels, weighting=self.weighting, tol=self.tol, max_iter=self.max_iter)
-        return run_best_of([run(seed=seed) for seed in seeds], best_of)
+        return run_best_of([run(seed=seed, spread=self.spread) for seed in seeds], best_of)
 
     def _set_attributes(self, fit_outcome: FitOutcome) -> None:
         outcomes = fit_outcome.outcomes
@@ -343,6 +368,16 @@ class GSMKL(KernelClassifier):
         by_sample = function.weights[:, groups, :]  # β_m^{c(x)}: (kernels, rows, classes)
         return np.asarray(np.einsum("nrc,nrcg,ngc->nrc", by_sample, parts, function.weights, optimize=True))
 
+    def _solve_for_new_rows(self, K: Kernels | None, ask: Ask, *, groups: Any = None, **new: Any) -> NewRows:
+        if groups is None:
+            return super()._solve_for_new_rows(K, ask, **new)
+        given = {**(self._prepared.given or {}), **groups}
+
+        def ask_with_groups(function: ScoreFunction, rows: KernelSet, prepared: _Grouped) -> Solver[Float]:
+            return ask(function, rows, prepared._replace(given=given))
+
+        return super()._solve_for_new_rows(K, ask_with_groups, **new)
+
     def groups_of(self, K: KernelSet) -> Index:
         """The group of each row sample, by the rule for new samples."""
         self._check_fitted()
@@ -352,7 +387,9 @@ class GSMKL(KernelClassifier):
         return groups
 
     def _groups_of(self, new: KernelSet, prepared: _Grouped) -> Solver[Index]:
-        made, kernels = prepared
+        made, kernels, given = prepared
+        if isinstance(made, GivenGroups):
+            return made.labels_of(given or {}, new.samples)
         if isinstance(made, KernelGroups):
             groups: Index = yield from _by_mean(made.labels_of_new(), _mean_weights(kernels, len(new)))
             return groups
@@ -373,7 +410,8 @@ class GSMKL(KernelClassifier):
         groups = state.pop("groups")
         super()._set_state(state)
         made = groups_from_arrays({key: np.array(value) for key, value in groups.items()})
-        self._prepared = _Grouped(made, np.arange(len(self.kernel_names_)))
+        given = self.grouping if isinstance(self.grouping, Mapping) else None
+        self._prepared = _Grouped(made, np.arange(len(self.kernel_names_)), given)
         self._label_groups()
 
 

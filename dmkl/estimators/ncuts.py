@@ -43,7 +43,7 @@ _UNPROVEN = (
 )
 
 Index = npt.NDArray[np.intp]
-Sharing = Literal["mean", "own", "joint"]
+Sharing = Literal["mean", "own", "joint", "partition"]
 
 
 class NCuts(MarginClassifier):
@@ -79,7 +79,8 @@ class NCuts(MarginClassifier):
     sharing
         With several classes each binary problem is a cut. "mean": all problems use the mean of the weights of all cuts;
         "own": each problem has its own weights, as in the paper's one-vs-all scheme; "joint": one program over the
-        ratios of all problems. Each task of a multilabel problem has its own weights.
+        ratios of all problems; "partition": one program over the ratios of each class, whose v_l is the mean similarity
+        within that class alone (Eqs. 2 to 5). Each task of a multilabel problem has its own weights.
     steps
         As in `MKFDA`; none by default, as in the paper, whose kernels have k(x, x) = 1. Ratios compare similarities,
         which centering would make negative. Their weights depend on the scale of the kernels: take ("cosine",) if
@@ -98,11 +99,11 @@ class NCuts(MarginClassifier):
     weights_ : DataArray
         α, over kernel; over kernel and class, pair or task where there are several.
     cuts_ : Dataset
-        For each program: `value` αᵀQα of the weights, `bound` (no weights have a lower value), `relaxed` (value of the
-        relaxation), `rounded` (value after the paper's rounding), `descended` (value after a descent from there),
-        `gap` = (value − bound)/(max Q − min Q), `iterations`, and `proof`: "theorem 1" or "theorem 2" if these imply
-        that the relaxation is exact, "bound" if only its bound proves it, "single ratio", or "none": better weights may
-        exist, within the gap.
+        For each program: `value` αᵀQα of the weights, `ratio` Σ uᵀα/vᵀα under them, `bound` (no weights have a lower
+        value), `relaxed` (value of the relaxation), `rounded` (value after the paper's rounding), `descended` (value
+        after a descent from there), `gap` = (value − bound)/(max Q − min Q), `iterations`, and `proof`: "theorem 1" or
+        "theorem 2" if these imply that the relaxation is exact, "bound" if only its bound proves it, "single ratio", or
+        "none": better weights may exist, within the gap.
     gap_ : float or DataArray
         The proven relative gap of each classifier on its combined kernel; NaN where that is not known to be positive
         semidefinite.
@@ -170,7 +171,7 @@ class NCuts(MarginClassifier):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         check_choice("loss", self.loss, ("hinge", "square"))
-        check_choice("sharing", self.sharing, ("mean", "own", "joint"))
+        check_choice("sharing", self.sharing, ("mean", "own", "joint", "partition"))
         check_count("n_examples", self.n_examples)
         check_count("random_state", self.random_state, least=0)
         check_count("max_iter", self.max_iter)
@@ -205,8 +206,11 @@ class NCuts(MarginClassifier):
             if data.fit.kernels is not None:
                 sums = sums[data.fit.kernels]
             signs = partition.sides(problems, number if multilabel else None)
-            several += zip(*ratios(sums, partition.sizes, signs), strict=True)
-        if self.sharing == "joint" and not multilabel:
+            by_parts = self.sharing == "partition" and not multilabel
+            if by_parts:  # each class against all others
+                signs = 2.0 * np.eye(partition.n_classes) - 1.0
+            several += zip(*ratios(sums, partition.sizes, signs, one_sided=by_parts), strict=True)
+        if self.sharing in ("joint", "partition") and not multilabel:
             several = [(np.concatenate([u for u, _ in several]), np.concatenate([v for _, v in several]))]
         progress.current().note(f"weights of {n:,} kernels for {len(several):,} cuts")
         cuts: list[KernelCut]
@@ -248,7 +252,7 @@ class NCuts(MarginClassifier):
             self.weights_ = self.weights_.isel({problems.dim: 0}, drop=True)
         self.n_cut_passes_ = outcome.n_prepared
         dim = "cut" if len(cuts) == 1 else str(problems.dim)
-        names = ("value", "bound", "relaxed", "rounded", "descended", "gap", "iterations", "proof")
+        names = ("value", "ratio", "bound", "relaxed", "rounded", "descended", "gap", "iterations", "proof")
         table = xr.Dataset({name: ((dim,), [getattr(cut, name) for cut in cuts]) for name in names})
         self.cuts_ = table.isel({dim: 0}) if dim == "cut" else table.assign_coords({dim: self.dual_coef_[dim].values})
         converged = all(cut.converged for cut in cuts)

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from dmkl.features.specs import Recipe
     from dmkl.store.features import FeatureTable
 
-__all__ = ["Predicting"]
+__all__ = ["Ask", "NewRows", "Predicting"]
 
 
 Ask = Callable[[ScoreFunction, KernelSet, Any], Solver[Float]]
 """Makes a solver for new rows from a score function, the kernels of these rows, and the preparation of the fit."""
 
 
-class _NewRows(NamedTuple):
+class NewRows(NamedTuple):
     """Results of solvers for new rows, the kernels that were read, and their positions in the model."""
 
     parts: list[Float]
@@ -89,7 +89,7 @@ class Predicting(Learner):
         labels = self.classes_ if dim == "class" else self.tasks_
         return describe(xr.DataArray(scores, dims=("sample", dim), coords={**coords, dim: labels}, name="score"))
 
-    def _solve_for_new_rows(self, K: Kernels | None, ask: Ask, *, covariates: Any = None, **new: Any) -> _NewRows:
+    def _solve_for_new_rows(self, K: Kernels | None, ask: Ask, *, covariates: Any = None, **new: Any) -> NewRows:
         """Results of the solvers that `ask` makes for new rows, one for each part of the columns."""
         self._check_fitted()
         if new:
@@ -101,7 +101,7 @@ class Predicting(Learner):
         function = self._score_function(used)
         functions = [function.of(part.columns, part.rows) for part in self.statistics_]
         solvers = [ask(part_function, chosen, self._prepared) for part_function in functions]
-        return _NewRows(self._solve_through(chosen, used, solvers, covariates), chosen, used)
+        return NewRows(self._solve_through(chosen, used, solvers, covariates), chosen, used)
 
     def _score_dim(self) -> str | None:
         """The second dimension of scores: "class", "task" or "target"; None for a single column."""

@@ -58,7 +58,9 @@ from dmkl.arrays import Array, Float, Index
 from dmkl.errors import refuse
 
 __all__ = [
+    "Counts",
     "FeatureGroups",
+    "GivenGroups",
     "KernelGroups",
     "SampleGroups",
     "group_by_kernel",
@@ -132,6 +134,38 @@ class SampleGroups(ABC):
         return stretched
 
 
+@dataclass(frozen=True)
+class GivenGroups(SampleGroups):
+    """Groups that are given for each sample by name; `classes` holds the names of the groups."""
+
+    model: ClassVar[str] = "given"
+
+    @classmethod
+    def of_samples(cls, groups: Mapping[str, Any], samples: Array) -> Self:
+        """The groups of training samples; InputError if one has none."""
+        names, labels = np.unique(_given(groups, samples), return_inverse=True)
+        return cls(labels, names, np.zeros(len(names)), labels)
+
+    def labels_of(self, groups: Mapping[str, Any], samples: Array) -> Index:
+        """The group of each new sample, (t,); InputError if it has none, or none of those in training."""
+        names = _given(groups, samples)
+        if not np.isin(names, self.classes).all():
+            new = names[~np.isin(names, self.classes)][0]
+            refuse(f"group {new!r} has no training samples; the groups of training are {self.classes.tolist()}")
+        return np.searchsorted(self.classes, names)
+
+
+def _given(groups: Mapping[str, Any], samples: Array) -> Array:
+    names, by_name = samples.astype(str).tolist(), {str(name): str(group) for name, group in groups.items()}
+    missing = [name for name in names if name not in by_name]
+    if missing:
+        refuse(
+            f"{len(missing)} of {len(names)} samples have no group, the first being {missing[0]!r}; give a mapping "
+            "from the name of every sample to its group: grouping= of the learner, or groups= in prediction"
+        )
+    return np.array([by_name[name] for name in names])
+
+
 class FeatureGroups(SampleGroups):
     """Groups by features, a row of numbers for each sample."""
 
@@ -164,12 +198,12 @@ class FeatureGroups(SampleGroups):
 # --- making groups -----------------------------------------------------------------------------------------------
 
 Made = TypeVar("Made", bound=SampleGroups)
+Counts = int | str | Mapping[Any, int | str]
+"""A number of groups of each class, or "samples", or one of both for each class."""
 
 
-def samples_by_class(
-    y: npt.ArrayLike | None, n_groups: int | Mapping[Any, int], m: int
-) -> dict[Any, tuple[Index, int]]:
-    """For each class its samples, and the number of groups to make of them.
+def samples_by_class(y: npt.ArrayLike | None, n_groups: Counts, m: int) -> dict[Any, tuple[Index, int]]:
+    """For each class its samples, and the number of groups to make of them; "samples" is a group for each sample.
 
     InputError is raised if the length of y is not m, or a class has no number of groups or fewer samples than groups.
     """
@@ -183,9 +217,10 @@ def samples_by_class(
         if isinstance(n_groups, Mapping) and label not in n_groups:
             refuse(f"n_groups has no entry for class {label!r}, expected one for each of {classes}")
         count = n_groups[label] if isinstance(n_groups, Mapping) else n_groups
+        count = len(rows) if count == "samples" else int(count)
         if not 1 <= count <= len(rows):
             refuse(f"class {label!r} has {len(rows)} samples and is to make {count} groups, expected 1 to {len(rows)}")
-        wanted[label] = rows, int(count)
+        wanted[label] = rows, count
     return wanted
 
 
@@ -236,7 +271,7 @@ class KMeansGroups(FeatureGroups):
 def group_by_kmeans(
     features: npt.ArrayLike,
     y: npt.ArrayLike | None,
-    n_groups: int | Mapping[Any, int],
+    n_groups: Counts,
     *,
     seed: int = 0,
     restarts: int = 10,
@@ -298,7 +333,7 @@ class KernelGroups(SampleGroups):
 def group_by_kernel(
     diagonal: npt.ArrayLike,
     y: npt.ArrayLike | None,
-    n_groups: int | Mapping[Any, int],
+    n_groups: Counts,
     *,
     seed: int = 0,
     restarts: int = 10,
@@ -322,7 +357,12 @@ def group_by_kernel(
         for number in range(restarts if count > 1 else 1)
     ]
     ended: dict[int, _Clustering] = {}
-    requests = {k: next(run) for k, (_, _, run) in enumerate(runs)}
+    requests: dict[int, Float] = {}
+    for k, (_, _, run) in enumerate(runs):
+        try:
+            requests[k] = next(run)
+        except StopIteration as stop:
+            ended[k] = stop.value
     while requests:
         widths = np.cumsum([block.shape[1] for block in requests.values()])
         # Each run yields vectors over its class; they are put side by side, with zeros elsewhere, for one product.
@@ -352,6 +392,8 @@ _Clustering = tuple[float, Index, Float]
 def _lloyd(diagonal: Float, count: int, rng: np.random.Generator, max_iter: int) -> ByProducts[_Clustering]:
     """Cluster one class once, with k-means++ starting centers."""
     r = len(diagonal)
+    if count == r:  # each sample is a group
+        return 0.0, np.arange(r), diagonal
     # k-means++: the next center is a sample, drawn in proportion to its squared distance from the nearest so far.
     apart = np.empty((r, 0))
     chosen = int(rng.integers(r))
@@ -429,7 +471,7 @@ class PLSAGroups(FeatureGroups):
 def group_by_plsa(
     counts: npt.ArrayLike,
     y: npt.ArrayLike | None,
-    n_groups: int | Mapping[Any, int],
+    n_groups: Counts,
     *,
     seed: int = 0,
     restarts: int = 10,
@@ -493,7 +535,9 @@ def _counts(table: Float) -> Float:
 
 # --- restoring --------------------------------------------------------------------------------------------------------
 
-_MODELS: dict[str, type[SampleGroups]] = {kind.model: kind for kind in (KMeansGroups, PLSAGroups, KernelGroups)}
+_MODELS: dict[str, type[SampleGroups]] = {
+    kind.model: kind for kind in (KMeansGroups, PLSAGroups, KernelGroups, GivenGroups)
+}
 
 
 def groups_from_arrays(arrays: Mapping[str, Array]) -> SampleGroups:

@@ -70,7 +70,7 @@ def class_columns(labels: Index, examples: Index, n_classes: int, wanted: range)
     return columns
 
 
-def ratios(sums: Float, sizes: Float, signs: Float) -> tuple[Float, Float]:
+def ratios(sums: Float, sizes: Float, signs: Float, *, one_sided: bool = False) -> tuple[Float, Float]:
     """Numerators u and denominators v of cuts (Eqs. 4 and 6), (cuts, examples, kernels) each.
 
     They are means over pairs of samples for the sides S and T of a cut, so that sides of unequal size have equal
@@ -78,7 +78,8 @@ def ratios(sums: Float, sizes: Float, signs: Float) -> tuple[Float, Float]:
 
         u_l = Σ_{p∈S, q∈T} K_l(p, q) / |S||T|,   v_l = Σ_{p,q∈S} K_l(p, q) / |S|² + Σ_{p,q∈T} K_l(p, q) / |T|².
 
-    For sides of equal size they are Eq. 4's sums divided by a common number, which does not change the minimizer.
+    For sides of equal size they are Eq. 4's sums divided by a common number, which does not change the minimizer. With
+    `one_sided` v_l is the mean within S alone: the term of one part of a partition (Eqs. 2 to 5).
 
     `sums` holds Σ K_l(p, q) over p of class a and q of class b in an example, (kernels, examples, classes, classes),
     `sizes` the samples of each class in each example, and `signs`, (cuts, classes), the side of each class in each cut:
@@ -92,8 +93,8 @@ def ratios(sums: Float, sizes: Float, signs: Float) -> tuple[Float, Float]:
 
     # The indicator vectors of the sides select and add the sums between classes, so that no kernel is read here.
     u = total(in_s, in_t) / (n_s * n_t)[:, :, None]
-    v = total(in_s, in_s) / (n_s**2)[:, :, None] + total(in_t, in_t) / (n_t**2)[:, :, None]
-    return u, v
+    v = total(in_s, in_s) / (n_s**2)[:, :, None]
+    return u, v if one_sided else v + total(in_t, in_t) / (n_t**2)[:, :, None]
 
 
 def cut_matrix(u: Float, v: Float) -> Float:

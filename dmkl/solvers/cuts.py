@@ -174,6 +174,8 @@ class KernelCut:
     """(n,), in the simplex"""
     value: float
     """αᵀQα; for a single ratio, its value"""
+    ratio: float
+    """Σ uᵀα/vᵀα over the ratios, which αᵀQα stands for"""
     bound: float
     """A lower bound of the value of all weights."""
     relaxed: float
@@ -202,7 +204,7 @@ def best_cut(u: Float, v: Float, tol: float = 1e-6, max_iter: int = 5000) -> Ker
     if len(u) == 1:
         alpha, ratio = smallest_ratio(u[0], v[0])
         only = _step(alpha, ratio, ratio)
-        return KernelCut(alpha, ratio, ratio, ratio, ratio, ratio, 0.0, "single ratio", True, 0, [only])
+        return KernelCut(alpha, ratio, ratio, ratio, ratio, ratio, ratio, 0.0, "single ratio", True, 0, [only])
     Q = cut_matrix(u, v)
     # The descents before the relaxation give it a good start; those after it start from its solution.
     alpha, value = _best_descent(Q, np.vstack([np.full(len(Q), 1.0 / len(Q)), np.eye(len(Q))]))
@@ -219,6 +221,7 @@ def best_cut(u: Float, v: Float, tol: float = 1e-6, max_iter: int = 5000) -> Ker
     return KernelCut(
         alpha,
         value,
+        float(np.sum((u @ alpha) / (v @ alpha))),
         relaxation.bound,
         relaxation.value,
         float(first @ Q @ first),

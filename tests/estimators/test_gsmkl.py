@@ -221,3 +221,50 @@ def test_wrong_parameters(built, parameters, words):
         dmkl.GSMKL(**parameters).fit(K[TRAIN, TRAIN], y[TRAIN])
     with pytest.raises(InputError, match=r"grouping='kmeans' needs features"):
         dmkl.GSMKL(grouping="kmeans").fit([np.eye(20)], np.arange(20) % 2)
+
+
+def test_given_groups_by_name(built, tmp_path):
+    """Sites: groups of new samples are looked up by name, or given with them."""
+    K, y = built
+    sites = {str(name): "north" if k % 3 else "south" for k, name in enumerate(K.samples)}
+    model = dmkl.GSMKL(2.0, grouping=sites, max_iter=5, steps=()).fit(K[TRAIN, TRAIN], y[TRAIN])
+    assert model.group_class_.values.tolist() == ["north", "south"]
+    place = np.array([sites[str(name)] == "south" for name in K.samples]).astype(int)
+    np.testing.assert_array_equal(model.groups_, place[TRAIN])
+    weights = model.weights_.values[:, :, 0]
+    composite = composite_kernel(np.asarray(K)[:, :, TRAIN], weights, place, place[TRAIN])
+    expected = composite @ model.dual_coef_.values[:, 0] + model.intercept_.values[0]
+    np.testing.assert_allclose(model.decision_function(K[TEST, TRAIN]), expected, atol=1e-10)
+    model.save(tmp_path / "model")
+    loaded = dmkl.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(K[TEST, TRAIN]), model.predict(K[TEST, TRAIN]))
+    known = {name: sites[name] for name in map(str, K.samples[TRAIN])}
+    short = dmkl.GSMKL(2.0, grouping=known, max_iter=5, steps=()).fit(K[TRAIN, TRAIN], y[TRAIN])
+    with pytest.raises(InputError, match="samples have no group"):
+        short.predict(K[TEST, TRAIN])
+    np.testing.assert_array_equal(short.predict(K[TEST, TRAIN], groups=sites), model.predict(K[TEST, TRAIN]))
+    with pytest.raises(InputError, match="has no training samples"):
+        short.predict(K[TEST, TRAIN], groups={name: "west" for name in sites})
+    result = dmkl.search(model, K, y, {"C": [1.0, 2.0]}, cv=2, baselines="none")
+    assert result.best_.group_class_.values.tolist() == ["north", "south"]
+
+
+@pytest.mark.parametrize("grouping", ["kernel", "kmeans"])
+def test_each_sample_is_a_group(built, thirds, grouping):
+    K, y = built
+    learner = dmkl.GSMKL(2.0, "samples", grouping, feature=None if grouping == "kernel" else "context", max_iter=3)
+    model = learner.fit(K[TRAIN, TRAIN], y[TRAIN])
+    assert model.weights_.sizes["group"] == len(TRAIN) == len(set(model.groups_.values.tolist()))
+    composite = composite_kernel(
+        np.asarray(K[TRAIN, TRAIN].center().normalize("multiplicative")),
+        model.weights_.values[:, :, 0],
+        model.groups_.values,
+        model.groups_.values,
+    )
+    expected = composite @ model.dual_coef_.values[:, 0] + model.intercept_.values[0]
+    # A training sample is its own nearest sample.
+    np.testing.assert_allclose(model.decision_function(K[TRAIN, TRAIN]), expected, atol=1e-10)
+    for labels in (y, thirds):
+        result = dmkl.search(learner, K, labels, {"n_groups": [1, "samples"]}, cv=2, baselines="none")
+        assert result.scores.n_groups.values.tolist() == ["1", "samples"]
+        assert result.best_.predict(K).shape == (150,)

@@ -70,6 +70,21 @@ def test_weights_from_dense_sums_whatever_the_tiles(tile, scheduler):
 def test_how_several_classes_share_weights(multiclass):
     S, y, dense = training()
     y = y % 3
+    if multiclass == "ovr":  # one program over each part of the partition
+        parts = [dense_ratios(dense, np.where(y[TRAIN] == a, 1, -1), examples_of(y[TRAIN], 2)) for a in range(3)]
+        within = [
+            [
+                [kernel[np.ix_(p, p)].mean() for kernel in dense]
+                for p in (np.flatnonzero((e == g) & (y[TRAIN] == a)) for g in (0, 1))
+            ]
+            for a, e in zip(range(3), [examples_of(y[TRAIN], 2)] * 3, strict=True)
+        ]
+        u, v = np.concatenate([u for u, _ in parts]), np.concatenate(np.array(within))
+        result = dmkl.NCuts(2, sharing="partition").fit(S[TRAIN, TRAIN], y[TRAIN])
+        expected = best_cut(u, v, 1e-4)
+        np.testing.assert_allclose(result.weights_.values, expected.alpha, atol=1e-6)
+        alpha = result.weights_.values
+        assert float(result.cuts_.ratio) == pytest.approx(float(np.sum((u @ alpha) / (v @ alpha))), rel=1e-5)
     pairs = [(0, 1), (0, 2), (1, 2)] if multiclass == "ovo" else [(0, None), (1, None), (2, None)]
     cut = []
     for a, b in pairs:
@@ -281,7 +296,7 @@ def test_a_search_over_C(loss, grid):
         ({"n_examples": 9}, None, "class 8 has 2 training samples; take n_examples=2 or fewer"),
         ({"n_examples": 3}, ["a", "b", "b"] + ["a"] * 57, "class 'b' has 2 training samples; take n_examples=2 or"),
         ({"loss": "log"}, None, "loss must be 'hinge' or 'square'"),
-        ({"sharing": "all"}, None, "sharing must be 'mean', 'own' or 'joint'"),
+        ({"sharing": "all"}, None, "sharing must be 'mean', 'own', 'joint' or 'partition'"),
         ({"loss": "square", "multiclass": "ovo"}, None, "take multiclass='ovr', or loss='hinge'"),
         ({"C": [1.0, 2.0]}, None, "C has 2 values and there are 10 problems"),
     ],
