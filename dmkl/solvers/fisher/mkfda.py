@@ -28,7 +28,7 @@ from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.solvers.weight_sets.balls import Ball
 from dmkl.solvers.weight_sets.base import WeightSet
 
-__all__ = ["MemoryOracle", "not_positive_definite", "solve_mkfda", "solve_restricted"]
+__all__ = ["MemoryOracle", "not_positive_definite", "run_here", "solve_mkfda", "solve_restricted"]
 
 
 def solve_mkfda(
@@ -103,7 +103,7 @@ def solve_mkfda(
     weights = Ball(as_exponent(p))
     beta = weights.start(len(K)) if start is None else np.asarray(start, dtype=np.float64)
     oracle = MemoryOracle(K, h, lam, weights)
-    return _run(maximize(oracle, weights, beta, tol, max_steps=max_iter)).outcome()
+    return run_here(maximize(oracle, weights, beta, tol, max_steps=max_iter)).outcome()
 
 
 class MemoryOracle:
@@ -195,7 +195,7 @@ def solve_restricted(oracle: MemoryOracle, beta: Float, tol: float, max_steps: i
     IndefiniteKernelError
         If N + G(β)/λ is not positive definite, or a quadratic form αᵀK_jα is negative.
     """
-    solution = _run(maximize(oracle, oracle.weights, beta, tol, max_steps=max_steps, of_kernels=True))
+    solution = run_here(maximize(oracle, oracle.weights, beta, tol, max_steps=max_steps, of_kernels=True))
     return replace(solution, steps=())
 
 
@@ -209,7 +209,7 @@ def not_positive_definite(lam: float) -> IndefiniteKernelError:
     return IndefiniteKernelError(msg)
 
 
-def _run(iteration: Generator[Task, Any, Solution]) -> Solution:
+def run_here(iteration: Generator[Task, Any, Solution]) -> Solution:
     """Run an iteration in this thread: of what it yields only masters are left, which are called here."""
     reply: Any = None
     while True:
