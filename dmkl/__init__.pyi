@@ -7,6 +7,9 @@ from .analysis.aligned import aligned_weights as aligned_weights
 from .analysis.analyze import Analysis as Analysis
 from .analysis.analyze import analyze as analyze
 from .clusters.backends import cluster as cluster
+from .estimators.clustering import KernelKMeans as KernelKMeans
+from .estimators.clustering import MultipleKernelKMeans as MultipleKernelKMeans
+from .estimators.clustering import cluster_agreement as cluster_agreement
 from .estimators.figures import plot_contributions as plot_contributions
 from .estimators.fisher import MKFDA as MKFDA
 from .estimators.fisher import Product as Product

@@ -84,6 +84,10 @@ def labeled_targets(
     if not K.is_square:
         _, rows, cols = K.shape
         refuse(f"{purpose} needs the training kernels, K[train, train], got {rows} rows and {cols} columns that differ")
+    if not learner._LEARNS_FROM_LABELS:
+        if purpose != "fit":
+            refuse(f"{type(learner).__name__} learns without labels, which {purpose} compares with; take fit")
+        return learner._targets((), K.shape[1], None), None
     labels, tasks = given_labels(K, y)
     if labels is None:
         refuse(f"{purpose} needs labels: give y, or store them with the kernels (labels=, --labels)")
@@ -639,6 +643,7 @@ class Learner:
     """Whether labels follow a decision rule that is learnt from the training rows, which takes dual variables."""
     _TAKES_WEIGHTS = False
     """Whether samples may have weights."""
+    _LEARNS_FROM_LABELS = True
 
     # --- before the first pass -----------------------------------------------------------------------------------
 

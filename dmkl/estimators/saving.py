@@ -51,6 +51,9 @@ _ARRAYS = {
     "intercept_": "intercept",
     "covariate_effects_": "covariate_effect",
     "scores_": "accuracy",
+    "labels_": "cluster_label",
+    "embedding_": "embedding",
+    "centers_": "center",
 }
 """Attributes that are stored as arrays, and the names of these arrays in memory."""
 

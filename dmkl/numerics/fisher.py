@@ -112,7 +112,7 @@ def steepest(q: Float, p: float) -> Float:
 # --- targets -----------------------------------------------------------------------------------------------------
 
 
-Kind = Literal["binary", "multiclass", "multilabel", "regression"]
+Kind = Literal["binary", "multiclass", "multilabel", "regression", "clusters"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +121,7 @@ class Targets:
 
     kind: Kind
     """One problem if binary or multiclass, one binary problem for each output if multilabel, one for each target of a
-    regression."""
+    regression; one for clusters, which are learnt without labels."""
     classes: Array
     """The labels, sorted; (0, 1) for a multilabel set; none for a regression."""
     problems: tuple[Float, ...]
