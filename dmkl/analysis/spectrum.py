@@ -76,7 +76,7 @@ def sketch_pass(lens: Lens, probes: Float, columns: Float) -> Sketch:
 def _first_pass(lens: Lens, probes: Float, columns: Float) -> tuple[Float, Float, Float]:
     name, token = f"sketch-pass-{next(_COUNTER)}", uuid.uuid4().hex
     block = np.concatenate([probes, columns], axis=1)
-    graph = pass_graph([lens], [Columns(block, "each", None, _DOUBLE)], name, then=alone)
+    graph = pass_graph([lens], [Columns(block, "each", None, _DOUBLE)], name, token, then=alone)
     shared = send_all({f"{name}-block-{token}": block, f"{name}-rounding-{token}": rounding(lens)})
     resolution = float(np.finfo(lens.view.source.dtype).eps)
     # On the worker with a kernel's product: all products on one worker would be n times the block.

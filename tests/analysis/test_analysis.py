@@ -79,6 +79,17 @@ def test_labels_wider_than_a_pass(K, analysis):
     np.testing.assert_allclose(narrow.data.target_alignment, analysis.data.target_alignment, atol=1e-13)
 
 
+@pytest.mark.usefixtures("tasks_of_parts")
+def test_tasks_in_threads_do_not_share_their_products(tmp_path):
+    """A task that multiplies the next kernel may start before the products of the last are read."""
+    K, y = dmkl.create(tmp_path / "set.zarr", psd(12, 120)), np.arange(120) % 3
+    expected = dmkl.analyze(K, y).data
+    for _ in range(3):
+        with dask.config.set(scheduler="threads", num_workers=4):
+            data = dmkl.analyze(K, y).data
+        xr.testing.assert_allclose(data[["target_alignment", "eigenvalue"]], expected[["target_alignment", "eigenvalue"]])
+
+
 # --- spectra ------------------------------------------------------------------------------------------------
 
 
