@@ -26,6 +26,7 @@ from dmkl.analysis.spectrum import (
     captured,
     least_captured,
     participation_ratio,
+    relevant_dimensions,
     sketch_pass,
     upper_bounds,
 )
@@ -43,12 +44,15 @@ from dmkl.passes.run import refuse_damage
 from dmkl.passes.view import Lens
 from dmkl.store.results import Result
 from dmkl.stores import Kernels, as_kernel_set
-from dmkl.variables import describe
+from dmkl.variables import VARIABLES, describe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Analysis", "analyze"]
+__all__ = ["RELEVANT", "Analysis", "analyze"]
+
+RELEVANT = ("relevant_dimension", "relevant_dimension_most", "label_noise", "label_explained")
+"""The variables of `dmkl.relevant_dimension`."""
 
 _OVERSAMPLING = 10
 _LEAST_WIDTH = 64
@@ -78,6 +82,8 @@ class Analysis(Result):
         components_90_least, …_most (kernel) leading eigenvalues that make up 90 % of the trace, between proven bounds
                                              (the lower is an estimate if alignments are); the upper is NaN if the
                                              computed eigenvalues make up less. ``components_99_…`` likewise
+        relevant_dimension, …_most,          see `dmkl.relevant_dimension`, for centered kernels and labels
+        label_noise, …_explained (kernel)
         group (kernel)                       equal for kernels joined by alignments of the threshold or more
         repeats (kernel)                     earlier kernel that this is a positive multiple of; empty if none
         order (kernel)                       positions in an order with similar kernels side by side
@@ -372,6 +378,15 @@ def _to_dataset(
         exact_share = 1 - max(32 * float(np.finfo(K.dtype).eps), 1e-10)
         is_labels = np.asarray(((shares >= exact_share) & several).any(axis=1))
         put("is_labels", ("kernel",), is_labels, "whether the kernel depends on the classes alone")
+        m, width = len(ideal.columns), sketch.energies.shape[1]
+        # The last vectors are far from eigenvectors, unless there are all of them.
+        energies = np.where(clear, sketch.energies.T, np.nan).T[:, : width if width == m else -_OVERSAMPLING]
+        ends = np.cumsum([factor.shape[1] for factor in ideal.factors])[:-1]
+        of_tasks = [part.sum(axis=2) for part in np.split(energies, ends, axis=2)]
+        totals = [float(np.sum(factor**2)) for factor in ideal.factors]
+        relevant = np.stack([relevant_dimensions(z, total, m) for z, total in zip(of_tasks, totals, strict=True)], 2)
+        for name, values in zip(RELEVANT, relevant, strict=True):
+            put(name, dims, values if ideal.tasks is not None else values[:, 0], VARIABLES[name].meaning)
     about = "effective rank (tr K)²/‖K‖²"
     ratio = measure("effective_rank", ("kernel",), lambda gram: participation_ratio(trace, _norm(gram, floor)), about)
     negative = np.array(K.names)[clear & np.isnan(sketch.eigenvalues[:, 0])].tolist()

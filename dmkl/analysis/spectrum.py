@@ -34,8 +34,9 @@ __all__ = [
     "Sketch",
     "captured",
     "least_captured",
-    "nystrom_eigenvalues",
+    "nystrom",
     "participation_ratio",
+    "relevant_dimensions",
     "sketch_pass",
     "upper_bounds",
 ]
@@ -54,6 +55,7 @@ class Sketch:
     projections: Float  # zᵀK_jZ, (n, b, b)
     eigenvalues: Float  # λ̂ of Nyström's approximation from K_jZ, (n, b)
     forms: Float  # fᵀK_jf, (n, columns)
+    energies: Float  # (uᵀf)² for the eigenvectors u of Nyström's approximation, (n, b, columns)
     n_passes: int  # number of passes
 
 
@@ -64,19 +66,21 @@ def sketch_pass(lens: Lens, probes: Float, columns: Float) -> Sketch:
     """
     width = settings.block_width()
     room = max(width - probes.shape[1], 0)
-    projections, eigenvalues, forms = again(lambda: _first_pass(lens, probes, columns[:, :room]), "sketch")
+    first = again(lambda: _first_pass(lens, probes, columns, room), "sketch")
+    projections, eigenvalues, forms, energies = first
     more = [forms]
     for start in range(room, columns.shape[1], width):
         rest = columns[:, start : start + width]
         (products,), _ = run_pass([lens], [Columns(rest, "project", None, _DOUBLE)], "project")
         more.append(np.einsum("naa->na", products))
-    return Sketch(projections, eigenvalues, np.concatenate(more, axis=1), len(more))
+    return Sketch(projections, eigenvalues, np.concatenate(more, axis=1), energies, len(more))
 
 
-def _first_pass(lens: Lens, probes: Float, columns: Float) -> tuple[Float, Float, Float]:
+def _first_pass(lens: Lens, probes: Float, columns: Float, room: int) -> list[Float]:
     name, token = f"sketch-pass-{next(_COUNTER)}", uuid.uuid4().hex
     block = np.concatenate([probes, columns], axis=1)
-    graph = pass_graph([lens], [Columns(block, "each", None, _DOUBLE)], name, token, then=alone)
+    width = probes.shape[1] + min(room, columns.shape[1])
+    graph = pass_graph([lens], [Columns(block[:, :width], "each", None, _DOUBLE)], name, token, then=alone)
     shared = send_all({f"{name}-block-{token}": block, f"{name}-rounding-{token}": rounding(lens)})
     resolution = float(np.finfo(lens.view.source.dtype).eps)
     # On the worker with a kernel's product: all products on one worker would be n times the block.
@@ -92,14 +96,11 @@ def _first_pass(lens: Lens, probes: Float, columns: Float) -> tuple[Float, Float
         for kernels, products in graph.groups
     ]
     statistics = execute(parts, graph.units, name)
-    projections, eigenvalues, forms = (np.concatenate(pieces) for pieces in zip(*statistics, strict=True))
-    return projections, eigenvalues, forms
+    return [np.concatenate(pieces) for pieces in zip(*statistics, strict=True)]
 
 
-def _reduce(
-    products: Array, block: Float, rounding: Float, resolution: float, start: int, b: int
-) -> tuple[Float, Float, Float]:
-    """The projections, eigenvalues and forms of some kernels, beginning with that at position `start`."""
+def _reduce(products: Array, block: Float, rounding: Float, resolution: float, start: int, b: int) -> tuple[Float, ...]:
+    """The statistics of some kernels, beginning with that at position `start`."""
     probes, columns, m = block[:, :b], block[:, b:], len(block)
     factors: Any = scipy.linalg.qr(probes, mode="economic", pivoting=True)
     basis, triangle, order = factors
@@ -107,42 +108,46 @@ def _reduce(
     diagonal = np.abs(triangle.diagonal())
     rank = np.count_nonzero(diagonal > 1e-8 * diagonal[0])
     projections, forms = [], []
-    eigenvalues = np.zeros((len(products), b))
+    eigenvalues, energies = np.zeros((len(products), b)), np.zeros((len(products), b, columns.shape[1]))
     for place, product in enumerate(products):
         sketched = product[:, :b]
         projections.append(probes.T @ sketched)
-        forms.append(np.einsum("mc,mc->c", columns, product[:, b:]))
+        forms.append(np.einsum("mc,mc->c", columns[:, : product.shape[1] - b], product[:, b:]))
         # KQ = (KZ)R⁻¹, on the columns that pivoting puts first.
         turned = scipy.linalg.solve_triangular(triangle[:rank, :rank], sketched[:, order[:rank]].T, trans="T").T
         # E ‖KQ‖_F² = (b/m)‖K‖_F², and rounding each entry of K adds at most its resolution times ‖K‖_F.
         norm = np.linalg.norm(turned) * np.sqrt(m / rank)
-        noise = float(resolution * norm + np.sqrt(m) * rounding[start + place])
-        eigenvalues[place, :rank] = nystrom_eigenvalues(basis[:, :rank], turned, noise)
-    return np.array(projections), eigenvalues, np.array(forms)
+        # R⁻¹ enlarges the rounding of products with vectors that are nearly dependent.
+        condition = diagonal[0] / diagonal[rank - 1]
+        noise = float(max(resolution, 1e-16 * condition) * norm + np.sqrt(m) * rounding[start + place])
+        eigenvalues[place, :rank], vectors = nystrom(basis[:, :rank], turned, noise)
+        energies[place, :rank] = (vectors.T @ columns) ** 2
+    return np.array(projections), eigenvalues, np.array(forms), energies
 
 
 # --- eigenvalues and their bounds ------------------------------------------------------------------------------------
 
 
-def nystrom_eigenvalues(block: Float, product: Float, noise: float) -> Float:
-    """λ̂ of Nyström's approximation from Q and W = KQ, (m, b), in descending order, (b,); NaN where K is not PSD.
+def nystrom(block: Float, product: Float, noise: float) -> tuple[Float, Float]:
+    """λ̂ (b,) and eigenvectors (m, b) of Nyström's approximation from Q and W = KQ, (m, b); NaN where K is not PSD.
 
     `noise` bounds the spectral norm of the rounding errors of K. At least this shift is added to all eigenvalues during
     the computation, so that rounding does not appear as a negative eigenvalue.
     """
     size = float(np.linalg.norm(product))
     if size == 0.0:
-        return np.zeros(block.shape[1])
+        return np.zeros(block.shape[1]), np.zeros(block.shape)
     shift = noise + float(np.finfo(np.float64).eps) * np.sqrt(len(block)) * size
     shifted = product + shift * block
     core = block.T @ shifted
     try:
         factor = scipy.linalg.cholesky(0.5 * (core + core.T), lower=False)
     except np.linalg.LinAlgError:
-        return np.full(block.shape[1], np.nan)
+        return np.full(block.shape[1], np.nan), np.full(block.shape, np.nan)
     # K̂ + shift·I = BBᵀ with B = (W + shift·Q)R⁻¹, RᵀR the core: no inverse of the core, which is nearly singular.
     root = scipy.linalg.solve_triangular(factor, shifted.T, trans="T", lower=False)
-    return np.asarray(np.maximum(scipy.linalg.svdvals(root) ** 2 - shift, 0.0))
+    _, values, vectors = scipy.linalg.svd(root, full_matrices=False)
+    return np.maximum(values**2 - shift, 0.0), vectors.T
 
 
 def upper_bounds(eigenvalues: Float, trace: Float, frobenius: Float | None = None) -> Float:
@@ -190,3 +195,21 @@ def participation_ratio(trace: Float, frobenius: Float) -> Float:
     50, 1970), exact without any eigenvalue.
     """
     return np.asarray(trace**2 / frobenius**2)
+
+
+def relevant_dimensions(energies: Float, total: float, m: int) -> Float:
+    """Relevant dimension d, d or NaN where it may be larger, noise and share in front of d, (4, n).
+
+    From z_1 … z_r (n, r), NaN where unknown, and Σ_i z_i; see `dmkl.relevant_dimension`.
+    """
+    d = np.arange(min(energies.shape[1], m // 2) + 1)
+    front = np.cumsum(np.pad(energies, ((0, 0), (1, 0))), axis=1)[:, : len(d)] / total
+    signal = front / np.maximum(d, 1)
+    noise = np.maximum(1.0 - front, np.finfo(np.float64).tiny) / (m - d)
+    # Without σ₁² > σ₂² a first eigenvector that has nothing of the labels would be the best cut.
+    loss = d * np.log(np.maximum(signal, noise)) + (m - d) * np.log(noise)
+    best = np.argmin(np.where((signal > noise) | (d == 0), loss, np.inf), axis=1)
+    rows = np.arange(len(best))
+    most = np.where((best == len(d) - 1) & (best < m // 2), np.nan, best)
+    figures = np.stack([best, most, m * noise[rows, best], front[rows, best]])
+    return np.where(np.isnan(energies).any(axis=1), np.nan, figures)
