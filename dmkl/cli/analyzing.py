@@ -16,6 +16,7 @@ from dmkl.cli.options import STEPS_HELP, Json, Kernels, Overwrite, Store, option
 from dmkl.cli.output import bar, lock_output, number, print_json, refuse_existing, save_figure, say, show, table
 from dmkl.cli.parsing import parse_steps
 from dmkl.cli.samples import TrainingSamples, open_kernels
+from dmkl.errors import refuse
 from dmkl.progress import ConsoleWatch
 from dmkl.searching.texts import count
 
@@ -48,6 +49,9 @@ def analyze(
         int | None, option("Estimate alignments from N random vectors, with standard errors, in one pass.", "N", min=3)
     ] = None,
     seed: Annotated[int, option("Seed of the random vectors.", min=0)] = 0,
+    relevant: Annotated[
+        bool, option("Show how many leading eigenvectors have the labels.", None, "--relevant-dimension")
+    ] = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -85,7 +89,7 @@ def analyze(
     if as_json:
         print_json(_as_mapping(analysis, seconds))
         return
-    show(_kernels_table(analysis), _alignments_table(analysis))
+    show(_kernels_table(analysis, relevant=relevant), _alignments_table(analysis))
     say(f"\n{analysis.summary()}")
     say(f"Analyzed {count(len(chosen), 'sample')} ({on}) in {seconds:.2f} s.")
     if written:
@@ -110,7 +114,7 @@ def _write(analysis: Analysis, output: Path) -> list[str]:
 # --- tables --------------------------------------------------------------------------------------------------------
 
 
-def _kernels_table(analysis: Analysis) -> Table:
+def _kernels_table(analysis: Analysis, *, relevant: bool) -> Table:
     """A row for each kernel."""
     data, frame = analysis.data, analysis.table()
     fit = None
@@ -119,7 +123,13 @@ def _kernels_table(analysis: Analysis) -> Table:
         fit = fit.mean("task") if "task" in fit.dims else fit
     with_error = "target_alignment_error" in data and "task" not in data.dims
     title = "fit to labels, mean of tasks" if "task" in data.dims else "fit to labels"
-    numbers = ("trace", "effective rank", "first eigenvalue", "90 % of trace in", "99 % in")
+    numbers = ["trace", "effective rank", "first eigenvalue", "90 % of trace in", "99 % in"]
+    if relevant:
+        if "label_noise" not in data:
+            refuse("--relevant-dimension needs stored labels and steps with center; leave it out")
+        numbers[2:] = ["label noise", "relevant dimension"]
+        of_labels = data[["label_noise", "relevant_dimension", "relevant_dimension_most"]]
+        noises = (of_labels.mean("task", skipna=False) if "task" in data.dims else of_labels).to_array().values.T
     rows = table("kernel", *([] if fit is None else [title]), numbers=numbers)
     rows.columns[1].no_wrap = True
     rows.add_column("", overflow="fold")
@@ -131,8 +141,17 @@ def _kernels_table(analysis: Analysis) -> Table:
             *([] if fit is None else [_with_bar(float(fit.values[j]), error)]),
             number(row["trace"]),
             number(row["effective_rank"]),
-            _share(row["largest_share_least"], row["largest_share_most"]),
-            *(_between(row[f"components_{share}_least"], row[f"components_{share}_most"]) for share in (90, 99)),
+            *(
+                [number(noises[j][0]), _between(*noises[j][1:])]
+                if relevant
+                else [
+                    _share(row["largest_share_least"], row["largest_share_most"]),
+                    *(
+                        _between(row[f"components_{share}_least"], row[f"components_{share}_most"])
+                        for share in (90, 99)
+                    ),
+                ]
+            ),
             Text(f"a multiple of {row['repeats']}" if row["repeats"] else "", style="yellow"),
         )
     return rows

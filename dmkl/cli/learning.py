@@ -340,9 +340,12 @@ def fit(
             decision = predict(K[held_out, chosen]).values
             scores = score_model(estimator, decision, K.labels[held_out], measures, samples.unknown)
     estimator.save(model_out, overwrite=learning.overwrite)
+    agreement = {}
+    if not estimator._LEARNS_FROM_LABELS and K.labels is not None and K.labels.ndim == 1:
+        agreement = {"agreement": dmkl.cluster_agreement(estimator.labels_, K.labels[chosen])}
     if learning.as_json:
         held_out_scores = {} if scores is None else {"held_out": {"samples": len(held_out), **scores.mapping}}
-        print_json({**model_as_mapping(estimator, model_out, len(chosen), seconds), **held_out_scores})
+        print_json({**model_as_mapping(estimator, model_out, len(chosen), seconds), **held_out_scores, **agreement})
         return
     weights = weights_table({str(estimator): estimator.weights_})
     show(weights, *estimate_tables(estimator), summary_table({learning.model: estimator}, {learning.model: seconds}))
@@ -351,6 +354,9 @@ def fit(
     if warning := estimator._default_price():
         say(warning)
     say(f"Trained on {count(len(chosen), 'sample')} ({on}). {estimator.status_}")
+    if agreement:
+        figures = ", ".join(f"{name} {value:.4f}" for name, value in agreement["agreement"].items())
+        say(f"Agreement of the clusters with the stored labels, which were not used: {figures}.")
     if scores is not None:
         scores.print(f"{count(len(held_out), 'sample')} ({which})")
     say(f"Saved in {model_out}; use it with: {_predict_command(estimator, model_out, K, learning.store)}")

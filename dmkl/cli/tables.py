@@ -618,11 +618,15 @@ def score_model(estimator: Any, decision: Float, truth: Array, scoring: Any, unk
         If there is no measure of a name, or the truth has classes that the model does not have and `scoring` asks for
         more than the accuracy.
     """
+    from dmkl.estimators.clustering import cluster_agreement
     from dmkl.estimators.learner import label_accuracy
     from dmkl.estimators.plan import tell_new_classes
     from dmkl.searching.assessing import confusion, measures_of
 
     truth = estimator._truth(None, truth, unknown=unknown)
+    if estimator.kind_ == "clusters":
+        agreement = cluster_agreement(estimator.labels_of(decision), truth) if truth.ndim == 1 else {}
+        return ModelScores(None, agreement, None)
     if estimator.kind_ == "regression":
         return ModelScores(None, measures_of(estimator, decision, truth, scoring), None)
     predicted = estimator.labels_of(decision)

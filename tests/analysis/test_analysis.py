@@ -87,7 +87,9 @@ def test_tasks_in_threads_do_not_share_their_products(tmp_path):
     for _ in range(3):
         with dask.config.set(scheduler="threads", num_workers=4):
             data = dmkl.analyze(K, y).data
-        xr.testing.assert_allclose(data[["target_alignment", "eigenvalue"]], expected[["target_alignment", "eigenvalue"]])
+        xr.testing.assert_allclose(
+            data[["target_alignment", "eigenvalue"]], expected[["target_alignment", "eigenvalue"]]
+        )
 
 
 # --- spectra ------------------------------------------------------------------------------------------------
