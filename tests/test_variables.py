@@ -85,6 +85,8 @@ MODELS_FITTED = {
     "MKSVM, pairs": lambda K: dmkl.MKSVM(multiclass="ovo").fit(K),
     "GMKL": lambda K: dmkl.GMKL().fit(K),
     "EasyMKL": lambda K: dmkl.EasyMKL().fit(K),
+    "KernelKMeans": lambda K: dmkl.KernelKMeans(2).fit(K),
+    "MultipleKernelKMeans": lambda K: dmkl.MultipleKernelKMeans(2).fit(K),
     "GSMKL": lambda K: dmkl.GSMKL(n_groups=2).fit(K),
     "NCuts": lambda K: dmkl.NCuts(steps=()).fit(K),
     "Uniform": lambda K: dmkl.Uniform().fit(K),
@@ -115,13 +117,14 @@ RESULTS = {
     "assess": lambda K: dmkl.assess(dmkl.Uniform().fit(K), K),
     "assess, tasks": lambda K: dmkl.assess(dmkl.Uniform().fit(K, TWO), K, TWO),
     "analyze": lambda K: dmkl.analyze(K),
+    "relevant_dimension": lambda K: dmkl.relevant_dimension(K),
     "aligned_weights": lambda K: dmkl.aligned_weights(K),
     "analyze, probes": lambda K: dmkl.analyze(K, probes=5),
     "open": lambda K: {"alignment": K.alignment(), "xarray": K.to_xarray(), "share": K.covariate_shares(NUMBERS)},
     "check": lambda K: check(K),
 }
-UNLABELED = {"build", "build_cross", "cluster", "create", "load", "plot_confusion", "plot_contributions", "report",
-             "residualize", "solve_mkfda"}  # fmt: skip
+UNLABELED = {"build", "build_cross", "cluster", "cluster_agreement", "create", "load", "plot_confusion",
+             "plot_contributions", "report", "residualize", "solve_mkfda"}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore::dmkl.errors.ConvergenceWarning")

@@ -25,35 +25,31 @@ def relevant_dimension(
 ) -> xr.Dataset:
     """The number of leading eigenvectors of each kernel in which the labels are, and the noise in the others.
 
-    With z_i = Σ_c (u_iᵀf_c)², eigenvectors u_i of a centered kernel and centered indicators f_c of the classes, the
-    relevant dimension is the cut d ≤ m/2 with the least
+    With z_i = Σ_c (u_iᵀf_c)², eigenvectors u_i of a centered kernel and centered indicators f_c of the classes, it is
+    the cut d ≤ m/2 with the least
 
         d/m · log σ₁² + (m − d)/m · log σ₂²,   σ₁² and σ₂² the means of z_1 … z_d and z_{d+1} … z_m,
 
-    among those with σ₁² > σ₂², and 0 if there are none.
+    among those with σ₁² > σ₂²; 0 if there are none. InputError without labels, or steps that center.
 
     Parameters
     ----------
     K, y, steps
         As in `dmkl.analyze`.
     n_vectors, seed
-        Number of random vectors from which eigenvectors are computed, and their seed; exact from as many as samples.
+        Number of random vectors for the eigenvectors, and their seed. The result is exact from as many as samples;
+        with fewer d is too small and the noise too large, the more so the flatter the spectrum.
 
     Returns
     -------
     Dataset
-        Over kernel (and task): `relevant_dimension` d; `relevant_dimension_most`, NaN where d is the largest that the
-        vectors show, ten less than there are; `label_noise`, the share σ₂²m/Σz of the labels that is noise in all
-        directions; `label_explained`, the share of z_1 … z_d in Σz. `dmkl.analyze` has the same from fewer vectors.
-
-    Raises
-    ------
-    InputError
-        If there are no labels, or the steps do not center the kernels.
+        Over kernel (and task): `relevant_dimension` d; `relevant_dimension_most`, d, or NaN where it is the largest
+        that the vectors show; `label_noise`, σ₂²m/Σz, the share of noise in the labels; `label_explained`, the share of
+        z_1 … z_d in Σz. `dmkl.analyze` has the same from fewer vectors.
 
     Notes
     -----
-    Braun, Buhmann, Müller, On relevant dimensions in kernel feature spaces. JMLR 9 (2008), section 4. One pass.
+    Braun, Buhmann, Müller, On relevant dimensions in kernel feature spaces. JMLR 9 (2008). One pass.
     """
     K = as_kernel_set(K, "relevant_dimension")
     data = analyze(K, y, steps=steps, probes=max(3, min(n_vectors, K.shape[1])), n_eigenvalues=1, seed=seed).data

@@ -205,7 +205,7 @@ def relevant_dimensions(energies: Float, total: float, m: int) -> Float:
     d = np.arange(min(energies.shape[1], m // 2) + 1)
     front = np.cumsum(np.pad(energies, ((0, 0), (1, 0))), axis=1)[:, : len(d)] / total
     signal = front / np.maximum(d, 1)
-    noise = np.maximum(1.0 - front, np.finfo(np.float64).tiny) / (m - d)
+    noise = np.maximum(1.0 - front, 1e-10) / (m - d)  # less is rounding
     # Without σ₁² > σ₂² a first eigenvector that has nothing of the labels would be the best cut.
     loss = d * np.log(np.maximum(signal, noise)) + (m - d) * np.log(noise)
     best = np.argmin(np.where((signal > noise) | (d == 0), loss, np.inf), axis=1)

@@ -50,7 +50,7 @@ def analyze(
     ] = None,
     seed: Annotated[int, option("Seed of the random vectors.", min=0)] = 0,
     relevant: Annotated[
-        bool, option("Show how many leading eigenvectors have the labels.", None, "--relevant-dimension")
+        bool, option("Show in how many eigenvectors labels are.", None, "--relevant-dimension")
     ] = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -89,7 +89,7 @@ def analyze(
     if as_json:
         print_json(_as_mapping(analysis, seconds))
         return
-    show(_kernels_table(analysis, relevant=relevant), _alignments_table(analysis))
+    show(_kernels_table(analysis), *([_relevant_table(analysis)] if relevant else []), _alignments_table(analysis))
     say(f"\n{analysis.summary()}")
     say(f"Analyzed {count(len(chosen), 'sample')} ({on}) in {seconds:.2f} s.")
     if written:
@@ -114,7 +114,7 @@ def _write(analysis: Analysis, output: Path) -> list[str]:
 # --- tables --------------------------------------------------------------------------------------------------------
 
 
-def _kernels_table(analysis: Analysis, *, relevant: bool) -> Table:
+def _kernels_table(analysis: Analysis) -> Table:
     """A row for each kernel."""
     data, frame = analysis.data, analysis.table()
     fit = None
@@ -123,13 +123,7 @@ def _kernels_table(analysis: Analysis, *, relevant: bool) -> Table:
         fit = fit.mean("task") if "task" in fit.dims else fit
     with_error = "target_alignment_error" in data and "task" not in data.dims
     title = "fit to labels, mean of tasks" if "task" in data.dims else "fit to labels"
-    numbers = ["trace", "effective rank", "first eigenvalue", "90 % of trace in", "99 % in"]
-    if relevant:
-        if "label_noise" not in data:
-            refuse("--relevant-dimension needs stored labels and steps with center; leave it out")
-        numbers[2:] = ["label noise", "relevant dimension"]
-        of_labels = data[["label_noise", "relevant_dimension", "relevant_dimension_most"]]
-        noises = (of_labels.mean("task", skipna=False) if "task" in data.dims else of_labels).to_array().values.T
+    numbers = ("trace", "effective rank", "first eigenvalue", "90 % of trace in", "99 % in")
     rows = table("kernel", *([] if fit is None else [title]), numbers=numbers)
     rows.columns[1].no_wrap = True
     rows.add_column("", overflow="fold")
@@ -141,20 +135,22 @@ def _kernels_table(analysis: Analysis, *, relevant: bool) -> Table:
             *([] if fit is None else [_with_bar(float(fit.values[j]), error)]),
             number(row["trace"]),
             number(row["effective_rank"]),
-            *(
-                [number(noises[j][0]), _between(*noises[j][1:])]
-                if relevant
-                else [
-                    _share(row["largest_share_least"], row["largest_share_most"]),
-                    *(
-                        _between(row[f"components_{share}_least"], row[f"components_{share}_most"])
-                        for share in (90, 99)
-                    ),
-                ]
-            ),
+            _share(row["largest_share_least"], row["largest_share_most"]),
+            *(_between(row[f"components_{share}_least"], row[f"components_{share}_most"]) for share in (90, 99)),
             Text(f"a multiple of {row['repeats']}" if row["repeats"] else "", style="yellow"),
         )
     return rows
+
+
+def _relevant_table(analysis: Analysis) -> Table:
+    """A row for each kernel: its fit to the labels, their noise, and the relevant dimension; means over tasks."""
+    data, names = analysis.data, ["target_alignment", "label_noise", "relevant_dimension", "relevant_dimension_most"]
+    if not set(names) <= set(data):
+        refuse("--relevant-dimension needs stored labels and steps with center; leave it out")
+    figures = data[names].mean([dim for dim in data["label_noise"].dims if dim != "kernel"], skipna=False)
+    columns = zip(analysis.names, *(figures[name].values.tolist() for name in names), strict=True)
+    rows = ([Text(name), number(fit), number(noise), _between(d, most)] for name, fit, noise, d, most in columns)
+    return table("kernel", numbers=["fit to labels", "label noise", "relevant dimension"], rows=rows)
 
 
 def _with_bar(value: float, error: float | None) -> Text:

@@ -101,7 +101,6 @@ class KernelKMeans(ClusterMixin, KernelLearner):  # type: ignore[misc]
 
     _LEARNS = False
     _LEARNS_FROM_LABELS = False
-    _TAKES_KERNELS = False
     _ONE_POINT = ("n_clusters",)
 
     def __init__(
@@ -175,7 +174,8 @@ class KernelKMeans(ClusterMixin, KernelLearner):  # type: ignore[misc]
 
         Kernels or features are given as in `KernelClassifier.decision_function`.
         """
-        return self._decision(K, **new).rename({"class": "component"})
+        scores = self._decision(K, **new).rename({"class": "component"})
+        return scores.assign_coords(self.dual_coef_["component"].coords)
 
     @one_blas_thread
     def predict(self, K: Kernels | None = None, **new: Any) -> Array:

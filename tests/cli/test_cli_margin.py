@@ -23,7 +23,7 @@ NAMES = ("clear", "fair", "poor", "noise")
 MODELS = [
     name
     for name, learner in learners().items()
-    if hasattr(dmkl, learner.name) and name not in ("mkridge", "variance-components")
+    if hasattr(dmkl, learner.name) and name not in ("mkridge", "variance-components") and "kmeans" not in name
 ]
 
 

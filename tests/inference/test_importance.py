@@ -106,7 +106,11 @@ def test_fits_are_those_of_searches_over_fewer_kernels(estimator, kind, grid, cv
 
 
 LEARNERS = {
-    **{name: {} for name in dir(dmkl) if getattr(models().get(name), "_TAKES_KERNELS", False)},
+    **{
+        name: {}
+        for name in dir(dmkl)
+        if getattr(models().get(name), "_TAKES_KERNELS", False) and models()[name]._LEARNS_FROM_LABELS
+    },
     "NCuts": {"n_examples": 2},
 }
 """Every learner that can leave a kernel out, with parameters that suit few samples."""

@@ -1,0 +1,189 @@
+"""Kernel k-means and multiple kernel k-means against eigenvectors of dense matrices, and scikit-learn's k-means."""
+
+from __future__ import annotations
+
+import dask
+import numpy as np
+import pytest
+from helpers.references import dense_view
+from sklearn.cluster import KMeans
+from sklearn.metrics import normalized_mutual_info_score
+
+import dmkl
+from dmkl.errors import DegenerateKernelError, IndefiniteKernelError, InputError
+from dmkl.solvers import in_memory
+
+pytest_plugins = ["helpers.command_line"]
+pytestmark = pytest.mark.usefixtures("synchronous")
+
+M, N_CLUSTERS = 60, 3
+CLASSES = np.arange(M) % N_CLUSTERS
+STEPS = ("center", "trace")
+
+
+@pytest.fixture(scope="module")
+def blobs():
+    """Clusters that are clear, fair, poor, and noise."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(4, M, 12))
+    features += np.array([3.0, 1.0, 0.5, 0.0])[:, None, None] * rng.normal(size=(4, N_CLUSTERS, 12))[:, CLASSES]
+    squared = np.sum((features[:, :, None] - features[:, None]) ** 2, axis=-1)
+    return np.exp(-squared / 40)
+
+
+@pytest.fixture(params=["memory", "passes"])
+def place(request, monkeypatch):
+    """Products are computed in a task with all kernels, or in passes over stored tiles."""
+    if request.param == "passes":
+        monkeypatch.setattr(in_memory, "_suits", lambda *_: False)
+
+
+def alternate(K, k, gamma):
+    """Weights, eigenvectors and objectives by the definitions, to the end."""
+    objectives = []
+    for _ in range(1000):
+        H = np.linalg.eigh(np.tensordot(gamma**2, K, 1))[1][:, -k:]
+        d = np.trace(K, axis1=1, axis2=2) - np.einsum("mk,nml,lk->n", H, K, H)
+        objectives.append(gamma**2 @ d)
+        last, gamma = gamma, 1 / d / np.sum(1 / d)
+        if np.abs(gamma - last).max() < 1e-13:
+            break
+    return gamma**2, H, np.array(objectives)
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("start", [None, [4.0, 1.0, 0.0, 9.0]])
+def test_weights_and_objective_are_those_of_eigenvectors_of_dense_matrices(blobs, start):
+    model = dmkl.MultipleKernelKMeans(N_CLUSTERS, weights=start, tol=1e-9).fit(blobs)
+    dense = dense_view(blobs, steps=STEPS)
+    roots = np.sqrt(np.ones(4) if start is None else start)
+    weights, H, objectives = alternate(dense, N_CLUSTERS, roots / roots.sum())
+    np.testing.assert_allclose(model.weights_, weights, atol=1e-8)
+    assert model.objective_ == pytest.approx(objectives[-1], rel=1e-10)
+    np.testing.assert_allclose(model.embedding_.values @ model.embedding_.values.T, H @ H.T, atol=1e-6)
+    falling = model.history_.objective.values
+    assert (np.diff(falling) <= 1e-15).all()
+    # Clear clusters are in few eigenvalues, so that their kernel has most weight, and noise has least.
+    assert model.weights_.values.argmax() == 0
+    assert model.weights_.values.argmin() == 3
+    assert dmkl.cluster_agreement(model.labels_, CLASSES) == pytest.approx({"nmi": 1, "purity": 1, "accuracy": 1})
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("k", [2, 3, 7])
+def test_given_weights(blobs, k):
+    weights = np.array([1.0, 0.0, 2.0, 0.5])
+    model = dmkl.Weighted(weights, dmkl.KernelKMeans(k, tol=1e-9)).fit(blobs)
+    values, vectors = np.linalg.eigh(np.tensordot(weights, dense_view(blobs, steps=STEPS), 1))
+    assert model.objective_ == pytest.approx(values[:-k].sum(), rel=1e-8)
+    projector = vectors[:, -k:] @ vectors[:, -k:].T
+    np.testing.assert_allclose(model.embedding_.values @ model.embedding_.values.T, projector, atol=1e-5)
+    np.testing.assert_array_equal(model.weights_, weights)
+
+
+def test_well_separated_clusters_are_those_of_scikit_learn():
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(M, 6)) + 30 * rng.normal(size=(N_CLUSTERS, 6))[CLASSES]
+    expected = KMeans(N_CLUSTERS, n_init=10, random_state=0).fit_predict(X)
+    model = dmkl.KernelKMeans(N_CLUSTERS)
+    assert normalized_mutual_info_score(expected, model.fit_predict([X @ X.T])) == pytest.approx(1)
+
+
+def test_new_samples_and_saved_models(blobs, tmp_path):
+    K = dmkl.create(tmp_path / "set.zarr", blobs, labels=CLASSES)
+    train, test = np.arange(45), np.arange(45, M)
+    for model in (dmkl.KernelKMeans(N_CLUSTERS), dmkl.MultipleKernelKMeans(N_CLUSTERS)):
+        model.fit(K[train, train])
+        np.testing.assert_allclose(model.decision_function(K[train, train]), model.embedding_, atol=1e-4)
+        np.testing.assert_array_equal(model.predict(K[train, train]), model.labels_)
+        assert dmkl.cluster_agreement(model.predict(K[test, train]), CLASSES[test])["accuracy"] == 1
+        model.save(tmp_path / "model", overwrite=True)
+        loaded = dmkl.load(tmp_path / "model")
+        assert loaded.get_params() == model.get_params()
+        assert loaded.labels_.identical(model.labels_)
+        np.testing.assert_array_equal(loaded.predict(K[test, train]), model.predict(K[test, train]))
+
+
+def test_equal_seeds_give_equal_results(blobs):
+    with dask.config.set(scheduler="threads"):
+        first, second = (dmkl.MultipleKernelKMeans(5, random_state=3).fit(blobs) for _ in range(2))
+    for name in ("weights_", "labels_", "embedding_", "centers_", "history_"):
+        assert getattr(first, name).identical(getattr(second, name))
+
+
+def test_a_kernel_of_low_rank_takes_all_weight(blobs):
+    X = np.random.default_rng(0).normal(size=(M, 2))
+    model = dmkl.MultipleKernelKMeans(N_CLUSTERS).fit([*blobs, X @ X.T])
+    assert model.weights_.values[-1] == pytest.approx(1)
+    assert model.objective_ == pytest.approx(0, abs=1e-8)
+    # The third eigenvalue is zero, so that new samples have no coordinate there.
+    assert not model.embedding_.values[:, 2].any()
+    assert np.isfinite(model.dual_coef_).all()
+
+
+@pytest.mark.parametrize("kind", [dmkl.KernelKMeans, dmkl.MultipleKernelKMeans])
+def test_what_is_refused(blobs, kind, tmp_path):
+    with pytest.raises(InputError, match="n_clusters is 61, and there are 60 samples"):
+        kind(M + 1).fit(blobs)
+    with pytest.raises(InputError, match="n_clusters must be a whole number, at least 2, got 1"):
+        kind(1).fit(blobs)
+    with pytest.raises(InputError, match="does not weigh samples"):
+        kind(2).fit(blobs, sample_weight=np.ones(M))
+    constant = [*blobs, np.ones((M, M))]
+    with pytest.raises(DegenerateKernelError, match="cannot be normalized"):
+        kind(2).fit(constant)
+    with pytest.raises(InputError, match="'kernel_4' is constant over these samples"):
+        kind(2, steps="center").fit(constant)
+    K = dmkl.create(tmp_path / "set.zarr", blobs, labels=CLASSES)
+    for question in (dmkl.search, dmkl.evaluate, dmkl.permutation_test, dmkl.stability, dmkl.importance):
+        with pytest.raises(InputError, match="learns without labels"):
+            question(kind(2), K)
+    with pytest.raises(InputError, match="a cluster and a class per sample"):
+        dmkl.cluster_agreement(CLASSES, CLASSES[1:])
+
+
+@pytest.mark.filterwarnings("ignore::dmkl.errors.IndefiniteKernelWarning")
+def test_indefinite_kernels(blobs):
+    """Eigenvectors do not depend on a multiple of the identity; weights need traces that are not negative."""
+    model = dmkl.KernelKMeans(N_CLUSTERS, steps="center").fit(blobs[:1] - 0.1 * np.eye(M))
+    same = dmkl.KernelKMeans(N_CLUSTERS, steps="center").fit(blobs[:1])
+    np.testing.assert_array_equal(model.labels_, same.labels_)
+    assert model.objective_ == pytest.approx(same.objective_ - 0.1 * (M - 1 - N_CLUSTERS))
+    U = np.linalg.qr(np.random.default_rng(0).normal(size=(M, M)))[0]
+    indefinite = U * np.r_[10.0 * M, 10.0 * M, -np.ones(M - 2)] @ U.T
+    with pytest.raises(IndefiniteKernelError, match="kernel 'kernel_4' is not positive semidefinite"):
+        dmkl.MultipleKernelKMeans(N_CLUSTERS, steps=()).fit([*blobs, indefinite])
+
+
+def test_an_iteration_that_is_stopped_says_so(blobs):
+    model = dmkl.MultipleKernelKMeans(N_CLUSTERS, max_iter=1).fit(blobs)
+    assert "The iteration cap was reached" in model.status_
+
+
+def test_agreement_by_the_best_assignment():
+    """Clusters 0 and 1 have most of class b; only one of them can stand for it."""
+    labels, y = [0, 0, 0, 1, 1, 2, 2, 2], ["b", "b", "a", "b", "b", "c", "c", "a"]
+    agreement = dmkl.cluster_agreement(labels, y)
+    assert agreement["purity"] == pytest.approx(6 / 8)
+    assert agreement["accuracy"] == pytest.approx((1 + 2 + 2) / 8)
+    assert agreement["nmi"] == pytest.approx(normalized_mutual_info_score(y, labels))
+
+
+def test_commands(output_of, json_of, error_of, tmp_path, store):
+    path = tmp_path / "model"
+    out = output_of("fit", store, path, "--model", "multiple-kernel-kmeans", "--n-clusters", 3)
+    assert "Agreement of the clusters with the stored labels, which were not used: nmi" in out
+    assert "dmkl permute" not in out
+    printed = json_of("fit", store, path, "--model", "kernel-kmeans", "--n-clusters", 3, "--overwrite")
+    K, model = dmkl.open(store), dmkl.load(path)
+    train, _, test = K.split(0)
+    assert printed["agreement"] == dmkl.cluster_agreement(model.labels_, K.labels[train])
+    scores = json_of("predict", path, store, "--split", 0)["scores"]
+    assert scores == dmkl.cluster_agreement(model.predict(K[test, train]), K.labels[test])
+    words = "KernelKMeans learns without labels"
+    assert words in error_of("search", store, tmp_path / "result", "--model", "kernel-kmeans")
+    unlabeled = dmkl.create(
+        tmp_path / "unlabeled.zarr", np.stack([np.asarray(K[train, train].apply(np.eye(len(train)))[0])])
+    )
+    assert unlabeled.labels is None
+    output_of("fit", tmp_path / "unlabeled.zarr", tmp_path / "other", "--model", "kernel-kmeans", "--n-clusters", 2)
