@@ -491,17 +491,21 @@ def _help(learner: str | None, command: Callable[..., None]) -> str:
     """The documentation of a command, with a list of the learners or the description of one."""
     about, name = inspect.cleandoc(command.__doc__ or ""), command.__name__
     if learner is None:
-        return f"{about}\n\nLearners\n--------\n{_list()}\n\nOptions of a learner: `dmkl {name} --model NAME --help`"
+        return (
+            f"{about}\n\nLearners\n--------\n{_list(name)}\n\nOptions of a learner: `dmkl {name} --model NAME --help`"
+        )
     forms = [item.form.file for item in learners()[learner].parameters.values() if item.form.file]
     return "\n\n".join([f"{learner}: {learners()[learner].title}", *forms, f"All other options: `dmkl {name} --help`"])
 
 
-def _list() -> str:
-    """A table of learners as wide as a terminal of 80 characters shows it."""
+def _list(command: str) -> str:
+    """A table of the learners of a command as wide as a terminal of 80 characters shows it."""
     width = max(len(name) for name in learners() if len(name) <= _LONG) + 2
     lines = []
     for name, learner in learners().items():
         title = learner.title
+        if command != "fit" and "without labels" in title:
+            continue  # other commands compare with labels
         if len(title) > 72 - width:
             title = re.split(r"[:,] ", title)[0]
         first = " " * max(width, len(name) + 2)

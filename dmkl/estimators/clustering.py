@@ -49,7 +49,7 @@ def cluster_agreement(labels: npt.ArrayLike, y: npt.ArrayLike) -> dict[str, floa
 
 
 class KernelKMeans(ClusterMixin, KernelLearner):  # type: ignore[misc]
-    """Kernel k-means on a sum of kernels with given weights, relaxed to eigenvectors.
+    """Kernel k-means on a sum of kernels: clusters of the samples without labels, relaxed to eigenvectors.
 
     max over HᵀH = I of tr HᵀK_wH, K_w = Σ_j w_j K_j, by k leading eigenvectors H. The clusters are those of k-means on
     the rows of H, scaled to unit norm. `fit` ignores labels; `dmkl.cluster_agreement` compares them with the clusters.
