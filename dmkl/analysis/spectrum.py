@@ -66,8 +66,7 @@ def sketch_pass(lens: Lens, probes: Float, columns: Float) -> Sketch:
     """
     width = settings.block_width()
     room = max(width - probes.shape[1], 0)
-    first = again(lambda: _first_pass(lens, probes, columns, room), "sketch")
-    projections, eigenvalues, forms, energies = first
+    projections, eigenvalues, forms, energies = again(lambda: _first_pass(lens, probes, columns, room), "sketch")
     more = [forms]
     for start in range(room, columns.shape[1], width):
         rest = columns[:, start : start + width]

@@ -112,7 +112,7 @@ _FORMS = {
     ),
     "weights": _OptionForm(
         lambda text, names: {"weights": read_weights(text, names.kernels)},
-        "Given weights, which are not learnt: a CSV file with kernel,weight on each line.",
+        "Given weights, which are not learnt (MKKM starts from them): a CSV file with kernel,weight on each line.",
         "FILE",
     ),
     "kernel_groups": _OptionForm(

@@ -131,9 +131,7 @@ class KernelKMeans(ClusterMixin, KernelLearner):  # type: ignore[misc]
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)
         if self.n_clusters > K.shape[1]:
-            refuse(
-                f"n_clusters is {self.n_clusters}, and there are {K.shape[1]} samples; expected at most one for each"
-            )
+            refuse(f"n_clusters is {self.n_clusters}, and there are {K.shape[1]} samples; expected at most that many")
 
     def _learns_weights(self) -> bool:
         return False  # not from labels, at no p or λ
@@ -143,8 +141,7 @@ class KernelKMeans(ClusterMixin, KernelLearner):  # type: ignore[misc]
         return Targets("clusters", clusters, (none,), none[:, 0], (None,), np.zeros(0))
 
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
-        names = targets.classes
-        return Problems(targets, None, names[:1], ("component", names), targets.problems, (None,))
+        return Problems(targets, None, np.zeros(1), ("component", targets.classes), targets.problems, (None,))
 
     def _method(self) -> SideBySide:
         return InMemory()

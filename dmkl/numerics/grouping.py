@@ -53,6 +53,7 @@ import numpy.typing as npt
 from sklearn.cluster import KMeans
 from sklearn.decomposition import NMF, non_negative_factorization
 from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import refuse
@@ -289,7 +290,8 @@ def group_by_kmeans(
     parts = []
     for label, (rows, count) in wanted.items():
         distinct = min(count, len(np.unique(table[rows], axis=0)))  # identical samples cannot be in different groups
-        clustering = KMeans(distinct, n_init=restarts, random_state=seed).fit(table[rows])
+        with threadpool_limits(1, "openmp"):  # several threads add up in any order
+            clustering = KMeans(distinct, n_init=restarts, random_state=seed).fit(table[rows])
         parts.append((label, rows, clustering.labels_.astype(np.intp), clustering.cluster_centers_.astype(np.float64)))
     return united(KMeansGroups, len(table), parts)
 
