@@ -50,6 +50,11 @@ def relevant_dimension(
     Notes
     -----
     Braun, Buhmann, Müller, On relevant dimensions in kernel feature spaces. JMLR 9 (2008). One pass.
+
+    Examples
+    --------
+    >>> import dmkl
+    >>> noise = dmkl.relevant_dimension(dmkl.open("kernels.zarr")).label_noise
     """
     K = as_kernel_set(K, "relevant_dimension")
     data = analyze(K, y, steps=steps, probes=max(3, min(n_vectors, K.shape[1])), n_eigenvalues=1, seed=seed).data

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["export", "predict", "report"]
 
 _ANNDATA = "AnnData"
+_NO_CLASSES = {"regression": "numbers", "clusters": "clusters"}  # what models of these kinds predict
 
 
 def _load_model(path: str) -> Any:
@@ -158,8 +159,9 @@ def predict(
     measures = parse_scoring(scoring)
     if truth is None and measures is not None:
         refuse("--scoring needs the true labels, and they are not known; leave it out")
-    if plot is not None and (truth is None or estimator.kind_ == "regression"):
-        why = "they are not known" if truth is None else f"{type(estimator).__name__} predicts numbers"
+    if plot is not None and (truth is None or estimator.kind_ in _NO_CLASSES):
+        predicts = f"{type(estimator).__name__} predicts {_NO_CLASSES.get(estimator.kind_)}"
+        why = "they are not known" if truth is None else predicts
         refuse(f"--plot draws true against predicted classes, and {why}; leave it out")
     with ConsoleWatch(), resources.computing(reading=K):
         regression = estimator.kind_ == "regression"
@@ -252,8 +254,8 @@ def _check_probabilities(estimator: Any, out: str | None) -> None:
     """Refuse probabilities without a file for them, or that the model does not have, before anything is computed."""
     if out is None:
         refuse("--probabilities are written with the labels; give the file by --out FILE")
-    if estimator.kind_ == "regression":
-        refuse(f"{type(estimator).__name__} predicts numbers, which have no probabilities; leave out --probabilities")
+    if what := _NO_CLASSES.get(estimator.kind_):
+        refuse(f"{type(estimator).__name__} predicts {what}, which have no probabilities; leave out --probabilities")
     estimator._check_calibrated()
 
 

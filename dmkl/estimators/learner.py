@@ -386,6 +386,8 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
 
     def _truth(self, K: Kernels | None, y: npt.ArrayLike | None, purpose: str = "score", unknown: Any = None) -> Array:
         """The labels that a score compares with: those given, or those of the kernels."""
+        if purpose == "assess" and not self._LEARNS_FROM_LABELS:
+            refuse(f"{type(self).__name__} predicts clusters; compare them with classes by dmkl.cluster_agreement")
         truth = given_labels(K, y)[0] if isinstance(K, KernelSet) else y
         if truth is None:
             refuse(f"{purpose} needs labels: give y, or store them with the kernels")

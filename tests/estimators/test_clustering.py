@@ -138,6 +138,8 @@ def test_what_is_refused(blobs, kind, tmp_path):
     for question in (dmkl.search, dmkl.evaluate, dmkl.permutation_test, dmkl.stability, dmkl.importance):
         with pytest.raises(InputError, match="learns without labels"):
             question(kind(2), K)
+    with pytest.raises(InputError, match="predicts clusters; compare them"):
+        dmkl.assess(kind(2).fit(K), K)
     with pytest.raises(InputError, match="a cluster and a class per sample"):
         dmkl.cluster_agreement(CLASSES, CLASSES[1:])
 
@@ -180,6 +182,8 @@ def test_commands(output_of, json_of, error_of, tmp_path, store):
     assert printed["agreement"] == dmkl.cluster_agreement(model.labels_, K.labels[train])
     scores = json_of("predict", path, store, "--split", 0)["scores"]
     assert scores == dmkl.cluster_agreement(model.predict(K[test, train]), K.labels[test])
+    for options in (("--probabilities", "--out", tmp_path / "out.csv"), ("--plot", tmp_path / "out.png")):
+        assert "KernelKMeans predicts clusters" in error_of("predict", path, store, "--split", 0, *options)
     words = "KernelKMeans learns without labels"
     assert words in error_of("search", store, tmp_path / "result", "--model", "kernel-kmeans")
     unlabeled = dmkl.create(
