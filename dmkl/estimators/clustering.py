@@ -198,8 +198,8 @@ class MultipleKernelKMeans(KernelKMeans):
     Gönen, Margolin, NIPS 2014, section 2. See `dmkl.solvers.clusters`.
 
     Weights are large for kernels with most of their trace in few eigenvalues, whether these show clusters or not; a
-    kernel of rank `n_clusters` or less takes all. Compare with `KernelKMeans`, all weights one. Each change of γ takes
-    a pass more.
+    kernel of rank `n_clusters` or less takes all. Compare with `KernelKMeans`, whose plain sum is often better. Each
+    change of γ takes a pass more.
 
     Examples
     --------
