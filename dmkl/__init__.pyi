@@ -42,6 +42,7 @@ from .numerics.covariates import residualize as residualize
 from .progress import ConsoleWatch as ConsoleWatch
 from .reports.contents import report as report
 from .searching.assessing import assess as assess
+from .searching.assessing import kernel_scores as kernel_scores
 from .searching.assessing import plot_confusion as plot_confusion
 from .searching.evaluation import EvaluationResult as EvaluationResult
 from .searching.evaluation import evaluate as evaluate

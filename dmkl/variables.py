@@ -179,6 +179,12 @@ VARIABLES: Final = {
     # --- predictions ---
     "probability": Variable("probability of the class", NUMBERS, ("sample",)),
     "coordinate": Variable("coordinate in the discriminant space", NUMBERS, ("sample",)),
+    "kernel_r2": Variable("part of each kernel in R²", NUMBERS, ("kernel",)),
+    "kernel_correlation": Variable("part of each kernel in the correlation", NUMBERS, ("kernel",)),
+    "rest_r2": Variable("part of intercept and covariates in R²", NUMBERS),
+    "rest_correlation": Variable("part of intercept and covariates in the correlation", NUMBERS),
+    "total_r2": Variable("R² of the predictions", NUMBERS),
+    "total_correlation": Variable("correlation of the predictions with the truth", NUMBERS),
     "contribution": Variable("share of each kernel in the score", NUMBERS, ("sample", "kernel"), "score"),
     "feature_weight": Variable("weight of a feature in the score", NUMBERS, ("feature",), "score per unit of it"),
     "is_training": Variable("whether the model was trained on the sample", "b", ("sample",), ""),

@@ -116,6 +116,10 @@ RESULTS = {
     "stability, tasks": lambda K: dmkl.stability(FISHER, K, TWO, n_resamples=2, how="bootstrap"),
     "assess": lambda K: dmkl.assess(dmkl.Uniform().fit(K), K),
     "assess, tasks": lambda K: dmkl.assess(dmkl.Uniform().fit(K, TWO), K, TWO),
+    "kernel_scores": lambda K: dmkl.kernel_scores(dmkl.MKRidge().fit(K, NUMBERS).contributions(K), NUMBERS),
+    "search, candidates": lambda K: dmkl.search(
+        dmkl.MKRidge(weights="shared", n_candidates=2), K, np.c_[NUMBERS, NUMBERS**2], {"lam": [0.1]}, cv=2
+    ),
     "analyze": lambda K: dmkl.analyze(K),
     "relevant_dimension": lambda K: dmkl.relevant_dimension(K),
     "aligned_weights": lambda K: dmkl.aligned_weights(K),

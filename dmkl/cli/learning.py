@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -385,6 +386,8 @@ def _held_out(K: KernelSet, chosen: Index, samples: Samples) -> tuple[Index, str
 
 _PICTURES = ("scores.png", "weights.png")
 _OVER_P = "weights_over_p.png"
+_MOST_CHOICES = 30
+"""Most choices of folds and tasks that are printed as a table."""
 
 
 def search(
@@ -479,10 +482,12 @@ def _print_search(result: SearchResult, run: _Run, on: str) -> None:
     first, *others = result.summary().splitlines()
     say(f"{first}, on {on}", style="bold")
     screen.print()
-    screen.print(points_table(result))
-    screen.print()
+    many = math.prod(result.scores.sizes[dim] for dim in result.choosers) > _MOST_CHOICES
+    if not many:
+        screen.print(points_table(result))
+        screen.print()
     # The table has the choices of folds and tasks already, but not those of classes.
-    if not result.choosers or result.by_class:
+    if not result.choosers or result.by_class or many:
         lines = others
     elif result.tasks:
         lines = [*result.beside(), *result.notes(), *others[-2:]]
@@ -569,7 +574,7 @@ def evaluate(
 
     def tables() -> list[Table]:
         if "confusion" not in result.scores:
-            return [choices_table(result)]
+            return [] if result.scores["test_score"].size > _MOST_CHOICES else [choices_table(result)]
         matrix = confusion_table(result.confusion)
         return [choices_table(result), classes_table(result.classes), *([] if matrix is None else [matrix])]
 

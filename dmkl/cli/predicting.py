@@ -91,6 +91,10 @@ def predict(
         str | None,
         option("File, or URL, for the share of each kernel in the scores; one more pass.", "FILE", "--contributions"),
     ] = None,
+    kernel_scores: Annotated[
+        str | None,
+        option("File, or URL, for R² and correlation of each target, split by kernel; one more pass.", "FILE"),
+    ] = None,
     plot: Annotated[
         Path | None,
         option("Draw the confusion matrix, with recall and precision of each class, as PNG.", "FILE"),
@@ -119,11 +123,13 @@ def predict(
         dmkl predict model kernels.zarr --anndata cells.h5ad
     """
     import numpy as np
+    import pandas as pd
 
+    from dmkl.numerics.fisher import with_unknown
     from dmkl.outputs import as_frame, check_table, write_table
     from dmkl.unknown import is_known
 
-    for place in [as_place(path) for path in (out, contributions) if path is not None]:
+    for place in [as_place(path) for path in (out, contributions, kernel_scores) if path is not None]:
         check_table(place)
         lock_output(place, overwrite=overwrite, what="file")
     if plot is not None:
@@ -159,6 +165,9 @@ def predict(
     measures = parse_scoring(scoring)
     if truth is None and measures is not None:
         refuse("--scoring needs the true labels, and they are not known; leave it out")
+    if kernel_scores is not None and (truth is None or estimator.kind_ != "regression"):
+        why = "they are not known" if truth is None else f"{type(estimator).__name__} predicts no numbers"
+        refuse(f"--kernel-scores compares predicted numbers with the true ones, and {why}; leave it out")
     if plot is not None and (truth is None or estimator.kind_ in _NO_CLASSES):
         predicts = f"{type(estimator).__name__} predicts {_NO_CLASSES.get(estimator.kind_)}"
         why = "they are not known" if truth is None else predicts
@@ -172,7 +181,7 @@ def predict(
             scores, deviation = estimator.predict(**source, return_std=True, training=K[rows_of_columns, columns])
         else:
             scores = estimator.predict(**source) if regression else estimator.decision_function(**source)
-        shares = None if contributions is None else estimator.contributions(**source)
+        shares = None if contributions is None and kernel_scores is None else estimator.contributions(**source)
     if truth is not None and not is_known(truth).any():
         truth = None
     labels = scores.values if regression else estimator.labels_of(scores.values)
@@ -189,6 +198,10 @@ def predict(
     if contributions is not None and shares is not None:
         frame = as_frame(shares, "kernel")
         write_table(as_place(contributions), frame, shares.to_dataset(), overwrite=overwrite)
+    if kernel_scores is not None and shares is not None and truth is not None:
+        parts = dmkl.kernel_scores(shares[scored], pd.DataFrame(with_unknown(truth, unknown), scores["sample"])[scored])
+        frame = parts.to_dataframe(["target", "kernel"][2 - parts["kernel_r2"].ndim :]).reset_index()
+        write_table(as_place(kernel_scores), frame, parts, overwrite=overwrite)
     if plot is not None and result is not None and result.counts is not None:
         save_figure(dmkl.plot_confusion(result.counts), plot, dpi=150)
     if as_json:
@@ -204,6 +217,7 @@ def predict(
                 **({"calibrated_on": estimator.calibrated_on_} if probabilities else {}),
                 "out": out,
                 **({} if contributions is None else {"contributions": contributions}),
+                **({} if kernel_scores is None else {"kernel_scores": kernel_scores}),
             }
         )
         return
@@ -226,6 +240,8 @@ def predict(
         say("Write them to a file with --out FILE.")
     if contributions is not None:
         say(f"Shares of the kernels in the scores are in {contributions}.")
+    if kernel_scores is not None:
+        say(f"R² and correlation by kernel are in {kernel_scores}.")
 
 
 def _check_source(

@@ -257,6 +257,8 @@ def given_weights(given: Given, names: Sequence[str]) -> Float:
     InputError
         If there is not one finite number, 0 or more, for each kernel, or all are zero.
     """
+    if isinstance(given, str):
+        refuse(f"weights must be numbers, one for each kernel, got {given!r}; weights='shared' is for MKRidge")
     by_name = isinstance(given, Mapping | xr.DataArray)
     if isinstance(given, xr.DataArray):
         if given.dims != ("kernel",) or "kernel" not in given.coords:

@@ -312,7 +312,7 @@ def _score(
     requested: list[tuple[int, list[int]]] = []
     solvers, widest = [], 1
     for n, (data, row_outcomes) in enumerate(zip(sets, outcomes, strict=True)):
-        if not len(data.fit.held_out):
+        if not len(data.fit.held_out) or data.fit.judge is not None:
             continue
         # A solver that returns scores may have left some problems to another one that does not.
         parts_of_row[n] = [

@@ -393,6 +393,9 @@ class Fit:
         (m,), weights of the training rows, for learners that use them; equal where None.
     nested
         The result of the nested rows.
+    judge
+        Turns predictions of the held-out rows, (rows, targets), and the positions of these targets into scores, for
+        learners that return them as ``extra["scores"]`` of an outcome and no predictions; see `Learner._JUDGES`.
     """
 
     learner: Learner
@@ -405,6 +408,7 @@ class Fit:
     title: str = ""
     sample_weight: Float | None = None
     nested: Any = None
+    judge: Callable[[Float, Index], Float] | None = None
 
 
 def inner_folds(fit: Fit, cv: Any) -> list[tuple[Index, Index]]:
@@ -644,6 +648,14 @@ class Learner:
     _TAKES_WEIGHTS = False
     """Whether samples may have weights."""
     _LEARNS_FROM_LABELS = True
+
+    @property
+    def _JUDGES(self) -> bool:
+        """Whether searches receive scores of the held-out rows (`Fit.judge`): predictions of all points are too large.
+
+        Such a fit has one outcome for all problems with the same samples (`TrainingSet.parts`).
+        """
+        return False
 
     # --- before the first pass -----------------------------------------------------------------------------------
 

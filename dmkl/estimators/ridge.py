@@ -4,23 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import xarray as xr
+from sklearn.base import clone
 
 from dmkl.arrays import Array, Float
-from dmkl.errors import refuse, warn
-from dmkl.estimators.checks import Constraints, Given, KernelGroups, Prices
+from dmkl.errors import LabelWarning, refuse, warn
+from dmkl.estimators.checks import (
+    Constraints,
+    Given,
+    KernelGroups,
+    Prices,
+    WeightRules,
+    check_count,
+    check_numbers,
+    one_for_each,
+)
 from dmkl.estimators.fisher import OF_WEIGHTS, FisherLearner
-from dmkl.estimators.learner import KernelRegressor
+from dmkl.estimators.learner import KernelLearner, KernelRegressor
 from dmkl.estimators.plan import FitOutcome, Statistics, TrainingSet, side_by_side
+from dmkl.kernelset import KernelSet
 from dmkl.numerics.covariates import Covariates, basis, of_new
+from dmkl.numerics.fisher import Targets
 from dmkl.numerics.steps import Fitted, Residualizing
 from dmkl.solvers.fisher.problem import FisherProblem, SolverChoice
 from dmkl.solvers.fisher.registry import FisherMethod, name_of
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome
+from dmkl.solvers.shared import SharedMethod, SharedProblem, candidate_weights
 
 __all__ = ["MKRidge", "RidgeMethod", "RidgeProblem", "permuted_residuals"]
 
@@ -40,6 +53,10 @@ class RidgeProblem(FisherProblem):
 
 _EXPLAINED = 1e-7
 """Residuals of y on covariates below this share of its deviations from the mean are rounding."""
+
+
+_PATTERNS = 10
+"""Sets of samples with known values from which targets that share weights take much longer."""
 
 
 class RidgeMethod(FisherMethod):
@@ -91,7 +108,19 @@ class MKRidge(FisherLearner, KernelRegressor):
     steps
         As in `MKFDA`. The regression has an intercept only if kernels are centered, by "center" or by
         `dmkl.residualize`, which may occur once.
-    solver, tol, max_iter, kernel_groups, sigma, constraints, weights
+    weights
+        None (they are learnt), given weights as in `MKFDA`, or "shared": all targets share random candidates γ on the
+        simplex, and `dmkl.search` chooses one of them and λ for each target by its own R² in validation. The search has
+        an axis "candidate" in addition to its grid, and decomposes K(γ) once for each candidate and fold, for all
+        targets and all λ.
+    n_candidates
+        Number of candidates for weights="shared". The first one is uniform, the others are from Dirichlet distributions
+        of concentrations 0.1 and 1 in turn.
+    random_state
+        Seed of the random numbers of the candidates.
+    candidate
+        Position of the candidate that is fitted, for several targets also one for each; a search sets it.
+    solver, tol, max_iter, kernel_groups, sigma, constraints
         As in `MKFDA`.
 
     Attributes
@@ -119,7 +148,8 @@ class MKRidge(FisherLearner, KernelRegressor):
     Yan, Kittler, Mikolajczyk, Tahir: Non-sparse multiple kernel Fisher discriminant analysis. JMLR 13 (2012): Eq. 24 is
     this problem, with real targets in place of labels. Cortes, Mohri, Rostamizadeh: L2 regularization for learning
     kernels. UAI 2009, for p = 2. Ruppert, Wand, Carroll: Semiparametric regression. Cambridge University Press 2003:
-    covariates together with a penalized function.
+    covariates together with a penalized function. Dupré la Tour, Eickenberg, Nunez-Elizalde, Gallant: Feature-space
+    selection with banded ridge regression. NeuroImage 264 (2022): weights="shared", their random search.
 
     Examples
     --------
@@ -131,6 +161,11 @@ class MKRidge(FisherLearner, KernelRegressor):
     >>> model.gap_ <= 1e-4
     True
     >>> predicted = model.predict(K[test, train])
+
+    Thousands of targets share candidates of weights:
+
+    >>> learner = dmkl.MKRidge(weights="shared", n_candidates=20)
+    >>> model = dmkl.search(learner, K, Y, {"lam": [1e-3, 1e-2, 0.1]}).best_  # Y: (samples, targets)
     """
 
     def __init__(
@@ -145,7 +180,10 @@ class MKRidge(FisherLearner, KernelRegressor):
         kernel_groups: KernelGroups = None,
         sigma: Prices = 1.0,
         constraints: Constraints = None,
-        weights: Given = None,
+        weights: Given | Literal["shared"] = None,
+        n_candidates: int = 20,
+        random_state: int = 0,
+        candidate: int | Sequence[int] | None = None,
     ) -> None:
         self.p = p
         self.lam = lam
@@ -156,17 +194,93 @@ class MKRidge(FisherLearner, KernelRegressor):
         self.kernel_groups = kernel_groups
         self.sigma = sigma
         self.constraints = constraints
-        self.weights = weights
+        self.weights: Any = weights
+        self.n_candidates = n_candidates
+        self.random_state = random_state
+        self.candidate = candidate
 
     _HAS_INTERCEPT = True
-    _OF_WEIGHTS: ClassVar = OF_WEIGHTS
+    _OF_WEIGHTS: ClassVar = OF_WEIGHTS | {"candidate": None}
     covariate_effects_: xr.DataArray
 
     def _covariates(self) -> Covariates | None:
         """The covariates of the step that takes some out."""
         return next((step for step in self._steps() if isinstance(step, Covariates)), None)
 
+    # --- weights that targets share ------------------------------------------------------------------------------
+
+    @property
+    def _JUDGES(self) -> bool:
+        return isinstance(self.weights, str)
+
+    def _rules(self) -> WeightRules:
+        given = None if isinstance(self.weights, str) else self.weights
+        return WeightRules(self.kernel_groups, self.sigma, self.constraints, given)
+
+    def _own_grid(self) -> dict[str, tuple[Any, ...]]:
+        """Values of parameters that every search searches."""
+        searched = self._JUDGES and self.candidate is None
+        return {"candidate": tuple(range(check_count("n_candidates", self.n_candidates)))} if searched else {}
+
+    def _of_plain_sum(self) -> KernelLearner | None:
+        return clone(self).set_params(candidate=0) if self._JUDGES else super()._of_plain_sum()
+
+    def _check_shared(self) -> None:
+        """Refuse parameters that exclude candidates of weights, or lack them."""
+        if not self._JUDGES:
+            if self.candidate is not None:
+                refuse("candidate is a position among the candidates of weights='shared'; give both, or neither")
+            return
+        if self.weights != "shared":
+            refuse(f"weights must be 'shared', or a weight for each kernel, got {self.weights!r}")
+        for name in ("p", "sigma", "kernel_groups", "constraints", "solver"):
+            if repr(getattr(self, name)) != repr(type(self)().get_params()[name]):
+                refuse(f"weights='shared' takes random weights, which {name} has no effect on; leave {name} out")
+        n = check_count("n_candidates", self.n_candidates)
+        check_count("random_state", self.random_state, 0)
+        if self.candidate is None:
+            refuse(
+                "with weights='shared' targets choose among candidates by validation; let dmkl.search (dmkl search) "
+                f"choose, or give candidate=, from 0 to {n - 1}"
+            )
+        wrong = [value for value in check_numbers("candidate", self.candidate) if value not in range(n)]
+        if wrong:
+            refuse(f"candidate must be whole numbers from 0 to {n - 1} (n_candidates={n}), got {wrong[0]:g}")
+
+    def _check_data(self, K: KernelSet, targets: Targets) -> None:
+        super()._check_data(K, targets)
+        n = len({id(rows) for rows in targets.rows})
+        if self._JUDGES and n > _PATTERNS:
+            warn(
+                f"{len(targets.rows)} targets have {n} patterns of unknown values, each of which takes decompositions "
+                "of its own; fill in single values, or leave samples with unknown values out",
+                LabelWarning,
+            )
+
+    def _shared_jobs(self, data: TrainingSet) -> list[Job]:
+        """A job for each target, or with `Fit.judge` one for all targets with the same samples."""
+        problems, judge = data.problems, data.fit.judge
+        weights = candidate_weights(data.training.n_kernels, self.n_candidates, self.random_state)
+        if data.fit.kernels is not None:
+            weights[:, np.setdiff1d(np.arange(data.training.n_kernels), data.fit.kernels)] = 0.0
+        chosen = one_for_each("candidate", check_numbers("candidate", self.candidate), len(problems))
+        ridges = one_for_each("lam", self._ridges(), len(problems))
+        # Once for all points of a search, which makes hundreds of jobs.
+        key = "shared", id(data.training), judge is None
+        if key not in problems.computed:
+            targets = [self._target(data, k) for k in range(len(problems))]
+            members = [np.array([k]) for k in range(len(problems))]
+            if judge is not None:
+                members = [part.members for part in data.parts]
+            joined = [[np.hstack([targets[k][i] for k in of]) for i in range(2)] for of in members]
+            problems.computed[key] = list(zip(members, joined, strict=True))
+        return [
+            Job(data.trainings[of[0]], SharedProblem(h, ridges[of[0]], weights[int(chosen[of[0]])], offset, of, judge))
+            for of, (h, offset) in problems.computed[key]
+        ]
+
     def _check_parameters(self) -> None:
+        self._check_shared()
         super()._check_parameters()
         several = [step for step in self._steps() if isinstance(step, Covariates)]
         if len(several) > 1:
@@ -175,10 +289,12 @@ class MKRidge(FisherLearner, KernelRegressor):
                 f"{len(several)} steps do; put all covariates into one table for residualize(Z)"
             )
 
-    def _method(self) -> RidgeMethod:
-        return RidgeMethod(name_of(self.solver), self._options())
+    def _method(self) -> Any:
+        return SharedMethod(self.tol) if self._JUDGES else RidgeMethod(name_of(self.solver), self._options())
 
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
+        if self._JUDGES:
+            return self._shared_jobs(data)
         jobs = []
         for k, job in enumerate(super()._jobs(data, prepared)):
             # Problems with the same object H are points of one target for solvers: they share directions and passes.

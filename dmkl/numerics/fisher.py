@@ -267,7 +267,8 @@ def encode_values(y: npt.ArrayLike, n_samples: int, names: Array | None = None) 
         of_target = f"target {name!r}" if labels.ndim == 2 else "y"
         if not len(value) or value.min() == value.max():
             values_present = f"a single value, {value[0]:g}," if len(value) else "no known value"
-            refuse(f"{of_target} has {values_present} in training; a regression needs at least two that differ")
+            rule = "a regression needs at least two that differ: leave it out"
+            refuse(f"{of_target} has {values_present} in training; {rule}")
         # The mean is the intercept: centered kernels span functions of mean zero over the training samples.
         means[k] = value.mean()
         problems.append((value - means[k])[:, None])

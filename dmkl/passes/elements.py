@@ -10,11 +10,11 @@ import numpy as np
 from dask.delayed import Delayed, delayed
 
 from dmkl.arrays import Array, Float, Index
-from dmkl.numerics.steps import ChainState, Fitted
+from dmkl.numerics.steps import Centering, ChainState, Fitted, Scaling
 from dmkl.passes.execute import graph_token, machine, send
 from dmkl.passes.view import Lens, View
 
-__all__ = ["entries", "view_blocks", "weighted_blocks", "whole_kernels"]
+__all__ = ["combined_kernels", "entries", "view_blocks", "weighted_blocks", "whole_kernels"]
 
 
 def raw_block(view: View, k: int, rows: Index, cols: Index) -> Array:
@@ -54,16 +54,55 @@ def whole_kernels(lenses: Sequence[Lens], kernel: int) -> Iterator[Float]:
     Each matrix is computed as a product with the identity. Single entries would need the means of rows outside the
     view, which are another pass; products do not.
     """
-    views = [lens.view for lens in lenses]
+    for lens, part in zip(lenses, _raw_kernels([lens.view for lens in lenses], kernel), strict=True):
+        yield _after_steps(lens, kernel, part)
+
+
+def _raw_kernels(views: Sequence[View], kernel: int) -> Iterator[Array]:
+    """One kernel before the steps, over the rows and columns of each view."""
     rows = np.unique(np.concatenate([view.rows for view in views]))
     cols = np.unique(np.concatenate([view.cols for view in views]))
-    # The union of all rows and columns is read once, and each lens cuts its part from it.
+    # The union of all rows and columns is read once, and each view cuts its part from it.
     raw = raw_block(views[0], int(views[0].kernels[kernel]), rows, cols)
-    for lens in lenses:
-        view = lens.view
-        right, carried = lens.fitted.right(kernel, np.eye(view.shape[2]))
-        part = raw[np.ix_(np.searchsorted(rows, view.rows), np.searchsorted(cols, view.cols))]
-        yield lens.fitted.left(kernel, np.matmul(part, right, dtype=np.float64), carried)
+    for view in views:
+        yield raw[np.ix_(np.searchsorted(rows, view.rows), np.searchsorted(cols, view.cols))]
+
+
+def _after_steps(lens: Lens, kernel: int, raw: Array) -> Float:
+    right, carried = lens.fitted.right(kernel, np.eye(lens.view.shape[2]))
+    return lens.fitted.left(kernel, np.matmul(raw, right, dtype=np.float64), carried)
+
+
+def combined_kernels(combinations: Sequence[tuple[Lens, Float]]) -> list[Float]:
+    """Σ_j w_j K_j after all steps in memory, (rows, columns), for pairs of a lens and weights w, (n,).
+
+    The first rows of each view are its columns. Tiles are read once for all lenses.
+    """
+    lenses = list({id(lens): lens for lens, _ in combinations}.values())
+    totals = [np.zeros(lens.view.shape[1:]) for lens, _ in combinations]
+    # Centering and factors are applied to the whole sum, other steps to each kernel, by a product.
+    linear = [all(isinstance(step, Centering | Scaling) for step in lens.fitted.steps) for lens in lenses]
+    for k in map(int, np.flatnonzero(np.any([weights for _, weights in combinations], axis=0))):
+        for lens, part, on_sum in zip(lenses, _raw_kernels([lens.view for lens in lenses], k), linear, strict=True):
+            entries = part.astype(np.float64) if on_sum else _after_steps(lens, k, part)
+            factor, scratch = lens.fitted.factor(k) if on_sum else 1.0, np.empty(entries.shape)
+            for total, (own, weights) in zip(totals, combinations, strict=True):
+                if own is lens and weights[k]:
+                    total += np.multiply(entries, factor * weights[k], out=scratch)
+    for lens, on_sum in zip(lenses, linear, strict=True):
+        for step in (step for step in lens.fitted.steps if on_sum and isinstance(step, Centering)):
+            for total in (total for total, (own, _) in zip(totals, combinations, strict=True) if own is lens):
+                _center(total, step.weights)
+    return totals
+
+
+def _center(total: Float, weights: Float | None) -> None:
+    """Center a kernel of training rows, and rows after them, by the means over its columns."""
+    m = total.shape[1]
+    w = np.full(m, 1.0 / m) if weights is None else weights
+    means = total @ w
+    total += means[:m] @ w - means[:m]
+    total -= means[:, None]
 
 
 def view_blocks(view: View, state: ChainState | Delayed, chunk: int | None) -> da.Array:

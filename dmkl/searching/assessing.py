@@ -12,6 +12,7 @@ from sklearn.metrics import confusion_matrix
 from dmkl.arrays import Array, Float
 from dmkl.errors import refuse
 from dmkl.estimators.learner import KernelClassifier, KernelRegressor
+from dmkl.inputs.label_tables import matched
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.scoring import as_metrics, evaluate
 from dmkl.stores import Kernels
@@ -21,7 +22,7 @@ from dmkl.variables import describe
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["assess", "class_scores", "confusion", "measures_of", "plot_confusion"]
+__all__ = ["assess", "class_scores", "confusion", "kernel_scores", "measures_of", "plot_confusion"]
 
 
 @one_blas_thread
@@ -84,6 +85,74 @@ def measures_of(model: Any, decision: Float, truth: Array, scoring: Any) -> dict
     metrics = as_metrics(scoring, model.kind_)
     decisions = model.decisions_of(decision)
     return dict(zip(metrics, evaluate(metrics, model.kind_, model.classes_, truth, decisions), strict=True))
+
+
+def kernel_scores(contributions: xr.DataArray, y: npt.ArrayLike) -> xr.Dataset:
+    """R² and correlation of predictions, split by kernel: the product measure.
+
+    With contributions f_ij of kernels j, f_i = Σ_j f_ij, the rest b_i (intercept and covariates) and p_i = b_i + f_i,
+
+        R²_j = Σ_i (2(y_i − b_i) − f_i) f_ij / Σ(y_i − ȳ)²,     r_j = Σ_i (y_i − ȳ) f_ij / √(Σ(y_i − ȳ)² Σ(p_i − p̄)²).
+
+    With the parts of the rest, 1 − Σ(y_i − b_i)²/Σ(y_i − ȳ)² and Σ(y_i − ȳ)b_i/√…, they sum to R² and r.
+
+    Parameters
+    ----------
+    contributions
+        Those of a regression to samples that it was not trained on, ``model.contributions(K[test, train])``.
+    y
+        (rows,) or (rows, targets), matched by name if they have names of samples. Unknown values (NaN) do not count.
+
+    Returns
+    -------
+    Dataset
+        kernel_r2, kernel_correlation over kernel and target, rest_r2, rest_correlation, total_r2, total_correlation
+        over target; without target for a model of one. NaN where the true values are constant.
+
+    Raises
+    ------
+    InputError
+        If the contributions are those of a classifier, or `y` has another number of samples or targets.
+
+    Notes
+    -----
+    Dupré la Tour, Eickenberg, Nunez-Elizalde, Gallant, NeuroImage 264 (2022), Section 2.4: himalaya's `r2_score_split`
+    and `correlation_score_split`, for any mean of the true values and any intercept.
+
+    Examples
+    --------
+    >>> parts = dmkl.kernel_scores(model.contributions(K[test, train]), Y[test])
+    """
+    several, names = "target" in contributions.dims, contributions["sample"].values
+    if not several and contributions.ndim != 2:
+        refuse(f"kernel_scores takes contributions to a regression, got those over {contributions.dims}")
+    shares = contributions if several else contributions.expand_dims("target")
+    named = not all(str(name).isdecimal() for name in names)  # numbers are positions in the set of all samples
+    truth = np.asarray(matched("y", y, names, named=named).values, dtype=np.float64).reshape(len(names), -1)
+    if truth.shape[1] != shares.sizes["target"]:
+        refuse(f"y has {truth.shape[1]} targets, and the contributions have {shares.sizes['target']}")
+    known = ~np.isnan(truth)
+    rest = np.asarray(contributions.coords.get("intercept", 0.0))
+    b = np.where(known, rest[:, None] if rest.ndim and not several else rest, 0.0)
+    f = np.where(known[:, None], shares.transpose("sample", "kernel", "target").values, 0.0)
+    joint, error = f.sum(axis=1), np.where(known, truth - b, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        y_less_mean, p_less_mean = (
+            np.where(known, values - values.sum(axis=0) / known.sum(axis=0), 0.0) for values in (error + b, joint + b)
+        )
+        total = np.sum(y_less_mean**2, axis=0)
+        scale = np.sqrt(total * np.sum(p_less_mean**2, axis=0))
+        parts = {
+            "kernel_r2": np.einsum("mt,mkt->kt", 2.0 * error - joint, f) / total,
+            "rest_r2": 1.0 - np.sum(error**2, axis=0) / total,
+            "kernel_correlation": np.einsum("mt,mkt->kt", y_less_mean, f) / scale,
+            "rest_correlation": np.sum(y_less_mean * b, axis=0) / scale,
+        }
+    coords = {name: shares[name].values for name in ("kernel", "target") if name in shares.coords}
+    scores = xr.Dataset({name: (("kernel", "target")[-v.ndim :], v) for name, v in parts.items()}, coords)
+    for name in ("r2", "correlation"):
+        scores[f"total_{name}"] = scores[f"kernel_{name}"].sum("kernel", skipna=False) + scores[f"rest_{name}"]
+    return describe(scores if several else scores.isel(target=0))
 
 
 def confusion(

@@ -44,7 +44,7 @@ from dmkl.searching.fits import (
 from dmkl.searching.folds import OuterFold, nest_folds
 from dmkl.searching.grid import Rule, constant_note, mean_over_folds
 from dmkl.searching.search import GridResult, SearchResult, chosen_fit
-from dmkl.searching.texts import bandwidth_notes, cost_and_proof, count, edge_notes, value_text, with_error
+from dmkl.searching.texts import bandwidth_notes, cost_and_proof, count, edge_notes, listed, value_text, with_error
 from dmkl.solvers.outcome import WORDS
 from dmkl.store.results import task_dim
 from dmkl.store.saved import Saved
@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
 __all__ = ["EvaluationResult", "evaluate"]
 
+_MOST_VALUES = 12
+"""Most values of a parameter that a summary lists."""
 _NEEDED = ("test_score", "inner_score", "weight", "gap", "status")
 
 
@@ -251,7 +253,7 @@ class EvaluationResult(GridResult):
     def _values_chosen(self, name: str) -> str:
         """The values of a parameter and how often each was chosen, the most frequent first."""
         counts = pd.Series(values_of(self._data[name]), dtype=object).value_counts(dropna=False)
-        return f"{name} = {', '.join(f'{value_text(value)} ({n}×)' for value, n in counts.items())}"
+        return f"{name} = {listed([f'{value_text(value)} ({n}×)' for value, n in counts.items()], _MOST_VALUES)}"
 
     # --- saving and reading ------------------------------------------------------------------------------------------
 

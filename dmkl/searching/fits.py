@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,7 +51,6 @@ from dmkl.searching.scoring import Metric, as_metrics, evaluate, evaluate_each
 from dmkl.solvers.outcome import WORDS, Round, worst
 from dmkl.solvers.workspace import Workspace, state_folder
 from dmkl.stores import Kernels, as_kernel_set
-from dmkl.unknown import is_known
 from dmkl.variables import variable
 
 __all__ = [
@@ -78,7 +77,7 @@ __all__ = [
 ]
 
 Folds = TypeVar("Folds", bound=Fold | OuterFold)
-OF_TASKS = ("p", "lam", "C")
+OF_TASKS = ("p", "lam", "C", "candidate")
 """Parameters that may differ between the tasks of one model."""
 _FEW = 4096
 """With more samples, single precision resolves every λ of the papers, unless a few samples dominate the kernel."""
@@ -177,6 +176,11 @@ class Question:
         """The targets of some rows."""
         return self.estimator._targets(self.labels[rows], len(rows), self.tasks)
 
+    def judge(self, rows: Index, n_validation: int) -> Callable[[Float, Index], Float] | None:
+        """`Fit.judge` for held-out rows, of which the first are for validation; None if predictions are returned."""
+        truth = self.labels[rows].reshape(len(rows), -1)
+        return partial(_judge, self.metrics, truth, n_validation) if self.models[0]._JUDGES else None
+
     def held_out(self, fold: int, scores: Float, targets: Targets) -> HeldOut:
         """The validation rows of a fold, from the scores of its held-out rows, (rows, columns) or (rows,)."""
         rows = self.folds[fold].validation
@@ -184,9 +188,9 @@ class Question:
         return HeldOut(scores[: len(rows)].reshape(len(rows), -1), index)
 
     def variable(self, dims: Sequence[str], values: Array) -> tuple[tuple[str, ...], Array]:
-        """Values as a variable. The dimension "task" gets its name, or is dropped if there is one output."""
+        """Values as a variable. The dimension "task" gets its name, or is dropped if all outputs have one value."""
         dim, axis = self.targets.dim, list(dims).index("task")
-        if dim is None:
+        if dim is None or values.shape[axis] != self.n_tasks:
             return (*dims[:axis], *dims[axis + 1 :]), np.take(values, 0, axis=axis)
         return (*dims[:axis], dim, *dims[axis + 1 :]), values
 
@@ -285,7 +289,8 @@ def _with_chain_lams(question: Question, *, default: bool) -> Question:
         return question
     by_chain = {chain: lams_of(chain) if default else LAM_TRACE for chain in chains}
     if LAM_TRACE in by_chain.values() and question.K.dtype != np.float64 and question.K.shape[1] <= _FEW:
-        of_chains = replace(question, grid={"steps": tuple(chains)})
+        first = {name: values[:1] for name, values in question.grid.items() if name == "candidate"}
+        of_chains = replace(question, grid=first | {"steps": tuple(chains)})
         least = least_lam(Plan(question.K, plan_fits(of_chains), duals=False))
         for k, chain in enumerate(chains):
             by_chain[chain] = _resolved_lams(question, chain, by_chain[chain], max(least[k :: len(chains)]))
@@ -321,11 +326,21 @@ def plan_fits(question: Question, targets: Sequence[Targets] | None = None, kern
     """
     targets = [question.targets_of(fold.train) for fold in question.folds] if targets is None else targets
     return [
-        Fit(model, fold.train, of_fold, question.tasks, held_out, kernels, title=f"{fold.title}: ")
+        Fit(model, fold.train, of_fold, question.tasks, held_out, kernels, title=f"{fold.title}: ", judge=judge)
         for fold, of_fold in zip(question.folds, targets, strict=True)
         for held_out in [np.concatenate([fold.validation, fold.test])]
+        for judge in [question.judge(held_out, len(fold.validation))]
         for model in question.models
     ]
+
+
+def _judge(metrics: Mapping[str, Metric], truth: Array, n_validation: int, predicted: Float, columns: Index) -> Float:
+    """Scores of predictions of some targets on the validation rows and on the test rows, (metric, 2, target)."""
+    scores = np.full((len(metrics), 2, predicted.shape[1]), np.nan)
+    for part, rows in enumerate((slice(n_validation), slice(n_validation, None))):
+        if len(truth[rows]):
+            scores[:, part] = evaluate(metrics, "regression", (), truth[rows][:, columns], predicted[rows])
+    return scores
 
 
 def run_blocks(K: KernelSet, blocks: Mapping[Hashable, Sequence[Fit]], workspace: Workspace) -> dict[Any, Answers]:
@@ -359,6 +374,9 @@ class GridFits:
         The targets of each fold.
     n_passes, rounds, phases, solver
         Passes, the purpose of each, seconds by phase, and the name of the solver.
+    judged
+        (point, fold, metric, 2, task), scores on the validation rows and on the test rows, if solvers return them; then
+        `decisions` and `decided` are empty, and weights, gap, objective and status are those of all tasks.
     """
 
     weights: Float
@@ -372,6 +390,7 @@ class GridFits:
     rounds: Sequence[Round]
     phases: Mapping[str, float]
     solver: str
+    judged: Float | None = None
 
     @classmethod
     def of(cls, question: Question, answers: Answers) -> GridFits:
@@ -384,18 +403,30 @@ class GridFits:
             arrays.append(np.full((len(question.fitted), *by_point.shape[1:]), np.nan))
             arrays[-1][question.fitted] = by_point
         weights, gap, objective, status = arrays
+        status = np.where(np.isnan(status), -1, status).astype(np.int8)
+        judged = None
+        if question.models[0]._JUDGES:
+            weights, gap, objective, status = (
+                np.broadcast_to(values, (*values.shape[:2], question.n_tasks, *values.shape[3:]))
+                for values in (weights, gap, objective, status)
+            )
+            judged = np.full((*gap.shape[:2], len(question.metrics), 2, question.n_tasks), np.nan)
+            for f, outcomes in enumerate(by_fold):
+                judged[question.fitted, f] = [_judged(outcome) for outcome in outcomes]
+            by_fold = []
         return cls(
             weights,
             gap,
             objective,
-            np.where(np.isnan(status), -1, status).astype(np.int8),
+            status,
             [[outcome.decision for outcome in outcomes] for outcomes in by_fold],
             [np.stack(outcomes[0].data.fit.learner._decide(outcomes)) for outcomes in by_fold],
-            [outcomes[0].data.fit.targets for outcomes in by_fold],
+            [fit.data.fit.targets for fit in answers.fits[::n_points]],
             answers.tally.n_passes,
             answers.tally.rounds,
             answers.tally.phases,
             ", ".join(dict.fromkeys(outcome.solver or "own" for outcome in answers.fits)),
+            judged,
         )
 
     def of_folds(self, first: int, n: int) -> GridFits:
@@ -410,7 +441,17 @@ class GridFits:
             decisions=self.decisions[folds],
             decided=self.decided[folds],
             targets=self.targets[folds],
+            judged=None if self.judged is None else self.judged[:, folds],
         )
+
+
+def _judged(outcome: FitOutcome) -> Float:
+    """The scores that solvers have returned, (metric, 2, task)."""
+    if len(outcome.outcomes) == 1:
+        return outcome.outcomes[0].extra["scores"]
+    scores = [solution.extra["scores"] for solution in outcome.outcomes]
+    columns = np.concatenate([part.members for part in outcome.data.parts])
+    return np.concatenate(scores, axis=2)[:, :, np.argsort(columns)]
 
 
 def fit_grid(question: Question, state: str | Path | None) -> GridFits:
@@ -452,6 +493,8 @@ def _by_kernel(weights: Float, n_kernels: int) -> Float:
 
 def score_fits(question: Question, grid: GridFits) -> list[tuple[Float, Float]]:
     """Validation and test scores of each scorer, (point, fold, task)."""
+    if grid.judged is not None:
+        return [(of_metric[:, :, 0], of_metric[:, :, 1]) for of_metric in np.moveaxis(grid.judged, 2, 0)]
     sizes = (len(question.fitted), len(question.folds), question.n_tasks)
     scores = np.full((len(question.metrics), 2, *sizes), np.nan)
     # Scikit-learn's checks of arguments take longer than most scorers, and all arguments here are of one kind.
@@ -507,7 +550,8 @@ def constant_scores(question: Question, folds: Sequence[Fold]) -> Float:
     for row, fold in zip(scores, folds, strict=True):
         held_out = getattr(fold, rows)
         if len(held_out):
-            targets = question.targets_of(fold.train)
+            no_classes = question.targets.kind == "regression"  # the same in every fold
+            targets = question.targets if no_classes else question.targets_of(fold.train)
             constant = _constant_decision(targets.kind, targets.classes, question.labels[fold.train])
             decision = np.broadcast_to(constant, (len(held_out), len(constant)))
             decision = decision[:, 0] if targets.one_column else decision
@@ -520,8 +564,7 @@ def _constant_decision(kind: str, classes: Array, labels: Array) -> Float:
     if kind in ("binary", "multiclass"):
         shares = np.array([np.mean(labels == label) for label in classes])
         return shares[1:] - shares[:1] if kind == "binary" else shares
-    columns = labels.reshape(len(labels), -1).T
-    means = np.array([np.mean(column[is_known(column)].astype(np.float64)) for column in columns])
+    means: Float = np.nanmean(labels.reshape(len(labels), -1).astype(np.float64), axis=0)
     return means if kind == "regression" else means - 0.5
 
 
@@ -551,10 +594,11 @@ def to_dataset(question: Question, grid: GridFits, choice: Choice, seconds: floa
         scores, labels = _class_scores(question, grid), question.targets.classes
         variables["class_score"] = ((*names, "fold", "class"), scores.reshape(*sizes, *scores.shape[1:]))
         coords["class"] = labels.astype(str) if labels.dtype.kind in "OTU" else labels
-    variables["weight"] = by_point(grid.weights.swapaxes(2, 3), "kernel", "task")
-    variables["gap"] = by_point(grid.gap, "task")
-    variables["objective"] = by_point(grid.objective, "task")
-    variables["status"] = (*by_point(grid.status, "task"), STATUS_FLAGS)
+    own = slice(None if grid.judged is None else 1)  # tasks that share all of this have no axis
+    variables["weight"] = by_point(grid.weights[:, :, own].swapaxes(2, 3), "kernel", "task")
+    variables["gap"] = by_point(grid.gap[:, :, own], "task")
+    variables["objective"] = by_point(grid.objective[:, :, own], "task")
+    variables["status"] = (*by_point(grid.status[:, :, own], "task"), STATUS_FLAGS)
     for of_round in fields(Round):
         values = np.array([getattr(entry, of_round.name) for entry in grid.rounds])
         variables[f"round_{of_round.name.removeprefix('n_')}"] = ("round", values)

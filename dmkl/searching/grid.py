@@ -115,11 +115,15 @@ def as_grid(grid: Mapping[str, Any] | None, estimator: Any, *, several: bool = F
     chains = [parameters.get("steps")] if steps is None else _values("steps", steps, parameters, title)
     lam = tuple(sorted({lam for chain in chains for lam in lams_of(chain)}))
     defaults = {"p": P_VALUES, "lam": lam, "C": C_VALUES}
+    own: dict[str, tuple[Any, ...]] = getattr(estimator, "_own_grid", dict)()
     if grid is None:
         papers = [*defaults.items(), *([] if several else [("n_groups", N_GROUPS)])]
-        # The hinge loss has C, the square loss λ.
-        idle = {"hinge": "lam", "square": "C"}.get(str(parameters.get("loss")))
-        chosen = {name: values for name, values in papers if name in parameters and name != idle}
+        # The hinge loss has C, the square loss λ; candidates of weights have no norm.
+        idle = (
+            {"hinge": "lam", "square": "C"}.get(str(parameters.get("loss"))),
+            "p" if isinstance(parameters.get("weights"), str) else None,
+        )
+        chosen = {name: values for name, values in papers if name in parameters and name not in idle}
         chosen = chosen or {name: (parameters[name],) for name in estimator._ONE_POINT}
         if not chosen:
             refuse(f"{title} has neither p nor lam nor C, so there is no default grid; give one")
@@ -127,7 +131,7 @@ def as_grid(grid: Mapping[str, Any] | None, estimator: Any, *, several: bool = F
         refuse(f"grid must map parameters to their values, as {{'p': [1, 2], 'lam': [0.1, 1]}}, got {grid!r}")
     return {
         name: _values(name, defaults.get(name) if values is None else values, parameters, title)
-        for name, values in chosen.items()
+        for name, values in {**own, **chosen}.items()
     }
 
 

@@ -32,6 +32,7 @@ __all__ = [
     "evaluate_each",
     "matthews",
     "mean_class_accuracy",
+    "r2",
 ]
 
 Metric = Callable[[Array, Array, Array], float]
@@ -189,8 +190,25 @@ OWN_METRICS |= {f"mean_{name}": metric for name, metric in OWN_METRICS.items() i
 """Scorers of classes that `as_metrics` does not look up in scikit-learn, by name."""
 _OF_SEVERAL = (accuracy, mean_class_accuracy)
 """Scorers that accept the decisions of several points at once."""
-_OF_NUMBERS: dict[str, Metric] = {"correlation": lambda truth, predicted, _: correlation(truth, predicted)}
+
+
+def r2(truth: Array, predicted: Array, _: Any = None) -> Any:
+    """R² = 1 − Σ(y − f)²/Σ(y − ȳ)²; of a constant truth 1 if it is predicted and 0 otherwise, as in scikit-learn.
+
+    The truth is (rows,) and predictions (rows,), or (rows, targets) and (…, rows, targets), which gives (…, targets).
+    NaN for fewer than two rows.
+    """
+    axis = -min(truth.ndim, 2)
+    total, left = np.sum((truth - truth.mean(axis=0)) ** 2, axis=0), np.sum((truth - predicted) ** 2, axis=axis)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(total > 0, left / total, left > 0)
+    return _as_float(1.0 - share if len(truth) > 1 else np.full(share.shape, np.nan))
+
+
+_OF_NUMBERS: dict[str, Metric] = {"correlation": lambda truth, predicted, _: correlation(truth, predicted), "r2": r2}
 """Scorers of a regression that `as_metrics` does not look up in scikit-learn, by name."""
+_OF_TARGETS = (r2,)
+"""Scorers that accept several targets at once: thousands of them, at every point of a grid."""
 
 
 # --- scikit-learn's scorers ------------------------------------------------------------------------------------------
@@ -225,7 +243,7 @@ _FAILURES = (ValueError, AttributeError, UndefinedMetricWarning)
 """Exceptions of scorers that do not suit the problem."""
 _BY_LABEL = "matthews_corrcoef"
 _SUITABLE = {
-    "a regression": "r2, neg_mean_squared_error, neg_mean_absolute_error, explained_variance",
+    "a regression": "neg_mean_squared_error, neg_mean_absolute_error, explained_variance",
     "two classes": f"{_BY_LABEL}, f1, jaccard, precision, recall, roc_auc",
     "more than two classes": (
         f"{_BY_LABEL}, f1_macro, f1_weighted, jaccard_macro, precision_macro, recall_macro, top_k_accuracy"
@@ -476,9 +494,12 @@ def evaluate_each(
     if truth.ndim == 1:
         return np.array([score(metric, truth, decisions) for metric in metrics.values()])
     scores = np.full((len(metrics), len(decisions), truth.shape[1]), np.nan)
-    for t, column in enumerate(truth.T):
-        labeled = is_known(column)
-        if labeled.any():
-            for k, metric in enumerate(metrics.values()):
-                scores[k, :, t] = score(metric, column[labeled], decisions[:, labeled, t])
+    known = is_known(truth)
+    for k, metric in enumerate(metrics.values()):
+        if metric in _OF_TARGETS and known.all():
+            scores[k] = metric(truth, decisions, classes)
+            continue
+        for t, labeled in enumerate(known.T):
+            if labeled.any():
+                scores[k, :, t] = score(metric, truth[labeled, t], decisions[:, labeled, t])
     return scores

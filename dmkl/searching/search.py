@@ -182,6 +182,7 @@ class SearchResult(GridResult):
         super().__init__(with_statuses(self._with_means(scores)))
         self._best = best
         self._rule: Rule = rule
+        self._indices: dict[Rule, dict[str, xr.DataArray]] = {}
 
     def _with_means(self, scores: xr.Dataset) -> xr.Dataset:
         if not {"mean_score", "standard_error"} <= set(scores.data_vars):
@@ -274,7 +275,7 @@ class SearchResult(GridResult):
     def best_score_(self) -> Any:
         """Mean validation score of the chosen point; by fold and by task if these have separate choices."""
         mean = self._data["mean_score"].isel(self.best_index_)
-        return _by_label(mean.to_dataset(name="mean"), self.choosers, lambda at: float(at["mean"]))
+        return _by_label({"mean": mean}, self.choosers, lambda at: float(at["mean"]))
 
     @property
     def baselines(self) -> xr.Dataset | None:
@@ -310,21 +311,23 @@ class SearchResult(GridResult):
         """
         grid, by_class = self.grid, self.by_class
 
-        def values_at(at: xr.Dataset) -> dict[str, Any]:
+        def values_at(at: dict[str, Any]) -> dict[str, Any]:
             """The values at the positions of a chooser."""
-            scores = self._data.sel(fold=at["fold"].item()) if self._by_fold else self._data
             places = {name: int(at[name]) for name in self.parameters}
+            scores = self._data.isel(fold=at["fold"]) if by_class and self._by_fold else self._data
             return {
                 name: class_values(scores, places, name, grid[name], rule) if name in by_class else grid[name][place]
                 for name, place in places.items()
             }
 
-        params: dict[str, Any] = _by_label(xr.Dataset(self._index(rule)), self.choosers, values_at)
+        params: dict[str, Any] = _by_label(self._index(rule), self.choosers, values_at)
         return params
 
     def _index(self, rule: Rule) -> dict[str, xr.DataArray]:
         check_choice("rule", rule, get_args(Rule))
-        return best_index(self._data, self.parameters, self.choosers, rule)
+        if rule not in self._indices:  # figures ask for the choice of each target, and there may be thousands
+            self._indices[rule] = best_index(self._data, self.parameters, self.choosers, rule)
+        return self._indices[rule]
 
     # --- text and tables ---------------------------------------------------------------------------------------------
 
@@ -484,12 +487,21 @@ class SearchResult(GridResult):
         return cls(data, best=read(saved.part(BEST)) if has_model else None, rule=rule)
 
 
-def _by_label(values: xr.Dataset, by: Sequence[str], value_of: Callable[[xr.Dataset], Any]) -> Any:
-    """A value for each label of the dimensions `by`, as nested dicts; a single value if there are none."""
-    if not by:
-        return value_of(values)
-    labels = values[by[0]].values
-    return {str(label): _by_label(values.isel({by[0]: k}), by[1:], value_of) for k, label in enumerate(labels)}
+def _by_label(values: Mapping[str, xr.DataArray], by: Sequence[str], value_of: Callable[[dict[str, Any]], Any]) -> Any:
+    """A value for each label of the dimensions `by`, as nested dicts; a single value if there are none.
+
+    `value_of` is given the elements of the arrays and the positions along `by`, by name.
+    """
+    # As NumPy's arrays: there may be thousands of labels.
+    arrays = {name: array.transpose(*by).values for name, array in values.items()}
+    labels = [list(map(str, next(iter(values.values()))[dim].values)) for dim in by]
+
+    def nested(place: tuple[int, ...]) -> Any:
+        if len(place) == len(by):
+            return value_of({name: array[place] for name, array in arrays.items()} | dict(zip(by, place, strict=True)))
+        return {label: nested((*place, k)) for k, label in enumerate(labels[len(place)])}
+
+    return nested(())
 
 
 def _flatten(params: Any, means: Any, depth: int, labels: tuple[str, ...] = ()) -> Iterator[tuple[Any, Any, Any]]:

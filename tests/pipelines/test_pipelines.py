@@ -228,6 +228,24 @@ def test_time_of_variance_components(tmp_path):
 
 
 @pytest.mark.slow
+def test_many_targets(tmp_path):
+    options = ("--samples", 200, "--targets", 40, "--candidates", 8, "--noise", 0.3)
+    printed = run("many_targets.py", *options, "--output", tmp_path / "out", cwd=tmp_path)
+    assert printed.count("$ dmkl ") == 2
+    assert "of 40 targets above 0" in printed
+    assert "voxel00000 " not in printed.split("kernel ")[0]  # no line for each target
+    table = pd.read_csv(tmp_path / "out" / "by_space.csv")
+    assert len(table) == 6 * 40
+    K, model = dmkl.open(tmp_path / "out" / "kernels.zarr"), dmkl.load(tmp_path / "out" / "found" / "best")
+    test, train = K.split(0).test, K.split(0).train
+    scores = dmkl.assess(model, K[test, train])["score"].sel(measure="r2").to_series()
+    sums = table.groupby("target")["kernel_r2"].sum() + table.groupby("target")["rest_r2"].first()
+    np.testing.assert_allclose(sums, scores, rtol=1e-6)
+    np.testing.assert_allclose(table.groupby("target")["total_r2"].first(), scores, rtol=1e-6)
+    assert float(printed.split("true one for ")[1].split(" %")[0]) > 70
+
+
+@pytest.mark.slow
 def test_matlab_views(tmp_path):
     printed = run("matlab_views.py", "--samples", 210, "--output", tmp_path / "out", cwd=tmp_path)
     assert printed.count("$ dmkl ") == 4

@@ -1,0 +1,337 @@
+"""Ridge regression of many targets on candidates of weights that they share, against dense linear algebra."""
+
+from __future__ import annotations
+
+import dask
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import make_scorer, r2_score
+from sklearn.model_selection import KFold
+
+import dmkl
+from dmkl.errors import IndefiniteKernelError, IndefiniteKernelWarning, InputError, LabelWarning, MemoryBudgetError
+
+pytest_plugins = ["helpers.command_line"]
+
+M, N, T = 48, 4, 7
+LAMS = [1e-3, 1e-2, 0.1]
+FOLDS = KFold(3)
+
+
+@pytest.fixture(scope="module")
+def dense():
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(N, M, 5)) * np.array([1.0, 3.0, 0.2, 1.0])[:, None, None] + 0.5
+    return features @ features.transpose(0, 2, 1) + 0.1 * np.eye(M)
+
+
+@pytest.fixture(scope="module")
+def Y(dense):
+    rng = np.random.default_rng(1)
+    roots = np.linalg.cholesky(dense / np.trace(dense, axis1=1, axis2=2)[:, None, None])
+    parts = roots @ rng.normal(size=(N, M, T)) * rng.integers(0, 2, (N, 1, T))
+    return 5.0 + parts.sum(axis=0) + 0.05 * rng.normal(size=(M, T))
+
+
+@pytest.fixture(scope="module")
+def K(dense):
+    return dmkl.create(None, dense)
+
+
+def shared(**parameters):
+    return dmkl.MKRidge(**{"weights": "shared", "n_candidates": 6, "random_state": 3} | parameters)
+
+
+def cosine(K):
+    scale = np.diagonal(K) ** -0.5
+    return K * scale[:, None] * scale
+
+
+def centered(K, train, rows):
+    """K[rows, train] centered by the training samples."""
+    square = K[np.ix_(train, train)]
+    cross = K[np.ix_(rows, train)]
+    return cross - cross.mean(axis=1, keepdims=True) - square.mean(axis=0) + square.mean()
+
+
+def after_steps(dense, steps, train, rows):
+    if "cosine" in steps:
+        return np.stack([centered(cosine(K), train, rows) for K in dense])
+    traces = [np.trace(centered(K, train, train)) if "trace" in steps else 1.0 for K in dense]
+    return np.stack([centered(K, train, rows) / trace for K, trace in zip(dense, traces, strict=True)])
+
+
+def reference_scores(dense, Y, steps, weights):
+    """Mean R² of each target in validation, (candidate, λ, target)."""
+    scores = []
+    for train, rows in FOLDS.split(Y):
+        square, cross = (after_steps(dense, steps, train, part) for part in (train, rows))
+        for w in weights:
+            A, B = np.tensordot(w, square, 1), np.tensordot(w, cross, 1)
+            mean = Y[train].mean(axis=0)
+            for lam in LAMS:
+                predicted = mean + B @ np.linalg.solve(A + lam * np.eye(len(A)), Y[train] - mean)
+                scores.append(r2_score(Y[rows], predicted, multioutput="raw_values"))
+    return np.reshape(scores, (3, len(weights), len(LAMS), -1)).mean(axis=0)
+
+
+@pytest.mark.parametrize("steps", [("center", "trace"), ("center",), ("cosine", "center")])
+def test_a_search_chooses_and_fits_as_dense_algebra_does(dense, Y, K, steps):
+    result = dmkl.search(shared(steps=steps), K, Y, {"lam": LAMS}, FOLDS)
+    assert result.parameters == ("candidate", "lam")
+    weights = result.scores["weight"].isel(lam=0, fold=0).transpose("candidate", "kernel").values
+    np.testing.assert_allclose(weights[0], 1 / N)
+    np.testing.assert_allclose(weights.sum(axis=1), 1.0)
+    scores = reference_scores(dense, Y, steps, weights)
+    mean = result.scores["mean_score"].transpose("candidate", "lam", "target")
+    np.testing.assert_allclose(mean, scores, rtol=0, atol=1e-10)
+    c, k = np.unravel_index(scores.reshape(-1, T).argmax(axis=0), scores.shape[:2])
+    model = result.best_
+    np.testing.assert_array_equal(result.chosen["candidate"], c)
+    np.testing.assert_array_equal(model.lam, np.array(LAMS)[k])
+    np.testing.assert_array_equal(model.weights_, weights[c].T)
+    square = after_steps(dense, steps, np.arange(M), np.arange(M))
+    for t in range(T):
+        A = np.tensordot(weights[c[t]], square, 1) + LAMS[k[t]] * np.eye(M)
+        np.testing.assert_allclose(model.dual_coef_[:, t], np.linalg.solve(A, Y[:, t] - Y[:, t].mean()), rtol=1e-8)
+    assert model.gap_.max() <= 1e-8
+    assert model.intercept_.values == pytest.approx(Y.mean(axis=0))
+
+
+def test_candidates_are_those_of_dirichlet_distributions_in_turn():
+    learner, K = shared(n_candidates=7, steps=()), dmkl.create(None, np.stack([np.eye(9)] * 5))
+    fits = [learner.set_params(candidate=c, lam=1.0).fit(K, np.arange(9.0)).weights_.values for c in range(7)]
+    rng = np.random.RandomState(3)
+    sparse, flat = rng.dirichlet([0.1] * 5, 4), rng.dirichlet([1.0] * 5, 4)
+    np.testing.assert_array_equal(fits[0], np.full(5, 0.2))
+    np.testing.assert_array_equal(fits[1:], [flat[0], sparse[1], flat[1], sparse[2], flat[2], sparse[3]])
+
+
+@pytest.mark.parametrize("given", ["weights of samples", "covariates", "held-out rows"])
+def test_a_fit_of_one_candidate_is_that_of_its_weights(dense, Y, K, given):
+    rng = np.random.default_rng(4)
+    Z = pd.DataFrame(rng.normal(size=(M, 2)), [str(i) for i in range(M)])
+    steps = ("center", "trace") if given != "covariates" else (dmkl.residualize(Z), "trace")
+    weights = rng.uniform(0.5, 2.0, M) if given == "weights of samples" else None
+    model = shared(candidate=4, lam=0.02, steps=steps).fit(K, Y, weights)
+    ordinary = dmkl.MKRidge(weights=model.weights_[:, 0].values, lam=0.02, steps=steps, solver="direct", tol=1e-12)
+    ordinary.fit(K, Y, weights)
+    np.testing.assert_allclose(model.dual_coef_, ordinary.dual_coef_, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(model.objective_, ordinary.objective_, rtol=1e-9)
+    np.testing.assert_allclose(model.predict(K), ordinary.predict(K), rtol=1e-9)
+    if given == "covariates":
+        grids = {"lam": [0.02], "candidate": [4]}, {"lam": [0.02]}
+        results = [
+            dmkl.search(*pair, FOLDS) for pair in ((shared(steps=steps), K, Y, grids[0]), (ordinary, K, Y, grids[1]))
+        ]
+        np.testing.assert_allclose(*(np.ravel(r.scores["score"]) for r in results), rtol=1e-8)
+
+
+@pytest.mark.parametrize("scoring", ["r2", ["correlation", "neg_mean_squared_error"], make_scorer(r2_score)])
+def test_scores_are_those_of_predictions(Y, K, scoring):
+    train, rows = next(iter(FOLDS.split(Y)))
+    result = dmkl.search(shared(), K, Y, {"lam": LAMS}, [(train, rows[:8], rows[8:])], scoring=scoring, refit=False)
+    model = shared(candidate=2, lam=LAMS[1]).fit(K[train, train], Y[train])
+    at = {"candidate": 2, "lam": 1, "fold": 0}
+    for part, name in ((rows[:8], "score"), (rows[8:], "test_score")):
+        expected = dmkl.assess(model, K[part, train], Y[part], scoring=scoring)["score"]
+        for measure, end in zip(expected["measure"].values, ("", "_neg_mean_squared_error"), strict=False):
+            np.testing.assert_allclose(result.scores[f"{name}{end}"].isel(at), expected.sel(measure=measure), rtol=1e-9)
+
+
+def test_one_target_has_one_choice(Y, K):
+    several = dmkl.search(shared(), K, Y, {"lam": LAMS}, FOLDS)
+    single = dmkl.search(shared(), K, Y[:, 1], {"lam": LAMS}, FOLDS)
+    assert single.best_params_ == several.best_params_["1"]
+    np.testing.assert_allclose(single.best_.predict(K), several.best_.predict(K)[:, 1], rtol=1e-10)
+    assert set(dmkl.search(shared(), K, Y[:, 1], cv=FOLDS, refit=False).parameters) == {"candidate", "lam"}
+
+
+def test_targets_are_fitted_on_their_known_values(Y, K):
+    unknown = Y.copy()
+    unknown[:10, [2, 5]] = np.nan
+    result = dmkl.search(shared(), K, unknown, {"lam": LAMS}, FOLDS)
+    complete = dmkl.search(shared(), K, Y, {"lam": LAMS}, FOLDS)
+    others = [0, 1, 3, 4, 6]
+    np.testing.assert_allclose(*(r.scores["score"].isel(target=others) for r in (result, complete)), rtol=1e-10)
+    kept = np.arange(10, M)
+    folds = [
+        (np.searchsorted(kept, np.intersect1d(a, kept)), np.searchsorted(kept, np.intersect1d(b, kept)))
+        for a, b in FOLDS.split(Y)
+    ]
+    alone = dmkl.search(shared(), K[kept, kept], Y[kept][:, [2, 5]], {"lam": LAMS}, folds)
+    np.testing.assert_allclose(result.scores["score"].isel(target=[2, 5]), alone.scores["score"], rtol=1e-9)
+    np.testing.assert_allclose(result.best_.weights_[:, [2, 5]], alone.best_.weights_)
+    each = np.where(np.eye(M, 12, dtype=bool), np.nan, np.random.default_rng(0).normal(size=(M, 12)))
+    with pytest.warns(LabelWarning, match="12 patterns of unknown values"):
+        dmkl.search(shared(), K, each, {"lam": [0.1]}, FOLDS, refit=False)
+
+
+def test_an_evaluation_tests_rows_that_no_choice_has_seen(Y, K):
+    evaluation = dmkl.evaluate(shared(), K, Y, {"lam": LAMS}, outer=KFold(3), inner=FOLDS)
+    for f, (train, rows) in enumerate(KFold(3).split(Y)):
+        model = dmkl.search(shared(), K[train, train], Y[train], {"lam": LAMS}, FOLDS).best_
+        scores = r2_score(Y[rows], model.predict(K[rows, train]), multioutput="raw_values")
+        np.testing.assert_allclose(evaluation.scores["test_score"].isel(fold=f), scores, rtol=1e-9)
+    assert "candidate = " in evaluation.summary()
+    alone = shared(n_candidates=1)
+    sums = dmkl.search(alone, K, Y, {"lam": LAMS}, FOLDS, refit=False).scores
+    searched = dmkl.search(shared(), K, Y, {"lam": LAMS}, FOLDS, refit=False).scores
+    np.testing.assert_allclose(searched["sum_score"], sums["score"].isel(candidate=0), rtol=1e-12)
+
+
+def test_sets_larger_than_the_memory_budget(tmp_path):
+    rng = np.random.default_rng(5)
+    m, n = 120, 40
+    features = rng.normal(size=(n, m, 8))
+    K = dmkl.create(tmp_path / "set.zarr", features @ features.transpose(0, 2, 1), tile=32)
+    Y = features[:3].mean(axis=0) @ rng.normal(size=(8, 60))
+    results = []
+    for budget in ("1GiB", "1.2MB"):
+        assert 8 * n * m * m > 3 * 1.2e6
+        with dask.config.set({"dmkl.memory": budget}):
+            results.append(dmkl.search(shared(), K, Y, {"lam": LAMS}, FOLDS))
+    assert results[1].n_passes_ > results[0].n_passes_
+    np.testing.assert_array_equal(*(r.scores["score"] for r in results))
+    np.testing.assert_array_equal(*(r.best_.dual_coef_ for r in results))
+    with dask.config.set({"dmkl.memory": "100kB"}), pytest.raises(MemoryBudgetError, match=r"Set dmkl\.memory higher"):
+        dmkl.search(shared(), K, Y, {"lam": LAMS}, FOLDS)
+
+
+def test_a_search_is_saved_and_goes_on(tmp_path, Y, K):
+    first = dmkl.search(shared(), K, Y, {"lam": LAMS}, FOLDS, state=tmp_path / "state")
+    again = dmkl.search(shared(), K, Y, {"lam": LAMS}, FOLDS, state=tmp_path / "state")
+    np.testing.assert_array_equal(first.scores["score"], again.scores["score"])
+    assert again.n_passes_ < first.n_passes_
+    with pytest.raises(InputError, match="random_state"):
+        dmkl.search(shared(random_state=4), K, Y, {"lam": LAMS}, FOLDS, state=tmp_path / "state")
+    first.save(tmp_path / "found")
+    loaded = dmkl.load(tmp_path / "found")
+    assert loaded.summary() == first.summary()
+    assert loaded.best_params_ == first.best_params_
+    assert loaded.best_.candidate == first.best_.candidate
+    np.testing.assert_array_equal(loaded.best_.predict(K), first.best_.predict(K))
+
+
+def test_workers_of_a_cluster_solve_the_same(tmp_path, dense, Y, client):
+    K = dmkl.create(tmp_path / "set.zarr", dense, tile=16)
+    result = dmkl.search(shared(n_candidates=2), K, Y, {"lam": LAMS}, FOLDS, refit=False, baselines="none")
+    weights = result.scores["weight"].isel(lam=0, fold=0).transpose("candidate", "kernel").values
+    scores = reference_scores(dense, Y, ("center", "trace"), weights)
+    mean = result.scores["mean_score"].transpose("candidate", "lam", "target")
+    np.testing.assert_allclose(mean, scores, rtol=0, atol=1e-10)
+
+
+def test_commands(tmp_path, dense, Y, output_of, error_of):
+    store, out = tmp_path / "set.zarr", tmp_path / "found"
+    names = [f"s{i}" for i in range(M)]
+    splits = pd.DataFrame({"split": np.where(np.arange(M) < 36, "train", "test")}, names)
+    dmkl.create(store, dense, samples=names, labels=pd.DataFrame(np.tile(Y, 5), names), splits=splits)
+    printed = output_of(*("search", store, out, "--model", "mkridge", "--weights", "shared", "--n-candidates", 6),
+                        *("--random-state", 3, "--lam", "1e-3,1e-2,0.1", "--cv", "KFold(3)", "--split", 0))  # fmt: skip
+    assert "6 candidate × 3 lam, 3 folds, 35 targets" in printed
+    assert "Mean R² " in printed
+    assert len(printed.splitlines()) < 30
+    K, train, test = dmkl.open(store), np.arange(36), np.arange(36, M)
+    result = dmkl.search(shared(), K[train, train], None, {"lam": LAMS}, FOLDS)
+    assert dmkl.load(out).best_params_ == result.best_params_
+    output_of("predict", out / "best", store, "--split", 0, "--kernel-scores", tmp_path / "r2.csv")
+    table = pd.read_csv(tmp_path / "r2.csv").set_index(["target", "kernel"])
+    parts = dmkl.kernel_scores(
+        result.best_.contributions(K[test, train]), pd.DataFrame(K.labels[test], K.samples[test])
+    )
+    np.testing.assert_allclose(table["kernel_r2"], parts["kernel_r2"].transpose("target", "kernel").values.ravel())
+    dmkl.create(tmp_path / "classes.zarr", dense, labels=np.arange(M) % 2, splits=(np.arange(M) > 30) * 2)
+    output_of("fit", tmp_path / "classes.zarr", tmp_path / "classifier")
+    refused = error_of("predict", tmp_path / "classifier", tmp_path / "classes.zarr", "--kernel-scores", "r2.csv")
+    assert "MKFDA predicts classes" in refused
+
+
+def test_the_summary_of_many_targets_is_a_distribution(Y, K):
+    result = dmkl.search(shared(), K, np.tile(Y, 10), {"lam": LAMS}, FOLDS)
+    assert "Mean R² " in result.summary()
+    assert "of 70 targets above 0" in result.summary()
+    assert len(result.summary().splitlines()) < 10
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"p": 1.5}, "which p has no effect on"),
+        ({"sigma": 2.0}, "sigma has no effect"),
+        ({"constraints": lambda d: [d["0"] >= 1]}, "constraints has no effect"),
+        ({"kernel_groups": {"a": "0"}}, "kernel_groups has no effect"),
+        ({"solver": "cg"}, "solver has no effect"),
+        ({"n_candidates": 0}, "n_candidates must be a whole number, at least 1"),
+        ({"random_state": None}, "random_state must be a whole number, at least 0"),
+        ({"weights": "common"}, "must be 'shared'"),
+        ({"candidate": 6}, r"from 0 to 5 \(n_candidates=6\), got 6"),
+        ({"candidate": (0, 1)}, "candidate has 2 values"),
+        ({"weights": None, "candidate": 0}, "candidate is a position among the candidates"),
+        ({}, r"let dmkl.search \(dmkl search\) choose"),
+    ],
+)
+def test_parameters_that_exclude_one_another(Y, K, parameters, message):
+    with pytest.raises(InputError, match=message):
+        shared(**parameters).fit(K, Y)
+
+
+def test_other_bad_input(dense, Y, K):
+    with pytest.raises(InputError, match="p has no effect"):
+        dmkl.search(shared(), K, Y, {"p": [1, 2]}, FOLDS)
+    with pytest.raises(InputError, match=r"target '7' has a single value, 1, .* leave it out"):
+        dmkl.search(shared(), K, np.c_[Y, np.ones(M)], cv=FOLDS)
+    with pytest.raises(InputError, match="weights='shared' is for MKRidge"):
+        dmkl.MKFDA(weights="shared").fit(K, np.arange(M) % 2)
+    lowered = dense - 5.0 * np.eye(M)
+    with pytest.warns(IndefiniteKernelWarning):
+        indefinite = dmkl.create(None, lowered)
+    with pytest.raises(IndefiniteKernelError, match=r"not positive definite at λ = 0\.001"):
+        dmkl.search(shared(steps=()), indefinite, Y, {"lam": LAMS}, FOLDS)
+
+
+# --- scores by kernel ------------------------------------------------------------------------------------------------
+
+
+def product_measure(y, parts):
+    """Himalaya's `r2_score_split` and `correlation_score_split`, for y of mean zero."""
+    joint = parts.sum(axis=0)
+    r2 = ((2 * y * parts - parts * joint) / (y**2).sum(axis=0)).sum(axis=1)
+    deviations = parts - parts.mean(axis=1, keepdims=True)
+    return r2, (y * deviations).mean(axis=1) / (y.std(axis=0) * joint.std(axis=0))
+
+
+def test_scores_by_kernel_are_those_of_the_product_measure(Y, K):
+    train, rows = np.arange(32), np.arange(32, M)
+    model = dmkl.search(shared(), K[train, train], Y[train], {"lam": LAMS}, FOLDS).best_
+    contributions = model.contributions(K[rows, train])
+    y = Y[rows] - Y[rows].mean(axis=0)
+    without = contributions.assign_coords(intercept=("target", np.zeros(T)))
+    parts = dmkl.kernel_scores(without, y)
+    r2, correlation = product_measure(y, contributions.transpose("kernel", "sample", "target").values)
+    np.testing.assert_allclose(parts["kernel_r2"], r2, rtol=1e-10)
+    np.testing.assert_allclose(parts["kernel_correlation"], correlation, rtol=1e-10)
+    np.testing.assert_allclose(parts["rest_r2"], 0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("covariates", [False, True])
+def test_scores_by_kernel_sum_to_those_of_predictions(Y, K, covariates):
+    train, rows = np.arange(32), np.arange(32, M)
+    Z = pd.DataFrame(np.random.default_rng(0).normal(size=(M, 2)), [str(i) for i in range(M)])
+    steps = (dmkl.residualize(Z), "trace") if covariates else ("center", "trace")
+    model = dmkl.MKRidge(steps=steps, lam=0.01).fit(K[train, train], Y[train])
+    predicted, truth = model.predict(K[rows, train]).values, Y[rows].copy()
+    truth[:5, 3] = np.nan
+    parts = dmkl.kernel_scores(model.contributions(K[rows, train]), truth)
+    for t in range(T):
+        known = ~np.isnan(truth[:, t])
+        of_target = parts.isel(target=t)
+        assert float(of_target["total_r2"]) == pytest.approx(r2_score(truth[known, t], predicted[known, t]), rel=1e-10)
+        r = np.corrcoef(truth[known, t], predicted[known, t])[0, 1]
+        assert float(of_target["total_correlation"]) == pytest.approx(r, rel=1e-10)
+    single = dmkl.MKRidge(steps=steps, lam=0.01).fit(K[train, train], Y[train, 0])
+    alone = dmkl.kernel_scores(single.contributions(K[rows, train]), truth[:, 0])
+    np.testing.assert_allclose(alone["kernel_r2"], parts["kernel_r2"].isel(target=0), rtol=1e-6)
+    with pytest.raises(InputError, match="y has 2 targets"):
+        dmkl.kernel_scores(model.contributions(K[rows, train]), truth[:, :2])
