@@ -105,6 +105,7 @@ _FORMS = {
         "one, in the order of the sorted classes or as class=number.",
         "Q,Q,…",
     ),
+    "decision": _OptionForm(help='Labels by class "means" of scores (discriminants) or the "largest" (machines).'),
     "sigma": _OptionForm(
         lambda text, names: {"sigma": read_prices(text, names.kernels)},
         "Price of a unit of weight: a number, or a CSV file with kernel,price on each line.",

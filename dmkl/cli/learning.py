@@ -400,9 +400,9 @@ def search(
         bool, option("Train the chosen model.", None, "--refit/--no-refit", panel=FOLDS, show_default=False)
     ] = True,
     baselines: Annotated[
-        Literal["sum", "all", "none"],
+        Literal["sum", "rules", "all", "none"],
         option(
-            'The "sum" of kernels, "all" (each kernel too), or "none". [default: sum]',
+            'Default: "sum" of kernels; or "rules" (largest score too), "all", "none".',
             "WHAT",
             panel=FOLDS,
             show_default=False,
@@ -538,8 +538,11 @@ def evaluate(
     ] = None,
     rule: Rule = "best",
     baselines: Annotated[
-        Literal["sum", "none"],
-        option("Baseline that is evaluated for comparison: the *sum* of the kernels, or *none*.", panel=FOLDS),
+        Literal["sum", "rules", "none"],
+        option(
+            "Baselines for comparison: the *sum* of the kernels, *rules* (the largest score too), or *none*.",
+            panel=FOLDS,
+        ),
     ] = "sum",
     **parameters: Any,
 ) -> None:

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+def check_choice(name: str, value: Any, choices: Sequence[str | None]) -> None:
     """Refuse a value that is not among the choices.
 
     Raises

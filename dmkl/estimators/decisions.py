@@ -1,7 +1,7 @@
 """Labels and probabilities from scores: a decision rule with prior probabilities, learnt from out-of-sample scores.
 
 A `DecisionRule` is learnt from scores of rows that the learner was not trained on: the leave-one-out scores of a fit,
-the held-out rows of a search, or rows that are given to `calibrate` (`HeldOut`).
+folds of its training rows, the held-out rows of a search, or rows that are given to `calibrate` (`HeldOut`).
 
 The weights of Fisher's functions and of the scores (`dmkl.numerics.discriminant`) have the least log loss. The rules
 of many machines are learnt together: all of them take Newton's steps at once, in single precision as far as that goes,
@@ -31,8 +31,10 @@ from dmkl.unknown import is_known
 
 __all__ = [
     "GIVEN",
+    "IN_FOLDS",
     "LEFT_OUT",
     "SEARCHED",
+    "Decision",
     "DecisionRule",
     "HeldOut",
     "NotCalibratedError",
@@ -49,9 +51,12 @@ __all__ = [
 ]
 
 LEFT_OUT = "leave-one-out scores of the training rows"
+IN_FOLDS = "training rows that a fold of them left out"
 SEARCHED = "held-out rows of the folds of a search"
 GIVEN = "rows that were given to calibrate"
 """Rows that probabilities are calibrated on."""
+Decision = Literal["means", "largest"]
+"""What turns scores into labels: class means of out-of-sample scores with the scores themselves, or the largest."""
 
 
 class NotCalibratedError(InputError, AttributeError):

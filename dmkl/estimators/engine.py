@@ -165,7 +165,8 @@ def _run_nested(K: KernelSet, sets: Sequence[TrainingSet], tally: Tally) -> list
     if not any(nested):
         return list(sets)
     for data, rows in zip(sets, nested, strict=True):
-        if rows:  # refuse a row that cannot be solved before its nested rows are
+        # Refuse a row that cannot be solved before its nested rows are; jobs that need a preparation are refused later.
+        if rows and data.fit.learner._preparation(data) is None:
             data.fit.learner._method().check(data.fit.learner._jobs(data, None))
     answers = run(Plan(K, [fit for rows in nested for fit in rows], duals=False))
     tally.n_passes += answers.tally.n_passes

@@ -15,7 +15,7 @@ from sklearn.metrics import accuracy_score
 
 from dmkl import settings
 from dmkl.arrays import Array, Float, plain_repr
-from dmkl.errors import UninformativeScoresWarning, refuse, warn
+from dmkl.errors import refuse
 from dmkl.estimators.checks import (
     Constraints,
     Given,
@@ -30,6 +30,7 @@ from dmkl.estimators.checks import (
 )
 from dmkl.estimators.decisions import (
     LEFT_OUT,
+    Decision,
     DecisionRule,
     Priors,
     check_priors,
@@ -219,6 +220,7 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
         lam: float | Sequence[float] = 1e-2,
         *,
         priors: Priors = None,
+        decision: Decision | None = None,
         class_weight: ClassWeight = None,
         steps: str | Sequence[str] = ("center", "trace"),
         solver: SolverChoice = "auto",
@@ -227,6 +229,7 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
     ) -> None:
         self.lam = lam
         self.priors = priors
+        self.decision = decision
         self.class_weight = class_weight
         self.steps = steps
         self.solver = solver
@@ -271,15 +274,11 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
         return describe(xr.DataArray(coordinates, dims=("sample", "discriminant"), coords=coords, name="coordinate"))
 
     def _decision_rule(self, outcome: FitOutcome) -> DecisionRule:
-        rule = _rule([outcome], itemgetter(0))
-        if not rule.sharpness.all():
-            msg = (
-                "scores of left-out training rows are not higher in the second class than in the first: at this λ the "
-                "kernels do not separate the classes, and predictions follow the prior probabilities. Try another λ, "
-                "or test the kernels with dmkl.permutation_test"
-            )
-            warn(msg, UninformativeScoresWarning)
-        return rule
+        return _rule([outcome], itemgetter(0))
+
+    def _comparable_columns(self, scores: Array) -> Float:
+        # Scores are 2λf: where each class has a λ of its own, f is compared.
+        return scores / np.asarray(self.lam) if np.ndim(self.lam) and scores.ndim == 2 else scores
 
     def _decide(self, outcomes: Sequence[FitOutcome]) -> list[Float]:
         # Each fit by the rule of its training rows, as in `predict`.
@@ -297,8 +296,15 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
 
 
 def _decision_values(outcomes: Sequence[FitOutcome]) -> list[Float]:
-    decisions = _rule(outcomes, np.stack).decision(np.stack([outcome.scores for outcome in outcomes]))
-    return [decision.reshape(outcome.decision.shape) for decision, outcome in zip(decisions, outcomes, strict=True)]
+    learners = [cast(FisherClassifier, outcome.data.fit.learner) for outcome in outcomes]
+    decided = [each._comparable_columns(outcome.decision) for each, outcome in zip(learners, outcomes, strict=True)]
+    by_means = [k for k, learner in enumerate(learners) if learner._decides_by() == "means"]
+    if by_means:
+        chosen = [outcomes[k] for k in by_means]
+        decisions = _rule(chosen, np.stack).decision(np.stack([outcome.scores for outcome in chosen]))
+        for k, decision in zip(by_means, decisions, strict=True):
+            decided[k] = decision.reshape(decided[k].shape)
+    return decided
 
 
 def _rule(fits: Sequence[FitOutcome], join: Callable[[Sequence[Float]], Float]) -> DecisionRule:
@@ -371,6 +377,13 @@ class MKFDA(FisherClassifier):
         Prior probabilities of the classes in `predict` and `predict_proba`, as in scikit-learn's discriminants: their
         shares in training ("empirical", or None), "uniform", or numbers that sum to one, either one for each of the
         sorted classes or a mapping from classes to numbers. Weights and scores do not depend on them.
+    decision
+        How scores become labels, in `predict` and where folds are scored. "means", which discriminants do by default:
+        by the nearest class mean of out-of-sample scores together with the largest score, and by the prior
+        probabilities (see Notes). "largest", which machines do by default: the class with the largest one-against-rest
+        score (the most votes of "ovo"), of two classes and of tasks by the sign; prior probabilities have no say.
+        Machines learn "means" from scores that five folds of the training rows leave out, fewer if a class has fewer
+        rows: six fits in place of one, with the shares of the classes as prior probabilities.
     class_weight
         Weight of each class, multiplied by the `sample_weight` of `fit`: "balanced" (m divided by the number of classes
         and by the samples of the class, as in scikit-learn), a weight for each class by its label, or None. With
@@ -437,7 +450,7 @@ class MKFDA(FisherClassifier):
         Weight vectors tried.
     history_ : Dataset
         Objective, upper bound, gap, weights … of every step; for the solvers "interleaved" and "dual" also the
-        `passes` so far.
+        `passes` so far; for "direct" and "cg" also `violation`, |1 − S/θ| of JMLR Algorithms 1 and 2.
     classes_ : ndarray
         The labels, sorted.
     priors_ : ndarray
@@ -479,7 +492,8 @@ class MKFDA(FisherClassifier):
     _OF_WEIGHTS: ClassVar = OF_WEIGHTS
 
     def _machine_on_sum(self, C: float) -> KernelLearner | None:
-        machine: KernelLearner = models()["MKSVM"](np.inf, C, class_weight=self.class_weight, steps=self.steps)
+        shared = {"class_weight": self.class_weight, "decision": self.decision, "steps": self.steps}
+        machine: KernelLearner = models()["MKSVM"](np.inf, C, **shared)
         return machine
 
     def __init__(
@@ -489,6 +503,7 @@ class MKFDA(FisherClassifier):
         *,
         sharing: Sharing = "classes",
         priors: Priors = None,
+        decision: Decision | None = None,
         class_weight: ClassWeight = None,
         steps: str | Sequence[str] = ("center", "trace"),
         solver: SolverChoice = "auto",
@@ -502,6 +517,7 @@ class MKFDA(FisherClassifier):
         super().__init__(
             lam, priors=priors, class_weight=class_weight, steps=steps, solver=solver, tol=tol, max_iter=max_iter
         )
+        self.decision = decision
         self.p = p
         self.sharing = sharing
         self.kernel_groups = kernel_groups
@@ -523,7 +539,7 @@ class Uniform(FisherClassifier):
 
     Parameters
     ----------
-    lam, priors, class_weight, steps, solver, tol, max_iter
+    lam, priors, decision, class_weight, steps, solver, tol, max_iter
         As in `MKFDA`.
     """
 
@@ -535,7 +551,7 @@ class SingleBest(FisherClassifier):
     ----------
     lam
         Ridge λ > 0.
-    priors, class_weight, steps, solver, tol, max_iter
+    priors, decision, class_weight, steps, solver, tol, max_iter
         As in `MKFDA`.
     cv
         Number of folds (stratified where the labels are classes), or a scikit-learn splitter.
@@ -561,6 +577,7 @@ class SingleBest(FisherClassifier):
         lam: float = 1e-2,
         *,
         priors: Priors = None,
+        decision: Decision | None = None,
         class_weight: ClassWeight = None,
         steps: str | Sequence[str] = ("center", "trace"),
         solver: SolverChoice = "auto",
@@ -571,6 +588,7 @@ class SingleBest(FisherClassifier):
         super().__init__(
             lam, priors=priors, class_weight=class_weight, steps=steps, solver=solver, tol=tol, max_iter=max_iter
         )
+        self.decision = decision
         self.cv = cv
 
     def _nested(self, fit: Fit, K: KernelSet) -> Sequence[Fit]:
@@ -616,7 +634,7 @@ class Product(FisherClassifier):
     ----------
     lam
         Ridge λ > 0.
-    priors, class_weight
+    priors, decision, class_weight
         As in `MKFDA`.
     steps, solver, tol, max_iter
         As in `MKFDA`, applied to the product.

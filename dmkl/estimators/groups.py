@@ -13,6 +13,7 @@ import xarray as xr
 from dmkl.arrays import Array, Float, plain_repr
 from dmkl.errors import refuse
 from dmkl.estimators.checks import check_choice, check_count, check_positive
+from dmkl.estimators.decisions import Decision
 from dmkl.estimators.learner import KernelClassifier
 from dmkl.estimators.plan import (
     ClassWeight,
@@ -102,6 +103,8 @@ class GSMKL(KernelClassifier):
         Ridge λ > 0 of the square loss.
     class_weight
         As in `MKSVM`, for the hinge loss only. The groups do not depend on it.
+    decision
+        As in `MKSVM`.
     weighting
         "root": β = √γ with γ the softmax, so that Σ_m (β_m^g)² = 1; "softmax": the paper's β = γ.
     across
@@ -182,6 +185,7 @@ class GSMKL(KernelClassifier):
         spread: float = 1.0,
         random_state: int = 0,
         class_weight: ClassWeight = None,
+        decision: Decision | None = None,
         steps: str | Sequence[str] = ("center", "multiplicative"),
         tol: float = 1e-4,
         max_iter: int = 100,
@@ -199,6 +203,7 @@ class GSMKL(KernelClassifier):
         self.spread = spread
         self.random_state = random_state
         self.class_weight = class_weight
+        self.decision = decision
         self.steps = steps
         self.tol = tol
         self.max_iter = max_iter

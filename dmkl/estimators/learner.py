@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar, Self
 
@@ -11,13 +12,17 @@ import numpy.typing as npt
 import xarray as xr
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.metrics import accuracy_score, r2_score
+from sklearn.model_selection import KFold, StratifiedKFold
 
 from dmkl.arrays import Array, Float, plain_repr
-from dmkl.errors import ConvergenceWarning, IndefiniteKernelWarning, refuse, warn
+from dmkl.errors import ConvergenceWarning, IndefiniteKernelWarning, UninformativeScoresWarning, refuse, warn
 from dmkl.estimators import figures
+from dmkl.estimators.checks import check_choice
 from dmkl.estimators.decisions import (
     GIVEN,
+    IN_FOLDS,
     SEARCHED,
+    Decision,
     DecisionRule,
     HeldOut,
     NotCalibratedError,
@@ -40,7 +45,9 @@ from dmkl.estimators.plan import (
     as_sample_weight,
     class_sample_weights,
     features_of,
+    fits_of_folds,
     given_labels,
+    inner_folds,
     labeled_targets,
     tell_new_classes,
     total_sample_weights,
@@ -174,6 +181,8 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
     n_iter_: int
     _TAKES_UNKNOWN_LABELS = True
     """Whether labels of a task may be unknown for some samples."""
+    _OF_TASKS: tuple[str, ...] = ("p", "lam", "C")
+    """Parameters of which several values are those of several problems."""
     _TAKES_KERNELS = True
     """Whether a fit can be restricted to some of the kernels."""
     _OF_WEIGHTS: ClassVar[Mapping[str, Any]] = {}
@@ -257,7 +266,7 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
             if self._TAKES_KERNELS and set(self._OF_WEIGHTS) <= set(self.get_params(deep=False)):
                 learner = clone(self).set_params(**self._OF_WEIGHTS)
         elif hasattr(self, "C") and hasattr(self, "class_weight") and getattr(self, "loss", "hinge") == "hinge":
-            shared = ("C", "multiclass", "class_weight", "steps")
+            shared = ("C", "multiclass", "class_weight", "decision", "steps")
             learner = models()["MKSVM"](np.inf, **{name: getattr(self, name) for name in shared})
         return learner
 
@@ -436,6 +445,7 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
 
     priors: Priors = None
     class_weight: ClassWeight = None
+    decision: Decision | None = None
     decider_: DecisionRule
     priors_: Float
     calibrated_on_: str | None
@@ -443,6 +453,7 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
+        check_choice("decision", self.decision, ("means", "largest", None))
         if self.class_weight is not None:
             self._check_weights()
 
@@ -469,7 +480,15 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
 
     def _set_decisions(self, outcome: FitOutcome) -> None:
         self.priors_ = np.array(self._priors(outcome.data.problems.targets))
-        self._set_decision_rule(self._decision_rule(outcome))
+        rule = self._decision_rule(outcome)
+        self._set_decision_rule(rule)
+        if rule is not None and self._decides_by() == "means" and not rule.sharpness.all():
+            msg = (
+                "scores of left-out training rows are not higher in the second class than in the first: with these "
+                "parameters the kernels do not separate the classes, and predictions follow the prior probabilities. "
+                "Try others, such as another λ, or test the kernels with dmkl.permutation_test"
+            )
+            warn(msg, UninformativeScoresWarning)
 
     def _priors(self, targets: Targets) -> list[Float]:
         """Prior probabilities of the classes of each problem."""
@@ -507,9 +526,9 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
     def predict(self, K: Kernels | None = None, **new: Any) -> Array:
         """Predict the labels of the row samples, of kernels or of `features` as in `decision_function`.
 
-        A support vector machine predicts the class of the largest score, the second of two classes if the score is
-        positive, 0 or 1 for each task of a multilabel problem by the sign of its score. A Fisher discriminant predicts
-        the most probable class with the given `priors`; see `MKFDA`.
+        By the largest score that is its class, the second of two classes if the score is positive, 0 or 1 for each task
+        of a multilabel problem by the sign of its score; by class means of scores the most probable class, with the
+        `priors` of a discriminant. See `decision` of `MKFDA`.
         """
         return self.labels_of(self.decision_function(K, **new).values)
 
@@ -548,11 +567,11 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
     def decisions_of(self, scores: Array) -> Float:
         """Decision values in the shape of the scores: the class with the largest wins, or the second class by the sign.
 
-        The scores themselves for machines with margins; for Fisher discriminants log posterior probabilities up to a
-        constant for each sample, of two classes their difference.
+        The scores themselves where the largest decides; otherwise log posterior probabilities up to a constant for each
+        sample, of two classes their difference.
         """
-        if not (self._DECIDES and hasattr(self, "decider_")):
-            return scores
+        if self._decides_by() == "largest" or not hasattr(self, "decider_"):
+            return self._comparable_columns(scores)
         return self.decider_.decision(scores.reshape(len(scores), -1)).reshape(scores.shape)
 
     @one_blas_thread
@@ -589,8 +608,7 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
 
         The class means of their scores and the covariance within classes give log densities, as in linear discriminant
         analysis. With these and the scores themselves, both weighted for the least log loss, probabilities follow by
-        Bayes' rule. The labels that a Fisher discriminant predicts follow from the same; those of a machine with
-        margins stay as they are.
+        Bayes' rule. Labels follow from the same, unless the largest score decides (`decision` of `MKFDA`).
 
         Parameters
         ----------
@@ -616,9 +634,41 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
             )
         return self._calibrate(scores.values, np.asarray(truth), GIVEN)
 
+    def _decides_by(self) -> Decision:
+        """The rule that turns scores into labels."""
+        return self.decision or ("means" if self._DECIDES else "largest")
+
+    def _comparable_columns(self, scores: Float) -> Float:
+        """Scores of which the largest decides."""
+        return scores
+
+    def _nested(self, fit: Fit, K: KernelSet) -> Sequence[Fit]:
+        # Learners that have no leave-one-out scores learn class means from folds of the training rows.
+        if self._DECIDES or self.decision != "means":
+            return ()
+        learner = clone(self).set_params(decision="largest")
+        rows = fits_of_folds(fit, _splitter(fit.targets.labels))
+        return [replace(row, learner=learner, kernels=fit.kernels) for row in rows]
+
+    def _apply_nested(self, fit: Fit, outcomes: Sequence[FitOutcome]) -> Fit:
+        targets = fit.targets
+        rows = [
+            HeldOut(outcome.scores, class_index(targets.kind, targets.classes, targets.labels[held_out]))
+            for outcome, (_, held_out) in zip(outcomes, inner_folds(fit, _splitter(targets.labels)), strict=True)
+        ]
+        return replace(fit, nested=joined(rows).learn_rule(targets.kind, self._priors(targets), IN_FOLDS))
+
+    def _decide(self, outcomes: Sequence[FitOutcome]) -> list[Float]:
+        rules = [self._decision_rule(outcome) for outcome in outcomes]
+        return [
+            outcome.decision if rule is None else rule.decision(outcome.scores).reshape(outcome.decision.shape)
+            for outcome, rule in zip(outcomes, rules, strict=True)
+        ]
+
     def _decision_rule(self, outcome: FitOutcome) -> DecisionRule | None:
-        """The decision rule; None if the largest score or the sign decides."""
-        return None
+        """The decision rule; None if there were no out-of-sample scores to learn it from."""
+        rule = outcome.data.fit.nested  # or what else the learner has learnt from folds
+        return rule if isinstance(rule, DecisionRule) else None
 
     def _units(self, targets: Targets) -> list[Float]:
         """The factors for each problem that make scores comparable between training sets, one for each column."""
@@ -675,6 +725,18 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
                 "dmkl.search, or fit a Fisher discriminant with solver='direct', which leaves each row out by itself"
             )
             raise NotCalibratedError(msg)
+
+
+def _splitter(labels: Array) -> Any:
+    """Folds from which learners without leave-one-out scores learn class means: five, or as the smallest class has."""
+    columns = labels.reshape(len(labels), -1).T
+    fewest = min(int(np.unique(column[is_known(column)], return_counts=True)[1].min()) for column in columns)
+    if fewest < 2:
+        refuse(
+            "decision='means' leaves training rows out, and a class has one training row; take decision='largest', or "
+            "leave that class out"
+        )
+    return (StratifiedKFold if labels.ndim == 1 else KFold)(min(5, fewest), shuffle=True, random_state=0)
 
 
 def label_accuracy(truth: Array, predicted: Array, sample_weight: npt.ArrayLike | None = None) -> float:

@@ -118,6 +118,7 @@ class LPBoost(MarginClassifier):
     multiclass: Multiclass = "ovr"
     _TAKES_WEIGHTS = False
     _TAKES_UNKNOWN_LABELS = False
+    _OF_TASKS = ()
     gap_: float
     objective_: float | xr.DataArray
     C_: xr.DataArray

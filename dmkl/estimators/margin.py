@@ -23,6 +23,7 @@ from dmkl.estimators.checks import (
     given_weights,
     one_for_each,
 )
+from dmkl.estimators.decisions import Decision
 from dmkl.estimators.learner import KernelClassifier
 from dmkl.estimators.plan import ClassWeight, Multiclass, Problems, ScoreFunction, Sharing, TrainingSet
 from dmkl.kernelset import KernelSet
@@ -96,6 +97,8 @@ class MKSVM(MarginClassifier):
         Weight of each class, which multiplies C: "balanced" (m divided by the number of classes and by the samples of
         the class, as in scikit-learn), a weight for each class by its label, or None. In every binary problem a sample
         has the weight of its own class; each task of a multilabel problem is balanced separately.
+    decision
+        As in `MKFDA`; the largest score decides by default.
     steps
         As in `MKFDA`; ("center", "multiplicative") by default, so that C is in units of the variance of the kernels.
     tol
@@ -148,6 +151,7 @@ class MKSVM(MarginClassifier):
         multiclass: Multiclass = "ovr",
         sharing: Sharing = "none",
         class_weight: ClassWeight = None,
+        decision: Decision | None = None,
         steps: str | Sequence[str] = ("center", "multiplicative"),
         tol: float = 1e-3,
         max_iter: int = 100,
@@ -158,6 +162,7 @@ class MKSVM(MarginClassifier):
         self.multiclass = multiclass
         self.sharing = sharing
         self.class_weight = class_weight
+        self.decision = decision
         self.steps = steps
         self.tol = tol
         self.max_iter = max_iter
@@ -232,7 +237,7 @@ class GMKL(MarginClassifier):
         which is the distance from the hyperplane times ‖w_k‖. Each binary problem has its own weights.
     method
         "newton", or the paper's projected "gradient" with Armijo's rule, which needs many more passes.
-    class_weight, steps, tol, max_iter
+    class_weight, decision, steps, tol, max_iter
         As in `MKSVM`.
 
     Attributes
@@ -265,6 +270,7 @@ class GMKL(MarginClassifier):
         method: Method = "newton",
         constraints: Constraints = None,
         class_weight: ClassWeight = None,
+        decision: Decision | None = None,
         steps: str | Sequence[str] = ("center", "multiplicative"),
         tol: float = 1e-3,
         max_iter: int = 100,
@@ -277,6 +283,7 @@ class GMKL(MarginClassifier):
         self.multiclass = multiclass
         self.method = method
         self.class_weight = class_weight
+        self.decision = decision
         self.steps = steps
         self.tol = tol
         self.max_iter = max_iter
@@ -358,6 +365,8 @@ class EasyMKL(MarginClassifier):
     lam
         λ between 0 (a hard margin) and 1 (the means of the classes), both excluded. For several problems also one for
         each.
+    decision
+        As in `MKSVM`.
     steps
         As in `MKFDA`. The trace should be normalized, since weights grow with the scale of a kernel.
     tol
@@ -391,9 +400,15 @@ class EasyMKL(MarginClassifier):
     multiclass: Multiclass = "ovr"
 
     def __init__(
-        self, lam: float | Sequence[float] = 0.1, *, steps: str | Sequence[str] = ("center", "trace"), tol: float = 1e-6
+        self,
+        lam: float | Sequence[float] = 0.1,
+        *,
+        decision: Decision | None = None,
+        steps: str | Sequence[str] = ("center", "trace"),
+        tol: float = 1e-6,
     ) -> None:
         self.lam = lam
+        self.decision = decision
         self.steps = steps
         self.tol = tol
 

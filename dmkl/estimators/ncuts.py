@@ -15,6 +15,7 @@ from dmkl import progress
 from dmkl.arrays import Float
 from dmkl.errors import ConvergenceWarning, refuse, warn
 from dmkl.estimators.checks import check_choice, check_count, check_positive, one_for_each
+from dmkl.estimators.decisions import Decision
 from dmkl.estimators.margin import MarginClassifier
 from dmkl.estimators.plan import (
     ClassWeight,
@@ -76,6 +77,8 @@ class NCuts(MarginClassifier):
         More than two classes: "ovr", one against the rest, or for machines "ovo", one against one by votes.
     class_weight
         As in `MKSVM`, for the hinge loss only. The weights of kernels do not depend on it.
+    decision
+        As in `MKSVM`.
     sharing
         With several classes each binary problem is a cut. "mean": all problems use the mean of the weights of all cuts;
         "own": each problem has its own weights, as in the paper's one-vs-all scheme; "joint": one program over the
@@ -146,6 +149,7 @@ class NCuts(MarginClassifier):
         lam: float | Sequence[float] = 1.0,
         multiclass: Multiclass = "ovr",
         class_weight: ClassWeight = None,
+        decision: Decision | None = None,
         sharing: Sharing = "mean",
         steps: str | Sequence[str] = (),
         tol: float = 1e-4,
@@ -158,6 +162,7 @@ class NCuts(MarginClassifier):
         self.lam = lam
         self.multiclass = multiclass
         self.class_weight = class_weight
+        self.decision = decision
         self.sharing = sharing
         self.steps = steps
         self.tol = tol

@@ -426,7 +426,7 @@ def inner_folds(fit: Fit, cv: Any) -> list[tuple[Index, Index]]:
         if not len(test):
             refuse(f"fold {number} of cv has no test samples; use fewer folds")
         for column in labels.reshape(len(labels), -1).T:
-            missing = np.setdiff1d(column, column[train]).tolist()
+            missing = np.setdiff1d(column[is_known(column)], column[train]).tolist()
             if missing:
                 refuse(
                     f"fold {number} of cv has no training samples of class {missing[0]!r}; use fewer or "

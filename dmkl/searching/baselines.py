@@ -1,6 +1,7 @@
 """Baselines of a search: the plain sum of the kernels, a support vector machine on it, and the best single kernel.
 
-The sum and single kernels are further fits in the passes of the search; the SVM is a separate plan after it.
+The sum and single kernels are further fits in the passes of the search; the SVM is a separate plan after it. Labels by
+the largest score, in place of class means, are a second reading of the same fits.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import xarray as xr
+from sklearn.base import clone
 
 from dmkl import settings
 from dmkl.errors import IndefiniteKernelError, InputError, MemoryBudgetError, refuse
 from dmkl.estimators.engine import run
+from dmkl.estimators.learner import KernelClassifier
 from dmkl.estimators.plan import Answers, Fit, Plan
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.passes.execute import check_memory, machine
@@ -36,7 +39,6 @@ __all__ = [
     "TITLES",
     "TRIED",
     "Baselines",
-    "PlainSum",
     "baseline_params",
     "choose_baselines",
     "compare",
@@ -45,11 +47,19 @@ __all__ = [
     "prefixed",
 ]
 
-Baselines = Literal["sum", "all", "none"]
+Baselines = Literal["sum", "rules", "all", "none"]
 
 SUM, SVM, ALONE = "sum", "svm", "alone"
-"""Prefixes of the names of scores."""
-TITLES = {SUM: "plain sum of the kernels", SVM: "SVM on the sum of kernels", ALONE: "best single kernel"}
+LARGEST = {"": "largest_own", SUM: "largest_sum", SVM: "largest_svm"}
+"""Prefixes of the names of scores; those of the largest score by the prefix of the same fits."""
+TITLES = {
+    LARGEST[""]: "largest score",
+    SUM: "plain sum of the kernels",
+    LARGEST[SUM]: "plain sum of the kernels by the largest score",
+    SVM: "SVM on the sum of kernels",
+    LARGEST[SVM]: "SVM on the sum of kernels by the largest score",
+    ALONE: "best single kernel",
+}
 
 COSTS = (1.0, 4.0, 16.0)
 """C of the support vector machine on the sum, in units of the inverse mean diagonal of the sum."""
@@ -63,7 +73,7 @@ Each needs directions of its own in the subspaces of a search."""
 
 
 def fit_with_baselines(
-    question: Question, choice: Choice, state: str | Path | None, which: Literal["sum", "all"]
+    question: Question, choice: Choice, state: str | Path | None, which: Literal["sum", "rules", "all"]
 ) -> tuple[GridFits, xr.Dataset]:
     """Fit a grid on every fold as `fit_grid` does, together with the baselines.
 
@@ -78,28 +88,30 @@ def fit_with_baselines(
     four passes after the search. It is left out, and the attribute "svm_left_out" gives the reason, if the machines
     need more memory or passes than `_check_machines` allows.
 
+    With "rules" the SVM decides by class means too, and these fits and those of the search are also read with the
+    largest score as the rule, which chooses points of its own.
+
     Returns
     -------
     GridFits
         The results of the search, with the passes, rounds and phases of everything.
     Dataset
-        The results of the baselines, with names that begin with "sum_", "svm_" (over C) and "alone_" (over kernel, NaN
-        for kernels that were not tried), and the attribute n_baseline_passes: the passes after the search. Empty if the
-        learner has no plain sum.
+        The results of the baselines, with names that begin with "sum_", "svm_" (over C), "alone_" (over kernel, NaN
+        for kernels that were not tried) and the prefixes of `LARGEST`, and the attribute n_baseline_passes: the passes
+        after the search.
     """
-    plain, alone = _plain_question(question), which == "all"
+    plain = _plain_question(question, which)
+    alone = which == "all" and plain is not None
     later = alone and len(question.K) > FEW
     with ExitStack() as stack:
-        if state is None and plain is not None and later:
+        if state is None and later:
             # The second plan continues from the results of the first, so that these are kept in any case.
             state = Path(stack.enter_context(TemporaryDirectory(prefix="dmkl-"))) / "state"
         workspace = stack.enter_context(open_workspace(question, state))
         blocks = _Blocks(question, plain)
-        if plain is not None and alone and not later:
+        if alone and not later:
             blocks.add_alone(range(len(question.K)))
         answers = blocks.run(workspace)
-        if plain is None:
-            return GridFits.of(question, answers["search"]), xr.Dataset()
         tally = answers["search"].tally
         n_passes, candidates = tally.n_passes, np.ones((len(question.folds), len(question.K)), dtype=bool)
         if later:
@@ -109,42 +121,72 @@ def fit_with_baselines(
             answers = blocks.run(workspace)
             tally = answers["search"].tally
             tally.phases = {name: seconds + before[name] for name, seconds in tally.phases.items()}
-        machines, left_out = _fit_machines(question, choice, workspace, answers["search"])
-    results = [prefixed(SUM, to_dataset(plain, GridFits.of(plain, answers["sum"]), choice, 0.0))]
+        machines, left_out = _fit_machines(question, workspace, answers["search"], which)
+    search = Answered(question, GridFits.of(question, answers["search"]))
+    baselines = {} if plain is None else {SUM: Answered(plain, GridFits.of(plain, answers["sum"]))}
+    baselines = _with_largest(search, baselines | ({} if machines is None else {SVM: machines}), which)
+    results = [prefixed(prefix, to_dataset(*answered, choice, 0.0)) for prefix, answered in baselines.items()]
     if alone:
+        assert plain is not None
         of_kernels = {key: block for key, block in answers.items() if isinstance(key, int)}
         results.append(prefixed(ALONE, _alone_dataset(plain, of_kernels, choice, candidates)))
-    results += [] if machines is None else [machines]
+    if not results:
+        return search.grid, xr.Dataset()
     attrs = {"n_baseline_passes": tally.n_passes - n_passes} | ({"svm_left_out": left_out} if left_out else {})
-    return GridFits.of(question, answers["search"]), xr.merge(results, combine_attrs="drop").assign_attrs(attrs)
+    return search.grid, xr.merge(results, combine_attrs="drop").assign_attrs(attrs)
 
 
-class PlainSum(NamedTuple):
-    """The question about the sum of all kernels, and its results."""
+class Answered(NamedTuple):
+    """A question and its results."""
 
     question: Question
     grid: GridFits
 
+    def by_largest(self) -> Answered:
+        """The same fits, whose labels follow the largest score."""
+        largest = replace(self.question, estimator=clone(self.question.estimator).set_params(decision="largest"))
+        decided = [
+            np.stack([model.decisions_of(scores) for model, scores in zip(largest.models, of_fold, strict=True)])
+            for of_fold in self.grid.decisions
+        ]
+        return Answered(largest, replace(self.grid, decided=decided))
 
-def fit_with_sum(question: Question, state: str | Path | None) -> tuple[GridFits, PlainSum | None]:
+
+def _with_largest(search: Answered, baselines: dict[str, Answered], which: Baselines) -> dict[str, Answered]:
+    """The baselines by prefix; with "rules" also these and the search by the largest score."""
+    pairs = {"": search} | baselines if which == "rules" else {}
+    return baselines | {LARGEST[prefix]: answered.by_largest() for prefix, answered in pairs.items()}
+
+
+def fit_with_sum(
+    question: Question, state: str | Path | None, which: Literal["sum", "rules"]
+) -> tuple[GridFits, dict[str, Answered]]:
     """Fit a grid on every fold as `fit_grid` does, and in the same passes the sum of all kernels with weights one.
 
-    None if the learner has no plain sum. If the grid has no parameter of the sum, the sum has the λ and the C of the
-    learner.
+    Returns the baselines by prefix too: no sum if the learner has none. If the grid has no parameter of the sum, the
+    sum has the λ and the C of the learner.
     """
-    plain = _plain_question(question)
+    plain = _plain_question(question, which)
     if plain is not None and not plain.grid:
         params = plain.estimator.get_params(deep=False)
         plain = replace(plain, grid={name: (params[name],) for name in ("lam", "C") if name in params})
     with open_workspace(question, state, {"the baselines": "none" if plain is None else "sum"}) as workspace:
         answers = _Blocks(question, plain).run(workspace)
     grid = GridFits.of(question, answers["search"])
-    return grid, None if plain is None else PlainSum(plain, GridFits.of(plain, answers["sum"]))
+    sums = {} if plain is None else {SUM: Answered(plain, GridFits.of(plain, answers["sum"]))}
+    return grid, _with_largest(Answered(question, grid), sums, which)
 
 
-def _plain_question(question: Question) -> Question | None:
+def _plain_question(question: Question, which: Baselines) -> Question | None:
     """The question about the sum of all kernels; None if the learner has no such sum."""
-    learner = question.estimator._of_plain_sum()
+    asked = question.estimator
+    means = isinstance(asked, KernelClassifier) and asked._decides_by() == "means" and "decision" not in question.grid
+    if which == "rules" and not means:
+        refuse(
+            "baselines='rules' compares class means of scores with the largest score, and "
+            f"{type(asked).__name__} does not decide by class means; take a classifier with decision='means'"
+        )
+    learner = asked._of_plain_sum()
     if learner is None:
         return None
     names = set(learner.get_params(deep=False)) - set(learner._OF_WEIGHTS)
@@ -237,9 +279,9 @@ def prefixed(prefix: str, scores: xr.Dataset) -> xr.Dataset:
 
 
 def _fit_machines(
-    question: Question, choice: Choice, workspace: Workspace, answers: Answers
-) -> tuple[xr.Dataset | None, str]:
-    """The results of the SVM on the sum, or the reason why there are none; `answers` get its costs."""
+    question: Question, workspace: Workspace, answers: Answers, which: Baselines
+) -> tuple[Answered | None, str]:
+    """The SVM on the sum and its results, or the reason why there are none; `answers` get its costs."""
     m, n = max(len(fold.train) for fold in question.folds), len(question.K)
     # The mean diagonal of a kernel of unit trace is 1/m; after other steps it is near one.
     diagonal = n / m if "trace" in question.estimator._steps() else float(n)
@@ -247,17 +289,19 @@ def _fit_machines(
     learner = question.estimator._machine_on_sum(costs[0])
     if learner is None:
         return None, ""
+    if which == "rules":
+        learner.set_params(decision="means")
     of_machines = replace(question, estimator=learner, grid={"C": costs})
     try:
         _check_machines(of_machines)
-        grid = _kept_grid(of_machines, workspace.part(SVM))
+        grid = _kept_grid(of_machines, workspace.part(LARGEST[SVM] if which == "rules" else SVM))
     except (InputError, IndefiniteKernelError, MemoryBudgetError) as error:  # the results of the search remain
         return None, str(error)
     tally = answers.tally
     tally.n_passes += grid.n_passes
     tally.rounds += grid.rounds
     tally.phases = {name: seconds + grid.phases[name] for name, seconds in tally.phases.items()}
-    return prefixed(SVM, to_dataset(of_machines, grid, choice, 0.0)), ""
+    return Answered(of_machines, grid), ""
 
 
 def _kept_grid(question: Question, workspace: Workspace) -> GridFits:
@@ -272,7 +316,7 @@ def _kept_grid(question: Question, workspace: Workspace) -> GridFits:
         decisions = [[arrays[f"decision-{f}-{k}"] for k in range(n_points)] for f in range(n_folds)]
         targets = [question.targets_of(fold.train) for fold in question.folds]
         solved = (arrays["weights"], arrays["gap"], arrays["objective"], arrays["status"])
-        decided = [np.stack(of_fold) for of_fold in decisions]  # a machine has no decision rule beyond its scores
+        decided = [arrays[f"decided-{f}"] for f in range(n_folds)]
         n_passes, phases = float(arrays["n_passes"]), dict.fromkeys(PHASES, 0.0)
         return GridFits(*solved, decisions, decided, targets, n_passes, [], phases, "own")
     grid = GridFits.of(question, run(Plan(question.K, plan_fits(question), duals=False), workspace))
@@ -281,6 +325,7 @@ def _kept_grid(question: Question, workspace: Workspace) -> GridFits:
         arrays = {name: np.asarray(getattr(grid, name)) for name in names}
         for f, of_fold in enumerate(grid.decisions):
             arrays |= {f"decision-{f}-{k}": decision for k, decision in enumerate(of_fold)}
+            arrays[f"decided-{f}"] = grid.decided[f]
         save_arrays(file, arrays)
     return grid
 
@@ -313,16 +358,15 @@ def _check_machines(question: Question) -> None:
 
 def choose_baselines(scores: xr.Dataset, rule: Rule, by: Sequence[str]) -> xr.Dataset | None:
     """The chosen point of each baseline; None if there are no baselines. See `SearchResult.baselines`."""
-    titles = {prefix: title for prefix, title in TITLES.items() if f"{prefix}_score" in scores}
-    chosen = [
-        _choose_baseline(scores, prefix, rule, by)
-        for prefix in titles
-        if bool(np.isfinite(scores[f"{prefix}_score"]).any())
-    ]
+    chosen = {
+        title: _choose_baseline(scores, prefix, rule, by)
+        for prefix, title in TITLES.items()
+        if f"{prefix}_score" in scores and bool(np.isfinite(scores[f"{prefix}_score"]).any())
+    }
     if not chosen:
         return None
-    coordinate = xr.Variable("baseline", np.array(list(titles.values())[: len(chosen)], dtype=str))
-    return describe(xr.concat(chosen, coordinate, data_vars="all").drop_attrs(deep=False))
+    coordinate = xr.Variable("baseline", np.array(list(chosen), dtype=str))
+    return describe(xr.concat(list(chosen.values()), coordinate, data_vars="all").drop_attrs(deep=False))
 
 
 def _choose_baseline(scores: xr.Dataset, prefix: str, rule: Rule, by: Sequence[str]) -> xr.Dataset:

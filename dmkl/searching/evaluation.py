@@ -26,7 +26,7 @@ from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan
 from dmkl.estimators.saving import read
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.assessing import class_scores, confusion
-from dmkl.searching.baselines import SUM, TITLES, compare, fit_with_sum, prefixed
+from dmkl.searching.baselines import TITLES, compare, fit_with_sum, prefixed
 from dmkl.searching.fits import (
     GridFits,
     Question,
@@ -43,7 +43,7 @@ from dmkl.searching.fits import (
 )
 from dmkl.searching.folds import OuterFold, nest_folds
 from dmkl.searching.grid import Rule, constant_note, mean_over_folds
-from dmkl.searching.search import GridResult, SearchResult, chosen_fit
+from dmkl.searching.search import GridResult, SearchResult, chosen_fit, fold_models
 from dmkl.searching.texts import bandwidth_notes, cost_and_proof, count, edge_notes, listed, value_text, with_error
 from dmkl.solvers.outcome import WORDS
 from dmkl.store.results import task_dim
@@ -87,6 +87,8 @@ class EvaluationResult(GridResult):
         sum_test_score[_NAME], fold[, task]                     of the plain sum of the kernels, at the choice of the
         sum_inner_score,                                        inner folds for it; see `baselines`
         sum_gap, sum_lam …
+        largest_own_test_score …, fold[, task]                  of the estimator and the sum by the largest score
+        largest_sum_test_score …
         ====================== ================================ ========================================================
 
         Attributes: those of `SearchResult.scores`, measures (JSON list of scorers), n_refit_passes (the passes of the
@@ -154,19 +156,24 @@ class EvaluationResult(GridResult):
 
     @property
     def baselines(self) -> xr.Dataset | None:
-        """The plain sum of the kernels, chosen and tested on the same rows.
+        """The plain sum of the kernels, and labels by the largest score, chosen and tested on the same rows.
 
         Returns
         -------
         Dataset
             test_score, inner_score, gap, objective and the chosen parameters over baseline, fold and task, as
-            in `scores`. None if the evaluation ran without, or the learner has no plain sum.
+            in `scores`. None if there are no baselines.
         """
-        names = {name: str(name).removeprefix("sum_") for name in self._data.data_vars if str(name).startswith("sum_")}
-        if not names:
+        chosen = {}
+        for prefix, title in TITLES.items():
+            names = [str(name) for name in self._data.data_vars if str(name).startswith(f"{prefix}_")]
+            if names:
+                values = self._data[names].rename({name: name.removeprefix(f"{prefix}_") for name in names})
+                chosen[title] = values.drop_attrs(deep=False)
+        if not chosen:
             return None
-        values = self._data[list(names)].rename(names).drop_attrs(deep=False)
-        return describe(values.expand_dims(baseline=[TITLES[SUM]]))
+        coordinate = xr.Variable("baseline", np.array(list(chosen), dtype=str))
+        return describe(xr.concat(list(chosen.values()), coordinate, data_vars="all"))
 
     def beside(self) -> list[str]:
         """A sentence for each of the `baselines`: its test score, and whether the estimator has a better one."""
@@ -284,7 +291,7 @@ def evaluate(
     groups: npt.ArrayLike | None = None,
     unknown: Any = None,
     rule: Rule = "best",
-    baselines: Literal["sum", "none"] = "sum",
+    baselines: Literal["sum", "rules", "none"] = "sum",
     state: str | Path | None = None,
 ) -> EvaluationResult:
     """Estimate the performance of an estimator whose parameters are chosen by cross-validation, by nested folds.
@@ -313,7 +320,8 @@ def evaluate(
     baselines
         A baseline to compare with (`EvaluationResult.baselines`), in the passes of the inner folds and a few more:
         "sum", the plain sum of the kernels, whose λ (or C, and all other parameters that do not concern weights) the
-        inner folds choose as well; "none".
+        inner folds choose as well; "rules", as in `dmkl.search` but for the support vector machine: the sum, and the
+        estimator and the sum by the largest score in place of class means; "none".
     state
         A folder that all workers see. The inner fits are saved there after every pass, and the same call continues from
         there. Temporary if None.
@@ -321,7 +329,7 @@ def evaluate(
     Returns
     -------
     EvaluationResult
-        Scores and choices by outer fold, class-wise tables, and the inner searches.
+        Scores and choices by outer fold, class-wise tables, the inner searches, and the models that were tested.
 
     Raises
     ------
@@ -342,7 +350,7 @@ def evaluate(
     """
     started = time.monotonic()
     check_choice("rule", rule, get_args(Rule))
-    check_choice("baselines", baselines, ("sum", "none"))
+    check_choice("baselines", baselines, ("sum", "rules", "none"))
     question, folds = make_question(
         "evaluate",
         estimator,
@@ -355,30 +363,31 @@ def evaluate(
         grid=grid,
         refit=True,
     )
-    fits, plain = (fit_grid(question, state), None) if baselines == "none" else fit_with_sum(question, state)
+    fits, others = (fit_grid(question, state), {}) if baselines == "none" else fit_with_sum(question, state, baselines)
     searches = _inner_searches(question, fits, folds, rule, time.monotonic() - started)
-    sums: dict[str, SearchResult] = {}
-    if plain is not None:
-        sums = _inner_searches(plain.question, plain.grid, folds, rule, 0.0)
+    inner_of = {prefix: _inner_searches(*answered, folds, rule, 0.0) for prefix, answered in others.items()}
     with lock_state(state):
         answers = run(Plan(question.K, _fits_at_choices(question, searches, folds)))
-    if plain is not None:
+    tests: dict[str, Any] = {}
+    for prefix, answered in others.items():
         # As a separate plan: together with other points, another solver is chosen, which may have no leave-one-out
         # scores, so that decision rules would be learnt from other rows than without baselines.
         with lock_state(state):
-            of_sum = run(Plan(question.K, _fits_at_choices(plain.question, sums, folds)))
-        answers.tally.n_passes += of_sum.tally.n_passes
-        searches = {name: _with_sum(search, sums[name]) for name, search in searches.items()}
+            tested = run(Plan(question.K, _fits_at_choices(answered.question, inner_of[prefix], folds)))
+        answers.tally.n_passes += tested.tally.n_passes
+        values = _test_variables(answered.question, inner_of[prefix], tested.fits)
+        tests |= {f"{prefix}_{name}": value for name, value in values.items()}
+        searches = {name: _with(search, prefix, inner_of[prefix][name]) for name, search in searches.items()}
     scores = _to_dataset(question, searches, answers)
     of_folds = fold_data(question, [nested.fold for nested in folds])
     scores = scores.merge(of_folds, join="exact").assign_attrs(of_folds.attrs)
-    if plain is not None:
-        values = _test_variables(plain.question, sums, of_sum.fits)
-        scores = scores.assign({f"{SUM}_{name}": value for name, value in values.items()})
+    scores = scores.assign(tests)
     scores.attrs["seconds"] = time.monotonic() - started
     if question.hint:
         scores.attrs["hint"] = question.hint
-    return EvaluationResult(scores, searches)
+    result = EvaluationResult(scores, searches)
+    result._models = fold_models(list(searches), answers.fits)
+    return result
 
 
 def _inner_searches(
@@ -394,9 +403,9 @@ def _inner_searches(
     return searches
 
 
-def _with_sum(search: SearchResult, of_sum: SearchResult) -> SearchResult:
-    """The search of inner folds, with the scores of the plain sum."""
-    scores = prefixed(SUM, of_sum.scores)
+def _with(search: SearchResult, prefix: str, baseline: SearchResult) -> SearchResult:
+    """The search of inner folds, with the scores of a baseline."""
+    scores = prefixed(prefix, baseline.scores)
     scores = scores.isel(dict.fromkeys(set(scores.dims) - set(search.scores.dims), 0))  # parameters of the sum only
     variables = {name: values.variable for name, values in scores.data_vars.items()}
     return SearchResult(search.scores.assign(variables), rule=search.rule)

@@ -263,7 +263,7 @@ def make_question(
 
 def _check_tasks(question: Question, caller: str, *, refit: bool) -> None:
     """Refuse parameters that tasks cannot choose separately, by InputError."""
-    for name in OF_TASKS:
+    for name in question.estimator._OF_TASKS:
         value = getattr(question.estimator, name, 0.0)
         if np.ndim(value):
             refuse(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, get_args
 
 import numpy as np
@@ -21,7 +23,7 @@ from dmkl.estimators.checks import check_choice
 from dmkl.estimators.decisions import HeldOut
 from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelLearner, fitted
-from dmkl.estimators.plan import Fit, Plan
+from dmkl.estimators.plan import Fit, FitOutcome, Plan
 from dmkl.estimators.saving import read, write_model
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.baselines import Baselines, choose_baselines, compare, fit_with_baselines
@@ -59,7 +61,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["GridResult", "SearchResult", "chosen_fit", "search", "shared_value"]
+__all__ = ["GridResult", "SearchResult", "chosen_fit", "fold_models", "search", "shared_value"]
 
 BEST = "best"
 """The subgroup of the refitted model in a saved result."""
@@ -75,6 +77,29 @@ class _NoModel(InputError, AttributeError):
 
 class GridResult(Result):
     """A result over folds, with parameters that are chosen from a grid."""
+
+    _models: Mapping[str, KernelLearner] = MappingProxyType({})
+
+    @property
+    def models_(self) -> dict[str, KernelLearner]:
+        """By the name of the fold, the model refitted at its choice, which its test scores are of.
+
+        Empty without such models. They are kept without the features of their training samples, and predict from
+        kernels.
+        """
+        return dict(self._models)
+
+    def _write(self, path: Path) -> None:
+        for number, model in enumerate(self._models.values()):
+            write_model(model, path / f"model-{number}")
+        super()._write(path)
+
+    @classmethod
+    def _read(cls, saved: Saved) -> Self:
+        result = super()._read(saved)
+        parts = {name: f"model-{number}" for number, name in enumerate(result.scores["fold"].values.tolist())}
+        result._models = {name: read(saved.part(part)) for name, part in parts.items() if part in saved.group}
+        return result
 
     @property
     def scores(self) -> xr.Dataset:
@@ -137,6 +162,8 @@ class SearchResult(GridResult):
         sum_score, alone_score,      [kernel,] lam …, fold   of the plain sum of the kernels and of each kernel alone;
         sum_test_score, sum_gap …                            see `baselines`
         svm_score, svm_test_score …  C, fold                 of the support vector machine on the sum, if fitted
+        largest_own_score,           P, … fold               where the largest score decides: of the fits of the search,
+        largest_sum_score …                                  the sum and the machine (svm)
         ``round_…``                  round                   kind, seconds, bytes, basis, certified, worst_gap of a
                                                              pass
         phase_seconds                phase                   seconds of each of `dmkl.progress.PHASES`
@@ -574,7 +601,8 @@ def search(
         A code of unknown labels, in addition to NaN, as in the `fit` of every learner.
     refit
         Refit the chosen point: if folds have test rows or separate choices, on the training and validation rows of each
-        fold, with the scores `refit_test_score` and the first model as `best_`; otherwise on all rows of the folds.
+        fold, with the scores `refit_test_score`, the models as `models_` and the first as `best_`; otherwise on all
+        rows of the folds.
     rule
         "best", or "one_standard_error": the simplest point within one standard error of the best.
     choice
@@ -585,7 +613,9 @@ def search(
         Fits to compare with, each at its best λ (or C, and all other parameters that do not concern weights); see
         `SearchResult.baselines`. "sum": the plain sum of the kernels, which costs next to nothing, and for a
         discriminant the support vector machine on that sum, at three C, in three or four passes after the search (left
-        out with a note if it needs more memory than the budget, or many passes). "all": the best single kernel too,
+        out with a note if it needs more memory than the budget, or many passes). "rules": for a learner that decides by
+        class means of scores (`decision` of `MKFDA`), the same baselines by class means, and the learner and each of
+        them by the largest score, at points that this rule chooses. "all": the best single kernel too,
         which takes a few more passes, and several times the seconds. "none".
     state
         A folder that all workers see. The search is saved there after every pass, and the same call continues from
@@ -662,7 +692,20 @@ def _refit(question: Question, grid: GridFits, result: SearchResult, state: str 
         n_used = 1 if len(fits) > 1 else len(folds)
         held_out = [_chosen_scores(question, grid, result, f) for f in range(n_used)]
         best._calibrate_on(held_out, grid.targets[:n_used], fits[0].targets)
-    return SearchResult(scores, best=best, rule=result.rule)
+    refitted_result = SearchResult(scores, best=best, rule=result.rule)
+    if len(fits) > 1 or len(fits[0].held_out):
+        refitted_result._models = fold_models([fold.name for fold in folds], outcomes)
+    return refitted_result
+
+
+def fold_models(names: Sequence[str], outcomes: Sequence[FitOutcome]) -> dict[str, KernelLearner]:
+    """The fitted model of each fold, by its name, without the features of its training samples."""
+    with warnings.catch_warnings():  # gaps and statuses of folds are in the result
+        warnings.simplefilter("ignore")
+        models = dict(zip(names, map(fitted, outcomes), strict=True))
+    for model in models.values():
+        model.features_ = "models of folds are kept without the features of training; take kernels, K[test, train]"
+    return models
 
 
 def _chosen_scores(question: Question, grid: GridFits, result: SearchResult, fold: int) -> HeldOut:

@@ -17,6 +17,7 @@ targets at once (`many`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -143,7 +144,12 @@ def maximize(
         # With of_kernels both gaps are relative to βᵀq = share · |S|.
         scale = certificate.share if of_kernels else 1.0
         gap, weights_gap = certificate.gap / scale, certificate.weights_gap / scale
-        steps.append(certificate_step(certificate, beta, **oracle.counts()))
+        q, objective = certificate.gradient, certificate.objective
+        # JMLR's criterion |1 − S/θ|, θ the least S(α, β) of earlier α: Eq. 16 where a cutting plane method chose β.
+        theta = min((plane.constant + float(plane.gradient @ beta) for plane in planes), default=-math.inf)
+        steps.append(certificate_step(certificate, beta, violation=abs(1.0 - objective / theta), **oracle.counts()))
+        # S(α, ·) is linear in β and at least J: a plane above J that touches it at β.
+        planes.append(CuttingPlane(objective - float(beta @ q), q))
         if best is not None and certificate.gap > 0.5 * best.certificate.gap:
             # The gap has stopped shrinking: perhaps the error of α shows in it to first order.
             careful = careful or certificate.alpha_gap > (0.1 * certificate.weights_gap) ** 2
@@ -159,7 +165,6 @@ def maximize(
             # No other weights would help, and the α-step can do no better.
             status = Status.STALLED
             break
-        q, objective = certificate.gradient, certificate.objective
         if master == "newton":
             # ‖R‖² bounds the error that an inexact α leaves in S, the second term its rounding.
             slack = certificate.residual_sq + 1e-14 * abs(objective)
@@ -175,13 +180,10 @@ def maximize(
                 break
             # The point is inside the set, which is convex: between the last accepted weights and the master's solution.
             beta = search.point
+        elif master == "exact":
+            beta = yield _master(exact_master, planes, weights)
         else:
-            # S(α, ·) is linear in β and at least J: a plane above J that touches it at β.
-            planes.append(CuttingPlane(objective - float(beta @ q), q))
-            if master == "exact":
-                beta = yield _master(exact_master, planes, weights)
-            else:
-                beta = yield _master(taylor_master, planes, beta, weights)
+            beta = yield _master(taylor_master, planes, beta, weights)
     assert best is not None
     return Solution(best.alpha, best.beta, best.certificate, status, steps)
 
