@@ -85,6 +85,7 @@ MODELS_FITTED = {
     "MKSVM, pairs": lambda K: dmkl.MKSVM(multiclass="ovo").fit(K),
     "GMKL": lambda K: dmkl.GMKL().fit(K),
     "EasyMKL": lambda K: dmkl.EasyMKL().fit(K),
+    "LPBoost": lambda K: dmkl.LPBoost(cv=2).fit(K),
     "KernelKMeans": lambda K: dmkl.KernelKMeans(2).fit(K),
     "MultipleKernelKMeans": lambda K: dmkl.MultipleKernelKMeans(2).fit(K),
     "GSMKL": lambda K: dmkl.GSMKL(n_groups=2).fit(K),
@@ -128,7 +129,7 @@ RESULTS = {
     "check": lambda K: check(K),
 }
 UNLABELED = {"build", "build_cross", "cluster", "cluster_agreement", "create", "load", "plot_confusion",
-             "plot_contributions", "report", "residualize", "solve_mkfda"}  # fmt: skip
+             "plot_contributions", "report", "residualize", "solve_mkfda", "solve_mkfda_on_factors"}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore::dmkl.errors.ConvergenceWarning")

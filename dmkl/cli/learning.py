@@ -110,7 +110,7 @@ class QuestionOptions(LearningOptions):
         list[str] | None,
         option("Measures such as accuracy,matthews; the first chooses where there is a grid.", "NAME,…", panel=FOLDS),
     ] = None
-    state: Annotated[Path | None, option("Folder of the checkpoint. [default: OUT.partial]", "DIR")] = None
+    state: Annotated[Path | None, option("Checkpoint. [default: OUT.partial]", "DIR")] = None
     restart: Annotated[bool, option("Discard the checkpoint of an interrupted run.", None, "--restart")] = False
 
 

@@ -36,6 +36,7 @@ from dmkl.solvers.margin.mksvm import MarginProblem, mk_svm
 from dmkl.solvers.outcome import Outcome, Step, worst
 from dmkl.solvers.requests import Solver
 from dmkl.stores import Kernels
+from dmkl.variables import describe
 
 __all__ = ["LPBoost"]
 
@@ -97,7 +98,7 @@ class LPBoost(MarginClassifier):
     C_, accuracy_ : DataArray
         C of each kernel, and its out-of-sample accuracy, over kernel.
     dual_coef_, intercept_ : DataArray
-        u and the bias of each machine, over member: ``kernel: class``. Zero for kernels of zero weight.
+        u and the bias of each machine, over machine: ``kernel: class``. Zero for kernels of zero weight.
     gap_ : float
         The largest proven relative gap of the machines. The linear program is solved to the tolerance of HiGHS.
     objective_ : float or DataArray
@@ -236,8 +237,8 @@ class LPBoost(MarginClassifier):
 
     def _take(self, outcome: FitOutcome) -> None:
         _, labels = outcome.data.problems.columns
-        members = np.array([f"{kernel}: {label}" for label in labels for kernel in outcome.data.given])
-        problems = replace(outcome.data.problems, columns=("member", members))
+        names = np.array([f"{kernel}: {label}" for label in labels for kernel in outcome.data.given])
+        problems = replace(outcome.data.problems, columns=("machine", names))
         super()._take(replace(outcome, data=replace(outcome.data, problems=problems)))
 
     def _set_attributes(self, outcome: FitOutcome) -> None:
@@ -261,18 +262,18 @@ class LPBoost(MarginClassifier):
 
     def contributions(self, K: Kernels | None = None, **new: Any) -> xr.DataArray:
         """Contributions β_j f_j of kernels to the scores of new samples, without the biases: see `MKSVM`."""
-        of_members = super().contributions(K, **new)
+        of_machines = super().contributions(K, **new)
         labels = self.classes_[1:] if self.kind_ == "binary" else self.classes_ if self.tasks_ is None else self.tasks_
         dim = self._score_dim() or "class"
 
         def of_classes(values: Float) -> Float:
             return np.asarray(values.reshape(*values.shape[:-1], len(labels), -1).sum(axis=-1))
 
-        coords = {"sample": of_members.sample.values, "kernel": of_members.kernel.values, dim: labels}
-        result = xr.DataArray(of_classes(of_members.values), coords, ("sample", "kernel", dim), "contribution")
-        result = result.assign_coords(intercept=(dim, of_classes(of_members.intercept.values))).assign_attrs(
-            of_members.attrs
+        coords = {"sample": of_machines.sample.values, "kernel": of_machines.kernel.values, dim: labels}
+        result = xr.DataArray(
+            of_classes(of_machines.values), coords, ("sample", "kernel", dim), "contribution", of_machines.attrs
         )
+        result = describe(result.assign_coords(intercept=(dim, of_classes(of_machines.intercept.values))))
         return result if self._score_dim() else result.isel({dim: 0}, drop=True)
 
 

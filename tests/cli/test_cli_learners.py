@@ -83,6 +83,7 @@ def test_names():
         "gmkl",
         "gsmkl",
         "kernel-kmeans",
+        "lpboost",
         "mkfda",
         "mkridge",
         "mksvm",

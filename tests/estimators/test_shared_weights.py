@@ -245,7 +245,7 @@ def test_commands(tmp_path, dense, Y, output_of, error_of):
     dmkl.create(tmp_path / "classes.zarr", dense, labels=np.arange(M) % 2, splits=(np.arange(M) > 30) * 2)
     output_of("fit", tmp_path / "classes.zarr", tmp_path / "classifier")
     refused = error_of("predict", tmp_path / "classifier", tmp_path / "classes.zarr", "--kernel-scores", "r2.csv")
-    assert "MKFDA predicts classes" in refused
+    assert "MKFDA predicts no numbers" in refused
 
 
 def test_the_summary_of_many_targets_is_a_distribution(Y, K):
