@@ -26,7 +26,7 @@ from dmkl.numerics.tiling import Tiling
 from dmkl.passes.view import TileKey
 from dmkl.store.features import FeatureTable
 
-__all__ = ["FeatureTiles", "MeanFill", "RandomTable", "SampleAxis", "table_of"]
+__all__ = ["FeatureFactors", "FeatureTiles", "MeanFill", "RandomTable", "SampleAxis", "table_of"]
 
 _ROWS_BYTES = 128 * 2**20
 """Rows of a table are kept from one tile to the next if they take at most this many bytes."""
@@ -125,6 +125,27 @@ class _Scratch:
         return self.buffers[key][: shape[0] * shape[1]].reshape(shape)
 
 
+class FeatureFactors:
+    """The features of linear kernels, and of cosine kernels divided by their norms, as `dmkl.passes.view.Factors`."""
+
+    def __init__(self, recipes: Sequence[Recipe], axes: tuple[SampleAxis, SampleAxis]) -> None:
+        self._recipes, self._axes = recipes, axes
+        tables = [table_of(recipe, axes[1]) for recipe in recipes]
+        widths = [t.shape[1] if r.columns is None else len(r.columns) for r, t in zip(recipes, tables, strict=True)]
+        self.widths: Index = np.array(widths)
+
+    def read(self, kernel: int, axis: int, rows: slice) -> Array:
+        """See `Factors`."""
+        recipe = self._recipes[kernel]
+        columns = None if recipe.columns is None else np.array(recipe.columns)
+        values = table_of(recipe, self._axes[axis]).read(rows, columns)
+        if recipe.function == "cosine":
+            norms = np.linalg.norm(values, axis=1, keepdims=True)
+            # A sample of zeros has no direction: its row of the kernel is zero.
+            values = np.divide(values, norms, out=np.zeros_like(values), where=norms > 0)
+        return values
+
+
 class FeatureTiles:
     """Kernels of features as a source of tiles; without `cols` the set is symmetric.
 
@@ -149,6 +170,8 @@ class FeatureTiles:
         self.tiling = Tiling(len(self.samples), len(self.train_samples), tile, upper=self.symmetric)
         self.fills = dict(fills or {})
         self.reads_per_tile = 1
+        has_factors = not self.fills and all(recipe.function in ("linear", "cosine") for recipe in self.recipes)
+        self.factors = FeatureFactors(self.recipes, self.axes) if has_factors else None
 
     def __dask_tokenize__(self) -> Any:
         return type(self).__name__, self.content_id, self.dtype.str, self.tiling

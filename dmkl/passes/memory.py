@@ -30,6 +30,7 @@ class HeldTiles:
         self.names, self.samples, self.train_samples = origin.names, origin.samples, origin.train_samples
         self.dtype, self.tiling, self.symmetric = origin.dtype, origin.tiling, origin.symmetric
         self.content_id, self.reads_per_tile = origin.content_id, origin.reads_per_tile
+        self.factors = None  # the tiles are in memory
         self.scratch_bytes = origin.scratch_bytes
 
     def __getstate__(self) -> dict[str, Any]:

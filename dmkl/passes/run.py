@@ -137,7 +137,7 @@ def pass_graph(
             last = then(group, kernels[group]) if then is not None and unit.whole else None
             key = f"{name}-{number}-{token}"
             task = sweeping(shared, fitted, number, host.slots_per_host, tiles, last, dask_key_name=key)
-            units.append((task, len(unit.kernels) * len(unit.tiles) * view.bytes_per_tile))
+            units.append((task, view.bytes_of(unit)))
     # Sums over all kernels are added in a tree over all tasks; other results are put together by group of kernels.
     sums = [k for k, c in enumerate(columns) if c.want == "sum"]
     others = [k for k, c in enumerate(columns) if c.want != "sum"]
@@ -238,13 +238,15 @@ def _shared(
     load: bool,
 ) -> _Shared:
     through = [replace(lens, fitted=lens.fitted.for_products()) for lens in lenses]
-    shared = _Shared(through, list(columns), units, lanes_of(lenses, columns), None, bench, vectors)
+    lanes = lanes_of(lenses, columns) if lenses[0].view.factor_widths is None else []
+    shared = _Shared(through, list(columns), units, lanes, None, bench, vectors)
     return _loaded_once(shared) if load else shared
 
 
 def _loaded_once(shared: _Shared) -> _Shared:
     """The same inputs with the vectors in the form that products take, if all kernels share them."""
-    if not all(lens.fitted.same_for_all for lens in shared.lenses):
+    factored = shared.lenses[0].view.factor_widths is not None  # products with factors take whole vectors
+    if factored or not all(lens.fitted.same_for_all for lens in shared.lenses):
         return shared
     ready = loaded(shared.lenses, shared.columns, shared.lanes, 0)
     return replace(shared, ready=ready, columns=[c.without_vectors() for c in shared.columns])

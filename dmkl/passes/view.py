@@ -21,6 +21,7 @@ from dmkl.numerics.steps import Fitted, Step, Take, restricted
 from dmkl.numerics.tiling import Tiling
 
 __all__ = [
+    "Factors",
     "GeometricMean",
     "Lens",
     "StoreOrder",
@@ -39,6 +40,16 @@ __all__ = [
 
 TileKey = tuple[int, int, int]
 """(kernel, tile row, tile column)"""
+
+
+class Factors(Protocol):
+    """Factors of kernels K_j = X_jZ_jᵀ, of the row samples and of the column samples (the same for a square set)."""
+
+    widths: Index
+    """Their columns, d_j, for each kernel of the source."""
+
+    def read(self, kernel: int, axis: int, rows: slice) -> Array:
+        """Some rows, (rows, d_j), of X_j for axis 0 and of Z_j for axis 1."""
 
 
 class TileSource(Protocol):
@@ -65,6 +76,10 @@ class TileSource(Protocol):
 
     def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
         """Yield the tiles (kernel, tile row, tile column) in this order; each may be overwritten by the next."""
+
+    @property
+    def factors(self) -> Factors | None:
+        """The factors of the kernels, if all of them have some: a pass multiplies by these instead of tiles."""
 
     def diagonal(self, kernels: Index) -> Array | None:
         """k(x, x) of every sample, if the source has it."""
@@ -166,13 +181,29 @@ class View:
         return tasks
 
     @property
+    def factor_widths(self) -> Index | None:
+        """Columns of the factors of these kernels, if the source has them: a pass then multiplies by the factors."""
+        factors = self.source.factors
+        return None if factors is None else factors.widths[self.kernels]
+
+    def bytes_of(self, unit: Unit) -> int:
+        """Bytes that the task of a unit reads."""
+        if self.factor_widths is None:
+            return len(unit.kernels) * len(unit.tiles) * self.bytes_per_tile
+        tiling = self.source.tiling
+        n_rows = tiling.cols if self.source.symmetric else tiling.rows + tiling.cols
+        return int(self.factor_widths[unit.kernels].sum()) * n_rows * self.source.dtype.itemsize
+
+    @property
     def bytes_per_tile(self) -> int:
         """Bytes of stored tiles that are read to make one tile of a kernel."""
         return self.source.tiling.tile**2 * self.source.dtype.itemsize * self.source.reads_per_tile
 
     @property
     def bytes_per_pass(self) -> int:
-        """Bytes of stored tiles that one pass over this view reads."""
+        """Bytes of stored tiles or factors that one pass over this view reads."""
+        if self.factor_widths is not None:
+            return self.bytes_of(Unit(np.arange(len(self.kernels)), (), first=True))
         return len(self.kernels) * len(self.tile_tasks()) * self.bytes_per_tile
 
 
@@ -302,8 +333,12 @@ def units_of(view: View, most: int | None = None, other_kernels: int = 0) -> lis
     The cut depends on the data alone and not on the machine: sums in another order would round differently and change
     the last digits of weights. `other_kernels` counts further kernels of the pass, which are cut separately.
     """
-    tiles = view.tile_tasks()
     n = len(view.kernels)
+    if view.factor_widths is not None:
+        # A task multiplies by whole factors: those of one kernel, or of some small ones.
+        together = max(1, min(int(bytes_of_task(view.bytes_per_pass) * n / view.bytes_per_pass), most or n))
+        return [Unit(group, (), first=True) for group in np.array_split(np.arange(n), -(-n // together))]
+    tiles = view.tile_tasks()
     kernel_bytes = max(1, len(tiles) * view.bytes_per_tile)
     task_bytes = bytes_of_task((n + other_kernels) * kernel_bytes)
     # A kernel larger than a task is split; its parts return sums over some tiles, and the unit with `first` adds the
@@ -383,6 +418,7 @@ class GeometricMean:
         self.content_id = f"geometric-mean({','.join(map(str, kernels))}) of {source.content_id}"
         self.reads_per_tile = len(kernels) * source.reads_per_tile
         self.scratch_bytes = 2 * 8 * self.tiling.tile**2 + source.scratch_bytes  # two tiles of logarithms
+        self.factors: Factors | None = None
 
     def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
         """See `TileSource`."""

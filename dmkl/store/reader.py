@@ -169,6 +169,7 @@ class StoreReader:
     """
 
     reads_per_tile = 1  # stored tiles that are read for one tile
+    factors = None
     scratch_bytes = 0  # memory for reading a tile, in addition to the tile
 
     def __init__(self, location: Location) -> None:

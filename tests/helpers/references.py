@@ -187,7 +187,7 @@ class InMemory:
         self.names = tuple(f"kernel_{j}" for j in range(n))
         self.samples = self.train_samples = np.array([str(i) for i in range(m)], dtype=object)
         self.dtype, self.symmetric = K.dtype, True
-        self.reads_per_tile, self.scratch_bytes = 1, 0
+        self.reads_per_tile, self.scratch_bytes, self.factors = 1, 0, None
         self.tiling = Tiling(m, m, tile, upper=True)
         self.content_id = tokenize(K, tile)
 

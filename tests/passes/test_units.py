@@ -12,7 +12,7 @@ def test_tasks_of_a_set_of_terabytes_are_few_and_return_little():
     """1,000 kernels of 100,000 samples: what tasks return is at most twice the products, and one part stays."""
     n, m = 1000, 100_000
     tiling = Tiling(m, m, 2048, upper=True)
-    source = SimpleNamespace(tiling=tiling, dtype=np.dtype(np.float32), reads_per_tile=1, symmetric=True)
+    source = SimpleNamespace(tiling=tiling, dtype=np.dtype(np.float32), reads_per_tile=1, symmetric=True, factors=None)
     view = View(source, np.arange(n), np.arange(m), np.arange(m))
     units = units_of(view)
     assert len(units) + len(view.kernels) <= 10_000
