@@ -128,8 +128,8 @@ class _Scratch:
 class FeatureFactors:
     """The features of linear kernels, and of cosine kernels divided by their norms, as `dmkl.passes.view.Factors`."""
 
-    def __init__(self, recipes: Sequence[Recipe], axes: tuple[SampleAxis, SampleAxis]) -> None:
-        self._recipes, self._axes = recipes, axes
+    def __init__(self, recipes: Sequence[Recipe], axes: tuple[SampleAxis, SampleAxis], dtype: np.dtype[Any]) -> None:
+        self._recipes, self._axes, self._dtype = recipes, axes, dtype
         tables = [table_of(recipe, axes[1]) for recipe in recipes]
         widths = [t.shape[1] if r.columns is None else len(r.columns) for r, t in zip(recipes, tables, strict=True)]
         self.widths: Index = np.array(widths)
@@ -138,11 +138,11 @@ class FeatureFactors:
         """See `Factors`."""
         recipe = self._recipes[kernel]
         columns = None if recipe.columns is None else np.array(recipe.columns)
-        values = table_of(recipe, self._axes[axis]).read(rows, columns)
+        values = table_of(recipe, self._axes[axis]).read(rows, columns).astype(self._dtype, copy=False)
         if recipe.function == "cosine":
-            norms = np.linalg.norm(values, axis=1, keepdims=True)
+            norms = np.sqrt(functions.sizes("dot", values))[:, None]
             # A sample of zeros has no direction: its row of the kernel is zero.
-            values = np.divide(values, norms, out=np.zeros_like(values), where=norms > 0)
+            values = np.divide(values, norms, out=np.zeros_like(values), where=norms > 0, casting="same_kind")
         return values
 
 
@@ -171,7 +171,7 @@ class FeatureTiles:
         self.fills = dict(fills or {})
         self.reads_per_tile = 1
         has_factors = not self.fills and all(recipe.function in ("linear", "cosine") for recipe in self.recipes)
-        self.factors = FeatureFactors(self.recipes, self.axes) if has_factors else None
+        self.factors = FeatureFactors(self.recipes, self.axes, self.dtype) if has_factors else None
 
     def __dask_tokenize__(self) -> Any:
         return type(self).__name__, self.content_id, self.dtype.str, self.tiling

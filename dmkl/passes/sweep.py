@@ -38,7 +38,8 @@ import numpy as np
 from dmkl.arrays import Array, Index
 from dmkl.numerics.compiling import SMALL, add, gather, take_rows
 from dmkl.passes.blas import blas_threads, pinned_blas
-from dmkl.passes.view import Lens, TileKey, TileSource, TileTask, Unit, View
+from dmkl.passes.factors import factor_products
+from dmkl.passes.view import Lens, TileKey, TileSource, TileTask, Unit
 
 __all__ = [
     "Buffers",
@@ -622,6 +623,7 @@ def _sweep(
     factored = lenses[0].view.factor_widths is not None
     running = [] if factored else [_Running(number, lane, columns, seen, buffers) for number, lane in enumerate(lanes)]
     carried: list[tuple[Array, list[Array | None]]] = []
+    more = any(c.want != "project" for c in columns)
     # The loop goes kernel by kernel and tile by tile within a kernel, in the order of `keys`: the stream reads the next
     # tile while this one is multiplied.
     for place, k in enumerate(unit.kernels):
@@ -629,7 +631,8 @@ def _sweep(
             if not carried or not same_for_all:
                 carried = [_carried(lens, int(k), c) for c, lens in zip(columns, seen, strict=True)]
             offsets = [values for _, values in carried]
-            totals = [_factor_products(lenses[0].view, int(k), seen, columns, [V for V, _ in carried])]
+            V = np.concatenate([vectors_of_view for vectors_of_view, _ in carried], axis=1)
+            totals = [_split(factor_products(lenses[0].view, int(k), V, products=more), columns, seen)]
         else:
             if vectors is None or not same_for_all:
                 vectors = loaded(lenses, columns, lanes, int(k))
@@ -663,35 +666,11 @@ def _sweep(
     return results
 
 
-_STRIP_BYTES = 2**25
-"""Bytes of a factor that are read and multiplied together."""
-
-
-def _factor_products(
-    view: View, k: int, seen: Sequence[Lens], columns: Sequence[Columns], vectors: Sequence[Array]
+def _split(
+    both: tuple[Array, Array | None], columns: Sequence[Columns], seen: Sequence[Lens]
 ) -> Iterator[tuple[int, Array]]:
-    """For each of the columns, by position, X(ZᵀV) of kernel k for the rows of its view, or VᵀZZᵀV.
-
-    `vectors` are over all columns of the source. 4·m·d·b operations take the place of 2·m²·b.
-    """
-    source, kernel = view.source, int(view.kernels[k])
-    V = np.concatenate(vectors, axis=1)
-    factors = source.factors
-    assert factors is not None
-    width = int(factors.widths[kernel])
-
-    def strips(n_samples: int) -> Iterator[slice]:
-        side = max(1, _STRIP_BYTES // (8 * max(width, 1)))
-        return (slice(start, min(start + side, n_samples)) for start in range(0, n_samples, side))
-
-    inner = np.zeros((width, V.shape[1]))
-    for strip in strips(source.tiling.cols):
-        inner += factors.read(kernel, 1, strip).astype(V.dtype, copy=False).T @ V[strip]
-    products: Array | None = None
-    if any(c.want != "project" for c in columns):
-        products, coefficients = np.empty((source.tiling.rows, V.shape[1])), inner.astype(V.dtype, copy=False)
-        for strip in strips(source.tiling.rows):
-            products[strip] = factors.read(kernel, 0, strip).astype(V.dtype, copy=False) @ coefficients
+    """For each of the columns, by position, its part of ZᵀV squared, or of X(ZᵀV) for the rows of its view."""
+    inner, products = both
     end = 0
     for position, (c, lens) in enumerate(zip(columns, seen, strict=True)):
         place = slice(end, end + c.width)

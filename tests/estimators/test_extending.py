@@ -103,7 +103,7 @@ def test_a_solver_works_everywhere(lazy, tmp_path):
     assert result.scores.attrs["solver"] == "lazy"
     # Twelve fits share the passes for the kernels, as many as ride one; one pass for scores, one for statistics.
     assert result.n_passes_ <= 5
-    with pytest.raises(InputError, match="'dual', 'stacked' or 'lazy', got 'laziest'"):
+    with pytest.raises(InputError, match="'stacked', 'factors' or 'lazy', got 'laziest'"):
         dmkl.MKFDA(solver="laziest").fit(K[TRAIN, TRAIN], y[TRAIN])
 
 

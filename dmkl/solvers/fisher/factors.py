@@ -19,8 +19,10 @@ further one, and a step D³/3 operations for the factor of M.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,13 +32,19 @@ from dmkl.arrays import Float, Index
 from dmkl.errors import refuse
 from dmkl.numerics.cholesky import Cholesky
 from dmkl.numerics.fisher import Certificate, as_exponent
+from dmkl.passes.blas import blas_threads, pinned_blas
+from dmkl.passes.execute import machine, run_tasks
+from dmkl.passes.factors import has_thin_factors, stepped_factors
+from dmkl.passes.view import Lens, covering
 from dmkl.solvers.fisher.mkfda import run_here
 from dmkl.solvers.fisher.newton import Evaluation, maximize
+from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, FisherSolver
+from dmkl.solvers.jobs import Context, Job, over_all_kernels
 from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.weight_sets.balls import Ball
 from dmkl.solvers.weight_sets.base import WeightSet
 
-__all__ = ["FactorOracle", "solve_mkfda_on_factors"]
+__all__ = ["SOLVER", "FactorOracle", "solve_mkfda_on_factors"]
 
 
 class FactorOracle:
@@ -170,3 +178,75 @@ def solve_mkfda_on_factors(
     solution = run_here(maximize(oracle, weights, weights.start(len(blocks)), tol, max_steps=max_iter))
     outcome = solution.outcome(extra={"coefficients": 2.0 * lam * solution.alpha})
     return replace(outcome, dual=2.0 * (h - Z @ solution.alpha))
+
+
+# --- the solver -------------------------------------------------------------------------------------------------------
+
+
+def _check(jobs: Sequence[Job]) -> None:
+    if not all(has_thin_factors(job.training.square.view) for job in jobs):
+        refuse(
+            "solver='factors' is for kernels that are computed from features as they are read (dmkl.build without a "
+            "path, function linear or cosine), with fewer columns in all than training samples, in the memory of a "
+            "task; take solver='auto'"
+        )
+
+
+def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
+    """One task for each training set, which reads its factors once and solves all of its problems."""
+    outcomes = [context.workspace.outcome(number) for number in range(len(jobs))]
+    members: dict[tuple[int, bytes], list[int]] = {}
+    for number, job in enumerate(jobs):
+        if outcomes[number] is None:
+            kernels = b"" if job.kernels is None else job.kernels.tobytes()
+            members.setdefault((id(job.training.square), kernels), []).append(number)
+    started, threads = time.monotonic(), blas_threads(min(machine().slots_per_host, max(1, len(members))))
+    work = []
+    for numbers in members.values():
+        first, problems = jobs[numbers[0]], [jobs[number].problem for number in numbers]
+        work.append(partial(_solve_training_set, first.training.square, first.kernels, problems, options, threads))
+    for numbers, solved in zip(members.values(), run_tasks("factors", work), strict=True):
+        for number, outcome in zip(numbers, solved, strict=True):
+            kernels_of_job = jobs[number].kernels
+            if kernels_of_job is not None:
+                outcome = over_all_kernels(outcome, kernels_of_job, jobs[number].training.n_kernels)
+            outcomes[number] = outcome
+            context.workspace.keep_outcome(number, outcome)
+    if members:
+        views = {id(job.training.square): job.training.square.view for job in jobs}
+        context.tally.add("factors", 1.0, time.monotonic() - started, covering(list(views.values())).bytes_per_pass)
+    return [outcome for outcome in outcomes if outcome is not None]
+
+
+def _solve_training_set(
+    lens: Lens, kernels: Index | None, problems: Sequence[FisherProblem], options: FisherOptions, threads: int
+) -> list[Outcome]:
+    with pinned_blas(threads):
+        Z, kernel_of = stepped_factors(lens, kernels)
+        n, gram = int(kernel_of[-1]) + 1, Z.T @ Z
+        projected: dict[int, Float] = {}
+        outcomes: list[Outcome] = []
+        last: dict[tuple[int, Ball], Float] = {}
+        for problem in problems:
+            h = problem.h
+            if id(h) not in projected:  # points of a grid share their targets
+                projected[id(h)] = Z.T @ h
+            oracle = FactorOracle(gram, projected[id(h)], float(np.sum(h * h)), kernel_of, problem.lam, problem.weights)
+            beta = problem.weights.start(n) if problem.start is None else problem.start
+            if isinstance(problem.weights, Ball):  # the weights of the last λ of this norm are near those of the next
+                beta = last.get((id(h), problem.weights), beta)
+            how: dict[str, Any] = {"max_steps": options.max_iter, "master": options.master}
+            solution = run_here(maximize(oracle, problem.weights, beta, options.tol, **how))
+            if isinstance(problem.weights, Ball):
+                last[id(h), problem.weights] = solution.beta
+            outcomes.append(replace(solution.outcome(), dual=2.0 * (h - Z @ solution.alpha)))
+        return outcomes
+
+
+SOLVER = FisherSolver(
+    "factors",
+    "sums over the samples, for kernels of few features that are computed as they are read",
+    _solve,
+    check=_check,
+    leaves_out=True,
+)

@@ -273,7 +273,7 @@ class FisherOptions:
 
 # --- the interface of a solver ----------------------------------------------------------------------------------------
 
-SolverName = Literal["auto", "direct", "cg", "anchored", "subspace", "interleaved", "dual", "stacked"]
+SolverName = Literal["auto", "direct", "cg", "anchored", "subspace", "interleaved", "dual", "stacked", "factors"]
 """`AUTO`, and the names in `dmkl.solvers.fisher.registry.SOLVERS`."""
 SolverChoice = SolverName | ConfiguredSolver
 """Values of the parameter ``solver``: a name stands for the solver with the defaults of its options."""

@@ -32,9 +32,10 @@ from dmkl.errors import refuse
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.numerics.discriminant import null_leverages
 from dmkl.passes.execute import machine
+from dmkl.passes.factors import has_thin_factors
 from dmkl.passes.view import Lens
 from dmkl.solvers.driver import drive
-from dmkl.solvers.fisher import cg, many
+from dmkl.solvers.fisher import cg, factors, many
 from dmkl.solvers.fisher.descent import ANCHORED, DUAL, INTERLEAVED, anchored_fits
 from dmkl.solvers.fisher.problem import AUTO, ConfiguredSolver, FisherOptions, FisherSolver
 from dmkl.solvers.fisher.subspace import solver as subspace
@@ -46,7 +47,8 @@ from dmkl.solvers.requests import InverseDiagonals, Solver
 __all__ = ["SOLVERS", "FisherMethod", "check_solver", "choose", "least_lam", "name_of"]
 
 SOLVERS: dict[str, FisherSolver] = {
-    solver.name: solver for solver in (DIRECT, cg.SOLVER, ANCHORED, subspace.SOLVER, INTERLEAVED, DUAL, many.SOLVER)
+    solver.name: solver
+    for solver in (DIRECT, cg.SOLVER, ANCHORED, subspace.SOLVER, INTERLEAVED, DUAL, many.SOLVER, factors.SOLVER)
 }
 
 
@@ -143,15 +145,18 @@ _SOME = 8
 def choose(jobs: Sequence[Job]) -> str:
     """The solver for some jobs, as `pipelines/compare_solvers.py` has measured them.
 
-    For many targets with several points (p, λ) each, or some whose columns fill the space of the training samples, the
-    stacked solver, where all kernels of a training set fit the memory of a task; the anchored one for many targets
-    where factors fit, unless they have several points and all of them a subspace smaller than the kernels are. The
-    subspace solver where a target has several points with weights to learn, whose subspace is one; the direct one where
-    combined kernels fit in memory; otherwise descent for a single problem of ample λ, and the subspace solver.
+    The solver by factors where all kernels have factors of fewer columns than samples. For many targets with several
+    points (p, λ) each, or some whose columns fill the space of the training samples, the stacked solver, where all
+    kernels of a training set fit the memory of a task; the anchored one for many targets where factors fit, unless they
+    have several points and all of them a subspace smaller than the kernels are. The subspace solver where a target has
+    several points with weights to learn, whose subspace is one; the direct one where combined kernels fit in memory;
+    otherwise descent for a single problem of ample λ, and the subspace solver.
     """
     points = Counter((id(job.training), id(job.problem.h)) for job in jobs if job.n_kernels > 1)
     several = max(points.values(), default=0) > _PAIR
     # The order of these rules matters: each one assumes that those above it do not apply.
+    if all(has_thin_factors(job.training.square.view) for job in jobs):
+        return factors.SOLVER.name
     if several and (_are_many(jobs, several=False) or _fill(jobs)) and many.fits(jobs):
         return many.SOLVER.name
     if _are_many(jobs, several=several) and anchored_fits(jobs):
@@ -257,7 +262,8 @@ def with_inverse_diagonals(jobs: Sequence[Job], outcomes: Sequence[Outcome], con
     The diagonals are stored in the checkpoint, so that a continued run needs no pass for them.
     """
     missing = [k for k, outcome in enumerate(outcomes) if outcome.inverse is None]
-    if not missing or not direct_fits(jobs):
+    thin = all(has_thin_factors(job.training.square.view) for job in jobs)
+    if not missing or not (thin or direct_fits(jobs)):
         return list(outcomes)
     sums = _sums(jobs, outcomes, missing)
     numbers = {key: str(number) for number, key in enumerate(dict.fromkeys(id(job.training.square) for job in jobs))}
@@ -267,7 +273,7 @@ def with_inverse_diagonals(jobs: Sequence[Job], outcomes: Sequence[Outcome], con
     pairs = list(zip(keys, sums, strict=True))
     new = {key: (total.lens, _ask(total.request)) for key, total in pairs if key not in diagonals}
     # Each request holds a factor while it is answered.
-    at_once = max(1, allowed_bytes() // needed_bytes(jobs))
+    at_once = None if thin else max(1, allowed_bytes() // needed_bytes(jobs))
     before = float(diagonals.pop("n_passes", 0.0))
     context.tally.n_passes += before
     answers, n_passes = drive(list(new.values()), at_once=at_once, tally=context.tally)
