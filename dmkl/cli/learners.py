@@ -89,7 +89,7 @@ def _read_solver(text: str, _: Names) -> dict[str, Any]:
 _FORMS = {
     "solver": _OptionForm(
         _read_solver,
-        "Solver: auto, direct, cg, anchored, subspace, interleaved, dual or stacked; or one with options: "
+        "Solver: auto, direct, cg, anchored, subspace, interleaved, dual, stacked or factors; or one with options: "
         '"subspace(basis=8GiB, finish=report)", "direct(master=taylor)", "cg(master=exact)", "dual(mu=0.1)".',
         "SOLVER",
     ),
