@@ -56,7 +56,7 @@ SEARCHED = "held-out rows of the folds of a search"
 GIVEN = "rows that were given to calibrate"
 """Rows that probabilities are calibrated on."""
 Decision = Literal["means", "largest"]
-"""What turns scores into labels: class means of out-of-sample scores with the scores themselves, or the largest."""
+"""How scores become labels: by class means of out-of-sample scores with the scores themselves, or by the largest."""
 
 
 class NotCalibratedError(InputError, AttributeError):

@@ -450,7 +450,7 @@ class MKFDA(FisherClassifier):
         Weight vectors tried.
     history_ : Dataset
         Objective, upper bound, gap, weights … of every step; for the solvers "interleaved" and "dual" also the
-        `passes` so far; for "direct" and "cg" also `violation`, |1 − S/θ| of JMLR Algorithms 1 and 2.
+        `passes` so far; for "direct" and "cg" also `violation`, ``|1 − S/θ|`` of JMLR Algorithms 1 and 2.
     classes_ : ndarray
         The labels, sorted.
     priors_ : ndarray

@@ -194,14 +194,14 @@ class LPBoost(MarginClassifier):
                 _best_weights((scores[:, :, k] * signs[:, k]).T, np.arange(m), self.nu) for k in range(n_problems)
             ]
             return np.stack([beta for beta, _ in programs], axis=1), np.array([value for _, value in programs])
-        own = signs.argmax(axis=1)
+        class_of = signs.argmax(axis=1)
         samples, others = np.nonzero(signs < 0)
-        of_own, of_other = scores[:, samples, own[samples]].T, scores[:, samples, others].T
+        of_own, of_other = scores[:, samples, class_of[samples]].T, scores[:, samples, others].T
         if self.sharing == "classes":
             beta, value = _best_weights(of_own - of_other, samples, self.nu)
             return np.repeat(beta[:, None], n_problems, axis=1), np.full(n_problems, value)
         margins = np.zeros((len(samples), n_problems, n))
-        margins[np.arange(len(samples)), own[samples]] = of_own
+        margins[np.arange(len(samples)), class_of[samples]] = of_own
         margins[np.arange(len(samples)), others] = -of_other
         beta, value = _best_weights(margins.reshape(len(samples), -1), samples, self.nu)
         return beta.reshape(n_problems, n).T, np.full(n_problems, value)

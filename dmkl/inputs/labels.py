@@ -253,8 +253,8 @@ class SideData:
         if self.role != "labels" or table.row_names is None or not has_numbers:
             return
         names = names_as_known(table.row_names, table.families, samples)
-        known = set(names)
-        lacking = [name for name in samples if name not in known]
+        named = set(names)
+        lacking = [name for name in samples if name not in named]
         if lacking or not is_known(table.values).all():
             values = np.append(table.values.astype(np.float64), np.full(len(lacking), np.nan))
             columns = (Path(self.where).name.partition(".")[0].strip("=") or "target",)

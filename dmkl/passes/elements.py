@@ -86,12 +86,14 @@ def combined_kernels(combinations: Sequence[tuple[Lens, Float]]) -> list[Float]:
         for lens, part, on_sum in zip(lenses, _raw_kernels([lens.view for lens in lenses], k), linear, strict=True):
             entries = part.astype(np.float64) if on_sum else _after_steps(lens, k, part)
             factor, scratch = lens.fitted.factor(k) if on_sum else 1.0, np.empty(entries.shape)
-            for total, (own, weights) in zip(totals, combinations, strict=True):
-                if own is lens and weights[k]:
+            for total, (lens_of_sum, weights) in zip(totals, combinations, strict=True):
+                if lens_of_sum is lens and weights[k]:
                     total += np.multiply(entries, factor * weights[k], out=scratch)
     for lens, on_sum in zip(lenses, linear, strict=True):
         for step in (step for step in lens.fitted.steps if on_sum and isinstance(step, Centering)):
-            for total in (total for total, (own, _) in zip(totals, combinations, strict=True) if own is lens):
+            for total in (
+                total for total, (lens_of_sum, _) in zip(totals, combinations, strict=True) if lens_of_sum is lens
+            ):
                 _center(total, step.weights)
     return totals
 

@@ -131,14 +131,15 @@ def kernel_scores(contributions: xr.DataArray, y: npt.ArrayLike) -> xr.Dataset:
     truth = np.asarray(matched("y", y, names, named=named).values, dtype=np.float64).reshape(len(names), -1)
     if truth.shape[1] != shares.sizes["target"]:
         refuse(f"y has {truth.shape[1]} targets, and the contributions have {shares.sizes['target']}")
-    known = ~np.isnan(truth)
+    is_labeled = ~np.isnan(truth)
     rest = np.asarray(contributions.coords.get("intercept", 0.0))
-    b = np.where(known, rest[:, None] if rest.ndim and not several else rest, 0.0)
-    f = np.where(known[:, None], shares.transpose("sample", "kernel", "target").values, 0.0)
-    joint, error = f.sum(axis=1), np.where(known, truth - b, 0.0)
+    b = np.where(is_labeled, rest[:, None] if rest.ndim and not several else rest, 0.0)
+    f = np.where(is_labeled[:, None], shares.transpose("sample", "kernel", "target").values, 0.0)
+    joint, error = f.sum(axis=1), np.where(is_labeled, truth - b, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         y_less_mean, p_less_mean = (
-            np.where(known, values - values.sum(axis=0) / known.sum(axis=0), 0.0) for values in (error + b, joint + b)
+            np.where(is_labeled, values - values.sum(axis=0) / is_labeled.sum(axis=0), 0.0)
+            for values in (error + b, joint + b)
         )
         total = np.sum(y_less_mean**2, axis=0)
         scale = np.sqrt(total * np.sum(p_less_mean**2, axis=0))

@@ -494,12 +494,12 @@ def evaluate_each(
     if truth.ndim == 1:
         return np.array([score(metric, truth, decisions) for metric in metrics.values()])
     scores = np.full((len(metrics), len(decisions), truth.shape[1]), np.nan)
-    known = is_known(truth)
+    is_labeled = is_known(truth)
     for k, metric in enumerate(metrics.values()):
-        if metric in _OF_TARGETS and known.all():
+        if metric in _OF_TARGETS and is_labeled.all():
             scores[k] = metric(truth, decisions, classes)
             continue
-        for t, labeled in enumerate(known.T):
+        for t, labeled in enumerate(is_labeled.T):
             if labeled.any():
                 scores[k, :, t] = score(metric, truth[labeled, t], decisions[:, labeled, t])
     return scores

@@ -107,14 +107,18 @@ class SharedMethod:
                 groups.setdefault((job.problem.weights.tobytes(), id(job.training)), []).append(number)
         # The training sets of a candidate come one after another: a task reads each tile once for all of them.
         tasks, host = _tasks(jobs, [groups[key] for key in sorted(groups, key=lambda key: key[0])]), machine()
-        for some in (tasks[start : start + host.slots] for start in range(0, len(tasks), host.slots)):
+        for tasks_of_round in (tasks[start : start + host.slots] for start in range(0, len(tasks), host.slots)):
             started = time.monotonic()
-            own = [[(jobs[of[0]].training.whole, [jobs[k].problem for k in of]) for of in task] for task in some]
-            n_bytes = covering([lens.view for lens, _ in own[0]]).bytes_per_pass
-            work = [partial(_solve_task, self.tol, blas_threads(min(host.slots_per_host, len(some))))] * len(some)
-            solved = chain(*run_tasks("solve-shared", work, own=own, task_bytes=n_bytes))
-            context.tally.add("decompositions", float(len(some)), time.monotonic() - started, n_bytes)
-            for k, outcome in zip(chain(*chain(*some)), solved, strict=True):
+            problems_of_task = [
+                [(jobs[of[0]].training.whole, [jobs[k].problem for k in of]) for of in task] for task in tasks_of_round
+            ]
+            n_bytes = covering([lens.view for lens, _ in problems_of_task[0]]).bytes_per_pass
+            work = [partial(_solve_task, self.tol, blas_threads(min(host.slots_per_host, len(tasks_of_round))))] * len(
+                tasks_of_round
+            )
+            solved = chain(*run_tasks("solve-shared", work, own=problems_of_task, task_bytes=n_bytes))
+            context.tally.add("decompositions", float(len(tasks_of_round)), time.monotonic() - started, n_bytes)
+            for k, outcome in zip(chain(*chain(*tasks_of_round)), solved, strict=True):
                 outcomes[k] = outcome
                 context.workspace.keep_outcome(k, outcome)
         return [outcome for outcome in outcomes.values() if outcome is not None]
@@ -161,7 +165,7 @@ def _solve_group(total: Float, problems: Sequence[SharedProblem], tol: float) ->
     outcomes: dict[int, Outcome] = {}
     for lam in {problem.lam for problem in problems}:
         numbers = [k for k, problem in enumerate(problems) if problem.lam == lam]
-        for chosen in (numbers[some] for some in _blocks(len(numbers), len(total))):
+        for chosen in (numbers[block] for block in _blocks(len(numbers), len(total))):
             h = np.hstack([problems[k].h for k in chosen])
             dual = vectors @ (vectors.T @ h / (values + lam)[:, None])
             # R = H − Aα with α = 2λc: see `dmkl.numerics.fisher.Certificate`, of which F = S at given weights.
@@ -187,10 +191,10 @@ def _judged(smoother: Float, problem: SharedProblem) -> Outcome:
     """The scores of predictions of the held-out rows; `smoother` maps targets to them, (rows, m)."""
     assert problem.judge is not None
     scores = []
-    for some in _blocks(problem.h.shape[1], len(smoother)):
-        predicted = smoother @ problem.h[:, some]
-        predicted += problem.offset[..., some]
-        scores.append(problem.judge(predicted, problem.columns[some]))
+    for block in _blocks(problem.h.shape[1], len(smoother)):
+        predicted = smoother @ problem.h[:, block]
+        predicted += problem.offset[..., block]
+        scores.append(problem.judge(predicted, problem.columns[block]))
     extra = {"scores": np.concatenate(scores, axis=-1)}
     return Outcome(Status.CONVERGED, problem.weights, None, np.nan, steps=[Step(problem.weights, {})], extra=extra)
 
