@@ -154,6 +154,7 @@ class MKRidge(FisherLearner, KernelRegressor):
     Examples
     --------
     >>> import dmkl
+    >>> import numpy as np
     >>> K = dmkl.open("kernels.zarr")
     >>> train, _, test = K.split(0)
     >>> y = K.labels.astype(float)
@@ -164,8 +165,11 @@ class MKRidge(FisherLearner, KernelRegressor):
 
     Thousands of targets share candidates of weights:
 
-    >>> learner = dmkl.MKRidge(weights="shared", n_candidates=20)
-    >>> model = dmkl.search(learner, K, Y, {"lam": [1e-3, 1e-2, 0.1]}).best_  # Y: (samples, targets)
+    >>> learner = dmkl.MKRidge(weights="shared", n_candidates=5)
+    >>> Y = np.stack([y, y**2, -y], axis=1)
+    >>> found = dmkl.search(learner, K, Y, {"lam": [1e-2, 0.1]}, cv=3)
+    >>> found.best_.weights_.sizes["target"]
+    3
     """
 
     def __init__(
@@ -237,7 +241,6 @@ class MKRidge(FisherLearner, KernelRegressor):
             if repr(getattr(self, name)) != repr(type(self)().get_params()[name]):
                 refuse(f"weights='shared' takes random weights, which {name} has no effect on; leave {name} out")
         n = check_count("n_candidates", self.n_candidates)
-        check_count("random_state", self.random_state, 0)
         if self.candidate is None:
             refuse(
                 "with weights='shared' targets choose among candidates by validation; let dmkl.search (dmkl search) "
@@ -280,6 +283,7 @@ class MKRidge(FisherLearner, KernelRegressor):
         ]
 
     def _check_parameters(self) -> None:
+        check_count("random_state", self.random_state, 0)
         self._check_shared()
         super()._check_parameters()
         several = [step for step in self._steps() if isinstance(step, Covariates)]

@@ -121,7 +121,14 @@ def kernel_scores(contributions: xr.DataArray, y: npt.ArrayLike) -> xr.Dataset:
 
     Examples
     --------
-    >>> parts = dmkl.kernel_scores(model.contributions(K[test, train]), Y[test])
+    >>> import dmkl
+    >>> K = dmkl.open("kernels.zarr")
+    >>> train, _, test = K.split(0)
+    >>> y = K.labels.astype(float)
+    >>> model = dmkl.MKRidge().fit(K[train, train], y[train])
+    >>> parts = dmkl.kernel_scores(model.contributions(K[test, train]), y[test])
+    >>> bool(abs(parts.kernel_r2.sum() + parts.rest_r2 - parts.total_r2) < 1e-12)
+    True
     """
     several, names = "target" in contributions.dims, contributions["sample"].values
     if not several and contributions.ndim != 2:

@@ -614,7 +614,7 @@ def search(
         `SearchResult.baselines`. "sum": the plain sum of the kernels, which costs next to nothing, and for a
         discriminant the support vector machine on that sum, at three C, in three or four passes after the search (left
         out with a note if it needs more memory than the budget, or many passes). "rules": for a learner that decides by
-        class means of scores (`decision` of `MKFDA`), the same baselines by class means, and the learner and each of
+        class means of scores (its parameter `decision`), the same baselines by class means, and the learner and each of
         them by the largest score, at points that this rule chooses. "all": the best single kernel too,
         which takes a few more passes, and several times the seconds. "none".
     state

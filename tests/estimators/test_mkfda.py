@@ -489,7 +489,8 @@ def check_refusal(words, action, kind=InputError):
         (
             {"solver": "newton"},
             [
-                "solver must be 'auto', 'direct', 'cg', 'anchored', 'subspace', 'interleaved', 'dual' or 'stacked'",
+                "solver must be 'auto', 'direct', 'cg', 'anchored', 'subspace', 'interleaved', 'dual', 'stacked' or "
+                "'factors'",
                 "got 'newton'",
             ],
         ),

@@ -81,7 +81,7 @@ def test_the_gap_is_proven(p, lam, seed, scale, solver):
         assert best >= floor * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", sorted(set(SOLVERS) - {"factors"}))  # of kernels that are computed from features
 def test_solvers_agree(solver):
     K, _, y = problem()
     fits = [dmkl.MKRidge(1.5, 1e-2, tol=1e-8, solver=s).fit(K[TRAIN, TRAIN], y[TRAIN, 2]) for s in (solver, "direct")]
