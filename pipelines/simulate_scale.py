@@ -46,7 +46,7 @@ class Invented:
         self.names = tuple(f"kernel{j}" for j in range(n))
         self.samples = self.train_samples = np.arange(m)
         self.dtype, self.tiling, self.symmetric = np.dtype(np.float32), Tiling(m, m, tile, upper=True), True
-        self.content_id, self.reads_per_tile, self.scratch_bytes = "invented", 1, 0
+        self.content_id, self.reads_per_tile, self.scratch_bytes, self.factors = "invented", 1, 0, None
 
     def stream(self, keys: Sequence[TileKey]) -> Iterator[Any]:
         """Never asked."""

@@ -246,6 +246,13 @@ def test_many_targets(tmp_path):
 
 
 @pytest.mark.slow
+def test_thin_kernels(tmp_path):
+    printed = run("thin_kernels.py", "--samples", 600, "--features", 5, cwd=tmp_path)
+    assert ", factors\n" in printed
+    assert "324 fits (324 certified)" in printed
+
+
+@pytest.mark.slow
 def test_matlab_views(tmp_path):
     printed = run("matlab_views.py", "--samples", 210, "--output", tmp_path / "out", cwd=tmp_path)
     assert printed.count("$ dmkl ") == 4
