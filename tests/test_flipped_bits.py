@@ -170,7 +170,7 @@ def flips(files, count, seed):
 
 
 @pytest.mark.parametrize("counts", [FEW, pytest.param(MANY, marks=SLOW)], ids=["few", "many"])
-@pytest.mark.parametrize("what", USES)
+@pytest.mark.parametrize("what", [use if use == "set" else pytest.param(use, marks=SLOW) for use in USES])
 def test_no_flipped_bit_goes_unseen(made, tmp_path, what, counts):
     folder = shutil.copytree(made, tmp_path / "made")
     name, use, find_damage, every = USES[what]

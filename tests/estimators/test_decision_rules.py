@@ -222,6 +222,7 @@ def test_a_search_shows_both_rules(learner, tmp_path):
     assert all(line in both.summary() for line in both.beside())
 
 
+@pytest.mark.slow
 def test_an_evaluation_shows_both_rules(tmp_path):
     K, y, _, _ = unbalanced("multiclass")
     outer, inner = (StratifiedKFold(n, shuffle=True, random_state=n) for n in (3, 2))

@@ -89,7 +89,7 @@ def test_each_kernel_takes_the_penalty_of_best_accuracy(kernels):
     np.testing.assert_array_equal(model.C_, np.array([0.1, 2.0])[accuracies.argmax(axis=0)])
 
 
-def test_searches_left_out_kernels_tasks_and_saved_models(kernels, tmp_path):
+def test_searches_tasks_and_saved_models(kernels, tmp_path):
     y = classes(3)
     result = dmkl.search(dmkl.LPBoost(cv=3), kernels, y, {"nu": [0.2, 0.5]}, cv=2)
     result.best_.save(tmp_path / "model")
@@ -104,11 +104,16 @@ def test_searches_left_out_kernels_tasks_and_saved_models(kernels, tmp_path):
     assert shares.dims == ("sample", "kernel", "class")
     total = shares.sum("kernel") + shares.intercept
     np.testing.assert_allclose(total, model.decision_function(kernels[:, 40:, :40]), atol=1e-12)
-    without = dmkl.importance(dmkl.LPBoost(cv=3), kernels, y, cv=2)
-    assert without.data.sizes["source"] == 4
     tasks = dmkl.LPBoost(cv=3).fit(kernels, np.stack([y == 0, y == 1], axis=1).astype(int))
     assert tasks.weights_.dims == ("kernel", "task")
     assert tasks.predict(kernels).shape == (M, 2)
+
+
+@pytest.mark.slow
+def test_importance_leaves_kernels_out(kernels):
+    y = classes(3)
+    without = dmkl.importance(dmkl.LPBoost(cv=3), kernels, y, cv=2)
+    assert without.data.sizes["source"] == 4
 
 
 def test_parameters_out_of_range_are_refused(kernels):

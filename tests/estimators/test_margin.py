@@ -99,7 +99,11 @@ def check_machines(model, K, y):
 
 @pytest.mark.parametrize(
     ("scheduler", "p", "C"),
-    [("synchronous", 1.0, 16.0), ("threads", 1.5, 0.25), ("processes", np.inf, 4.0)],
+    [
+        ("synchronous", 1.0, 16.0),
+        ("threads", 1.5, 0.25),
+        pytest.param("processes", np.inf, 4.0, marks=pytest.mark.slow),
+    ],
     indirect=["scheduler"],
 )
 def test_the_optimum_is_cvxpys(kernels, scheduler, p, C):

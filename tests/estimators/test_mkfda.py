@@ -447,6 +447,7 @@ def check_alike(model, other, order=slice(None)):
     assert other.objective_ == pytest.approx(model.objective_, rel=2e-6)
 
 
+@pytest.mark.slow
 @given(problems())
 def test_the_order_and_the_scale_of_kernels_do_not_matter(case):
     """Permuted kernels have permuted weights; steps normalize kernels; c·K with c·λ is the same problem."""
@@ -458,6 +459,7 @@ def test_the_order_and_the_scale_of_kernels_do_not_matter(case):
     check_alike(learnt(kernels, y, p, lam, steps=("center",)), learnt(7 * kernels, y, p, 7 * lam, steps=("center",)))
 
 
+@pytest.mark.slow
 @given(problems())
 def test_the_optimum_grows_with_p(case):
     """A larger ball has more weightings to choose from; at p = 1 a kernel twice adds none."""

@@ -214,6 +214,7 @@ def test_a_search_is_saved_and_goes_on(tmp_path, Y, K):
     np.testing.assert_array_equal(loaded.best_.predict(K), first.best_.predict(K))
 
 
+@pytest.mark.slow
 def test_workers_of_a_cluster_solve_the_same(tmp_path, dense, Y, client):
     K = dmkl.create(tmp_path / "set.zarr", dense, tile=16)
     result = dmkl.search(shared(n_candidates=2), K, Y, {"lam": LAMS}, FOLDS, refit=False, baselines="none")

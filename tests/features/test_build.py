@@ -107,6 +107,7 @@ def test_wherever_tasks_run_the_set_is_the_same(tmp_path, scheduler, synchronous
     np.testing.assert_allclose(lazy.persist().apply(V), K.apply(V), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_what_is_built_does_not_tell_how_many_tasks_there_were(tmp_path):
     """Nor does a build that goes on with other workers begin anew."""
     tables, built = lacking(a=[3, 4, 20, 36], b=[9]), []
@@ -139,7 +140,7 @@ def synchronous_content(tmp_path_factory):
 
 
 @pytest.mark.usefixtures("synchronous")
-@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("missing", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_provenance_is_enough_to_compute_the_kernels_again(tmp_path, missing):
     tables = {name: np.array(table) for name, table in features().items()}
     if missing:

@@ -62,6 +62,7 @@ def scores(path):
     return dmkl.load(path).scores
 
 
+@pytest.mark.slow
 def test_a_search_and_its_record_which_does_the_same_again(run, job, tmp_path, store):
     status, out, err = run("run", job())
     assert status == 0, err

@@ -62,8 +62,15 @@ LEARNERS = {
 }
 
 
-@pytest.mark.parametrize("steps", [CHAINS[1], CHAINS[2], CHAINS[5]])
-@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        *zip(LEARNERS, 2 * [CHAINS[1], CHAINS[2], CHAINS[5]], strict=True),
+        ("p", CHAINS[2]),
+        ("p", CHAINS[5]),
+        ("ridge", CHAINS[1]),
+    ],
+)
 def test_models_are_those_of_the_matrices(sets, name, steps):
     K, dense = sets
     y = tables()[0]["a"][:, 0] if name == "ridge" else K.labels

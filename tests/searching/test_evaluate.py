@@ -76,7 +76,10 @@ def test_each_outer_fold_is_a_search_of_its_own(estimator, kind, grid):
         assert (fold["n_train"], fold["n_test"]) == (len(train), len(test))
 
 
-@pytest.mark.parametrize(("kind", "scoring"), [("multiclass", ["accuracy", "matthews"]), ("multilabel", None)])
+@pytest.mark.parametrize(
+    ("kind", "scoring"),
+    [("multiclass", ["accuracy", "matthews"]), pytest.param("multilabel", None, marks=pytest.mark.slow)],
+)
 def test_the_plain_sum_beside_it_is_an_evaluation_of_its_own(kind, scoring, result, tmp_path):
     """Against the evaluation of the discriminant on the sum, solved directly."""
     folds = {"outer": OUTER, "inner": INNER} if kind == "multiclass" else {"outer": KFold(2), "inner": KFold(2)}

@@ -33,7 +33,11 @@ def assert_scored(result, name, K, y, path):
 
 
 @pytest.mark.parametrize(
-    ("learner", "grid"), [(dmkl.MKFDA(), GRID), (dmkl.MKSVM(decision="means"), {"p": [1.0, 2.0], "C": [1.0, 4.0]})]
+    ("learner", "grid"),
+    [
+        (dmkl.MKFDA(), GRID),
+        pytest.param(dmkl.MKSVM(decision="means"), {"p": [1.0, 2.0], "C": [1.0, 4.0]}, marks=pytest.mark.slow),
+    ],
 )
 def test_an_evaluation_keeps_the_models_that_it_tests(learner, grid, tmp_path):
     K, y = kernels()

@@ -177,7 +177,7 @@ FEW = {"p": [1.0, 2.0], "lam": [1e-1]}
 
 
 @pytest.mark.parametrize(("solver", "kind"), [("subspace", "multilabel"), ("direct", "multiclass")])
-@pytest.mark.parametrize("scheduler", ["threads", "processes"], indirect=True)
+@pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.slow)], indirect=True)
 def test_the_same_everywhere(kind, solver, scheduler):
     """In a subspace, and point by point: on threads and on the processes of a cluster."""
     model = dmkl.MKFDA(tol=TIGHT, solver=solver)
