@@ -24,6 +24,7 @@ def loaded(*stages):
     return [set(line.split()) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_what_is_imported_when(tmp_path, stored):
     """Nothing heavy by dmkl and by help, no learner by opening a set, and by small fits what they need alone."""
     store = str(stored.view.source.location)

@@ -223,6 +223,7 @@ def test_the_status_of_check_tells_warnings_from_errors(run, output_of, tmp_path
 # --- the demo -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_demo_twice(output_of, tmp_path, monkeypatch):
     """On every twelfth digit, for speed."""
 

@@ -325,6 +325,7 @@ def standing(out):
     return {file.relative_to(folder): file.stat().st_mtime_ns for file in tiles}
 
 
+@pytest.mark.slow
 def test_after_an_interrupt_the_same_command_goes_on(error_of, output_of, tmp_path, long):
     """Builds that are killed are in tests/features and tests/faults."""
     out = tmp_path / "set.zarr"

@@ -95,6 +95,7 @@ def test_evaluate(error_of, json_of, output_of, tmp_path, plain):
     assert "--outer takes a number of folds" in error_of(*command, "--overwrite", "--outer", "Fold(3)")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::dmkl.errors.SampleOrderWarning")
 def test_evaluate_keeps_groups_whole(output_of, tmp_path, plain):
     groups, question = np.arange(M) // 5, {"grid": {"p": [2.0], "lam": [0.01]}, "outer": 2, "inner": 2}
@@ -213,6 +214,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The least populated class", "ignore::dmkl.errors.LabelWarning")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_classes_of_few_samples_can_be_left_out(error_of, output_of, tmp_path, rare, command):

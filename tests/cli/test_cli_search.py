@@ -420,6 +420,7 @@ def test_overwriting(error_of, output_of, tmp_path, plain):
 # --- going on --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_interrupt_says_what_is_kept_and_the_same_command_goes_on(run, tmp_path, plain, stopped):
     """Commands that are killed are in tests/faults."""
     kept, arguments = tmp_path / "result.partial", ["search", plain, tmp_path / "result", *SMALL, "--cv", "3"]

@@ -22,6 +22,7 @@ from dmkl.errors import NoWorkersError
 pytest_plugins = ["helpers.command_line"]
 
 
+@pytest.mark.slow
 def test_a_local_cluster_that_this_machine_alone_can_reach(run, tmp_path, store, monkeypatch):
     seen = {}
 

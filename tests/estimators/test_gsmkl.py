@@ -249,7 +249,7 @@ def test_given_groups_by_name(built, tmp_path):
     assert result.best_.group_class_.values.tolist() == ["north", "south"]
 
 
-@pytest.mark.parametrize("grouping", ["kernel", "kmeans"])
+@pytest.mark.parametrize("grouping", ["kernel", pytest.param("kmeans", marks=pytest.mark.slow)])
 def test_each_sample_is_a_group(built, thirds, grouping):
     K, y = built
     learner = dmkl.GSMKL(2.0, "samples", grouping, feature=None if grouping == "kernel" else "context", max_iter=3)

@@ -197,6 +197,7 @@ def test_columns_are_those_of_the_view(tmp_path, kept, held):
         close(C, whole_cross[[K.names.index(name) for name in chosen]][:, :, train])
 
 
+@pytest.mark.slow
 def test_a_killed_cross_goes_on(tmp_path, monkeypatch):
     base(tmp_path / "old.zarr")
     new = rows(LATER, "a", "b")

@@ -261,6 +261,7 @@ def test_a_job_that_cannot_be_submitted(run, job, monkeypatch, tmp_path, cluster
     assert message in err
 
 
+@pytest.mark.slow
 def test_sigterm_keeps_what_is_done(run, job, tmp_path, monkeypatch):
     from dmkl.progress import ConsoleWatch
 
@@ -342,6 +343,7 @@ def questions(tmp_path_factory, store):
     return folder
 
 
+@pytest.mark.slow
 def test_questions_about_a_learner_are_answered_as_by_their_commands(questions, store):
     K = dmkl.open(store).select(["clear", "noise", "fair"])
     learner, grid = dmkl.MKFDA(tol=1e-3), {"p": [1, 2], "lam": [0.1]}

@@ -576,6 +576,7 @@ def test_a_cluster_that_dies_whole_costs_one_pass(stored, dense, fragile, tmp_pa
         run_pass([always.lens()], [Columns(block(2), "each", None, DOUBLE)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fragile", [(2, 0)], indirect=True)
 def test_a_task_that_kills_its_worker_is_named(stored, fragile):
     K, _ = over(stored.select([2]), Killing, (2, 1, 3))

@@ -112,6 +112,7 @@ def matrices(result):
     return [result] if isinstance(result, np.ndarray) and result.ndim > 1 else []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cut", "client")
 def test_processes(opened, reference, bookkeeping):
     agree(learnt(opened()), reference)
