@@ -205,7 +205,7 @@ def relevant_dimensions(energies: Float, total: float, m: int) -> Float:
     front = np.cumsum(np.pad(energies, ((0, 0), (1, 0))), axis=1)[:, : len(d)] / total
     signal = front / np.maximum(d, 1)
     noise = np.maximum(1.0 - front, 1e-10) / (m - d)  # less is rounding
-    # Without σ₁² > σ₂² a first eigenvector that has nothing of the labels would be the best cut.
+    # Cuts with σ₁² ≤ σ₂² are excluded: otherwise a first eigenvector orthogonal to the labels could be the best cut.
     loss = d * np.log(np.maximum(signal, noise)) + (m - d) * np.log(noise)
     best = np.argmin(np.where((signal > noise) | (d == 0), loss, np.inf), axis=1)
     rows = np.arange(len(best))

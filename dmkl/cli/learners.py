@@ -113,8 +113,8 @@ _FORMS = {
     ),
     "weights": _OptionForm(
         lambda text, names: {"weights": text if text == "shared" else read_weights(text, names.kernels)},
-        "Given weights, which are not learnt (MKKM starts from them): a CSV file with kernel,weight on each line. For "
-        "mkridge also shared: random candidates, of which dmkl search chooses one for each target.",
+        "Given weights, which are not learnt (multiple-kernel-kmeans starts from them): a CSV file with kernel,weight "
+        "on each line. For mkridge also shared: random candidates, of which dmkl search chooses one for each target.",
         "FILE",
     ),
     "kernel_groups": _OptionForm(

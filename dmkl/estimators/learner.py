@@ -667,7 +667,7 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
 
     def _decision_rule(self, outcome: FitOutcome) -> DecisionRule | None:
         """The decision rule; None if there were no out-of-sample scores to learn it from."""
-        rule = outcome.data.fit.nested  # or what else the learner has learnt from folds
+        rule = outcome.data.fit.nested  # SingleBest and LPBoost keep other results of their folds here
         return rule if isinstance(rule, DecisionRule) else None
 
     def _units(self, targets: Targets) -> list[Float]:

@@ -648,6 +648,7 @@ class Learner:
     _TAKES_WEIGHTS = False
     """Whether samples may have weights."""
     _LEARNS_FROM_LABELS = True
+    """Whether `fit` needs labels."""
 
     @property
     def _JUDGES(self) -> bool:

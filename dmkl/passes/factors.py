@@ -1,7 +1,7 @@
 """Kernels that are products of factors, K_j = X_jZ_jᵀ, such as linear kernels of few features.
 
-A product with b vectors takes 4·m·d_j·b operations by the factors, X_j(Z_jᵀV), in place of 2·m²·b. After the steps a
-square kernel has the factors too: every step maps K to LKLᵀ times a number, so that Z becomes LZ times its root.
+A product with b vectors, X_j(Z_jᵀV), takes 4·m·d_j·b operations instead of 2·m²·b. A square kernel has factors after
+the steps too: a step maps K to s·LKLᵀ for a scalar s and a matrix L, so that Z becomes √s·LZ.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def stepped_factors(lens: Lens, kernels: Index | None = None) -> tuple[Float, In
     kernels = np.arange(len(view.kernels)) if kernels is None else kernels
     for k in kernels:
         Z = factors.read(int(view.kernels[k]), 1, slice(0, view.source.tiling.cols))[view.cols].astype(np.float64)
-        # `left` is the map of the rows, L times the numbers of the steps, of which K has one for rows and columns.
+        # `left` applies L and the scalar factors of the steps. LKLᵀ has each factor once, so Z gets its square root.
         Z = lens.fitted.left(int(k), Z, [None] * len(lens.fitted.steps))
         blocks.append(Z / np.sqrt(lens.fitted.factor(int(k))))
     owner = np.repeat(np.arange(len(kernels)), [block.shape[1] for block in blocks])

@@ -145,20 +145,20 @@ _SOME = 8
 def choose(jobs: Sequence[Job]) -> str:
     """The solver for some jobs, as `pipelines/compare_solvers.py` has measured them.
 
-    The solver by factors where all kernels have factors of fewer columns than samples. For many targets with several
-    points (p, λ) each, or some whose columns fill the space of the training samples, the stacked solver, where all
-    kernels of a training set fit the memory of a task; the anchored one for many targets where factors fit, unless they
-    have several points and all of them a subspace smaller than the kernels are. The subspace solver where a target has
-    several points with weights to learn, whose subspace is one; the direct one where combined kernels fit in memory;
-    otherwise descent for a single problem of ample λ, and the subspace solver.
+    For many targets with several points (p, λ) each, or some whose columns fill the space of the training samples, the
+    stacked solver, where all kernels of a training set fit the memory of a task. Otherwise "factors", where all kernels
+    have factors of fewer columns than samples. The anchored solver for many targets where Cholesky factors fit, unless
+    they have several points and all of them a subspace smaller than the kernels are. The subspace solver where a target
+    has several points with weights to learn, whose subspace is one; the direct one where combined kernels fit in
+    memory; otherwise descent for a single problem of ample λ, and the subspace solver.
     """
     points = Counter((id(job.training), id(job.problem.h)) for job in jobs if job.n_kernels > 1)
     several = max(points.values(), default=0) > _PAIR
     # The order of these rules matters: each one assumes that those above it do not apply.
-    if all(has_thin_factors(job.training.square.view) for job in jobs):
-        return factors.SOLVER.name
     if several and (_are_many(jobs, several=False) or _fill(jobs)) and many.fits(jobs):
         return many.SOLVER.name
+    if all(has_thin_factors(job.training.square.view) for job in jobs):
+        return factors.SOLVER.name
     if _are_many(jobs, several=several) and anchored_fits(jobs):
         return ANCHORED.name
     if several:
