@@ -24,6 +24,7 @@ __all__ = [
     "DegenerateKernelError",
     "DiskFullError",
     "DmklError",
+    "FeatureWarning",
     "FormatVersionError",
     "IncompleteStoreError",
     "IndefiniteKernelError",
@@ -137,6 +138,10 @@ class LabelWarning(UserWarning):
 
 class UninformativeScoresWarning(UserWarning):
     """Scores of left-out rows do not separate the classes: predictions follow the prior probabilities."""
+
+
+class FeatureWarning(UserWarning):
+    """Columns of features are filled in, left out, or matched by their position or under another name."""
 
 
 class SampleOrderWarning(UserWarning):

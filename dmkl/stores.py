@@ -98,9 +98,10 @@ def create(
         default the names of the kernels, or numbers from 0.
     labels
         (rows,) classes or numbers, or (rows, tasks) of 0 and 1 or of numbers, NaN where unknown; a data frame or an
-        xarray array names the tasks too.
+        xarray array names the tasks too. A path is that of a file, FILE:NAME that of a column or array in it.
     splits
-        (splits, rows): 0 train, 1 validation, 2 test, -1 in no part. A data frame has a column for each split.
+        (splits, rows): 0 train, 1 validation, 2 test, -1 in no part. A data frame has a column for each split. A path
+        as for labels.
     join
         "exact": all kernels, labels and splits name the same samples, in any order. "inner": the samples that all have,
         and whose label is not missing. "outer": the samples of any kernel, for square ones. A sample that lacks a

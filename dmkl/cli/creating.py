@@ -182,6 +182,24 @@ def build(
         list[str] | None,
         option("Feature tables to use, by name or pattern; repeatable. [default: all]", "NAME", panel=_KERNELS),
     ] = None,
+    columns: Annotated[
+        Path | None,
+        option(
+            "A kernel for each set of columns in this file: gene sets (.gmt), chromosomes of variants (.bim), or lists "
+            "of names (.json, .toml).",
+            "FILE",
+            panel=_KERNELS,
+        ),
+    ] = None,
+    min_columns: Annotated[
+        int | None,
+        option(
+            "Leave out sets with fewer columns than this; by default a set with none is refused.",
+            "N",
+            min=1,
+            panel=_KERNELS,
+        ),
+    ] = None,
     against: Annotated[
         str | None,
         option(
@@ -213,6 +231,7 @@ def build(
     splits: options.Splits = None,
     join: options.Join = "exact",
     missing: options.Missing = None,
+    missing_features: options.MissingFeatures = "refuse",
     transpose: Annotated[
         bool, option("Samples are columns: the tables are features × samples.", None, "--transpose", panel=SAMPLES)
     ] = False,
@@ -232,13 +251,23 @@ def build(
         dmkl build kernels.zarr views.npz --function rbf --bandwidth 0.1,1,10
         dmkl build kernels.zarr expression.csv methylation.csv --specs kernels.toml --labels y.csv --split 0
         dmkl build kernels.zarr cells.h5ad --function rbf --feature X --feature 'layers/*' --labels cells.h5ad:cell_type
+        dmkl build kernels.zarr cells.h5ad --function linear --feature X --columns hallmark.gmt
+        dmkl build kernels.zarr variants.bed --function linear --columns variants.bim --labels variants.fam
         dmkl build new.zarr new_views.npz --against kernels.zarr
     """
     started = time.monotonic()
     refuse_existing(as_place(out), overwrite=overwrite)
-    chosen = {"--function": function, "--bandwidth": bandwidth, "--feature": feature}
+    chosen = {
+        "--function": function,
+        "--bandwidth": bandwidth,
+        "--feature": feature,
+        "--columns": columns,
+        "--min-columns": min_columns,
+    }
     compute: Callable[..., KernelSet]
     if against is None:
+        if missing_features != "refuse":
+            refuse("--missing-features is for --against STORE, whose kernels use columns of these names; leave it out")
         kernels = _read_specs(specs, chosen)
         tables = _open_features(features, samples, join, transpose, labels=labels, splits=splits)
         _note_unused_tables(kernels, tables)
@@ -257,7 +286,7 @@ def build(
         }
         _refuse(refused, f"--against takes kernels and training samples from {against}")
         tables = _open_features(features, samples, join, transpose, labels=labels)
-        compute = partial(dmkl.build_cross, dmkl.open(against), tables, out)
+        compute = partial(dmkl.build_cross, dmkl.open(against), tables, out, missing_features=missing_features)
     for note in tables.notes:
         say_aside("note", note)
     # Threads by default: a build releases Python's lock, and needs no copies between processes.
@@ -291,41 +320,35 @@ def _read_specs(file: Path | None, chosen: Mapping[str, Any]) -> list[dict[str, 
     if file is not None:
         _refuse(chosen, f"{file} says which kernels to make")
         return read_specs(file)
-    functions, bandwidth, features = chosen.values()
+    functions, bandwidth, features, columns, min_columns = chosen.values()
     if not functions:
         refuse("say which kernels to make: --specs FILE.toml, or --function rbf --bandwidth 0.1,1,10")
     widths = None if bandwidth is None else parse_numbers("bandwidth", "numbers such as 0.1,1,10", bandwidth)
     # If none of the functions has a width, dmkl.build refuses the widths.
     with_width = BANDED.intersection(functions) or functions
-    return [
-        {"function": name, "feature": features, "bandwidth": widths if name in with_width else None}
-        for name in functions
-    ]
+    shared = {"feature": features, "columns": columns, "min_columns": min_columns}
+    return [{"function": name, **shared, "bandwidth": widths if name in with_width else None} for name in functions]
 
 
 def _note_unused_tables(specs: list[dict[str, Any]], tables: Features) -> None:
     from dmkl.features.specs import plan
 
-    planned, notes = plan(specs, tables.blocks)
+    planned, _ = plan(specs, tables.blocks)  # dmkl.build warns of what it leaves out
     used = {item.feature for item in planned}
     unused = [name for name in tables.blocks if name not in used]
     if unused:
         tables.notes.append(f"no kernel is made of {', '.join(map(repr, unused))}: left out")
-    tables.notes += notes
 
 
 def _open_features(
     features: list[Path], samples: Path | None, join: Join, transpose: bool, **files: Path | None
 ) -> Features:
     """Open feature tables, and the files that hold labels or splits of their samples."""
-    from dmkl.inputs import as_features, read_file, read_names
-    from dmkl.inputs.labels import SideData
+    from dmkl.inputs import as_features, read_names
+    from dmkl.inputs.label_tables import given_data
 
     names = None if samples is None else read_names(samples)
-    given = [
-        SideData(role, str(path), partial(read_file, path, None)) for role, path in files.items() if path is not None
-    ]
-    return as_features(features, samples=names, join=join, beside=given, transpose=transpose)
+    return as_features(features, samples=names, join=join, beside=given_data(**files), transpose=transpose)
 
 
 def _training_rows(tables: Features, train: Path | None, split: int | None) -> Index | None:

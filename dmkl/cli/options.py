@@ -30,6 +30,7 @@ __all__ = [
     "Kernels",
     "Labels",
     "Missing",
+    "MissingFeatures",
     "NewStore",
     "Overwrite",
     "Plot",
@@ -129,6 +130,14 @@ Missing = Annotated[
     option(
         "Samples that lack a feature table: refuse them, or give them zeros in its centered kernels. [default: zero "
         "with --join outer, else refuse]",
+        panel=SAMPLES,
+    ),
+]
+MissingFeatures = Annotated[
+    Literal["refuse", "zero", "mean"],
+    option(
+        "Columns of new features that kernels use and that are missing by name: refuse them, or fill in 0 or the mean "
+        "in training.",
         panel=SAMPLES,
     ),
 ]

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dmkl.errors import (
+    FeatureWarning,
     IndefiniteKernelWarning,
     LabelWarning,
     SampleOrderWarning,
@@ -121,6 +122,7 @@ def plain_warnings() -> Iterator[None]:
 
         own_categories = (
             ConvergenceWarning,
+            FeatureWarning,
             IndefiniteKernelWarning,
             LabelWarning,
             SampleOrderWarning,

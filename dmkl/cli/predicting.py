@@ -15,6 +15,7 @@ from dmkl.cli.options import (
     Join,
     Json,
     Missing,
+    MissingFeatures,
     Overwrite,
     Rows,
     SavedModel,
@@ -67,6 +68,7 @@ def predict(
     ] = None,
     join: Join = "exact",
     missing: Missing = None,
+    missing_features: MissingFeatures = "refuse",
     split: Annotated[int | None, option("Predict a part of this stored split.", "K", min=0, panel=SAMPLES)] = None,
     part: Annotated[
         Literal["test", "validation", "train"], option("Part of the split to predict.", panel=SAMPLES)
@@ -109,10 +111,11 @@ def predict(
 ) -> None:
     """Predict labels or numbers with a saved model, and score them if the true ones are known.
 
-    Predicts the samples of --split and --part or of --rows, or all samples of STORE that the model was not trained
-    on; all rows of a rectangular set (new samples × training samples); and all samples of --features. Only kernels with
-    a weight are read or computed. Scores do not include samples that the model was trained on, unless there are no
-    others. With --probabilities it prints on which samples they were calibrated; a model that has none is refused.
+    Predicts the samples of --split and --part or of --rows, or all samples of STORE that the model was not trained on;
+    all rows of a rectangular set (new samples × training samples); and all samples of --features. Only kernels with a
+    weight are read or computed. Columns of --features are matched by name, in any order; others are ignored. Scores do
+    not include samples that the model was trained on, unless there are no others. With --probabilities it prints on
+    which samples they were calibrated; a model that has none is refused.
 
     Examples
     --------
@@ -134,7 +137,7 @@ def predict(
         lock_output(place, overwrite=overwrite, what="file")
     if plot is not None:
         lock_output(plot, overwrite=overwrite, what="file")
-    _check_source(store, features, split, rows, join, missing)
+    _check_source(store, features, split, rows, join, missing, missing_features)
     estimator = _load_model(model)
     if probabilities:
         _check_probabilities(estimator, out)
@@ -156,7 +159,7 @@ def predict(
         for note in tables.notes:
             say_aside("note", note)
         n_samples = next(iter(tables.blocks.values())).shape[0]
-        source = {"features": tables, "join": join, "missing": missing}
+        source = {"features": tables, "join": join, "missing": missing, "missing_features": missing_features}
         truth = labels_in(tables.labels.checked(n_samples, n_samples, rectangular=False))
         new = np.ones(n_samples, dtype=bool)
     if covariates is not None:
@@ -251,6 +254,7 @@ def _check_source(
     rows: str | None,
     join: str,
     missing: str | None,
+    missing_features: str,
 ) -> None:
     if bool(store) == bool(features):
         refuse(
@@ -260,10 +264,10 @@ def _check_source(
         refuse(f"{'--split' if rows is None else '--rows'} is for STORE; all samples of --features are predicted")
     if split is not None and rows is not None:
         refuse("--split and --rows exclude one another; give one of them")
-    for name, given in (("join", join != "exact"), ("missing", missing is not None)):
-        if not (store and given):
-            continue
-        refuse(f"--{name} is for --features; leave it out with {store}")
+    of_features = {"join": join != "exact", "missing": missing, "missing-features": missing_features != "refuse"}
+    for name, given in of_features.items():
+        if store and given:
+            refuse(f"--{name} is for --features; leave it out with {store}")
 
 
 def _check_probabilities(estimator: Any, out: str | None) -> None:

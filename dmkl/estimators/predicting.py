@@ -15,7 +15,7 @@ from dmkl.arrays import Array, Float, Index
 from dmkl.errors import IndefiniteKernelError, InputError, refuse
 from dmkl.estimators.plan import Learner, ScoreFunction, Statistics, side_by_side
 from dmkl.features.build import Missing
-from dmkl.features.cross import TrainingFeatures, cross_tiles
+from dmkl.features.cross import MissingFeatures, TrainingFeatures, cross_tiles
 from dmkl.inputs.names import Join
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.covariates import Covariates, of_new
@@ -376,18 +376,19 @@ class Predicting(Learner):
         present: Mapping[str, npt.ArrayLike] | None = None,
         join: Join = "exact",
         missing: Missing | None = None,
+        missing_features: MissingFeatures = "refuse",
     ) -> KernelSet:
         """The kernels of new samples against the training samples that prediction needs, computed as they are read.
 
         Parameters
         ----------
-        features, samples, present, join, missing
-            As in `dmkl.build_cross`.
+        features, samples, present, join, missing, missing_features
+            As in `dmkl.build_cross`. Tables and columns that only kernels without weight use may be missing.
 
         Raises
         ------
         InputError
-            If the training kernels were not built from features, or these features differ from those of training.
+            If the training kernels were not built from features, or these features lack what the kernels use.
         """
         self._check_fitted()
         needed = self._kernels_needed()
@@ -399,7 +400,8 @@ class Predicting(Learner):
                 f"the model gives weight to kernel {lacking[0]!r}, which was not computed from features; predict from "
                 "kernels instead"
             )
-        source, _ = cross_tiles(self.features_.select(needed), features, samples, present, join, missing)
+        kept = self.features_.select(needed)
+        source, _ = cross_tiles(kept, features, samples, present, join, missing, missing_features)
         rows, cols = np.arange(len(source.samples)), np.arange(len(source.train_samples))
         return KernelSet(View(source, np.arange(len(source.names)), rows, cols))
 

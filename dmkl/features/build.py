@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dmkl import settings, stores
 from dmkl.arrays import Array, Index, Mask
-from dmkl.errors import refuse
+from dmkl.errors import FeatureWarning, refuse, warn
 from dmkl.features.functions import WORDS
 from dmkl.features.specs import Recipe, plan, read_specs
 from dmkl.features.tasks import fill_absent, resolve_bandwidths, write_kernels
@@ -83,7 +83,7 @@ def build(
         The kernels: a mapping or a list of mappings with `function`, `feature` and the function's parameters, or a TOML
         file with a table ``[[kernel]]`` for each. `dmkl.features.specs.FUNCTIONS` lists the functions. A list of values
         for a parameter is a grid, a pattern such as ``"*"`` for the feature means all that match, `columns` takes some
-        columns, or one kernel for each entry of a mapping from names to columns.
+        columns, or one kernel for each entry of a mapping from names to columns, such as a ``.gmt`` file of gene sets.
     train
         The training samples, positions or mask: bandwidths are multiples of mean distances between them. By default the
         training part of the first split, or all samples.
@@ -122,11 +122,18 @@ def build(
         If a task would take more than its share of memory.
     DiskFullError
         If the disk is full; the same call continues from there.
+
+    Warns
+    -----
+    FeatureWarning
+        If sets of columns have members that are no columns, or are left out.
     """
     missing = check_missing(missing, join)
     more = given_data(labels=labels, splits=splits, tasks=tasks)
     given = as_features(features, samples=samples, present=present, join=join, beside=more, transpose=transpose)
-    planned, _ = plan(read_specs(specs), given.blocks)
+    planned, notes = plan(read_specs(specs), given.blocks)
+    for note in notes:
+        warn(note, FeatureWarning)
     n_samples = next(iter(given.blocks.values())).shape[0]
     nodes = replace(given.labels, samples=given.samples).checked(n_samples, n_samples, rectangular=False)
     rows = _training_rows(train, nodes["split"], n_samples)

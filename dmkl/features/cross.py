@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from dmkl import stores
-from dmkl.arrays import Array, Mask
-from dmkl.errors import StoreError, refuse
+from dmkl.arrays import Array, Index, Mask
+from dmkl.errors import FeatureWarning, StoreError, first_names, refuse, warn
 from dmkl.features.build import (
     Missing,
     check_missing,
@@ -24,10 +25,12 @@ from dmkl.features.build import (
 from dmkl.features.specs import Recipe
 from dmkl.features.tasks import fill_absent, write_kernels
 from dmkl.features.tiles import FeatureTiles, SampleAxis
+from dmkl.inputs.columns import counts
 from dmkl.inputs.features import FeatureMatrix, against, as_features
 from dmkl.inputs.label_tables import given_data
 from dmkl.inputs.labels import Labels, SideData
-from dmkl.inputs.names import Join
+from dmkl.inputs.matrices import Lazy
+from dmkl.inputs.names import Join, listed_names
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.functions import STATISTIC
 from dmkl.passes.blas import one_blas_thread
@@ -40,7 +43,11 @@ from dmkl.store.reader import StoreReader
 from dmkl.store.saved import Saved
 from dmkl.store.writer import writing_set
 
-__all__ = ["TrainingFeatures", "build_cross", "cross_tiles", "row_features", "training_features"]
+__all__ = ["MissingFeatures", "TrainingFeatures", "build_cross", "cross_tiles", "row_features", "training_features"]
+
+MissingFeatures = Literal["refuse", "zero", "mean"]
+_PART = 1024
+"""Columns whose means are computed together."""
 
 
 @dataclass(frozen=True)
@@ -151,18 +158,22 @@ def build_cross(
     present: Mapping[str, npt.ArrayLike] | None = None,
     join: Join = "exact",
     missing: Missing | None = None,
+    missing_features: MissingFeatures = "refuse",
     overwrite: bool = False,
 ) -> KernelSet:
     """Kernels of new samples against the samples of a set that was built from features.
 
-    The functions, their columns and their bandwidths are those of the set.
+    The functions, their columns and their bandwidths are those of the set. Columns are matched by name, in any order,
+    if both tables name them; otherwise by position, and both have equally many.
 
     Parameters
     ----------
     store
         The set, or its location. The columns of a view such as ``K[train, train]`` are the training samples.
     features
-        Features of the new samples, as in `build`: the same tables with the same columns; other tables are ignored.
+        Features of the new samples, as in `build`: the same tables, with the columns that kernels of the set use. Other
+        tables and other named columns are ignored. A table is matched by its name, or by its place in a file: ``X`` for
+        ``cells/X``; a single text or Parquet file by the names of its columns.
     path
         Where to write the rectangular set; by default nothing is written, and tiles are computed whenever a pass needs
         them.
@@ -170,6 +181,9 @@ def build_cross(
         Those of the new samples, as in `dmkl.create`.
     present, join, missing
         As in `build`; means are taken over the training samples that have the table.
+    missing_features
+        Named columns that kernels use and the new table lacks: "refuse" them, or fill in 0 ("zero") or the mean over
+        the training samples that have the table ("mean").
     overwrite
         Replace a finished set.
 
@@ -181,7 +195,14 @@ def build_cross(
     Raises
     ------
     InputError
-        If the set was not built from features, or a table or a column is missing, renamed or at another position.
+        If the set was not built from features, a table or a column that kernels use is missing, names of these columns
+        repeat, or tables without names of columns have other numbers of columns.
+
+    Warns
+    -----
+    FeatureWarning
+        If columns are filled in, if they are matched by position because one table has no names, or if a table is
+        matched that has another name.
     """
     K = store if isinstance(store, KernelSet) else stores.open(store)
     training = training_features(K)
@@ -189,7 +210,9 @@ def build_cross(
     if absent:
         refuse(f"kernel {absent[0]!r} was not computed from features; leave it out with select(), or import its kernel")
     labels_ = given_data(labels=labels, tasks=tasks)
-    source, given = cross_tiles(training.select(K.names), features, samples, present, join, missing, labels_)
+    source, given = cross_tiles(
+        training.select(K.names), features, samples, present, join, missing, missing_features, labels_
+    )
     n_rows, n_cols = len(source.samples), len(source.train_samples)
     nodes = replace(given, train_samples=K.train_samples).checked(n_rows, n_cols, rectangular=True)
     if path is None:
@@ -207,12 +230,17 @@ def cross_tiles(
     present: Mapping[str, npt.ArrayLike] | None,
     join: Join,
     missing: Missing | None,
+    missing_features: MissingFeatures = "refuse",
     labels: Sequence[SideData] = (),
 ) -> tuple[FeatureTiles, Labels]:
     """Tiles of new samples against training samples, and labels as given or from the files of features."""
+    if missing_features not in get_args(MissingFeatures):
+        refuse(f"missing_features must be 'refuse', 'zero' or 'mean', got {missing_features!r}")
     given = as_features(features, samples=samples, present=present, join=join, beside=labels)
     needed = {recipe.feature: recipe.function for recipe in training.recipes.values() if recipe.feature is not None}
-    tables = {name: _check_columns(name, function, given.blocks, training) for name, function in needed.items()}
+    tables = {
+        name: _new_table(name, function, given.blocks, training, missing_features) for name, function in needed.items()
+    }
     scans = {name: scan(table, given.samples) for name, table in tables.items()}
     recipes = list(training.recipes.values())
     n_rows = next(iter(given.blocks.values())).shape[0]
@@ -234,42 +262,127 @@ def cross_tiles(
     return fill_absent(source, absent, train_absent, present_train), given_labels
 
 
-def _check_columns(
-    name: str, function: str, given: Mapping[str, FeatureMatrix], training: TrainingFeatures
+def _new_table(
+    name: str,
+    function: str,
+    given: Mapping[str, FeatureMatrix],
+    training: TrainingFeatures,
+    missing_features: MissingFeatures,
 ) -> FeatureMatrix:
-    """The new table of this name, checked to have the same columns as in training."""
-    if name not in given:
-        refuse(
-            f"kernels of the training samples were computed from {name!r}, which the new features lack; they have "
-            f"{', '.join(map(repr, given)) or 'none'}. Give it under that name"
-        )
+    """The new table for a table of training, with its columns where training had them."""
     if function == "precomputed":
         refuse(
             f"kernels of the training samples were given as {name!r}, so kernels of new samples cannot be computed; "
             "give their kernels against the training samples as a rectangular set"
         )
-    new, table = given[name], training.tables.get(name)
-    if table is None and function != "distance":
+    table, recipes = training.tables.get(name), [r for r in training.recipes.values() if r.feature == name]
+    if table is not None:
+        whole = any(recipe.columns is None for recipe in recipes)
+        used = np.unique(np.arange(table.shape[1]) if whole else np.concatenate([r.columns for r in recipes]))
+        wanted = () if table.columns is None else tuple(table.columns[k] for k in used)
+        return _by_columns(_find(name, wanted, given, training), table, used, recipes, missing_features)
+    if function != "distance":
         msg = f"the features {name!r} of the training samples are missing; build their kernels again"
         raise StoreError(msg)
-    if table is None:
-        new = against(new, list(training.samples))
-        if new.shape[1] != len(training.samples):
-            refuse(
-                f"{name!r} has {new.shape[1]:,} columns, expected the distances to the {len(training.samples):,} "
-                "training samples in their order"
-            )
-        return new
-    if new.shape[1] != table.shape[1]:
-        refuse(f"{name!r} has {new.shape[1]:,} columns, and had {table.shape[1]:,} in training")
-    if new.columns is not None and table.columns is not None and new.columns != table.columns:
-        place = next(k for k, (a, b) in enumerate(zip(new.columns, table.columns, strict=True)) if a != b)
-        same = "; they are the same in another order" if sorted(new.columns) == sorted(table.columns) else ""
+    new = against(_find(name, (), given, training), list(training.samples))
+    if new.shape[1] != len(training.samples):
         refuse(
-            f"{name!r} has other columns than in training: column {place} is {new.columns[place]!r} and was "
-            f"{table.columns[place]!r}{same}"
+            f"{name!r} has {new.shape[1]:,} columns, expected the distances to the {len(training.samples):,} "
+            "training samples in their order"
         )
     return new
+
+
+def _find(
+    name: str, wanted: tuple[str, ...], given: Mapping[str, FeatureMatrix], training: TrainingFeatures
+) -> FeatureMatrix:
+    """The new table for a table of training, of which kernels use the `wanted` columns, if these have names."""
+    if name in given:
+        return given[name]
+    # A name depends on what else is in the file, and on the other files: X_pca, obsm/X_pca, cells/obsm/X_pca.
+    place = name.rpartition("/")[2]
+    rivals = [old for old in training.tables if old.rpartition("/")[2] == place]
+    same = [
+        key
+        for key, new in given.items()
+        if f"/{key}".endswith(f"/{name}")
+        or f"/{name}".endswith(f"/{key}")
+        or (wanted and new.columns and key.rpartition("/")[2] == place)
+    ]
+    if wanted and len(given) == 1:  # a text file gives its table its own name
+        same = same or [key for key, new in given.items() if new.is_table and set(wanted) <= set(new.columns or ())]
+    if len(same) != 1 or len(rivals) > 1 or same[0] in training.tables:
+        refuse(
+            f"kernels of the training samples were computed from {name!r}, which the new features lack; they have "
+            f"{', '.join(map(repr, given)) or 'none'}. Give it under that name; a table has the "
+            "name of its file if there are several"
+        )
+    warn(f"features {same[0]!r} are taken for {name!r} of training", FeatureWarning)
+    return replace(given[same[0]], name=name)
+
+
+def _by_columns(
+    new: FeatureMatrix,
+    table: FeatureTable,
+    used: Index,
+    recipes: Sequence[Recipe],
+    missing_features: MissingFeatures,
+) -> FeatureMatrix:
+    """The new table with the used columns at their positions in training; the others are 0."""
+    what, width = f"features {new.name!r}", table.shape[1]
+    names, old = new.columns, table.columns
+    wanted, at = [] if old is None else [old[k] for k in used], used
+    if names is None or old is None or (counts(names) and counts(old)):
+        if new.shape[1] != width:
+            refuse(
+                f"{what} have {new.shape[1]:,} columns, and had {width:,} in training; columns without names are "
+                "matched by position, so give the same, or names in both (a data frame, a line of titles)"
+            )
+        if (names is None or counts(names)) != (old is None or counts(old)):
+            nameless = "the new table has no names of columns" if old is not None else "training had no names"
+            warn(f"columns of {what} are matched by position, since {nameless}", FeatureWarning)
+    elif names != old:
+        times = Counter(names) | Counter(old)  # the larger count
+        twice = [name for name in dict.fromkeys(wanted) if times[name] > 1]
+        if twice:
+            refuse(
+                f"{what}: names of columns must be unique, here and in training, but these repeat: {first_names(twice)}"
+            )
+        places = {name: k for k, name in enumerate(names)}
+        at = np.array([places.get(name, -1) for name in wanted])
+        if (at < 0).all():
+            refuse(
+                f"{what} have none of the {len(wanted):,} columns that kernels use: their names begin with "
+                f"{listed_names(names)}, and in training with {listed_names(wanted)}; use the same names"
+            )
+    present, lacking, lost = used[at >= 0], used[at < 0], [wanted[k] for k in np.flatnonzero(at < 0)]
+    at, fill = at[at >= 0], np.zeros(len(lacking))
+    if len(lacking):
+        kernels = [r.name for r in recipes if r.columns is None or not set(lacking).isdisjoint(r.columns)]
+        count = f"{len(lacking):,} of the {len(used):,} columns of {new.name!r}"
+        listed = f"{first_names(lost)}; used by {first_names(kernels)}"
+        if missing_features == "refuse":
+            refuse(
+                f"the new features lack {count} that kernels use: {listed}. Give them, or fill in 0 or the mean in "
+                "training by missing_features='zero' or 'mean' (--missing-features)"
+            )
+        if missing_features == "mean":
+            rows, parts = slice(0, table.shape[0]), np.split(lacking, range(_PART, len(lacking), _PART))
+            fill = np.concatenate([np.nanmean(table.read(rows, part), axis=0, dtype=np.float64) for part in parts])
+        value = "0" if missing_features == "zero" else "their means in training"
+        warn(f"{count} are missing and filled in by {value}: {listed}", FeatureWarning)
+    if new.shape[1] == width and np.array_equal(at, np.arange(width)):
+        return new
+
+    def read(key: Any) -> Array:
+        values = new.read(key[0])[:, at]
+        result = np.zeros((len(values), width), dtype=values.dtype)
+        result[:, present], result[:, lacking] = values, fill
+        result[np.isnan(values).all(axis=1)] = np.nan  # samples that lack the table
+        return result
+
+    reordered = Lazy((new.shape[0], width), new.dtype, read)
+    return FeatureMatrix(new.name, (new.shape[0], width), new.dtype, old, None, lambda: reordered, new.holds)
 
 
 def _absent(table: FeatureTable) -> Mask:

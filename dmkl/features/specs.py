@@ -171,18 +171,30 @@ def _parse_gmt(text: str) -> dict[str, list[str]]:
     return sets
 
 
+def _parse_bim(text: str) -> dict[str, list[str]]:
+    """The variants of each chromosome, by their ids: PLINK's .bim has chromosome, id, cM, position, A1 and A2."""
+    sets: dict[str, list[str]] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        cells = line.split()
+        if len(cells) != 6:
+            msg = f"line {number} must be chromosome, id, cM, position and both alleles, got {short_repr(line)}"
+            raise ValueError(msg)
+        sets.setdefault(f"chr{cells[0].removeprefix('chr')}", []).append(cells[1])
+    return sets
+
+
 def _read_columns(value: Any) -> Any:
     """Replace the path of a file by the mapping that it holds."""
     if not isinstance(value, str | os.PathLike):
         return value
     path = Path(value)
-    if path.suffix.lower() not in (".json", ".toml", ".gmt"):
+    if path.suffix.lower() not in (".json", ".toml", ".gmt", ".bim"):
         msg = (
-            "columns must be a list, a mapping, or the path of a .json, .toml or .gmt file, "
+            "columns must be a list, a mapping, or the path of a .json, .toml, .gmt or .bim file, "
             f"got {short_repr(str(value))}; write a single column as a list too"
         )
         raise ValueError(msg)
-    content = read_document(path, "column sets", {".gmt": _parse_gmt})
+    content = read_document(path, "column sets", {".gmt": _parse_gmt, ".bim": _parse_bim})
     if not isinstance(content, dict):
         refuse(f"the file of column sets {path} must map names to lists of columns, got {short_repr(content)}")
     return _to_python(content)
@@ -236,10 +248,10 @@ _KEYS: dict[str, Any] = {
         Field(
             default=(),
             description="a list of column names or positions ≥ 0, a mapping from names to such lists, or the path of a "
-            ".json, .toml or .gmt file that holds such a mapping",
+            ".json, .toml, .gmt or .bim file that holds such a mapping",
         ),
     ),
-    "min_columns": (_Count, Field(default=1, description="an integer ≥ 1")),
+    "min_columns": (_Count, Field(default=0, description="an integer ≥ 1")),
     "degree": (_Counts, Field(default=(3,), description="an integer ≥ 1 or a list of them")),
     "gamma": (_Positive, Field(default=(), description="a number > 0 or a list of them")),
     "bandwidth": (_Positive, Field(default=(), description="a number > 0 or a list of them")),
@@ -430,11 +442,12 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Recipe],
             for ``distance`` every square one.
         columns
             A list of column names or positions: the function sees these only. A mapping from names to such lists: one
-            kernel for each. The path of a .json or .toml file with such a mapping, or of a .gmt file of gene sets.
-            A string is always a name, and means every column of that name. Names that the feature lacks are refused in
-            a list, and left out in a mapping.
+            kernel for each. The path of a .json or .toml file with such a mapping, of a .gmt file of gene sets, or of
+            PLINK's .bim, whose sets are the chromosomes. A string is always a name, and means every column of that
+            name. Names that the feature lacks are refused in a list, and left out in a mapping.
         min_columns
-            Sets of a mapping that have fewer columns than this in the feature are left out; 1 by default.
+            Sets of a mapping that have fewer columns than this in the feature are left out. By default a set
+            that has no column in any feature is refused.
         copies
             The number of random kernels, whose seeds count up from `seed`.
         name
@@ -464,11 +477,12 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Recipe],
     notes: list[str] = []
     named: dict[str, tuple[str, dict[str, Any]]] = {}
     for where, function, keys, axes in _check_specs(read_specs(specs)):
-        before = len(recipes)
+        before, made = len(recipes), set[str | None]()
         for feature in _features(function, keys, tables, where):
             here = where if feature is None else f"{where}, feature {feature!r}"
             table = None if feature is None else tables[feature]
             for subset, columns in _subsets(keys, table, here, notes):
+                made.add(subset)
                 n_columns = 0 if table is None else table.shape[1] if columns is None else len(columns)
                 derived = _derived_parameters(function, keys, n_columns, here)
                 maker = {"feature": feature, "function": function, "columns": subset}
@@ -487,6 +501,14 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Recipe],
                         raise InputError(_same_name(name, named[name], (where, fields)))
                     named[name] = (where, fields)
                     recipes.append(Recipe(name, function, feature, columns, parameters))
+        sets = keys.get("columns", ())
+        empty = [name for name in sets if name not in made] if isinstance(sets, dict) else []
+        if empty and not keys["min_columns"]:
+            refuse(
+                f"{where}: {len(empty)} of the {len(sets)} column sets have no column of the features: "
+                f"{first_names(empty)}. Compare their members with the names of the columns, leave these sets out, or "
+                "let min_columns=1 (--min-columns 1) leave them out"
+            )
         if len(recipes) == before:  # only sets of columns can be left out
             refuse(
                 f"{where}: every set of columns was left out, so there is no kernel to make: a set needs at least "
@@ -580,7 +602,8 @@ def _subsets(
         for name, members in columns.items()
     }
     lacking = [member for member in positions if not positions[member]]
-    small = [name for name in sets if len(sets[name]) < keys["min_columns"]]
+    least = keys["min_columns"] or 1
+    small = [name for name in sets if len(sets[name]) < least]
     if lacking:
         notes.append(
             f"{where}: ignored {len(lacking)} of the {len(positions)} members of the column sets, which are no "
@@ -589,7 +612,7 @@ def _subsets(
     if small:
         notes.append(
             f"{where}: left out {len(small)} of the {len(sets)} column sets, with fewer columns than "
-            f"min_columns={keys['min_columns']}: {first_names(small)}"
+            f"min_columns={least}: {first_names(small)}"
         )
     return [(name, sets[name]) for name in sets if name not in small]
 
@@ -607,7 +630,7 @@ def _positions(members: Iterable[int | str], table: FeatureMatrix, where: str) -
     if names and table.columns is None:
         refuse(
             f"{where}: columns are chosen by name ({first_names(names)}), but the feature has no column names; "
-            "give positions, or a table with names (a DataFrame, a CSV file)"
+            "give positions, a table with names (a DataFrame, a CSV file), or choose another (feature=, --feature)"
         )
     by_name: dict[str, list[int]] = {}
     for position, name in enumerate(table.columns or ()):

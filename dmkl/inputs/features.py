@@ -17,7 +17,16 @@ import xarray as xr
 
 from dmkl.arrays import Array, Mask
 from dmkl.errors import SampleOrderWarning, refuse, warn
-from dmkl.inputs.columns import ROLES, Columns, find_names, float_dtype, is_numeral, is_title, plain_title
+from dmkl.inputs.columns import (
+    ROLES,
+    Columns,
+    find_names,
+    float_dtype,
+    is_numeral,
+    is_title,
+    numeric_dtype,
+    plain_title,
+)
 from dmkl.inputs.formats.annotated import entries_of, is_annotated_object, labels_of
 from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, listed, shape_text, stem, vector
 from dmkl.inputs.formats.registry import PathLike, arrays_in, check_file, find_files, names_of_arrays, short_names
@@ -393,6 +402,7 @@ def _from_files(paths: PathLike | Sequence[PathLike], wanted: Sequence[str] | No
     # Matrices get their final names last, since these depend on the other names.
     parts: list[FeatureMatrix] = []
     places_of: list[tuple[Path, str]] = []
+    keep: set[str] = set()  # names that are a place, such as X
     expected = None if wanted is None else set(wanted)
     for path in files:
         open_columns = check_file(path, "features").columns
@@ -404,7 +414,8 @@ def _from_files(paths: PathLike | Sequence[PathLike], wanted: Sequence[str] | No
             for variable in _feature_arrays(path, unaligned):
                 opened = partial(open_alone, last, (path, variable.name), variable.open)
                 holds = variable.holds if variable.holds != "features" else ""
-                named = {"samples": variable.rows, "columns": variable.columns}
+                keep |= {variable.name} if variable.holds == "features" else set()
+                named = {"samples": variable.rows, "families": variable.families, "columns": variable.columns}
                 parts.append(_matrix(variable.name or stem(path), variable, **named, open=opened, holds=holds))
                 places_of.append((path, variable.name))
         expected = expected or next((set(matrix.samples) for matrix in parts if matrix.samples is not None), None)
@@ -413,7 +424,7 @@ def _from_files(paths: PathLike | Sequence[PathLike], wanted: Sequence[str] | No
             f"there are no features in {', '.join(map(str, files)) or 'no files'}: expected matrices (samples, "
             "columns) of numbers; give a column as (samples, 1), or in a mapping from names to arrays"
         )
-    names = names_of_arrays(places_of, files)
+    names = names_of_arrays(places_of, files, keep)
     unaligned.matrices = [replace(matrix, name=name) for matrix, name in zip(parts, names, strict=True)]
     for role, path in side_files:
         if role == "samples":
@@ -525,8 +536,14 @@ def _object_matrix(name: str, values: Any) -> FeatureMatrix:
 
 
 def _annotated(data: Any) -> _Unaligned:
-    unaligned = _Unaligned()
-    entries = list(entries_of(data))
+    unaligned, entries = _Unaligned(), []
+    for entry in entries_of(data):
+        kinds = getattr(entry.values, "dtypes", [getattr(entry.values, "dtype", object)])
+        is_matrix = np.ndim(entry.values) == 2 and all(map(numeric_dtype, kinds))
+        if "obsm/" in entry.name and not is_matrix:
+            unaligned.notes.append(f"the annotated data: left out {entry.name}, which is no matrix of numbers")
+        else:
+            entries.append(entry)
     for entry, name in zip(entries, short_names(entry.name for entry in entries), strict=True):
         matrix = _object_matrix(name, entry.values)
         unaligned.matrices.append(

@@ -65,9 +65,16 @@ def label_table(values: Any, expected: Collection[str] | None = None) -> LabelTa
 
 
 def given_data(**values: Any) -> list[SideData]:
-    """Return labels, splits and names of tasks that were given, by their role, in place of those found in files."""
+    """Return labels, splits and names of tasks that were given, by their role, in place of those found in files.
+
+    A path is that of a file, with FILE:NAME for a part of it.
+    """
     return [
-        SideData(role, f"{role}=", partial(label_table, given)) for role, given in values.items() if given is not None
+        SideData(role, str(given), partial(read_file, Path(given), None))
+        if isinstance(given, str | os.PathLike)
+        else SideData(role, f"{role}=", partial(label_table, given))
+        for role, given in values.items()
+        if given is not None
     ]
 
 

@@ -52,7 +52,7 @@ def folder(tmp_path_factory, tables, classes):
     (path / "sets.gmt").write_text("first\t-\tg0\tg1\tunmeasured\nempty\t-\tnone\tnever\n")
     (path / "kernels.toml").write_text(
         '[[kernel]]\nfunction = ["rbf", "laplacian"]\nfeature = "genes"\nbandwidth = [0.5, 2]\n'
-        '[[kernel]]\nfunction = "linear"\nfeature = "genes"\ncolumns = "sets.gmt"\n'
+        '[[kernel]]\nfunction = "linear"\nfeature = "genes"\ncolumns = "sets.gmt"\nmin_columns = 1\n'
     )
     return path
 
@@ -107,6 +107,7 @@ def test_kernels_without_a_file_of_specs(run, tmp_path, folder, tables, classes)
     assert [entry.name for entry in tmp_path.iterdir()] == ["set.zarr"]
 
 
+@pytest.mark.filterwarnings("always::dmkl.errors.FeatureWarning")
 def test_tables_with_names_and_a_file_of_specs(run, tmp_path, folder, tables, classes):
     out = tmp_path / "set.zarr"
     arguments = ["build", out, folder / "genes.csv", folder / "colors.csv", "--specs", folder / "kernels.toml"]

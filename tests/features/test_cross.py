@@ -25,6 +25,7 @@ pytestmark = [
     pytest.mark.usefixtures("synchronous"),
     # Arrays without names stand beside data frames with names.
     pytest.mark.filterwarnings("ignore::dmkl.errors.SampleOrderWarning"),
+    pytest.mark.filterwarnings("ignore:columns of features 'a' are matched by position:dmkl.errors.FeatureWarning"),
 ]
 
 M, NEW = 33, 14
@@ -242,15 +243,18 @@ WRONG = {
         r"computed from 'a', which the new features lack; they have 'b'\. Give it under that name",
     ),
     "renamed": (lambda: {"A": rows(LATER, "a")["a"], **rows(LATER, "b")}, "computed from 'a', which .* 'A', 'b'"),
-    "fewer columns": (lambda: changed(b=np.ones((NEW, 4))), "'b' has 4 columns, and had 5 in training"),
+    "fewer columns": (lambda: changed(b=np.ones((NEW, 4))), "'b' have 4 columns, and had 5 in training"),
     "other columns": (
         lambda: changed(a=a_with("uvwxyq")),
-        "'a' has other columns than in training: column 5 is 'q' and was 'z'$",
+        r"lack 1 of the 6 columns of 'a' that kernels use: z; used by a-rbf-bandwidth0\.5, .* \(8 in all\)\. Give "
+        r"them, or fill in 0 or the mean in training by missing_features='zero' or 'mean'",
     ),
-    "other order": (
-        lambda: changed(a=a_with("vuwxyz")),
-        "column 0 is 'v' and was 'u'; they are the same in another order",
+    "no column of training": (
+        lambda: changed(a=a_with("ghijkl")),
+        "'a' have none of the 6 columns that kernels use: their names begin with 'g', 'h', 'i' .*training with 'u'",
     ),
+    "repeated names": (lambda: changed(a=a_with("uvvxyz")), "names of columns must be unique, .* these repeat: v$"),
+    "more columns without names": (lambda: changed(b=np.ones((NEW, 6))), "'b' have 6 columns, and had 5 in training"),
     "NaN": (lambda: changed(b=np.where(np.eye(NEW, 5), np.nan, 1)), r"'b'.*NaN"),
     "infinity": (lambda: changed(b=np.full((NEW, 5), np.inf)), r"'b'"),
     "negative": (

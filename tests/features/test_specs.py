@@ -244,7 +244,7 @@ SETS = {"growth": ["MYC", "EGFR", "NRAS"], "guard": ["TP53"], "other": ["BRCA1",
 
 
 def test_a_mapping_is_one_kernel_for_each_set(tmp_path):
-    kernels, notes = plan([{"function": "linear", "columns": SETS}], {"expr": GENES})
+    kernels, notes = plan([{"function": "linear", "columns": SETS, "min_columns": 1}], {"expr": GENES})
     assert [(kernel.name, kernel.columns) for kernel in kernels] == [
         ("expr-linear-growth", (1, 4, 5)),
         ("expr-linear-guard", (0,)),
@@ -269,9 +269,14 @@ def test_a_mapping_is_one_kernel_for_each_set(tmp_path):
     kernels, _ = plan([{"function": "linear", "columns": {"x": ["MYC"], "y": ["a"]}}], blocks)
     assert [kernel.name for kernel in kernels] == ["expr-linear-x", "fou-linear-y"]
     (tmp_path / "sets.gmt").write_text("empty\t-\t\nfull\t-\tMYC\n")
-    kernels, notes = plan([{"function": "linear", "columns": tmp_path / "sets.gmt"}], {"expr": GENES})
+    spec = {"function": "linear", "columns": tmp_path / "sets.gmt"}
+    kernels, notes = plan([{**spec, "min_columns": 1}], {"expr": GENES})
     assert [kernel.name for kernel in kernels] == ["expr-linear-full"]
     assert [note.rpartition("min_columns=")[2] for note in notes] == ["1: empty"]
+    # A set without a column in any feature is refused by name, unless the caller lets it be left out.
+    message = r"1 of the 2 column sets have no column of the features: empty\..*min_columns=1"
+    with pytest.raises(InputError, match=message):
+        plan([spec], {"expr": GENES})
 
 
 def test_a_whole_feature_is_no_set_for_min_columns():
@@ -309,6 +314,7 @@ def test_sets_from_files(tmp_path, file):
         ("a.gmt", "one\t-\tMYC\n\none\t-\tTP53\n", "line 3 must be"),
         ("a.gmt", "one\t-\tMYC\n\none\t-\tTP53\n", "got the second set named 'one'"),
         ("a.gmt", b"\xff\xfe", "a.gmt is not valid GMT: 'utf-8'"),
+        ("a.bim", "1 rs1 0 5 A\n", "a.bim is not valid BIM: line 1 must be chromosome, id, cM, position and both"),
         ("b.gmt", None, "b.gmt cannot be read: No such file or directory"),
     ],
 )
@@ -439,7 +445,7 @@ def wrong(function, key, message, *values):
         ({"function": "rbf", "columns": [-1]}, COLUMNS + "-1"),
         ({"function": "rbf", "columns": {"x": "a"}}, COLUMNS + "'a'"),
         ({"function": "rbf", "columns": {"x": [1.5]}}, COLUMNS + "1.5"),
-        *wrong("rbf", "columns", "or the path of a .json, .toml or .gmt file, got ", "a"),
+        *wrong("rbf", "columns", "or the path of a .json, .toml, .gmt or .bim file, got ", "a"),
         ({"function": "rbf", "columns": "a"}, "; write a single column as a list too"),
         *wrong("rbf", "min_columns", "min_columns must be an integer ≥ 1, got ", 0),
         *wrong("rbf", "feature", FEATURE, 3, []),
@@ -519,11 +525,11 @@ def test_all_problems_are_told_at_once():
         ),
         (
             {"feature": ["pix"], "columns": {"x": ["a"], "y": [0]}},
-            ", feature 'pix': columns are chosen by name (a), but the feature has no column names; give positions, or "
-            "a table with names (a DataFrame, a CSV file)",
+            ", feature 'pix': columns are chosen by name (a), but the feature has no column names; give positions, "
+            "a table with names (a DataFrame, a CSV file), or choose another",
         ),
         (
-            {"columns": {"x": ["z"]}},
+            {"columns": {"x": ["z"]}, "min_columns": 1},
             ": every set of columns was left out, so there is no kernel to make: a set needs at least 1 (min_columns) "
             "of the feature's columns; compare the sets' members with the names of the columns",
         ),

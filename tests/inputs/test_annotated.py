@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 import anndata
 import h5py
@@ -18,7 +19,7 @@ import dmkl
 from dmkl.cli.main import main
 from dmkl.cli.parsing import parse_steps
 from dmkl.cli.samples import read_groups
-from dmkl.errors import InputError
+from dmkl.errors import FeatureWarning, InputError
 from dmkl.inputs import as_features, open_files, read_file, read_vector
 from dmkl.store.ingest import ingest
 
@@ -169,11 +170,90 @@ def test_an_object_is_as_its_file(data, h5ad):
 
 def test_gene_sets_are_columns_of_x(data):
     spec = {"function": "linear", "feature": "X", "columns": {"one": ["gene0", "gene3"], "two": ["gene5", "no gene"]}}
-    with quietly():
+    ignored = r"feature 'X': ignored 1 of the 4 members of the column sets, which are no columns: no gene"
+    with quietly(), pytest.warns(FeatureWarning, match=ignored):
         K = dmkl.build(None, data, [spec], labels=data.obs["cell_type"])
     chosen = dense(data.X)[:, [0, 3]]
     np.testing.assert_allclose(np.asarray(K)[0], chosen @ chosen.T, rtol=1e-6)
     assert len(K.names) == 2
+
+
+def test_thirty_gene_sets_are_thirty_kernels(h5ad, data, tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    sets = {f"set{k}": rng.choice(data.var_names, 3, replace=False).tolist() for k in range(30)}
+    lines = ["\t".join([name, "https://of.it", *genes, f"unmeasured{name}"]) for name, genes in sets.items()]
+    gmt, out = tmp_path / "sets.gmt", tmp_path / "set.zarr"
+    gmt.write_text("\n".join(lines))
+    command = [*map(str, ["build", out, h5ad, "--function", "linear", "--feature", "X", "--columns", gmt])]
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", FeatureWarning)
+        assert main([*command, "--labels", f"{h5ad}:cell_type"]) == 0
+    assert "ignored 30 of the 36 members" in " ".join(capsys.readouterr().err.split())
+    with pytest.warns(FeatureWarning, match="ignored 30 of the 36 members"):
+        by_path = dmkl.build(None, data, {"function": "linear", "feature": "X", "columns": gmt})
+    by_mapping = dmkl.build(None, h5ad, {"function": "linear", "feature": "X", "columns": sets})
+    K = dmkl.open(out)
+    assert K.names == by_path.names == by_mapping.names == tuple(f"X-linear-{name}" for name in sets)
+    frame = data.to_df()
+    expected = [frame[genes] @ frame[genes].T for genes in sets.values()]
+    for kernels in (K, by_path, by_mapping):
+        np.testing.assert_allclose(np.asarray(kernels), expected, rtol=1e-6)
+    gmt.write_text("\n".join([*lines, "lost\t-\tABC\tDEF", "few\t-\tgene1"]))
+    assert main([*command, "--overwrite"]) == 1
+    error = " ".join(capsys.readouterr().err.split())
+    assert "1 of the 32 column sets have no column of the features: lost. Compare" in error
+    assert "min_columns=1 (--min-columns 1)" in error
+    assert main([*command, "--overwrite", "--specs", str(tmp_path / "k.toml")]) == 1
+    assert "leave out --function and --feature and --columns" in " ".join(capsys.readouterr().err.split())
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", FeatureWarning)
+        assert main([*command, "--overwrite", "--min-columns", "2"]) == 0
+    assert "left out 2 of the 32 column sets" in " ".join(capsys.readouterr().err.split())
+    assert dmkl.open(out).names == K.names
+
+
+def test_explicit_zeros_are_zeros_and_nan_is_named(data, tmp_path):
+    spec = {"function": "linear", "feature": "X"}
+    plain = np.asarray(dmkl.build(None, data, spec))
+    data.X.data[::5] = 0.0
+    for sparse in (data.X, data.X.tocsc()):
+        data.X = sparse
+        path = write(data, tmp_path / "zeros.h5ad")
+        kept = np.asarray(dmkl.build(None, path, spec))[0]
+        np.testing.assert_allclose(kept, dense(data.X) @ dense(data.X).T, rtol=1e-6)
+    assert not np.array_equal(kept, plain[0])
+    data.X = dense(data.X)
+    data.X[4, 2] = np.nan
+    data.X = scipy.sparse.csr_matrix(data.X)
+    with pytest.raises(InputError, match=r"features 'X': sample 'cell4' \(row 4\) is nan in column 'gene2' \(2\)"):
+        dmkl.build(None, write(data, tmp_path / "nan.h5ad"), spec)
+
+
+def test_labels_and_splits_of_a_build_are_files(h5ad, data, tmp_path):
+    spec = {"function": "linear", "feature": "X"}
+    K = dmkl.build(None, h5ad, spec, labels=f"{h5ad}:cell_type", splits=h5ad.with_name(f"{h5ad.name}:split"))
+    np.testing.assert_array_equal(K.labels, data.obs["cell_type"])
+    np.testing.assert_array_equal(K.splits, [np.array([0, 0, 2] * 4)])
+    created = dmkl.create(None, data, labels=f"{h5ad}:cell_type")
+    np.testing.assert_array_equal(created.labels, data.obs["cell_type"])
+    with pytest.raises(InputError, match="has no column 'kind' in obs; name one of 'cell_type'"):
+        dmkl.build(None, h5ad, spec, labels=f"{h5ad}:kind")
+    with pytest.raises(InputError, match=r"there is no file .*none\.csv"):
+        dmkl.build(None, h5ad, spec, labels=tmp_path / "none.csv")
+
+
+def test_what_no_kernel_needs_does_not_disturb(data):
+    spec = {"function": "linear", "feature": "X"}
+    expected = np.asarray(dmkl.build(None, data, spec))
+    data.obsm["notes"] = pd.DataFrame({"text": ["none"] * 12}, index=data.obs_names)
+    data.obsm["images"] = np.ones((12, 2, 2))
+    data.obsm["X_umap"] = np.full((12, 2), np.nan)
+    with quietly():
+        data.raw = data.copy()
+    np.testing.assert_array_equal(np.asarray(dmkl.build(None, data, spec)), expected)
+    assert as_features(data).notes[:2] == [
+        f"the annotated data: left out obsm/{name}, which is no matrix of numbers" for name in ("notes", "images")
+    ]
 
 
 @pytest.mark.parametrize("form", ["file", "memory"])

@@ -208,7 +208,7 @@ def _columns(table: Any) -> tuple[str, ...]:
 
 
 def _arrays(part: _Part) -> Iterator[FileArray]:
-    variables = _names(part.path, part.nodes, f"{part.at}var") if f"{part.at}X" in part.nodes else None
+    variables = _names(part.path, part.nodes, f"{part.at}var") if f"{part.at}var" in part.nodes else None
     modalities = [name[4:] for name in part.nodes if name.startswith("mod/") and not part.at]
     inside = [name.removeprefix(part.at) for name in part.nodes if name.startswith(part.at)]
     names = [name for group in ("layers", "obsm", "obsp") for name in sorted(inside) if name.startswith(f"{group}/")]

@@ -15,6 +15,7 @@ from dmkl.files.urls import local_path
 from dmkl.inputs.columns import ROLES, Columns, plain_title
 from dmkl.inputs.formats.annotated import annotated_arrays, annotation, is_annotated
 from dmkl.inputs.formats.file_arrays import FileArray, stem
+from dmkl.inputs.formats.genotypes import bed_arrays
 from dmkl.inputs.formats.hdf5 import hdf5_arrays
 from dmkl.inputs.formats.matlab import matlab_arrays
 from dmkl.inputs.formats.matrix_market import mtx_arrays
@@ -77,6 +78,7 @@ FORMATS = (
     Format((".grm.gz",), gcta_text_arrays, array_features=False),
     Format((".rel.bin",), plink_arrays, array_features=False),
     Format((".rel", ".rel.gz"), plink_text_arrays, array_features=False),
+    Format((".bed",), bed_arrays),
     Format((".h5ad", ".h5mu"), annotated_arrays, labels=annotation),
     Format((), annotated_arrays, labels=annotation, is_folder=is_annotated),
     Format((), zarr_arrays, sorted_by_name=True, is_folder=is_zarr),
@@ -201,8 +203,11 @@ def _matrices(path: Path) -> list[Path]:
     return [path]
 
 
-def names_of_arrays(arrays: Sequence[tuple[Path, str]], files: Sequence[Path]) -> list[str]:
-    """Return names of arrays, from their names in files and short unique names of the files."""
+def names_of_arrays(arrays: Sequence[tuple[Path, str]], files: Sequence[Path], keep: Collection[str] = ()) -> list[str]:
+    """Return names of arrays, from their names in files and short unique names of the files.
+
+    An array that is alone in one of several files has the name of the file, unless its own is one to `keep`.
+    """
     root = os.path.commonpath([path.absolute().parent for path in files])
     inside = {path: path.absolute().relative_to(root) for path in files}
     stems = {path: stem(path) for path in files}
@@ -212,9 +217,9 @@ def names_of_arrays(arrays: Sequence[tuple[Path, str]], files: Sequence[Path]) -
         stems = {path: str(inside[path]) for path in files}
     n_inside = Counter(path for path, _ in arrays)
     names = []
-    for (path, _), name in zip(arrays, short_names(name for _, name in arrays), strict=True):
-        file = stems[path]
-        names.append((name or file) if len(files) == 1 else file if n_inside[path] == 1 else f"{file}/{name}")
+    for (path, place), name in zip(arrays, short_names(name for _, name in arrays), strict=True):
+        file, alone = stems[path], n_inside[path] == 1 and place not in keep
+        names.append((name or file) if len(files) == 1 else file if alone else f"{file}/{name}")
     return names
 
 

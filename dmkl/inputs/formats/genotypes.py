@@ -1,0 +1,70 @@
+"""Genotypes of PLINK: NAME.bed with NAME.bim and NAME.fam beside it, read by bed-reader."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dmkl.arrays import Array, Float
+from dmkl.errors import first_names, refuse
+from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
+from dmkl.inputs.matrices import Lazy
+
+_VARIANTS = 1024
+"""Variants that are read together for their means."""
+
+
+def bed_arrays(path: Path) -> list[FileArray]:
+    """Return the dosages (individuals, variants): copies of allele A1 of the .bim, 0, 1 or 2, as float32.
+
+    Rows are named by IID and FID of the .fam, columns by the ids of the .bim. A missing genotype is the mean dosage of
+    its variant over the individuals of the file.
+    """
+    try:
+        from bed_reader import open_bed
+    except ImportError as error:
+        refuse(f"{path} is read with bed-reader, which is not installed; pip install 'dmkl[plink]'", error)
+    damaged = f"{path} cannot be read with the .bim and .fam beside it"
+    with damaged_as(damaged, Exception):
+        bed: Any = open_bed(path)
+        families, names, variants = (tuple(map(str, values)) for values in (bed.fid, bed.iid, bed.sid))
+    twice = [variant for variant, count in Counter(variants).items() if count > 1]
+    if twice:
+        refuse(
+            f"{path}: ids of variants must be unique, but these repeat: {first_names(twice)}; plink2 --set-all-var-ids "
+            "'@:#:$r:$a' --make-bed names them by place and alleles"
+        )
+
+    def stored(key: Any) -> Array:
+        with damaged_as(damaged, Exception):
+            return np.asarray(bed.read(key, dtype="float32", order="C"))
+
+    @cache
+    def means() -> Float:
+        total, known = np.zeros(len(variants)), np.zeros(len(variants), dtype=np.int64)
+        for start in range(0, len(variants), _VARIANTS):
+            part = slice(start, start + _VARIANTS)
+            values = stored(np.s_[:, part])
+            total[part], known[part] = np.nansum(values, axis=0, dtype=np.float64), np.isfinite(values).sum(axis=0)
+        lacking = [variants[k] for k in np.flatnonzero(known == 0)]
+        if lacking:
+            refuse(
+                f"{path} has no genotype of {len(lacking)} variants: {first_names(lacking)}; leave them out (plink2 "
+                "--exclude), of new samples with the means of training in their place (--missing-features mean)"
+            )
+        return total / known
+
+    def dosages(key: Any) -> Array:
+        values = stored(key)
+        missing = np.isnan(values)
+        return np.where(missing, means()[key[1]], values) if missing.any() else values
+
+    shape = (len(names), len(variants))
+    matrix = Lazy(shape, np.float32, dosages)
+    note = f"{path}: dosages count allele A1 of the .bim; new samples are predicted from files with the same A1"
+    named: dict[str, Any] = {"rows": names, "families": families, "columns": variants}
+    return [FileArray(path, "dosages", shape, matrix.dtype, lambda: matrix, holds="features", notes=(note,), **named)]

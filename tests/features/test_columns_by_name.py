@@ -1,0 +1,264 @@
+"""Columns of new samples are matched with those of training by name."""
+
+from __future__ import annotations
+
+import warnings
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from helpers.annotated import quietly
+from sklearn.metrics.pairwise import linear_kernel, rbf_kernel
+
+import dmkl
+from dmkl.cli.main import main
+from dmkl.errors import FeatureWarning, InputError
+
+pytestmark = pytest.mark.usefixtures("synchronous")
+
+M, NEW, WIDTH = 30, 11, 12
+GENES = [f"g{k}" for k in range(WIDTH)]
+SETS = {"first": ["g0", "g3", "g4"], "second": ["g7", "g2"]}
+SPECS = [
+    {"function": ["linear", "polynomial", "cosine", "rbf", "laplacian", "chi2", "intersection"]},
+    {"function": "proximity", "scales": 2},
+    {"function": ["linear", "rbf"], "columns": SETS},
+]
+
+
+def table(n, prefix, seed):
+    values = np.random.default_rng(seed).random((n, WIDTH))
+    return pd.DataFrame(values, [f"{prefix}{i}" for i in range(n)], GENES)
+
+
+OLD, LATER = table(M, "old", 0), table(NEW, "new", 1)
+SHUFFLED = LATER[np.random.default_rng(2).permutation(GENES)]
+WIDER = pd.concat([SHUFFLED.iloc[:, :5], LATER[["g1"]].add_suffix("?") * np.nan, SHUFFLED.iloc[:, 5:]], axis=1)
+
+
+@pytest.fixture(params=[True, False], ids=["stored", "computed"])
+def K(request, tmp_path):
+    return dmkl.build(tmp_path / "old.zarr" if request.param else None, {"genes": OLD}, SPECS, tile=8)
+
+
+@pytest.mark.parametrize("new", [SHUFFLED, WIDER], ids=["another order", "more columns"])
+def test_kernels_are_those_of_the_order_of_training(K, new):
+    expected = np.asarray(dmkl.build_cross(K, {"genes": LATER}))
+    np.testing.assert_array_equal(np.asarray(dmkl.build_cross(K, {"genes": new})), expected)
+    by_name = dict(zip(K.names, expected, strict=True))
+    np.testing.assert_allclose(by_name["genes-linear"], linear_kernel(LATER, OLD), rtol=1e-12)
+    members = SETS["first"]
+    np.testing.assert_allclose(by_name["genes-linear-first"], linear_kernel(LATER[members], OLD[members]), rtol=1e-12)
+
+
+def test_a_missing_column_matters_only_to_kernels_that_use_it(K):
+    new = SHUFFLED.drop(columns=["g0", "g11"])
+    new.loc["new3", "g9"] = np.nan  # no kernel of the second set uses it
+    chosen = K.select(["genes-linear-second", "genes-rbf-second"])
+    expected = np.asarray(dmkl.build_cross(chosen, {"genes": LATER}))
+    np.testing.assert_array_equal(np.asarray(dmkl.build_cross(chosen, {"genes": new})), expected)
+    message = (
+        r"lack 1 of the 5 columns of 'genes' that kernels use: g0; used by genes-linear-first\. .*--missing-features"
+    )
+    with pytest.raises(InputError, match=message):
+        dmkl.build_cross(K.select(["genes-linear-first", "genes-linear-second"]), {"genes": new})
+    with pytest.raises(InputError, match=r"lack 2 of the 12 columns of 'genes' that kernels use: g0, g11; .* in all\)"):
+        dmkl.build_cross(K, {"genes": new})
+    with pytest.raises(InputError, match="missing_features must be 'refuse', 'zero' or 'mean', got 'median'"):
+        dmkl.build_cross(K, {"genes": new}, missing_features="median")
+
+
+@pytest.mark.parametrize("how", ["zero", "mean"])
+def test_missing_columns_are_filled_in(K, how):
+    train = np.array([4, 9, 1, 20, 17])  # the mean is that of the columns of the view
+    fill = 0.0 if how == "zero" else OLD["g0"].iloc[train].mean()
+    with pytest.warns(
+        FeatureWarning, match=r"1 of the 12 columns of 'genes' are missing and filled in by .*: g0; used"
+    ):
+        found = dmkl.build_cross(K[train, train], {"genes": SHUFFLED.drop(columns="g0")}, missing_features=how)
+    expected = dmkl.build_cross(K[train, train], {"genes": LATER.assign(g0=fill)})
+    np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=1e-12)
+
+
+def test_samples_without_the_table_stay_without_it(K):
+    new = SHUFFLED.copy()
+    new.iloc[4] = np.nan
+    same = LATER.copy()
+    same.iloc[4] = np.nan
+    expected = np.asarray(dmkl.build_cross(K, {"genes": same}, missing="zero"))
+    np.testing.assert_array_equal(np.asarray(dmkl.build_cross(K, {"genes": new}, missing="zero")), expected)
+    with pytest.warns(FeatureWarning, match="filled in"):
+        filled = dmkl.build_cross(K, {"genes": new.drop(columns="g0")}, missing="zero", missing_features="zero")
+    np.testing.assert_array_equal(np.asarray(filled)[:, 4], expected[:, 4])
+    masked = dmkl.build_cross(K, {"genes": SHUFFLED}, present={"genes": np.arange(NEW) != 4}, missing="zero")
+    np.testing.assert_array_equal(np.asarray(masked), expected)
+    with pytest.raises(InputError, match="'genes' is missing for 1 of 11"):
+        dmkl.build_cross(K, {"genes": new})
+
+
+def test_a_side_without_names_goes_by_position_with_a_warning(K):
+    expected = np.asarray(dmkl.build_cross(K, {"genes": LATER}))
+    with pytest.warns(FeatureWarning, match="'genes' are matched by position, since the new table has no names"):
+        found = dmkl.build_cross(K, {"genes": LATER.to_numpy()})
+    np.testing.assert_array_equal(np.asarray(found), expected)
+    with pytest.raises(InputError, match=r"'genes' have 11 columns, and had 12 in training; columns without names are"):
+        dmkl.build_cross(K, {"genes": LATER.to_numpy()[:, :11]})
+    nameless = dmkl.build(None, {"genes": OLD.to_numpy()}, SPECS[0], tile=8)
+    with pytest.warns(FeatureWarning, match="matched by position, since training had no names"):
+        found = dmkl.build_cross(nameless, {"genes": LATER})
+    np.testing.assert_array_equal(np.asarray(found), expected[: len(nameless)])
+    # Names of a data frame that only count are none.
+    for new in (pd.DataFrame(LATER.to_numpy()), LATER.to_numpy()):
+        counted = dmkl.build(None, {"genes": pd.DataFrame(OLD.to_numpy())}, SPECS[0], tile=8)
+        np.testing.assert_array_equal(np.asarray(dmkl.build_cross(counted, {"genes": new})), expected[: len(counted)])
+    with pytest.raises(InputError, match="had 12 in training"):
+        dmkl.build_cross(counted, {"genes": pd.DataFrame(WIDER.to_numpy())})
+
+
+def test_repeated_names_are_refused_where_they_matter(K):
+    twice = SHUFFLED.rename(columns={"g5": "g2"})
+    with pytest.raises(InputError, match=r"'genes': names of columns must be unique, .* but these repeat: g2$"):
+        dmkl.build_cross(K, {"genes": twice})
+    chosen = K.select(["genes-linear-first"])
+    expected = np.asarray(dmkl.build_cross(chosen, {"genes": LATER}))
+    np.testing.assert_array_equal(np.asarray(dmkl.build_cross(chosen, {"genes": twice})), expected)
+
+
+# --- models and annotated data ---------------------------------------------------------------------------------------
+
+
+def cells(frame, *, more=False):
+    """AnnData with log-normalized values in a layer; with much else that no model needs."""
+    with quietly():
+        data = anndata.AnnData(
+            scipy.sparse.csr_matrix(np.round(10 * frame.to_numpy())),
+            pd.DataFrame({"kind": np.where(frame["g0"] > 0.5, "a", "b")}, index=frame.index),
+            pd.DataFrame(index=frame.columns),
+        )
+        data.layers["lognorm"] = scipy.sparse.csr_matrix(frame.to_numpy())
+        if more:
+            data.raw = data.copy()
+            data.obsm["X_umap"] = np.full((len(frame), 2), np.nan)
+            data.obsm["images"] = np.ones((len(frame), 2, 2))
+            data.obsm["notes"] = pd.DataFrame({"text": ["none"] * len(frame)}, index=frame.index)
+    return data
+
+
+def test_a_second_file_of_cells_in_another_order_of_genes(tmp_path, capsys):
+    for name, data in {
+        "old": cells(OLD, more=True),
+        "new": cells(LATER),
+        "shuffled": cells(SHUFFLED.assign(extra=1.0), more=True),
+    }.items():
+        with quietly():
+            data.write(tmp_path / f"{name}.h5ad")
+    (tmp_path / "sets.gmt").write_text("".join("\t".join([name, "-", *genes]) + "\n" for name, genes in SETS.items()))
+    old, sets = tmp_path / "old.h5ad", tmp_path / "sets.gmt"
+    build = ["build", tmp_path / "set.zarr", old, "--function", "linear", "--function", "rbf", "--columns", sets]
+    assert main([*map(str, build), "--feature", "layers/lognorm", "--labels", f"{old}:kind"]) == 0
+    built = dmkl.open(tmp_path / "set.zarr")
+    assert built.names == tuple(f"layers/lognorm-{f}-{s}" for f in ("linear", "rbf") for s in SETS)
+    model = dmkl.MKFDA(p=2.0).fit(built)
+    model.save(tmp_path / "model")
+    expected = model.decision_function(features=tmp_path / "new.h5ad").values
+    with quietly():
+        shuffled = anndata.read_h5ad(tmp_path / "shuffled.h5ad")
+    for new in (tmp_path / "shuffled.h5ad", shuffled):
+        np.testing.assert_allclose(model.decision_function(features=new).values, expected, rtol=0, atol=1e-10)
+    shuffled.X = None
+    with quietly():
+        shuffled[:, 1:].copy().write(tmp_path / "layer.h5ad")  # its only matrix; a gene is missing
+    lost = str(shuffled.var_names[0])
+    assert lost in {*SETS["first"], *SETS["second"]}
+    out, layer = tmp_path / "p.csv", tmp_path / "layer.h5ad"
+    predict = [*map(str, ["predict", tmp_path / "model", "--features", layer, "--out", out])]
+    capsys.readouterr()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", FeatureWarning)
+        assert main(predict) == 1
+        assert f"lack 1 of the 5 columns of 'layers/lognorm' that kernels use: {lost};" in capsys.readouterr().err
+        assert main([*predict, "--missing-features", "mean"]) == 0
+    assert "filled in by their means in training" in " ".join(capsys.readouterr().err.split())
+    filled = model.decision_function(features={"layers/lognorm": LATER.assign(**{lost: OLD[lost].mean()})})
+    np.testing.assert_allclose(pd.read_csv(out).iloc[:, -1], filled, rtol=0, atol=1e-10)
+    assert main(["predict", str(tmp_path / "model"), str(tmp_path / "set.zarr"), "--missing-features", "zero"]) == 1
+    assert "--missing-features is for --features" in capsys.readouterr().err
+
+
+def test_cells_beside_another_file_keep_the_name_of_their_matrix(tmp_path):
+    for name, frame in {"old": OLD, "new": SHUFFLED}.items():
+        data = cells(frame)
+        del data.layers["lognorm"]
+        with quietly():
+            data.write(tmp_path / f"{name}.h5ad")
+        frame.iloc[:, :2].to_csv(tmp_path / f"{name}_sheet.csv")
+    K = dmkl.build(None, [tmp_path / "old.h5ad", tmp_path / "old_sheet.csv"], {"function": "linear"})
+    assert K.names == ("old/X-linear", "old_sheet-linear")
+    counts = [np.round(10 * frame[GENES]) for frame in (SHUFFLED, OLD)]
+    for new in (tmp_path / "new.h5ad", [tmp_path / "new.h5ad", tmp_path / "new_sheet.csv"]):
+        with pytest.warns(FeatureWarning, match="X' are taken for 'old/X' of training"):
+            cross = dmkl.build_cross(K.select(["old/X-linear"]), new)
+        np.testing.assert_allclose(np.asarray(cross)[0], linear_kernel(*counts), rtol=1e-6)
+
+
+def test_kernels_without_weight_need_no_columns():
+    y = pd.Series(np.where(OLD["g7"] + OLD["g2"] > 1, "a", "b"), OLD.index)
+    K = dmkl.build(None, {"genes": OLD}, SPECS[2], labels=y)
+    model = dmkl.Weighted({name: float("second" in name) for name in K.names}, dmkl.MKFDA()).fit(K)
+    expected = model.decision_function(features={"genes": LATER})
+    np.testing.assert_array_equal(model.decision_function(features={"genes": SHUFFLED[SETS["second"]]}), expected)
+    with pytest.raises(InputError, match=r"lack 1 of the 2 columns of 'genes' that kernels use: g2; used by .*-second"):
+        model.predict(features={"genes": SHUFFLED[["g0", "g7"]]})
+
+
+def test_a_text_file_alone_is_the_table(tmp_path):
+    OLD.to_csv(tmp_path / "training.csv")
+    SHUFFLED.to_csv(tmp_path / "later.csv")
+    K = dmkl.build(None, tmp_path / "training.csv", {"function": "rbf", "gamma": 0.5})
+    with pytest.warns(FeatureWarning, match="features 'later' are taken for 'training' of training"):
+        found = dmkl.build_cross(K, tmp_path / "later.csv")
+    np.testing.assert_allclose(np.asarray(found)[0], rbf_kernel(LATER, OLD, gamma=0.5), rtol=1e-10)
+    SHUFFLED.drop(columns="g1").to_csv(tmp_path / "other.csv")
+    with pytest.raises(InputError, match="computed from 'training', which the new features lack; they have 'other'"):
+        dmkl.build_cross(K, tmp_path / "other.csv")
+
+
+def test_tables_are_found_by_their_place_in_a_file():
+    spec = {"function": "linear"}
+    expected = linear_kernel(LATER, OLD)
+    for before, after in (("X", "new/X"), ("cells/obsm/a", "obsm/a"), ("lognorm", "layers/lognorm")):
+        K = dmkl.build(None, {before: OLD}, spec)
+        with pytest.warns(FeatureWarning, match=f"features '{after}' are taken for '{before}' of training"):
+            found = dmkl.build_cross(K, {after: SHUFFLED, "other": LATER})
+        np.testing.assert_allclose(np.asarray(found)[0], expected, rtol=1e-12)
+    K = dmkl.build(None, {"old/X": OLD}, spec)
+    with pytest.warns(FeatureWarning, match="features 'new/X' are taken for 'old/X' of training"):
+        dmkl.build_cross(K, {"new/X": SHUFFLED})
+    with pytest.raises(InputError, match="which the new features lack"):  # no name says that it is the same table
+        dmkl.build_cross(K, {"new/X": SHUFFLED.to_numpy()})
+    two = dmkl.build(None, {"a/X": OLD, "b/X": OLD + 1}, spec)
+    one = dmkl.build(None, {"X": OLD, "a/X": OLD}, spec)
+    for K, new in ((two, ["X"]), (one, ["X"]), (dmkl.build(None, {"X": OLD}, spec), ["a/X", "b/X"])):
+        with pytest.raises(InputError, match="which the new features lack; they have"):
+            dmkl.build_cross(K, dict.fromkeys(new, LATER))
+
+
+def test_the_command_that_builds_against_a_set_fills_in_columns(tmp_path, capsys):
+    OLD.to_csv(tmp_path / "genes.csv")
+    (tmp_path / "new").mkdir()
+    SHUFFLED.drop(columns="g3").to_csv(tmp_path / "new" / "genes.csv")
+    old, new, out = tmp_path / "old.zarr", tmp_path / "new" / "genes.csv", tmp_path / "new.zarr"
+    fill = ["--missing-features", "zero"]
+    assert main([*map(str, ["build", old, tmp_path / "genes.csv", "--function", "linear"]), *fill]) == 1
+    assert "--missing-features is for --against STORE" in " ".join(capsys.readouterr().err.split())
+    assert main([*map(str, ["build", old, tmp_path / "genes.csv", "--function", "linear"])]) == 0
+    against = [*map(str, ["build", out, new, "--against", old])]
+    assert main(against) == 1
+    assert "lack 1 of the 12 columns of 'genes' that kernels use: g3" in " ".join(capsys.readouterr().err.split())
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", FeatureWarning)
+        assert main([*against, *fill]) == 0
+    expected = linear_kernel(LATER.assign(g3=0.0), OLD)
+    np.testing.assert_allclose(np.asarray(dmkl.open(out))[0], expected, rtol=1e-10)

@@ -1,0 +1,124 @@
+"""Genotypes of PLINK as features: dosages by name, missing ones imputed, a kernel for each chromosome."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dmkl
+from dmkl.cli.main import main
+from dmkl.errors import InputError
+from dmkl.inputs import as_features, open_files
+
+N, P = 13, 9
+VARIANTS = [f"rs{k}" for k in range(P)]
+CHROMOSOMES = ["1"] * 4 + ["2"] * 3 + ["X"] * 2
+
+
+def dosages(seed=0):
+    values = np.random.default_rng(seed).integers(0, 3, (N, P)).astype(float)
+    values[[1, 5, 7], [0, 0, 8]] = np.nan
+    return values
+
+
+def written(path, values, ids=VARIANTS, chromosomes=CHROMOSOMES, families=None):
+    """PLINK's three files, written by hand: a byte holds four individuals, two bits each, the first lowest."""
+    codes = np.select([values == 2, values == 1, values == 0], [0b00, 0b10, 0b11], 0b01).astype(np.uint8)
+    padded = np.zeros((-(-len(values) // 4) * 4, values.shape[1]), np.uint8)
+    padded[: len(values)] = codes
+    packed = sum(padded[k::4] << (2 * k) for k in range(4)).astype(np.uint8)
+    path.write_bytes(bytes([0x6C, 0x1B, 0x01]) + packed.T.tobytes())
+    families = families or [f"f{i}" for i in range(len(values))]
+    rows = [f"{family} i{i} 0 0 1 {i % 2 + 1}" for i, family in enumerate(families)]
+    path.with_suffix(".fam").write_text("\n".join(rows) + "\n")
+    lines = [f"{c}\t{name}\t0\t{k}\tA\tG" for k, (name, c) in enumerate(zip(ids, chromosomes, strict=True))]
+    path.with_suffix(".bim").write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_without_the_reader_the_command_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "bed_reader", None)
+    with pytest.raises(
+        InputError, match=r"a\.bed is read with bed-reader, which is not installed; pip install 'dmkl\[pl"
+    ):
+        as_features(written(tmp_path / "a.bed", dosages()))
+
+
+class TestWithTheReader:
+    """What needs bed-reader."""
+
+    @pytest.fixture(autouse=True)
+    def _reader(self):
+        pytest.importorskip("bed_reader")
+
+    def test_dosages_and_names(self, tmp_path):
+        values = dosages()
+        found = as_features(written(tmp_path / "a.bed", values))
+        block = found.blocks["dosages"]
+        expected = np.where(np.isnan(values), np.nanmean(values, axis=0), values)
+        assert (block.dtype, block.columns) == (np.dtype("f4"), tuple(VARIANTS))
+        for rows in (slice(0, N), slice(3, 8), slice(N, N)):
+            np.testing.assert_allclose(block.read(rows), expected[rows], rtol=1e-6)
+        assert found.samples == [f"i{i}" for i in range(N)]
+        assert found.labels.labels is None  # the phenotype is not taken unasked
+        assert len(found.notes) == 1
+        assert "a.bed: dosages count allele A1 of the .bim; new samples are predicted from" in found.notes[0]
+        moved = as_features(tmp_path / "a.bed", samples=["i7", "i2"]).blocks["dosages"]
+        np.testing.assert_allclose(moved.read(slice(0, 2)), expected[[7, 2]], rtol=1e-6)
+
+    def test_a_kernel_for_each_chromosome_and_new_samples(self, tmp_path, capsys):
+        bed, out = written(tmp_path / "old.bed", dosages()), tmp_path / "set.zarr"
+        command = ["build", out, bed, "--function", "linear", "--columns", bed.with_suffix(".bim")]
+        assert main([*map(str, command), "--labels", str(bed.with_suffix(".fam"))]) == 0
+        K = dmkl.open(out)
+        assert K.names == ("dosages-linear-chr1", "dosages-linear-chr2", "dosages-linear-chrX")
+        assert K.labels.tolist() == [i % 2 + 1 for i in range(N)]
+        X = as_features(bed).blocks["dosages"].read(slice(0, N)).astype(float)
+        for kernel, c in zip(np.asarray(K), "12X", strict=True):
+            part = X[:, np.array(CHROMOSOMES) == c]
+            np.testing.assert_allclose(kernel, part @ part.T, rtol=1e-6)
+        (tmp_path / "pathways.gmt").write_text("one\t-\trs7\trs0\ntwo\t-\trs3\n")
+        by_annotation = dmkl.build(None, bed, {"function": "linear", "columns": tmp_path / "pathways.gmt"})
+        np.testing.assert_allclose(np.asarray(by_annotation)[0], X[:, [7, 0]] @ X[:, [7, 0]].T, rtol=1e-6)
+        # New individuals with the variants in another order, and one variant lost.
+        values, order = np.nan_to_num(dosages(1)), np.random.default_rng(1).permutation(P)
+        new = written(tmp_path / "new.bed", values[:, order], np.array(VARIANTS)[order], ["1"] * P)
+        cross = dmkl.build_cross(K, new)
+        np.testing.assert_allclose(np.asarray(cross)[0], values[:, :4] @ X[:, :4].T, rtol=1e-6)
+        kept = order[order != 8]
+        new = written(new, values[:, kept], np.array(VARIANTS)[kept], ["1"] * (P - 1))
+        with pytest.raises(
+            InputError, match=r"lack 1 of the 9 columns of 'dosages' .* rs8; used by dosages-linear-chrX"
+        ):
+            dmkl.build_cross(K, new)
+
+    def test_families_tell_individuals_apart(self, tmp_path):
+        bed = written(tmp_path / "a.bed", np.nan_to_num(dosages()))
+        fam = pd.read_csv(bed.with_suffix(".fam"), sep=" ", header=None)
+        fam[1] = [f"i{i % 7}" for i in range(N)]
+        fam.to_csv(bed.with_suffix(".fam"), sep=" ", header=False, index=False)
+        assert as_features(bed).samples == [f"f{i}_i{i % 7}" for i in range(N)]
+
+    def test_what_is_refused(self, tmp_path):
+        values = dosages()
+        bed = written(tmp_path / "a.bed", values, ["rs0", ".", *VARIANTS[2:-1], "."])
+        with pytest.raises(InputError, match=r"ids of variants must be unique, but these repeat: \.; plink2 --set-all"):
+            as_features(bed)
+        values[:, 3] = np.nan
+        block = as_features(written(bed, values)).blocks["dosages"]
+        with pytest.raises(InputError, match="has no genotype of 1 variants: rs3; leave them out"):
+            block.read(slice(0, N))
+        with pytest.raises(InputError, match=r"no kernel.* 'dosages'|dosages .*kernel"):
+            open_files(bed)
+        bed.write_bytes(bed.read_bytes()[:-4])
+        with pytest.raises(InputError, match=r"a\.bed cannot be read with the \.bim and \.fam beside it: "):
+            as_features(bed).blocks["dosages"].read(slice(0, N))
+        bed.with_suffix(".bim").unlink()
+        with pytest.raises(InputError, match=r"a\.bed cannot be read with the \.bim and \.fam beside it: "):
+            as_features(bed)
+        bed.write_text("chr1\t0\t100\n")
+        with pytest.raises(InputError, match=r"a\.bed cannot be read with the \.bim and \.fam beside it: "):
+            as_features(bed)
