@@ -18,6 +18,7 @@ from .estimators.fisher import SingleBest as SingleBest
 from .estimators.fisher import Uniform as Uniform
 from .estimators.fisher import Weighted as Weighted
 from .estimators.groups import GSMKL as GSMKL
+from .estimators.localized import LocalizedMKL as LocalizedMKL
 from .estimators.lpboost import LPBoost as LPBoost
 from .estimators.margin import GMKL as GMKL
 from .estimators.margin import MKSVM as MKSVM

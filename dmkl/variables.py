@@ -78,6 +78,8 @@ VARIABLES: Final = {
     "intercept": Variable("constant of the score", NUMBERS, units="score"),
     # --- fits ---
     "weight": Variable("kernel weight β", NUMBERS, ("kernel",)),
+    "gating_slope": Variable("slope of the gating function", NUMBERS, ("kernel", "gating_feature")),
+    "gating_constant": Variable("constant of the gating function", NUMBERS, ("kernel",)),
     "weights_": Variable("kernel weight β", NUMBERS, ("kernel",)),
     "dual_coef": Variable("coefficient of the training sample in the score", NUMBERS, ("sample",)),
     "dual_coef_": Variable("coefficient of the training sample in the score", NUMBERS, ("sample",)),

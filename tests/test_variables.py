@@ -89,6 +89,7 @@ MODELS_FITTED = {
     "KernelKMeans": lambda K: dmkl.KernelKMeans(2).fit(K),
     "MultipleKernelKMeans": lambda K: dmkl.MultipleKernelKMeans(2).fit(K),
     "GSMKL": lambda K: dmkl.GSMKL(n_groups=2).fit(K),
+    "LocalizedMKL": lambda K: dmkl.LocalizedMKL().fit(K),
     "NCuts": lambda K: dmkl.NCuts(steps=()).fit(K),
     "Uniform": lambda K: dmkl.Uniform().fit(K),
     "SingleBest": lambda K: dmkl.SingleBest().fit(K),
@@ -139,7 +140,7 @@ def test_all_that_is_labeled_is_described(name, K, tmp_path):
     result = (MODELS_FITTED | RESULTS)[name](K)
     parts = list(labeled(result))
     if name in MODELS_FITTED:
-        refused = {"GSMKL": ("combined_kernel", "kernel_pca")}.get(name, ())
+        refused = ("combined_kernel", "kernel_pca") if name in ("GSMKL", "LocalizedMKL") else ()
         for method in (each for each in METHODS if hasattr(result, each) and each not in refused):
             parts += [(f".{method}(K){where}", part) for where, part in labeled(getattr(result, method)(K))]
         if name in ("MKFDA", "MKFDA, tasks"):

@@ -134,7 +134,7 @@ class GridOptions:
     )
     grid: Annotated[
         list[str] | None,
-        option("Values of another parameter, such as steps=center+trace,none; repeatable.", "NAME=V,V,…", panel=_GRID),
+        option("Values of another parameter; repeatable.", "NAME=V,V,…", panel=_GRID),
     ] = None
 
     def values(self, estimator: Any, K: KernelSet) -> dict[str, Any]:
@@ -144,11 +144,10 @@ class GridOptions:
         """
         from dmkl.searching.grid import as_grid
 
-        several = K.labels is not None and K.labels.ndim == 2
         named = {"p": self.p, "lam": self.lam, "C": self.C}
         texts = [f"{name}={text}" for name, text in named.items() if text is not None]
         given = parse_grid([*texts, *(self.grid or ())], sample_names(K))
-        values: dict[str, Any] = as_grid(None, estimator, several=several)
+        values: dict[str, Any] = as_grid(None, estimator)
         if "lam" in values and "steps" in given:
             values["lam"] = None
         return {**values, **given}

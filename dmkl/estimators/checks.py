@@ -8,7 +8,7 @@ import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import xarray as xr
@@ -100,7 +100,10 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
     return int(value)
 
 
-def one_for_each(name: str, values: Sequence[float], n_problems: int) -> list[float]:
+Item = TypeVar("Item")
+
+
+def one_for_each(name: str, values: Sequence[Item], n_problems: int) -> list[Item]:
     """A list with a value for each problem, from one value for all or one for each.
 
     Raises

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from dmkl import progress, settings
-from dmkl.arrays import Float, Index
+from dmkl.arrays import Array, Float, Index
 from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan, Problems, TrainingSet, score_function, side_by_side
 from dmkl.kernelset import KernelSet, measure
 from dmkl.passes.run import looking_for_damage, refuse_damage
@@ -66,13 +66,15 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
             space.check_shared()
         sets, trainings, statistics = _training_sets(plan.K, plan.fits, space, tally)
         sets = _run_nested(plan.K, sets, tally)
-        prepared, n_prepared = _prepare(sets, tally)
+        prepared, n_prepared, made = _prepare(sets, space, tally)
         methods = _by_method(sets, prepared)
         for method, members in methods.items():
             method.check([job for _, job in members])
         if statistics is not None:  # only after all checks: a plan that is refused leaves no files
             statistics["steps"] = space.save_statistics([training.whole.fitted for training in trainings])
             space.commit({"statistics": statistics})
+        for number, arrays in made.items():
+            space.keep_prepared(number, arrays)
         outcomes: list[list[Outcome]] = [[] for _ in sets]
         solvers: list[str | None] = [None] * len(sets)
         for place, (method, members) in enumerate(methods.items()):
@@ -281,24 +283,32 @@ def _measure(sets: Sequence[KernelSet], workspace: Workspace, tally: Tally) -> t
 # --- work that fits share --------------------------------------------------------------------------------------------
 
 
-def _prepare(sets: Sequence[TrainingSet], tally: Tally) -> tuple[list[Any], float]:
-    """The result of the preparation of each row, and the passes that all of them took.
+def _prepare(
+    sets: Sequence[TrainingSet], workspace: Workspace, tally: Tally
+) -> tuple[list[Any], float, dict[int, Mapping[str, Array]]]:
+    """The results of the preparation of each row, one for each part, and the passes that all of them took.
 
-    Preparations with equal keys on equal training sets are done once; all of them share passes.
+    Preparations with equal keys on equal training sets are done once; all of them share passes. The last result is the
+    arrays of those that the workspace does not have yet, by number.
     """
-    keys: list[Hashable] = []
-    wanted: dict[Hashable, tuple[Lens, Solver[Any]]] = {}
+    keys: list[list[Hashable]] = []
+    wanted: dict[Hashable, tuple[Lens, Solver[Any], Any]] = {}
     for data in sets:
+        keys.append([])
         preparation = data.fit.learner._preparation(data)
-        key: Hashable = None
         if preparation is not None:
             kernels = None if data.fit.kernels is None else data.fit.kernels.tobytes()
-            key = (id(data.training), id(data.problems), kernels, type(data.fit.learner), preparation.key)
-            wanted.setdefault(key, (data.training.square, preparation.solver))
-        keys.append(key)
-    results, passes = drive(list(wanted.values()), tally=tally)
-    by_key: dict[Hashable, Any] = dict(zip(wanted, results, strict=True))
-    return [by_key.get(key) for key in keys], passes
+            shared = (id(data.problems), kernels, type(data.fit.learner), preparation.key)
+            keys[-1] += [(id(part.training), *shared) for part in data.parts]
+            for key, part, solver in zip(keys[-1], data.parts, preparation.solvers, strict=True):
+                wanted.setdefault(key, (part.training.square, solver, preparation.of_arrays))
+    kept = {key: of and workspace.prepared(n) for n, (key, (_, _, of)) in enumerate(wanted.items())}
+    results = {key: wanted[key][2](arrays) for key, arrays in kept.items() if arrays}
+    missing = [key for key in wanted if key not in results]
+    made, passes = drive([wanted[key][:2] for key in missing], tally=tally)
+    results |= zip(missing, made, strict=True)
+    new = {n: results[key].arrays() for n, key in enumerate(wanted) if not kept[key] and wanted[key][2]}
+    return [[results[key] for key in row] or None for row in keys], passes, new
 
 
 # --- scores of held-out rows ---------------------------------------------------------------------------------------
@@ -319,11 +329,12 @@ def _score(
         parts_of_row[n] = [
             (outcome.scores, [k]) for k, outcome in enumerate(row_outcomes) if outcome.scores is not None
         ]
-        for part in data.parts:
+        for place, part in enumerate(data.parts):
             members = [int(k) for k in part.members if row_outcomes[k].scores is None]
             if members:
                 function = score_function([row_outcomes[k] for k in members], data.problems)
-                solvers.append((part.training.held_out, data.fit.learner._scores(function, data.new, prepared[n])))
+                own = prepared[n] and prepared[n][place]
+                solvers.append((part.training.held_out, data.fit.learner._scores(function, data.new, own)))
                 requested.append((n, members))
                 widest = max(widest, function.dual.shape[1])
     scores, _ = drive(solvers, at_once=max(1, settings.block_width() // widest), tally=tally)

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self, cast
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
-from dmkl.arrays import Array, Float, plain_repr
+from dmkl.arrays import Array, Float, Index, plain_repr
 from dmkl.errors import refuse
-from dmkl.estimators.checks import check_choice, check_count, check_positive
+from dmkl.estimators.checks import check_choice, check_count, check_positive, one_for_each
 from dmkl.estimators.decisions import Decision
 from dmkl.estimators.learner import KernelClassifier
 from dmkl.estimators.plan import (
     ClassWeight,
     FitOutcome,
     Loss,
+    Part,
     Preparation,
     ScoreFunction,
     TrainingSet,
     check_hinge,
     features_of,
+    side_by_side,
 )
 from dmkl.estimators.predicting import Ask, NewRows
 from dmkl.features.cross import TrainingFeatures, row_features
 from dmkl.kernelset import KernelSet
-from dmkl.numerics.fisher import Targets
+from dmkl.numerics.fisher import Targets, class_of
 from dmkl.numerics.grouping import (
     Counts,
     FeatureGroups,
@@ -42,34 +44,44 @@ from dmkl.numerics.grouping import (
     one_hot,
 )
 from dmkl.passes.execute import machine
-from dmkl.solvers.groups import GroupOutcome, GroupProblem, WeightForm, best_of, gs_mkl
+from dmkl.solvers.groups import GroupOutcome, GroupProblem, WeightForm, gs_mkl
 from dmkl.solvers.in_memory import InMemory
-from dmkl.solvers.jobs import Job
-from dmkl.solvers.jobs import best_of as run_best_of
+from dmkl.solvers.jobs import Job, together
 from dmkl.solvers.outcome import Status, worst
 from dmkl.solvers.requests import CombinedEntries, CombinedProduct, EachProduct, Solver, Task
 from dmkl.stores import Kernels
 
-__all__ = ["GSMKL", "Grouping"]
+__all__ = ["GSMKL", "Grouping", "feature_table"]
 
-Index = npt.NDArray[np.intp]
 Grouping = Literal["kernel", "kmeans", "plsa"]
 
 
 class _Grouped(NamedTuple):
-    """The groups of the training samples, and what defines the groups of new samples.
+    """The groups of the training samples of some problems, and what defines the groups of new samples."""
 
-    Parameters
-    ----------
-    kernels
-        The kernels that the groups were made from.
-    given
-        The group of each sample by name, if groups are given.
-    """
-
-    groups: SampleGroups
+    groups: tuple[SampleGroups, ...]
+    """Those of each problem, or one for all."""
     kernels: Index
+    """The kernels that the groups were made from."""
     given: Mapping[str, Any] | None = None
+    """The group of each sample by name, if groups are given."""
+
+    def of(self, place: int) -> SampleGroups:
+        """The groups of a problem."""
+        return self.groups[place if len(self.groups) > 1 else 0]
+
+    def arrays(self) -> dict[str, Array]:
+        """The groups as plain arrays by name."""
+        return {f"{k}.{name}": value for k, made in enumerate(self.groups) for name, value in made.arrays().items()}
+
+    @classmethod
+    def of_arrays(cls, kernels: Index, given: Mapping[str, Any] | None, arrays: Mapping[str, Array]) -> Self:
+        """The groups of `arrays`."""
+        groups: dict[int, dict[str, Array]] = {}
+        for name, value in arrays.items():
+            number, key = name.split(".")
+            groups.setdefault(int(number), {})[key] = value
+        return cls(tuple(groups_from_arrays(groups[k]) for k in sorted(groups)), kernels, given)
 
 
 class GSMKL(KernelClassifier):
@@ -85,12 +97,13 @@ class GSMKL(KernelClassifier):
     Parameters
     ----------
     C
-        SVM penalty C > 0 on margin violations.
+        SVM penalty C > 0 on margin violations. For several problems also one for each.
     n_groups
         Number of groups in each class, or a mapping from classes to numbers. 1 is MKL with weights for each class of
         samples (see Notes, and `across`). A search over several numbers makes such a mapping: each class chooses its
         number on the validation rows. "samples": each sample is a group, and a new sample has the weights of the
-        nearest one; training samples keep their own group, so that the leak of `regroup` remains.
+        nearest one; training samples keep their own group, so that the leak of `regroup` remains. The classes of a
+        task of a multilabel problem are its negatives 0 and positives 1; for several tasks also one of these for each.
     grouping
         Clustering of the samples of a class: "kernel" (kernel k-means on the mean kernel), "kmeans" or "plsa" (on the
         features that the kernels were built from). Or given groups such as sites or batches: a mapping from the name
@@ -100,7 +113,7 @@ class GSMKL(KernelClassifier):
         "hinge" (support vector machines), or "square" (regularized least squares: a group-sensitive Fisher
         discriminant), whose ridge is `lam`.
     lam
-        Ridge λ > 0 of the square loss.
+        Ridge λ > 0 of the square loss. For several problems also one for each.
     class_weight
         As in `MKSVM`, for the hinge loss only. The groups do not depend on it.
     decision
@@ -135,11 +148,13 @@ class GSMKL(KernelClassifier):
     Attributes
     ----------
     weights_ : DataArray
-        β, over kernel, group and class (the second of two classes; task for a multilabel problem).
+        β, over kernel, group and class (the second of two classes; task for a multilabel problem, with zeros for
+        groups that a task does not have).
     groups_ : DataArray
-        The group of each training sample.
+        The group of each training sample; by task if each has its own groups, −1 where its label is unknown.
     group_class_ : DataArray
-        The class whose samples made each group; 0 of groups across classes; the name of a given group.
+        The class whose samples made each group; 0 of groups across classes; the name of a given group. By task if each
+        has its own groups, −1 for groups that it does not have.
     dual_coef_, intercept_
         As in `MKSVM`.
     objective_ : float or DataArray
@@ -157,11 +172,11 @@ class GSMKL(KernelClassifier):
     Section 5.3 chooses the number of groups of each class, from 1 to 5, on validation rows, and does not specify the
     fits. A search uses fits with the same number for all classes, so that the grid does not grow with the number of
     classes: class k takes the number with the best average precision of its one-against-rest scores. The model with
-    these numbers is fitted and tested afterwards.
+    these numbers is fitted and tested afterwards. Each task of a multilabel problem, as in Pascal VOC, is a problem
+    with its own groups, of its positives and of its negatives, and chooses a value of `n_groups` by its own scores.
 
-    One group under "root" is canonical MKL with the weights β_m², ‖β²‖_1 = 1. Under "softmax" it is not: the combined
-    weights are β_m² with Σβ_m = 1, every single kernel is a local minimum, and the objective is neither convex nor
-    concave (see `dmkl.solvers.groups`).
+    One group under "root" is canonical MKL with the weights β_m², ‖β²‖_1 = 1. Under "softmax" it is not, and every
+    single kernel is a local minimum (see `dmkl.solvers.groups`).
 
     Examples
     --------
@@ -171,12 +186,12 @@ class GSMKL(KernelClassifier):
 
     def __init__(
         self,
-        C: float = 1.0,
-        n_groups: Counts = 2,
+        C: float | Sequence[float] = 1.0,
+        n_groups: Counts | Sequence[Counts] = 2,
         grouping: Grouping | Mapping[str, Any] = "kernel",
         loss: Loss = "hinge",
         *,
-        lam: float = 1e-2,
+        lam: float | Sequence[float] = 1e-2,
         weighting: WeightForm = "root",
         across: bool = False,
         regroup: bool = True,
@@ -211,20 +226,20 @@ class GSMKL(KernelClassifier):
     # --- fitting -------------------------------------------------------------------------------------------------
 
     _HAS_INTERCEPT = True
-    _TAKES_UNKNOWN_LABELS = False
+    _OF_TASKS = (*KernelClassifier._OF_TASKS, "n_groups")
     _TAKES_WEIGHTS = True
     _STATE = (*KernelClassifier._STATE, "converged_", "n_trainings_")
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        if not isinstance(self.grouping, Mapping):
+        if self._given is None:
             check_choice("grouping", self.grouping, ("kernel", "kmeans", "plsa"))
         check_choice("loss", self.loss, ("hinge", "square"))
         check_choice("weighting", self.weighting, ("root", "softmax"))
-        counts = self.n_groups.values() if isinstance(self.n_groups, Mapping) else [self.n_groups]
-        for count in counts:
-            if count != "samples":
-                check_count("n_groups", count)
+        for counts in self._counts():
+            for count in counts.values() if isinstance(counts, Mapping) else [counts]:
+                if count != "samples":
+                    check_count("n_groups", count)
         check_count("random_state", self.random_state, least=0)
         check_count("restarts", self.restarts)
         check_count("max_iter", self.max_iter)
@@ -237,18 +252,15 @@ class GSMKL(KernelClassifier):
         check_hinge(self.loss)
 
     def _of_classes(self, kind: str) -> tuple[str, ...]:
-        # Two classes are a single problem with one number; groups across classes have no class.
-        return ("n_groups",) if kind == "multiclass" and not self._one_rule(kind) else ()
+        # Tasks choose for themselves; groups across classes have no class.
+        return ("n_groups",) if kind in ("binary", "multiclass") and not self._one_rule() else ()
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)
-        if not isinstance(self.n_groups, Mapping):
-            return
-        if self._one_rule(targets.kind):
-            refuse(f"groups across classes have one number, and n_groups is {plain_repr(self.n_groups)}; give a number")
-        missing = sorted(set(map(str, targets.classes.tolist())) - set(map(str, self.n_groups)))
-        if missing:
-            refuse(f"n_groups has no number for class {missing[0]!r}; give one for each class, or a single number")
+        for counts in one_for_each("n_groups", self._counts(), len(targets.problems)):
+            if isinstance(counts, Mapping) and self._one_rule():
+                refuse(f"groups across classes have one number, and n_groups is {plain_repr(counts)}; give a number")
+            _by_position(counts, targets.classes)
 
     def _method(self) -> InMemory:
         return InMemory()
@@ -256,83 +268,88 @@ class GSMKL(KernelClassifier):
     def _preparation(self, data: TrainingSet) -> Preparation:
         # Groups do not depend on C or λ of the classifiers.
         choices = (self.n_groups, self.grouping, self.across, self.regroup, self.feature, self.random_state)
-        key = repr(choices)
-        return Preparation(key, self._groups(data))
-
-    def _groups(self, data: TrainingSet) -> Solver[_Grouped]:
-        """The groups of the training samples."""
         kernels = np.arange(len(data.kernels)) if data.fit.kernels is None else data.fit.kernels
-        if isinstance(self.grouping, Mapping):
-            return _Grouped(GivenGroups.of_samples(self.grouping, data.kernels.samples), kernels, self.grouping)
-        targets = data.problems.targets
-        one_rule = self._one_rule(targets.kind)
-        if one_rule:
-            classes: Array | None = None
-        elif targets.kind == "binary":
-            classes = (targets.problems[0][:, 0] > 0).astype(np.intp)
-        else:
-            classes = np.argmax(targets.problems[0], axis=1)
-        counts = self.n_groups
-        if isinstance(counts, Mapping):
-            by_text = {str(label): count for label, count in counts.items()}
-            counts = {k: by_text[str(label)] for k, label in enumerate(targets.classes.tolist())}
-        seed, anew = self.random_state, self.regroup and not one_rule and counts != "samples"
-        if self.grouping == "kernel":
-            mean = _mean_weights(kernels, data.training.n_kernels)
-            diagonal = data.training.square.diagonal()
-            assert diagonal is not None  # symmetric sources have a diagonal
-            squares, m = mean @ diagonal, data.training.n_train
-            # Each round of k-means multiplies the mean kernel, in memory if those of all training sets fit.
-            whole = _HELD * 8 * m * m <= machine().task_bytes
-            matrix: Float | None = (yield CombinedEntries(mean, np.arange(m))) if whole else None
-            by_kernel = group_by_kernel(squares, classes, counts, seed=seed)
-            groups: KernelGroups = yield from _by_mean(by_kernel, mean, matrix)
-            if anew:
-                groups = yield from _by_mean(groups.as_new(squares), mean, matrix)
-            return _Grouped(groups, kernels)
-        table = self._table(features_of(data.kernels), data.names)
-        group = group_by_kmeans if self.grouping == "kmeans" else group_by_plsa
-        made: FeatureGroups = yield Task("group", partial(group, seed=seed), (table, classes, counts))
-        return _Grouped(made.as_new(table) if anew else made, kernels)
+        solvers = [self._groups(data, part, kernels) for part in data.parts]
+        return Preparation(repr(choices), solvers, partial(_Grouped.of_arrays, kernels, self._given))
 
-    def _one_rule(self, kind: str) -> bool:
-        """Whether groups do not depend on the classes, as in multilabel problems, whose samples have several."""
-        return self.across or kind == "multilabel" or isinstance(self.grouping, Mapping)
+    def _groups(self, data: TrainingSet, part: Part, kernels: Index) -> Solver[_Grouped]:
+        """The groups of the training samples of some problems."""
+        rows = slice(None) if part.rows is None else part.rows
+        if self._given is not None:
+            given = GivenGroups.of_samples(self._given, data.kernels.samples[rows])
+            return _Grouped((given,), kernels, self._given)
+        targets, counts = data.problems.targets, self._counts()
+        shared = targets.kind != "multilabel" or (self.across and len(counts) == 1)
+        counts = one_for_each("n_groups", counts, len(targets.problems))
+        table, matrix = None, None
+        mean = _mean_weights(kernels, part.training.n_kernels)
+        if self.grouping != "kernel":
+            table = self._table(features_of(data.kernels), data.names)[rows]
+        # Each round of k-means multiplies the mean kernel, in memory if those of all training sets fit.
+        elif _HELD * len(data.parts) * 8 * part.training.n_train**2 <= machine().task_bytes:
+            matrix = yield CombinedEntries(mean, np.arange(part.training.n_train))
+
+        def groups_of(k: int) -> Solver[SampleGroups]:
+            y = None if self.across else class_of(targets.problems[k])
+            options: Any = {"y": y, "n_groups": _by_position(counts[k], targets.classes), "seed": self.random_state}
+            anew = self.regroup and not self.across and counts[k] != "samples"
+            if table is not None:
+                group = group_by_kmeans if self.grouping == "kmeans" else group_by_plsa
+                made: FeatureGroups = yield Task("group", partial(group, **options), (table,))
+                return made.as_new(table) if anew else made
+            diagonal = part.training.square.diagonal()
+            assert diagonal is not None  # symmetric sources have a diagonal
+            groups: KernelGroups = yield from _by_mean(group_by_kernel(mean @ diagonal, **options), mean, matrix)
+            return (yield from _by_mean(groups.as_new(mean @ diagonal), mean, matrix)) if anew else groups
+
+        grouped = yield from together([groups_of(int(k)) for k in part.members[: 1 if shared else None]])
+        return _Grouped(tuple(grouped), kernels)
+
+    @property
+    def _given(self) -> Mapping[str, Any] | None:
+        """The group of each sample by name, if groups are given."""
+        return self.grouping if isinstance(self.grouping, Mapping) else None
+
+    def _one_rule(self) -> bool:
+        """Whether groups do not depend on the classes."""
+        return self.across or self._given is not None
+
+    def _counts(self) -> Sequence[Counts]:
+        """The numbers of groups of each task, or one for all problems."""
+        counts: Any = self.n_groups
+        return list(counts) if isinstance(counts, list | tuple | np.ndarray) else [counts]
 
     def _table(self, features: TrainingFeatures | str, kernels: Sequence[str]) -> Float:
-        """The features for grouping, (samples, columns): the table `feature`, or those of these kernels."""
-        if isinstance(features, str):
-            refuse(f"grouping={self.grouping!r} needs features, and there are none: {features}; take grouping='kernel'")
-        if self.feature is not None and self.feature not in features.tables:
-            listed = ", ".join(map(repr, features.tables))
-            refuse(f"there is no feature table {self.feature!r} to group by; the tables are {listed}")
-        names = features.select(kernels).tables if self.feature is None else [self.feature]
-        tables = [features.tables[name] for name in names]
-        return np.concatenate([t.read(slice(0, t.shape[0])).astype(np.float64) for t in tables], axis=1)
+        return feature_table(f"grouping={self.grouping!r}", features, self.feature, kernels)
 
-    def _jobs(self, data: TrainingSet, prepared: _Grouped) -> list[Job]:
-        groups, problems = prepared.groups, data.problems
-        square = self.loss == "square"
+    def _jobs(self, data: TrainingSet, prepared: Sequence[_Grouped]) -> list[Job]:
+        problems, square = data.problems, self.loss == "square"
         columns = [column for h in problems.targets.problems for column in h.T]
+        groups = _by_problem([part.members for part in data.parts], prepared)
+        n_groups = max(made.n_groups for made in groups.values())
+        price = "lam" if square else "C"
+        prices = one_for_each(price, check_positive(price, getattr(self, price)), len(problems))
 
         def solver_of(k: int) -> partial[Solver[GroupOutcome]]:
             problem = GroupProblem(
                 columns[k] if square else problems.h[k],
-                groups.labels,
-                groups.n_groups,
-                C=None if square else self._prices(data, k, self.C),
-                lam=self.lam if square else None,
+                groups[k].labels,
+                groups[k].n_groups,
+                C=None if square else self._prices(data, k, prices[k]),
+                lam=prices[k] if square else None,
                 name=problems.title(k),
             )
-            return partial(self._descents, problem, data.n_kernels)
+            return partial(self._descents, problem, data.n_kernels, n_groups)
 
         return data.jobs(solver_of)
 
-    def _descents(self, problem: GroupProblem, n_kernels: int) -> Solver[GroupOutcome]:
-        """Descents from several weights, the first from equal ones; returns the lowest objective."""
+    def _descents(self, problem: GroupProblem, n_kernels: int, n_groups: int) -> Solver[GroupOutcome]:
+        """The lowest of descents from several weights, the first equal ones; zeros fill its weights to `n_groups`."""
         seeds = [None, *(self.random_state + restart for restart in range(1, self.restarts))]
         run = partial(gs_mkl, problem, n_kernels, weighting=self.weighting, tol=self.tol, max_iter=self.max_iter)
-        return run_best_of([run(seed=seed, spread=self.spread) for seed in seeds], best_of)
+        outcomes = yield from together([run(seed=seed, spread=self.spread) for seed in seeds])
+        outcome = min(outcomes, key=lambda outcome: outcome.objective)
+        return replace(outcome, weights=np.pad(outcome.weights, ((0, 0), (0, n_groups - problem.n_groups))))
 
     def _set_attributes(self, fit_outcome: FitOutcome) -> None:
         outcomes = fit_outcome.outcomes
@@ -345,12 +362,23 @@ class GSMKL(KernelClassifier):
         self._label_groups()
 
     def _label_groups(self) -> None:
-        made: SampleGroups = self._prepared.groups
-        self.groups_ = xr.DataArray(made.labels, dims=("sample",), coords={"sample": self.train_samples_}, name="group")
-        classes = made.classes if self._one_rule(self.kind_) else self.classes_[made.classes]
-        self.group_class_ = xr.DataArray(
-            classes, dims=("group",), coords={"group": np.arange(made.n_groups)}, name="class"
-        )
+        parts, prepared, n_groups = self.statistics_, self._prepared, self.weights_.sizes["group"]
+        groups = _by_problem([part.columns for part in parts], prepared)
+        rows_of = {int(k): slice(None) if part.rows is None else part.rows for part in parts for k in part.columns}
+        shared = len(parts) == len(prepared[0].groups) == 1
+        labels, names = [], []
+        for k in [0] if shared else sorted(groups):
+            labels.append(np.full(len(self.train_samples_), -1))
+            labels[-1][rows_of[k]] = groups[k].labels
+            classes = groups[k].classes if self._one_rule() else self.classes_[groups[k].classes]
+            names.append([*classes.tolist(), *[-1] * (n_groups - groups[k].n_groups)])
+
+        def labeled(values: list[Any], dim: str, coord: Array, name: str) -> xr.DataArray:
+            table = xr.DataArray(np.array(values), dims=("task", dim), coords={dim: coord}, name=name)
+            return table[0] if shared else table.T.assign_coords(task=self.tasks_)
+
+        self.groups_ = labeled(labels, "sample", self.train_samples_, "group")
+        self.group_class_ = labeled(names, "group", np.arange(n_groups), "class")
 
     # --- predicting ----------------------------------------------------------------------------------------------
 
@@ -361,22 +389,22 @@ class GSMKL(KernelClassifier):
 
     def _shares(self, function: ScoreFunction, new: KernelSet, prepared: _Grouped) -> Solver[Float]:
         groups = yield from self._groups_of(new, prepared)
-        made = prepared.groups
-        n_groups, n_columns = made.n_groups, function.dual.shape[1]
+        n_groups, n_columns = function.weights.shape[1:]
         # u of each class split by groups, (samples, classes · groups); columns without support vectors are zero.
-        block = (function.dual[:, :, None] * one_hot(made.labels, n_groups)[:, None, :]).reshape(len(function.dual), -1)
+        members = np.stack([one_hot(made.labels, n_groups) for made in prepared.groups], axis=1)
+        block = (function.dual[:, :, None] * members).reshape(len(function.dual), -1)
         used = np.flatnonzero(block.any(axis=0))
         products = yield EachProduct(block[:, used])
         parts = np.zeros((*products.shape[:2], block.shape[1]))
         parts[:, :, used] = products
         parts = parts.reshape(*products.shape[:2], n_columns, n_groups)
-        by_sample = function.weights[:, groups, :]  # β_m^{c(x)}: (kernels, rows, classes)
+        by_sample = function.weights[:, groups, np.arange(n_columns)]  # β_m^{c(x)}: (kernels, rows, classes)
         return np.asarray(np.einsum("nrc,nrcg,ngc->nrc", by_sample, parts, function.weights, optimize=True))
 
     def _solve_for_new_rows(self, K: Kernels | None, ask: Ask, *, groups: Any = None, **new: Any) -> NewRows:
         if groups is None:
             return super()._solve_for_new_rows(K, ask, **new)
-        given = {**(self._prepared.given or {}), **groups}
+        given = {**(self._given or {}), **groups}
 
         def ask_with_groups(function: ScoreFunction, rows: KernelSet, prepared: _Grouped) -> Solver[Float]:
             return ask(function, rows, prepared._replace(given=given))
@@ -384,22 +412,26 @@ class GSMKL(KernelClassifier):
         return super()._solve_for_new_rows(K, ask_with_groups, **new)
 
     def groups_of(self, K: KernelSet) -> Index:
-        """The group of each row sample, by the rule for new samples."""
+        """The group of each row sample, by the rule for new samples; by task if each task has its own groups."""
         self._check_fitted()
         chosen, used = self._match_kernels(K)
-        (labels,) = self._solve_through(chosen, used, [self._groups_of(chosen, self._prepared)])
-        groups: Index = labels
-        return groups
+        labels = self._solve_through(chosen, used, [self._groups_of(chosen, part) for part in self._prepared])
+        groups = [np.broadcast_to(g, (len(g), len(p.columns))) for g, p in zip(labels, self.statistics_, strict=True)]
+        by_problem = side_by_side(groups, [part.columns for part in self.statistics_]).astype(np.intp)
+        return by_problem if self.groups_.ndim > 1 else by_problem[:, 0]
 
     def _groups_of(self, new: KernelSet, prepared: _Grouped) -> Solver[Index]:
-        made, kernels, given = prepared
-        if isinstance(made, GivenGroups):
-            return made.labels_of(given or {}, new.samples)
-        if isinstance(made, KernelGroups):
-            groups: Index = yield from _by_mean(made.labels_of_new(), _mean_weights(kernels, len(new)))
-            return groups
-        assert isinstance(made, FeatureGroups)
-        return made.labels_of(self._table(row_features(new), [new.names[j] for j in kernels]))
+        """The groups of the row samples, (rows, problems), or (rows, 1) if problems share them."""
+        several, kernels, given = prepared
+        if isinstance(several[0], KernelGroups):
+            mean = _mean_weights(kernels, len(new))
+            labels = yield from together([_by_mean(cast(KernelGroups, made).labels_of_new(), mean) for made in several])
+        elif isinstance(several[0], GivenGroups):
+            labels = [several[0].labels_of(given or {}, new.samples)]
+        else:
+            table = self._table(row_features(new), [new.names[j] for j in kernels])
+            labels = [made.labels_of(table) for made in several if isinstance(made, FeatureGroups)]
+        return np.stack(labels, axis=1)
 
     def _kernels_used(self) -> list[str]:
         # Groups are defined by all kernels.
@@ -408,16 +440,47 @@ class GSMKL(KernelClassifier):
     # --- saving --------------------------------------------------------------------------------------------------
 
     def _state(self) -> dict[str, Any]:
-        groups = {key: value.tolist() for key, value in self._prepared.groups.arrays().items()}
+        groups = [{key: value.tolist() for key, value in part.arrays().items()} for part in self._prepared]
         return {**super()._state(), "groups": groups}
 
     def _set_state(self, state: dict[str, Any]) -> None:
         groups = state.pop("groups")
         super()._set_state(state)
-        made = groups_from_arrays({key: np.array(value) for key, value in groups.items()})
-        given = self.grouping if isinstance(self.grouping, Mapping) else None
-        self._prepared = _Grouped(made, np.arange(len(self.kernel_names_)), given)
+        if isinstance(groups, dict):  # written when all problems had common groups
+            groups = [{f"0.{key}": value for key, value in groups.items()}]
+        restored = partial(_Grouped.of_arrays, np.arange(len(self.kernel_names_)), self._given)
+        self._prepared = [restored({key: np.array(value) for key, value in part.items()}) for part in groups]
         self._label_groups()
+
+
+def feature_table(
+    needed_by: str, features: TrainingFeatures | str, feature: str | None, kernels: Sequence[str]
+) -> Float:
+    """The table `feature`, or those of these kernels side by side, (samples, columns); `needed_by` for messages."""
+    if isinstance(features, str):
+        refuse(f"{needed_by} needs features, and there are none: {features}; take 'kernel'")
+    if feature is not None and feature not in features.tables:
+        refuse(f"there is no feature table {feature!r}; the tables are {', '.join(map(repr, features.tables))}")
+    names = features.select(kernels).tables if feature is None else [feature]
+    tables = [features.tables[name] for name in names]
+    return np.concatenate([t.read(slice(0, t.shape[0])).astype(np.float64) for t in tables], axis=1)
+
+
+def _by_problem(members: Sequence[Index], prepared: Sequence[_Grouped]) -> dict[int, SampleGroups]:
+    """The groups of each problem, by its number."""
+    parts = zip(members, prepared, strict=True)
+    return {int(k): grouped.of(place) for numbers, grouped in parts for place, k in enumerate(numbers)}
+
+
+def _by_position(counts: Counts, classes: Array) -> Counts:
+    """The number of groups of each class, by its position."""
+    if not isinstance(counts, Mapping):
+        return counts
+    by_text = {str(label): count for label, count in counts.items()}
+    missing = sorted(set(map(str, classes.tolist())) - set(by_text))
+    if missing:
+        refuse(f"n_groups has no number for class {missing[0]!r}; give one for each class, or a single number")
+    return {k: by_text[str(label)] for k, label in enumerate(classes.tolist())}
 
 
 def _mean_weights(kernels: Index, n_kernels: int) -> Float:
@@ -428,7 +491,7 @@ def _mean_weights(kernels: Index, n_kernels: int) -> Float:
 
 
 _HELD = 32
-"""Assumed number of training sets whose mean kernels are in memory together."""
+"""Assumed number of fits whose mean kernels are in memory together, one for each of their training sets."""
 
 
 def _by_mean(grouping: Generator[Float, Float, Any], weights: Float, matrix: Float | None = None) -> Solver[Any]:

@@ -31,7 +31,7 @@ from dmkl.estimators.plan import (
 )
 from dmkl.kernelset import KernelSet
 from dmkl.solvers.in_memory import InMemory
-from dmkl.solvers.jobs import Job, best_of
+from dmkl.solvers.jobs import Job, together
 from dmkl.solvers.margin.mksvm import MarginProblem, mk_svm
 from dmkl.solvers.outcome import Outcome, Step, worst
 from dmkl.solvers.requests import Solver
@@ -221,19 +221,17 @@ class LPBoost(MarginClassifier):
         y, beta, facts = data.problems.h[k], choice.weights[:, k], data.training.facts
         n, used, single = len(beta), np.flatnonzero(beta), np.eye(len(beta))
 
-        def side_by_side(machines: Sequence[Outcome]) -> Outcome:
-            dual, bias = np.zeros((len(y), n)), np.zeros(n)
-            for j, machine in zip(used, machines, strict=True):
-                assert machine.dual is not None
-                dual[:, j], bias[j] = machine.dual[:, 0], beta[j] * np.squeeze(machine.bias)
-            end, objective = machines[worst(machines)], float(choice.objectives[k])
-            steps = [Step(beta, {"objective": objective, "gap": end.gap})]
-            extra = {"column_weights": np.diag(beta)}
-            return Outcome(end.status, beta, dual, objective, gap=end.gap, bias=bias, steps=steps, extra=extra)
-
         problems = [MarginProblem(y, choice.prices[j], np.inf, given=single[j]) for j in used]
         solvers: list[Solver[Outcome]] = [mk_svm(problem, n, tol=self.tol, facts=facts) for problem in problems]
-        return best_of(solvers, side_by_side)
+        machines = yield from together(solvers)
+        dual, bias = np.zeros((len(y), n)), np.zeros(n)
+        for j, machine in zip(used, machines, strict=True):
+            assert machine.dual is not None
+            dual[:, j], bias[j] = machine.dual[:, 0], beta[j] * np.squeeze(machine.bias)
+        end, objective = machines[worst(machines)], float(choice.objectives[k])
+        steps = [Step(beta, {"objective": objective, "gap": end.gap})]
+        extra = {"column_weights": np.diag(beta)}
+        return Outcome(end.status, beta, dual, objective, gap=end.gap, bias=bias, steps=steps, extra=extra)
 
     def _take(self, outcome: FitOutcome) -> None:
         _, labels = outcome.data.problems.columns

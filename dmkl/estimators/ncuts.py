@@ -8,11 +8,10 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from dmkl import progress
-from dmkl.arrays import Float
+from dmkl.arrays import Float, Index
 from dmkl.errors import ConvergenceWarning, refuse, warn
 from dmkl.estimators.checks import check_choice, check_count, check_positive, one_for_each
 from dmkl.estimators.decisions import Decision
@@ -28,7 +27,7 @@ from dmkl.estimators.plan import (
     check_hinge,
 )
 from dmkl.kernelset import KernelSet
-from dmkl.numerics.fisher import Targets, relative_gap
+from dmkl.numerics.fisher import Targets, class_of, relative_gap
 from dmkl.numerics.ncuts import class_columns, ratios, sample_examples
 from dmkl.passes.execute import machine
 from dmkl.solvers.cuts import KernelCut, best_cut
@@ -43,7 +42,6 @@ _UNPROVEN = (
     "better ones may exist."
 )
 
-Index = npt.NDArray[np.intp]
 Sharing = Literal["mean", "own", "joint", "partition"]
 
 
@@ -195,7 +193,7 @@ class NCuts(MarginClassifier):
     def _preparation(self, data: TrainingSet) -> Preparation:
         # The weights do not depend on C or λ of the classifiers.
         key = (self.n_examples, self.sharing, self.tol, self.max_iter, self.random_state)
-        return Preparation(key, self._cuts(data))
+        return Preparation(key, [self._cuts(data)])
 
     def _cuts(self, data: TrainingSet) -> Solver[list[KernelCut]]:
         """A cut for each problem, or one for all."""
@@ -225,13 +223,14 @@ class NCuts(MarginClassifier):
     def _method(self) -> SideBySide:
         return SideBySide(files=True)
 
-    def _jobs(self, data: TrainingSet, prepared: list[KernelCut]) -> list[Job]:
-        problems, cuts = data.problems, prepared
+    def _jobs(self, data: TrainingSet, prepared: list[list[KernelCut]]) -> list[Job]:
+        problems, (cuts,) = data.problems, prepared
         weights = np.array([cut.alpha for cut in cuts])
         if self.sharing == "mean" and problems.targets.kind != "multilabel":
             weights = weights.mean(axis=0, keepdims=True).repeat(len(cuts), axis=0)
         prices = one_for_each("C", check_positive("C", self.C), len(problems))
         ridges = one_for_each("lam", check_positive("lam", self.lam), len(problems))
+        columns = [column for h in problems.targets.problems for column in h.T]
 
         def solver_of(k: int) -> partial[Solver[Outcome]]:
             cut_number = 0 if len(cuts) == 1 else k
@@ -243,7 +242,7 @@ class NCuts(MarginClassifier):
                 )
             else:
                 # One group: its composite kernel is Σ_l √α_l √α_l K_l.
-                target = _regression_target(problems, k)
+                target = columns[k]
                 everywhere = np.zeros(len(target), dtype=np.intp)
                 root = np.sqrt(weights[cut_number])[:, None]
                 wanted = GroupClassifier(root, everywhere, target, None, self.tol, lam=ridges[k])
@@ -252,7 +251,7 @@ class NCuts(MarginClassifier):
         return data.jobs(solver_of)
 
     def _set_attributes(self, outcome: FitOutcome) -> None:
-        problems, cuts = outcome.data.problems, outcome.prepared
+        problems, (cuts,) = outcome.data.problems, outcome.prepared
         if problems.targets.kind == "multiclass" and self.sharing != "own":
             self.weights_ = self.weights_.isel({problems.dim: 0}, drop=True)
         self.n_cut_passes_ = outcome.n_prepared
@@ -287,15 +286,6 @@ class NCuts(MarginClassifier):
     def _set_state(self, state: dict[str, Any]) -> None:
         self.cuts_ = xr.Dataset.from_dict(state.pop("cuts"))
         super()._set_state(state)
-
-
-def _regression_target(problems: Problems, number: int) -> Float:
-    """The target of the square loss: `encode_targets` of the positive class, with mean zero."""
-    signs = problems.h[number]
-    share = float(np.mean(signs > 0))
-    several = problems.targets.kind == "multiclass"
-    scale = np.sqrt(share) if several else len(signs) * share * (1.0 - share)
-    return np.asarray(((signs > 0) - share) / scale)
 
 
 def _most_columns(n_kernels: int) -> int:
@@ -349,7 +339,7 @@ def _partitions(targets: Targets, n_examples: int, seed: int) -> list[_Partition
     """The partition by classes; one for each task of a multilabel set."""
     partitions = []
     for h in targets.problems:
-        labels = np.argmax(h, axis=1) if h.shape[1] > 1 else (h[:, 0] > 0).astype(np.intp)
+        labels = class_of(h)
         examples = sample_examples(labels, n_examples, seed, targets.classes)
         partitions.append(_Partition(labels, examples, len(targets.classes)))
     return partitions

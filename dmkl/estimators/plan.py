@@ -525,7 +525,7 @@ class TrainingSet:
         """The kernels after the steps, if all problems share them."""
         return self.trainings[0]
 
-    @property
+    @cached_property
     def parts(self) -> list[Part]:
         """The problems by their samples."""
         labeled = self.problems.labeled
@@ -574,12 +574,15 @@ class Preparation(NamedTuple):
     ----------
     key
         The parameters that it depends on: equal keys on equal training sets are done once.
-    solver
-        Asks for passes, and returns the result.
+    solvers
+        One for each of `TrainingSet.parts`. They ask for passes, and return the result of the part.
+    of_arrays
+        Makes a result of what its method ``arrays`` returns, if the checkpoint keeps it.
     """
 
     key: Hashable
-    solver: Solver[Any]
+    solvers: Sequence[Solver[Any]]
+    of_arrays: Callable[[Mapping[str, Array]], Any] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -595,7 +598,7 @@ class FitOutcome:
     scores
         Scores of the held-out rows, (rows, classes or tasks); one column for two classes.
     prepared
-        The result of the preparation.
+        The result of the preparation for each part; None without one.
     solver
         Name of the solver.
     n_passes
@@ -716,13 +719,16 @@ class Learner:
         return SideBySide()
 
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
-        """A job for each problem."""
+        """A job for each problem; `prepared` has the result of the preparation for each part, or is None."""
         raise NotImplementedError
 
     # --- held-out rows -------------------------------------------------------------------------------------------
 
     def _scores(self, function: ScoreFunction, new: KernelSet, prepared: Any) -> Solver[Float]:
-        """Scores of new rows, (rows, classes or tasks), by products with the kernels of new rows."""
+        """Scores of new rows, (rows, classes or tasks), by products with the kernels of new rows.
+
+        `prepared` is the result of the preparation for the part that the function belongs to.
+        """
         scores: Float = (yield CombinedProduct(function.dual, function.weights, exact=True)) + function.bias
         if function.sums is not None:
             scores = np.add.reduceat(scores, np.flatnonzero(np.diff(function.sums, prepend=-1)), axis=1)

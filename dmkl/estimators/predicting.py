@@ -64,7 +64,7 @@ class Predicting(Learner):
     tasks_: Array | None
     n_prediction_passes_: float
     _prepared: Any = None
-    """The result of `_preparation`, for learners that predict with it."""
+    """The results of `_preparation`, one for each part of the columns, for learners that predict with them."""
     _HAS_INTERCEPT = False
     """Whether scores have an intercept."""
 
@@ -99,8 +99,11 @@ class Predicting(Learner):
         K = as_kernel_set(K, "prediction", self.train_samples_)
         chosen, used = self._match_kernels(self._new_source(K))
         function = self._score_function(used)
-        functions = [function.of(part.columns, part.rows) for part in self.statistics_]
-        solvers = [ask(part_function, chosen, self._prepared) for part_function in functions]
+        prepared = self._prepared or [None] * len(self.statistics_)
+        solvers = [
+            ask(function.of(part.columns, part.rows), chosen, prepared_part)
+            for part, prepared_part in zip(self.statistics_, prepared, strict=True)
+        ]
         return NewRows(self._solve_through(chosen, used, solvers, covariates), chosen, used)
 
     def _score_dim(self) -> str | None:
@@ -538,7 +541,7 @@ def _weight_sets(model: Predicting, used: Index) -> tuple[Float, str | None]:
     weights = model.weights_.transpose("kernel", ...).values[used].astype(np.float64)
     if weights.ndim == 1:
         return weights[None], None
-    if weights.ndim > 2:
+    if model._score_function(used).weights.ndim > 2:
         refuse(
             f"{type(model).__name__} weighs each kernel by groups of samples, so that its scores are not those of one "
             "weighted kernel; see contributions"

@@ -37,6 +37,7 @@ __all__ = [
     "Targets",
     "as_exponent",
     "certify",
+    "class_of",
     "dual_exponent",
     "dual_norm",
     "encode_targets",
@@ -162,7 +163,7 @@ class Targets:
         """The total weight of the labeled samples of each class, (classes,), for each classification problem."""
         weights = self.weights or [None] * len(self.problems)
         return tuple(
-            np.bincount(_class_of(h), d, minlength=len(self.classes)).astype(np.float64)
+            np.bincount(class_of(h), d, minlength=len(self.classes)).astype(np.float64)
             for h, d in zip(self.problems, weights, strict=True)
         )
 
@@ -177,7 +178,7 @@ class Targets:
             problems = tuple(y - mean for y, mean in zip(self.values, means, strict=True))
             return replace(self, problems=problems, means=means, weights=tuple(weights))
         encode = _multiclass if self.kind == "multiclass" else _binary
-        encoded = [encode(_class_of(h), d) for h, d in zip(self.problems, weights, strict=True)]
+        encoded = [encode(class_of(h), d) for h, d in zip(self.problems, weights, strict=True)]
         return replace(self, problems=tuple(encoded), weights=tuple(weights))
 
     @cached_property
@@ -376,7 +377,7 @@ def _multiclass(index: Index, weights: Float | None = None) -> Float:
     return np.asarray(h)
 
 
-def _class_of(h: Float) -> Index:
+def class_of(h: Float) -> Index:
     """The class of each sample, from its targets."""
     return (h[:, 0] > 0).astype(np.intp) if h.shape[1] == 1 else np.argmax(h, axis=1)
 

@@ -7,7 +7,7 @@ The group of a new sample
 -------------------------
 The decision function (Eq. 4) needs c(x) of a new x with unknown class; the paper does not define it. Here the rule that
 made the groups decides: the group of x is the one with the nearest center (the largest P(z|d) of pLSA) among the groups
-of all classes, or of some.
+of all classes.
 
 The training samples were grouped inside their classes by another rule, which used the class, and a classifier with
 weights for each group could read the class off the group (see `dmkl.solvers.groups`). `as_new` groups them by the rule
@@ -97,19 +97,6 @@ class SampleGroups(ABC):
         """The number of groups, G."""
         return len(self.classes)
 
-    def nearest(self, affinities: Float, among: npt.ArrayLike | None = None) -> Index:
-        """The group of each sample, (t,), from its affinity to each group, (t, G).
-
-        `among` restricts the groups to those of these classes; InputError if none of the classes has a group.
-        """
-        if among is not None:
-            allowed = np.isin(self.classes, among)
-            if not allowed.any():
-                classes = np.unique(self.classes).tolist()
-                refuse(f"among={among!r} names no class that has groups; the classes are {classes}")
-            affinities = np.where(allowed, affinities, -np.inf)
-        return np.asarray(np.argmax(affinities, axis=1), dtype=np.intp)
-
     def arrays(self) -> dict[str, Array]:
         """The groups as plain arrays by name, from which `groups_from_arrays` makes the same groups."""
         stored = {key: getattr(self, key) for key in ("labels", "classes", "centers", "members")}
@@ -120,7 +107,7 @@ class SampleGroups(ABC):
 
         Groups without members keep their center, so that G and the numbering do not change.
         """
-        return replace(self, labels=self.nearest(affinities))
+        return replace(self, labels=np.argmax(affinities, axis=1))
 
     def _stretched(self, squared: Float) -> Float:
         """Squared distances from the centers without each sample, from those with it; see the module."""
@@ -178,9 +165,9 @@ class FeatureGroups(SampleGroups):
     def affinities_apart(self, training: npt.ArrayLike) -> Float:
         """The affinity of each training sample to each group without that sample, (m, G)."""
 
-    def labels_of(self, new: npt.ArrayLike, among: npt.ArrayLike | None = None) -> Index:
-        """The group of each new sample, (t,), from its features or counts, (t, d); `among` as in `nearest`."""
-        return self.nearest(self.affinities_of(new), among)
+    def labels_of(self, new: npt.ArrayLike) -> Index:
+        """The group of each new sample, (t,), from its features or counts, (t, d)."""
+        return np.asarray(np.argmax(self.affinities_of(new), axis=1))
 
     def as_new(self, training: npt.ArrayLike) -> Self:
         """The same centers, with each training sample (m, d) in the group that a similar new sample would get.
@@ -317,9 +304,9 @@ class KernelGroups(SampleGroups):
         product = yield one_hot(self.members, self.n_groups) / sizes
         return np.asarray(2.0 * product - self.centers)
 
-    def labels_of_new(self, among: npt.ArrayLike | None = None) -> ByProducts[Index]:
-        """The group of each new sample, (t,), from one product as in `affinities_of_new`; `among` as in `nearest`."""
-        return self.nearest((yield from self.affinities_of_new()), among)
+    def labels_of_new(self) -> ByProducts[Index]:
+        """The group of each new sample, (t,), from one product as in `affinities_of_new`."""
+        return np.asarray(np.argmax((yield from self.affinities_of_new()), axis=1))
 
     def as_new(self, squares: Float) -> ByProducts[KernelGroups]:
         """The same centers, with each training sample in the group that a similar new sample would get.
@@ -360,11 +347,16 @@ def group_by_kernel(
     ]
     ended: dict[int, _Clustering] = {}
     requests: dict[int, Float] = {}
-    for k, (_, _, run) in enumerate(runs):
+
+    def advance(k: int, answer: Any) -> None:
         try:
-            requests[k] = next(run)
+            requests[k] = runs[k][2].send(answer)
         except StopIteration as stop:
+            requests.pop(k, None)
             ended[k] = stop.value
+
+    for k in range(len(runs)):
+        advance(k, None)
     while requests:
         widths = np.cumsum([block.shape[1] for block in requests.values()])
         # Each run yields vectors over its class; they are put side by side, with zeros elsewhere, for one product.
@@ -372,14 +364,8 @@ def group_by_kernel(
         for last, (k, block) in zip(widths, requests.items(), strict=True):
             together[runs[k][1], last - block.shape[1] : last] = block
         answers = np.split((yield together), widths[:-1], axis=1)
-        still: dict[int, Float] = {}
-        for k, answer in zip(requests, answers, strict=True):
-            _, rows, run = runs[k]
-            try:
-                still[k] = run.send(answer[rows])
-            except StopIteration as stop:
-                ended[k] = stop.value
-        requests = still
+        for k, answer in zip(list(requests), answers, strict=True):
+            advance(k, answer[runs[k][1]])
     parts = []
     for label, (rows, _) in wanted.items():
         best = min((k for k, run in enumerate(runs) if run[0] == label), key=lambda k: ended[k][0])

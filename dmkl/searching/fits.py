@@ -77,7 +77,7 @@ __all__ = [
 ]
 
 Folds = TypeVar("Folds", bound=Fold | OuterFold)
-OF_TASKS = ("p", "lam", "C", "candidate")
+OF_TASKS = ("p", "lam", "C", "n_groups", "candidate")
 """Parameters that may differ between the tasks of one model."""
 _FEW = 4096
 """With more samples, single precision resolves every λ of the papers, unless a few samples dominate the kernel."""
@@ -238,7 +238,7 @@ def make_question(
         _, rows, cols = K.shape
         refuse(f"{caller} needs the kernels of all samples among themselves, got {rows} rows and {cols} columns")
     targets, tasks = labeled_targets(estimator, K, y, caller, unknown)
-    values = as_grid(grid, estimator, several=targets.dim is not None) if has_grid else {}
+    values = as_grid(grid, estimator) if has_grid else {}
     metrics = as_metrics(scoring, targets.kind)
     of_rows = None if groups is None else matched("groups", groups, K.samples, named=K.view.has_names).values
     if of_rows is not None and len(of_rows) > 1 and len(set(of_rows.tolist())) == len(of_rows):
@@ -484,7 +484,8 @@ def per_task(outcomes: Sequence[FitOutcome], n_kernels: int, n_tasks: int) -> tu
 
 def _by_kernel(weights: Float, n_kernels: int) -> Float:
     """One weight for each kernel: the mean over groups of samples; all kernels share the weight of their product."""
-    plain = weights.mean(axis=1) if weights.ndim == 2 else weights
+    # Tasks with fewer groups than others have weights of zero for the rest.
+    plain = weights.sum(axis=1) / max(1, weights.any(axis=0).sum()) if weights.ndim == 2 else weights
     return plain if len(plain) == n_kernels else np.full(n_kernels, plain[0])
 
 
@@ -530,9 +531,10 @@ def _class_scores(question: Question, grid: GridFits) -> Float:
     scores = np.full((len(question.fitted), len(question.folds), len(classes)), np.nan)
     metric = as_metrics("average_precision", "binary")
     for f, (fold, targets, decision) in enumerate(zip(question.folds, grid.targets, grid.decided, strict=True)):
+        of_classes = np.stack([-decision, decision], axis=-1) if targets.one_column else decision
         for k, label in enumerate(targets.classes):
             truth = (question.labels[fold.validation] == label).astype(np.int64)
-            columns = decision[:, : len(fold.validation), k]
+            columns = of_classes[:, : len(fold.validation), k]
             (values,) = evaluate_each(metric, "binary", [0, 1], truth, columns)
             scores[question.fitted, f, np.searchsorted(classes, label)] = values
     return scores

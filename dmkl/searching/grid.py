@@ -73,7 +73,7 @@ C_VALUES = tuple(2.0**k for k in range(-2, 8))
 """C of the support vector machines of the papers, 2⁻² to 2⁷ (JMLR Section 3.3)."""
 
 
-def as_grid(grid: Mapping[str, Any] | None, estimator: Any, *, several: bool = False) -> dict[str, tuple[Any, ...]]:
+def as_grid(grid: Mapping[str, Any] | None, estimator: Any) -> dict[str, tuple[Any, ...]]:
     """Check a grid of parameters, or make that of the papers.
 
     Parameters
@@ -87,9 +87,6 @@ def as_grid(grid: Mapping[str, Any] | None, estimator: Any, *, several: bool = F
         values of each.
     estimator
         Its ``get_params()`` names the parameters.
-    several
-        Whether there are several tasks, with separate choices: they share the number of groups, which is then not
-        searched by default.
 
     Returns
     -------
@@ -117,11 +114,12 @@ def as_grid(grid: Mapping[str, Any] | None, estimator: Any, *, several: bool = F
     defaults = {"p": P_VALUES, "lam": lam, "C": C_VALUES}
     own: dict[str, tuple[Any, ...]] = getattr(estimator, "_own_grid", dict)()
     if grid is None:
-        papers = [*defaults.items(), *([] if several else [("n_groups", N_GROUPS)])]
-        # The hinge loss has C, the square loss λ; candidates of weights have no norm.
+        papers = [*defaults.items(), ("n_groups", N_GROUPS)]
+        # The hinge loss has C, the square loss λ; candidates of weights have no norm, given groups no number.
         idle = (
             {"hinge": "lam", "square": "C"}.get(str(parameters.get("loss"))),
             "p" if isinstance(parameters.get("weights"), str) else None,
+            "n_groups" if isinstance(parameters.get("grouping"), Mapping) else None,
         )
         chosen = {name: values for name, values in papers if name in parameters and name not in idle}
         chosen = chosen or {name: (parameters[name],) for name in estimator._ONE_POINT}

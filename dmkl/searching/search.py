@@ -728,7 +728,9 @@ def _chosen_scores(question: Question, grid: GridFits, result: SearchResult, fol
         by_class = {name: list(params[name].values()) for name in result.by_class}
         learnt = np.searchsorted(question.targets.classes, grid.targets[fold].classes)
         columns = [scores_of({name: values[k] for name, values in by_class.items()}) for k in learnt]
-        scores = np.stack([column[:, k] for k, column in enumerate(columns)], axis=1)
+        # The scores of two classes are one column, of the second.
+        several = columns[0].ndim > 1
+        scores = np.stack([c[:, k] for k, c in enumerate(columns)], axis=1) if several else columns[1]
     else:
         scores = scores_of()
     return question.held_out(fold, scores, grid.targets[fold])

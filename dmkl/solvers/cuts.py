@@ -64,10 +64,6 @@ class Relaxation:
         return relative_gap(self.value, self.bound, self.spread)
 
 
-def _step(weights: Float, value: float, bound: float) -> Step:
-    return Step(weights, {"value": value, "bound": bound})
-
-
 def relax(Q: Float, start: Float | None = None, *, tol: float = 1e-6, max_iter: int = 5000) -> Relaxation:
     """Solve the semidefinite relaxation of min αᵀQα over the simplex, for a symmetric Q (n, n).
 
@@ -82,7 +78,7 @@ def relax(Q: Float, start: Float | None = None, *, tol: float = 1e-6, max_iter: 
     alpha = np.full(n, 1.0 / n) if start is None else start
     Z = np.outer(alpha, alpha)
     if spread == 0:
-        return Relaxation(Z, least, least, 0.0, 0, [_step(rounded(Z), least, least)])
+        return Relaxation(Z, least, least, 0.0, 0, [Step(rounded(Z), {"value": least, "bound": least})])
     # The entries are shifted and scaled to [0, 1], which changes no minimizer because the entries of Z sum to one; ρ, W
     # and U are in those units. One BLAS thread: more would wait for one another longer than they work.
     H = (Q - least) / spread
@@ -115,7 +111,7 @@ def relax(Q: Float, start: Float | None = None, *, tol: float = 1e-6, max_iter: 
             feasible = _feasible(Z)
             if (reached := float(np.sum(H * feasible))) <= value:
                 best, value = feasible, reached
-            steps.append(_step(rounded(best), least + spread * value, least + spread * bound))
+            steps.append(Step(rounded(best), {"value": least + spread * value, "bound": least + spread * bound}))
             if value - bound <= tol:
                 break
             if iteration <= max_iter // 2:  # a penalty that changes without end need not converge
@@ -203,7 +199,7 @@ def best_cut(u: Float, v: Float, tol: float = 1e-6, max_iter: int = 5000) -> Ker
     """
     if len(u) == 1:
         alpha, ratio = smallest_ratio(u[0], v[0])
-        only = _step(alpha, ratio, ratio)
+        only = Step(alpha, {"value": ratio, "bound": ratio})
         return KernelCut(alpha, ratio, ratio, ratio, ratio, ratio, ratio, 0.0, "single ratio", True, 0, [only])
     Q = cut_matrix(u, v)
     # The descents before the relaxation give it a good start; those after it start from its solution.

@@ -35,17 +35,26 @@ Properties
   increases β_l² by ε². Few kernels are favored because of the sum of β², independently of the kernels' content.
 - Under "root" Σ_m (β_m^g)² = 1. G = 1 is canonical MKL, convex in γ: every stationary point with γ > 0 is the optimum.
   Kernels of unit diagonal make composites of unit diagonal, for any groups. It is the default.
-- With more groups W is not convex under either: restart from several seeds and take `best_of`.
+- With more groups W is not convex under either: restart from several seeds and take the lowest objective.
 - Groups inside classes, as in the paper, reveal the labels: W falls most if groups of different classes share no
   kernel. Their block of the composite then vanishes, f has the right sign on every training sample because of c(i)
   alone, and a new sample gets the class of its group, however that was assigned. Group the training samples by a rule
   that also applies to new samples instead: across classes, or by `as_new` of `dmkl.numerics.grouping`.
+
+Localized MKL
+-------------
+Gönen and Alpaydın (ICML 2008; Pattern Recognition 46, 2013) make each sample a group, with "softmax" weights η(x) and
+z_j(x) = v_jᵀg(x) + c_j, linear in gating features g(x), so that they extend to new samples:
+
+    f(x) = Σ_j η_j(x) Σ_i u_i η_j(x_i) K_j(x_i, x) + b.
+
+Then −η_ji ∂W/∂η_ji = 2s η_ji u_i (K_j(η_j∘u))_i, and ∂W/∂v_j = Σ_i g(x_i) ∂W/∂z_ji, ∂W/∂c_j = Σ_i ∂W/∂z_ji.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -57,9 +66,18 @@ from dmkl.errors import refuse
 from dmkl.numerics.grouping import one_hot
 from dmkl.solvers.masters import LineSearch
 from dmkl.solvers.outcome import Outcome, Status, Step
-from dmkl.solvers.requests import GroupClassifier, Projection
+from dmkl.solvers.requests import CombinedEntries, EachProduct, GroupClassifier, Projection
 
-__all__ = ["GroupOutcome", "GroupProblem", "WeightForm", "best_of", "group_weights", "gs_mkl", "parameter_gradients"]
+__all__ = [
+    "GroupOutcome",
+    "GroupProblem",
+    "WeightForm",
+    "gating_gradient",
+    "group_weights",
+    "gs_mkl",
+    "localized_mkl",
+    "parameter_gradients",
+]
 
 WeightForm = Literal["softmax", "root"]
 
@@ -67,9 +85,9 @@ WeightForm = Literal["softmax", "root"]
 # --- the weights -------------------------------------------------------------------------------------------------
 
 
-def group_weights(a: Float, b: Float, statistics: Float, weighting: WeightForm = "root") -> Float:
-    """β (n, G) from a, b and ρ, (n, G) each: the softmax over the kernels of each group, or its root (Eq. 12)."""
-    gamma = softmax(a * statistics + b, axis=0)
+def group_weights(logits: Float, weighting: WeightForm = "root") -> Float:
+    """β from z, (n, G) each: the softmax over the kernels of each group, or its root (Eq. 12)."""
+    gamma = softmax(logits, axis=0)
     return np.asarray(np.sqrt(gamma) if weighting == "root" else gamma)
 
 
@@ -81,13 +99,18 @@ def parameter_gradients(
     They are computed from β and ρ, (n, G) each, the projections V_m^gg' = u_gᵀK_mu_g', (n, G, G), and the scale s: ½
     for the hinge loss, λ for the square loss.
     """
+    pull = 2.0 * scale * weights * np.einsum("nh,ngh->ng", weights, projected)
+    by_b = _logit_gradient(weights, pull, weighting)
+    return statistics * by_b, by_b
+
+
+def _logit_gradient(weights: Float, pull: Float, weighting: WeightForm) -> Float:
+    """∂W/∂z, (n, G), from β and −β ∂W/∂β."""
     power = 0.5 if weighting == "root" else 1.0
     gamma = weights**2 if weighting == "root" else weights
-    pull = 2.0 * scale * weights * np.einsum("nh,ngh->ng", weights, projected)
     # The derivative of a softmax: γ_m(δ_ml − γ_l). For β = √γ the same with a factor of ½, since ∂β/∂z = β∂(log
     # γ)/∂z/2.
-    by_b = -power * (pull - gamma * pull.sum(axis=0))
-    return statistics * by_b, by_b
+    return np.asarray(-power * (pull - gamma * pull.sum(axis=0)))
 
 
 # --- the solver --------------------------------------------------------------------------------------------------
@@ -151,11 +174,6 @@ class GroupOutcome(Outcome):
     """Number of classifiers trained, including those of steps that the line search refused."""
 
 
-def best_of(outcomes: Sequence[GroupOutcome]) -> GroupOutcome:
-    """The outcome with the lowest training objective, from restarts with several seeds."""
-    return min(outcomes, key=lambda outcome: outcome.objective)
-
-
 def gs_mkl(
     problem: GroupProblem,
     n_kernels: int,
@@ -189,23 +207,49 @@ def gs_mkl(
     max_iter
         Largest number of steps.
     """
-    watch = progress.current()
-    y, groups, n_groups = problem.y, problem.groups, problem.n_groups
-    indicator = one_hot(groups, n_groups)
+    n_groups = problem.n_groups
+    indicator = one_hot(problem.groups, n_groups)
     means = yield Projection(indicator / np.maximum(indicator.sum(axis=0), 1.0))
     # ρ_m^g: the diagonal of the projections on the normalized indicators is the mean of the kernel over pairs of the
     # group.
     statistics = np.einsum("ngg->ng", means).copy()
     shape = (2, n_kernels, n_groups)
-    theta = np.zeros(shape) if seed is None else spread * np.random.default_rng(seed).normal(size=shape)
+    start = np.zeros(shape) if seed is None else spread * np.random.default_rng(seed).normal(size=shape)
+
+    def logits(theta: Float) -> Float:
+        return np.asarray(theta[0] * statistics + theta[1])
+
+    def gradient(weights: Float, u: Float) -> Generator[Any, Any, Float]:
+        projected = yield Projection(indicator * u[:, None])
+        return np.stack(parameter_gradients(weights, statistics, projected, problem.scale, weighting))
+
+    outcome, _ = yield from _descend(problem, start, logits, gradient, weighting=weighting, tol=tol, max_iter=max_iter)
+    return outcome
+
+
+def _descend(
+    problem: GroupProblem,
+    theta: Float,
+    logits: Callable[[Float], Float],
+    gradient: Callable[[Float, Float], Generator[Any, Any, Float]],
+    *,
+    weighting: WeightForm,
+    tol: float,
+    max_iter: int,
+) -> Generator[Any, Any, tuple[GroupOutcome, Float]]:
+    """Minimize W over the parameters θ of the weights, from `theta` on; returns the outcome and θ.
+
+    `logits` gives z (n, G) of θ, a linear function, and `gradient` asks for ∂W/∂θ at the weights (n, G) and u (m,).
+    """
+    watch = progress.current()
     objectives: list[float] = []
     trainings = 0
     memory = _Memory()
 
     # The descent compares objectives, so a training must be more accurate than the decrease that it has to show.
     def train(at: Float, start: Float | None) -> Generator[Any, Any, tuple[Float, Any]]:
-        weights = group_weights(at[0], at[1], statistics, weighting)
-        answer = yield GroupClassifier(weights, groups, y, problem.C, 0.1 * tol, start, problem.lam)
+        weights = group_weights(logits(at), weighting)
+        answer = yield GroupClassifier(weights, problem.groups, problem.y, problem.C, 0.1 * tol, start, problem.lam)
         return weights, answer
 
     weights, answer = yield from train(theta, None)
@@ -219,15 +263,14 @@ def gs_mkl(
             break
         if step == max_iter:
             break
-        projected = yield Projection(indicator * np.asarray(answer.u)[:, None])
-        gradient = np.stack(parameter_gradients(weights, statistics, projected, problem.scale, weighting))
-        direction = memory.direction(theta, gradient)
+        slope = yield from gradient(weights, np.asarray(answer.u))
+        direction = memory.direction(theta, slope)
         # Limits the change of any logit in one step: the softmax is flat at its far ends, and a kernel whose weight
         # has vanished there gets no gradient that would bring it back.
-        furthest = float(np.abs(direction[0] * statistics + direction[1]).max())
+        furthest = float(np.abs(logits(direction)).max())
         length = min(1.0, _REACH / furthest) if furthest > 0 else 0.0
         # The line search is for maxima: it is given −W.
-        search = LineSearch(theta, direction, -gradient, -objectives[-1], share=1e-4, length=length, factor=0.3)
+        search = LineSearch(theta, direction, -slope, -objectives[-1], share=1e-4, length=length, factor=0.3)
         while search.point is not None:
             new_weights, new_answer = yield from train(search.point, answer.u)
             trainings += 1
@@ -239,7 +282,7 @@ def gs_mkl(
         else:
             status = Status.SMALL_DECREASE  # no lower point within the accuracy of a training
             break
-    return GroupOutcome(
+    outcome = GroupOutcome(
         status,
         weights,
         np.asarray(answer.u)[:, None],
@@ -248,6 +291,43 @@ def gs_mkl(
         steps=[Step(None, {"objective": objective}) for objective in objectives],
         trainings=trainings,
     )
+    return outcome, theta
+
+
+def gating_gradient(weights: Float, u: Float, products: Float, scale: float, features: Float) -> Float:
+    """∂W/∂(v_j, c_j), (n, q + 1), from η (n, m), u (m,), products K_j(η_l∘u), (n, m, n), s and (g, 1), (m, q + 1)."""
+    pull = 2.0 * scale * weights * u * np.einsum("jij->ji", products)
+    return np.asarray(_logit_gradient(weights, pull, "softmax") @ features)
+
+
+def localized_mkl(
+    problem: GroupProblem, n_kernels: int, gating: Float | None, *, tol: float, max_iter: int
+) -> Generator[Any, Any, GroupOutcome]:
+    """Localized MKL by descent from equal weights: a generator of requests.
+
+    Each sample is a group of the problem. `gating` holds g(x_i), (m, q), the row of x_i in the mean of the kernels if
+    None; `tol` and `max_iter` are as in `gs_mkl`. The weights of the outcome are the means of η over the samples, (n,),
+    and ``extra["column_weights"]`` is η of the samples, v and c side by side, (n, m + q + 1, 1).
+    """
+    m = len(problem.y)
+    if gating is None:
+        gating = yield CombinedEntries(np.full(n_kernels, 1.0 / n_kernels), np.arange(m))
+    # Standardized features: the first step has one length for all parameters.
+    center, scale = gating.mean(axis=0), gating.std(axis=0)
+    scale = np.where(scale > 0, scale, 1.0)
+    features = np.column_stack([(gating - center) / scale, np.ones(m)])
+
+    def gradient(weights: Float, u: Float) -> Generator[Any, Any, Float]:
+        products = yield EachProduct((weights * u).T)
+        return gating_gradient(weights, u, products, problem.scale, features)
+
+    start = np.zeros((n_kernels, features.shape[1]))
+    outcome, theta = yield from _descend(
+        problem, start, lambda at: at @ features.T, gradient, weighting="softmax", tol=tol, max_iter=max_iter
+    )
+    slopes = theta[:, :-1] / scale
+    columns = np.hstack([outcome.weights, slopes, theta[:, -1:] - slopes @ center[:, None]])
+    return replace(outcome, weights=outcome.weights.mean(axis=1), extra={"column_weights": columns[..., None]})
 
 
 # Number of steps over which the decrease is compared with the tolerance; `Status.SMALL_DECREASE` names it.

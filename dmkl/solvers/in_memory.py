@@ -32,6 +32,7 @@ from dmkl.solvers.margin.svm import train
 from dmkl.solvers.outcome import Outcome, check_finite
 from dmkl.solvers.requests import (
     SVM,
+    CombinedEntries,
     CombinedFactor,
     CombinedProduct,
     EachProduct,
@@ -223,6 +224,8 @@ def answer(K: Float, request: Any) -> Any:
             return np.matmul(K, request.block)
         case Projection():
             return group_forms(K, request.block)
+        case CombinedEntries():
+            return combined(K, request.weights)[np.ix_(request.index, request.index)]
         case CombinedProduct(weights=weights) if weights.ndim == 1:
             return combined(K, weights) @ request.block
         case CombinedFactor():

@@ -41,11 +41,11 @@ __all__ = [
     "Method",
     "SideBySide",
     "Training",
-    "best_of",
     "on_kernels",
     "on_rows",
     "over_all_kernels",
     "over_all_rows",
+    "together",
 ]
 
 Running = Generator[Request | tuple[Request, ...], Any, Outcome]
@@ -341,8 +341,8 @@ def on_kernels(solver: Running, kernels: Index, n_kernels: int) -> Running:
             answer = of_some(request, single, (yield single))
 
 
-def best_of(solvers: Sequence[Solver[Item]], choose: Callable[[Sequence[Item]], Item]) -> Solver[Item]:
-    """Several solvers of one problem, run side by side as one solver; `choose` selects the result."""
+def together(solvers: Sequence[Solver[Item]]) -> Solver[list[Item]]:
+    """Several solvers, run side by side as one solver, which returns their results in order."""
     results: dict[int, Item] = {}
     requests: dict[int, Request] = {}
 
@@ -361,4 +361,4 @@ def best_of(solvers: Sequence[Solver[Item]], choose: Callable[[Sequence[Item]], 
         answers = yield tuple(requests[number] for number in running)
         for number, answer in zip(running, answers, strict=True):
             advance(number, answer)
-    return choose([results[number] for number in range(len(solvers))])
+    return [results[number] for number in range(len(solvers))]

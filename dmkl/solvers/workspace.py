@@ -6,6 +6,7 @@
     scores-<point>.npy               decision scores of the held-out rows of a finished point
     alpha-<point>.npy                its dual variables, if they were requested
     outcome-<n>.npz                  the outcome of a problem that another solver has finished
+    prepared-<n>.npz                 a preparation that fits share, such as groups of samples
     part-<name>/                     the same for a part of the plan with its own solver
     dmkl-<random>/                   temporary files of refits and of single steps, left by a killed process
     fold-<f>/basis-<n>.npy           V, (m, r)
@@ -22,10 +23,11 @@
     fold-<f>/anchor-<a>-factor-<ridge>-order.npy  the order of its rows, written last: it marks the factor as complete
     fold-<f>/round-<k>-<i>.npy       exchange between tasks of different processes, until the next round
 
-Files that state.json does not name are left over from interrupted work and are written anew, except for factors of the
-anchors that it names: these are read if complete and undamaged, and made again otherwise. Workers write the products
-and the anchors themselves, so all of them must be able to reach the folder. Each file carries checksums: those of
-arrays follow them (see `dmkl.files.arrays`), that of state.json is one of its keys.
+Files that state.json does not name are left over from interrupted work and are written anew, except for outcomes,
+preparations, and factors of the anchors that it names: these are read if complete (factors if undamaged), and made
+again otherwise. Workers write the products and the anchors themselves, so all of them must be able to reach the folder.
+Each file carries checksums: those of arrays follow them (see `dmkl.files.arrays`), that of state.json is one of its
+keys.
 """
 
 from __future__ import annotations
@@ -245,6 +247,18 @@ class Workspace:
     def _outcome_file(self, number: int) -> Path:
         return self.path / f"outcome-{number}.npz"
 
+    # --- preparations --------------------------------------------------------------------------------------------
+
+    def keep_prepared(self, number: int, arrays: Mapping[str, Array]) -> None:
+        """Keep the arrays of a preparation for a later run; not in a temporary folder."""
+        if not self.temporary:
+            save_arrays(self.path / f"prepared-{number}.npz", dict(arrays))
+
+    def prepared(self, number: int) -> dict[str, Array] | None:
+        """The arrays of a preparation, if an earlier run of the same work kept them."""
+        file = self.path / f"prepared-{number}.npz"
+        return load_arrays(file) if self.state and file.exists() else None
+
     # --- the end -------------------------------------------------------------------------------------------------
 
     def check_shared(self) -> None:
@@ -302,7 +316,7 @@ def _is_ours(entry: Path) -> bool:
 
 _OURS = (
     *("state.json.", "fold-", "points-", "scores-", "alpha-", "outcome-", "part-", "statistics.npz"),
-    *("seen-", "dmkl-"),
+    *("seen-", "dmkl-", "prepared-"),
 )
 
 

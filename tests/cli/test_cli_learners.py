@@ -83,6 +83,7 @@ def test_names():
         "gmkl",
         "gsmkl",
         "kernel-kmeans",
+        "localized-mkl",
         "lpboost",
         "mkfda",
         "mkridge",

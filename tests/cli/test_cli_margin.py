@@ -128,7 +128,7 @@ def test_the_form_that_help_shows_is_read(output_of, tmp_path):
         ("mksvm", "--sigma", "gmkl or mkfda or mkridge"),
         ("mksvm", "--constraints", "gmkl"),
         ("mksvm", "--examples", "ncuts"),
-        ("mkfda", "--C", "gmkl or gsmkl or lpboost or mksvm or ncuts"),
+        ("mkfda", "--C", "gmkl or gsmkl or localized-mkl or lpboost or mksvm or ncuts"),
         ("mkfda", "--multiclass", "gmkl or mksvm or ncuts"),
         ("ncuts", "--p", "mkfda or mkridge or mksvm"),
         ("product", "--kernel-groups", "mkfda"),

@@ -24,6 +24,7 @@ MACHINES = [
     dmkl.MKSVM(2.0, 3.0, multiclass="ovo", tol=1e-7),
     dmkl.GMKL(3.0, tol=1e-7),
     dmkl.GSMKL(3.0, n_groups=1, tol=1e-8),
+    dmkl.LocalizedMKL(30.0, tol=1e-8),
     dmkl.EasyMKL(tol=1e-9),
     dmkl.NCuts(2, C=3.0, tol=1e-7),
     dmkl.Weighted([0.5, 1.0], dmkl.MKSVM(C=3.0, tol=1e-7)),

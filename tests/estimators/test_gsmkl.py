@@ -181,7 +181,8 @@ def test_a_class_that_no_fold_validates_takes_the_number_of_all(rule):
 
 def test_groups_that_belong_to_no_class_have_one_number(built, thirds):
     K, y = built
-    for learner, labels in ((dmkl.GSMKL(across=True, max_iter=1), thirds), (dmkl.GSMKL(max_iter=1), y)):
+    learner = dmkl.GSMKL(across=True, max_iter=1)
+    for labels in (thirds, y):
         result = dmkl.search(learner, K, labels, {"n_groups": [1, 2], "C": [1.0]}, cv=2, baselines="none")
         assert result.by_class == ()
         assert "class_score" not in result.scores
@@ -189,9 +190,135 @@ def test_groups_that_belong_to_no_class_have_one_number(built, thirds):
         assert result.best_.n_groups in (1, 2)
 
 
+def test_each_of_two_classes_chooses_its_number(built):
+    K, y = built
+    train, validation = TRAIN, np.setdiff1d(np.arange(150), TRAIN)
+    learner, labels = dmkl.GSMKL(max_iter=3, tol=1e-2), np.array(["ash", "elm"])[y]
+    result = dmkl.search(learner, K, labels, {"n_groups": [1, 2, 3]}, cv=[(train, validation)], baselines="none")
+    chosen = result.best_params_["n_groups"]
+    assert set(chosen) == {"ash", "elm"}
+    fits = [clone(learner).set_params(n_groups=n).fit(K[train, train], labels[train]) for n in (1, 2, 3)]
+    scores = [fit.decision_function(K[validation, train]).values for fit in fits]
+    for label, sign in (("ash", -1), ("elm", 1)):
+        precision = [average_precision_score(labels[validation] == label, sign * of_fit) for of_fit in scores]
+        np.testing.assert_allclose(result.scores.class_score.sel({"class": label}).values[:, 0], precision, atol=1e-3)
+        assert precision[chosen[label] - 1] == pytest.approx(max(precision), abs=1e-3)
+    assert result.best_.n_groups == chosen
+    assert result.best_.calibrated_on_ is not None
+
+
+# --- several labels per sample -------------------------------------------------------------------------------------
+
+
+def tasks_of(y):
+    """Two tasks: the classes, of which some labels are unknown, and another third of the samples."""
+    labels = np.stack([y, np.arange(150) % 3 == 0], axis=1).astype(float)
+    labels[::7, 0] = np.nan
+    return labels
+
+
+@pytest.mark.parametrize("grouping", ["kernel", "kmeans"])
+def test_each_task_has_groups_of_its_positives_and_negatives(built, grouping, tmp_path):
+    K, y = built
+    labels, C, counts = tasks_of(y)[TRAIN], (2.0, 1.0), ({0: 1, 1: 3}, 2)
+    options = {"grouping": grouping, "max_iter": 5}
+    model = dmkl.GSMKL(C, counts, **options).fit(K[TRAIN, TRAIN], labels)
+    model.save(tmp_path / "model")
+    loaded = dmkl.load(tmp_path / "model")
+    assert loaded.group_class_.equals(model.group_class_)
+    assert loaded.groups_.equals(model.groups_)
+    scores, new_groups = model.decision_function(K[TEST, TRAIN]), model.groups_of(K[TEST, TRAIN])
+    np.testing.assert_array_equal(loaded.decision_function(K[TEST, TRAIN]), scores)
+    np.testing.assert_allclose(loaded.decision_function(features=made(0)[0]), scores, atol=1e-8)
+    assert (model.groups_.values[np.isnan(labels[:, 0]), 0] == -1).all()
+    for k in range(2):
+        rows = np.flatnonzero(~np.isnan(labels[:, k]))
+        alone = dmkl.GSMKL(C[k], counts[k], **options).fit(K[TRAIN[rows], TRAIN[rows]], labels[rows, k].astype(int))
+        n_groups = alone.weights_.sizes["group"]
+        np.testing.assert_allclose(model.weights_.values[:, :n_groups, k], alone.weights_.values[..., 0], atol=1e-6)
+        assert not model.weights_.values[:, n_groups:, k].any()
+        np.testing.assert_allclose(scores[:, k], alone.decision_function(K[TEST, TRAIN[rows]]), atol=1e-6)
+        np.testing.assert_array_equal(new_groups[:, k], alone.groups_of(K[TEST, TRAIN[rows]]))
+        np.testing.assert_array_equal(model.groups_.values[rows, k], alone.groups_)
+        assert model.group_class_.values[:, k].tolist() == [*alone.group_class_.values, *[-1] * (4 - n_groups)]
+
+
+@pytest.mark.parametrize("sites", [False, True])
+def test_groups_that_tasks_share(built, sites):
+    K, y = built
+    grouping = {str(name): "north" if k % 3 else "south" for k, name in enumerate(K.samples)} if sites else "kernel"
+    learner = dmkl.GSMKL(grouping=grouping, across=not sites, max_iter=2)
+    shared = clone(learner).fit(K[TRAIN, TRAIN], np.nan_to_num(tasks_of(y)[TRAIN]))
+    assert shared.groups_.dims == ("sample",)
+    assert shared.groups_of(K[TEST, TRAIN]).shape == (150,)
+    model = clone(learner).fit(K[TRAIN, TRAIN], tasks_of(y)[TRAIN])
+    assert model.groups_.dims == ("sample", "task")
+    np.testing.assert_allclose(
+        model.decision_function(K[TEST, TRAIN])[:, 1], shared.decision_function(K[TEST, TRAIN])[:, 1]
+    )
+    assert model.group_class_.values[:, 0].tolist() == (["north", "south"] if sites else [0, 0])
+
+
+def test_each_task_chooses_its_numbers_by_its_average_precision(built):
+    K, y = built
+    labels, validation = tasks_of(y), np.setdiff1d(np.arange(150), TRAIN)
+    counts = [1, {0: 1, 1: 3}, 3]
+    learner, grid = dmkl.GSMKL(max_iter=3, tol=1e-2), {"n_groups": counts, "C": [0.5, 4.0]}
+    result = dmkl.search(learner, K, labels, grid, cv=[(TRAIN, validation)], baselines="none")
+    assert result.scores.attrs["scoring"] == "average_precision"
+    chosen = result.best_params_
+    for k, task in enumerate("01"):
+        rows = validation[~np.isnan(labels[validation, k])]
+        precision = [
+            [
+                average_precision_score(
+                    labels[rows, k],
+                    clone(learner)
+                    .set_params(C=C, n_groups=n)
+                    .fit(K[TRAIN, TRAIN], labels[TRAIN])
+                    .decision_function(K[rows, TRAIN])[:, k],
+                )
+                for C in grid["C"]
+            ]
+            for n in counts
+        ]
+        of_task = result.scores.score.sel(task=task, fold="0").transpose("n_groups", "C")
+        np.testing.assert_allclose(of_task, precision, atol=1e-3)
+        best = precision[counts.index(chosen[task]["n_groups"])][grid["C"].index(chosen[task]["C"])]
+        assert best == pytest.approx(np.max(precision), abs=1e-3)
+    values = [chosen[task]["n_groups"] for task in "01"]
+    assert result.best_.n_groups == (values[0] if values[0] == values[1] else tuple(values))
+    with pytest.raises(InputError, match="n_groups has 3 values and there are 2 problems"):
+        dmkl.GSMKL(n_groups=(1, 2, 3)).fit(K, labels)
+
+
+# --- a search that goes on ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("grouping", ["kernel", "kmeans"])
+def test_a_continued_search_keeps_its_groups(built, grouping, tmp_path, monkeypatch):
+    K, y = built
+    learner, labels = dmkl.GSMKL(grouping=grouping, max_iter=2), tasks_of(y)
+    arguments = (learner, K, labels, {"n_groups": [1, 2], "C": [1.0]})
+    options = {"cv": 2, "baselines": "none", "refit": False}
+    expected = dmkl.search(*arguments, **options)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dmkl.solvers.in_memory.InMemory.solve", stop)
+        with pytest.raises(KeyboardInterrupt):
+            dmkl.search(*arguments, **options, state=tmp_path / "state")
+    for name in ("group_by_kernel", "group_by_kmeans"):
+        monkeypatch.setattr(f"dmkl.estimators.groups.{name}", stop)
+    result = dmkl.search(*arguments, **options, state=tmp_path / "state")
+    np.testing.assert_array_equal(result.scores.score, expected.scores.score)
+
+
 def test_the_default_grid_has_the_numbers_of_the_paper():
     assert as_grid(None, dmkl.GSMKL()) == {"C": C_VALUES, "n_groups": (1, 2, 3, 4, 5)}
-    assert as_grid(None, dmkl.GSMKL(), several=True) == {"C": C_VALUES}
+    assert as_grid(None, dmkl.GSMKL(grouping={"a": "north"})) == {"C": C_VALUES}
 
 
 def test_restarts_keep_the_lowest_objective(built):

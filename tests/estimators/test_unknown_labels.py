@@ -161,7 +161,6 @@ def test_what_cannot_be_learnt_is_refused():
         (dmkl.MKFDA(), np.where(np.arange(90) < 3, "", "ab"), "labels that are missing"),
         (dmkl.MKFDA(), only_ones, "task '0' has only the label 1 in training"),
         (dmkl.MKFDA(), labels * [np.nan, 1, 1], "task '0' has no known labels in training"),
-        (dmkl.GSMKL(), labels, "needs the labels of all samples"),
         (dmkl.NCuts(), labels, "needs the labels of all samples"),
         (dmkl.SingleBest(), labels, "needs the labels of all samples"),
     ):

@@ -14,7 +14,6 @@ from dmkl.numerics.fisher import encode_targets
 from dmkl.numerics.grouping import group_by_kmeans, one_hot
 from dmkl.solvers.groups import (
     GroupProblem,
-    best_of,
     group_weights,
     gs_mkl,
     parameter_gradients,
@@ -59,12 +58,12 @@ def test_gradients_by_finite_differences(loss, weighting):
     a, b = rng.normal(size=(2, 4, 3))
 
     def train(a, b):
-        K = composite_kernel(kernels, group_weights(a, b, statistics, weighting), groups)
+        K = composite_kernel(kernels, group_weights(a * statistics + b, weighting), groups)
         return solve_dense(K, y, 2.0, 1e-12) if loss == "hinge" else fit_square(K, y, 0.3)
 
     block = one_hot(groups, 3) * train(a, b).u[:, None]
     projected = answer(Projection(block), kernels)
-    weights = group_weights(a, b, statistics, weighting)
+    weights = group_weights(a * statistics + b, weighting)
     by_a, by_b = parameter_gradients(weights, statistics, projected, 0.5 if loss == "hinge" else 0.3, weighting)
     for j in range(4):
         for g in range(3):
@@ -119,7 +118,6 @@ def test_each_step_lowers_the_objective(weighting, loss):
         K = composite_kernel(kernels, solution.weights, groups)
         trained = solve_dense(K, y, 4.0, 1e-9) if "C" in loss else fit_square(K, y, 0.3)
         assert solution.objective == pytest.approx(trained.primal, rel=1e-4)
-    assert best_of(solutions).objective == min(solution.objective for solution in solutions)
 
 
 @pytest.mark.parametrize(

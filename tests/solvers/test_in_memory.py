@@ -13,7 +13,7 @@ import dmkl
 from dmkl.solvers import in_memory
 from dmkl.solvers.driver import Tally, drive
 from dmkl.solvers.in_memory import answer, combined, composite, group_forms
-from dmkl.solvers.requests import CombinedEntries, CombinedProduct, EachProduct, Projection
+from dmkl.solvers.requests import CombinedEntries, CombinedProduct, EachProduct, FactorDiagonal, Projection
 
 # --- what they are answered --------------------------------------------------------------------------------------
 
@@ -36,8 +36,12 @@ def test_sums_and_forms_are_numpys(n, m, n_groups, seed):
 
 
 def test_what_cannot_be_asked_is_named():
-    with pytest.raises(NotImplementedError, match="CombinedEntries"):
-        answer(np.eye(2)[None], CombinedEntries(np.ones(1), np.arange(2)))
+    with pytest.raises(NotImplementedError, match="FactorDiagonal"):
+        answer(np.eye(2)[None], FactorDiagonal(None))
+    kernel = np.arange(9.0).reshape(1, 3, 3)
+    np.testing.assert_array_equal(
+        answer(kernel, CombinedEntries(np.full(1, 2.0), np.array([2, 0]))), [[16, 12], [4, 0]]
+    )
     with pytest.raises(NotImplementedError, match="CombinedProduct"):  # one weight for each column is not answered
         answer(np.eye(2)[None], CombinedProduct(np.ones((2, 1)), np.ones((1, 1))))
     np.testing.assert_array_equal(
@@ -66,6 +70,8 @@ def kernels(tmp_path):
         (dmkl.GMKL(4.0, 2.0, multiclass="ovo", tol=1e-5), LABELS),
         (dmkl.GSMKL(4.0, 2, restarts=2, tol=1e-3), LABELS == "fig"),
         (dmkl.GSMKL(4.0, 2, loss="square", weighting="softmax", tol=1e-3), LABELS == "fig"),
+        (dmkl.GSMKL(4.0, (2, 1), tol=1e-3), UNKNOWN),
+        (dmkl.LocalizedMKL(40.0, tol=1e-3), LABELS == "fig"),
     ],
 )
 def test_memory_and_passes_find_the_same(kernels, model, labels, monkeypatch):
