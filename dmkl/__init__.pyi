@@ -7,6 +7,8 @@ from .analysis.aligned import aligned_weights as aligned_weights
 from .analysis.analyze import Analysis as Analysis
 from .analysis.analyze import analyze as analyze
 from .analysis.relevant import relevant_dimension as relevant_dimension
+from .building.build import build as build
+from .building.cross import build_cross as build_cross
 from .clusters.backends import cluster as cluster
 from .estimators.clustering import KernelKMeans as KernelKMeans
 from .estimators.clustering import MultipleKernelKMeans as MultipleKernelKMeans
@@ -30,8 +32,6 @@ from .estimators.scikit_learn import MKLClassifier as MKLClassifier
 from .estimators.scikit_learn import MKLRegressor as MKLRegressor
 from .estimators.scikit_learn import PrecomputedMKLClassifier as PrecomputedMKLClassifier
 from .estimators.variance import VarianceComponents as VarianceComponents
-from .features.build import build as build
-from .features.cross import build_cross as build_cross
 from .inference.importance import Importance as Importance
 from .inference.importance import importance as importance
 from .inference.permutation import PermutationTest as PermutationTest

@@ -317,7 +317,10 @@ class KernelSet:
         return KernelSet(view, labels=self._labels, tasks=self._tasks, splits=self._splits)
 
     def persist(self) -> KernelSet:
-        """Load the tiles of this view into memory (that of the workers on a cluster), so that nothing is read later."""
+        """Load the tiles of this view into memory (that of the workers on a cluster), so that nothing is read later.
+
+        A set whose kernels are all kept as factors is returned as it is: passes read its features.
+        """
         return self._with(persisted(self._view), self._fitted)
 
     # --- statistics of the steps ---------------------------------------------------------------------------------

@@ -44,6 +44,10 @@ def open(path: Location) -> KernelSet:
         If there is no finished kernel set of a known format version.
     """
     reader = StoreReader(path)
+    if reader.kept:
+        from dmkl.features.stored import FactorReader  # sets of tiles need no recipes
+
+        reader = FactorReader(reader)
     _, n_rows, n_cols = reader.shape
     rows = np.arange(n_rows)
     view = View(reader, np.arange(reader.shape[0]), rows, rows if reader.symmetric else np.arange(n_cols))

@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 import zarr
 
-FORMAT, FORMAT_VERSION = "dmkl-kernel-set", 1
+FORMAT, FORMAT_VERSIONS = "dmkl-kernel-set", (1, 2)
 STATE, STATE_VERSION = "dmkl-search-state", 4
 SEAL = "metadata_crc32c"
 BLOCK = 2**20
 SAVED = {
     "dmkl-model": {
-        "version": 2,
+        "version": 3,
         "attributes": ("model", "parameters", "kind", "classes", "kernel_names", "tasks", "state"),
         "nodes": ("weights_", "dual_coef_", "train_sample", "history"),
     },
@@ -222,6 +222,9 @@ class Rules:
 class ZarrRules(Rules):
     """Rules that hold for every Zarr group of the format."""
 
+    kept: frozenset[int] = frozenset()
+    """The kernels that are kept as factors: arrays have no chunks of them."""
+
     def root(self) -> Iterator[str]:
         """Zarr v3 group."""
         if not self.path.exists():
@@ -285,11 +288,13 @@ class ZarrRules(Rules):
                 continue
             try:
                 array = self.group[name]
-                missing = array.nchunks - array.nchunks_initialized
+                kept = self.kept if name in ("row_sum", "diagonal", "tile_crc32c") else frozenset()
+                missing = array.nchunks - len(kept) - array.nchunks_initialized
                 if missing:
                     yield f"{missing} of {array.nchunks} chunks of {name} are missing"
                 for place in np.ndindex(array.cdata_shape):
-                    array.get_block_selection(place) if place else array[...]
+                    if not place or place[0] not in kept:
+                        array.get_block_selection(place) if place else array[...]
             except (OSError, ValueError, KeyError, TypeError, RuntimeError, IndexError) as error:
                 yield f"{name} cannot be read: {error}"
                 continue
@@ -315,7 +320,8 @@ class Checker(ZarrRules):
             ("the tiles that must be there are, and no others", self.tile_files),
             ("tiles hold what was written there, finite and symmetric", self.tiles),
             ("diagonal and row_sum are those of the matrices", self.statistics),
-            ("content_id is that of the names and tiles", self.content),
+            ("features of kernels without tiles are what was written there", self.factors),
+            ("content_id is that of the names, tiles and factors", self.content),
             ("all other arrays, those of features too, can be read", self.chunks),
         )
 
@@ -326,8 +332,8 @@ class Checker(ZarrRules):
             msg = f"format is {attrs.get('format')!r}, must be {FORMAT!r}"
             raise Broken(msg)
         version = attrs.get("format_version")
-        if version != FORMAT_VERSION or isinstance(version, bool):
-            msg = f"format_version is {version!r}, must be {FORMAT_VERSION}"
+        if version not in FORMAT_VERSIONS or isinstance(version, bool):
+            msg = f"format_version is {version!r}, must be 1 or 2"
             raise Broken(msg)
         if attrs.get("complete") is not True:
             msg = f"complete is {attrs.get('complete')!r}, must be true: the set was never finished"
@@ -342,6 +348,11 @@ class Checker(ZarrRules):
         kernels = attrs.get("kernels")
         if not isinstance(kernels, list) or not all(isinstance(entry, dict) for entry in kernels):
             yield "kernels must be a list of objects, one for each kernel"
+            kernels = []
+        self.kernels = kernels
+        self.kept = frozenset(j for j, entry in enumerate(kernels) if entry.get("storage") == "factors")
+        if version != 1 + bool(self.kept):
+            yield f"format_version is {version}, must be {1 + bool(self.kept)}: {len(self.kept)} kernels have no tiles"
         for name in ("content_id", "created_by"):
             if not isinstance(attrs.get(name), str):
                 yield f"{name} is {attrs.get(name)!r}, must be a string"
@@ -356,6 +367,8 @@ class Checker(ZarrRules):
         if self.upper and not self.symmetric:
             msg = "gram_upper holds symmetric matrices, but symmetric is false"
             raise Broken(msg)
+        if self.kept and not self.upper:
+            yield "kernels of gram are kept as factors, must be those of gram_upper"
         self.gram = self.group[there[0]]
         shape = self.gram.shape
         if len(shape) != 3 or min(shape) < 1:
@@ -383,7 +396,7 @@ class Checker(ZarrRules):
     def nodes(self) -> Iterator[str]:
         """The other arrays."""
         needed = {"kernel", "sample", "row_sum", "tile_crc32c"}
-        needed |= {"diagonal"} if self.symmetric else set()
+        needed |= {"diagonal"} if self.symmetric and len(self.kept) < self.n else set()
         needed |= set() if self.upper else {"train_sample"}
         for name in sorted(needed - set(self.group.array_keys())):
             yield f"{name} is missing"
@@ -474,6 +487,10 @@ class Checker(ZarrRules):
         if split is not None and not np.isin(split, (-1, 0, 1, 2)).all():
             yield "split must hold -1, 0, 1 and 2"
 
+    def _tiled(self) -> list[int]:
+        """The kernels that have tiles."""
+        return [j for j in range(self.n) if j not in self.kept]
+
     def _pairs(self) -> Iterator[tuple[int, int]]:
         for row in range(self.grid[0]):
             for col in range(row if self.upper else 0, self.grid[1]):
@@ -485,7 +502,7 @@ class Checker(ZarrRules):
         if not self.plain:
             return  # with other codecs a chunk may hold several tiles
         folder = self.path / self.gram.basename / "c"
-        wanted = {(j, row, col) for j in range(self.n) for row, col in self._pairs()}
+        wanted = {(j, row, col) for j in self._tiled() for row, col in self._pairs()}
         size = self.tile**2 * self.gram.dtype.itemsize + 4
         there = set()
         for file in sorted(entry for entry in folder.rglob("*") if entry.is_file()):
@@ -511,7 +528,7 @@ class Checker(ZarrRules):
         self.magnitude = np.zeros((self.n, self.rows))
         self.own = np.full((self.n, self.rows), np.nan)
         self.checksums = np.zeros((self.n, *self.grid), dtype="<u4")
-        for j in range(self.n):
+        for j in self._tiled():
             for row, col in self._pairs():
                 if (j, row, col) not in self.absent:
                     yield from self._tile(j, row, col, table)
@@ -566,7 +583,7 @@ class Checker(ZarrRules):
     def statistics(self) -> Iterator[str]:
         """Diagonal and row sums."""
         row_sum, diagonal = self._read("row_sum"), self._read("diagonal")
-        for j in range(self.n):
+        for j in self._tiled():
             if row_sum is not None:
                 # The order of summation is free.
                 off = np.abs(row_sum[j] - self.row_sum[j]) > 1e-9 * self.magnitude[j]
@@ -581,13 +598,43 @@ class Checker(ZarrRules):
                 must = self.own[j, i] if self.symmetric else "finite"
                 yield f"diagonal of kernel {j} is {diagonal[j, i]} for sample {i}, must be {must}"
 
+    def factors(self) -> Iterator[str]:
+        """The features that kernels are kept as."""
+        tables = {}
+        for _, table in self.group["features"].groups() if self.kept else ():
+            tables[table.attrs["name"]] = table
+        for j in sorted(self.kept):
+            entry = self.kernels[j]
+            table = tables.get(entry.get("feature"))
+            if entry.get("function") not in ("linear", "cosine") or table is None:
+                what = f"{entry.get('function')!r} of {entry.get('feature')!r}"
+                yield f"kernel {j} is {what}, must be linear or cosine of a table in the set"
+                continue
+            if table.attrs["content"] != entry.get("feature_content") or table.attrs["n_missing"] != 0:
+                yield f"kernel {j} is of other features than {entry['feature']!r}, or samples lack these"
+            if table["values"].shape[0] != self.rows:
+                yield f"{entry['feature']!r} has {table['values'].shape[0]} rows, must have {self.rows}"
+        for name in sorted({self.kernels[j].get("feature") for j in self.kept} & set(tables)):
+            values = tables[name]["values"][...]
+            little = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
+            start = f"{little.dtype.str} {values.shape[0]} {values.shape[1]}"
+            digest = hashlib.blake2b(start.encode() + little.tobytes(), digest_size=16).hexdigest()
+            if digest != tables[name].attrs["content"]:
+                yield f"the digest of {name!r} is {digest}, and {tables[name].attrs['content']} on record"
+
     def content(self) -> Iterator[str]:
         """The content id."""
         if self.kernel_names is None:
             return
         digest = hashlib.sha256()
-        for name, table in zip(self.kernel_names, self.checksums, strict=True):
-            digest.update(name.encode("utf-8") + b"\0" + table.tobytes())
+        for j, (name, table) in enumerate(zip(self.kernel_names, self.checksums, strict=True)):
+            digest.update(name.encode("utf-8") + b"\0")
+            if j in self.kept:
+                keys = ("columns", "feature_content", "function", "parameters")
+                recipe = {"dtype": self.gram.dtype.name, **{key: self.kernels[j].get(key) for key in keys}}
+                digest.update(json.dumps(recipe, sort_keys=True, separators=(",", ":")).encode())
+            else:
+                digest.update(table.tobytes())
         expected = f"sha256:{digest.hexdigest()}"
         if self.attrs.get("content_id") != expected:
             yield f"content_id is {self.attrs.get('content_id')}, must be {expected}"

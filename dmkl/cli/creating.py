@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -236,8 +236,23 @@ def build(
         bool, option("Samples are columns: the tables are features × samples.", None, "--transpose", panel=SAMPLES)
     ] = False,
     repair: options.Repair = None,
+    storage: Annotated[
+        Literal["auto", "factors", "tiles"],
+        option(
+            "Store linear and cosine kernels as tiles, or as factors (their features alone); auto: as factors if all "
+            "kernels can be, and have fewer columns than half the samples.",
+            panel=STORAGE,
+        ),
+    ] = "auto",
     tile: options.Tile = None,
-    dtype: options.Dtype = None,
+    dtype: Annotated[
+        Literal["float16", "float32", "float64"] | None,
+        option(
+            "Precision of the stored kernels; float16: of the features of kernels that are all stored as factors. "
+            "[default: that of the files]",
+            panel=STORAGE,
+        ),
+    ] = None,
     overwrite: options.Overwrite = False,
 ) -> None:
     """Compute kernels from feature tables, and store the features with them.
@@ -272,7 +287,9 @@ def build(
         tables = _open_features(features, samples, join, transpose, labels=labels, splits=splits)
         _note_unused_tables(kernels, tables)
         rows = _training_rows(tables, train, split)
-        compute = partial(dmkl.build, out, tables, kernels, train=rows, repair=repair, tile=tile, dtype=dtype)
+        compute = partial(
+            dmkl.build, out, tables, kernels, train=rows, repair=repair, storage=storage, tile=tile, dtype=dtype
+        )
     else:
         refused = {
             "--specs": specs,
@@ -281,6 +298,7 @@ def build(
             "--split": split,
             "--splits": splits,
             "--repair": repair,
+            "--storage": None if storage == "auto" else storage,
             "--tile": tile,
             "--dtype": dtype,
         }

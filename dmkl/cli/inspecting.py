@@ -111,13 +111,14 @@ def _finished_part(path: str) -> str:
     import numpy as np
     import zarr
 
+    from dmkl.store.format import kept_as_factors
     from dmkl.store.groups import partial_path, zarr_store
 
     partial = partial_path(resolved(path))
     try:
         group: Any = zarr.open_group(zarr_store(partial if partial.exists() else as_place(path)), mode="r")
-        row_sum = group["row_sum"]
-        n_finished = sum(not np.isnan(row_sum[j]).any() for j in range(row_sum.shape[0]))
+        row_sum, kept = group["row_sum"], kept_as_factors(group.attrs["kernels"])
+        n_finished = sum(j in kept or not np.isnan(row_sum[j]).any() for j in range(row_sum.shape[0]))
     except (OSError, KeyError, ValueError):
         return "No kernel of it is finished yet"
     n, rows = row_sum.shape
@@ -127,16 +128,21 @@ def _finished_part(path: str) -> str:
 def _describe_set(K: KernelSet, path: str) -> dict[str, Any]:
     import numpy as np
 
+    from dmkl.features.stored import FactorReader
     from dmkl.store.features import read_tables
     from dmkl.store.reader import StoreReader
 
     source = K.view.source
     assert isinstance(source, StoreReader)
+    sizes = [source.factor_size(k) if isinstance(source, FactorReader) else (0, 0) for k in range(len(K))]
+    stored = ["full" if source.full else "upper tiles"] if len(source.kept) < len(K) else []
+    stored += [f"{count(len(source.kept), 'kernel')} as factors"] if source.kept else []
     return {
         "path": path,
         "kernels": [
             {"name": name, "made_by": _made_by(record), "samples_missing": record.get("n_missing", 0)}
-            for name, record in zip(K.names, K.provenance, strict=True)
+            | ({"factor_columns": n_columns, "factor_bytes": n_bytes} if n_columns else {})
+            for name, record, (n_columns, n_bytes) in zip(K.names, K.provenance, sizes, strict=True)
         ],
         "features": [
             {
@@ -152,7 +158,7 @@ def _describe_set(K: KernelSet, path: str) -> dict[str, Any]:
         "dtype": str(K.dtype),
         "tile": source.tiling.tile,
         "symmetric": source.symmetric,
-        "stored": "full" if source.full else "upper tiles",
+        "stored": ", ".join(stored),
         "bytes_per_pass": K.bytes_per_pass,
         "bytes_on_disk": sum(files_in(as_place(path)).values()),
         "samples_have_names": K.view.has_names,
@@ -258,6 +264,8 @@ def _print_description(description: dict[str, Any]) -> None:
     kernels = table("kernel", "how it was made", numbers=["samples missing"] if incomplete else [])
     for kernel in description["kernels"]:
         recipe = _in_words(kernel["made_by"])
+        if "factor_columns" in kernel:
+            recipe += f", kept as {_factors_in_words(kernel['factor_columns'], kernel['factor_bytes'])}"
         missing = [f"{kernel['samples_missing']:,}"] if incomplete else []
         kernels.add_row(Text(kernel["name"]), Text(recipe or "not recorded", style="" if recipe else "dim"), *missing)
     features = table("stored feature", numbers=("columns", "samples missing"))
@@ -275,6 +283,10 @@ def _in_words(record: dict[str, Any]) -> str:
         why = [_pair(origin, record[origin]) for origin in ("bandwidth", "mean_distance") if origin in record]
         parts.append(_pair(key, value) + (f" ({', '.join(why)})" if key == "gamma" and why else ""))
     return ", ".join([*parts, *([count(len(record["columns"]), "column")] if "columns" in record else [])])
+
+
+def _factors_in_words(n_columns: int, n_bytes: int) -> str:
+    return f"factors of {count(n_columns, 'column')}, {size(n_bytes)}"
 
 
 def _pair(key: str, value: Any) -> str:
@@ -334,9 +346,12 @@ def _print_report(K: KernelSet, report: xr.Dataset) -> None:
     for name in report.kernel.values.tolist():
         row = report.sel(kernel=name)
         damaged, tiles, verdict = int(row.damaged_tiles), int(row.tiles), worst.get(name, "ok")
+        cell = f"{damaged:,} of {tiles:,} damaged" if damaged else f"{tiles:,}"
+        if row.factor_columns:
+            cell = _factors_in_words(int(row.factor_columns), int(row.factor_bytes))
         figures.add_row(
             Text(name),
-            f"{damaged:,} of {tiles:,} damaged" if damaged else f"{tiles:,}",
+            cell,
             *(number(float(row[key])) for key in shown),
             Text(verdict, style=STYLES.get(verdict, "green")),
         )

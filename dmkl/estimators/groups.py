@@ -11,6 +11,7 @@ import numpy as np
 import xarray as xr
 
 from dmkl.arrays import Array, Float, Index, plain_repr
+from dmkl.building.cross import TrainingFeatures, row_features
 from dmkl.errors import refuse
 from dmkl.estimators.checks import check_choice, check_count, check_positive, one_for_each
 from dmkl.estimators.decisions import Decision
@@ -28,7 +29,6 @@ from dmkl.estimators.plan import (
     side_by_side,
 )
 from dmkl.estimators.predicting import Ask, NewRows
-from dmkl.features.cross import TrainingFeatures, row_features
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, class_of
 from dmkl.numerics.grouping import (

@@ -12,12 +12,12 @@ import xarray as xr
 from scipy.special import softmax
 
 from dmkl.arrays import Float, Index
+from dmkl.building.cross import row_features
 from dmkl.estimators.checks import check_positive, one_for_each
 from dmkl.estimators.decisions import Decision
 from dmkl.estimators.groups import feature_table
 from dmkl.estimators.margin import MarginClassifier
 from dmkl.estimators.plan import ClassWeight, FitOutcome, Multiclass, ScoreFunction, TrainingSet, features_of
-from dmkl.features.cross import row_features
 from dmkl.kernelset import KernelSet
 from dmkl.solvers.groups import GroupOutcome, GroupProblem, localized_mkl
 from dmkl.solvers.in_memory import InMemory

@@ -20,8 +20,8 @@ from sklearn.model_selection import check_cv
 from sklearn.utils.class_weight import compute_sample_weight
 
 from dmkl.arrays import Array, Float, Index, plain_repr
+from dmkl.building.cross import TrainingFeatures, training_features
 from dmkl.errors import InputError, LabelWarning, refuse, warn
-from dmkl.features.cross import TrainingFeatures, training_features
 from dmkl.inputs.label_tables import matched
 from dmkl.inputs.labels import single_samples
 from dmkl.kernelset import KernelSet

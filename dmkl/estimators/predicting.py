@@ -12,10 +12,10 @@ import xarray as xr
 from sklearn.exceptions import NotFittedError
 
 from dmkl.arrays import Array, Float, Index
+from dmkl.building.build import Missing
+from dmkl.building.cross import MissingFeatures, TrainingFeatures, cross_tiles
 from dmkl.errors import IndefiniteKernelError, InputError, refuse
 from dmkl.estimators.plan import Learner, ScoreFunction, Statistics, side_by_side
-from dmkl.features.build import Missing
-from dmkl.features.cross import MissingFeatures, TrainingFeatures, cross_tiles
 from dmkl.inputs.names import Join
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.covariates import Covariates, of_new

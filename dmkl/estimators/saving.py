@@ -11,10 +11,10 @@ import xarray as xr
 import zarr
 
 from dmkl._version import __version__
+from dmkl.building.cross import TrainingFeatures
 from dmkl.errors import StoreError
 from dmkl.estimators.decisions import DecisionRule
 from dmkl.estimators.plan import Statistics
-from dmkl.features.cross import TrainingFeatures
 from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.steps import load_step
 from dmkl.solvers.fisher.problem import CONFIGURABLE, ConfiguredSolver
@@ -35,7 +35,7 @@ __all__ = [
     "write_model",
 ]
 
-FORMAT, FORMAT_VERSION = "dmkl-model", 2
+FORMAT, FORMAT_VERSION = "dmkl-model", 3
 """Version 1 had parameters ``center`` and ``normalize`` in place of ``steps``, and statistics of one part."""
 MODELS: dict[str, type[Any]] = {}
 """Classes of models by name; each class registers itself."""
@@ -95,7 +95,7 @@ def write_model(model: Any, path: Path) -> None:
     parameters = {name: encode(value) for name, value in model.get_params(deep=False).items()}
     attrs = {
         "format": FORMAT,
-        "format_version": FORMAT_VERSION,
+        "format_version": 2,
         "created_by": f"dmkl {__version__}",
         "model": type(model).__name__,
         "parameters": parameters,
@@ -112,6 +112,8 @@ def write_model(model: Any, path: Path) -> None:
     else:
         features = features.select(model._kernels_needed())
         attrs["features"] = features.as_json()
+        if any(table.dtype == np.float16 for table in features.tables.values()):
+            attrs["format_version"] = 3
     dataset = xr.Dataset(arrays, attrs=attrs).assign_coords(train_sample=("sample", model.train_samples_))
     write_dataset(dataset, path, "w-", None)
     write_dataset(model.history_, path, "a", "history")

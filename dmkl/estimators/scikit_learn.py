@@ -23,11 +23,11 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from dmkl import settings
 from dmkl.arrays import Array
+from dmkl.building.build import Missing, build
 from dmkl.errors import refuse
 from dmkl.estimators.fisher import MKFDA
 from dmkl.estimators.learner import KernelClassifier, KernelLearner, KernelRegressor
 from dmkl.estimators.ridge import MKRidge
-from dmkl.features.build import Missing, build
 from dmkl.features.specs import plan
 from dmkl.inputs.features import as_features
 from dmkl.kernelset import KernelSet

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,10 +28,11 @@ from dmkl.numerics.functions import STATISTIC
 from dmkl.passes.blas import pinned_blas
 from dmkl.passes.execute import again, check_memory, check_shared, execute, graph_token, machine, send_all
 from dmkl.store.features import FeatureTable, TableOfRows
+from dmkl.store.format import kept_as_factors
 from dmkl.store.tiles import TileWriter
 from dmkl.store.writer import StoreWriter
 
-__all__ = ["fill_absent", "resolve_bandwidths", "write_kernels"]
+__all__ = ["fill_absent", "refuse_overflow", "resolve_bandwidths", "write_kernels"]
 
 Part = TypeVar("Part")
 TileIndex = tuple[int, int]
@@ -158,7 +159,7 @@ class _TilePart:
 
 
 def write_kernels(source: FeatureTiles, writer: StoreWriter, provenances: Sequence[dict[str, Any]]) -> None:
-    """Write all kernels of a source that are not written yet.
+    """Write all kernels of a source that are not written yet, nor kept as factors.
 
     Tiles that an interrupted run has written are read for their sums, and not computed again.
 
@@ -171,12 +172,15 @@ def write_kernels(source: FeatureTiles, writer: StoreWriter, provenances: Sequen
     DiskFullError
         If the disk is full; the same build continues from there.
     """
+    n_kernels, kept = len(source.recipes), kept_as_factors(provenances)
+    todo = [k for k in range(n_kernels) if k not in kept and not writer.is_done(k, provenances[k]["identity"])]
+    if not todo:
+        return
     _check_task_memory(source, "building these kernels")
     if writer.folder is not None:
         way_out = "write to a file system that all machines share, or compute on this machine"
         check_shared(writer.folder, "where the kernels are written", way_out)
-    tiling, n_kernels = source.tiling, len(source.recipes)
-    todo = [k for k in range(n_kernels) if not writer.is_done(k, provenances[k]["identity"])]
+    tiling = source.tiling
     tiles, tile_bytes = list(tiling.pairs()), tiling.tile**2 * source.dtype.itemsize
     watch, started, done = progress.current(), time.monotonic(), 0
     for batch in _batches(source, todo, len(tiles)):
@@ -215,17 +219,21 @@ def _sums(source: FeatureTiles, k: int, tile: TileIndex, block: Array, checksum:
     row_sum = block.sum(axis=1, dtype=np.float64)
     if not np.isfinite(row_sum).all():
         a, b = np.argwhere(~np.isfinite(block))[0]
-        row, col = source.tiling.row_slice(i).start + a, source.tiling.col_slice(j).start + b
-        refuse(
-            f"kernel {source.names[k]!r}: the entry of samples {str(source.samples[row])!r} and "
-            f"{str(source.train_samples[col])!r} overflows {source.dtype}; scale the features, take another "
-            "function, or store the kernels as float64"
-        )
+        refuse_overflow(source, k, source.tiling.row_slice(i).start + int(a), source.tiling.col_slice(j).start + int(b))
     if not source.symmetric:
         return _TilePart(checksum, row_sum, None, None)
     if i == j:
         return _TilePart(checksum, row_sum, None, block.diagonal().astype(np.float64))
     return _TilePart(checksum, row_sum, block.sum(axis=0, dtype=np.float64), None)
+
+
+def refuse_overflow(source: FeatureTiles, k: int, row: int, col: int) -> NoReturn:
+    """Raise InputError for an entry of a kernel that exceeds the precision of the kernels."""
+    refuse(
+        f"kernel {source.names[k]!r}: the entry of samples {str(source.samples[row])!r} and "
+        f"{str(source.train_samples[col])!r} overflows {source.dtype}; scale the features, take another function, or "
+        "store the kernels as float64"
+    )
 
 
 def _end_kernel(

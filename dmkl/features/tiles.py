@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
@@ -26,12 +26,16 @@ from dmkl.numerics.tiling import Tiling
 from dmkl.passes.view import TileKey
 from dmkl.store.features import FeatureTable
 
-__all__ = ["FeatureFactors", "FeatureTiles", "MeanFill", "RandomTable", "SampleAxis", "table_of"]
+__all__ = ["FACTORED", "FeatureFactors", "FeatureTiles", "MeanFill", "RandomTable", "SampleAxis", "table_of"]
 
+FACTORED = ("linear", "cosine")
+"""Functions whose kernels are K = ZZᵀ for a matrix Z with the columns of the features."""
 _ROWS_BYTES = 128 * 2**20
 """Rows of a table are kept from one tile to the next if they take at most this many bytes."""
 
 _STRIP = 64
+_STRIP_BYTES = 2**23
+"""Features that are read at a time for diagonals."""
 
 
 @dataclass(frozen=True)
@@ -126,13 +130,23 @@ class _Scratch:
 
 
 class FeatureFactors:
-    """The features of linear kernels, and of cosine kernels divided by their norms, as `dmkl.passes.view.Factors`."""
+    """The features of linear kernels, and of cosine kernels divided by their norms, as `dmkl.passes.view.Factors`.
 
-    def __init__(self, recipes: Sequence[Recipe], axes: tuple[SampleAxis, SampleAxis], dtype: np.dtype[Any]) -> None:
+    `kernels` are the positions of those that have factors.
+    """
+
+    def __init__(
+        self,
+        recipes: Sequence[Recipe],
+        axes: tuple[SampleAxis, SampleAxis],
+        dtype: np.dtype[Any],
+        kernels: Collection[int],
+    ) -> None:
         self._recipes, self._axes, self._dtype = recipes, axes, dtype
-        tables = [table_of(recipe, axes[1]) for recipe in recipes]
-        widths = [t.shape[1] if r.columns is None else len(r.columns) for r, t in zip(recipes, tables, strict=True)]
-        self.widths: Index = np.array(widths)
+        self.widths: Index = np.full(len(recipes), -1)
+        for k in kernels:
+            columns = recipes[k].columns
+            self.widths[k] = table_of(recipes[k], axes[1]).shape[1] if columns is None else len(columns)
 
     def read(self, kernel: int, axis: int, rows: slice) -> Array:
         """See `Factors`."""
@@ -170,8 +184,8 @@ class FeatureTiles:
         self.tiling = Tiling(len(self.samples), len(self.train_samples), tile, upper=self.symmetric)
         self.fills = dict(fills or {})
         self.reads_per_tile = 1
-        has_factors = not self.fills and all(recipe.function in ("linear", "cosine") for recipe in self.recipes)
-        self.factors = FeatureFactors(self.recipes, self.axes, self.dtype) if has_factors else None
+        factored = [k for k, recipe in enumerate(recipes) if recipe.function in FACTORED and k not in self.fills]
+        self.factors = FeatureFactors(self.recipes, self.axes, self.dtype, factored) if factored else None
 
     def __dask_tokenize__(self) -> Any:
         return type(self).__name__, self.content_id, self.dtype.str, self.tiling
@@ -235,8 +249,8 @@ class FeatureTiles:
         else:
             pairs = functions.PairSum(statistic, total)
             for panel in self._panels(recipe):
-                X = self._panel(recipe, 0, i, panel, dtype, scratch)
-                Y = X if same else self._panel(recipe, 1, j, panel, dtype, scratch)
+                X = self._panel(recipe, 0, self._slice(0, i), panel, dtype, scratch)
+                Y = X if same else self._panel(recipe, 1, self._slice(1, j), panel, dtype, scratch)
                 pairs.add(X, Y)
             pairs.finish(same=same)
             scratch.row_sizes, scratch.col_sizes = pairs.row_sizes, pairs.col_sizes
@@ -251,13 +265,13 @@ class FeatureTiles:
             yield slice(start, min(start + functions.PANEL, n_columns))
 
     def _panel(
-        self, recipe: Recipe, axis: int, at: int, panel: slice, dtype: np.dtype[Any], scratch: _Scratch
+        self, recipe: Recipe, axis: int, at: slice, panel: slice, dtype: np.dtype[Any], scratch: _Scratch
     ) -> Array:
-        """Some columns of the samples of a tile, centered or weighted as the statistic needs; 0 for absent samples."""
+        """Some columns of some samples, centered or weighted as the statistic needs; 0 for absent samples."""
         table = table_of(recipe, self.axes[axis])
         columns: slice | Index = panel if recipe.columns is None else np.array(recipe.columns)[panel]
         rows = self._rows(table, axis, at, scratch)
-        values = np.array(table.read(self._slice(axis, at), columns) if rows is None else rows[:, columns], dtype=dtype)
+        values = np.array(table.read(at, columns) if rows is None else rows[:, columns], dtype=dtype)
         if functions.STATISTIC[recipe.function] == "sqeuclidean":
             # Both axes subtract the center of the training samples: distances do not change, and lose fewer digits.
             values -= table_of(recipe, self.axes[1]).center[columns].astype(dtype)
@@ -268,13 +282,13 @@ class FeatureTiles:
             values[np.isnan(values)] = 0
         return values
 
-    def _rows(self, table: FeatureTable, axis: int, at: int, scratch: _Scratch) -> Array | None:
-        """All columns of the samples of a tile, kept for the next kernels and tiles; None if they are too large."""
-        if self.tiling.tile * table.shape[1] * table.dtype.itemsize > _ROWS_BYTES:
+    def _rows(self, table: FeatureTable, axis: int, at: slice, scratch: _Scratch) -> Array | None:
+        """All columns of some samples, kept for the next kernels and tiles; None if they are too large."""
+        if (at.stop - at.start) * table.shape[1] * table.dtype.itemsize > _ROWS_BYTES:
             return None
-        key = (f"{table.name} {table.content}", at)
+        key = (f"{table.name} {table.content}", at.start)
         if axis not in scratch.rows or scratch.rows[axis][0] != key:
-            scratch.rows[axis] = key, table.read(self._slice(axis, at))
+            scratch.rows[axis] = key, table.read(at)
         return scratch.rows[axis][1]
 
     def _given(self, recipe: Recipe, i: int, j: int) -> Array:
@@ -301,15 +315,18 @@ class FeatureTiles:
         """See `TileSource`: it exists for new samples too."""
         values = np.empty((len(kernels), len(self.samples)))
         for row, k in zip(values, kernels, strict=True):
-            for i in range(self.tiling.shape[0]):
-                row[self._slice(0, i)] = self._diagonal(self.recipes[k], i)
+            recipe, side = self.recipes[k], self.tiling.tile
+            if functions.STATISTIC[recipe.function] != "given":
+                side = max(side, _STRIP_BYTES // (8 * table_of(recipe, self.axes[0]).shape[1]))
+            for start in range(0, len(row), side):
+                strip = slice(start, min(start + side, len(row)))
+                row[strip] = self._diagonal(recipe, strip)
             if k in self.fills:
                 row[self.fills[k].rows_absent] = self.fills[k].mean
         return values
 
-    def _diagonal(self, recipe: Recipe, i: int) -> Float:
-        statistic = functions.STATISTIC[recipe.function]
-        rows, parameters = self._slice(0, i), recipe.parameters
+    def _diagonal(self, recipe: Recipe, rows: slice) -> Float:
+        statistic, parameters = functions.STATISTIC[recipe.function], recipe.parameters
         size = rows.stop - rows.start
         if statistic == "given" and self.symmetric:
             assert recipe.feature is not None
@@ -322,7 +339,7 @@ class FeatureTiles:
         if recipe.function not in functions.BANDED:
             scratch = _Scratch()
             for panel in self._panels(recipe):
-                sizes += functions.sizes(statistic, self._panel(recipe, 0, i, panel, self.dtype, scratch))
+                sizes += functions.sizes(statistic, self._panel(recipe, 0, rows, panel, self.dtype, scratch))
         return functions.diagonal(recipe.function, parameters, sizes)
 
     def row_sum(self, kernels: Index) -> Array | None:

@@ -15,6 +15,7 @@ from zarr.abc.store import Store
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import DamagedFileError, refuse
+from dmkl.features.stored import FactorReader
 from dmkl.files.urls import Place
 from dmkl.health.examine import PROBES, Examination, Figures, examine
 from dmkl.kernelset import KernelSet
@@ -24,6 +25,7 @@ from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.execute import again, check_memory, execute, machine, send
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.view import TileSource, View
+from dmkl.store.format import FORMAT, PER_KERNEL, kept_as_factors
 from dmkl.store.groups import differing_metadata, has_checksum, open_group
 from dmkl.store.reader import StoreReader
 from dmkl.variables import describe
@@ -65,7 +67,8 @@ def check(K: KernelSet, *, n_steps: int = 30, seed: int = 0) -> xr.Dataset:
         Over `kernel`: tiles, damaged_tiles, not_finite, asymmetry, largest_entry, trace, mean_diagonal,
         centered_trace, lowest_eigenvalue and highest_eigenvalue with their residuals (lowest_bound and
         highest_bound), negative_part (|λ_min|/|λ|_max of a proven negative eigenvalue), repeats (name of an
-        earlier kernel) and factor. NaN if a figure does not apply: a rectangular set has no spectrum. Over
+        earlier kernel), factor, and factor_columns and factor_bytes of kernels that are kept as factors (they have no
+        tiles; 0 for all others). NaN if a figure does not apply: a rectangular set has no spectrum. Over
         `finding`, the most severe first: severity ("error", "warning", "note"), subject (a kernel's name, or
         empty for the set) and message.
 
@@ -95,8 +98,14 @@ def check(K: KernelSet, *, n_steps: int = 30, seed: int = 0) -> xr.Dataset:
     if isinstance(source, StoreReader):
         findings += [Finding("error", "", text) for text in damage(source.location, but=("gram", "gram_upper"))]
         findings += [] if source.has_checksum else [Finding("note", "", UNSEALED)]
+    sizes = np.zeros((len(kernels), 2), dtype=np.int64)
+    if isinstance(source, FactorReader):
+        sound = {k: f for k, f in zip(kernels.tolist(), figures, strict=True) if k in source.kept and not f.damaged}
+        of_table = {source.computed.recipes[k].feature: k for k in sound}
+        findings += [Finding("error", "", str(e)) for e in map(source.verify, of_table.values()) if e is not None]
+        sizes = np.array([source.factor_size(k) for k in kernels.tolist()])
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    return _to_dataset(K.names, figures, same, factor, findings)
+    return _to_dataset(K.names, figures, same, factor, sizes, findings)
 
 
 def _examine_all(
@@ -135,10 +144,11 @@ def _run(source: TileSource, kernels: Index, plan: Examination, n_bytes: int) ->
 def _repetitions(source: TileSource, kernels: Index, figures: Sequence[Figures]) -> tuple[Index, Float]:
     """For each kernel the first kernel that it repeats (itself if none) and the factor between them."""
     same, factor = np.arange(len(kernels)), np.ones(len(kernels))
-    if hasattr(source, "tile_crc32c"):
-        tables = source.tile_crc32c()[kernels]
+    tiled = np.flatnonzero(~np.isin(kernels, list(getattr(source, "kept", ()))))
+    if hasattr(source, "tile_crc32c") and len(tiled):
+        tables = source.tile_crc32c()[kernels[tiled]]
         earlier: dict[bytes, int] = {}
-        for j, table in enumerate(tables):
+        for j, table in zip(tiled.tolist(), tables, strict=True):
             same[j] = earlier.setdefault(table.tobytes(), j)
     projections = np.stack([f.projections for f in figures])
     units = np.array([f.unit for f in figures])
@@ -159,6 +169,7 @@ def _to_dataset(
     figures: Sequence[Figures],
     same: Index,
     factor: Float,
+    sizes: Index,
     findings: Sequence[Finding],
 ) -> xr.Dataset:
     def column(values: Sequence[Any] | Array, about: str) -> tuple[str, Array, dict[str, str]]:
@@ -187,6 +198,8 @@ def _to_dataset(
                 [names[first] if first != j else "" for j, first in enumerate(same)], "earlier kernel that this repeats"
             ),
             "factor": column(factor, "K = factor · the kernel that it repeats"),
+            "factor_columns": column(sizes[:, 0], "columns of the features of a kernel that is kept as factors"),
+            "factor_bytes": column(sizes[:, 1], "bytes of these"),
             "severity": ("finding", np.array([f.severity for f in findings], dtype=str)),
             "subject": ("finding", np.array([f.kernel for f in findings], dtype=str)),
             "message": ("finding", np.array([f.message for f in findings], dtype=str)),
@@ -229,7 +242,9 @@ def _is_constant(figures: Figures, resolution: float) -> bool:
 
 def _kernel_problems(figures: Figures, resolution: float) -> Iterator[tuple[str, str]]:
     """Severity and message of each problem of a kernel."""
-    if figures.damaged:
+    if figures.damaged and not figures.n_tiles:
+        yield "error", f"its factors cannot be read, and any result from this kernel is void: {figures.damaged[0]}"
+    elif figures.damaged:
         yield (
             "error",
             f"{len(figures.damaged)} of {figures.n_tiles} tiles are damaged or missing, and any result "
@@ -362,16 +377,20 @@ def damage(location: str | Store | Place, but: Collection[str] = ()) -> Iterator
         return
     if has_checksum(group):
         yield from differing_metadata(group)
+    kept = kept_as_factors(group.attrs["kernels"]) if group.attrs.get("format") == FORMAT else frozenset()
     for name, member in sorted(group.members(max_depth=None)):
         if isinstance(member, ZarrArray) and name not in but:
-            yield from _damaged_chunks(name, member)
+            yield from _damaged_chunks(name, member, kept if name in PER_KERNEL else frozenset())
 
 
-def _damaged_chunks(name: str, array: Any) -> Iterator[str]:
-    missing = array.nchunks - array.nchunks_initialized
+def _damaged_chunks(name: str, array: Any, kept: frozenset[int]) -> Iterator[str]:
+    """`kept` are chunks along the first axis that are not there."""
+    missing = array.nchunks - len(kept) - array.nchunks_initialized
     if missing:
         yield f"{name} has missing values: {missing} of {array.nchunks} chunks are not there"
     for place in np.ndindex(array.cdata_shape):
+        if place and place[0] in kept:
+            continue
         try:
             array.get_block_selection(place) if place else array[...]
         except (OSError, ValueError, KeyError, IndexError, TypeError, RuntimeError, DamagedFileError) as error:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from dmkl.arrays import Array, Index
-from dmkl.errors import CorruptTileError
+from dmkl.errors import CorruptTileError, StoreError
 from dmkl.files.arrays import crc32c
 from dmkl.numerics.alignment import centered_probes
 from dmkl.numerics.determined import LabelKernel
 from dmkl.numerics.spectrum import Extremes, extreme_eigenvalues
 from dmkl.numerics.steps import Fitted
-from dmkl.passes.sweep import Columns, sweep
+from dmkl.passes.sweep import Columns, Want, sweep
 from dmkl.passes.view import Lens, TileKey, TileSource, Unit, View
 
 __all__ = ["PROBES", "Examination", "Figures", "examine"]
@@ -71,7 +71,17 @@ def examine(source: TileSource, kernel: int, plan: Examination) -> Figures:
     figures = Figures()
     kept: dict[TileKey, Array] | None = {} if plan.hold and source.symmetric else None
     like_labels = [LabelKernel(codes, source.dtype) for codes in plan.codes if source.symmetric]
-    _read_entries(source, kernel, figures, kept, like_labels)
+    if kernel not in getattr(source, "kept", ()):
+        _read_entries(source, kernel, figures, kept, like_labels)
+    else:
+        try:
+            if plan.hold:
+                _read_entries(source, kernel, figures, kept, like_labels)
+            else:
+                _multiply_factors(source, kernel, plan, figures)
+        except StoreError as error:
+            figures.damaged.append(str(error))
+        figures.n_tiles = 0
     figures.is_labels = not figures.damaged and any(candidate.result() for candidate in like_labels)
     if source.symmetric and not figures.damaged and not figures.not_finite:
         _spectrum(source, kernel, plan, figures, kept)
@@ -93,7 +103,8 @@ def _read_entries(
     sizes = np.zeros(tiling.rows)
     diagonal = np.full(tiling.rows, np.nan)
     norm = 0.0
-    table = source.tile_crc32c()[kernel] if hasattr(source, "tile_crc32c") else None
+    kept_as_factors = kernel in getattr(source, "kept", ())
+    table = source.tile_crc32c()[kernel] if hasattr(source, "tile_crc32c") and not kept_as_factors else None
     above: tuple[int, int, Array] | None = None
     for (_, i, j), tile in _tiles(source, _keys(source, kernel), figures):
         figures.n_tiles += 1
@@ -206,23 +217,40 @@ def _relative(difference: Array, size: Array) -> float:
 # --- products ----------------------------------------------------------------------------------------------
 
 
+def _products(
+    source: TileSource, kernel: int, plan: Examination, kept: dict[TileKey, Array] | None
+) -> Callable[[Array, Want], Array]:
+    """A function that multiplies a kernel by vectors (samples, b)."""
+    rows = np.arange(source.tiling.rows)
+    view = View(source, np.array([kernel]), rows, rows)
+    unit = Unit(np.array([0]), () if view.factor_widths is not None else tuple(view.tile_tasks()), first=True)
+
+    def products(vectors: Array, want: Want) -> Array:
+        columns = [Columns(vectors, want, None, np.dtype(np.float64))]
+        return np.asarray(sweep([Lens(view, Fitted())], unit, columns, plan.tasks_per_machine, kept)[0][0])
+
+    return products
+
+
+def _multiply_factors(source: TileSource, kernel: int, plan: Examination, figures: Figures) -> None:
+    """Figures of K = ZZᵀ, no entry of which is larger than the largest on its diagonal, without its entries."""
+    diagonal = source.diagonal(np.array([kernel]))
+    assert diagonal is not None
+    sums = _products(source, kernel, plan, None)(np.ones((source.tiling.rows, 1)), "each")[:, 0]
+    _read_diagonal(diagonal[0], sums, None, figures)
+    figures.largest = float(diagonal.max())
+    figures.frobenius = figures.trace  # which it does not exceed: the scale of rounding errors
+
+
 def _spectrum(
     source: TileSource, kernel: int, plan: Examination, figures: Figures, kept: dict[TileKey, Array] | None
 ) -> None:
-    rows = np.arange(source.tiling.rows)
-    view = View(source, np.array([kernel]), rows, rows)
-    unit = Unit(np.array([0]), tuple(view.tile_tasks()), first=True)
-    double = np.dtype(np.float64)
-    scale = figures.unit = _unit(figures.largest)
-
-    def products(*columns: Columns) -> list[Array]:
-        results: list[Array] = sweep([Lens(view, Fitted())], unit, list(columns), plan.tasks_per_machine, kept)
-        return results
-
-    def matvec(vector: Array) -> Array:
-        return np.asarray(products(Columns(vector[:, None], "each", None, double))[0][0, :, 0]) / scale
-
-    probes = centered_probes(len(rows), PROBES, np.random.default_rng(plan.seed))
-    figures.projections = products(Columns(probes, "project", None, double))[0][0] / scale
+    m, scale = source.tiling.rows, _unit(figures.largest)
+    figures.unit = scale
+    products = _products(source, kernel, plan, kept)
+    probes = centered_probes(m, PROBES, np.random.default_rng(plan.seed))
+    figures.projections = products(probes, "project") / scale
     rng = np.random.default_rng([plan.seed, kernel + 1])
-    figures.extremes = extreme_eigenvalues(matvec, len(rows), n_steps=plan.n_steps, rng=rng).scaled(scale)
+    figures.extremes = extreme_eigenvalues(
+        lambda vector: products(vector[:, None], "each")[:, 0] / scale, m, n_steps=plan.n_steps, rng=rng
+    ).scaled(scale)

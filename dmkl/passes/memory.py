@@ -86,7 +86,12 @@ def _usable(tiles: Any) -> bool:
 
 
 def persisted(view: View) -> View:
-    """Load the tiles that a view needs; MemoryBudgetError if they exceed the memory of all workers together."""
+    """Load the tiles that a view needs; MemoryBudgetError if they exceed the memory of all workers together.
+
+    Kernels with factors are left as they are: factors are smaller than tiles, and multiply faster.
+    """
+    if view.factor_widths is not None:
+        return view
     host = machine()
     check_memory(
         "keeping this set in memory",

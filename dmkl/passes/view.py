@@ -46,7 +46,7 @@ class Factors(Protocol):
     """Factors of kernels K_j = X_jZ_jᵀ, of the row samples and of the column samples (the same for a square set)."""
 
     widths: Index
-    """Their columns, d_j, for each kernel of the source."""
+    """Their columns, d_j, for each kernel of the source; −1 for a kernel without factors."""
 
     def read(self, kernel: int, axis: int, rows: slice) -> Array:
         """Some rows, (rows, d_j), of X_j for axis 0 and of Z_j for axis 1."""
@@ -79,7 +79,7 @@ class TileSource(Protocol):
 
     @property
     def factors(self) -> Factors | None:
-        """The factors of the kernels, if all of them have some: a pass multiplies by these instead of tiles."""
+        """The factors of the kernels, if any has some: a pass over kernels with factors multiplies by these."""
 
     def diagonal(self, kernels: Index) -> Array | None:
         """k(x, x) of every sample, if the source has it."""
@@ -182,9 +182,10 @@ class View:
 
     @property
     def factor_widths(self) -> Index | None:
-        """Columns of the factors of these kernels, if the source has them: a pass then multiplies by the factors."""
+        """Columns of the factors of these kernels, if all of them have some: a pass then multiplies by the factors."""
         factors = self.source.factors
-        return None if factors is None else factors.widths[self.kernels]
+        widths = None if factors is None else factors.widths[self.kernels]
+        return None if widths is None or (widths < 0).any() else widths
 
     def bytes_of(self, unit: Unit) -> int:
         """Bytes that the task of a unit reads."""

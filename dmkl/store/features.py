@@ -2,7 +2,7 @@
 
 The group `features` holds one group for each table, 0, 1, …:
 
-    values   (sample, feature)  float32 or float64, a row of NaN for a sample that lacks the table
+    values   (sample, feature)  float16, float32 or float64, a row of NaN for a sample that lacks the table
     column   (feature)          names of the columns, if they have any
     center   (feature)          means over the samples that have the table, subtracted before distances are computed
 
@@ -28,6 +28,7 @@ from dmkl.inputs.formats.zarr_folders import check_chunks
 from dmkl.numerics.determined import LabelColumns, TargetColumns
 from dmkl.store.format import check_tables, create_strings
 from dmkl.store.groups import open_part
+from dmkl.store.tiles import FileVersion, root_version
 
 __all__ = [
     "FEATURES",
@@ -37,6 +38,7 @@ __all__ = [
     "StoredTable",
     "TableOfRows",
     "check_rows",
+    "content_of",
     "read_tables",
     "scan",
     "write_table",
@@ -46,6 +48,7 @@ FEATURES = "features"
 
 _STRIP_BYTES = 32 * 2**20
 _CHUNK_COLUMNS = 1024
+_CHUNK_BYTES = 2**20
 _SMALL_BYTES = 4 * 2**20
 
 
@@ -113,10 +116,18 @@ class StoredTable(FeatureTable):
         return cls(name, values.shape, np.dtype(values.dtype), columns, content, center, n_missing, location, path)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in vars(self).items() if key not in ("_values", "_whole")}
+        return {key: value for key, value in vars(self).items() if key not in ("_opened", "_whole")}
 
-    @cached_property
+    @property
     def _values(self) -> Any:
+        """The array, opened again if the root of the store is another file than before; one `stat`."""
+        version = root_version(self.location)
+        opened: tuple[FileVersion | None, Any] | None = vars(self).get("_opened")
+        if opened is None or opened[0] != version:
+            opened = vars(self)["_opened"] = version, self._open_values()
+        return opened[1]
+
+    def _open_values(self) -> Any:
         try:
             group = open_part(self.location, self.path)
             content, values = group.attrs.get("content"), group["values"]
@@ -146,6 +157,7 @@ class StoredTable(FeatureTable):
         """See `FeatureTable`."""
         if self._whole is None:
             return self._read_part(rows, columns)
+        _ = self._values  # which refuses a store that was replaced
         return self._whole[rows] if columns is None else self._whole[rows][:, columns]
 
     def _read_part(self, rows: slice | Index, columns: slice | Index | None) -> Array:
@@ -159,6 +171,7 @@ class StoredTable(FeatureTable):
                 "again"
             )
             raise StoreError(msg) from error
+        _ = self._values  # the store may have been replaced meanwhile
         if np.isposinf(values).any():  # the fill value, which no stored table holds: a chunk is missing
             msg = f"a part of the features {self.name!r} in {self.location} is missing; build the kernels again"
             raise StoreError(msg)
@@ -205,6 +218,7 @@ class Scan:
     center: Float  # column means over the samples that have the table
     absent: Mask  # samples that lack it, (samples,)
     lowest: tuple[float, int, int]  # the smallest value, its row and its column
+    highest: float  # the largest value
 
 
 def scan(
@@ -218,9 +232,9 @@ def scan(
     """
     rows, columns = table.shape
     names = None if samples is None else [str(sample) for sample in samples]
-    digest = hashlib.blake2b(f"{table.dtype.str} {rows} {columns}".encode(), digest_size=16)
+    digest = _digest(table)
     absent, total = np.zeros(rows, dtype=bool), np.zeros(columns)
-    lowest = (np.inf, 0, 0)
+    lowest, highest = (np.inf, 0, 0), -np.inf
     for strip in _strips(table):
         values = table.read(strip)
         digest.update(np.ascontiguousarray(values).data)
@@ -230,10 +244,23 @@ def scan(
         present = values if not absent[strip].any() else values[~absent[strip]]
         if len(present):
             total += present.sum(axis=0, dtype=np.float64)
+            highest = max(highest, float(present.max()))
             i, k = np.unravel_index(int(present.argmin()), present.shape)
             if present[i, k] < lowest[0]:
                 lowest = (float(present[i, k]), strip.start + int(np.flatnonzero(~absent[strip])[i]), int(k))
-    return Scan(digest.hexdigest(), total / max(1, rows - int(absent.sum())), absent, lowest)
+    return Scan(digest.hexdigest(), total / max(1, rows - int(absent.sum())), absent, lowest, highest)
+
+
+def _digest(table: FeatureMatrix | FeatureTable) -> Any:
+    return hashlib.blake2b(f"{table.dtype.str} {table.shape[0]} {table.shape[1]}".encode(), digest_size=16)
+
+
+def content_of(table: FeatureTable) -> str:
+    """The digest of the values that a table has now."""
+    digest = _digest(table)
+    for strip in _strips(table):
+        digest.update(np.ascontiguousarray(table.read(strip)).data)
+    return str(digest.hexdigest())
 
 
 def check_rows(
@@ -253,6 +280,11 @@ def check_rows(
         row = first_row + i
         sample = f"row {row}" if samples is None else f"sample {samples[row]!r} (row {row})"
         column = str(k) if columns is None else f"{columns[k]!r} ({k})"
+        if values.dtype == np.float16 and not np.isnan(values[i, k]):
+            refuse(
+                f"features {name!r}: {sample} is infinite or exceeds the largest float16, 65504, in column {column}; "
+                "scale the features, or store them as float32 (dtype)"
+            )
         count = int(bad.any(axis=1).sum())
         refuse(
             f"features {name!r}: {sample} is {values[i, k]} in column {column}; {count} of the rows {first_row} "
@@ -270,23 +302,27 @@ def _strips(table: FeatureMatrix | FeatureTable, multiple: int = 1) -> Iterator[
         yield slice(start, min(start + side, rows))
 
 
-def write_table(root: Any, number: int, table: FeatureMatrix | FeatureTable, scanned: Scan, chunk_rows: int) -> None:
+def write_table(
+    root: Any, number: int, table: FeatureMatrix | FeatureTable, scanned: Scan, chunk_rows: int | None
+) -> None:
     """Write a table into the group `features` of a kernel set or a model, unless it is there already.
 
-    It is written in the precision of its dtype, in chunks of `chunk_rows`, the rows that a task reads at a time;
-    `scanned` is the result of `scan`.
+    It is written in the precision of its dtype, in chunks of `chunk_rows`, the rows that a task reads at a time, or of
+    about 1 MiB if None; `scanned` is the result of `scan`.
     """
-    path = f"{FEATURES}/{number}"
+    path, (rows, columns) = f"{FEATURES}/{number}", table.shape
+    if chunk_rows is None:  # Zarr takes about a millisecond for each chunk
+        chunk_rows = max(1, _CHUNK_BYTES // (min(columns, _CHUNK_COLUMNS) * table.dtype.itemsize))
+    chunks = (min(rows, chunk_rows), min(columns, _CHUNK_COLUMNS))
     if path in root:
         attrs = dict(root[path].attrs)
         names = root[f"{path}/column"][:].tolist() if f"{path}/column" in root else None
         same = attrs.get("content") == scanned.content and attrs.get("name") == table.name
+        same = same and root[f"{path}/values"].chunks == chunks
         if same and names == (None if table.columns is None else list(table.columns)):
             return
         del root[path]
     group = root.require_group(FEATURES).create_group(str(number))
-    rows, columns = table.shape
-    chunks = (min(rows, chunk_rows), min(columns, _CHUNK_COLUMNS))
     values = _array(
         group, "values", ("sample", "feature"), table.shape, chunks, table.dtype.name, "values of the features"
     )

@@ -6,6 +6,7 @@ storage/FORMAT.md describes the format normatively.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,6 +27,7 @@ __all__ = [
     "FORMAT",
     "FORMAT_VERSION",
     "NODES",
+    "PER_KERNEL",
     "Header",
     "Node",
     "check_dtype",
@@ -36,12 +38,15 @@ __all__ = [
     "content_id",
     "create_array",
     "create_strings",
+    "factors_content",
     "is_recoverable",
+    "kept_as_factors",
     "provenance_of",
 ]
 
 FORMAT: Final = "dmkl-kernel-set"
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+"""The newest version; sets in which every kernel has tiles are of version 1."""
 
 _STRING_BYTES = 64
 """Memory of a Python string, and of the reference to it in an array."""
@@ -81,6 +86,9 @@ _NUMBERS: dict[str, tuple[str, float]] = {
     "tile_crc32c": ("uint32", 0),
 }
 """Type and fill value of arrays with one chunk for each kernel."""
+PER_KERNEL: Final = ("row_sum", "tile_crc32c", "diagonal", "gram_upper", "gram")
+"""Arrays with chunks of each kernel. The tiles last: an array of tiles with room for a kernel means that the others
+have it too."""
 _TEXTS = ("kernel", "sample", "train_sample", "task", "column")
 _READ_IN_PARTS = ("gram_upper", "gram", "row_sum", "diagonal")
 
@@ -130,7 +138,7 @@ class Header:
 
     def root_attributes(self) -> dict[str, Any]:
         """Attributes of the root of an unfinished set without kernels."""
-        attrs = {"format": FORMAT, "format_version": FORMAT_VERSION, "tile": self.tile, "symmetric": self.symmetric}
+        attrs = {"format": FORMAT, "format_version": 1, "tile": self.tile, "symmetric": self.symmetric}
         return {**attrs, "complete": False, "kernels": []}
 
     def create_node(self, group: Any, name: str, n_kernels: int) -> None:
@@ -151,17 +159,28 @@ def check_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
     return stored
 
 
-def content_id(names: Iterable[str], tile_crc32c: Iterable[npt.NDArray[np.uint32]]) -> str:
+def content_id(names: Iterable[str], contents: Iterable[npt.NDArray[np.uint32] | bytes]) -> str:
     """Identify the kernels' content.
 
     SHA-256 over, for each kernel in order: its name in UTF-8, a zero byte, and its table of tile checksums as
-    little-endian 32-bit integers in row-major order.
+    little-endian 32-bit integers in row-major order, or what `factors_content` returns.
     """
     digest = hashlib.sha256()
-    for name, table in zip(names, tile_crc32c, strict=True):
+    for name, content in zip(names, contents, strict=True):
         digest.update(name.encode() + b"\0")
-        digest.update(np.ascontiguousarray(table, dtype="<u4").tobytes())
+        digest.update(content if isinstance(content, bytes) else np.ascontiguousarray(content, dtype="<u4").tobytes())
     return f"sha256:{digest.hexdigest()}"
+
+
+def factors_content(provenance: Mapping[str, Any], dtype: str) -> bytes:
+    """What determines the entries of a kernel that is kept as factors, as JSON."""
+    content = {key: provenance.get(key) for key in ("columns", "feature_content", "function", "parameters")}
+    return json.dumps({**content, "dtype": dtype}, sort_keys=True, separators=(",", ":")).encode()
+
+
+def kept_as_factors(provenance: Iterable[Mapping[str, Any] | None]) -> frozenset[int]:
+    """Positions of the kernels that are kept as factors: these have features and a recipe, and no tiles."""
+    return frozenset(j for j, entry in enumerate(provenance) if (entry or {}).get("storage") == "factors")
 
 
 # --- writing -------------------------------------------------------------------------------------------------------
@@ -175,11 +194,11 @@ def check_names(header: Header, n_kernels: int | None) -> None:
 
 
 def check_room(path: Path, header: Header, n_kernels: int | None) -> None:
-    """Refuse a set that is larger than the disk it would be written to (InputError)."""
+    """Refuse a set whose `n_kernels` kernels with tiles are larger than its disk (InputError)."""
     disk = shutil.disk_usage(next(folder for folder in path.parents if folder.exists()))
     rows, cols = header.tiling.shape
     n_tiles = rows * (rows + 1) // 2 if header.tiling.upper else rows * cols
-    needed_bytes = (n_kernels or 1) * n_tiles * header.tile**2 * np.dtype(header.dtype).itemsize
+    needed_bytes = (1 if n_kernels is None else n_kernels) * n_tiles * header.tile**2 * np.dtype(header.dtype).itemsize
     if needed_bytes > disk.total:
         refuse(
             f"{header.describe(n_kernels)} takes {needed_bytes:.3g} bytes, and the whole disk of {path} has "
@@ -290,22 +309,26 @@ def check_metadata(group: Any, attrs: Mapping[str, Any], where: str) -> None:
     if len(attrs["kernels"]) != n_kernels:
         got = f"its attribute 'kernels' has {len(attrs['kernels'])} entries"
         _refuse(where, got, f"one for each of {n_kernels} kernels")
+    kept = kept_as_factors(attrs["kernels"])
+    if kept and gram.basename == "gram":
+        _refuse(where, "kernels of 'gram' are kept as factors", "those of 'gram_upper' only")
     lengths, needed_bytes = header.lengths(n_kernels), 0
     for name, node in NODES.items():
         if name in group and name not in ("gram", "gram_upper"):
             array = group[name]
             dims = (*node.dims, "task")[: max(len(node.dims), array.ndim if name in ("label", "target") else 0)]
             _check_shape(name, array, dims, lengths, where)
-            whole = name not in _READ_IN_PARTS
+            # The table of checksums is not read if no kernel has tiles.
+            whole = name not in _READ_IN_PARTS and not (name == "tile_crc32c" and len(kept) == n_kernels)
             needed_bytes += _check_node(array, name, where, whole=whole, n_kernels=n_kernels)
     _check_names_memory(needed_bytes, where)
 
 
 def check_tables(values: Any, names: Any, center: Any, where: str) -> None:
     """Check the arrays of a feature table against one another; raises as `check_metadata`."""
-    if values.ndim != 2 or 0 in values.shape or values.dtype not in (np.float32, np.float64):
+    if values.ndim != 2 or 0 in values.shape or values.dtype not in (np.float16, np.float32, np.float64):
         got = f"'values' has the shape {values.shape} and holds {values.dtype}"
-        _refuse(where, got, "a matrix of float32 or float64")
+        _refuse(where, got, "a matrix of float16, float32 or float64")
     needed_bytes = 0
     for name, array in (("column", names), ("center", center)):
         if array is not None:

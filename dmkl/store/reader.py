@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 from collections import OrderedDict
@@ -32,9 +31,9 @@ from dmkl.errors import (
 from dmkl.files.arrays import crc32c
 from dmkl.files.urls import as_place, is_url
 from dmkl.numerics.tiling import Tiling
-from dmkl.store.format import FORMAT, FORMAT_VERSION, check_metadata
-from dmkl.store.groups import ROOT, Location, as_location, has_checksum, open_group, partial_path
-from dmkl.store.tiles import FileVersion, chunk_reader, file_version
+from dmkl.store.format import FORMAT, FORMAT_VERSION, check_metadata, kept_as_factors
+from dmkl.store.groups import Location, as_location, has_checksum, open_group, partial_path
+from dmkl.store.tiles import FileVersion, chunk_reader, root_version
 
 __all__ = ["Root", "StoreReader"]
 
@@ -57,7 +56,7 @@ class Root:
         StoreNotFoundError, IncompleteStoreError, FormatVersionError, StoreError
             As `StoreReader` does.
         """
-        self._version = self._stat()
+        self._version = root_version(self.location)
         group = _open_group(self.location)
         _check_root(dict(group.attrs), str(self.location))
         return group
@@ -72,7 +71,7 @@ class Root:
         StoreError
             If it was replaced.
         """
-        if self._version is None or self._version == (now := self._stat()):
+        if self._version is None or self._version == (now := root_version(self.location)):
             return
         try:
             present = str(_open_group(self.location).attrs.get("content_id"))
@@ -85,14 +84,6 @@ class Root:
         if present != content_id:
             _refuse_other_set(self.location, content_id, present)
         self._version = now
-
-    def _stat(self) -> FileVersion | None:
-        if isinstance(self.location, Store) or is_url(self.location):
-            return None
-        try:
-            return file_version(os.stat(os.path.join(self.location, ROOT)))
-        except OSError:
-            return None
 
 
 def _refuse_other_set(location: str | Store, before: str, now: str) -> NoReturn:
@@ -169,8 +160,8 @@ class StoreReader:
     """
 
     reads_per_tile = 1  # stored tiles that are read for one tile
-    factors = None
-    scratch_bytes = 0  # memory for reading a tile, in addition to the tile
+    factors: Any = None
+    scratch_bytes: Any = 0  # memory for reading a tile, in addition to the tile
 
     def __init__(self, location: Location) -> None:
         self.location = as_location(location)
@@ -197,6 +188,8 @@ class StoreReader:
         attrs = self.attrs
         self.symmetric = bool(attrs["symmetric"])
         self.content_id = str(attrs["content_id"])
+        self.kept = kept_as_factors(attrs["kernels"])
+        """Positions of the kernels that are kept as factors, whose tiles `FactorReader` computes."""
         self._gram = self._group["gram_upper" if "gram_upper" in self._group else "gram"]
         self.full = self._gram.basename == "gram"
         self.dtype = np.dtype(self._gram.dtype)
@@ -225,7 +218,7 @@ class StoreReader:
         self._pool: ThreadPoolExecutor | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (self.location, self.content_id)
+        return _unpickle, (type(self), self.location, self.content_id)
 
     if not TYPE_CHECKING:  # a type checker would accept every name as an attribute
 
@@ -261,7 +254,7 @@ class StoreReader:
     def _has_diagonal(self) -> bool:
         return "diagonal" in self._group
 
-    def row_sum(self, kernels: Index) -> Array:
+    def row_sum(self, kernels: Index) -> Array | None:
         """Sum of every row over all columns, (kernel, sample) in float64."""
         return self._statistic("row_sum", kernels)
 
@@ -336,11 +329,14 @@ class StoreReader:
         """Read and check every tile of a kernel, also those checked before; returns the first error."""
         self.forget()
         try:
-            for key, tile in self.stream([(kernel, row, col) for row, col in self.tiling.pairs()]):
-                self._compare(key, crc32c(tile))
+            self._read_again(kernel)
         except StoreError as error:
             return error
         return None
+
+    def _read_again(self, kernel: int) -> None:
+        for key, tile in self.stream([(kernel, row, col) for row, col in self.tiling.pairs()]):
+            self._compare(key, crc32c(tile))
 
     def _begin(self, key: TileKey) -> Any:
         if self._chunks is not None:
@@ -438,19 +434,19 @@ class StoreReader:
 
 
 _SMALL_BYTES = 4 * 2**20
-_UNPICKLED: OrderedDict[tuple[str, str], StoreReader] = OrderedDict()
+_UNPICKLED: OrderedDict[tuple[type, str, str], StoreReader] = OrderedDict()
 _UNPICKLING = threading.Lock()
 _OPENING = threading.RLock()
 
 
-def _unpickle(location: str | Store, content_id: str) -> StoreReader:
+def _unpickle(kind: type[StoreReader], location: str | Store, content_id: str) -> StoreReader:
     """A reader that opens its set later; all tasks of a process share one for each set."""
-    reader = StoreReader.__new__(StoreReader)
+    reader = kind.__new__(kind)
     reader.location, reader.content_id = location, content_id
     if not isinstance(location, str):
         return reader
     with _UNPICKLING:
-        reader = _UNPICKLED.setdefault((location, content_id), reader)
+        reader = _UNPICKLED.setdefault((kind, location, content_id), reader)
         while len(_UNPICKLED) > 8:
             _UNPICKLED.popitem(last=False)
     return reader

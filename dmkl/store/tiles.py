@@ -27,10 +27,20 @@ from zarr.storage import FsspecStore, LocalStore
 from dmkl.arrays import Array
 from dmkl.files.arrays import crc32c
 from dmkl.files.plain import check_plain
+from dmkl.files.urls import is_url
 from dmkl.numerics.tiling import Tiling
-from dmkl.store.groups import zarr_store
+from dmkl.store.groups import ROOT, zarr_store
 
-__all__ = ["FetchedChunks", "FileVersion", "MappedChunks", "TileWriter", "chunk_folder", "chunk_reader", "file_version"]
+__all__ = [
+    "FetchedChunks",
+    "FileVersion",
+    "MappedChunks",
+    "TileWriter",
+    "chunk_folder",
+    "chunk_reader",
+    "file_version",
+    "root_version",
+]
 
 _RANGE_BYTES = 4 * 2**20
 """Bytes of one request: a chunk of 16 MiB takes four concurrent requests."""
@@ -44,6 +54,16 @@ FileVersion = tuple[int, int]
 def file_version(stat: os.stat_result) -> FileVersion:
     """The version of a file, from the result of `os.stat`."""
     return stat.st_ino, stat.st_mtime_ns
+
+
+def root_version(location: str | Store) -> FileVersion | None:
+    """The version of the root of a local folder; None for any other location, and if there is none."""
+    if isinstance(location, Store) or is_url(location):
+        return None
+    try:
+        return file_version(os.stat(os.path.join(location, ROOT)))
+    except OSError:
+        return None
 
 
 def _is_plain(gram: Any) -> bool:

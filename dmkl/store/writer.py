@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 from zarr.abc.store import Store
+from zarr.core.sync import sync
 from zarr.storage import LocalStore
 
 from dmkl._version import __version__
@@ -35,12 +36,15 @@ from dmkl.store.format import (
     FORMAT,
     FORMAT_VERSION,
     NODES,
+    PER_KERNEL,
     Header,
     check_room,
     content_id,
     create_array,
     create_strings,
+    factors_content,
     is_recoverable,
+    kept_as_factors,
     provenance_of,
 )
 from dmkl.store.groups import (
@@ -61,10 +65,6 @@ from dmkl.store.tiles import TileWriter, chunk_folder
 __all__ = ["StoreWriter", "writing_set"]
 
 
-# The tiles last: an array of tiles with room for a kernel means that the others have it too.
-_PER_KERNEL = ("row_sum", "tile_crc32c", "diagonal", "gram_upper", "gram")
-
-
 class StoreWriter:
     """A kernel set while it is written.
 
@@ -76,6 +76,8 @@ class StoreWriter:
         Shape, type and tiles.
     n_kernels
         Number of kernels; None if it is not known yet.
+    kept
+        How many of them are kept as factors.
     overwrite
         Whether a finished set, or an unfinished one with another header, may be replaced. The old set stays until the
         new one is complete (except in stores that cannot rename).
@@ -88,7 +90,9 @@ class StoreWriter:
         If there is an unfinished set with another header.
     """
 
-    def __init__(self, location: Location, header: Header, n_kernels: int | None, *, overwrite: bool = False) -> None:
+    def __init__(
+        self, location: Location, header: Header, n_kernels: int | None, *, kept: int = 0, overwrite: bool = False
+    ) -> None:
         self.location = as_location(location)
         self.header = header
         self.tiling = header.tiling
@@ -100,7 +104,7 @@ class StoreWriter:
         elif final is not None:
             if final.exists() and not overwrite:
                 _refuse_existing(final)
-            check_room(final, header, n_kernels)
+            check_room(final, header, None if n_kernels is None else n_kernels - kept)
             final.parent.mkdir(parents=True, exist_ok=True)
             self._place = partial_path(final)
         self._target: str | Store = self.location if self._place is None else str(self._place)
@@ -113,8 +117,7 @@ class StoreWriter:
         if n_kernels is not None and self.n_kernels != n_kernels:
             self._resize(n_kernels)
         self._provenance = provenance_of(self._group, self.n_kernels)
-        self._crc = np.zeros(self.tiling.shape, dtype=np.uint32)
-        self._features = False
+        self._features, self._tiled = False, n_kernels is None or kept < n_kernels  # whether kernels have tiles
 
     @property
     def n_kernels(self) -> int:
@@ -129,6 +132,11 @@ class StoreWriter:
     @cached_property
     def _gram(self) -> Any:
         return self._group[self.header.node]
+
+    @cached_property
+    def _crc(self) -> npt.NDArray[np.uint32]:
+        """Checksums of the tiles of a kernel that this object writes."""
+        return np.zeros(self.tiling.shape, dtype=np.uint32)
 
     @cached_property
     def tiles(self) -> TileWriter:
@@ -156,7 +164,7 @@ class StoreWriter:
             attrs = dict(group.attrs)
         except (OSError, ValueError, KeyError):
             attrs = {}
-        if attrs.get("format") != FORMAT or attrs.get("format_version") != FORMAT_VERSION:
+        if attrs.get("format") != FORMAT or attrs.get("format_version") not in range(1, FORMAT_VERSION + 1):
             # `_begin` refuses to replace anything else.
             if self.folder is not None and _holds_only_strays(self.folder):
                 shutil.rmtree(self.folder)
@@ -179,13 +187,13 @@ class StoreWriter:
                 )
             self._clear()
             return None
-        lengths = [int(group[name].shape[0]) for name in _PER_KERNEL if name in group]
+        lengths = [int(group[name].shape[0]) for name in PER_KERNEL if name in group]
         if len(set(lengths)) > 1:  # killed while the arrays were resized
             self._group = group
             self._resize(min(lengths))
         if complete:  # a local set whose writer was killed just before it was renamed
             begun = {key: value for key, value in attrs.items() if key not in ("content_id", "created_by", CHECKSUM)}
-            group.attrs.put({**begun, "complete": False})
+            group.attrs.put({**begun, "format_version": 1, "complete": False})
         return group
 
     def _clear(self) -> None:
@@ -221,7 +229,7 @@ class StoreWriter:
         return group
 
     def _resize(self, n: int) -> None:
-        for name in _PER_KERNEL:
+        for name in PER_KERNEL:
             if name in self._group:
                 array = self._group[name]
                 array.resize((n, *array.shape[1:]))
@@ -268,7 +276,20 @@ class StoreWriter:
                     self._remove_tiles(j)
                 self._provenance[j] = provenance
             self._group.update_attributes({"kernels": self._provenance})
-        self._crc[:] = 0
+        self.__dict__.pop("_crc", None)
+
+    def keep_factors(self, provenances: Mapping[int, dict[str, Any]]) -> None:
+        """Record the provenance of kernels that are kept as factors; tiles of an interrupted run are removed."""
+        if not provenances:
+            return
+        before = kept_as_factors(self._provenance)
+        with self.writing():
+            for j, provenance in provenances.items():
+                for name in () if self._provenance[j] is None or j in before else PER_KERNEL:
+                    if name in self._group:  # row sums first: without them the kernel is not complete
+                        sync(self._group.store.delete_dir(f"{self._group[name].path}/c/{j}"))
+                self._provenance[j] = provenance
+            self._group.update_attributes({"kernels": self._provenance})
 
     def _remove_tiles(self, j: int) -> None:
         folder = chunk_folder(self._gram)
@@ -324,7 +345,7 @@ class StoreWriter:
         """Store the features of the kernels in the set; returns them as stored tables."""
         with self.writing():
             for number, (table, scanned) in enumerate(tables):
-                write_table(self._group, number, table, scanned, self.header.tile)
+                write_table(self._group, number, table, scanned, self.header.tile if self._tiled else None)
             if FEATURES in self._group:
                 for key in list(self._group[FEATURES].group_keys()):
                     if int(key) >= len(tables):
@@ -351,10 +372,13 @@ class StoreWriter:
                     self._label(name, values)
                 elif name in self._group:
                     del self._group[name]
-            table = self._group["tile_crc32c"]
-            identity = content_id(names, (table[j] for j in range(self.n_kernels)))
-            attrs = dict(self._group.attrs)
-            attrs |= {"content_id": identity, "created_by": f"dmkl {__version__}", "complete": True}
+            table, kept = self._group["tile_crc32c"], kept_as_factors(self._provenance)
+            contents = (
+                factors_content(p or {}, self.header.dtype) if j in kept else table[j]
+                for j, p in enumerate(self._provenance)
+            )
+            attrs = {**self._group.attrs, "format_version": FORMAT_VERSION if kept else 1, "complete": True}
+            attrs |= {"content_id": content_id(names, contents), "created_by": f"dmkl {__version__}"}
             attrs["kernels"] = [
                 {"name": n} | {key: value for key, value in (p or {}).items() if key != "name"}
                 for n, p in zip(names, self._provenance, strict=True)
@@ -396,7 +420,7 @@ class StoreWriter:
 
 @contextmanager
 def writing_set(
-    location: Location, header: Header, n_kernels: int | None, *, overwrite: bool = False
+    location: Location, header: Header, n_kernels: int | None, *, kept: int = 0, overwrite: bool = False
 ) -> Iterator[StoreWriter]:
     """Write a kernel set, and lock it meanwhile; see `StoreWriter`. URLs and Zarr stores have no locks.
 
@@ -404,7 +428,7 @@ def writing_set(
     """
     place = as_location(location)
     with lock(place) if isinstance(place, str) else nullcontext():
-        writer = StoreWriter(place, header, n_kernels, overwrite=overwrite)
+        writer = StoreWriter(place, header, n_kernels, kept=kept, overwrite=overwrite)
         try:
             yield writer
         except (InputError, MemoryBudgetError):

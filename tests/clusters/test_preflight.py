@@ -87,7 +87,7 @@ def test_commands_look_before_they_begin(run, apart, client, given, words):
 def test_a_build_that_workers_do_not_see_is_refused(run, apart, client):
     theirs, mine = apart
     np.savez(mine / "features.npz", table=np.random.default_rng(0).random((9, 2)))
-    arguments = ["build", HERE / "new.zarr", HERE / "features.npz", "--function", "linear"]
+    arguments = ["build", HERE / "new.zarr", HERE / "features.npz", "--function", "rbf"]
     status, _, err = run(*arguments, "--cluster", client.scheduler.address)
     assert status == 1
     assert f"do not see {HERE}/new.zarr.partial, where the kernels are written; write to a file system" in err

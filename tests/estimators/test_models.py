@@ -204,7 +204,7 @@ def test_a_newer_format_and_an_unknown_model(tmp_path):
     path = tmp_path / "model"
     fitted("Uniform").save(path)
     unseal(path, format_version=7)
-    with pytest.raises(FormatVersionError, match="version 7, and this dmkl reads up to 2; install a newer dmkl"):
+    with pytest.raises(FormatVersionError, match="version 7, and this dmkl reads up to 3; install a newer dmkl"):
         dmkl.load(path)
     unseal(path, format_version=2, model="Oracle")
     with pytest.raises(

@@ -29,7 +29,8 @@ from dmkl.searching.state import damage_of_state
 from dmkl.store.format import NODES
 from dmkl.store.reader import StoreReader
 
-ARCHIVES = sorted((STORAGE / "archives").glob("v*/*.zarr"))
+ARCHIVES = sorted((STORAGE / "archives" / "v1").glob("*.zarr"))
+FACTORS = STORAGE / "archives" / "v2"
 SEALED = STORAGE / "archives" / "sealed"
 
 
@@ -156,7 +157,7 @@ BROKEN = {
     ),
     "another format": (attributes(format="x"), "format is 'x', must be 'dmkl-kernel-set'"),
     "no format": (attributes(format=None), "format is None"),
-    "a newer version": (attributes(format_version=2), "format_version is 2, must be 1"),
+    "a newer version": (attributes(format_version=3), "format_version is 3, must be 1 or 2"),
     "version true": (attributes(format_version=True), "format_version is True"),
     "no tile": (attributes(tile=None), "tile is None, must be a positive integer"),
     "another tile": (attributes(tile=3), r"has chunks (1, 4, 4), must be (1, 3, 3)"),
@@ -308,8 +309,9 @@ def test_xarray_opens_a_set_with_named_dimensions(sound):
 # --- archives ------------------------------------------------------------------------------------------------
 
 
-def test_there_is_an_archive_of_this_version():
+def test_there_are_archives_of_both_versions():
     assert STORAGE / "archives" / "v1" / "symmetric.zarr" in ARCHIVES
+    assert (FACTORS / "factors.zarr").exists()
 
 
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -329,6 +331,20 @@ def test_archives_stay_readable(archive):
         assert list(K.tasks) == ["odd", "tall"]
         own = StoreReader(archive).diagonal(np.arange(K.shape[0]))
         np.testing.assert_array_equal(own, np.diagonal(np.asarray(K), axis1=1, axis2=2))
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("factors.zarr", "float32"), ("mixed.zarr", "float64")])
+def test_archives_of_factors_stay_readable(name, dtype):
+    assert problems(FACTORS / name) == ""
+    K = dmkl.open(FACTORS / name)
+    square, both = np.arange(9.0)[:, None] ** 2, np.arange(18.0).reshape(9, 2) / 16
+    unit = both / np.maximum(np.linalg.norm(both, axis=1), 1e-9)[:, None]
+    distances = ((both[:, None] - both[None]) ** 2).sum(axis=2)
+    second = unit @ unit.T if name == "factors.zarr" else np.exp(-0.5 * distances)
+    np.testing.assert_allclose(np.asarray(K), [square @ square.T, second], atol=1e-6)
+    assert K.dtype == dtype
+    assert K.samples[-1] == "Ørsted"
+    assert main(["check", str(FACTORS / name), "--strict"]) == 0
 
 
 @pytest.mark.parametrize("name", ["symmetric.zarr", "model", "search", "evaluation", "state"])

@@ -697,9 +697,9 @@ def test_missing_and_damaged_names_are_named(damaged, node):
 @pytest.mark.parametrize(
     ("changes", "kind", "message"),
     [
-        ({"format_version": 2}, FormatVersionError, "format version 2, and this dmkl reads up to 1; install a newer"),
-        ({"format_version": "1"}, StoreError, "expected an integer from 1 to 1"),
-        ({"format_version": 0}, StoreError, "expected an integer from 1 to 1"),
+        ({"format_version": 3}, FormatVersionError, "format version 3, and this dmkl reads up to 2; install a newer"),
+        ({"format_version": "1"}, StoreError, "expected an integer from 1 to 2"),
+        ({"format_version": 0}, StoreError, "expected an integer from 1 to 2"),
         ({"format": "other"}, StoreError, "not a kernel set: its attribute 'format' is 'other'"),
         ({"complete": False}, IncompleteStoreError, "is not finished"),
         ({"complete": None}, IncompleteStoreError, "is not finished"),

@@ -15,8 +15,8 @@ from dmkl.arrays import Array, Index, Mask
 from dmkl.errors import FeatureWarning, refuse, warn
 from dmkl.features.functions import WORDS
 from dmkl.features.specs import Recipe, plan, read_specs
-from dmkl.features.tasks import fill_absent, resolve_bandwidths, write_kernels
-from dmkl.features.tiles import FeatureTiles, SampleAxis
+from dmkl.features.tasks import fill_absent, refuse_overflow, resolve_bandwidths, write_kernels
+from dmkl.features.tiles import FACTORED, FeatureTiles, SampleAxis
 from dmkl.inputs.features import FeatureMatrix, against, as_features
 from dmkl.inputs.label_tables import given_data
 from dmkl.inputs.labels import labels_in
@@ -34,6 +34,7 @@ from dmkl.store.writer import writing_set
 
 __all__ = [
     "Missing",
+    "Storage",
     "build",
     "check_missing",
     "check_present",
@@ -44,6 +45,7 @@ __all__ = [
 ]
 
 Missing = Literal["refuse", "zero"]
+Storage = Literal["auto", "factors", "tiles"]
 
 
 @one_blas_thread
@@ -62,6 +64,7 @@ def build(
     missing: Missing | None = None,
     transpose: bool = False,
     repair: Repair | None = None,
+    storage: Storage = "auto",
     tile: int | None = None,
     dtype: npt.DTypeLike | None = None,
     overwrite: bool = False,
@@ -103,8 +106,14 @@ def build(
     repair
         "clip", "flip" or "shift" negative eigenvalues of each kernel; only for kernels of given distances, since
         kernels of features are positive semidefinite, and kernels of new samples could not be repaired in the same way.
+    storage
+        How linear and cosine kernels of features that all samples have are stored: as "tiles", or as "factors", which
+        are their features alone. Passes multiply by these, and compute a tile where one is needed. Other kernels are
+        stored as tiles. "auto" takes factors if all kernels can be kept as factors, and each has fewer columns than
+        half the samples.
     tile, dtype, overwrite
-        As in `dmkl.create`; the default precision is that of the features.
+        As in `dmkl.create`; the default precision is that of the features. If all kernels are kept as factors,
+        "float16" rounds the features, and their kernels are computed in float32.
 
     Returns
     -------
@@ -114,8 +123,9 @@ def build(
     Raises
     ------
     InputError
-        If features, specs or labels do not fit, a value is not finite, or a kernel would be computed from a column that
-        equals the labels up to renaming. `path` is unchanged.
+        If features, specs or labels do not fit, a value is not finite or overflows float16, no kernel can be kept as
+        factors with storage="factors", or a kernel would be computed from a column that equals the labels up to
+        renaming. `path` is unchanged.
     StoreExistsError
         If there is a finished set at `path` and `overwrite` was not given.
     MemoryBudgetError
@@ -144,6 +154,9 @@ def build(
         for name, table in given.blocks.items()
         if name in used
     }
+    half = dtype is not None and np.dtype(dtype) == np.float16 and path is not None and storage != "tiles"
+    if half and all(recipe.function in FACTORED for recipe in planned):
+        tables = {name: replace(table, dtype=np.dtype(np.float16)) for name, table in tables.items()}
     labels_ = labels_in(nodes)
     watching = {name: label_columns(labels_, table.shape[1]) for name, table in tables.items()}
     scans = {name: scan(table, given.samples, watching[name]) for name, table in tables.items()}
@@ -152,9 +165,10 @@ def build(
         _refuse_labels(planned, table, {int(k) for columns in watching[name] for k in columns.result()})
     check_present({name: table.absent for name, table in scans.items()}, missing)
     _check_square(planned, square, scans, repair)
+    kept = _kept(planned, tables, scans, storage)
     # There are no tables if all kernels are random.
     widest = np.result_type(np.float32, *(table.dtype for table in tables.values()))
-    stored = check_dtype(widest if dtype is None else dtype)
+    stored = check_dtype(widest if dtype is None or (half and len(kept) == len(planned)) else dtype)
     header = Header(n_samples, n_samples, stored.name, settings.tile_size(n_samples, tile), symmetric=True, full=False)
     samples_ = nodes["sample"]
     assert samples_ is not None
@@ -175,12 +189,56 @@ def build(
             dtype=stored,
             overwrite=overwrite,
         )
-    with writing_set(path, header, len(planned), overwrite=overwrite) as writer:
+    with writing_set(path, header, len(planned), kept=len(kept), overwrite=overwrite) as writer:
         stored_tables = writer.write_features([(table, scans[name]) for name, table in tables.items()])
         source = _source(planned, stored_tables, samples_, scans, rows, header)
-        write_kernels(source, writer, provenances(source, rows))
+        _check_norms(source, kept, scans)
+        records = provenances(source, rows)
+        for k in kept:
+            records[k]["storage"] = "factors"
+        writer.keep_factors({k: records[k] for k in kept})
+        write_kernels(source, writer, records)
         writer.forget_features(square)
         return stores.open(writer.finish(source.names, nodes))
+
+
+def _kept(
+    planned: Sequence[Recipe], tables: Mapping[str, FeatureMatrix], scans: Mapping[str, Scan], storage: Storage
+) -> list[int]:
+    """Positions of the kernels that are kept as factors."""
+    if storage not in ("auto", "factors", "tiles"):
+        refuse(f"storage must be 'auto', 'factors' or 'tiles', got {storage!r}")
+    why_not, thin = [], True
+    for recipe in planned:
+        if recipe.function not in FACTORED:
+            why_not.append(f"its function is {recipe.function}")
+            continue
+        m, width = tables[str(recipe.feature)].shape
+        thin &= 2 * (width if recipe.columns is None else len(recipe.columns)) < m
+        why_not.append(f"samples lack {recipe.feature!r}" if scans[str(recipe.feature)].absent.any() else "")
+    if storage == "tiles" or (storage == "auto" and (any(why_not) or not thin)):
+        return []
+    if all(why_not):
+        refuse(
+            "storage='factors' is for linear and cosine kernels of features that all samples have, and here is none: "
+            f"of the first, {planned[0].name!r}, {why_not[0]}; leave storage out"
+        )
+    return [k for k, reason in enumerate(why_not) if not reason]
+
+
+def _check_norms(source: FeatureTiles, kept: Sequence[int], scans: Mapping[str, Scan]) -> None:
+    """Refuse factors whose products overflow: the largest are the squared norms of the samples."""
+    most = float(np.finfo(source.dtype).max)
+    for k in kept:
+        recipe, axis = source.recipes[k], source.axes[0]
+        table = axis.tables[str(recipe.feature)]
+        if max(-scans[table.name].lowest[0], scans[table.name].highest) <= np.sqrt(most / table.shape[1]):
+            continue
+        linear = FeatureTiles([replace(recipe, function="linear")], axis, None, np.float64, source.tiling.tile)
+        squares = linear.diagonal(np.arange(1))
+        if squares is not None and squares.max() > most:
+            row = int(squares.argmax())
+            refuse_overflow(source, k, row, row)
 
 
 def _check_square(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, get_args
 
@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from dmkl import stores
 from dmkl.arrays import Array, Index, Mask
-from dmkl.errors import FeatureWarning, StoreError, first_names, refuse, warn
-from dmkl.features.build import (
+from dmkl.building.build import (
     Missing,
     check_missing,
     check_present,
@@ -22,7 +21,9 @@ from dmkl.features.build import (
     copy_tables,
     provenances,
 )
+from dmkl.errors import FeatureWarning, StoreError, first_names, refuse, warn
 from dmkl.features.specs import Recipe
+from dmkl.features.stored import recipes_of
 from dmkl.features.tasks import fill_absent, write_kernels
 from dmkl.features.tiles import FeatureTiles, SampleAxis
 from dmkl.inputs.columns import counts
@@ -84,7 +85,7 @@ class TrainingFeatures:
         """Load what `save` wrote into the group of a model; `attributes` is the result of `as_json`."""
         tables = read_tables(str(model.path), model.within)
         return cls(
-            _recipes(attributes["recipes"]), tables, samples, np.dtype(attributes["dtype"]), int(attributes["tile"])
+            recipes_of(attributes["recipes"]), tables, samples, np.dtype(attributes["dtype"]), int(attributes["tile"])
         )
 
 
@@ -110,7 +111,7 @@ def _features(K: KernelSet, axis: int) -> TrainingFeatures:
     if isinstance(source, FeatureTiles):
         recipes, tables = {recipe.name: recipe for recipe in source.recipes}, dict(source.axes[axis].tables)
     elif isinstance(source, StoreReader):
-        recipes = _recipes(source.provenance)
+        recipes = recipes_of(source.provenance)
         tables = read_tables(source.location) if recipes else {}
     else:
         recipes, tables = {}, {}
@@ -127,23 +128,6 @@ def _features(K: KernelSet, axis: int) -> TrainingFeatures:
     if len(at) != len((source.samples, source.train_samples)[axis]) or not np.array_equal(at, np.arange(len(at))):
         tables = {name: TableOfRows.of(table, at) for name, table in tables.items()}
     return TrainingFeatures(recipes, tables, samples, source.dtype, source.tiling.tile)
-
-
-_NO_RECIPE = ("name", "feature_content", "training_content", "identity", "n_missing")
-
-
-def _recipes(entries: Iterable[Mapping[str, Any]]) -> dict[str, Recipe]:
-    """The recipes in the provenance of kernels, by name.
-
-    Kernels of the function `random`, which dmkl had before its first release, can be read but not computed.
-    """
-    return {
-        entry["name"]: Recipe.from_json(
-            entry["name"], {key: value for key, value in entry.items() if key not in _NO_RECIPE}
-        )
-        for entry in entries
-        if entry.get("function") not in (None, "random")
-    }
 
 
 @one_blas_thread

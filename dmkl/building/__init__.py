@@ -1,0 +1,1 @@
+"""Kernel sets from features."""

@@ -1,0 +1,125 @@
+"""A stored set some kernels of which are kept as factors: their tiles are computed from the features in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dmkl.arrays import Array, Index
+from dmkl.errors import StoreError
+from dmkl.features.specs import Recipe
+from dmkl.features.tiles import FACTORED, FeatureFactors, FeatureTiles, SampleAxis, table_of
+from dmkl.passes.view import TileKey
+from dmkl.store.features import content_of, read_tables
+from dmkl.store.reader import StoreReader
+
+__all__ = ["FactorReader", "recipes_of"]
+
+_NO_RECIPE = ("name", "feature_content", "training_content", "identity", "n_missing", "storage")
+
+
+def recipes_of(entries: Iterable[Mapping[str, Any]]) -> dict[str, Recipe]:
+    """The recipes in the provenance of kernels, by name.
+
+    Kernels of the function `random`, which dmkl had before its first release, can be read but not computed.
+    """
+    return {
+        entry["name"]: Recipe.from_json(
+            entry["name"], {key: value for key, value in entry.items() if key not in _NO_RECIPE}
+        )
+        for entry in entries
+        if entry.get("function") not in (None, "random")
+    }
+
+
+class FactorReader(StoreReader):
+    """The set of a reader; what it computes is opened when it is first used, in every process."""
+
+    def __init__(self, reader: StoreReader) -> None:
+        vars(self).update(vars(reader))
+
+    @cached_property
+    def computed(self) -> FeatureTiles:
+        """The kernels that are kept as factors, by their positions in the set; the others have no factors here."""
+        recipes, tables = recipes_of(self.provenance), read_tables(self.location)
+        if len(recipes) < len(self.names):
+            msg = f"{self.location} is damaged: a kernel has no recipe, and others are kept as factors; build it again"
+            raise StoreError(msg)
+        for k in self.kept:
+            recipe, table = recipes[self.names[k]], tables.get(str(recipes[self.names[k]].feature))
+            columns = () if recipe.columns is None else recipe.columns
+            if table is None or table.content != self.provenance[k].get("feature_content"):
+                problem = f"the features {recipe.feature!r} that it was built from are missing"
+            elif recipe.function not in FACTORED or table.shape[0] != len(self.samples) or table.n_missing:
+                problem = f"it is not a linear or cosine kernel of {len(self.samples):,} samples"
+            elif not all(c in range(table.shape[1]) for c in columns):
+                problem = f"its columns are not among the {table.shape[1]:,} of {recipe.feature!r}"
+            else:
+                continue
+            kernel = f"kernel {self.names[k]!r} is kept as factors"
+            msg = f"{self.location} is damaged: {kernel}, and {problem}; build it again"
+            raise StoreError(msg)
+        axis = SampleAxis(self.samples, tables)
+        return FeatureTiles(list(recipes.values()), axis, None, self.dtype, self.tiling.tile)
+
+    @cached_property
+    def factors(self) -> FeatureFactors:
+        """See `TileSource`."""
+        return FeatureFactors(self.computed.recipes, self.computed.axes, self.dtype, self.kept)
+
+    def factor_size(self, kernel: int) -> tuple[int, int]:
+        """Columns and bytes of the features of a kernel that is kept as factors; zeros for another."""
+        if kernel not in self.kept:
+            return 0, 0
+        table, width = table_of(self.computed.recipes[kernel], self.computed.axes[0]), int(self.factors.widths[kernel])
+        return width, width * table.shape[0] * table.dtype.itemsize
+
+    @cached_property
+    def scratch_bytes(self) -> int:
+        """See `TileSource`."""
+        return self.computed.scratch_bytes
+
+    def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
+        """See `TileSource`."""
+        computed = self.computed.stream([key for key in keys if key[0] in self.kept])
+        stored = super().stream([key for key in keys if key[0] not in self.kept])
+        for key in keys:
+            yield next(computed if key[0] in self.kept else stored)
+        yield from stored  # its last check
+
+    def diagonal(self, kernels: Index) -> Array | None:
+        """See `TileSource`."""
+        return self._statistic("diagonal", kernels)
+
+    def _read_statistic(self, name: str, kernels: Index) -> Array:
+        kept = np.isin(kernels, list(self.kept))
+        values = np.empty((len(kernels), len(self.samples)))
+        values[kept] = self.computed.diagonal(kernels[kept])
+        if not kept.all():
+            values[~kept] = super()._read_statistic(name, kernels[~kept])
+        return values
+
+    def row_sum(self, kernels: Index) -> Array | None:
+        """See `TileSource`: None if it takes a pass."""
+        return None if np.isin(kernels, list(self.kept)).any() else super().row_sum(kernels)
+
+    def forget(self) -> None:
+        """See `StoreReader`."""
+        super().forget()
+        for table in self.computed.axes[0].tables.values():
+            vars(table).pop("_whole", None)
+
+    def _read_again(self, kernel: int) -> None:
+        if kernel not in self.kept:
+            super()._read_again(kernel)
+            return
+        table = table_of(self.computed.recipes[kernel], self.computed.axes[0])
+        if content_of(table) != table.content:
+            msg = (
+                f"the features {table.name!r} in {self.location} are not what was written: a chunk was replaced; build "
+                "the kernels again"
+            )
+            raise StoreError(msg)

@@ -1,0 +1,467 @@
+"""Stored sets of kernels that are kept as factors, against the same kernels stored as tiles."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import pickle
+import shutil
+import time
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+import zarr
+from helpers.conformance import check_store, problems, tree, unseal
+from helpers.damage import flip
+from sklearn.base import clone
+from zarr.storage import MemoryStore
+
+import dmkl
+from dmkl.cli.main import main
+from dmkl.errors import InputError, StoreError
+from dmkl.health import check, examine
+from dmkl.store import writer
+from dmkl.store.tiles import TileWriter
+
+M = 60
+SPECS = [{"function": "linear"}, {"function": "cosine", "feature": "a", "columns": [5, 0, 2], "name": "direction"}]
+MIXED = [*SPECS, {"function": "rbf", "feature": ["a", "c"], "bandwidth": [0.5, 2]}]
+
+
+def tables(m=M, seed=0, dtype=np.float64):
+    rng = np.random.default_rng(seed)
+    y = np.arange(m) % 3
+    wide = rng.normal(size=(m, 9)) + 1.0
+    wide[:, :3] += 0.8 * np.eye(3)[y]
+    made = {"a": wide, "b": rng.normal(size=(m, 4)), "c": rng.normal(size=(m, 2))}
+    return {name: table.astype(dtype) for name, table in made.items()}, y
+
+
+def built(path, specs=SPECS, **more):
+    features, y = tables()
+    return dmkl.build(path, features, specs, **{"labels": y, "tile": 16, **more})
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    """The sets of factors, of factors and tiles, and the second as tiles."""
+    folder = tmp_path_factory.mktemp("sets")
+    mixed = built(folder / "mixed.zarr", MIXED, storage="factors")
+    return built(folder / "factors.zarr"), mixed, built(folder / "tiles.zarr", MIXED, storage="tiles")
+
+
+@pytest.fixture
+def copied(sets, tmp_path):
+    return Path(shutil.copytree(sets[0].view.source.location, tmp_path / "set.zarr"))
+
+
+def version(path):
+    return json.loads((Path(path) / "zarr.json").read_text())["attributes"]["format_version"]
+
+
+def chunks(K, name):
+    return list((Path(K.view.source.location) / name / "c").rglob("*[0-9]"))
+
+
+# --- what is stored --------------------------------------------------------------------------------------------------
+
+
+def test_only_features_are_stored_of_kernels_kept_as_factors(sets):
+    factors, mixed, tiles = sets
+    assert [version(K.view.source.location) for K in sets] == [2, 2, 1]
+    for name in ("gram_upper", "row_sum", "tile_crc32c"):
+        assert not chunks(factors, name)
+        assert {file.parts[file.parts.index("c") + 1] for file in chunks(mixed, name)} == set("4567")
+    assert not problems(factors.view.source.location)
+    assert not problems(mixed.view.source.location)
+    assert [record.get("storage") for record in mixed.provenance] == ["factors"] * 4 + [None] * 4
+    assert not any("storage" in record for record in tiles.provenance)
+    assert factors.view.source.row_sum(np.array([0])) is None
+
+
+def test_the_rule_of_auto(tmp_path):
+    features, _ = tables(18)  # of nine columns in "a"
+    kinds = {}
+    for m in (18, 19):
+        some = {name: np.vstack([table, table[:1]])[:m] for name, table in features.items()}
+        for name, specs in {"thin": SPECS, "rbf": [*SPECS, {"function": "rbf"}], "columns": SPECS[1:]}.items():
+            K = dmkl.build(tmp_path / f"{name}{m}", some, specs)
+            kinds[name, m] = K.view.factor_widths is not None
+    assert [name for name, kept in kinds.items() if kept] == [("columns", 18), ("thin", 19), ("columns", 19)]
+    lacking = {**tables()[0], "b": np.where(np.arange(M)[:, None] == 7, np.nan, tables()[0]["b"])}
+    assert dmkl.build(tmp_path / "lacking", lacking, SPECS, missing="zero").view.factor_widths is None
+    some = dmkl.build(tmp_path / "some", lacking, SPECS, missing="zero", storage="factors", tile=16)
+    tiled = dmkl.build(tmp_path / "tiled", lacking, SPECS, missing="zero", storage="tiles", tile=16)
+    assert [record.get("storage") for record in some.provenance] == ["factors", None, "factors", "factors"]
+    np.testing.assert_allclose(some, tiled, atol=1e-12)
+
+
+def test_what_cannot_be_kept_is_refused(tmp_path):
+    features, _ = tables()
+    with pytest.raises(InputError, match="of the first, 'a-rbf', its function is rbf; leave storage out"):
+        dmkl.build(tmp_path / "x", features, {"function": "rbf"}, storage="factors")
+    features["c"][3] = np.nan
+    with pytest.raises(InputError, match="of the first, 'c-linear', samples lack 'c'"):
+        dmkl.build(tmp_path / "x", features, {"function": "linear", "feature": "c"}, missing="zero", storage="factors")
+    with pytest.raises(InputError, match="storage must be 'auto', 'factors' or 'tiles', got 'file'"):
+        dmkl.build(tmp_path / "x", features, SPECS, missing="zero", storage="file")
+    for spec, name in ((SPECS[0], "b-linear"), ({"function": "cosine"}, "b-cosine")):
+        huge = {"b": np.where(np.arange(M)[:, None] == 4, np.float32(1e25), tables()[0]["b"].astype(np.float32))}
+        with pytest.raises(InputError, match=f"kernel '{name}': the entry of samples '4' and '4' overflows float32"):
+            dmkl.build(tmp_path / "x", huge, spec)
+    assert not list(tmp_path.iterdir())
+
+
+def test_half_precision_takes_half_the_disk(tmp_path):
+    features, y = tables(dtype=np.float32)
+    K = dmkl.build(tmp_path / "half", features, SPECS, labels=y, dtype="float16")
+    assert K.dtype == np.float32
+    assert not problems(tmp_path / "half")
+    rounded = {name: table.astype(np.float16).astype(np.float32) for name, table in features.items()}
+    expected = dmkl.build(None, rounded, SPECS)
+    np.testing.assert_array_equal(K, expected)
+    assert {t.dtype.name for t in K.view.source.computed.axes[0].tables.values()} == {"float16"}
+    model = dmkl.MKFDA().fit(K)
+    model.save(tmp_path / "model")
+    assert version(tmp_path / "model") == 3
+    assert not problems(tmp_path / "model")
+    new, _ = tables(20, seed=5)
+    scores = dmkl.load(tmp_path / "model").decision_function(features=new)
+    np.testing.assert_array_equal(scores, model.decision_function(features=new))
+    features["a"][7, 2] = 1e5
+    with pytest.raises(InputError, match="features 'a': row 7 is infinite or exceeds the largest float16, 65504, in"):
+        dmkl.build(tmp_path / "x", features, SPECS, dtype="float16")
+    elsewhere = ((tmp_path / "x", MIXED, {}), (None, SPECS, {}), (tmp_path / "x", SPECS, {"storage": "tiles"}))
+    for path, specs, more in elsewhere:
+        with pytest.raises(InputError, match="kernels are stored as float32 or float64, not float16"):
+            dmkl.build(path, tables()[0], specs, dtype="float16", **more)
+
+
+def test_the_content_id_is_that_of_features_and_recipes(sets, tmp_path):
+    K = sets[0]
+    same = built(tmp_path / "same", tile=30, labels=None)
+    assert K.content_id == same.content_id == dmkl.open(tmp_path / "same").content_id
+    others = [
+        built(tmp_path / "name", [SPECS[0], {**SPECS[1], "name": "other"}]),
+        built(tmp_path / "columns", [SPECS[0], {**SPECS[1], "columns": [5, 2, 0]}]),
+        built(tmp_path / "function", [SPECS[0], {**SPECS[1], "function": "linear"}]),
+        built(tmp_path / "dtype", dtype="float32"),
+        dmkl.build(tmp_path / "values", tables(seed=1)[0], SPECS),
+    ]
+    assert len({K.content_id, *(other.content_id for other in others)}) == 6
+
+
+def test_a_hundred_thousand_samples_take_the_space_of_their_features(tmp_path):
+    rng = np.random.default_rng(0)
+    features = {name: rng.normal(size=(100_000, 20)).astype(np.float32) for name in "abc"}
+    started = time.monotonic()
+    K = dmkl.build(tmp_path / "large.zarr", features, {"function": "linear"}, labels=np.arange(100_000) % 3)
+    assert time.monotonic() - started < 20
+    assert sum(len(content) for content in tree(tmp_path).values()) < 1.1 * 3 * 100_000 * 20 * 4
+    V = rng.normal(size=(100_000, 2))
+    expected = features["b"] @ (features["b"].T.astype(np.float64) @ V)
+    np.testing.assert_allclose(K.select("b-linear").apply(V, dtype="float64")[0], expected, rtol=1e-5, atol=1e-2)
+
+
+# --- what is computed ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_kernels_and_products_are_those_of_tiles(sets, which):
+    K, dense = sets[which], sets[2].select(sets[which].names)
+    np.testing.assert_allclose(K, dense, atol=1e-12)
+    np.testing.assert_allclose(K.center().to_dask(chunk=20), dense.center().to_dask(chunk=20), atol=1e-12)
+    rows, cols = np.arange(M)[::-2], np.random.default_rng(1).permutation(M)[:40]
+    V = np.random.default_rng(2).normal(size=(40, 3))
+    for steps in ((), ("center", "trace"), ("cosine", "center")):
+        chosen, expected = (S[rows, cols].with_steps(steps) for S in (K, dense))
+        np.testing.assert_allclose(chosen.apply(V), expected.apply(V), atol=1e-10)
+        np.testing.assert_allclose(K[cols, cols].project(V), dense[cols, cols].project(V), atol=1e-10)
+    np.testing.assert_allclose(K.alignment(), dense.alignment(), atol=1e-10)
+    np.testing.assert_allclose(K.persist().apply(np.ones(M)), dense.apply(np.ones(M)), atol=1e-10)
+    assert (K.persist().view.source is K.view.source) == (which == 0)
+
+
+def test_some_kernels_of_a_mixed_set_have_factors(sets):
+    mixed = sets[1]
+    assert mixed.view.factor_widths is None
+    assert mixed.select(sets[0].names).view.factor_widths.tolist() == [9, 4, 2, 3]
+    assert mixed.select(["a-rbf-bandwidth0.5"]).view.factor_widths is None
+    lazy = dmkl.build(None, tables()[0], MIXED)
+    assert lazy.view.factor_widths is None
+    assert lazy.select(slice(0, 4)).view.factor_widths.tolist() == [9, 4, 2, 3]
+
+
+LEARNERS = {
+    "mkfda": dmkl.MKFDA(p=1.5, lam=1e-3, tol=1e-10, solver="direct"),
+    "ridge": dmkl.MKRidge(p=2, lam=1e-2, tol=1e-10, solver="direct"),
+    "svm": dmkl.MKSVM(C=1.0, tol=1e-10),
+}
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("name", LEARNERS)
+def test_models_are_those_of_tiles(sets, name, which):
+    K, dense = sets[which], sets[2].select(sets[which].names)
+    y = tables()[0]["a"][:, 0] if name == "ridge" else K.labels % 2
+    train, test = np.arange(0, M, 2), np.arange(1, M, 2)
+    model, expected = (clone(LEARNERS[name]).fit(S[train, train], y[train]) for S in (K, dense))
+    np.testing.assert_allclose(model.weights_, expected.weights_, atol=1e-6)
+    scores = np.asarray(expected._decision(dense[test, train]))
+    np.testing.assert_allclose(model._decision(K[test, train]), scores, atol=1e-8 * np.abs(scores).max())
+    of_tiles, of_factors = (np.asarray(expected.combined_kernel(S[test, train])) for S in (dense, K))
+    np.testing.assert_allclose(of_factors, of_tiles, atol=1e-10 * np.abs(of_tiles).max())
+    new, _ = tables(20, seed=5)
+    of_tiles = np.asarray(expected._decision(dmkl.build_cross(dense[train, train], new)))
+    of_factors = np.asarray(model._decision(dmkl.build_cross(K[train, train], new)))
+    np.testing.assert_allclose(of_factors, of_tiles, atol=1e-8 * np.abs(of_tiles).max())
+    predict = model.predict if name == "ridge" else model.decision_function
+    np.testing.assert_allclose(
+        np.asarray(predict(features=new)).reshape(of_tiles.shape), of_factors, atol=1e-8 * np.abs(of_tiles).max()
+    )
+
+
+def test_the_solver_of_factors_solves_searches(sets):
+    K, dense = sets[0], sets[2].select(sets[0].names)
+    grid = {"p": [1, 2], "lam": [1e-3, 1.0]}
+    search, expected = (
+        dmkl.search(dmkl.MKFDA(tol=1e-9, solver=solver), S, grid=grid, cv=3)
+        for S, solver in ((K, "auto"), (dense, "direct"))
+    )
+    assert search.best_.solver_ == "factors"
+    np.testing.assert_allclose(search.scores.objective, expected.scores.objective, rtol=1e-8)
+    lazy = dmkl.search(dmkl.MKFDA(tol=1e-9), built(None), grid=grid, cv=3)
+    np.testing.assert_allclose(search.scores.weight, lazy.scores.weight, atol=1e-6)
+    np.testing.assert_array_equal(search.scores.mean_score, lazy.scores.mean_score)
+
+
+# --- other processes, other content ----------------------------------------------------------------------------------
+
+
+def content_and_products(source):
+    view = dmkl.passes.view.View(source, np.arange(len(source.names)), np.arange(M), np.arange(M))
+    return source.content_id, np.asarray(dmkl.KernelSet(view).apply(np.ones((M, 2)))).tobytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_process_opens_the_set_again(sets, which):
+    K = sets[which]
+    assert len(pickle.dumps(K.view.source)) < 600
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        content, products = pool.apply(content_and_products, (K.view.source,))
+    assert content == K.content_id
+    assert products == np.asarray(K.apply(np.ones((M, 2)))).tobytes()
+    with dask.config.set(scheduler="processes", num_workers=2):
+        np.testing.assert_array_equal(K.center().apply(np.ones((M, 2))), K.center().apply(np.ones((M, 2))))
+
+
+@pytest.mark.parametrize("m", [M, 80_000])
+def test_a_replaced_set_is_noticed(tmp_path, m):
+    """Tables that are kept in memory, and larger ones."""
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(m, 10))
+    K = dmkl.build(tmp_path / "set", {"x": values}, {"function": "linear"})
+    K.apply(np.ones(m)).compute()
+    again = pickle.loads(pickle.dumps(K.view.source))
+    dmkl.build(tmp_path / "set", {"x": values + 1}, {"function": "linear"}, overwrite=True)
+    with pytest.raises(StoreError, match="holds other features 'x' now than when it was opened"):
+        K.apply(np.ones(m)).compute()
+    with pytest.raises(StoreError, match="holds another set now"):
+        _ = again.names
+    shutil.rmtree(tmp_path / "set")
+    with pytest.raises(StoreError, match="the features 'x' are gone from"):
+        K.apply(np.ones(m)).compute()
+
+
+def test_other_stores_hold_factors_too(sets):
+    store = MemoryStore()
+    K = built(store)
+    np.testing.assert_array_equal(K, sets[0])
+    assert not [key for key in store._store_dict if key.startswith(("gram_upper/c", "row_sum/c"))]
+    np.testing.assert_array_equal(built(store, storage="tiles", overwrite=True), sets[2].select(K.names))
+
+
+# --- interruptions ---------------------------------------------------------------------------------------------------
+
+
+def test_an_interrupted_build_continues_with_the_tables_that_it_has(tmp_path, monkeypatch, sets):
+    write, numbers = writer.write_table, []
+
+    def interrupted(root, number, *more):
+        if number == 2:
+            raise KeyboardInterrupt
+        write(root, number, *more)
+        numbers.append(number)
+
+    monkeypatch.setattr(writer, "write_table", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        built(tmp_path / "set.zarr")
+    monkeypatch.undo()
+    first = tmp_path / "set.zarr.partial" / "features" / "0" / "values" / "c" / "0" / "0"
+    before = first.stat().st_mtime_ns
+    K = built(tmp_path / "set.zarr")
+    assert numbers == [0, 1]
+    assert (tmp_path / "set.zarr" / first.relative_to(tmp_path / "set.zarr.partial")).stat().st_mtime_ns == before
+    assert tree(tmp_path / "set.zarr") == tree(sets[0].view.source.location)
+    with pytest.raises(dmkl.errors.StoreExistsError):
+        built(tmp_path / "set.zarr")
+    assert built(tmp_path / "set.zarr", overwrite=True).content_id == K.content_id
+
+
+@pytest.mark.usefixtures("synchronous")
+@pytest.mark.parametrize(("first", "then"), [("tiles", "factors"), ("factors", "tiles"), ("factors", "factors")])
+def test_a_build_that_was_interrupted_among_the_tiles(tmp_path, monkeypatch, capsys, sets, first, then):
+    write, left = TileWriter.write, [7 if first == "factors" else 75]
+
+    def interrupted(*given):
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return write(*given)
+
+    monkeypatch.setattr(TileWriter, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        built(tmp_path / "set.zarr", MIXED, storage=first)
+    monkeypatch.undo()
+    assert main(["info", str(tmp_path / "set.zarr")]) == 1
+    assert ("4 of 8 kernels" in capsys.readouterr().err) == (first == "factors")
+    built(tmp_path / "set.zarr", MIXED, storage=then)
+    assert tree(tmp_path / "set.zarr") == tree(sets[1 if then == "factors" else 2].view.source.location)
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+def values_of(path):
+    return path / "features" / "0" / "values" / "c" / "0" / "0"
+
+
+def exchange_values(path):
+    dmkl.build(path.with_name("other"), tables(seed=1)[0], SPECS)
+    shutil.copy(values_of(path.with_name("other")), values_of(path))
+
+
+HARM = {
+    "damaged": (lambda path: flip(values_of(path)), r"the features 'a' in \S+ cannot be read"),
+    "missing": (lambda path: values_of(path).unlink(), r"a part of the features 'a' in \S+ is missing"),
+    "replaced": (
+        exchange_values,
+        r"the features 'a' in \S+ are not what was written: a chunk was replaced",
+    ),
+    "gone": (
+        lambda path: (shutil.rmtree(path / "features" / "0"), unseal(path)),
+        "is damaged: kernel 'a-linear' is kept as factors, and the features 'a' that it was built from are missing",
+    ),
+    "another function": (
+        lambda path: unseal(path, kernels=[{**e, "function": "rbf"} for e in dmkl.open(path).provenance]),
+        "is damaged: kernel 'a-linear' is kept as factors, and it is not a linear or cosine kernel of 60 samples",
+    ),
+    "other columns": (
+        lambda path: unseal(path, kernels=[{**e, "columns": [99]} for e in dmkl.open(path).provenance]),
+        "is damaged: kernel 'a-linear' is kept as factors, and its columns are not among the 9 of 'a'",
+    ),
+    "no recipe": (
+        lambda path: unseal(path, kernels=[*dmkl.open(path).provenance[:3], {"name": "direction"}]),
+        "is damaged: a kernel has no recipe, and others are kept as factors",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HARM)
+def test_damage_is_named(copied, case):
+    harm, message = HARM[case]
+    harm(copied)
+    assert problems(copied)
+    K = dmkl.open(copied)
+    if case == "replaced":  # a pass compares no digests
+        K.apply(np.ones(M)).compute()
+        with pytest.raises(StoreError, match=message):
+            raise K.view.source.verify(0)
+    else:
+        with pytest.raises(StoreError, match=message):
+            K.apply(np.ones(M)).compute()
+    if case in ("damaged", "missing", "replaced"):
+        report = check(K)
+        assert "error" in report.severity
+        assert any("features" in str(text) for text in report.message.values)
+        assert (report.damaged_tiles.sel(kernel="b-linear") == 0).all()
+
+
+def test_the_checker_names_broken_factors(sets, tmp_path):
+    mixed, tiles = (shutil.copytree(sets[k].view.source.location, tmp_path / str(k)) for k in (1, 2))
+    shutil.copytree(tiles / "gram_upper" / "c" / "0", mixed / "gram_upper" / "c" / "0")
+    assert "0/0/0 must not be there" in problems(mixed)
+    shutil.rmtree(mixed / "gram_upper" / "c" / "0")
+    assert problems(mixed) == ""
+    records = dmkl.open(mixed).provenance
+    for changes, message in (
+        ({"function": "rbf"}, "kernel 0 is 'rbf' of 'a', must be linear or cosine of a table"),
+        ({"feature": "z"}, "kernel 0 is 'linear' of 'z', must be linear or cosine"),
+        ({"feature_content": "0"}, "kernel 0 is of other features than 'a'"),
+        ({"columns": [0, 1]}, "content_id is"),
+    ):
+        unseal(mixed, kernels=[{**records[0], **changes}, *records[1:]])
+        assert message in problems(mixed)
+    unseal(mixed, kernels=records, format_version=1)
+    assert "format_version is 1, must be 2: 4 kernels have no tiles" in problems(mixed)
+    group = zarr.open_group(mixed, mode="r+", use_consolidated=False)
+    group["features/0/values"][3, 3] = 9.0
+    assert "the digest of 'a' is" in problems(mixed)
+    assert check_store.FORMAT_VERSIONS == (1, 2)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_checks_report_the_figures_of_tiles(sets, which, monkeypatch, capsys):
+    K, dense = sets[which], sets[2].select(sets[which].names)
+    expected = check(dense)
+    examined = [check(K)]
+    # As for a kernel that exceeds the memory of a task.
+    whole = examine.Examination.__init__
+    monkeypatch.setattr(
+        examine.Examination, "__init__", lambda self, n, seed, hold, *more: whole(self, n, seed, False, *more)
+    )
+    examined.append(check(K))
+    for report in examined:
+        for name in ("largest_entry", "trace", "mean_diagonal", "centered_trace", "highest_eigenvalue"):
+            np.testing.assert_allclose(report[name], expected[name], rtol=1e-8, err_msg=name)
+        np.testing.assert_allclose(report.lowest_eigenvalue, expected.lowest_eigenvalue, atol=1e-10)
+        assert report.factor_columns.values[:4].tolist() == [9, 4, 2, 3]
+        assert report.factor_bytes.values[:4].tolist() == [8 * M * width for width in (9, 4, 2, 3)]
+        assert not report.sizes["finding"]
+    monkeypatch.setenv("COLUMNS", "200")
+    place = str(K.view.source.location)
+    assert main(["check", place, "--strict"]) == 0
+    assert "factors of 9 columns, 4.2 KiB" in capsys.readouterr().out
+    assert main(["info", place]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "4 kernels as factors" in out
+    assert "linear of a, kept as factors of 9 columns, 4.2 KiB" in out
+    assert main(["info", place, "--json"]) == 0
+    kernels = json.loads(capsys.readouterr().out)["kernels"]
+    assert [kernel.get("factor_bytes") for kernel in kernels][:4] == report.factor_bytes.values[:4].tolist()
+
+
+def test_repeated_factors_are_told(tmp_path):
+    features, _ = tables()
+    K = dmkl.build(tmp_path / "set", {"a": features["a"], "copy": features["a"], "twice": 2 * features["a"]}, SPECS[:1])
+    report = check(K)
+    assert report.repeats.values.tolist() == ["", "a-linear", "a-linear"]
+    np.testing.assert_allclose(report.factor, [1, 1, 4])
+
+
+def test_the_command_builds_factors(tmp_path, capsys):
+    features, y = tables()
+    np.savez(tmp_path / "x.npz", **features, labels=y)
+    arguments = ["build", str(tmp_path / "set"), str(tmp_path / "x.npz"), "--function", "linear", "--overwrite"]
+    for more, kept in (([], True), (["--storage", "tiles"], False), (["--dtype", "float16"], True)):
+        assert main([*arguments, *more]) == 0
+        assert (dmkl.open(tmp_path / "set").view.factor_widths is not None) == kept
+    against = ["build", str(tmp_path / "new"), str(tmp_path / "x.npz"), "--against", str(tmp_path / "set")]
+    assert main([*against, "--storage", "factors"]) == 1
+    assert "leave out --storage" in capsys.readouterr().err
+    assert main(against) == 0
+    new = dmkl.open(tmp_path / "new")
+    np.testing.assert_allclose(new, dmkl.open(tmp_path / "set"), atol=0.05)
