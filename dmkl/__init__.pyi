@@ -49,7 +49,6 @@ from .searching.evaluation import EvaluationResult as EvaluationResult
 from .searching.evaluation import evaluate as evaluate
 from .searching.search import SearchResult as SearchResult
 from .searching.search import search as search
-from .solvers.fisher.factors import solve_mkfda_on_factors as solve_mkfda_on_factors
 from .solvers.fisher.mkfda import solve_mkfda as solve_mkfda
 from .solvers.fisher.problem import CG as CG
 from .solvers.fisher.problem import Direct as Direct

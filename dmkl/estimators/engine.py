@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from dmkl import progress, settings
 from dmkl.arrays import Array, Float, Index
 from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan, Problems, TrainingSet, score_function, side_by_side
 from dmkl.kernelset import KernelSet, measure
+from dmkl.passes.rows import has_thin_factors
 from dmkl.passes.run import looking_for_damage, refuse_damage
 from dmkl.passes.view import Lens, covering
 from dmkl.solvers.driver import Tally, drive
@@ -269,6 +271,16 @@ def _measure(sets: Sequence[KernelSet], workspace: Workspace, tally: Tally) -> t
             tally.rounds.append(Round("statistics", saved["seconds"], saved["n_bytes"]))
         chains = workspace.load_statistics(saved["steps"])
         return [Lens(K.view, chain) for K, chain in zip(sets, chains, strict=True)], None
+    if all(has_thin_factors(K.view.training()) for K in sets):
+        # The solver for factors computes its own statistics, of the factors; those of the kernels, (n, m) numbers for
+        # each training set, are computed if another solver or a saved model needs them.
+        @cache
+        def later() -> list[KernelSet]:
+            measured, n_passes = measure(sets)
+            tally.n_passes += n_passes
+            return measured
+
+        return [Lens(K.view, lambda k=k: later()[k].lens().fitted) for k, K in enumerate(sets)], None
     started = time.monotonic()
     measured, n_passes = measure(sets)
     lenses = [K.lens() for K in measured]

@@ -148,16 +148,29 @@ class FeatureFactors:
             columns = recipes[k].columns
             self.widths[k] = table_of(recipes[k], axes[1]).shape[1] if columns is None else len(columns)
 
-    def read(self, kernel: int, axis: int, rows: slice) -> Array:
-        """See `Factors`."""
-        recipe = self._recipes[kernel]
-        columns = None if recipe.columns is None else np.array(recipe.columns)
-        values = table_of(recipe, self._axes[axis]).read(rows, columns).astype(self._dtype, copy=False)
-        if recipe.function == "cosine":
-            norms = np.sqrt(functions.sizes("dot", values))[:, None]
-            # A sample of zeros has no direction: its row of the kernel is zero.
-            values = np.divide(values, norms, out=np.zeros_like(values), where=norms > 0, casting="same_kind")
-        return values
+    def read(self, kernels: Index, axis: int, rows: slice) -> Array:
+        """See `Factors`. The columns of a table that several kernels share are read once."""
+        recipes = [self._recipes[k] for k in kernels]
+        used: dict[str | None, Index | None] = {}
+        for recipe in recipes:
+            before = used.get(recipe.feature, np.empty(0, dtype=np.int64))
+            whole = recipe.columns is None or before is None
+            used[recipe.feature] = None if whole else np.union1d(before, recipe.columns)
+        values, blocks = {}, []
+        for recipe in recipes:
+            columns = used[recipe.feature]
+            if recipe.feature not in values:
+                table = table_of(recipe, self._axes[axis])
+                values[recipe.feature] = table.read(rows, columns).astype(self._dtype, copy=False)
+            block = values[recipe.feature]
+            if recipe.columns is not None:
+                block = block[:, recipe.columns if columns is None else np.searchsorted(columns, recipe.columns)]
+            if recipe.function == "cosine":
+                norms = np.sqrt(functions.sizes("dot", block))[:, None]
+                # A sample of zeros has no direction: its row of the kernel is zero.
+                block = np.divide(block, norms, out=np.zeros_like(block), where=norms > 0, casting="same_kind")
+            blocks.append(block)
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
 
 
 class FeatureTiles:

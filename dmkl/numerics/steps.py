@@ -512,13 +512,13 @@ class Residualize(Step):
     weights: Array | None = None
 
     @cached_property
-    def _coefficients(self) -> Array:
+    def coefficients(self) -> Array:
         return basis(self.cols, self.weights)
 
     @cached_property
     def vectors(self) -> Array:
         share = np.full(len(self.cols), 1.0 / len(self.cols)) if self.weights is None else self.weights
-        return np.asarray((share / share.sum())[:, None] * (self.cols @ self._coefficients))
+        return np.asarray((share / share.sum())[:, None] * (self.cols @ self.coefficients))
 
     def training(self) -> Residualize:
         return replace(self, rows=self.cols)
@@ -527,7 +527,7 @@ class Residualize(Step):
         return replace(self, rows=self.rows[rows]), rows
 
     def fit(self, state: ChainState) -> Residualizing:
-        projected, coefficients = state.need("col_mean"), self._coefficients
+        projected, coefficients = state.need("col_mean"), self.coefficients
         return Residualizing(
             self.cols @ coefficients,
             self.vectors,

@@ -237,7 +237,7 @@ def _shared(
     *,
     load: bool,
 ) -> _Shared:
-    through = [replace(lens, fitted=lens.fitted.for_products()) for lens in lenses]
+    through = [replace(lens, statistics=lens.fitted.for_products()) for lens in lenses]
     lanes = lanes_of(lenses, columns) if lenses[0].view.factor_widths is None else []
     shared = _Shared(through, list(columns), units, lanes, None, bench, vectors)
     return _loaded_once(shared) if load else shared
@@ -293,7 +293,7 @@ def _finish(
 
 
 def _lenses(shared: _Shared, fitted: Fitted | None) -> list[Lens]:
-    return shared.lenses if fitted is None else [replace(shared.lenses[0], fitted=fitted)]
+    return shared.lenses if fitted is None else [replace(shared.lenses[0], statistics=fitted)]
 
 
 def _units(lenses: Sequence[Lens], columns: Sequence[Columns], host: Machine) -> list[tuple[Unit, Any]]:

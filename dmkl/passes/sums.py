@@ -73,7 +73,7 @@ class SumTile(NamedTuple):
 
 def for_sums(lens: Lens) -> Lens:
     """The lens with the statistics that sums need: those of products if the steps are applied to the whole sum."""
-    return replace(lens, fitted=lens.fitted.for_products()) if lens.fitted.same_for_all else lens
+    return replace(lens, statistics=lens.fitted.for_products()) if lens.fitted.same_for_all else lens
 
 
 def sum_order(lens: Lens) -> StoreOrder:

@@ -117,7 +117,7 @@ def projected_inner_products(lens: Lens, basis: Float, products: Float) -> Float
         # Projecting is a step without new statistics: residualizing with Q as covariates, whose products are given.
         nothing = np.zeros((0, r)), np.zeros(0, dtype=str), np.zeros((0, 0))
         projecting = Residualizing(basis, basis, products, *nothing, basis, products)
-        lens = replace(lens, fitted=Fitted((*lens.fitted.steps, projecting)))
+        lens = replace(lens, statistics=Fitted((*lens.fitted.steps, projecting)))
     diagonal = lens.diagonal()
     assert diagonal is not None  # square kernels have one
     n = len(diagonal)

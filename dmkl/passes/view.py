@@ -7,7 +7,7 @@ are applied to them. A pass over a view is cut into tasks: some kernels, and som
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -48,8 +48,8 @@ class Factors(Protocol):
     widths: Index
     """Their columns, d_j, for each kernel of the source; −1 for a kernel without factors."""
 
-    def read(self, kernel: int, axis: int, rows: slice) -> Array:
-        """Some rows, (rows, d_j), of X_j for axis 0 and of Z_j for axis 1."""
+    def read(self, kernels: Index, axis: int, rows: slice) -> Array:
+        """Some rows of X_j for axis 0, or of Z_j for axis 1, side by side for some kernels, (rows, Σ d_j)."""
 
 
 class TileSource(Protocol):
@@ -217,11 +217,25 @@ class Lens:
     """
 
     view: View
-    fitted: Fitted = field(default_factory=Fitted)
+    statistics: Fitted | Callable[[], Fitted] = field(default_factory=Fitted)
+    """The steps with their statistics, or a function that computes them: solvers that multiply by factors need none."""
+
+    @property
+    def fitted(self) -> Fitted:
+        """The steps with their statistics."""
+        # Not a cached property: in Python 3.11 these share a lock between objects, and tasks of the pass that computes
+        # the statistics read the property of other lenses.
+        if callable(self.statistics):
+            object.__setattr__(self, "statistics", self.statistics())
+        assert isinstance(self.statistics, Fitted)
+        return self.statistics
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Lens, (self.view, self.fitted)
 
     def training(self) -> Lens:
         """The square lens of the column samples, over which the steps computed their statistics."""
-        return Lens(self.view.training(), self.fitted.training())
+        return Lens(self.view.training(), lambda: self.fitted.training())
 
     def rows(self, positions: Index) -> Lens:
         """The lens of some of the rows of the view: a pass through it reads and multiplies only their tiles.

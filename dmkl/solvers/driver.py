@@ -15,7 +15,7 @@ import numpy as np
 
 from dmkl.errors import DmklError
 from dmkl.passes.execute import again, run_tasks
-from dmkl.passes.factors import has_thin_factors, inverse_diagonals_by_factors
+from dmkl.passes.rows import has_thin_factors, inverse_diagonals_by_factors
 from dmkl.passes.run import run_pass
 from dmkl.passes.sums import (
     Combination,
@@ -220,8 +220,8 @@ def _inner_products(requests: Asked) -> tuple[list[Any], float]:
 
 def _inverse_diagonals(requests: Asked) -> tuple[list[Any], float]:
     if all(has_thin_factors(lens.view) for lens, _ in requests):
-        work = [partial(inverse_diagonals_by_factors, lens, r.weights, r.lams) for lens, r in requests]
-        return run_tasks("inverse-diagonal", work), 1.0
+        views = [lens.view for lens, _ in requests]
+        return inverse_diagonals_by_factors(views, [r.weights for _, r in requests], [r.lams for _, r in requests]), 2.0
     lenses = _distinct([lens for lens, _ in requests])
     combinations = [Combination(_place(lens, lenses), request.weights) for lens, request in requests]
     # One request for double precision is enough to compute all of them so.

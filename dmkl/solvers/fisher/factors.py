@@ -1,252 +1,223 @@
 """MK-FDA on kernels that are products of factors, K_j = Z_jZ_jᵀ, from sums over the samples.
 
 Linear kernels of few features, random Fourier features and Nyström features have factors Z_j (m, d_j) with D = Σd_j
-columns in all, mostly fewer than samples. With Z = [Z_1 … Z_n], b the weight β_j of the kernel of each column and
-B = diag(b), the α-step (½I + ZBZᵀ/2λ)α = H has the solution (Woodbury)
+columns in all, mostly fewer than samples. Any orthonormal Q (m, r) whose span contains Z = [Z_1 … Z_n] and the targets
+H turns the problem into the same one over r pseudo-samples, with the factors QᵀZ, the targets QᵀH and α = Qα': norms,
+inner products and K_jα = QQᵀZ_j(QᵀZ_j)ᵀα' are equal, and so are the objective, the weights and the certificate of every
+α'. With G = ZᵀZ = UΛUᵀ (D, D) and T = ZᵀH (D, C),
 
-    α = 2(H − ZW),   W = B^½ M⁻¹ B^½ T,   M = λI + B^½GB^½,   G = ZᵀZ (D, D),   T = ZᵀH (D, c).
+    QᵀZ = [Λ^½Uᵀ; 0],   QᵀH = [Λ^−½UᵀT; R],   RᵀR = HᵀH − TᵀUΛ⁻¹UᵀT,
 
-So α needs no sample but H, and with U = Zᵀα = 2(T − GW) the same holds for everything that the Newton iteration takes:
-
-    q_j = ‖U_j‖²/4λ,   ‖α‖² = 4 tr(HᵀH − 2TᵀW + WᵀGW),   tr Hᵀα = 2 tr(HᵀH − TᵀW),
-    R = H − ½α − ZBU/2λ = ZE,   E = W − BU/2λ,   ‖R‖² = tr EᵀGE,
-    C_ij = (1/2λ²) Σ_k [u_ikᵀG_iju_jk − (B^½G_·iu_ik)ᵀM⁻¹(B^½G_·ju_jk)],
-
-as A⁻¹ = 2(I − ZB^½M⁻¹B^½Zᵀ). The formulas hold for any W, with the α that it defines: the certificate is that of this
-α, whatever rounding or a semidefinite G does to W. After one pass for G and T, the whole grid over (p, λ) costs no
-further one, and a step D³/3 operations for the factor of M.
+over r ≤ D + C pseudo-samples, for which one pass over the samples is enough. Any solver of MK-FDA then solves the whole
+grid over (p, λ). New rows z have the scores Σ_jβ_jz_jᵀ(Z_jᵀα), Z_jᵀα = (QᵀZ_j)ᵀα'; all of them take one more pass.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Generator, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
-import numpy.typing as npt
 
-from dmkl.arrays import Float, Index
+from dmkl import settings
+from dmkl.arrays import Float
 from dmkl.errors import refuse
-from dmkl.numerics.cholesky import Cholesky
-from dmkl.numerics.fisher import Certificate, as_exponent
-from dmkl.passes.blas import blas_threads, pinned_blas
-from dmkl.passes.execute import machine, run_tasks
-from dmkl.passes.factors import has_thin_factors, stepped_factors
-from dmkl.passes.view import Lens, covering
-from dmkl.solvers.fisher.mkfda import run_here
-from dmkl.solvers.fisher.newton import Evaluation, maximize
-from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, FisherSolver
-from dmkl.solvers.jobs import Context, Job, over_all_kernels
+from dmkl.features.specs import Recipe
+from dmkl.features.tiles import FeatureTiles, SampleAxis
+from dmkl.passes.execute import machine
+from dmkl.passes.rows import Gram, gram_matrices, has_thin_factors, row_products
+from dmkl.passes.view import Lens, View, covering
+from dmkl.solvers.driver import Tally
+from dmkl.solvers.fisher.problem import FisherOptions, FisherSolver, Solve
+from dmkl.solvers.jobs import Context, Job, Training
 from dmkl.solvers.outcome import Outcome
-from dmkl.solvers.weight_sets.balls import Ball
-from dmkl.solvers.weight_sets.base import WeightSet
+from dmkl.solvers.workspace import Workspace
+from dmkl.store.features import ArrayTable
 
-__all__ = ["SOLVER", "FactorOracle", "solve_mkfda_on_factors"]
+__all__ = ["solver_on_factors"]
 
-
-class FactorOracle:
-    """α as its coefficients W, S and the gradient from G and T (see `dmkl.solvers.fisher.newton.Oracle`).
-
-    Parameters
-    ----------
-    gram
-        G = ZᵀZ, (D, D), in float64.
-    targets
-        T = ZᵀH, (D, c).
-    size
-        tr HᵀH.
-    kernel_of
-        The kernel of each component, (D,).
-    lam
-        λ
-    weights
-        The set of weights.
-    """
-
-    def __init__(
-        self, gram: Float, targets: Float, size: float, kernel_of: Index, lam: float, weights: WeightSet
-    ) -> None:
-        self.gram, self.targets, self.size = gram, targets, size
-        self.kernel_of, self.lam, self.weights = kernel_of, lam, weights
-
-    def evaluate(self, beta: Float, tol: float, *, careful: bool) -> Generator[Any, Any, Evaluation]:
-        """Solve for W by a Cholesky factor of M."""
-        # No request is made; the statement makes this function a generator, as `Oracle` requires.
-        yield from ()
-        b = beta[self.kernel_of]
-        root = np.sqrt(b)[:, None]
-        system = root * self.gram * root.T
-        system[np.diag_indices(len(b))] += self.lam
-        factor = Cholesky.of(system.T)  # M ⪰ λI for any G = ZᵀZ, so a factor exists down to λ of the rounding of G
-        W = root * factor.solve(root * self.targets)
-        # T − GW is small where λ is: its rounding, in units of T, is what a small λ has to stay above.
-        image = self.gram @ W
-        U = 2.0 * (self.targets - image)
-        fitted = float(np.sum(self.targets * W))
-        alpha_sq = 4.0 * (self.size - 2.0 * fitted + float(np.sum(W * image)))
-        q = self._by_kernel(np.sum(U * U, axis=1), len(beta)) / (4.0 * self.lam)
-        E = W - b[:, None] * U / (2.0 * self.lam)
-        residual_sq = max(0.0, float(np.sum(E * (self.gram @ E))))
-        linear = 0.25 * alpha_sq - 2.0 * (self.size - fitted)
-        self._root, self._factor, self._U = root, factor, U
-        return Evaluation(W, Certificate.of(beta, q, linear, self.weights, residual_sq))
-
-    def curvature(self, evaluation: Evaluation, beta: Float) -> Generator[Any, Any, Float]:
-        """C from the factor of M."""
-        yield from ()
-        n, (D, c) = len(beta), self._U.shape
-        # G_·ju_j of every kernel, (D, n, c)
-        products = np.empty((D, n, c))
-        for j in range(n):
-            of_kernel = self.kernel_of == j
-            products[:, j] = self.gram[:, of_kernel] @ self._U[of_kernel]
-        forms = self._by_kernel(np.einsum("dc,djc->dj", self._U, products), n)
-        half = self._factor.half_solve((self._root[:, :, None] * products).reshape(D, n * c))
-        half = half.reshape(D, n, c).transpose(1, 0, 2).reshape(n, D * c)
-        # Both terms are nearly equal where λ is small. Rounding may leave eigenvalues below zero, which the conic
-        # solver refuses.
-        values, vectors = np.linalg.eigh((forms + forms.T) / 2.0 - half @ half.T)
-        return np.asarray((vectors * np.maximum(values, 0.0)) @ vectors.T / (2.0 * self.lam**2))
-
-    def counts(self) -> dict[str, float]:
-        """There is nothing to count."""
-        return {}
-
-    def _by_kernel(self, values: Float, n: int) -> Float:
-        """Sums over the components of each kernel, (n, ...)."""
-        sums = np.zeros((n, *values.shape[1:]))
-        np.add.at(sums, self.kernel_of, values)
-        return sums
+_UNIT = float(np.finfo(np.float64).eps)
 
 
-def solve_mkfda_on_factors(
-    factors: Sequence[npt.ArrayLike],
-    H: npt.ArrayLike,
-    p: float = 2.0,
-    lam: float = 1e-2,
-    *,
-    tol: float = 1e-4,
-    max_iter: int = 200,
-) -> Outcome:
-    r"""Solve the problem of `dmkl.solve_mkfda` for kernels K_j = Z_jZ_jᵀ that are given by their factors.
-
-    It takes memory for the factors and for D² numbers, D = Σd_j, and 2mD² + O(D³) operations; no kernel is formed. So
-    it is for kernels of few components over many samples: D may also exceed m, but then the kernels are smaller.
-
-    Parameters
-    ----------
-    factors
-        Z_j, (m, d_j) each; their number of columns may differ.
-    H
-        Targets, (m, c) or (m,).
-    p, lam, tol, max_iter
-        As in `dmkl.solve_mkfda`.
-
-    Returns
-    -------
-    dmkl.solvers.outcome.Outcome
-        As that of `dmkl.solve_mkfda`. A sample with the row z of [Z_1 … Z_n] has the score Σ_j β_jk_j(x, ·)α = z w,
-        with w = 2λW, (D, c), in ``extra["coefficients"]``.
-
-    Raises
-    ------
-    InputError
-        If shapes do not fit, p is below 1 or λ is not positive.
-
-    Examples
-    --------
-    >>> import numpy as np, dmkl
-    >>> factors = list(np.random.default_rng(0).normal(size=(2, 30, 4)))
-    >>> H = factors[0][:, :1] - factors[0][:, 0].mean()
-    >>> solution = dmkl.solve_mkfda_on_factors(factors, H, p=1, lam=0.1)
-    >>> solution.gap <= 1e-4, solution.weights.round(2)
-    (True, array([0.93, 0.07]))
-    """
-    h = np.asarray(H, dtype=np.float64)
-    h = h[:, None] if h.ndim == 1 else h
-    blocks = [np.asarray(Z, dtype=np.float64) for Z in factors]
-    if h.ndim != 2 or not blocks or any(Z.ndim != 2 or len(Z) != len(h) for Z in blocks):
-        refuse(f"factors must be (m, d_j) and H (m, c), got {[Z.shape for Z in blocks]} and {np.shape(H)}")
-    if not 0 < lam < np.inf:
-        refuse(f"lam must be positive and finite, got {lam!r}")
-    Z, weights = np.concatenate(blocks, axis=1), Ball(as_exponent(p))
-    kernel_of = np.repeat(np.arange(len(blocks)), [block.shape[1] for block in blocks])
-    oracle = FactorOracle(Z.T @ Z, Z.T @ h, float(np.sum(h * h)), kernel_of, lam, weights)
-    solution = run_here(maximize(oracle, weights, weights.start(len(blocks)), tol, max_steps=max_iter))
-    outcome = solution.outcome(extra={"coefficients": 2.0 * lam * solution.alpha})
-    return replace(outcome, dual=2.0 * (h - Z @ solution.alpha))
-
-
-# --- the solver -------------------------------------------------------------------------------------------------------
+def solver_on_factors(solve: Solve) -> FisherSolver:
+    """The solver "factors"; `solve` solves the problems over pseudo-samples."""
+    title = "sums over the samples, for kernels of few features that are computed as they are read"
+    return FisherSolver("factors", title, partial(_solve, solve), check=_check, leaves_out=True)
 
 
 def _check(jobs: Sequence[Job]) -> None:
     if not all(has_thin_factors(job.training.square.view) for job in jobs):
         refuse(
             "solver='factors' is for kernels that are computed from features as they are read (dmkl.build without a "
-            "path, function linear or cosine), with fewer columns in all than training samples, in the memory of a "
-            "task; take solver='auto'"
+            "path, function linear or cosine), with fewer columns in all than training samples, whose inner products "
+            "fit in memory; take solver='auto'"
         )
 
 
-def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
-    """One task for each training set, which reads its factors once and solves all of its problems."""
+def _solve(solve: Solve, jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
+    """Passes for the sums of some training sets, for scores of their held-out rows, and for α where it is wanted."""
     outcomes = [context.workspace.outcome(number) for number in range(len(jobs))]
-    members: dict[tuple[int, bytes], list[int]] = {}
-    for number, job in enumerate(jobs):
-        if outcomes[number] is None:
-            kernels = b"" if job.kernels is None else job.kernels.tobytes()
-            members.setdefault((id(job.training.square), kernels), []).append(number)
-    started, threads = time.monotonic(), blas_threads(min(machine().slots_per_host, max(1, len(members))))
-    work = []
-    for numbers in members.values():
-        first, problems = jobs[numbers[0]], [jobs[number].problem for number in numbers]
-        work.append(partial(_solve_training_set, first.training.square, first.kernels, problems, options, threads))
-    for numbers, solved in zip(members.values(), run_tasks("factors", work), strict=True):
-        for number, outcome in zip(numbers, solved, strict=True):
-            kernels_of_job = jobs[number].kernels
-            if kernels_of_job is not None:
-                outcome = over_all_kernels(outcome, kernels_of_job, jobs[number].training.n_kernels)
-            outcomes[number] = outcome
-            context.workspace.keep_outcome(number, outcome)
-    if members:
-        views = {id(job.training.square): job.training.square.view for job in jobs}
-        context.tally.add("factors", 1.0, time.monotonic() - started, covering(list(views.values())).bytes_per_pass)
+    wants_duals, inner = context.duals or options.leave_one_out, replace(options, leave_one_out=False)
+    for batch in _batches(jobs, [number for number, outcome in enumerate(outcomes) if outcome is None]):
+        started, views = time.monotonic(), [part.training.square.view for part in batch]
+        grams, n_passes = gram_matrices(views, [part.targets for part in batch])
+        sets = [_PseudoSamples(part, gram) for part, gram in zip(batch, grams, strict=True)]
+        for pseudo in sets:
+            pseudo.solve(solve, jobs, inner)
+        scores = _on_rows(sets, 0)
+        duals = _on_rows(sets, 1) if wants_duals else [None] * len(sets)
+        for pseudo, scores_of_set, duals_of_set in zip(sets, scores, duals, strict=True):
+            for number, outcome in pseudo.outcomes(scores_of_set, duals_of_set):
+                outcomes[number] = outcome
+                context.workspace.keep_outcome(number, outcome)
+        n_passes += any(s is not None for s in scores) + wants_duals
+        context.tally.add("factors", n_passes, time.monotonic() - started, covering(views).bytes_per_pass)
     return [outcome for outcome in outcomes if outcome is not None]
 
 
-def _solve_training_set(
-    lens: Lens, kernels: Index | None, problems: Sequence[FisherProblem], options: FisherOptions, threads: int
-) -> list[Outcome]:
-    with pinned_blas(threads):
-        Z, kernel_of = stepped_factors(lens, kernels)
-        n, gram = int(kernel_of[-1]) + 1, Z.T @ Z
-        projected: dict[int, Float] = {}
-        outcomes: list[Outcome] = []
-        last: dict[tuple[int, Ball], Float] = {}
-        for problem in problems:
-            h = problem.h
-            if id(h) not in projected:  # points of a grid share their targets
-                projected[id(h)] = Z.T @ h
-            oracle = FactorOracle(gram, projected[id(h)], float(np.sum(h * h)), kernel_of, problem.lam, problem.weights)
-            beta = problem.weights.start(n) if problem.start is None else problem.start
-            if isinstance(problem.weights, Ball):  # the weights of the last λ of this norm are near those of the next
-                beta = last.get((id(h), problem.weights), beta)
-            how: dict[str, Any] = {"max_steps": options.max_iter, "master": options.master}
-            solution = run_here(maximize(oracle, problem.weights, beta, options.tol, **how))
-            if isinstance(problem.weights, Ball):
-                last[id(h), problem.weights] = solution.beta
-            outcomes.append(replace(solution.outcome(), dual=2.0 * (h - Z @ solution.alpha)))
-        return outcomes
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A training set with some of its targets."""
+
+    training: Training
+    blocks: list[tuple[Float, list[int]]]
+    """Targets (m, c), and the numbers of the jobs that have them."""
+
+    @cached_property
+    def targets(self) -> Float:
+        """All targets side by side, (m, C)."""
+        return np.concatenate([h for h, _ in self.blocks], axis=1)
 
 
-SOLVER = FisherSolver(
-    "factors",
-    "sums over the samples, for kernels of few features that are computed as they are read",
-    _solve,
-    check=_check,
-    leaves_out=True,
-)
+def _batches(jobs: Sequence[Job], numbers: Sequence[int]) -> Iterator[list[_Part]]:
+    """The jobs by training set and targets, as many together as their sums fit in memory.
+
+    A part has at most about as many targets as components, since each target may add a pseudo-sample.
+    """
+    by_set: dict[int, tuple[Training, dict[int, tuple[Float, list[int]]]]] = {}
+    for number in numbers:
+        job = jobs[number]
+        _, blocks = by_set.setdefault(id(job.training), (job.training, {}))
+        blocks.setdefault(id(job.problem.h), (job.problem.h, []))[1].append(number)
+    batch: list[_Part] = []
+    n_bytes = 0
+    for training, blocks in by_set.values():
+        widths = training.square.view.factor_widths
+        assert widths is not None
+        n_columns, part = int(widths.sum()), list[tuple[Float, list[int]]]()
+        for block in blocks.values():
+            if part and sum(h.shape[1] for h, _ in part) + block[0].shape[1] > n_columns:
+                batch.append(_Part(training, part))
+                part = []
+            part.append(block)
+        batch.append(_Part(training, part))
+        n_bytes += 8 * n_columns**2
+        if 3 * n_bytes > machine().total_bytes:
+            yield batch
+            batch, n_bytes = [], 0
+    if batch:
+        yield batch
+
+
+class _PseudoSamples:
+    """The problems of a training set over pseudo-samples, and their solutions over its samples."""
+
+    def __init__(self, part: _Part, gram: Gram) -> None:
+        self.part, self.gram, H, T = part, gram, part.targets, gram.targets
+        values, vectors = np.linalg.eigh(gram.gram)
+        kept = values > len(values) * _UNIT * values[-1]
+        self._unit = _UNIT * np.sqrt(len(values)) * values[-1]
+        roots = np.sqrt(values[kept])
+        self._basis = vectors[:, kept] / roots  # Q = [Z basis, (H − Z basis image) rest]
+        self._image = self._basis.T @ T
+        left = H.T @ H - self._image.T @ self._image
+        sizes, directions = np.linalg.eigh((left + left.T) / 2.0)
+        also = sizes > len(sizes) * _UNIT * max(float(np.abs(np.diagonal(H.T @ H)).max(initial=0.0)), 0.0)
+        self._rest = directions[:, also] / np.sqrt(sizes[also])
+        self.factors = np.zeros((len(roots) + np.count_nonzero(also), len(values)))
+        self.factors[: len(roots)] = roots[:, None] * vectors[:, kept].T
+        self.targets = np.concatenate([self._image, np.sqrt(sizes[also])[:, None] * directions[:, also].T])
+        self._numbers: list[int] = []
+        self._solutions: list[Outcome] = []
+
+    def solve(self, solve: Solve, jobs: Sequence[Job], options: FisherOptions) -> None:
+        """Solve the problems of the jobs over the pseudo-samples."""
+        training, column, jobs_here = self._training(), 0, []
+        for h, numbers in self.part.blocks:
+            h_here = self.targets[:, column : column + h.shape[1]]
+            column += h.shape[1]
+            for number in numbers:
+                if jobs[number].problem.lam < self._unit:
+                    refuse(
+                        f"lam={jobs[number].problem.lam:g} is below what sums in double precision resolve: rounding "
+                        f"perturbs these kernels by about {self._unit:.1e}. Take a larger lam"
+                    )
+                problem = replace(jobs[number].problem, h=h_here)
+                jobs_here.append(replace(jobs[number], training=training, problem=problem))
+                self._numbers.append(number)
+        space = Workspace(None, {})
+        try:
+            self._solutions = solve(jobs_here, options, Context(space, Tally()))
+        finally:
+            space.close()
+
+    def _training(self) -> Training:
+        """The training set of the pseudo-samples, whose features are their factors."""
+        view, samples = self.gram.row_map.view, np.arange(len(self.factors)).astype(str)
+        names = [view.source.names[k] for k in view.kernels]
+        tables = {}
+        for k, name in enumerate(names):
+            Z = self.factors[:, self.gram.row_map.kernel_of == k]
+            content = hashlib.blake2b(Z.tobytes(), digest_size=16).hexdigest()
+            tables[name] = ArrayTable(name, Z.shape, Z.dtype, None, content, np.zeros(Z.shape[1]), 0, Z)
+        recipes = [Recipe(name, "linear", name, None, {}) for name in names]
+        tile = settings.tile_size(len(samples), None)
+        source = FeatureTiles(recipes, SampleAxis(samples, tables), None, np.float64, tile)
+        rows = np.arange(len(samples))
+        lens = Lens(View(source, np.arange(len(names)), rows, rows))
+        return Training(lens, lens, self.part.training.names, self.part.training.title)
+
+    def coefficients(self, axis: int) -> Float:
+        """W (D, …): the scores of held-out rows (axis 0) are ZW, the dual variables (axis 1) ZW + HE, see `rest`."""
+        columns = []
+        for solution in self._solutions:
+            dual = solution.dual
+            assert dual is not None
+            if axis == 0:
+                columns.append(solution.weights[self.gram.row_map.kernel_of][:, None] * (self.factors.T @ dual))
+            else:
+                n_basis = self._basis.shape[1]
+                columns.append(self._basis @ (dual[:n_basis] - self._image @ (self._rest @ dual[n_basis:])))
+        return np.concatenate(columns, axis=1)
+
+    def outcomes(self, scores: Float | None, duals: Float | None) -> Iterator[tuple[int, Outcome]]:
+        """The solutions with their scores and dual variables, by the numbers of the jobs."""
+        column, n_basis = 0, self._basis.shape[1]
+        for number, solution in zip(self._numbers, self._solutions, strict=True):
+            assert solution.dual is not None
+            columns = slice(column, column := column + solution.dual.shape[1])
+            dual = None
+            if duals is not None:
+                dual = duals[:, columns] + self.part.targets @ (self._rest @ solution.dual[n_basis:])
+            yield number, replace(solution, dual=dual, scores=None if scores is None else scores[:, columns])
+
+
+def _on_rows(sets: Sequence[_PseudoSamples], axis: int) -> list[Float | None]:
+    """The products of held-out rows (axis 0) or training rows (axis 1) with `coefficients`; None for no rows."""
+    items, products = [], list[Float | None]([None] * len(sets))
+    for k, pseudo in enumerate(sets):
+        training = pseudo.part.training
+        positions = np.arange(training.n_train, training.n_rows) if axis == 0 else np.arange(training.n_train)
+        if len(positions):
+            row_map = replace(pseudo.gram.row_map, view=(training.whole if axis == 0 else training.square).view)
+            items.append((k, (row_map, axis, positions, partial(_times, pseudo.coefficients(axis)))))
+    for (k, _), product in zip(items, row_products([item for _, item in items]) if items else [], strict=True):
+        products[k] = product
+    return products
+
+
+def _times(coefficients: Float, Z: Float) -> Float:
+    return np.asarray(Z @ coefficients)

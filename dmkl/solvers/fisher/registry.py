@@ -32,11 +32,12 @@ from dmkl.errors import refuse
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.numerics.discriminant import null_leverages
 from dmkl.passes.execute import machine
-from dmkl.passes.factors import has_thin_factors
+from dmkl.passes.rows import has_thin_factors
 from dmkl.passes.view import Lens
 from dmkl.solvers.driver import drive
-from dmkl.solvers.fisher import cg, factors, many
+from dmkl.solvers.fisher import cg, many
 from dmkl.solvers.fisher.descent import ANCHORED, DUAL, INTERLEAVED, anchored_fits
+from dmkl.solvers.fisher.factors import solver_on_factors
 from dmkl.solvers.fisher.problem import AUTO, ConfiguredSolver, FisherOptions, FisherSolver
 from dmkl.solvers.fisher.subspace import solver as subspace
 from dmkl.solvers.fisher.wrapper import DIRECT, allowed_bytes, direct_fits, needed_bytes
@@ -48,8 +49,16 @@ __all__ = ["SOLVERS", "FisherMethod", "check_solver", "choose", "least_lam", "na
 
 SOLVERS: dict[str, FisherSolver] = {
     solver.name: solver
-    for solver in (DIRECT, cg.SOLVER, ANCHORED, subspace.SOLVER, INTERLEAVED, DUAL, many.SOLVER, factors.SOLVER)
+    for solver in (DIRECT, cg.SOLVER, ANCHORED, subspace.SOLVER, INTERLEAVED, DUAL, many.SOLVER)
 }
+
+
+def _solve_pseudo_samples(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
+    return SOLVERS[choose(jobs, factors=False)].solve(jobs, options, context)
+
+
+FACTORS = solver_on_factors(_solve_pseudo_samples)
+SOLVERS[FACTORS.name] = FACTORS
 
 
 def name_of(solver: Any) -> str:
@@ -104,6 +113,10 @@ class FisherMethod:
 
     def check(self, jobs: Sequence[Job]) -> None:
         """See `Method.check`."""
+        solver = self._solver(jobs)
+        solver.check(jobs)
+        if solver is FACTORS:  # which reads the features as they are and checks λ against its sums
+            return
         smallest: dict[int, tuple[Lens, float]] = {}
         for job in jobs:
             lens = job.training.square
@@ -111,7 +124,6 @@ class FisherMethod:
             smallest[id(lens)] = (lens, min(lam, job.problem.lam))
         for lens, lam in smallest.values():
             check_resolution(lens, lam)
-        self._solver(jobs).check(jobs)
 
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
         """See `Method.solve`."""
@@ -142,7 +154,7 @@ _SOME = 8
 """Targets from which a subspace for all may be as large as the kernels."""
 
 
-def choose(jobs: Sequence[Job]) -> str:
+def choose(jobs: Sequence[Job], *, factors: bool = True) -> str:
     """The solver for some jobs, as `pipelines/compare_solvers.py` has measured them.
 
     For many targets with several points (p, λ) each, or some whose columns fill the space of the training samples, the
@@ -157,8 +169,8 @@ def choose(jobs: Sequence[Job]) -> str:
     # The order of these rules matters: each one assumes that those above it do not apply.
     if several and (_are_many(jobs, several=False) or _fill(jobs)) and many.fits(jobs):
         return many.SOLVER.name
-    if all(has_thin_factors(job.training.square.view) for job in jobs):
-        return factors.SOLVER.name
+    if factors and all(has_thin_factors(job.training.square.view) for job in jobs):
+        return FACTORS.name
     if _are_many(jobs, several=several) and anchored_fits(jobs):
         return ANCHORED.name
     if several:

@@ -1,0 +1,452 @@
+"""Passes over the rows of kernels that are products of factors, K_j = Z_jZ_jᵀ.
+
+Every step is a map of the feature space: it centers, regresses out covariates, or scales the factor of each sample. So
+the kernels after the steps have factors too, whose rows follow from single rows of the stored factors once a few sums
+over the column samples are known (`RowMap`). Passes over the rows, in any order and on any worker, then give sums such
+as ZᵀZ (`gram_matrices`) and products such as the scores of new rows (`row_products`); nothing of size (samples,
+components) is ever in memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from dask.delayed import Delayed, delayed
+
+from dmkl.arrays import Array, Float, Index
+from dmkl.errors import DegenerateKernelError, refuse
+from dmkl.numerics.discriminant import null_leverages
+from dmkl.numerics.steps import Step
+from dmkl.passes.blas import blas_threads, pinned_blas
+from dmkl.passes.execute import again, execute, machine, send_all
+from dmkl.passes.factors import factors_of, strips
+from dmkl.passes.run import add_in_tree
+from dmkl.passes.view import View, bytes_of_task
+
+__all__ = [
+    "Gram",
+    "RowMap",
+    "gram_matrices",
+    "has_thin_factors",
+    "inverse_diagonals_by_factors",
+    "row_products",
+]
+
+def has_thin_factors(view: View) -> bool:
+    """Whether the kernels of a square view have factors of fewer columns than samples, with sums that fit in memory."""
+    widths = view.factor_widths
+    if widths is None or not view.is_square or any(step.name not in _ON_ROWS for step in view.steps):
+        return False
+    n_columns = int(widths.sum())
+    return n_columns < view.shape[1] and 8 * 8 * n_columns**2 <= machine().total_bytes
+
+
+# --- steps on rows ----------------------------------------------------------------------------------------------------
+
+_ROUNDING = 1e-24
+"""Squares of components below this share of their squares before centering are its rounding error."""
+_ON_ROWS = ("center", "residualize", "trace", "multiplicative", "cosine", "weigh", "take")
+
+
+@dataclass(frozen=True)
+class RowMap:
+    """The steps of a view as a map of the rows of its factors: z(x) with k_j(x, x') = z_j(x)ᵀz_j(x') after the steps.
+
+        center          z − μ                   μ = Σ_i w_iz_i over the column samples
+        residualize     z − Tᵀq(x)              T = GᵀZ, see `dmkl.numerics.steps`
+        trace           z_j / √Σ_i d_i‖z_ij‖²
+        multiplicative  z_j / √(Σ_i w_i‖z_ij‖² − ‖μ_j‖²)
+        cosine          z_j / ‖z_j‖
+        weigh           √d_i z_i
+    """
+
+    view: View
+    statistics: tuple[Array | None, ...] = ()
+    """Of the first steps: μ (D,), T (rank, D), or a factor for each component (D,); None for a step without."""
+    squares: Float | None = None
+    """Mean squares of the components before centering, (D,): what it leaves has a rounding error of this size."""
+
+    @property
+    def kernel_of(self) -> Index:
+        """The kernel of each component, by its position in the view, (D,)."""
+        widths = factors_of(self.view).widths[self.view.kernels]
+        return np.repeat(np.arange(len(widths)), widths)
+
+    def places(self, axis: int) -> list[Index]:
+        """For each row (axis 0) or column (axis 1) after the fitted steps, its place before each step, and at last its
+        position in the source.
+        """
+        steps = self.view.steps[: len(self.statistics)]
+        n_samples = [len(self.view.rows), len(self.view.cols)]
+        for step in steps:
+            n_samples = list(step.shape(*n_samples))
+        at, places = np.arange(n_samples[axis]), []
+        for step in reversed(steps):
+            if step.name == "take":
+                at = (step.rows, step.cols)[axis][at]  # type: ignore[attr-defined]
+            places.append(at)
+        return [*reversed(places), (self.view.rows, self.view.cols)[axis][at]]
+
+    def __call__(self, Z: Float, places: Sequence[Index], axis: int) -> Float:
+        """The rows after the fitted steps, from rows of the source whose places before each step are given."""
+        for step, statistic, at in zip(self.view.steps, self.statistics, places, strict=False):
+            match step.name:
+                case "center":
+                    Z = Z - statistic
+                case "residualize":
+                    Z = Z - ((step.rows, step.cols)[axis][at] @ step.coefficients) @ statistic  # type: ignore[attr-defined]
+                case "trace" | "multiplicative":
+                    Z = Z * statistic
+                case "cosine":
+                    sizes = self._by_kernel(Z * Z)
+                    if not (sizes > 0).all():
+                        i, j = np.argwhere(~(sizes > 0))[0]
+                        refuse(
+                            "cosine normalization needs a positive k(x, x) for every sample, but kernel "
+                            f"{self._name(j)!r} has 0 at sample {self.view.source.samples[places[-1][i]]!r}; use "
+                            "'trace' or 'multiplicative', or leave out that kernel with select()"
+                        )
+                    Z = Z / np.sqrt(sizes)[:, self.kernel_of]
+                case "weigh":
+                    Z = Z * (step.row_scale, step.col_scale)[axis][at][:, None]  # type: ignore[attr-defined]
+        return Z
+
+    def _name(self, j: int) -> str:
+        return self.view.source.names[self.view.kernels[j]]
+
+    # --- fitting -------------------------------------------------------------------------------------------------
+
+    def sums(self, step: Step, Z: Float, at: Index) -> list[Float]:
+        """The part of some column samples, at these places, in the sums over samples that the next step needs."""
+        if step.name == "residualize":
+            assert step.vectors is not None
+            return [np.asarray(step.vectors[at].T @ Z)]
+        weights = np.ones(len(at)) if step.weights is None else step.weights[at]
+        return [np.array([weights.sum()]), weights @ Z, weights @ (Z * Z)]
+
+    def with_sums(self, step: Step, sums: Sequence[Float] | None) -> RowMap:
+        """The map with one more step, from its sums over all column samples; None for a step without statistics."""
+        if sums is None:
+            return replace(self, statistics=(*self.statistics, None))
+        if step.name == "residualize":
+            return replace(self, statistics=(*self.statistics, sums[0]))
+        (count,), total, squares = sums[0], sums[1] / sums[0], sums[2] / sums[0]
+        if step.name == "center":
+            return replace(self, statistics=(*self.statistics, total), squares=squares)
+        size = self._by_kernel(squares - total**2 if step.name == "multiplicative" else squares)
+        bad = np.flatnonzero(~(size > _ROUNDING * self._by_kernel(squares if self.squares is None else self.squares)))
+        if bad.size:
+            what = {"trace": "trace", "multiplicative": "variance in feature space"}[step.name]
+            msg = (
+                f"kernel {self._name(bad[0])!r} cannot be normalized: its {what} over these samples is "
+                f"{size[bad[0]]:.3g}, expected a positive number that its precision resolves. It is constant, or the "
+                "covariates that residualize takes out explain it wholly; leave it out with select()"
+            )
+            raise DegenerateKernelError(msg)
+        factor = (1.0 / np.sqrt(size * count if step.name == "trace" else size))[self.kernel_of]
+        squares = None if self.squares is None else self.squares * factor**2
+        return replace(self, statistics=(*self.statistics, factor), squares=squares)
+
+    def _by_kernel(self, values: Float) -> Float:
+        """Sums over the components of each kernel, (..., n), of values (..., D)."""
+        widths = factors_of(self.view).widths[self.view.kernels]
+        return np.asarray(np.add.reduceat(values, np.cumsum(widths) - widths, axis=-1))
+
+    def null_vectors(self) -> Float | None:
+        """See `dmkl.numerics.steps.Fitted.null_vectors`; over the column samples, (m, k)."""
+        vectors: Float | None = None
+        for step in self.view.steps:
+            if step.name == "center":
+                vectors = np.ones((self.view.shape[2], 1)) if step.weights is None else step.weights[:, None]
+            elif step.name == "residualize":
+                vectors = step.vectors
+            elif step.name == "weigh":
+                vectors = None if vectors is None else vectors / step.col_scale[:, None]  # type: ignore[attr-defined]
+            elif step.name in ("cosine", "take"):
+                vectors = None
+        return vectors
+
+
+def fit_row_maps(views: Sequence[View]) -> tuple[list[RowMap], float]:
+    """The steps of several square views of the same kernels as maps of rows, and the number of passes."""
+    maps, n_passes = [RowMap(view) for view in views], 0.0
+    for k in range(max((len(view.steps) for view in views), default=0)):
+        fitting = [number for number, view in enumerate(views) if k < len(view.steps)]
+        needed = [n for n in fitting if views[n].steps[k].name in ("center", "residualize", "trace", "multiplicative")]
+        works = []
+        for n in needed:
+            places = maps[n].places(1)
+            works.append(_Work(places[-1], partial(_step_sums, maps[n], places)))
+        sums = dict(zip(needed, _added_over_rows("factor-sums", views[0], works), strict=True))
+        for n in fitting:
+            maps[n] = maps[n].with_sums(views[n].steps[k], sums.get(n))
+        n_passes += bool(works)
+    return maps, n_passes
+
+
+def _step_sums(row_map: RowMap, places: Sequence[Index], Z: Float, at: Index) -> list[Float]:
+    step = row_map.view.steps[len(row_map.statistics)]
+    return row_map.sums(step, row_map(Z, [place[at] for place in places], 1), at)
+
+
+# --- sums over rows ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Gram:
+    """The factors Z after the steps and targets H over the samples of a square view, as sums over the samples."""
+
+    row_map: RowMap
+    gram: Float
+    """ZᵀZ, (D, D)"""
+    targets: Float
+    """ZᵀH, (D, C)"""
+
+
+def gram_matrices(views: Sequence[View], targets: Sequence[Float]) -> tuple[list[Gram], float]:
+    """ZᵀZ and ZᵀH for square views of the same kernels and their targets, (m, C) each, in float64.
+
+    Centering and factors are applied to the sums: a pass then serves the training sets of all folds, which share the
+    sums over each held-out part. Other steps are applied to the rows, for each view apart, after passes for their
+    statistics. Returns the sums, and the number of passes.
+    """
+    factors = factors_of(views[0])
+    # Sums of squares lose digits where means are large: the mean of some rows is subtracted first.
+    shift = factors.read(views[0].kernels, 1, slice(0, _SHIFT_ROWS)).mean(axis=0, dtype=np.float64)
+    on_sums = [number for number, view in enumerate(views) if _acts_on_sums(view)]
+    on_rows = [number for number in range(len(views)) if number not in on_sums]
+    fitted, n_passes = fit_row_maps([views[n] for n in on_rows])
+    maps = dict(zip(on_rows, fitted, strict=True))
+    works, members = [], []
+    for rows, numbers, positions in _parts(views, on_sums):
+        blocks = [targets[n][at] for n, at in zip(numbers, positions, strict=True)]
+        works.append(_Work(rows, partial(_part_of_gram, blocks, lambda Z, at: Z - shift)))
+        members.append(numbers)
+    for n, row_map in maps.items():
+        places = row_map.places(1)
+        works.append(_Work(places[-1], partial(_part_of_gram, [targets[n]], partial(_mapped, row_map, places, 1))))
+        members.append([n])
+    sums = _added_over_rows("gram", views[0], works, 8 * len(works) * (1 + len(shift)) ** 2)
+    grams = []
+    for n, view in enumerate(views):
+        parts = [(part[0], part[1 + numbers.index(n)]) for part, numbers in zip(sums, members, strict=True) if n in numbers]
+        gram, product = (sum(arrays[1:], start=arrays[0].copy()) for arrays in zip(*parts, strict=True))
+        if n in maps:
+            grams.append(Gram(maps[n], gram[1:, 1:], product[1:]))
+            continue
+        count, mean = gram[0, 0], gram[0, 1:] / gram[0, 0]
+        gram, product = gram[1:, 1:] - count * np.outer(mean, mean), product[1:] - np.outer(mean, product[0])
+        row_map = RowMap(view, (mean + shift,), np.diagonal(gram) / count + (mean + shift) ** 2)
+        for step in view.steps[1:]:
+            row_map = row_map.with_sums(step, [np.array([count]), np.zeros(len(mean)), np.diagonal(gram)])
+            factor = row_map.statistics[-1]
+            assert factor is not None
+            gram, product = gram * factor * factor[:, None], product * factor[:, None]
+        grams.append(Gram(row_map, gram, product))
+    return grams, 1.0 + n_passes
+
+
+_SHIFT_ROWS = 1024
+
+
+def _acts_on_sums(view: View) -> bool:
+    names = [step.name for step in view.steps]
+    return (
+        names[:1] == ["center"]
+        and set(names[1:]) <= {"trace", "multiplicative"}
+        and all(step.weights is None for step in view.steps)
+    )
+
+
+def _parts(views: Sequence[View], numbers: Sequence[int]) -> Iterator[tuple[Index, list[int], list[Index]]]:
+    """Parts of the source's samples that lie in the same views: samples, views, and the samples' places in each view.
+
+    If there are more parts than views, as with resampled rows, each view is a part.
+    """
+    n_samples = views[0].source.tiling.cols
+    counts = {n: np.bincount(views[n].cols, minlength=n_samples) for n in numbers}
+    codes = sum((counts[n].astype(np.int64) << bit for bit, n in enumerate(numbers)), start=np.zeros(n_samples, np.int64))
+    patterns = np.unique(codes[codes > 0])
+    if len(patterns) > len(numbers) or len(numbers) > _MOST_BITS or any(count.max() > 1 for count in counts.values()):
+        yield from ((views[n].cols, [n], [np.arange(len(views[n].cols))]) for n in numbers)
+        return
+    places = {n: np.zeros(n_samples, dtype=np.int64) for n in numbers}
+    for n in numbers:
+        places[n][views[n].cols] = np.arange(len(views[n].cols))
+    for pattern in patterns.tolist():
+        rows, inside = np.flatnonzero(codes == pattern), [n for bit, n in enumerate(numbers) if pattern >> bit & 1]
+        yield rows, inside, [places[n][rows] for n in inside]
+
+
+_MOST_BITS = 62
+
+
+def _mapped(row_map: RowMap, places: Sequence[Index], axis: int, Z: Float, at: Index) -> Float:
+    return row_map(Z, [place[at] for place in places], axis)
+
+
+def _part_of_gram(
+    targets: Sequence[Float], rows_of: Callable[[Float, Index], Float], Z: Float, at: Index
+) -> list[Float]:
+    """[1, Z]ᵀ[1, Z] and [1, Z]ᵀH of some rows for each block of targets."""
+    rows = np.empty((len(Z), 1 + Z.shape[1]))
+    rows[:, 0], rows[:, 1:] = 1.0, rows_of(Z, at)
+    return [rows.T @ rows, *(rows.T @ block[at] for block in targets)]
+
+
+# --- functions of rows ------------------------------------------------------------------------------------------------
+
+
+def row_products(items: Sequence[tuple[RowMap, int, Index, Callable[[Float], Float]]]) -> list[Float]:
+    """A function of the rows z after the steps, (r, D), for some rows (axis 0) or columns (axis 1) of views.
+
+    The positions are those among all rows, or columns, of the view. One pass; the functions return (r, ...).
+    """
+    works = []
+    for row_map, axis, positions, function in items:
+        places = [place[positions] for place in row_map.places(axis)]
+        works.append(_Work(places[-1], partial(_function_of_rows, function, row_map, places, axis)))
+    return _joined_over_rows("factor-products", items[0][0].view, works, items[0][1])
+
+
+def _function_of_rows(
+    function: Callable[[Float], Float], row_map: RowMap, places: Sequence[Index], axis: int, Z: Float, at: Index
+) -> Float:
+    return function(_mapped(row_map, places, axis, Z, at))
+
+
+def inverse_diagonals_by_factors(views: Sequence[View], weights: Sequence[Float], lams: Sequence[tuple[float, ...]]) -> list[Float]:
+    """The diagonal of A⁻¹ − 2P, A = ½(I + K(β)/λ), at several λ, (λ, m), for square views: see `dmkl.passes.sums`.
+
+    With K(β) = YYᵀ and YᵀY = UDUᵀ it is 2(1 − p_i − Σ_k (YU)_ik²/(λ + D_k)).
+    """
+    distinct = list({id(view): view for view in views}.values())
+    sums, _ = gram_matrices(distinct, [np.empty((view.shape[1], 0)) for view in distinct])
+    grams = dict(zip(map(id, distinct), sums, strict=True))
+    items = []
+    for view, beta, lams_of_view in zip(views, weights, lams, strict=True):
+        gram = grams[id(view)]
+        root = np.sqrt(beta)[gram.row_map.kernel_of]
+        values, vectors = np.linalg.eigh(root[:, None] * gram.gram * root)
+        shrinkage = 1.0 / (np.maximum(values, 0.0)[:, None] + np.array(lams_of_view))
+        items.append((gram.row_map, 1, np.arange(view.shape[1]), partial(_leverages, root[:, None] * vectors, shrinkage)))
+    diagonals = []
+    for view, leverages in zip(views, row_products(items), strict=True):
+        null = grams[id(view)].row_map.null_vectors()
+        projected = 0.0 if null is None else null_leverages(null)[:, None]
+        diagonals.append(np.asarray(2.0 * (1.0 - projected - leverages).T))
+    return diagonals
+
+
+def _leverages(vectors: Float, shrinkage: Float, Z: Float) -> Float:
+    return np.asarray((Z @ vectors) ** 2 @ shrinkage)
+
+
+# --- passes over rows -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A function of the factor rows, (r, D) in float64, of some samples of the source, and of their places, (r,)."""
+
+    samples: Index
+    function: Callable[[Float, Index], Any]
+
+
+def _added_over_rows(name: str, view: View, works: Sequence[_Work], result_bytes: int = 0) -> list[list[Float]]:
+    """The sums over strips of rows of the arrays that each function returns."""
+
+    def run() -> list[list[Float]]:
+        tasks = _tasks(name, view, works, 1, _added, result_bytes)
+        total = add_in_tree([task for task, _ in tasks], f"{name}-add", _sum_of_parts)
+        (sums,) = execute([total], tasks, name)
+        return list(sums)
+
+    return again(run, name) if works else []
+
+
+def _joined_over_rows(name: str, view: View, works: Sequence[_Work], axis: int) -> list[Float]:
+    """The rows that each function returns, in the order of its samples."""
+
+    def run() -> list[Any]:
+        tasks = _tasks(name, view, works, axis, _listed)
+        return execute([task for task, _ in tasks], tasks, name)
+
+    blocks_of = [[block for blocks in blocks_of_tasks for block in blocks] for blocks_of_tasks in zip(*again(run, name))]
+    joined = []
+    for work, blocks in zip(works, blocks_of, strict=True):
+        result = np.empty((len(work.samples), *blocks[0][1].shape[1:]))
+        for at, values in blocks:
+            result[at] = values
+        joined.append(result)
+    return joined
+
+
+def _tasks(
+    name: str, view: View, works: Sequence[_Work], axis: int, combine: Callable[[Iterator[Any]], Any], result_bytes: int = 0
+) -> list[tuple[Delayed, int]]:
+    """The tasks of a pass over the rows, each with the bytes that it reads; they return a result for each work."""
+    n_rows, n_bytes, host = (view.source.tiling.rows, view.source.tiling.cols)[axis], view.bytes_per_pass, machine()
+    # Cut by the data alone, so that sums round equally everywhere; large sums are made one at a time.
+    n_tasks = max(1, round(n_bytes / bytes_of_task(n_bytes)))
+    if result_bytes:
+        n_tasks = min(n_tasks, max(1, host.total_bytes // (4 * result_bytes)))
+    cuts = np.linspace(0, n_rows, n_tasks + 1).astype(np.int64)
+    orders = [np.argsort(work.samples, kind="stable") for work in works]
+    sorted_works = [(work.samples[order], order, work.function) for work, order in zip(works, orders, strict=True)]
+    token = uuid.uuid4().hex
+    (shared,) = send_all({f"{name}-shared-{token}": (view, axis, sorted_works)})
+    threads = blas_threads(min(n_tasks, host.slots_per_host))
+    call = delayed(_of_range, pure=False)
+    return [
+        (call(shared, slice(int(start), int(stop)), combine, threads, dask_key_name=f"{name}-{number}-{token}"), n_bytes // n_tasks)
+        for number, (start, stop) in enumerate(itertools.pairwise(cuts))
+    ]
+
+
+def _of_range(
+    shared: tuple[View, int, list[tuple[Index, Index, Callable[[Float, Index], Any]]]],
+    rows: slice,
+    combine: Callable[[Iterator[Any]], Any],
+    threads: int,
+) -> list[Any]:
+    view, axis, works = shared
+    factors, n_columns = factors_of(view), int(factors_of(view).widths[view.kernels].sum())
+    results: list[Any] = [None] * len(works)
+    with pinned_blas(threads):
+        for strip in strips(n_columns, rows):
+            Z: Float | None = None
+            for k, (samples, order, function) in enumerate(works):
+                start, stop = np.searchsorted(samples, (strip.start, strip.stop))
+                if start == stop:
+                    continue
+                if Z is None:
+                    Z = factors.read(view.kernels, axis, strip).astype(np.float64)
+                at = order[start:stop]
+                results[k] = combine(results[k], at, function(Z[samples[start:stop] - strip.start], at))
+    return results
+
+
+def _added(total: list[Float] | None, at: Index, parts: list[Float]) -> list[Float]:
+    if total is None:
+        return parts
+    for sums, part in zip(total, parts, strict=True):
+        sums += part
+    return total
+
+
+def _listed(blocks: list[Any] | None, at: Index, values: Float) -> list[Any]:
+    return [*(blocks or []), (at, values)]
+
+
+def _sum_of_parts(parts: list[list[list[Float] | None]]) -> list[list[Float] | None]:
+    total = parts[0]
+    for part in parts[1:]:
+        total = [b if a is None else a if b is None else _added(a, np.empty(0), b) for a, b in zip(total, part, strict=True)]
+    return total
