@@ -130,7 +130,7 @@ RESULTS = {
     "check": lambda K: check(K),
 }
 UNLABELED = {"build", "build_cross", "cluster", "cluster_agreement", "create", "load", "plot_confusion",
-             "plot_contributions", "report", "residualize", "solve_mkfda", "solve_mkfda_on_factors"}  # fmt: skip
+             "plot_contributions", "report", "residualize", "solve_mkfda"}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore::dmkl.errors.ConvergenceWarning")

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -73,7 +73,8 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
         for method, members in methods.items():
             method.check([job for _, job in members])
         if statistics is not None:  # only after all checks: a plan that is refused leaves no files
-            statistics["steps"] = space.save_statistics([training.whole.fitted for training in trainings])
+            if "steps" not in statistics:
+                statistics["steps"] = space.save_statistics([training.whole.fitted for training in trainings])
             space.commit({"statistics": statistics})
         for number, arrays in made.items():
             space.keep_prepared(number, arrays)
@@ -265,7 +266,7 @@ def _part(K: KernelSet, rows: Index, cols: Index) -> KernelSet:
 def _measure(sets: Sequence[KernelSet], workspace: Workspace, tally: Tally) -> tuple[list[Lens], dict[str, Any] | None]:
     """The statistics of all sets, from the workspace if they are there: they cost a pass."""
     saved = workspace.state.get("statistics")
-    if saved is not None:
+    if saved is not None and saved["steps"] is not None:
         tally.n_passes += saved["n_passes"]
         if saved["n_passes"]:
             tally.rounds.append(Round("statistics", saved["seconds"], saved["n_bytes"]))
@@ -280,7 +281,8 @@ def _measure(sets: Sequence[KernelSet], workspace: Workspace, tally: Tally) -> t
             tally.n_passes += n_passes
             return measured
 
-        return [Lens(K.view, lambda k=k: later()[k].lens().fitted) for k, K in enumerate(sets)], None
+        none = None if saved else {"n_passes": 0.0, "seconds": 0.0, "n_bytes": 0, "steps": None}
+        return [Lens(K.view, partial(lambda k: later()[k].lens().fitted, k)) for k, K in enumerate(sets)], none
     started = time.monotonic()
     measured, n_passes = measure(sets)
     lenses = [K.lens() for K in measured]
@@ -367,7 +369,9 @@ def _expand_duals(data: TrainingSet, outcomes: Sequence[Outcome]) -> list[Outcom
     over_samples = []
     for outcome, rows, weights in zip(outcomes, data.problems.labeled, data.problems.weights, strict=True):
         dual = outcome.dual
-        assert dual is not None
+        if dual is None:  # of a search, in which the largest score decides
+            over_samples.append(outcome)
+            continue
         if weights is not None:
             dual = dual * np.sqrt(weights)[:, None]
         if rows is not None:

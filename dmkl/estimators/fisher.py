@@ -150,7 +150,8 @@ class FisherLearner(KernelLearner, abstract=True):
 
     def _options(self) -> FisherOptions:
         options = self.solver.options() if isinstance(self.solver, ConfiguredSolver) else {}
-        return FisherOptions(self.tol, self.max_iter, leave_one_out=self._DECIDES, **options)
+        by_largest = getattr(self, "decision", None) == "largest"
+        return FisherOptions(self.tol, self.max_iter, leave_one_out=self._DECIDES, only_for_fits=by_largest, **options)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

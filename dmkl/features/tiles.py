@@ -154,8 +154,8 @@ class FeatureFactors:
         used: dict[str | None, Index | None] = {}
         for recipe in recipes:
             before = used.get(recipe.feature, np.empty(0, dtype=np.int64))
-            whole = recipe.columns is None or before is None
-            used[recipe.feature] = None if whole else np.union1d(before, recipe.columns)
+            columns = None if recipe.columns is None or before is None else np.union1d(before, recipe.columns)
+            used[recipe.feature] = columns
         values, blocks = {}, []
         for recipe in recipes:
             columns = used[recipe.feature]

@@ -22,7 +22,7 @@ from dask.delayed import Delayed, delayed
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import DegenerateKernelError, refuse
 from dmkl.numerics.discriminant import null_leverages
-from dmkl.numerics.steps import Step
+from dmkl.numerics.steps import STEPS, Residualize, Step, Take, Weighing
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import again, execute, machine, send_all
 from dmkl.passes.factors import factors_of, strips
@@ -38,32 +38,37 @@ __all__ = [
     "row_products",
 ]
 
+_SMALL_BYTES = 2**27
+
+
 def has_thin_factors(view: View) -> bool:
     """Whether the kernels of a square view have factors of fewer columns than samples, with sums that fit in memory."""
     widths = view.factor_widths
-    if widths is None or not view.is_square or any(step.name not in _ON_ROWS for step in view.steps):
+    if widths is None or not view.is_square or not all(isinstance(step, _ON_ROWS) for step in view.steps):
         return False
     n_columns = int(widths.sum())
-    return n_columns < view.shape[1] and 8 * 8 * n_columns**2 <= machine().total_bytes
+    needed_bytes = 8 * 8 * n_columns**2
+    # Looking at the machine takes milliseconds, and this is asked for each of many training sets.
+    return n_columns < view.shape[1] and (needed_bytes < _SMALL_BYTES or needed_bytes <= machine().total_bytes)
 
 
 # --- steps on rows ----------------------------------------------------------------------------------------------------
 
 _ROUNDING = 1e-24
 """Squares of components below this share of their squares before centering are its rounding error."""
-_ON_ROWS = ("center", "residualize", "trace", "multiplicative", "cosine", "weigh", "take")
+_ON_ROWS = (*map(type, STEPS.values()), Residualize, Weighing, Take)
 
 
 @dataclass(frozen=True)
 class RowMap:
     """The steps of a view as a map of the rows of its factors: z(x) with k_j(x, x') = z_j(x)ᵀz_j(x') after the steps.
 
-        center          z − μ                   μ = Σ_i w_iz_i over the column samples
-        residualize     z − Tᵀq(x)              T = GᵀZ, see `dmkl.numerics.steps`
-        trace           z_j / √Σ_i d_i‖z_ij‖²
-        multiplicative  z_j / √(Σ_i w_i‖z_ij‖² − ‖μ_j‖²)
-        cosine          z_j / ‖z_j‖
-        weigh           √d_i z_i
+    center          z − μ                   μ = Σ_i w_iz_i over the column samples
+    residualize     z − Tᵀq(x)              T = GᵀZ, see `dmkl.numerics.steps`
+    trace           z_j / √Σ_i d_i‖z_ij‖²
+    multiplicative  z_j / √(Σ_i w_i‖z_ij‖² − ‖μ_j‖²)
+    cosine          z_j / ‖z_j‖
+    weigh           √d_i z_i
     """
 
     view: View
@@ -79,28 +84,28 @@ class RowMap:
         return np.repeat(np.arange(len(widths)), widths)
 
     def places(self, axis: int) -> list[Index]:
-        """For each row (axis 0) or column (axis 1) after the fitted steps, its place before each step, and at last its
-        position in the source.
-        """
-        steps = self.view.steps[: len(self.statistics)]
+        """The places of the rows (axis 0) or columns (axis 1) before each fitted step, then those in the source."""
+        steps: Sequence[Any] = self.view.steps[: len(self.statistics)]
         n_samples = [len(self.view.rows), len(self.view.cols)]
         for step in steps:
             n_samples = list(step.shape(*n_samples))
         at, places = np.arange(n_samples[axis]), []
         for step in reversed(steps):
             if step.name == "take":
-                at = (step.rows, step.cols)[axis][at]  # type: ignore[attr-defined]
+                at = (step.rows, step.cols)[axis][at]
             places.append(at)
         return [*reversed(places), (self.view.rows, self.view.cols)[axis][at]]
 
     def __call__(self, Z: Float, places: Sequence[Index], axis: int) -> Float:
         """The rows after the fitted steps, from rows of the source whose places before each step are given."""
+        step: Any
+        statistic: Any
         for step, statistic, at in zip(self.view.steps, self.statistics, places, strict=False):
             match step.name:
                 case "center":
                     Z = Z - statistic
                 case "residualize":
-                    Z = Z - ((step.rows, step.cols)[axis][at] @ step.coefficients) @ statistic  # type: ignore[attr-defined]
+                    Z = Z - ((step.rows, step.cols)[axis][at] @ step.coefficients) @ statistic
                 case "trace" | "multiplicative":
                     Z = Z * statistic
                 case "cosine":
@@ -114,11 +119,11 @@ class RowMap:
                         )
                     Z = Z / np.sqrt(sizes)[:, self.kernel_of]
                 case "weigh":
-                    Z = Z * (step.row_scale, step.col_scale)[axis][at][:, None]  # type: ignore[attr-defined]
+                    Z = Z * (step.row_scale, step.col_scale)[axis][at][:, None]
         return Z
 
     def _name(self, j: int) -> str:
-        return self.view.source.names[self.view.kernels[j]]
+        return str(self.view.source.names[self.view.kernels[j]])
 
     # --- fitting -------------------------------------------------------------------------------------------------
 
@@ -150,8 +155,8 @@ class RowMap:
             )
             raise DegenerateKernelError(msg)
         factor = (1.0 / np.sqrt(size * count if step.name == "trace" else size))[self.kernel_of]
-        squares = None if self.squares is None else self.squares * factor**2
-        return replace(self, statistics=(*self.statistics, factor), squares=squares)
+        scaled = None if self.squares is None else self.squares * factor**2
+        return replace(self, statistics=(*self.statistics, factor), squares=scaled)
 
     def _by_kernel(self, values: Float) -> Float:
         """Sums over the components of each kernel, (..., n), of values (..., D)."""
@@ -160,17 +165,18 @@ class RowMap:
 
     def null_vectors(self) -> Float | None:
         """See `dmkl.numerics.steps.Fitted.null_vectors`; over the column samples, (m, k)."""
-        vectors: Float | None = None
+        vectors: Any = None
+        step: Any
         for step in self.view.steps:
             if step.name == "center":
                 vectors = np.ones((self.view.shape[2], 1)) if step.weights is None else step.weights[:, None]
             elif step.name == "residualize":
                 vectors = step.vectors
             elif step.name == "weigh":
-                vectors = None if vectors is None else vectors / step.col_scale[:, None]  # type: ignore[attr-defined]
+                vectors = None if vectors is None else vectors / step.col_scale[:, None]
             elif step.name in ("cosine", "take"):
                 vectors = None
-        return vectors
+        return None if vectors is None else np.asarray(vectors)
 
 
 def fit_row_maps(views: Sequence[View]) -> tuple[list[RowMap], float]:
@@ -226,7 +232,7 @@ def gram_matrices(views: Sequence[View], targets: Sequence[Float]) -> tuple[list
     works, members = [], []
     for rows, numbers, positions in _parts(views, on_sums):
         blocks = [targets[n][at] for n, at in zip(numbers, positions, strict=True)]
-        works.append(_Work(rows, partial(_part_of_gram, blocks, lambda Z, at: Z - shift)))
+        works.append(_Work(rows, partial(_part_of_gram, blocks, partial(_shifted, shift))))
         members.append(numbers)
     for n, row_map in maps.items():
         places = row_map.places(1)
@@ -235,7 +241,9 @@ def gram_matrices(views: Sequence[View], targets: Sequence[Float]) -> tuple[list
     sums = _added_over_rows("gram", views[0], works, 8 * len(works) * (1 + len(shift)) ** 2)
     grams = []
     for n, view in enumerate(views):
-        parts = [(part[0], part[1 + numbers.index(n)]) for part, numbers in zip(sums, members, strict=True) if n in numbers]
+        parts = [
+            (part[0], part[1 + numbers.index(n)]) for part, numbers in zip(sums, members, strict=True) if n in numbers
+        ]
         gram, product = (sum(arrays[1:], start=arrays[0].copy()) for arrays in zip(*parts, strict=True))
         if n in maps:
             grams.append(Gram(maps[n], gram[1:, 1:], product[1:]))
@@ -271,7 +279,9 @@ def _parts(views: Sequence[View], numbers: Sequence[int]) -> Iterator[tuple[Inde
     """
     n_samples = views[0].source.tiling.cols
     counts = {n: np.bincount(views[n].cols, minlength=n_samples) for n in numbers}
-    codes = sum((counts[n].astype(np.int64) << bit for bit, n in enumerate(numbers)), start=np.zeros(n_samples, np.int64))
+    codes = sum(
+        (counts[n].astype(np.int64) << bit for bit, n in enumerate(numbers)), start=np.zeros(n_samples, np.int64)
+    )
     patterns = np.unique(codes[codes > 0])
     if len(patterns) > len(numbers) or len(numbers) > _MOST_BITS or any(count.max() > 1 for count in counts.values()):
         yield from ((views[n].cols, [n], [np.arange(len(views[n].cols))]) for n in numbers)
@@ -285,6 +295,10 @@ def _parts(views: Sequence[View], numbers: Sequence[int]) -> Iterator[tuple[Inde
 
 
 _MOST_BITS = 62
+
+
+def _shifted(shift: Float, Z: Float, at: Index) -> Float:
+    return np.asarray(Z - shift)
 
 
 def _mapped(row_map: RowMap, places: Sequence[Index], axis: int, Z: Float, at: Index) -> Float:
@@ -321,7 +335,9 @@ def _function_of_rows(
     return function(_mapped(row_map, places, axis, Z, at))
 
 
-def inverse_diagonals_by_factors(views: Sequence[View], weights: Sequence[Float], lams: Sequence[tuple[float, ...]]) -> list[Float]:
+def inverse_diagonals_by_factors(
+    views: Sequence[View], weights: Sequence[Float], lams: Sequence[tuple[float, ...]]
+) -> list[Float]:
     """The diagonal of A⁻¹ − 2P, A = ½(I + K(β)/λ), at several λ, (λ, m), for square views: see `dmkl.passes.sums`.
 
     With K(β) = YYᵀ and YᵀY = UDUᵀ it is 2(1 − p_i − Σ_k (YU)_ik²/(λ + D_k)).
@@ -335,7 +351,9 @@ def inverse_diagonals_by_factors(views: Sequence[View], weights: Sequence[Float]
         root = np.sqrt(beta)[gram.row_map.kernel_of]
         values, vectors = np.linalg.eigh(root[:, None] * gram.gram * root)
         shrinkage = 1.0 / (np.maximum(values, 0.0)[:, None] + np.array(lams_of_view))
-        items.append((gram.row_map, 1, np.arange(view.shape[1]), partial(_leverages, root[:, None] * vectors, shrinkage)))
+        items.append(
+            (gram.row_map, 1, np.arange(view.shape[1]), partial(_leverages, root[:, None] * vectors, shrinkage))
+        )
     diagonals = []
     for view, leverages in zip(views, row_products(items), strict=True):
         null = grams[id(view)].row_map.null_vectors()
@@ -378,9 +396,9 @@ def _joined_over_rows(name: str, view: View, works: Sequence[_Work], axis: int) 
         tasks = _tasks(name, view, works, axis, _listed)
         return execute([task for task, _ in tasks], tasks, name)
 
-    blocks_of = [[block for blocks in blocks_of_tasks for block in blocks] for blocks_of_tasks in zip(*again(run, name))]
     joined = []
-    for work, blocks in zip(works, blocks_of, strict=True):
+    for work, *blocks_of_tasks in zip(works, *again(run, name), strict=True):
+        blocks = [block for blocks in blocks_of_tasks for block in blocks or ()]  # none where a task has no such rows
         result = np.empty((len(work.samples), *blocks[0][1].shape[1:]))
         for at, values in blocks:
             result[at] = values
@@ -389,7 +407,12 @@ def _joined_over_rows(name: str, view: View, works: Sequence[_Work], axis: int) 
 
 
 def _tasks(
-    name: str, view: View, works: Sequence[_Work], axis: int, combine: Callable[[Iterator[Any]], Any], result_bytes: int = 0
+    name: str,
+    view: View,
+    works: Sequence[_Work],
+    axis: int,
+    combine: Callable[[Any, Index, Any], list[Any]],
+    result_bytes: int = 0,
 ) -> list[tuple[Delayed, int]]:
     """The tasks of a pass over the rows, each with the bytes that it reads; they return a result for each work."""
     n_rows, n_bytes, host = (view.source.tiling.rows, view.source.tiling.cols)[axis], view.bytes_per_pass, machine()
@@ -405,7 +428,10 @@ def _tasks(
     threads = blas_threads(min(n_tasks, host.slots_per_host))
     call = delayed(_of_range, pure=False)
     return [
-        (call(shared, slice(int(start), int(stop)), combine, threads, dask_key_name=f"{name}-{number}-{token}"), n_bytes // n_tasks)
+        (
+            call(shared, slice(int(start), int(stop)), combine, threads, dask_key_name=f"{name}-{number}-{token}"),
+            n_bytes // n_tasks,
+        )
         for number, (start, stop) in enumerate(itertools.pairwise(cuts))
     ]
 
@@ -413,7 +439,7 @@ def _tasks(
 def _of_range(
     shared: tuple[View, int, list[tuple[Index, Index, Callable[[Float, Index], Any]]]],
     rows: slice,
-    combine: Callable[[Iterator[Any]], Any],
+    combine: Callable[[Any, Index, Any], list[Any]],
     threads: int,
 ) -> list[Any]:
     view, axis, works = shared
@@ -446,7 +472,9 @@ def _listed(blocks: list[Any] | None, at: Index, values: Float) -> list[Any]:
 
 
 def _sum_of_parts(parts: list[list[list[Float] | None]]) -> list[list[Float] | None]:
-    total = parts[0]
-    for part in parts[1:]:
-        total = [b if a is None else a if b is None else _added(a, np.empty(0), b) for a, b in zip(total, part, strict=True)]
-    return total
+    # New arrays: the results of other tasks must stay as they are, in case Dask runs this task again.
+    totals: list[list[Float] | None] = []
+    for parts_of_work in zip(*parts, strict=True):
+        present = [arrays for arrays in parts_of_work if arrays is not None]  # a task may have no rows of a work
+        totals.append([np.asarray(sum(arrays)) for arrays in zip(*present, strict=True)] if present else None)
+    return totals

@@ -39,6 +39,8 @@ from dmkl.store.features import ArrayTable
 
 __all__ = ["solver_on_factors"]
 
+_TARGETS = 1024
+"""Targets that are solved together even if there are fewer components: the stacked solver shares work between them."""
 _UNIT = float(np.finfo(np.float64).eps)
 
 
@@ -49,7 +51,8 @@ def solver_on_factors(solve: Solve) -> FisherSolver:
 
 
 def _check(jobs: Sequence[Job]) -> None:
-    if not all(has_thin_factors(job.training.square.view) for job in jobs):
+    views = {id(job.training): job.training.square.view for job in jobs}
+    if not all(map(has_thin_factors, views.values())):
         refuse(
             "solver='factors' is for kernels that are computed from features as they are read (dmkl.build without a "
             "path, function linear or cosine), with fewer columns in all than training samples, whose inner products "
@@ -95,7 +98,7 @@ class _Part:
 def _batches(jobs: Sequence[Job], numbers: Sequence[int]) -> Iterator[list[_Part]]:
     """The jobs by training set and targets, as many together as their sums fit in memory.
 
-    A part has at most about as many targets as components, since each target may add a pseudo-sample.
+    A part has not many more targets than components, since each target may add a pseudo-sample.
     """
     by_set: dict[int, tuple[Training, dict[int, tuple[Float, list[int]]]]] = {}
     for number in numbers:
@@ -109,7 +112,7 @@ def _batches(jobs: Sequence[Job], numbers: Sequence[int]) -> Iterator[list[_Part
         assert widths is not None
         n_columns, part = int(widths.sum()), list[tuple[Float, list[int]]]()
         for block in blocks.values():
-            if part and sum(h.shape[1] for h, _ in part) + block[0].shape[1] > n_columns:
+            if part and sum(h.shape[1] for h, _ in part) + block[0].shape[1] > max(n_columns, _TARGETS):
                 batch.append(_Part(training, part))
                 part = []
             part.append(block)

@@ -260,6 +260,8 @@ class FisherOptions:
         where None.
     leave_one_out
         Whether leave-one-out scores are wanted, which follow from `Outcome.inverse` and the dual variables.
+    only_for_fits
+        Whether they are not wanted where held-out rows alone are scored, as in a search by the largest score.
     """
 
     tol: float = 1e-4
@@ -269,6 +271,7 @@ class FisherOptions:
     basis_bytes: int | None = None
     mu: float | None = None
     leave_one_out: bool = False
+    only_for_fits: bool = False
 
 
 # --- the interface of a solver ----------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from dmkl.errors import refuse
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.numerics.discriminant import null_leverages
 from dmkl.passes.execute import machine
-from dmkl.passes.rows import has_thin_factors
+from dmkl.passes.rows import RowMap, has_thin_factors
 from dmkl.passes.view import Lens
 from dmkl.solvers.driver import drive
 from dmkl.solvers.fisher import cg, many
@@ -48,8 +48,7 @@ from dmkl.solvers.requests import InverseDiagonals, Solver
 __all__ = ["SOLVERS", "FisherMethod", "check_solver", "choose", "least_lam", "name_of"]
 
 SOLVERS: dict[str, FisherSolver] = {
-    solver.name: solver
-    for solver in (DIRECT, cg.SOLVER, ANCHORED, subspace.SOLVER, INTERLEAVED, DUAL, many.SOLVER)
+    solver.name: solver for solver in (DIRECT, cg.SOLVER, ANCHORED, subspace.SOLVER, INTERLEAVED, DUAL, many.SOLVER)
 }
 
 
@@ -129,8 +128,11 @@ class FisherMethod:
         """See `Method.solve`."""
         solver = self._solver(jobs)
         context.solver = solver.name
-        outcomes = solver.solve(jobs, self.options, context)
-        wanted = self.options.leave_one_out and solver.leaves_out
+        options = self.options
+        if options.only_for_fits and not context.duals:
+            options = replace(options, leave_one_out=False)
+        outcomes = solver.solve(jobs, options, context)
+        wanted = options.leave_one_out and solver.leaves_out
         return with_inverse_diagonals(jobs, outcomes, context) if wanted else outcomes
 
     def needs_folder(self, *, n_points: int) -> bool:
@@ -157,9 +159,9 @@ _SOME = 8
 def choose(jobs: Sequence[Job], *, factors: bool = True) -> str:
     """The solver for some jobs, as `pipelines/compare_solvers.py` has measured them.
 
-    For many targets with several points (p, λ) each, or some whose columns fill the space of the training samples, the
-    stacked solver, where all kernels of a training set fit the memory of a task. Otherwise "factors", where all kernels
-    have factors of fewer columns than samples. The anchored solver for many targets where Cholesky factors fit, unless
+    "factors" where all kernels have factors of fewer columns than samples, unless `factors` is False. For many targets
+    with several points (p, λ) each, or some whose columns fill the space of the training samples, the stacked solver,
+    where all kernels of a training set fit the memory of a task. The anchored solver for many where factors fit, unless
     they have several points and all of them a subspace smaller than the kernels are. The subspace solver where a target
     has several points with weights to learn, whose subspace is one; the direct one where combined kernels fit in
     memory; otherwise descent for a single problem of ample λ, and the subspace solver.
@@ -167,10 +169,10 @@ def choose(jobs: Sequence[Job], *, factors: bool = True) -> str:
     points = Counter((id(job.training), id(job.problem.h)) for job in jobs if job.n_kernels > 1)
     several = max(points.values(), default=0) > _PAIR
     # The order of these rules matters: each one assumes that those above it do not apply.
+    if factors and _have_factors(jobs):
+        return FACTORS.name
     if several and (_are_many(jobs, several=False) or _fill(jobs)) and many.fits(jobs):
         return many.SOLVER.name
-    if factors and all(has_thin_factors(job.training.square.view) for job in jobs):
-        return FACTORS.name
     if _are_many(jobs, several=several) and anchored_fits(jobs):
         return ANCHORED.name
     if several:
@@ -190,6 +192,12 @@ def choose(jobs: Sequence[Job], *, factors: bool = True) -> str:
     if problem.lam < _AMPLE * trace * float(problem.weights.start(n).sum()):
         return subspace.SOLVER.name
     return DUAL.name if problem.weights.smooth else INTERLEAVED.name
+
+
+def _have_factors(jobs: Sequence[Job]) -> bool:
+    """Whether the kernels of all training sets have factors of fewer columns than samples."""
+    views = {id(job.training): job.training.square.view for job in jobs}  # of a grid, thousands of jobs share a few
+    return all(map(has_thin_factors, views.values()))
 
 
 def _are_many(jobs: Sequence[Job], *, several: bool) -> bool:
@@ -214,9 +222,15 @@ def _fill(jobs: Sequence[Job]) -> bool:
 def least_lam(lens: Lens) -> float:
     """The least λ that does not drown in the rounding of the stored kernels; 0 where that cannot be told.
 
+    It is 0 for kernels with factors too, whose features are read as they are: see `dmkl.solvers.fisher.factors`.
+
     Entries rounded to u relative add a random symmetric matrix whose norm is about u √m times their size: below that,
     I + K/λ may have negative eigenvalues that no kernel has.
     """
+    return 0.0 if has_thin_factors(lens.view) else _noise(lens)
+
+
+def _noise(lens: Lens) -> float:
     view, fitted = lens.view, lens.fitted
     diagonal = view.source.diagonal(view.kernels)
     if diagonal is None:
@@ -238,7 +252,7 @@ def check_resolution(lens: Lens, lam: float) -> None:
     InputError
         If λ is less than `least_lam`.
     """
-    noise = least_lam(lens)
+    noise = _noise(lens)
     if lam < noise:
         dtype = lens.view.source.dtype
         refuse(
@@ -274,7 +288,7 @@ def with_inverse_diagonals(jobs: Sequence[Job], outcomes: Sequence[Outcome], con
     The diagonals are stored in the checkpoint, so that a continued run needs no pass for them.
     """
     missing = [k for k, outcome in enumerate(outcomes) if outcome.inverse is None]
-    thin = all(has_thin_factors(job.training.square.view) for job in jobs)
+    thin = _have_factors(jobs)
     if not missing or not (thin or direct_fits(jobs)):
         return list(outcomes)
     sums = _sums(jobs, outcomes, missing)
@@ -302,7 +316,8 @@ def with_inverse_diagonals(jobs: Sequence[Job], outcomes: Sequence[Outcome], con
 
 def _projected(lens: Lens) -> Float | float:
     """The diagonal of 2P, which is not part of the answers."""
-    null_vectors = lens.fitted.null_vectors(lens.view.shape[1])
+    view = lens.view
+    null_vectors = RowMap(view).null_vectors() if has_thin_factors(view) else lens.fitted.null_vectors(view.shape[1])
     return 0.0 if null_vectors is None else 2.0 * null_leverages(null_vectors)
 
 

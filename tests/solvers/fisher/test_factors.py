@@ -1,71 +1,109 @@
-"""MK-FDA on factors against the same problem on the kernels that they make."""
+"""MK-FDA on kernels with factors against the same kernels as matrices, through fits and searches."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import dmkl
-from dmkl.errors import InputError
+from dmkl.errors import DegenerateKernelError, InputError
 
 
-def problem(seed, m, widths, c):
+def sets(seed, m, widths, n_classes=3, mean=1.0):
+    """A set that is computed from features, and the same kernels as matrices in float64."""
     rng = np.random.default_rng(seed)
-    factors = [rng.normal(size=(m, d)) / np.sqrt(m * d) for d in widths]
-    factors[0] += 0.5 * np.outer(np.arange(m) % c - 0.5, np.ones(widths[0])) / np.sqrt(m * widths[0])
-    H = np.eye(c)[np.arange(m) % c]
-    return factors, H - H.mean(axis=0)
+    y = np.arange(m) % n_classes
+    tables = {f"t{j}": rng.normal(size=(m, d)) + mean for j, d in enumerate(widths)}
+    tables["t0"] += 0.8 * rng.normal(size=(n_classes, widths[0]))[y]
+    K = dmkl.build(None, tables, {"function": "linear"}, labels=y)
+    kernels = {name: table @ table.T for name, table in zip(K.names, tables.values(), strict=True)}
+    return K, dmkl.create(None, kernels, labels=y)
 
 
 @pytest.mark.parametrize("p", [1, 1.0625, 1.5, 2, 8, np.inf])
 @pytest.mark.parametrize("lam", [1e-8, 1e-4, 1e-1, 10])
 @pytest.mark.parametrize("widths", [(3, 5, 2), (20, 20), (40, 30, 1)])  # D below, equal to and above m
-def test_the_solution_is_that_on_the_kernels(p, lam, widths):
-    factors, H = problem(0, 40, widths, 3)
-    kernels = np.stack([Z @ Z.T for Z in factors])
-    solution = dmkl.solve_mkfda_on_factors(factors, H, p, lam, tol=1e-9)
-    expected = dmkl.solve_mkfda(kernels, H, p, lam, tol=1e-9)
-    assert solution.gap <= 1e-7
-    assert solution.objective == pytest.approx(expected.objective, rel=1e-6)
-    if p > 1 and lam > 1e-8:  # there the kernels are so small a part of S that its gap leaves the weights open
-        np.testing.assert_allclose(solution.weights, expected.weights, atol=1e-4)
-    # The certificate is that of the returned pair, from the kernels themselves.
-    K, alpha = np.tensordot(solution.weights, kernels, 1), solution.dual
-    exact = np.linalg.solve(0.5 * (np.eye(40) + K / lam), H)
-    objective = 0.25 * np.sum(alpha**2) + np.sum(alpha * (K @ alpha)) / (4 * lam) - np.sum(H * alpha)
-    assert objective == pytest.approx(solution.objective, rel=1e-6)
-    scores = np.concatenate(factors, axis=1) @ solution.extra["coefficients"]
-    np.testing.assert_allclose(scores, K @ exact, atol=1e-8 * np.abs(scores).max())
+def test_models_are_those_of_the_matrices(p, lam, widths):
+    K, dense = sets(0, 60 if widths[0] == 3 else 45, widths)
+    new = np.arange(1, len(K.samples), 9)
+    train = np.setdiff1d(np.arange(len(K.samples)), new)
+    tol = 1e-11 if lam > 1e-8 else 1e-10
+    model, expected = (dmkl.MKFDA(p, lam, tol=tol).fit(S[train, train], S.labels[train]) for S in (K, dense))
+    assert model.solver_ == ("factors" if sum(widths) < len(train) else "direct")
+    assert model.gap_ <= 1e-10
+    assert model.objective_ == pytest.approx(expected.objective_, rel=1e-9)
+    # Rounding of the matrices is 1e-16 of the trace, and both weights and scores divide it by λ.
+    if lam > 1e-8:
+        np.testing.assert_allclose(model.weights_, expected.weights_, atol=1e-6)
+    scores = expected.decision_function(dense[new, train]).values
+    atol = (1e-8 if lam > 1e-8 else 1e-7) * np.abs(scores).max()
+    np.testing.assert_allclose(model.decision_function(K[new, train]), scores, atol=atol)
 
 
-@settings(deadline=None, max_examples=40)
-@given(st.integers(0, 2**16), st.lists(st.integers(1, 6), min_size=1, max_size=5), st.floats(-6, 1), st.floats(1, 10))
-def test_every_pair_is_as_near_to_the_optimum_as_its_gap_says(seed, widths, log_lam, p):
-    factors, H = problem(seed, 12, widths, 2)
-    lam = 10.0**log_lam
-    solution = dmkl.solve_mkfda_on_factors(factors, H, p, lam, max_iter=2)
-    best = dmkl.solve_mkfda(np.stack([Z @ Z.T for Z in factors]), H, p, lam, tol=1e-10).objective
-    scale = abs(solution.objective)
-    assert solution.objective - 1e-9 * scale <= best + solution.gap * scale
-    assert best <= solution.objective + solution.gap * scale + 1e-7 * scale
+@settings(deadline=None, max_examples=25, phases=[Phase.generate])
+@given(
+    st.integers(0, 2**16),
+    st.lists(st.integers(1, 5), min_size=1, max_size=4),
+    st.floats(-5, 1),
+    st.sampled_from([1, 1.0625, 1.5, 2, 8, np.inf]),
+    st.sampled_from([("center", "trace"), ("cosine", "center"), ("center", "multiplicative"), ("center", "cosine")]),
+)
+def test_objectives_gaps_and_scores_of_any_set(seed, widths, log_lam, p, steps):
+    K, dense = sets(seed, 40, [2 + widths[0], *widths[1:]], mean=10.0)  # a mean that centering has to remove
+    weights = np.random.default_rng(seed).uniform(0.5, 2.0, 40) if seed % 2 else None
+    how = {"p": p, "lam": 10.0**log_lam, "steps": steps}
+    model = dmkl.MKFDA(**how, tol=1e-2).fit(K, sample_weight=weights)
+    expected = dmkl.MKFDA(**how, tol=1e-10).fit(dense, sample_weight=weights)
+    assert model.solver_ == "factors"
+    scale = abs(expected.objective_)
+    assert model.objective_ - 1e-8 * scale <= expected.objective_ <= model.objective_ + (model.gap_ + 1e-8) * scale
+    # The scores are those of the regression at the learnt weights.
+    at_weights = dmkl.MKFDA(**how, tol=1e-10, weights=model.weights_.to_series().to_dict()).fit(
+        dense, sample_weight=weights
+    )
+    scores = at_weights.decision_function(dense).values
+    np.testing.assert_allclose(model.decision_function(K), scores, atol=1e-7 * np.abs(scores).max())
 
 
-def test_repeated_and_empty_components():
-    factors, H = problem(1, 30, (4, 3), 3)
-    repeated = [np.hstack([factors[0], factors[0], np.zeros((30, 2))]), factors[1]]
-    solution = dmkl.solve_mkfda_on_factors(repeated, H, 1.5, 1e-4, tol=1e-8)
-    kernels = np.stack([Z @ Z.T for Z in repeated])
-    assert solution.objective == pytest.approx(dmkl.solve_mkfda(kernels, H, 1.5, 1e-4, tol=1e-8).objective, rel=1e-7)
+def test_folds_share_sums_and_repeated_rows_do_not():
+    K, dense = sets(3, 90, (4, 3), mean=5.0)
+    grid = {"p": [1, 2], "lam": [1e-3, 1.0]}
+    for learner in (dmkl.MKFDA(), dmkl.MKFDA(decision="largest"), dmkl.MKFDA(steps=("cosine", "center"))):
+        found, expected = (dmkl.search(learner, S, grid=grid, cv=3, baselines="none", refit=False) for S in (K, dense))
+        np.testing.assert_allclose(found.scores.objective, expected.scores.objective, rtol=2e-4)
+        np.testing.assert_allclose(found.scores.score, expected.scores.score, atol=0.034)  # one row of a fold
+    rows = np.random.default_rng(0).integers(0, 90, 120)
+    model, expected = (dmkl.MKFDA(tol=1e-9).fit(S[rows, rows], S.labels[rows]) for S in (K, dense))
+    np.testing.assert_allclose(model.weights_, expected.weights_, atol=1e-5)
 
 
-def test_bad_input_is_refused():
-    factors, H = problem(2, 10, (2, 2), 2)
-    for bad, words in (([], "factors must be"), ([factors[0][:5]], "factors must be")):
-        with pytest.raises(InputError, match=words):
-            dmkl.solve_mkfda_on_factors(bad, H)
-    with pytest.raises(InputError, match="lam must be positive"):
-        dmkl.solve_mkfda_on_factors(factors, H, lam=0)
-    with pytest.raises(InputError, match="p must be at least 1"):
-        dmkl.solve_mkfda_on_factors(factors, H, p=0.5)
+def test_permutations_are_solved_together():
+    K, dense = sets(4, 60, (4, 3))
+    how = {"grid": {"lam": [0.1]}, "n_permutations": 19, "cv": 3}
+    test, expected = (dmkl.permutation_test(dmkl.MKFDA(), S, **how) for S in (K, dense))
+    np.testing.assert_allclose(test.data.null_score, expected.data.null_score, atol=1e-12)
+
+
+def test_repeated_constant_and_missing_components():
+    rng = np.random.default_rng(1)
+    y = np.arange(40) % 2
+    Z = rng.normal(size=(40, 3)) + y[:, None]
+    tables = {"twice": np.hstack([Z, Z, np.full((40, 2), 3.0)]), "other": rng.normal(size=(40, 2))}
+    K = dmkl.build(None, tables, {"function": "linear"}, labels=y)
+    dense = dmkl.create(None, {n: t @ t.T for n, t in zip(K.names, tables.values(), strict=True)}, labels=y)
+    model, expected = (dmkl.MKFDA(lam=1e-3, tol=1e-9).fit(S) for S in (K, dense))
+    np.testing.assert_allclose(model.weights_, expected.weights_, atol=1e-6)
+    constant = dmkl.build(None, {**tables, "constant": np.full((40, 2), 1e3)}, {"function": "linear"}, labels=y)
+    with pytest.raises(DegenerateKernelError, match=r"'constant-linear' cannot be normalized.*constant"):
+        dmkl.MKFDA().fit(constant)
+    zero = dmkl.build(None, {"zero": Z * (np.arange(40) != 7)[:, None]}, {"function": "linear"}, labels=y)
+    with pytest.raises(InputError, match=r"'zero-linear' has 0 at sample '7'"):
+        dmkl.MKFDA(steps=("cosine", "center")).fit(zero)
+
+
+def test_a_ridge_below_the_rounding_of_the_sums_is_refused():
+    K, _ = sets(5, 60, (4, 3))
+    with pytest.raises(InputError, match=r"lam=1e-17 is below what sums in double precision resolve"):
+        dmkl.MKFDA(lam=1e-17).fit(K)
