@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,14 @@ from dmkl.errors import DegenerateKernelError, refuse
 from dmkl.numerics.discriminant import null_leverages
 from dmkl.numerics.steps import STEPS, Residualize, Step, Take, Weighing
 from dmkl.passes.blas import blas_threads, pinned_blas
-from dmkl.passes.execute import again, execute, machine, send_all
+from dmkl.passes.execute import again, execute, machine, send_all, temporary_root
 from dmkl.passes.factors import factors_of, strips
 from dmkl.passes.run import add_in_tree
 from dmkl.passes.view import View, bytes_of_task
 
 __all__ = [
     "Gram",
+    "RowFunction",
     "RowMap",
     "gram_matrices",
     "has_thin_factors",
@@ -215,12 +217,12 @@ class Gram:
     """ZᵀH, (D, C)"""
 
 
-def gram_matrices(views: Sequence[View], targets: Sequence[Float]) -> tuple[list[Gram], float]:
+def gram_matrices(views: Sequence[View], targets: Sequence[Float]) -> tuple[Iterator[Gram], float]:
     """ZᵀZ and ZᵀH for square views of the same kernels and their targets, (m, C) each, in float64.
 
     Centering and factors are applied to the sums: a pass then serves the training sets of all folds, which share the
     sums over each held-out part. Other steps are applied to the rows, for each view apart, after passes for their
-    statistics. Returns the sums, and the number of passes.
+    statistics. Returns an iterator over the sums, which makes one after another, and the number of passes.
     """
     factors = factors_of(views[0])
     # Sums of squares lose digits where means are large: the mean of some rows is subtracted first.
@@ -239,25 +241,37 @@ def gram_matrices(views: Sequence[View], targets: Sequence[Float]) -> tuple[list
         works.append(_Work(places[-1], partial(_part_of_gram, [targets[n]], partial(_mapped, row_map, places, 1))))
         members.append([n])
     sums = _added_over_rows("gram", views[0], works, 8 * len(works) * (1 + len(shift)) ** 2)
-    grams = []
+    return _grams(views, sums, members, maps, shift), 1.0 + n_passes
+
+
+def _grams(
+    views: Sequence[View],
+    sums: Sequence[Sequence[Float]],
+    members: Sequence[Sequence[int]],
+    maps: Mapping[int, RowMap],
+    shift: Float,
+) -> Iterator[Gram]:
+    """The sums of each view, from those of the parts that it has."""
     for n, view in enumerate(views):
         parts = [
             (part[0], part[1 + numbers.index(n)]) for part, numbers in zip(sums, members, strict=True) if n in numbers
         ]
         gram, product = (sum(arrays[1:], start=arrays[0].copy()) for arrays in zip(*parts, strict=True))
         if n in maps:
-            grams.append(Gram(maps[n], gram[1:, 1:], product[1:]))
+            yield Gram(maps[n], gram[1:, 1:], product[1:])
             continue
         count, mean = gram[0, 0], gram[0, 1:] / gram[0, 0]
-        gram, product = gram[1:, 1:] - count * np.outer(mean, mean), product[1:] - np.outer(mean, product[0])
+        gram, product = gram[1:, 1:], product[1:] - np.outer(mean, product[0])
+        gram -= count * np.outer(mean, mean)
         row_map = RowMap(view, (mean + shift,), np.diagonal(gram) / count + (mean + shift) ** 2)
         for step in view.steps[1:]:
             row_map = row_map.with_sums(step, [np.array([count]), np.zeros(len(mean)), np.diagonal(gram)])
             factor = row_map.statistics[-1]
             assert factor is not None
-            gram, product = gram * factor * factor[:, None], product * factor[:, None]
-        grams.append(Gram(row_map, gram, product))
-    return grams, 1.0 + n_passes
+            gram *= factor
+            gram *= factor[:, None]
+            product = product * factor[:, None]
+        yield Gram(row_map, gram, product)
 
 
 _SHIFT_ROWS = 1024
@@ -317,16 +331,37 @@ def _part_of_gram(
 # --- functions of rows ------------------------------------------------------------------------------------------------
 
 
-def row_products(items: Sequence[tuple[RowMap, int, Index, Callable[[Float], Float]]]) -> list[Float]:
-    """A function of the rows z after the steps, (r, D), for some rows (axis 0) or columns (axis 1) of views.
+@dataclass(frozen=True)
+class RowFunction:
+    """A function of the rows after the steps, (r, D), for some rows (axis 0) or columns (axis 1) of a view."""
 
-    The positions are those among all rows, or columns, of the view. One pass; the functions return (r, ...).
+    row_map: RowMap
+    axis: int
+    positions: Index
+    """Positions among all rows, or columns, of the view."""
+    function: Callable[[Float], Float]
+    width: int
+    """Columns of its results, (r, width)."""
+
+
+def row_products(items: Sequence[RowFunction]) -> tuple[list[Float], float]:
+    """The results of functions of rows, (positions, width), on the same axis, and the number of passes.
+
+    A pass takes as many functions as memory has room for their results; larger results are mapped from a temporary
+    file.
     """
-    works = []
-    for row_map, axis, positions, function in items:
-        places = [place[positions] for place in row_map.places(axis)]
-        works.append(_Work(places[-1], partial(_function_of_rows, function, row_map, places, axis)))
-    return _joined_over_rows("factor-products", items[0][0].view, works, items[0][1])
+    results, n_passes, room = list[Float](), 0.0, machine().total_bytes // 8
+    works: list[_Work] = []
+    n_bytes = 0
+    for item, following in itertools.zip_longest(items, items[1:]):
+        places = [place[item.positions] for place in item.row_map.places(item.axis)]
+        function = partial(_function_of_rows, item.function, item.row_map, places, item.axis)
+        works.append(_Work(places[-1], function))
+        n_bytes += 8 * len(item.positions) * item.width
+        if following is None or n_bytes + 8 * len(following.positions) * following.width > room:
+            results += _joined_over_rows("factor-products", item.row_map.view, works, item.axis, n_bytes > room // 2)
+            works, n_bytes, n_passes = [], 0, n_passes + 1.0
+    return results, n_passes
 
 
 def _function_of_rows(
@@ -351,14 +386,13 @@ def inverse_diagonals_by_factors(
         root = np.sqrt(beta)[gram.row_map.kernel_of]
         values, vectors = np.linalg.eigh(root[:, None] * gram.gram * root)
         shrinkage = 1.0 / (np.maximum(values, 0.0)[:, None] + np.array(lams_of_view))
-        items.append(
-            (gram.row_map, 1, np.arange(view.shape[1]), partial(_leverages, root[:, None] * vectors, shrinkage))
-        )
+        function = partial(_leverages, root[:, None] * vectors, shrinkage)
+        items.append(RowFunction(gram.row_map, 1, np.arange(view.shape[1]), function, len(lams_of_view)))
     diagonals = []
-    for view, leverages in zip(views, row_products(items), strict=True):
+    for view, leverages in zip(views, row_products(items)[0], strict=True):
         null = grams[id(view)].row_map.null_vectors()
         projected = 0.0 if null is None else null_leverages(null)[:, None]
-        diagonals.append(np.asarray(2.0 * (1.0 - projected - leverages).T))
+        diagonals.append(2.0 * (1.0 - projected - leverages).T)
     return diagonals
 
 
@@ -389,7 +423,7 @@ def _added_over_rows(name: str, view: View, works: Sequence[_Work], result_bytes
     return again(run, name) if works else []
 
 
-def _joined_over_rows(name: str, view: View, works: Sequence[_Work], axis: int) -> list[Float]:
+def _joined_over_rows(name: str, view: View, works: Sequence[_Work], axis: int, on_disk: bool) -> list[Float]:
     """The rows that each function returns, in the order of its samples."""
 
     def run() -> list[Any]:
@@ -399,7 +433,12 @@ def _joined_over_rows(name: str, view: View, works: Sequence[_Work], axis: int) 
     joined = []
     for work, *blocks_of_tasks in zip(works, *again(run, name), strict=True):
         blocks = [block for blocks in blocks_of_tasks for block in blocks or ()]  # none where a task has no such rows
-        result = np.empty((len(work.samples), *blocks[0][1].shape[1:]))
+        shape = (len(work.samples), *blocks[0][1].shape[1:])
+        if on_disk:
+            with TemporaryFile(dir=temporary_root()) as file:  # it stays until the array is gone
+                result: Float = np.memmap(file, np.float64, "w+", shape=shape)
+        else:
+            result = np.empty(shape)
         for at, values in blocks:
             result[at] = values
         joined.append(result)

@@ -145,8 +145,8 @@ class Answered(NamedTuple):
     def by_largest(self) -> Answered:
         """The same fits, whose labels follow the largest score."""
         largest = replace(self.question, estimator=clone(self.question.estimator).set_params(decision="largest"))
-        decided = [
-            np.stack([model.decisions_of(scores) for model, scores in zip(largest.models, of_fold, strict=True)])
+        decided: list[Sequence[Array]] = [
+            [model.decisions_of(scores) for model, scores in zip(largest.models, of_fold, strict=True)]
             for of_fold in self.grid.decisions
         ]
         return Answered(largest, replace(self.grid, decided=decided))
@@ -316,7 +316,7 @@ def _kept_grid(question: Question, workspace: Workspace) -> GridFits:
         decisions = [[arrays[f"decision-{f}-{k}"] for k in range(n_points)] for f in range(n_folds)]
         targets = [question.targets_of(fold.train) for fold in question.folds]
         solved = (arrays["weights"], arrays["gap"], arrays["objective"], arrays["status"])
-        decided = [arrays[f"decided-{f}"] for f in range(n_folds)]
+        decided: list[Sequence[Array]] = [list(arrays[f"decided-{f}"]) for f in range(n_folds)]
         n_passes, phases = float(arrays["n_passes"]), dict.fromkeys(PHASES, 0.0)
         return GridFits(*solved, decisions, decided, targets, n_passes, [], phases, "own")
     grid = GridFits.of(question, run(Plan(question.K, plan_fits(question), duals=False), workspace))
@@ -325,7 +325,7 @@ def _kept_grid(question: Question, workspace: Workspace) -> GridFits:
         arrays = {name: np.asarray(getattr(grid, name)) for name in names}
         for f, of_fold in enumerate(grid.decisions):
             arrays |= {f"decision-{f}-{k}": decision for k, decision in enumerate(of_fold)}
-            arrays[f"decided-{f}"] = grid.decided[f]
+            arrays[f"decided-{f}"] = np.stack(grid.decided[f])
         save_arrays(file, arrays)
     return grid
 

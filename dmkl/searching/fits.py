@@ -369,7 +369,7 @@ class GridFits:
     decisions
         Scores of the held-out rows of each fold at each fitted point, (rows,) or (rows, classes or tasks).
     decided
-        The same after the decision rule of each fit: for each fold (fitted point, rows[, classes or tasks]).
+        The same after the decision rule of each fit.
     targets
         The targets of each fold.
     n_passes, rounds, phases, solver
@@ -384,7 +384,7 @@ class GridFits:
     objective: Float
     status: npt.NDArray[np.int8]
     decisions: list[list[Float]]
-    decided: list[Float]
+    decided: list[Sequence[Float]]
     targets: list[Targets]
     n_passes: float
     rounds: Sequence[Round]
@@ -420,7 +420,7 @@ class GridFits:
             objective,
             status,
             [[outcome.decision for outcome in outcomes] for outcomes in by_fold],
-            [np.stack(outcomes[0].data.fit.learner._decide(outcomes)) for outcomes in by_fold],
+            [outcomes[0].data.fit.learner._decide(outcomes) for outcomes in by_fold],
             [fit.data.fit.targets for fit in answers.fits[::n_points]],
             answers.tally.n_passes,
             answers.tally.rounds,
@@ -502,12 +502,27 @@ def score_fits(question: Question, grid: GridFits) -> list[tuple[Float, Float]]:
     with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
         for f, (fold, targets, decision) in enumerate(zip(question.folds, grid.targets, grid.decided, strict=True)):
             n = len(fold.validation)
-            for part, rows, of_part in ((0, fold.validation, decision[:, :n]), (1, fold.test, decision[:, n:])):
+            for part, rows, of_rows in ((0, fold.validation, slice(n)), (1, fold.test, slice(n, None))):
                 if len(rows):
                     truth = question.labels[rows]
-                    values = evaluate_each(question.metrics, targets.kind, targets.classes, truth, of_part)
-                    scores[:, part, question.fitted, f] = values.reshape(*values.shape[:2], -1)
+                    values = [
+                        evaluate_each(question.metrics, targets.kind, targets.classes, truth, points[:, of_rows])
+                        for points in _stacked(decision)
+                    ]
+                    scores[:, part, question.fitted, f] = np.concatenate(
+                        [of_points.reshape(*of_points.shape[:2], -1) for of_points in values], axis=1
+                    )
     return [(validation, test) for validation, test in scores]
+
+
+_TOGETHER_BYTES = 2**26
+
+
+def _stacked(decisions: Sequence[Float]) -> Iterator[Float]:
+    """Decisions of some points together, (points, rows, ...): those of all points may exceed the memory."""
+    n_together = max(1, _TOGETHER_BYTES // max(1, decisions[0].nbytes)) if len(decisions) else 1
+    for start in range(0, len(decisions), n_together):
+        yield np.stack(decisions[start : start + n_together])
 
 
 def score_outcomes(question: Question, outcomes: Sequence[FitOutcome]) -> dict[str, Array]:
@@ -530,7 +545,8 @@ def _class_scores(question: Question, grid: GridFits) -> Float:
     classes = question.targets.classes
     scores = np.full((len(question.fitted), len(question.folds), len(classes)), np.nan)
     metric = as_metrics("average_precision", "binary")
-    for f, (fold, targets, decision) in enumerate(zip(question.folds, grid.targets, grid.decided, strict=True)):
+    for f, (fold, targets, decided) in enumerate(zip(question.folds, grid.targets, grid.decided, strict=True)):
+        decision = np.stack(decided)
         of_classes = np.stack([-decision, decision], axis=-1) if targets.one_column else decision
         for k, label in enumerate(targets.classes):
             truth = (question.labels[fold.validation] == label).astype(np.int64)

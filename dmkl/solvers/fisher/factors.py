@@ -23,12 +23,12 @@ from functools import cached_property, partial
 import numpy as np
 
 from dmkl import settings
-from dmkl.arrays import Float
+from dmkl.arrays import Float, Index
 from dmkl.errors import refuse
 from dmkl.features.specs import Recipe
 from dmkl.features.tiles import FeatureTiles, SampleAxis
 from dmkl.passes.execute import machine
-from dmkl.passes.rows import Gram, gram_matrices, has_thin_factors, row_products
+from dmkl.passes.rows import Gram, RowFunction, RowMap, gram_matrices, has_thin_factors, row_products
 from dmkl.passes.view import Lens, View, covering
 from dmkl.solvers.driver import Tally
 from dmkl.solvers.fisher.problem import FisherOptions, FisherSolver, Solve
@@ -63,20 +63,23 @@ def _check(jobs: Sequence[Job]) -> None:
 def _solve(solve: Solve, jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
     """Passes for the sums of some training sets, for scores of their held-out rows, and for α where it is wanted."""
     outcomes = [context.workspace.outcome(number) for number in range(len(jobs))]
-    wants_duals, inner = context.duals or options.leave_one_out, replace(options, leave_one_out=False)
+    axes = (0, 1) if context.duals or options.leave_one_out else (0,)
     for batch in _batches(jobs, [number for number, outcome in enumerate(outcomes) if outcome is None]):
         started, views = time.monotonic(), [part.training.square.view for part in batch]
         grams, n_passes = gram_matrices(views, [part.targets for part in batch])
-        sets = [_PseudoSamples(part, gram) for part, gram in zip(batch, grams, strict=True)]
-        for pseudo in sets:
-            pseudo.solve(solve, jobs, inner)
-        scores = _on_rows(sets, 0)
-        duals = _on_rows(sets, 1) if wants_duals else [None] * len(sets)
-        for pseudo, scores_of_set, duals_of_set in zip(sets, scores, duals, strict=True):
-            for number, outcome in pseudo.outcomes(scores_of_set, duals_of_set):
-                outcomes[number] = outcome
-                context.workspace.keep_outcome(number, outcome)
-        n_passes += any(s is not None for s in scores) + wants_duals
+        # Only the coefficients of the solutions are kept: the matrices of one training set are in memory at a time.
+        solved = [_solve_part(solve, part, gram, jobs, options) for part, gram in zip(batch, grams, strict=True)]
+        for axis in axes:
+            products, n_more = row_products([function for part in solved for function in part.functions(axis)])
+            n_passes += n_more
+            blocks = iter(products)
+            for part in solved:
+                part.take(axis, blocks)
+        for part in solved:
+            for number, outcome in zip(part.numbers, part.solutions, strict=True):
+                kept = outcome if 1 in axes else replace(outcome, dual=None)
+                outcomes[number] = kept
+                context.workspace.keep_outcome(number, kept)
         context.tally.add("factors", n_passes, time.monotonic() - started, covering(views).bytes_per_pass)
     return [outcome for outcome in outcomes if outcome is not None]
 
@@ -125,102 +128,110 @@ def _batches(jobs: Sequence[Job], numbers: Sequence[int]) -> Iterator[list[_Part
         yield batch
 
 
-class _PseudoSamples:
-    """The problems of a training set over pseudo-samples, and their solutions over its samples."""
+@dataclass(eq=False)
+class _Solved:
+    """The solutions of a part, and what scores and dual variables are computed from."""
 
-    def __init__(self, part: _Part, gram: Gram) -> None:
-        self.part, self.gram, H, T = part, gram, part.targets, gram.targets
-        values, vectors = np.linalg.eigh(gram.gram)
-        kept = values > len(values) * _UNIT * values[-1]
-        self._unit = _UNIT * np.sqrt(len(values)) * values[-1]
-        roots = np.sqrt(values[kept])
-        self._basis = vectors[:, kept] / roots  # Q = [Z basis, (H − Z basis image) rest]
-        self._image = self._basis.T @ T
-        left = H.T @ H - self._image.T @ self._image
-        sizes, directions = np.linalg.eigh((left + left.T) / 2.0)
-        also = sizes > len(sizes) * _UNIT * max(float(np.abs(np.diagonal(H.T @ H)).max(initial=0.0)), 0.0)
-        self._rest = directions[:, also] / np.sqrt(sizes[also])
-        self.factors = np.zeros((len(roots) + np.count_nonzero(also), len(values)))
-        self.factors[: len(roots)] = roots[:, None] * vectors[:, kept].T
-        self.targets = np.concatenate([self._image, np.sqrt(sizes[also])[:, None] * directions[:, also].T])
-        self._numbers: list[int] = []
-        self._solutions: list[Outcome] = []
+    part: _Part
+    row_map: RowMap
+    numbers: list[int]
+    """The numbers of the jobs."""
+    solutions: list[Outcome]
+    coefficients: tuple[list[Float], list[Float]]
+    """W (D, c) of each solution: held-out rows have the scores zW, and training rows the dual variables zW + hE."""
+    rest: list[Float]
+    """E (C, c) of each solution."""
 
-    def solve(self, solve: Solve, jobs: Sequence[Job], options: FisherOptions) -> None:
-        """Solve the problems of the jobs over the pseudo-samples."""
-        training, column, jobs_here = self._training(), 0, []
-        for h, numbers in self.part.blocks:
-            h_here = self.targets[:, column : column + h.shape[1]]
-            column += h.shape[1]
-            for number in numbers:
-                if jobs[number].problem.lam < self._unit:
-                    refuse(
-                        f"lam={jobs[number].problem.lam:g} is below what sums in double precision resolve: rounding "
-                        f"perturbs these kernels by about {self._unit:.1e}. Take a larger lam"
-                    )
-                problem = replace(jobs[number].problem, h=h_here)
-                jobs_here.append(replace(jobs[number], training=training, problem=problem))
-                self._numbers.append(number)
-        space = Workspace(None, {})
-        try:
-            self._solutions = solve(jobs_here, options, Context(space, Tally()))
-        finally:
-            space.close()
+    def _groups(self, axis: int) -> list[slice]:
+        """The solutions whose products are computed together, so that their results fit in memory."""
+        width = max(1, sum(W.shape[1] for W in self.coefficients[axis]) // len(self.numbers))
+        n_together = max(1, machine().total_bytes // 16 // max(1, 8 * width * len(self._positions(axis))))
+        return [slice(start, start + n_together) for start in range(0, len(self.numbers), n_together)]
 
-    def _training(self) -> Training:
-        """The training set of the pseudo-samples, whose features are their factors."""
-        view, samples = self.gram.row_map.view, np.arange(len(self.factors)).astype(str)
-        names = [view.source.names[k] for k in view.kernels]
-        tables = {}
-        for k, name in enumerate(names):
-            Z = self.factors[:, self.gram.row_map.kernel_of == k]
-            content = hashlib.blake2b(Z.tobytes(), digest_size=16).hexdigest()
-            tables[name] = ArrayTable(name, Z.shape, Z.dtype, None, content, np.zeros(Z.shape[1]), 0, Z)
-        recipes = [Recipe(name, "linear", name, None, {}) for name in names]
-        tile = settings.tile_size(len(samples), None)
-        source = FeatureTiles(recipes, SampleAxis(samples, tables), None, np.float64, tile)
-        rows = np.arange(len(samples))
-        lens = Lens(View(source, np.arange(len(names)), rows, rows))
-        return Training(lens, lens, self.part.training.names, self.part.training.title)
+    def _positions(self, axis: int) -> Index:
+        training = self.part.training
+        return np.arange(training.n_train) if axis == 1 else np.arange(training.n_train, training.n_rows)
 
-    def coefficients(self, axis: int) -> Float:
-        """W (D, …): the scores of held-out rows (axis 0) are ZW, the dual variables (axis 1) ZW + HE, see `rest`."""
-        columns = []
-        for solution in self._solutions:
-            dual = solution.dual
-            assert dual is not None
-            if axis == 0:
-                columns.append(solution.weights[self.gram.row_map.kernel_of][:, None] * (self.factors.T @ dual))
-            else:
-                n_basis = self._basis.shape[1]
-                columns.append(self._basis @ (dual[:n_basis] - self._image @ (self._rest @ dual[n_basis:])))
-        return np.concatenate(columns, axis=1)
+    def functions(self, axis: int) -> Iterator[RowFunction]:
+        """The functions of the held-out rows (axis 0) or of the training rows (axis 1)."""
+        training = self.part.training
+        row_map = replace(self.row_map, view=(training.whole if axis == 0 else training.square).view)
+        for group in self._groups(axis) if len(self._positions(axis)) else ():
+            W = np.concatenate(self.coefficients[axis][group], axis=1)
+            yield RowFunction(row_map, axis, self._positions(axis), partial(_times, W), W.shape[1])
 
-    def outcomes(self, scores: Float | None, duals: Float | None) -> Iterator[tuple[int, Outcome]]:
-        """The solutions with their scores and dual variables, by the numbers of the jobs."""
-        column, n_basis = 0, self._basis.shape[1]
-        for number, solution in zip(self._numbers, self._solutions, strict=True):
-            assert solution.dual is not None
-            columns = slice(column, column := column + solution.dual.shape[1])
-            dual = None
-            if duals is not None:
-                dual = duals[:, columns] + self.part.targets @ (self._rest @ solution.dual[n_basis:])
-            yield number, replace(solution, dual=dual, scores=None if scores is None else scores[:, columns])
-
-
-def _on_rows(sets: Sequence[_PseudoSamples], axis: int) -> list[Float | None]:
-    """The products of held-out rows (axis 0) or training rows (axis 1) with `coefficients`; None for no rows."""
-    items, products = [], list[Float | None]([None] * len(sets))
-    for k, pseudo in enumerate(sets):
-        training = pseudo.part.training
-        positions = np.arange(training.n_train, training.n_rows) if axis == 0 else np.arange(training.n_train)
-        if len(positions):
-            row_map = replace(pseudo.gram.row_map, view=(training.whole if axis == 0 else training.square).view)
-            items.append((k, (row_map, axis, positions, partial(_times, pseudo.coefficients(axis)))))
-    for (k, _), product in zip(items, row_products([item for _, item in items]) if items else [], strict=True):
-        products[k] = product
-    return products
+    def take(self, axis: int, products: Iterator[Float]) -> None:
+        """Take the results of the functions as scores or as dual variables."""
+        for group in self._groups(axis) if len(self._positions(axis)) else ():
+            block, column = next(products), 0
+            for k in range(*group.indices(len(self.numbers))):
+                columns = slice(column, column := column + self.coefficients[axis][k].shape[1])
+                if axis == 0:
+                    self.solutions[k] = replace(self.solutions[k], scores=block[:, columns])
+                else:
+                    dual = block[:, columns] + self.part.targets @ self.rest[k]
+                    self.solutions[k] = replace(self.solutions[k], dual=dual)
 
 
 def _times(coefficients: Float, Z: Float) -> Float:
     return np.asarray(Z @ coefficients)
+
+
+def _solve_part(solve: Solve, part: _Part, gram: Gram, jobs: Sequence[Job], options: FisherOptions) -> _Solved:
+    """Solve the problems of a part over pseudo-samples."""
+    H, kernel_of = part.targets, gram.row_map.kernel_of
+    values, vectors = np.linalg.eigh(gram.gram)
+    least_lam = _UNIT * np.sqrt(len(values)) * values[-1]
+    kept = values > len(values) * _UNIT * values[-1]
+    roots, vectors = np.sqrt(values[kept]), vectors[:, kept]
+    # Q = [ZU/√Λ, (H − ZU/√Λ image)V/√sizes], so that QᵀH = [image; √sizes Vᵀ].
+    image = (vectors / roots).T @ gram.targets
+    left = H.T @ H - image.T @ image
+    sizes, directions = np.linalg.eigh((left + left.T) / 2.0)
+    also = sizes > len(sizes) * _UNIT * np.sum(H * H, axis=0).max()
+    sizes, directions = np.sqrt(sizes[also]), directions[:, also]
+    factors = np.concatenate([roots[:, None] * vectors.T, np.zeros((len(sizes), len(values)))])
+    targets = np.concatenate([image, sizes[:, None] * directions.T])
+    training, column, numbers, inner = _training(part, gram, factors), 0, list[int](), list[Job]()
+    for h, numbers_of_block in part.blocks:
+        block = targets[:, column : column + h.shape[1]]
+        column += h.shape[1]
+        for number in numbers_of_block:
+            problem = jobs[number].problem
+            if problem.lam < least_lam:
+                refuse(
+                    f"lam={problem.lam:g} is below what sums in double precision resolve: rounding perturbs these "
+                    f"kernels by about {least_lam:.1e}. Take a larger lam"
+                )
+            inner.append(replace(jobs[number], training=training, problem=replace(problem, h=block)))
+            numbers.append(number)
+    space = Workspace(None, {})
+    try:
+        solutions = solve(inner, replace(options, leave_one_out=False), Context(space, Tally()))
+    finally:
+        space.close()
+    weights, duals, rest = list[Float](), list[Float](), list[Float]()
+    for solution in solutions:
+        assert solution.dual is not None
+        weights.append(solution.weights[kernel_of][:, None] * (factors.T @ solution.dual))
+        rest.append((directions / sizes) @ solution.dual[len(roots) :])
+        duals.append((vectors / roots) @ (solution.dual[: len(roots)] - image @ rest[-1]))
+    return _Solved(part, gram.row_map, numbers, list(solutions), (weights, duals), rest)
+
+
+def _training(part: _Part, gram: Gram, factors: Float) -> Training:
+    """The training set of the pseudo-samples, whose features are their factors."""
+    view, samples = gram.row_map.view, np.arange(len(factors)).astype(str)
+    names = [view.source.names[k] for k in view.kernels]
+    tables = {}
+    for k, name in enumerate(names):
+        Z = factors[:, gram.row_map.kernel_of == k]
+        content = hashlib.blake2b(Z.tobytes(), digest_size=16).hexdigest()
+        tables[name] = ArrayTable(name, Z.shape, Z.dtype, None, content, np.zeros(Z.shape[1]), 0, Z)
+    recipes = [Recipe(name, "linear", name, None, {}) for name in names]
+    source = FeatureTiles(
+        recipes, SampleAxis(samples, tables), None, np.float64, settings.tile_size(len(samples), None)
+    )
+    rows = np.arange(len(samples))
+    lens = Lens(View(source, np.arange(len(names)), rows, rows))
+    return Training(lens, lens, part.training.names, part.training.title)
