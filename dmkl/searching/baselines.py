@@ -18,6 +18,7 @@ import xarray as xr
 from sklearn.base import clone
 
 from dmkl import settings
+from dmkl.arrays import Float
 from dmkl.errors import IndefiniteKernelError, InputError, MemoryBudgetError, refuse
 from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelClassifier
@@ -145,7 +146,7 @@ class Answered(NamedTuple):
     def by_largest(self) -> Answered:
         """The same fits, whose labels follow the largest score."""
         largest = replace(self.question, estimator=clone(self.question.estimator).set_params(decision="largest"))
-        decided: list[Sequence[Array]] = [
+        decided: list[Sequence[Float]] = [
             [model.decisions_of(scores) for model, scores in zip(largest.models, of_fold, strict=True)]
             for of_fold in self.grid.decisions
         ]
@@ -316,7 +317,7 @@ def _kept_grid(question: Question, workspace: Workspace) -> GridFits:
         decisions = [[arrays[f"decision-{f}-{k}"] for k in range(n_points)] for f in range(n_folds)]
         targets = [question.targets_of(fold.train) for fold in question.folds]
         solved = (arrays["weights"], arrays["gap"], arrays["objective"], arrays["status"])
-        decided: list[Sequence[Array]] = [list(arrays[f"decided-{f}"]) for f in range(n_folds)]
+        decided: list[Sequence[Float]] = [list(arrays[f"decided-{f}"]) for f in range(n_folds)]
         n_passes, phases = float(arrays["n_passes"]), dict.fromkeys(PHASES, 0.0)
         return GridFits(*solved, decisions, decided, targets, n_passes, [], phases, "own")
     grid = GridFits.of(question, run(Plan(question.K, plan_fits(question), duals=False), workspace))
