@@ -1,9 +1,11 @@
 """Linear kernels of few features over many samples: no kernel is formed, and a grid follows from sums over the samples.
 
     python pipelines/thin_kernels.py --samples 100000
+    python pipelines/thin_kernels.py --samples 1000000 --kernels 50 --features 100 --classes 10 --folds 5 --decision largest
 
 Simulated: half of the kernels, of standard normal features, carry means that differ between the classes. The script
-fits one model and searches the default grid, and prints seconds, passes, certified fits and the memory of the process.
+builds the set in a folder, fits one model, searches the default grid, tests on a part that no other step has seen and
+predicts new samples from their features. It prints seconds and passes of each step, certified fits, and the memory.
 """
 
 from __future__ import annotations
@@ -11,36 +13,62 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import dask.array as da
 import numpy as np
 from measuring import measured
 
 import dmkl
 
 
-def simulate(m: int, n: int, d: int, n_classes: int) -> dmkl.KernelSet:
-    """The set of n linear kernels of d features over m samples."""
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, n_classes, m)
-    tables = {}
-    for j in range(n):
-        table = rng.standard_normal((m, d), dtype=np.float32)
-        if j < n // 2:
-            table += (0.3 * rng.standard_normal((n_classes, d)))[y].astype(np.float32)
-        tables[f"table{j}"] = table
-    return dmkl.build(None, tables, {"function": "linear"}, labels=y)
+def features(m: int, n: int, d: int, n_classes: int, seed: int) -> tuple[dict[str, da.Array], np.ndarray]:
+    """Tables of d features, made block by block whenever they are read, and the classes of the samples."""
+    y = np.random.default_rng(seed).integers(0, n_classes, m)
+    means = 0.3 * np.random.default_rng(0).standard_normal((n // 2, n_classes, d), dtype=np.float32)
+
+    def block(j: int, block_info: dict) -> np.ndarray:
+        (start, stop), _ = block_info[None]["array-location"]
+        values = np.random.default_rng([seed, j, start]).standard_normal((stop - start, d), dtype=np.float32)
+        return values + means[j, y[start:stop]] if j < n // 2 else values
+
+    chunks = (da.core.normalize_chunks(2**14, (m,))[0], (d,))
+    tables = {f"table{j}": da.map_blocks(partial(block, j), chunks=chunks, dtype=np.float32) for j in range(n)}
+    return tables, y
 
 
-def run(m: int, n: int, d: int, n_classes: int) -> None:
-    """Fit and search."""
-    K = simulate(m, n, d, n_classes)
+@contextmanager
+def timed(what: str) -> Iterator[None]:
+    """Print the seconds of a step."""
     started = time.monotonic()
-    model = dmkl.MKFDA(p=1.5, lam=1e-2).fit(K)
-    print(f"fit: {time.monotonic() - started:.1f} s, {model.n_passes_:g} passes, gap {model.gap_:.1e}, {model.solver_}")
-    started = time.monotonic()
-    result = dmkl.search(dmkl.MKFDA(), K, cv=3, baselines="none", refit=False)
+    yield
+    print(f"{what}: {time.monotonic() - started:.1f} s", flush=True)
+
+
+def run(options: argparse.Namespace, folder: Path) -> None:
+    """Build, fit, search, test and predict."""
+    size = options.kernels, options.features, options.classes
+    with timed("build"):
+        tables, y = features(options.samples, *size, seed=1)
+        K = dmkl.build(folder / "set.zarr", tables, {"function": "linear"}, labels=y, dtype=options.dtype)
+    learner = dmkl.MKFDA(decision=options.decision)
+    with timed("fit"):
+        model = dmkl.MKFDA(p=1.5, lam=1e-2).fit(K)
+    print(f"  {model.n_passes_:g} passes, gap {model.gap_:.1e}, {model.solver_}")
+    with timed("search"):
+        result = dmkl.search(learner, K, cv=options.folds, baselines="none", refit=False)
     print(result.summary())
-    print(f"search: {time.monotonic() - started:.1f} s")
+    with timed("evaluate"):
+        tested = dmkl.evaluate(learner, K, grid={"p": [1.0, 2.0], "lam": [1e-2, 1.0]}, outer=2, inner=2)
+    print(tested.summary())
+    with timed("predict"):
+        tables, y = features(1000, *size, seed=2)
+        accuracy = float(np.mean(model.predict(features=tables).values == y))
+    print(f"  accuracy on 1,000 new samples {accuracy:.4f}")
 
 
 def main() -> None:
@@ -48,10 +76,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("samples", 20_000), ("kernels", 6), ("features", 40), ("classes", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--folds", type=int, default=3)
+    parser.add_argument("--decision", choices=("means", "largest"), help="rule of the search")
+    parser.add_argument("--dtype", choices=("float16", "float32"), default="float32", help="of the stored features")
     parser.add_argument("--run", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.run:
-        run(options.samples, options.kernels, options.features, options.classes)
+        with TemporaryDirectory(prefix="thin-") as folder:
+            run(options, Path(folder))
     else:
         measured([sys.executable, *sys.argv, "--run"])
 

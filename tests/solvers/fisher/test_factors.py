@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
+import dask
 import numpy as np
 import pytest
+from helpers.faults import revived_workers
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -107,3 +112,31 @@ def test_a_ridge_below_the_rounding_of_the_sums_is_refused():
     K, _ = sets(5, 60, (4, 3))
     with pytest.raises(InputError, match=r"lam=1e-17 is below what sums in double precision resolve"):
         dmkl.MKFDA(lam=1e-17).fit(K)
+
+
+class KillingFactors:
+    """Factors whose first reader of the last rows kills its worker."""
+
+    def __init__(self, factors, file):
+        self.factors, self.widths, self.file = factors, factors.widths, file
+
+    def read(self, kernels, axis, rows):
+        if rows.stop == 90 and self.file.exists():
+            self.file.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.factors.read(kernels, axis, rows)
+
+
+@pytest.mark.slow
+def test_a_worker_killed_in_a_pass_changes_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("dmkl.passes.view._SMALLEST", 1024)  # several tasks
+    K, _ = sets(6, 90, (4, 3))
+    how = {"grid": {"p": [1, 2], "lam": [1e-3, 1.0]}, "cv": 3, "refit": False}
+    expected = dmkl.search(dmkl.MKFDA(), K, **how)
+    K.view.source.factors = KillingFactors(K.view.source.factors, tmp_path / "one death")
+    (tmp_path / "one death").touch()
+    with dask.config.set({"distributed.scheduler.allowed-failures": 3}), revived_workers(2):
+        result = dmkl.search(dmkl.MKFDA(), K, **how)
+    assert not (tmp_path / "one death").exists()
+    for name in ("score", "objective", "weight"):
+        np.testing.assert_allclose(result.scores[name], expected.scores[name], rtol=1e-9)
