@@ -62,13 +62,13 @@ def run(options: argparse.Namespace, folder: Path) -> None:
     with timed("search"):
         result = dmkl.search(learner, K, cv=options.folds, baselines="none", refit=False)
     print(result.summary())
+    with timed("predict"):
+        tables, y = features(1000, *size, seed=2)
+        accuracy = float(np.mean(model.predict(features=tables) == y))
+    print(f"  accuracy on 1,000 new samples {accuracy:.4f}")
     with timed("evaluate"):
         tested = dmkl.evaluate(learner, K, grid={"p": [1.0, 2.0], "lam": [1e-2, 1.0]}, outer=2, inner=2)
     print(tested.summary())
-    with timed("predict"):
-        tables, y = features(1000, *size, seed=2)
-        accuracy = float(np.mean(model.predict(features=tables).values == y))
-    print(f"  accuracy on 1,000 new samples {accuracy:.4f}")
 
 
 def main() -> None:

@@ -265,6 +265,9 @@ def check_resolution(lens: Lens, lam: float) -> None:
 
 _FEW, _OPERATIONS = 256, 2**34
 """Limits within which A is factored for each problem of a training set: the number of problems, and Σ m³."""
+_LEVERAGE_OPERATIONS = 2**41
+"""Operations for leverages from factors that leave-one-out scores are worth, half a minute on two cores: with samples
+so many for each component, leverages are small."""
 _POWERS = np.array([-8.0, -5.5, -3.0, -1.0, 0.0, 1.0, 2.0])
 """Logarithms of the ridges of the interpolation, in units of the trace of the mean kernel. Single precision resolves no
 smaller ridge. Ridges of the trace and above need no factor."""
@@ -292,6 +295,8 @@ def with_inverse_diagonals(jobs: Sequence[Job], outcomes: Sequence[Outcome], con
     if not missing or not (thin or direct_fits(jobs)):
         return list(outcomes)
     sums = _sums(jobs, outcomes, missing)
+    if thin and sum(_leverage_operations(total.lens) for total in sums) > _LEVERAGE_OPERATIONS:
+        return list(outcomes)
     numbers = {key: str(number) for number, key in enumerate(dict.fromkeys(id(job.training.square) for job in jobs))}
     keys = [_key(numbers[id(total.lens)], total.request) for total in sums]
     file = context.workspace.path / "inverse-diagonals.npz"
@@ -312,6 +317,13 @@ def with_inverse_diagonals(jobs: Sequence[Job], outcomes: Sequence[Outcome], con
         for k, diagonal in zip(total.members, _at_ridges(total, diagonals[key]), strict=True):
             complete[k] = replace(outcomes[k], inverse=diagonal + projected[id(total.lens)])
     return complete
+
+
+def _leverage_operations(lens: Lens) -> float:
+    """Operations for the leverages of all samples from factors: 2mD²."""
+    widths = lens.view.factor_widths
+    assert widths is not None
+    return 2.0 * lens.view.shape[1] * float(widths.sum()) ** 2
 
 
 def _projected(lens: Lens) -> Float | float:
