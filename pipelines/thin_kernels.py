@@ -1,7 +1,7 @@
 """Linear kernels of few features over many samples: no kernel is formed, and a grid follows from sums over the samples.
 
     python pipelines/thin_kernels.py --samples 100000
-    python pipelines/thin_kernels.py --samples 1000000 --kernels 50 --features 100 --classes 10 --folds 5 --dtype float16
+    python pipelines/thin_kernels.py --samples 1000000 --kernels 50 --features 100 --classes 10 --folds 5
 
 Simulated: half of the kernels, of standard normal features, carry means that differ between the classes. The script
 builds the set in a folder, fits one model, searches the default grid, tests on a part that no other step has seen and
@@ -78,7 +78,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--folds", type=int, default=3)
     parser.add_argument("--decision", choices=("means", "largest"), default="largest", help="rule of the search")
-    parser.add_argument("--dtype", choices=("float16", "float32"), default="float32", help="of the stored features")
+    parser.add_argument("--dtype", choices=("float16", "float32"), default="float16", help="of the stored features")
     parser.add_argument("--run", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.run:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from dask.delayed import Delayed, delayed
+from scipy.linalg.blas import dsyrk
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import DegenerateKernelError, refuse
@@ -198,9 +199,10 @@ def fit_row_maps(views: Sequence[View]) -> tuple[list[RowMap], float]:
     return maps, n_passes
 
 
-def _step_sums(row_map: RowMap, places: Sequence[Index], Z: Float, at: Index) -> list[Float]:
+def _step_sums(row_map: RowMap, places: Sequence[Index], total: list[Float] | None, Z: Float, at: Index) -> list[Float]:
     step = row_map.view.steps[len(row_map.statistics)]
-    return row_map.sums(step, row_map(Z, [place[at] for place in places], 1), at)
+    sums = row_map.sums(step, _mapped(row_map, places, 1, Z, at), at)
+    return sums if total is None else [a + b for a, b in zip(total, sums, strict=True)]
 
 
 # --- sums over rows ---------------------------------------------------------------------------------------------------
@@ -257,6 +259,7 @@ def _grams(
             (part[0], part[1 + numbers.index(n)]) for part, numbers in zip(sums, members, strict=True) if n in numbers
         ]
         gram, product = (sum(arrays[1:], start=arrays[0].copy()) for arrays in zip(*parts, strict=True))
+        gram += np.triu(gram, 1).T
         if n in maps:
             yield Gram(maps[n], gram[1:, 1:], product[1:])
             continue
@@ -320,12 +323,22 @@ def _mapped(row_map: RowMap, places: Sequence[Index], axis: int, Z: Float, at: I
 
 
 def _part_of_gram(
-    targets: Sequence[Float], rows_of: Callable[[Float, Index], Float], Z: Float, at: Index
+    targets: Sequence[Float],
+    rows_of: Callable[[Float, Index], Float],
+    total: list[Float] | None,
+    Z: Float,
+    at: Index,
 ) -> list[Float]:
-    """[1, Z]ᵀ[1, Z] and [1, Z]ᵀH of some rows for each block of targets."""
+    """Add [1, Z]ᵀ[1, Z], its upper triangle, and [1, Z]ᵀH for each block of targets."""
     rows = np.empty((len(Z), 1 + Z.shape[1]))
     rows[:, 0], rows[:, 1:] = 1.0, rows_of(Z, at)
-    return [rows.T @ rows, *(rows.T @ block[at] for block in targets)]
+    if total is None:
+        total = [np.zeros(2 * [rows.shape[1]], order="F"), *(np.zeros((rows.shape[1], h.shape[1])) for h in targets)]
+    # In place: a new (D, D) array for each strip would take as long as its product.
+    total[0] = dsyrk(1.0, rows.T, 1.0, total[0], overwrite_c=True)
+    for sums, block in zip(total[1:], targets, strict=True):
+        sums += rows.T @ block[at]
+    return total
 
 
 # --- functions of rows ------------------------------------------------------------------------------------------------
@@ -365,9 +378,15 @@ def row_products(items: Sequence[RowFunction]) -> tuple[list[Float], float]:
 
 
 def _function_of_rows(
-    function: Callable[[Float], Float], row_map: RowMap, places: Sequence[Index], axis: int, Z: Float, at: Index
-) -> Float:
-    return function(_mapped(row_map, places, axis, Z, at))
+    function: Callable[[Float], Float],
+    row_map: RowMap,
+    places: Sequence[Index],
+    axis: int,
+    blocks: list[Any] | None,
+    Z: Float,
+    at: Index,
+) -> list[Any]:
+    return [*(blocks or []), (at, function(_mapped(row_map, places, axis, Z, at)))]
 
 
 def inverse_diagonals_by_factors(
@@ -405,17 +424,18 @@ def _leverages(vectors: Float, shrinkage: Float, Z: Float) -> Float:
 
 @dataclass(frozen=True)
 class _Work:
-    """A function of the factor rows, (r, D) in float64, of some samples of the source, and of their places, (r,)."""
+    """A function of its result so far, the factor rows (r, D) of some samples, and their places (r,) among all."""
 
     samples: Index
-    function: Callable[[Float, Index], Any]
+    """Positions in the source."""
+    function: Callable[[Any, Float, Index], Any]
 
 
 def _added_over_rows(name: str, view: View, works: Sequence[_Work], result_bytes: int = 0) -> list[list[Float]]:
     """The sums over strips of rows of the arrays that each function returns."""
 
     def run() -> list[list[Float]]:
-        tasks = _tasks(name, view, works, 1, _added, result_bytes)
+        tasks = _tasks(name, view, works, 1, result_bytes)
         total = add_in_tree([task for task, _ in tasks], f"{name}-add", _sum_of_parts)
         (sums,) = execute([total], tasks, name)
         return list(sums)
@@ -427,7 +447,7 @@ def _joined_over_rows(name: str, view: View, works: Sequence[_Work], axis: int, 
     """The rows that each function returns, in the order of its samples."""
 
     def run() -> list[Any]:
-        tasks = _tasks(name, view, works, axis, _listed)
+        tasks = _tasks(name, view, works, axis)
         return execute([task for task, _ in tasks], tasks, name)
 
     joined = []
@@ -450,7 +470,6 @@ def _tasks(
     view: View,
     works: Sequence[_Work],
     axis: int,
-    combine: Callable[[Any, Index, Any], list[Any]],
     result_bytes: int = 0,
 ) -> list[tuple[Delayed, int]]:
     """The tasks of a pass over the rows, each with the bytes that it reads; they return a result for each work."""
@@ -468,7 +487,7 @@ def _tasks(
     call = delayed(_of_range, pure=False)
     return [
         (
-            call(shared, slice(int(start), int(stop)), combine, threads, dask_key_name=f"{name}-{number}-{token}"),
+            call(shared, slice(int(start), int(stop)), threads, dask_key_name=f"{name}-{number}-{token}"),
             n_bytes // n_tasks,
         )
         for number, (start, stop) in enumerate(itertools.pairwise(cuts))
@@ -476,9 +495,8 @@ def _tasks(
 
 
 def _of_range(
-    shared: tuple[View, int, list[tuple[Index, Index, Callable[[Float, Index], Any]]]],
+    shared: tuple[View, int, list[tuple[Index, Index, Callable[[Any, Float, Index], Any]]]],
     rows: slice,
-    combine: Callable[[Any, Index, Any], list[Any]],
     threads: int,
 ) -> list[Any]:
     view, axis, works = shared
@@ -493,21 +511,8 @@ def _of_range(
                     continue
                 if Z is None:
                     Z = factors.read(view.kernels, axis, strip).astype(np.float64)
-                at = order[start:stop]
-                results[k] = combine(results[k], at, function(Z[samples[start:stop] - strip.start], at))
+                results[k] = function(results[k], Z[samples[start:stop] - strip.start], order[start:stop])
     return results
-
-
-def _added(total: list[Float] | None, at: Index, parts: list[Float]) -> list[Float]:
-    if total is None:
-        return parts
-    for sums, part in zip(total, parts, strict=True):
-        sums += part
-    return total
-
-
-def _listed(blocks: list[Any] | None, at: Index, values: Float) -> list[Any]:
-    return [*(blocks or []), (at, values)]
 
 
 def _sum_of_parts(parts: list[list[list[Float] | None]]) -> list[list[Float] | None]:

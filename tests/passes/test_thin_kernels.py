@@ -152,7 +152,7 @@ def test_a_large_set_is_fitted_without_a_kernel():
 
 def test_the_solver_is_refused_for_other_kernels(sets):
     K, dense = sets
-    with pytest.raises(InputError, match="solver='factors' is for kernels that are computed from features"):
+    with pytest.raises(InputError, match="solver='factors' is for linear and cosine kernels"):
         dmkl.MKFDA(solver="factors").fit(dense)
     few = np.arange(20)
     with pytest.raises(InputError, match="fewer columns in all than training samples"):

@@ -4,9 +4,9 @@ Linear kernels of few features, random Fourier features and Nyström features ha
 columns in all, mostly fewer than samples. Any orthonormal Q (m, r) whose span contains Z = [Z_1 … Z_n] and the targets
 H turns the problem into the same one over r pseudo-samples, with the factors QᵀZ, the targets QᵀH and α = Qα': norms,
 inner products and K_jα = QQᵀZ_j(QᵀZ_j)ᵀα' are equal, and so are the objective, the weights and the certificate of every
-α'. With G = ZᵀZ = UΛUᵀ (D, D) and T = ZᵀH (D, C),
+α'. With G = ZᵀZ = RᵀR (D, D), where R is triangular, and T = ZᵀH (D, C),
 
-    QᵀZ = [Λ^½Uᵀ; 0],   QᵀH = [Λ^−½UᵀT; R],   RᵀR = HᵀH − TᵀUΛ⁻¹UᵀT,
+    QᵀZ = [R; 0],   QᵀH = [R⁻ᵀT; S],   SᵀS = HᵀH − TᵀG⁻¹T,
 
 over r ≤ D + C pseudo-samples, for which one pass over the samples is enough. Any solver of MK-FDA then solves the whole
 grid over (p, λ). New rows z have the scores Σ_jβ_jz_jᵀ(Z_jᵀα), Z_jᵀα = (QᵀZ_j)ᵀα'; all of them take one more pass.
@@ -21,12 +21,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
+from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dpstrf
 
 from dmkl import settings
 from dmkl.arrays import Float, Index
 from dmkl.errors import refuse
 from dmkl.features.specs import Recipe
 from dmkl.features.tiles import FeatureTiles, SampleAxis
+from dmkl.passes.blas import factor_threads, pinned_blas
 from dmkl.passes.execute import machine
 from dmkl.passes.rows import Gram, RowFunction, RowMap, gram_matrices, has_thin_factors, row_products
 from dmkl.passes.view import Lens, View, covering
@@ -46,7 +49,7 @@ _UNIT = float(np.finfo(np.float64).eps)
 
 def solver_on_factors(solve: Solve) -> FisherSolver:
     """The solver "factors"; `solve` solves the problems over pseudo-samples."""
-    title = "sums over the samples, for kernels of few features that are computed as they are read"
+    title = "sums over the samples, for kernels of few features that are kept as factors"
     return FisherSolver("factors", title, partial(_solve, solve), check=_check, leaves_out=True)
 
 
@@ -54,9 +57,8 @@ def _check(jobs: Sequence[Job]) -> None:
     views = {id(job.training): job.training.square.view for job in jobs}
     if not all(map(has_thin_factors, views.values())):
         refuse(
-            "solver='factors' is for kernels that are computed from features as they are read (dmkl.build without a "
-            "path, function linear or cosine), with fewer columns in all than training samples, whose inner products "
-            "fit in memory; take solver='auto'"
+            "solver='factors' is for linear and cosine kernels that dmkl.build keeps as factors, with fewer columns in "
+            "all than training samples, whose inner products fit in memory; take solver='auto'"
         )
 
 
@@ -180,17 +182,20 @@ def _times(coefficients: Float, Z: Float) -> Float:
 def _solve_part(solve: Solve, part: _Part, gram: Gram, jobs: Sequence[Job], options: FisherOptions) -> _Solved:
     """Solve the problems of a part over pseudo-samples."""
     H, kernel_of = part.targets, gram.row_map.kernel_of
-    values, vectors = np.linalg.eigh(gram.gram)
-    least_lam = _UNIT * np.sqrt(len(values)) * values[-1]
-    kept = values > len(values) * _UNIT * values[-1]
-    roots, vectors = np.sqrt(values[kept]), vectors[:, kept]
-    # Q = [ZU/√Λ, (H − ZU/√Λ image)V/√sizes], so that QᵀH = [image; √sizes Vᵀ].
-    image = (vectors / roots).T @ gram.targets
+    D, trace = len(gram.gram), float(np.trace(gram.gram))
+    least_lam = _UNIT * trace
+    with pinned_blas(factor_threads(D)):
+        # Pivots below rounding end it: the components after them are combinations of those before.
+        triangle, pivots, rank, _ = dpstrf(gram.gram, tol=D * _UNIT * float(np.diagonal(gram.gram).max(initial=0.0)))
+    order, R = pivots - 1, np.triu(triangle)[:rank]
+    # With Z_1 the first components and R_1 their square part of R, Q = [Z_1R_1⁻¹, (H − Z_1R_1⁻¹ image)V/√sizes].
+    image = solve_triangular(R[:, :rank], gram.targets[order[:rank]], trans=1)
     left = H.T @ H - image.T @ image
     sizes, directions = np.linalg.eigh((left + left.T) / 2.0)
     also = sizes > len(sizes) * _UNIT * np.sum(H * H, axis=0).max()
     sizes, directions = np.sqrt(sizes[also]), directions[:, also]
-    factors = np.concatenate([roots[:, None] * vectors.T, np.zeros((len(sizes), len(values)))])
+    factors = np.zeros((rank + len(sizes), D))
+    factors[:rank, order] = R
     targets = np.concatenate([image, sizes[:, None] * directions.T])
     training, column, numbers, inner = _training(part, gram, factors), 0, list[int](), list[Job]()
     for h, numbers_of_block in part.blocks:
@@ -214,8 +219,9 @@ def _solve_part(solve: Solve, part: _Part, gram: Gram, jobs: Sequence[Job], opti
     for solution in solutions:
         assert solution.dual is not None
         weights.append(solution.weights[kernel_of][:, None] * (factors.T @ solution.dual))
-        rest.append((directions / sizes) @ solution.dual[len(roots) :])
-        duals.append((vectors / roots) @ (solution.dual[: len(roots)] - image @ rest[-1]))
+        rest.append((directions / sizes) @ solution.dual[rank:])
+        duals.append(np.zeros((D, solution.dual.shape[1])))
+        duals[-1][order[:rank]] = solve_triangular(R[:, :rank], solution.dual[:rank] - image @ rest[-1])
     return _Solved(part, gram.row_map, numbers, list(solutions), (weights, duals), rest)
 
 

@@ -52,8 +52,15 @@ SOLVERS: dict[str, FisherSolver] = {
 }
 
 
+_FEW_PSEUDO_SAMPLES = 2048
+
+
 def _solve_pseudo_samples(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
-    return SOLVERS[choose(jobs, factors=False)].solve(jobs, options, context)
+    name = choose(jobs, factors=False)
+    # Products with factors cost little, and a sum of kernels as much as with any others.
+    if name == DIRECT.name and jobs[0].training.n_train > _FEW_PSEUDO_SAMPLES:
+        name = subspace.SOLVER.name
+    return SOLVERS[name].solve(jobs, options, context)
 
 
 FACTORS = solver_on_factors(_solve_pseudo_samples)
@@ -292,11 +299,10 @@ def with_inverse_diagonals(jobs: Sequence[Job], outcomes: Sequence[Outcome], con
     """
     missing = [k for k, outcome in enumerate(outcomes) if outcome.inverse is None]
     thin = _have_factors(jobs)
-    if not missing or not (thin or direct_fits(jobs)):
+    fits = _leverage_operations(jobs) <= _LEVERAGE_OPERATIONS if thin else direct_fits(jobs)
+    if not missing or not fits:
         return list(outcomes)
     sums = _sums(jobs, outcomes, missing)
-    if thin and sum(_leverage_operations(total.lens) for total in sums) > _LEVERAGE_OPERATIONS:
-        return list(outcomes)
     numbers = {key: str(number) for number, key in enumerate(dict.fromkeys(id(job.training.square) for job in jobs))}
     keys = [_key(numbers[id(total.lens)], total.request) for total in sums]
     file = context.workspace.path / "inverse-diagonals.npz"
@@ -319,11 +325,11 @@ def with_inverse_diagonals(jobs: Sequence[Job], outcomes: Sequence[Outcome], con
     return complete
 
 
-def _leverage_operations(lens: Lens) -> float:
-    """Operations for the leverages of all samples from factors: 2mD²."""
-    widths = lens.view.factor_widths
-    assert widths is not None
-    return 2.0 * lens.view.shape[1] * float(widths.sum()) ** 2
+def _leverage_operations(jobs: Sequence[Job]) -> float:
+    """Operations for the leverages of the samples of all training sets from factors: 2mD² each."""
+    views = list({id(job.training): job.training.square.view for job in jobs}.values())
+    widths = [0 if view.factor_widths is None else view.factor_widths.sum() for view in views]
+    return sum(2.0 * view.shape[1] * float(width) ** 2 for view, width in zip(views, widths, strict=True))
 
 
 def _projected(lens: Lens) -> Float | float:
