@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import anndata
 import numpy as np
 import pandas as pd
 import pytest
@@ -249,7 +250,21 @@ def test_many_targets(tmp_path):
 def test_thin_kernels(tmp_path):
     printed = run("thin_kernels.py", "--samples", 600, "--features", 5, cwd=tmp_path)
     assert ", factors\n" in printed
-    assert "324 fits (324 certified)" in printed
+    assert "360 fits (360 certified)" in printed
+    assert float(printed.split("new samples ")[1].split()[0]) > 0.4
+
+
+@pytest.mark.slow
+def test_gene_sets(tmp_path):
+    out = tmp_path / "out"
+    printed = run("gene_sets.py", "--cells", 2000, "--resamples", 4, "--output", out, cwd=tmp_path)
+    assert printed.count(" -m dmkl ") == 4
+    assert "factors" in printed
+    weights = dmkl.load(out / "model").weights_
+    assert weights.idxmax("kernel").values[:3].tolist() == [f"X-linear-SET_{k}" for k in range(3)]
+    predicted = pd.read_csv(out / "predicted.csv", index_col=0)
+    truth = anndata.read_h5ad(out / "query.h5ad").obs["cell_type"].astype(str)
+    assert (predicted.loc[truth.index, "predicted"] == truth).mean() > 0.8
 
 
 @pytest.mark.slow
