@@ -24,6 +24,7 @@ from dmkl.numerics.cholesky import Factor, LowerTriangle, RoughFactor
 from dmkl.numerics.compiling import SMALL, add_weighted
 from dmkl.passes.blas import blas_threads, factor_threads, pinned_blas
 from dmkl.passes.execute import active_client, again, execute, machine, send_all
+from dmkl.passes.factors import factors_of
 from dmkl.passes.view import Lens, StoreOrder, TileTask, View, bytes_of_task, covering
 
 __all__ = [
@@ -123,6 +124,14 @@ def add_tiles(
     source, kernels = lenses[0].view.source, lenses[0].view.kernels
     orders = [sum_order(lens) for lens in lenses]
     used = [k for k in range(len(kernels)) if any(c.weights[k] for c in combinations)]
+    by_factors = lenses[0].view.factor_widths is not None and all(lens.fitted.same_for_all for lens in lenses)
+    if by_factors and all(c.scales is None for c in combinations):
+        for tile in tiles:
+            with pinned_blas(blas_threads(share.tasks_per_machine)):
+                totals = [_empty(orders[c.lens], tile) for c in combinations]
+                _add_by_factors(lenses, combinations, orders, tile, used, totals)
+                yield tile, totals
+        return
     stream = source.stream([(int(kernels[k]), tile.i, tile.j) for tile in tiles for k in used])
     # Small sets are added in plain NumPy: loading the compiled loops would take longer than the sums.
     stacks = _stacks(lenses, combinations) if source.tiling.rows > SMALL else []
@@ -211,6 +220,35 @@ def _add_alone(
     else:
         down, across = (c.scales[k][order.order[run]] for run in (total.rows, total.cols))
         _add(total.entries, parts[c.lens], weight * down[:, None], across)
+
+
+def _add_by_factors(
+    lenses: Sequence[Lens],
+    combinations: Sequence[Combination],
+    orders: Sequence[StoreOrder],
+    tile: TileTask,
+    used: Sequence[int],
+    totals: Sequence[SumTile],
+) -> None:
+    """Add Σ_k w_kX_kZ_kᵀ to a tile of each combination, by one product for some kernels side by side."""
+    view, factors, tiling = lenses[0].view, factors_of(lenses[0].view), lenses[0].view.source.tiling
+    scaled = [
+        np.array([c.weights[k] * lenses[c.lens].fitted.factor(k) if c.weights[k] else 0.0 for k in used])
+        for c in combinations
+    ]
+    widths = factors.widths[view.kernels[used]]
+    parts = -(-2 * 8 * tiling.tile * int(widths.sum()) // _SIDES_BYTES)
+    for group in np.array_split(np.arange(len(used)), max(1, min(parts, len(used)))):
+        kernels = view.kernels[np.asarray(used)[group]]
+        X = factors.read(kernels, 0, tiling.row_slice(tile.i)).astype(np.float64)
+        Z = factors.read(kernels, 1, tiling.col_slice(tile.j)).astype(np.float64)
+        for c, weights, total in zip(combinations, scaled, totals, strict=True):
+            rows, cols = orders[c.lens].inside(total.rows), orders[c.lens].inside(total.cols)
+            total.entries[:] += X[rows] * np.repeat(weights[group], widths[group]) @ Z[cols].T
+
+
+_SIDES_BYTES = 2**26
+"""Bytes of factors of both sides of a tile that are multiplied together."""
 
 
 def _empty(order: StoreOrder, tile: TileTask) -> SumTile:

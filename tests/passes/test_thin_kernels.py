@@ -76,6 +76,8 @@ def test_models_are_those_of_the_matrices(sets, name, steps):
     y = tables()[0]["a"][:, 0] if name == "ridge" else K.labels
     learner = LEARNERS[name](steps=steps, tol=1e-11)
     model = learner.set_params(solver="factors").fit(K[TRAIN, TRAIN], y[TRAIN])
+    by_sums = learner.set_params(solver="direct").fit(K[TRAIN, TRAIN], y[TRAIN])  # sums of kernels by factors
+    np.testing.assert_allclose(by_sums.weights_, model.weights_, atol=2e-5)
     expected = learner.set_params(solver="direct").fit(dense[TRAIN, TRAIN], y[TRAIN])
     np.testing.assert_allclose(model.weights_, expected.weights_, atol=2e-5)
     scores = expected._decision(dense[TEST, TRAIN]).values
