@@ -376,8 +376,11 @@ def _ask(request: InverseDiagonals) -> Solver[Array]:
 
 def _nodes(job: Job, ridges: Sequence[float]) -> Float:
     """Logarithms of the ridges, or of a few powers of ten around them if these are fewer."""
+    places = np.unique(np.log10(ridges))
+    if has_thin_factors(job.training.square.view):  # from one eigendecomposition for all ridges
+        return places
     # Powers of ten relative to the trace: the effective dimension, and with it the leverages, depend on λ/trace.
-    places, diagonal = np.unique(np.log10(ridges)), job.training.square.diagonal()
+    diagonal = job.training.square.diagonal()
     powers = _POWERS + (0.0 if diagonal is None else np.log10(diagonal.sum(axis=1).mean()))
     first = max(0, int(np.searchsorted(powers, places[0], side="right")) - 1)
     powers = powers[first : int(np.searchsorted(powers, places[-1])) + 1]
