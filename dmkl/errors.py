@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sklearn.exceptions import ConvergenceWarning
 
 __all__ = [
+    "ApproximationWarning",
     "ConvergenceWarning",
     "CorruptTileError",
     "DamagedFileError",
@@ -126,6 +127,10 @@ class SchedulerLostError(DmklError, RuntimeError):
 
 class WorkerLostError(DmklError, RuntimeError):
     """Workers died repeatedly while running the same task, usually because they ran out of memory."""
+
+
+class ApproximationWarning(UserWarning):
+    """A kernel of low rank is far from the kernel that it approximates."""
 
 
 class IndefiniteKernelWarning(UserWarning):

@@ -614,6 +614,7 @@ class Checker(ZarrRules):
                 yield f"kernel {j} is of other features than {entry['feature']!r}, or samples lack these"
             if table["values"].shape[0] != self.rows:
                 yield f"{entry['feature']!r} has {table['values'].shape[0]} rows, must have {self.rows}"
+            yield from self._approximation(j, tables)
         for name in sorted({self.kernels[j].get("feature") for j in self.kept} & set(tables)):
             values = tables[name]["values"][...]
             little = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
@@ -621,6 +622,22 @@ class Checker(ZarrRules):
             digest = hashlib.blake2b(start.encode() + little.tobytes(), digest_size=16).hexdigest()
             if digest != tables[name].attrs["content"]:
                 yield f"the digest of {name!r} is {digest}, and {tables[name].attrs['content']} on record"
+
+    def _approximation(self, j: int, tables: dict[str, Any]) -> Iterator[str]:
+        """The tables that give Z of new samples, of a kernel of low rank."""
+        entry = self.kernels[j]
+        made = entry.get("approximation")
+        if made is None:
+            return
+        lacking = [key for key in ("points", "map") if made.get(key) not in tables]
+        if lacking:
+            yield f"kernel {j} is of low rank, and has no table {lacking[0]!r}: {made.get(lacking[0])!r}"
+            return
+        points, matrix = (tables[made[key]]["values"].shape for key in ("points", "map"))
+        rows, rank = points[0] if made.get("method") == "nystroem" else 1, tables[entry["feature"]]["values"].shape[1]
+        if made.get("method") not in ("nystroem", "fourier") or matrix != (rows, rank) or made.get("rank") != rank:
+            what = f"rank {made.get('rank')!r} by {made.get('method')!r}, its map is {matrix}"
+            yield f"kernel {j} is of {what}, must be of rank {rank} by nystroem or fourier, its map {(rows, rank)}"
 
     def content(self) -> Iterator[str]:
         """The content id."""

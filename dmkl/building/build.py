@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from dmkl import settings, stores
 from dmkl.arrays import Array, Index, Mask
 from dmkl.errors import FeatureWarning, refuse, warn
+from dmkl.features.approximation import approximate
 from dmkl.features.functions import WORDS
 from dmkl.features.specs import Recipe, plan, read_specs
 from dmkl.features.tasks import fill_absent, refuse_overflow, resolve_bandwidths, write_kernels
@@ -87,9 +88,12 @@ def build(
         file with a table ``[[kernel]]`` for each. `dmkl.features.specs.FUNCTIONS` lists the functions. A list of values
         for a parameter is a grid, a pattern such as ``"*"`` for the feature means all that match, `columns` takes some
         columns, or one kernel for each entry of a mapping from names to columns, such as a ``.gmt`` file of gene sets.
+        The key `rank` keeps a kernel as a factor Z of so many columns, K ≈ ZZᵀ, or with "auto" as one of as few as
+        keep 99 % of its trace (`dmkl.features.approximation`). The set stores Z instead of the features, and its
+        provenance what is lost.
     train
-        The training samples, positions or mask: bandwidths are multiples of mean distances between them. By default the
-        training part of the first split, or all samples.
+        The training samples, positions or mask: bandwidths are multiples of mean distances between them, and landmarks
+        are some of them. By default the training part of the first split, or all samples.
     samples, labels, splits, tasks
         As in `dmkl.create`; by default those that the files hold. Rows of tables with names are matched by these.
     present
@@ -107,13 +111,13 @@ def build(
         "clip", "flip" or "shift" negative eigenvalues of each kernel; only for kernels of given distances, since
         kernels of features are positive semidefinite, and kernels of new samples could not be repaired in the same way.
     storage
-        How linear and cosine kernels of features that all samples have are stored: as "tiles", or as "factors", which
-        are their features alone. Passes multiply by these, and compute a tile where one is needed. Other kernels are
-        stored as tiles. "auto" takes factors if all kernels can be kept as factors, and each has fewer columns than
-        half the samples.
+        How kernels with a rank, and linear and cosine kernels of features that all samples have, are stored: as
+        "tiles", or as "factors", which are their features alone. Passes multiply by these, and compute a tile where one
+        is needed. Other kernels are stored as tiles. "auto" takes factors for kernels with a rank; for others if all
+        kernels can be kept as factors, and each of these has fewer columns than half the samples.
     tile, dtype, overwrite
         As in `dmkl.create`; the default precision is that of the features. If all kernels are kept as factors,
-        "float16" rounds the features, and their kernels are computed in float32.
+        "float16" rounds the features (the Z of kernels with a rank), and their kernels are computed in float32.
 
     Returns
     -------
@@ -135,6 +139,8 @@ def build(
 
     Warns
     -----
+    ApproximationWarning
+        If an approximation lacks more than 10 % of the trace of its kernel (Fourier features: of its norm).
     FeatureWarning
         If sets of columns have members that are no columns, or are left out.
     """
@@ -155,8 +161,9 @@ def build(
         if name in used
     }
     half = dtype is not None and np.dtype(dtype) == np.float16 and path is not None and storage != "tiles"
-    if half and all(recipe.function in FACTORED for recipe in planned):
-        tables = {name: replace(table, dtype=np.dtype(np.float16)) for name, table in tables.items()}
+    if half and all(recipe.function in FACTORED or "rank" in recipe.parameters for recipe in planned):
+        own = {str(recipe.feature) for recipe in planned if "rank" not in recipe.parameters}
+        tables |= {name: replace(tables[name], dtype=np.dtype(np.float16)) for name in own & set(tables)}
     labels_ = labels_in(nodes)
     watching = {name: label_columns(labels_, table.shape[1]) for name, table in tables.items()}
     scans = {name: scan(table, given.samples, watching[name]) for name, table in tables.items()}
@@ -164,16 +171,19 @@ def build(
     for name, table in tables.items():
         _refuse_labels(planned, table, {int(k) for columns in watching[name] for k in columns.result()})
     check_present({name: table.absent for name, table in scans.items()}, missing)
+    _check_ranks(planned, scans, len(rows))
     _check_square(planned, square, scans, repair)
     kept = _kept(planned, tables, scans, storage)
     # There are no tables if all kernels are random.
     widest = np.result_type(np.float32, *(table.dtype for table in tables.values()))
-    stored = check_dtype(widest if dtype is None or (half and len(kept) == len(planned)) else dtype)
+    half &= len(kept) == len(planned)
+    stored = check_dtype(np.float32 if half else widest if dtype is None else dtype)
     header = Header(n_samples, n_samples, stored.name, settings.tile_size(n_samples, tile), symmetric=True, full=False)
     samples_ = nodes["sample"]
     assert samples_ is not None
     if path is None or repair is not None:
-        computed = computed_set(_source(planned, copy_tables(tables, scans), samples_, scans, rows, header), nodes)
+        source = _source(planned, copy_tables(tables, scans), samples_, scans, rows, header, stored)
+        computed = computed_set(source, nodes)
         if repair is None:
             return computed
         return stores.create(
@@ -191,14 +201,20 @@ def build(
         )
     with writing_set(path, header, len(planned), kept=len(kept), overwrite=overwrite) as writer:
         stored_tables = writer.write_features([(table, scans[name]) for name, table in tables.items()])
-        source = _source(planned, stored_tables, samples_, scans, rows, header)
+
+        def keep(table: FeatureTable) -> FeatureTable:
+            scans[table.name] = replace(scan(table, None), center=table.center)
+            return writer.add_features(table, scans[table.name])
+
+        factor_dtype = np.dtype(np.float16) if half else stored
+        source = _source(planned, stored_tables, samples_, scans, rows, header, factor_dtype, keep)
         _check_norms(source, kept, scans)
         records = provenances(source, rows)
         for k in kept:
             records[k]["storage"] = "factors"
         writer.keep_factors({k: records[k] for k in kept})
         write_kernels(source, writer, records)
-        writer.forget_features(square)
+        writer.forget_features(square | used.difference(source.axes[0].tables))
         return stores.open(writer.finish(source.names, nodes))
 
 
@@ -210,14 +226,14 @@ def _kept(
         refuse(f"storage must be 'auto', 'factors' or 'tiles', got {storage!r}")
     why_not, thin = [], True
     for recipe in planned:
-        if recipe.function not in FACTORED:
-            why_not.append(f"its function is {recipe.function}")
+        if "rank" in recipe.parameters or recipe.function not in FACTORED:
+            why_not.append("" if "rank" in recipe.parameters else f"its function is {recipe.function}")
             continue
         m, width = tables[str(recipe.feature)].shape
         thin &= 2 * (width if recipe.columns is None else len(recipe.columns)) < m
         why_not.append(f"samples lack {recipe.feature!r}" if scans[str(recipe.feature)].absent.any() else "")
     if storage == "tiles" or (storage == "auto" and (any(why_not) or not thin)):
-        return []
+        return [k for k, recipe in enumerate(planned) if storage == "auto" and "rank" in recipe.parameters]
     if all(why_not):
         refuse(
             "storage='factors' is for linear and cosine kernels of features that all samples have, and here is none: "
@@ -239,6 +255,16 @@ def _check_norms(source: FeatureTiles, kept: Sequence[int], scans: Mapping[str, 
         if squares is not None and squares.max() > most:
             row = int(squares.argmax())
             refuse_overflow(source, k, row, row)
+
+
+def _check_ranks(planned: Sequence[Recipe], scans: Mapping[str, Scan], n_train: int) -> None:
+    """Refuse approximations of more columns than training samples, and of features that samples lack."""
+    for recipe in planned:
+        rank = recipe.parameters.get("rank")
+        if rank is not None and (1 if rank == "auto" else rank) > n_train:
+            refuse(f"kernel {recipe.name!r}: rank must be at most the {n_train:,} training samples, got {rank}")
+        if rank is not None and scans[str(recipe.feature)].absent.any():
+            refuse(f"kernel {recipe.name!r} has a rank, but samples lack {recipe.feature!r}; leave rank or these out")
 
 
 def _check_square(
@@ -366,11 +392,14 @@ def _source(
     scans: Mapping[str, Scan],
     train: Index,
     header: Header,
+    factor_dtype: np.dtype[Any],
+    keep: Callable[[FeatureTable], FeatureTable] = lambda table: table,
 ) -> FeatureTiles:
     axis = SampleAxis(samples, tables)
     present = {name: train[~scans[name].absent[train]] for name in tables}
     recipes = resolve_bandwidths(planned, axis, present, train, header.dtype, header.tile)
-    source = FeatureTiles(recipes, axis, None, header.dtype, header.tile)
+    recipes, needed = approximate(recipes, axis, train, factor_dtype, header.tile, keep)
+    source = FeatureTiles(recipes, SampleAxis(samples, needed), None, header.dtype, header.tile)
     absent = {name: table.absent for name, table in scans.items()}
     return fill_absent(source, absent, absent, present)
 

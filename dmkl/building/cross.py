@@ -22,6 +22,7 @@ from dmkl.building.build import (
     provenances,
 )
 from dmkl.errors import FeatureWarning, StoreError, first_names, refuse, warn
+from dmkl.features.approximation import table_in_memory, tables_of_new
 from dmkl.features.specs import Recipe
 from dmkl.features.stored import recipes_of
 from dmkl.features.tasks import fill_absent, write_kernels
@@ -64,9 +65,22 @@ class TrainingFeatures:
     def select(self, names: Collection[str]) -> TrainingFeatures:
         """Keep only some of the kernels and the tables that they need, in the order of the names."""
         recipes = {name: self.recipes[name] for name in names if name in self.recipes}
-        used = {recipe.feature for recipe in recipes.values()}
+        used = {name for recipe in recipes.values() for name in recipe.tables}
         tables = {name: table for name, table in self.tables.items() if name in used}
         return TrainingFeatures(recipes, tables, self.samples, self.dtype, self.tile)
+
+    def exact(self) -> TrainingFeatures:
+        """The kernels that those of low rank approximate; the tables of these have one row, the mean in training."""
+        tables = dict(self.tables)
+        for recipe in self.recipes.values():
+            if recipe.exact is not recipe:
+                if not self.tables.keys() >= set(recipe.tables):
+                    msg = f"the landmarks of kernel {recipe.name!r}, or what maps to them, are missing; build it again"
+                    raise StoreError(msg)
+                points = self.tables[recipe.made["approximation"]["points"]]
+                name, center = str(recipe.exact.feature), points.center
+                tables.setdefault(name, table_in_memory(name, center[None], points.columns, center))
+        return replace(self, recipes={name: recipe.exact for name, recipe in self.recipes.items()}, tables=tables)
 
     def as_json(self) -> dict[str, Any]:
         """The recipes and settings that `load` needs in addition to the tables."""
@@ -121,12 +135,13 @@ def _features(K: KernelSet, axis: int) -> TrainingFeatures:
             "cannot be computed; give their kernels against the training samples as a rectangular set"
         )
     # Distances have no table: new samples come with their distances to the columns.
-    used = {recipe.feature for recipe in recipes.values() if STATISTIC[recipe.function] != "given"}
+    of_samples = {str(recipe.feature) for recipe in recipes.values() if STATISTIC[recipe.function] != "given"}
+    used = of_samples.union(*(recipe.tables[1:] for recipe in recipes.values()))
     tables = {name: table for name, table in tables.items() if name in used}
     at = K.view.final_positions()[axis]
     samples = (K.samples, K.train_samples)[axis]
     if len(at) != len((source.samples, source.train_samples)[axis]) or not np.array_equal(at, np.arange(len(at))):
-        tables = {name: TableOfRows.of(table, at) for name, table in tables.items()}
+        tables |= {name: TableOfRows.of(tables[name], at) for name in of_samples & set(tables)}
     return TrainingFeatures(recipes, tables, samples, source.dtype, source.tiling.tile)
 
 
@@ -221,24 +236,29 @@ def cross_tiles(
     if missing_features not in get_args(MissingFeatures):
         refuse(f"missing_features must be 'refuse', 'zero' or 'mean', got {missing_features!r}")
     given = as_features(features, samples=samples, present=present, join=join, beside=labels)
-    needed = {recipe.feature: recipe.function for recipe in training.recipes.values() if recipe.feature is not None}
+    exact, recipes = training.exact(), list(training.recipes.values())
+    needed = {recipe.feature: recipe.function for recipe in exact.recipes.values() if recipe.feature is not None}
     tables = {
-        name: _new_table(name, function, given.blocks, training, missing_features) for name, function in needed.items()
+        name: _new_table(name, function, given.blocks, exact, missing_features) for name, function in needed.items()
     }
     scans = {name: scan(table, given.samples) for name, table in tables.items()}
-    recipes = list(training.recipes.values())
     n_rows = next(iter(given.blocks.values())).shape[0]
     names = np.array([str(i) for i in range(n_rows)] if given.samples is None else given.samples, dtype=object)
     if given.samples is None and any(recipe.feature is None for recipe in recipes):
         refuse(
             "random kernels are functions of the samples' names, and the new samples have none; give them (samples=)"
         )
-    check_values(recipes, tables, scans, names)
+    check_values(list(exact.recipes.values()), tables, scans, names)
     absent = {name: scanned.absent for name, scanned in scans.items()}
+    absent |= {
+        str(recipe.feature): absent[str(recipe.exact.feature)] for recipe in recipes if recipe.exact is not recipe
+    }
     check_present(absent, check_missing(missing, join))
     rows = SampleAxis(names, copy_tables(tables, scans))
     cols = SampleAxis(training.samples, {name: table.reopen() for name, table in training.tables.items()})
     tile = min(training.tile, max(n_rows, len(training.samples)))
+    factors = tables_of_new(recipes, rows, cols.tables, training.dtype, tile)
+    rows = SampleAxis(names, {**rows.tables, **factors})
     source = FeatureTiles(recipes, rows, cols, training.dtype, tile)
     train_absent = {name: _absent(table) for name, table in training.tables.items()}
     present_train = {name: np.flatnonzero(~mask) for name, mask in train_absent.items()}

@@ -17,7 +17,7 @@ from dmkl.cli.cluster import Resources
 from dmkl.cli.interruption import keeping_kernels
 from dmkl.cli.options import LABELS, SAMPLES, STORAGE, option
 from dmkl.cli.output import refuse_existing, say, say_aside, size
-from dmkl.cli.parsing import parse_names, parse_numbers
+from dmkl.cli.parsing import parse_names, parse_numbers, parse_value
 from dmkl.cli.samples import find_names
 from dmkl.errors import refuse
 from dmkl.features.functions import FUNCTIONS
@@ -182,6 +182,12 @@ def build(
         list[str] | None,
         option("Feature tables to use, by name or pattern; repeatable. [default: all]", "NAME", panel=_KERNELS),
     ] = None,
+    rank: Annotated[
+        str | None,
+        option(
+            "Approximate each kernel by this rank, or by one that keeps 99 % of its trace.", "N|auto", panel=_KERNELS
+        ),
+    ] = None,
     columns: Annotated[
         Path | None,
         option(
@@ -211,8 +217,8 @@ def build(
     train: Annotated[
         Path | None,
         option(
-            "Average distances between the samples in this file, a name on each line (positions, if samples have no "
-            "names).",
+            "Average distances between the samples in this file, and take landmarks from them: a name on each line "
+            "(positions, if samples have no names).",
             "FILE",
             panel=SAMPLES,
         ),
@@ -278,6 +284,7 @@ def build(
         "--feature": feature,
         "--columns": columns,
         "--min-columns": min_columns,
+        "--rank": rank,
     }
     compute: Callable[..., KernelSet]
     if against is None:
@@ -316,8 +323,8 @@ def build(
     if against is None and any(record.get("training_rows") == n_cols for record in K.provenance):
         say_aside(
             "note",
-            f"bandwidths are multiples of the mean distance between all {n_cols:,} samples, including those that folds "
-            "hold out later; give --splits, or the training samples by --train, to exclude these",
+            f"bandwidths (mean distances) and landmarks are taken from all {n_cols:,} samples, including those that "
+            "folds hold out later; give --splits, or the training samples by --train, to exclude these",
         )
     quoted = shlex.quote(out)
     learn = "" if K.labels is None else f", learn with dmkl fit {quoted} MODEL"
@@ -338,13 +345,14 @@ def _read_specs(file: Path | None, chosen: Mapping[str, Any]) -> list[dict[str, 
     if file is not None:
         _refuse(chosen, f"{file} says which kernels to make")
         return read_specs(file)
-    functions, bandwidth, features, columns, min_columns = chosen.values()
+    functions, bandwidth, features, columns, min_columns, rank = chosen.values()
+    ranks = None if rank is None else [parse_value(text) for text in rank.split(",")]
     if not functions:
         refuse("say which kernels to make: --specs FILE.toml, or --function rbf --bandwidth 0.1,1,10")
     widths = None if bandwidth is None else parse_numbers("bandwidth", "numbers such as 0.1,1,10", bandwidth)
     # If none of the functions has a width, dmkl.build refuses the widths.
     with_width = BANDED.intersection(functions) or functions
-    shared = {"feature": features, "columns": columns, "min_columns": min_columns}
+    shared = {"feature": features, "columns": columns, "min_columns": min_columns, "rank": ranks}
     return [{"function": name, **shared, "bandwidth": widths if name in with_width else None} for name in functions]
 
 

@@ -278,6 +278,10 @@ def _print_description(description: dict[str, Any]) -> None:
 def _in_words(record: dict[str, Any]) -> str:
     if not _is_computed(record):
         return ", ".join(_pair(key, value) for key, value in record.items())
+    if "approximation" in record:
+        made = record["approximation"]
+        lost = f"{made['trace_lost']:.2%} of the trace" if "trace_lost" in made else f"{made['frobenius_error']:.2%}"
+        return f"{_in_words(made['of'])}, rank {made['rank']} ({made['method']}, {lost} lost)"
     parts = [f"{record['function']} of {record['feature']}" if "feature" in record else record["function"]]
     for key, value in record["parameters"].items():
         why = [_pair(origin, record[origin]) for origin in ("bandwidth", "mean_distance") if origin in record]

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dmkl.errors import (
+    ApproximationWarning,
     FeatureWarning,
     IndefiniteKernelWarning,
     LabelWarning,
@@ -121,6 +122,7 @@ def plain_warnings() -> Iterator[None]:
         from dmkl.errors import ConvergenceWarning  # scikit-learn's
 
         own_categories = (
+            ApproximationWarning,
             ConvergenceWarning,
             FeatureWarning,
             IndefiniteKernelWarning,

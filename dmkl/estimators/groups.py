@@ -461,7 +461,8 @@ def feature_table(
         refuse(f"{needed_by} needs features, and there are none: {features}; take 'kernel'")
     if feature is not None and feature not in features.tables:
         refuse(f"there is no feature table {feature!r}; the tables are {', '.join(map(repr, features.tables))}")
-    names = features.select(kernels).tables if feature is None else [feature]
+    used = {recipe.feature for recipe in features.select(kernels).recipes.values()}
+    names = [name for name in features.tables if name in used] if feature is None else [feature]
     tables = [features.tables[name] for name in names]
     return np.concatenate([t.read(slice(0, t.shape[0])).astype(np.float64) for t in tables], axis=1)
 

@@ -477,8 +477,9 @@ def _linear_features(model: Predicting, kernel: str) -> tuple[Recipe, FeatureTab
     if isinstance(features, str):
         raise InputError(features)
     recipe = features.recipes.get(kernel)
-    if recipe is None or recipe.function != "linear" or recipe.feature is None:
+    if recipe is None or recipe.function != "linear" or recipe.feature is None or recipe.exact is not recipe:
         made = "was not computed from features" if recipe is None else f"is of the function {recipe.function!r}"
+        made = "is of low rank" if recipe is not None and recipe.exact is not recipe else made
         refuse(f"only linear kernels have weights of features, and {kernel!r} {made}; see contributions")
     table = features.tables[recipe.feature]
     if table.n_missing:

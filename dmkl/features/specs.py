@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
     AfterValidator,
@@ -39,7 +39,7 @@ from dmkl.inputs.features import FeatureMatrix
 from dmkl.numerics.functions import STATISTIC
 from dmkl.settings import check_memory
 
-__all__ = ["FUNCTIONS", "Recipe", "plan", "read_specs"]
+__all__ = ["FUNCTIONS", "LOW_RANK", "Recipe", "plan", "read_specs"]
 
 _RECIPE_BYTES = 2048
 """Memory of one recipe with its name and parameters."""
@@ -61,13 +61,26 @@ class Recipe:
     """Parameters of the function, each a number or a tuple of numbers; `plan` leaves `bandwidth` to be replaced by
     `gamma` (`dmkl.features.tasks.resolve_bandwidths`)."""
     made: dict[str, Any] = field(default_factory=dict)
-    """How `gamma` was computed: bandwidth, mean distance, number of training rows."""
+    """How `gamma` was computed: bandwidth, mean distance, number of training rows; and what a kernel of low rank
+    approximates (`dmkl.features.approximation`)."""
 
     @property
     def statistic(self) -> tuple[Any, ...]:
         """Key of the pairwise statistic that this kernel is a function of; kernels with equal keys share it."""
         more = tuple(self.parameters.get(key) for key in ("widths", "weights", "seed", "dimensions"))
         return STATISTIC[self.function], self.feature, self.columns, more
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Names of the tables that it needs: its features, and those that map new samples to these."""
+        made = self.made.get("approximation", {})
+        return tuple(name for name in (self.feature, made.get("points"), made.get("map")) if name is not None)
+
+    @property
+    def exact(self) -> Self:
+        """The recipe that a kernel of low rank approximates; itself for any other kernel."""
+        made = self.made.get("approximation")
+        return self if made is None else self.from_json(self.name, made["of"])
 
     def as_json(self) -> dict[str, Any]:
         """The recipe for the provenance of a store or the attributes of a model."""
@@ -286,9 +299,19 @@ _KEYS: dict[str, Any] = {
         Field(default=1, description=f"an integer from 1 to {_MOST_COPIES:,}"),
     ),
     "dimensions": (_Counts, Field(default=(16,), description="an integer ≥ 1 or a list of them")),
+    "rank": (
+        Annotated[tuple[_Count | Literal["auto"], ...], *_Grid],
+        Field(default=(), description="an integer ≥ 1, 'auto', or a list of these"),
+    ),
+    "approximation": (Literal["nystroem", "fourier"], Field(default="nystroem", description="'nystroem' or 'fourier'")),
+    "landmarks": (Literal["kmeans", "uniform"], Field(default="kmeans", description="'kmeans' or 'uniform'")),
+    "share": (Annotated[float, Field(gt=0, lt=1)], Field(default=0.99, description="a number between 0 and 1")),
+    "random_state": (Annotated[int, Field(ge=0)], Field(default=0, description="an integer ≥ 0")),
 }
 # A list of these is not a grid.
-_SINGLE = {"name", "feature", "columns", "min_columns", "levels", "scales", "weights", "copies"}
+LOW_RANK = ("rank", "approximation", "landmarks", "share", "random_state")
+"""Keys of kernels of low rank."""
+_SINGLE = {"name", "feature", "columns", "min_columns", "levels", "scales", "weights", "copies", *LOW_RANK[1:]}
 _PARTS = {"pyramid": ("levels", 4), "proximity": ("scales", 1)}
 """Functions of consecutive parts of the columns: the key of the parts, and how many times as many columns as the part
 before a part has where only the number of parts is given."""
@@ -309,6 +332,10 @@ class _Spec(BaseModel):
                 f"bandwidth={short_repr(bandwidth)}; bandwidth b means gamma = 1/(b · mean distance): leave out one"
             )
             raise ValueError(msg)
+        rank, given = keys.get("rank", ()), self.model_fields_set.intersection(LOW_RANK)
+        if (given and not rank) or ("share" in given and "auto" not in rank):
+            msg = f"{', '.join(LOW_RANK[1:])} belong to a rank, and share to rank='auto'; give that too"
+            raise ValueError(msg)
         if len(seed) > 1 and keys["copies"] > 1:
             msg = (
                 f"copies={keys['copies']} counts up from one seed, got seed={short_repr(seed)}; "
@@ -327,7 +354,7 @@ class _Spec(BaseModel):
         return self
 
 
-_TABLE = ("name", "feature", "columns", "min_columns")
+_TABLE = ("name", "feature", "columns", "min_columns", *LOW_RANK)
 _KEYS_OF: dict[str, tuple[str, ...]] = {
     "linear": _TABLE,
     "polynomial": (*_TABLE, "degree", "gamma", "coef0"),
@@ -448,6 +475,10 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Recipe],
         min_columns
             Sets of a mapping that have fewer columns than this in the feature are left out. By default a set
             that has no column in any feature is refused.
+        rank
+            The kernel is kept as a factor Z of at most so many columns, K ≈ ZZᵀ; "auto": as few as keep the `share`
+            (0.99) of the trace. `approximation` is "nystroem" or, for rbf, "fourier"; the `landmarks` of the former are
+            training samples, "kmeans" or "uniform", drawn by `random_state`. See `dmkl.features.approximation`.
         copies
             The number of random kernels, whose seeds count up from `seed`.
         name
@@ -640,11 +671,14 @@ def _positions(members: Iterable[int | str], table: FeatureMatrix, where: str) -
 
 def _derived_parameters(function: str, keys: Mapping[str, Any], n_columns: int, where: str) -> dict[str, Any]:
     """Parameters that follow from other keys or from the number of columns."""
+    low_rank = {key: keys[key] for key in LOW_RANK[1:]} if keys.get("rank") else {}
+    if low_rank.get("approximation") == "fourier" and (function != "rbf" or "auto" in keys["rank"]):
+        refuse(f"{where}: Fourier features are for rbf and a rank that is a number; leave approximation out")
     if function in _PARTS:
-        return _widths_and_weights(function, keys, n_columns, where)
+        return low_rank | _widths_and_weights(function, keys, n_columns, where)
     if keys.get("gamma", True) or keys.get("bandwidth"):
-        return {}
-    return {"gamma": 1 / n_columns} if function == "polynomial" else {"bandwidth": 1.0}
+        return low_rank
+    return low_rank | ({"gamma": 1 / n_columns} if function == "polynomial" else {"bandwidth": 1.0})
 
 
 def _widths_and_weights(function: str, keys: Mapping[str, Any], n_columns: int, where: str) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from dmkl.store.format import kept_as_factors
 from dmkl.store.tiles import TileWriter
 from dmkl.store.writer import StoreWriter
 
-__all__ = ["fill_absent", "refuse_overflow", "resolve_bandwidths", "write_kernels"]
+__all__ = ["check_task_memory", "fill_absent", "refuse_overflow", "resolve_bandwidths", "run_batch", "write_kernels"]
 
 Part = TypeVar("Part")
 TileIndex = tuple[int, int]
@@ -47,7 +47,7 @@ _PARTS_BYTES = 256 * 2**20
 # --- running tasks -------------------------------------------------------------------------------------------------
 
 
-def _check_task_memory(source: FeatureTiles, what: str) -> None:
+def check_task_memory(source: FeatureTiles, what: str) -> None:
     """Check that computing a tile fits the memory of a task; MemoryBudgetError if not."""
     check_memory(
         what,
@@ -97,7 +97,7 @@ def _groups(source: FeatureTiles, kernels: Sequence[int], n_tiles: int, slots: i
             yield tuple(group)
 
 
-def _run_batch(
+def run_batch(
     source: FeatureTiles,
     batch: Sequence[tuple[int, ...]],
     tiles: Sequence[TileIndex],
@@ -176,7 +176,7 @@ def write_kernels(source: FeatureTiles, writer: StoreWriter, provenances: Sequen
     todo = [k for k in range(n_kernels) if k not in kept and not writer.is_done(k, provenances[k]["identity"])]
     if not todo:
         return
-    _check_task_memory(source, "building these kernels")
+    check_task_memory(source, "building these kernels")
     if writer.folder is not None:
         way_out = "write to a file system that all machines share, or compute on this machine"
         check_shared(writer.folder, "where the kernels are written", way_out)
@@ -187,7 +187,7 @@ def write_kernels(source: FeatureTiles, writer: StoreWriter, provenances: Sequen
         chosen = [k for group in batch for k in group]
         writer.begin_kernels({k: provenances[k] for k in chosen})
         with writer.writing():
-            parts = _run_batch(source, batch, tiles, _write_tile, writer.tiles, "build")
+            parts = run_batch(source, batch, tiles, _write_tile, writer.tiles, "build")
         for k in chosen:
             _end_kernel(source, writer, k, tiles, parts[k])
         done += len(chosen)
@@ -305,10 +305,10 @@ def _row_means(source: FeatureTiles, kernels: Sequence[int], present: Mapping[st
     for feature in dict.fromkeys(str(source.recipes[k].feature) for k in kernels):
         if not len(present[feature]):
             refuse(f"no training sample has {feature!r}, so its entries cannot be filled in; leave its kernels out")
-    _check_task_memory(source, "the means of kernels whose samples lack a table")
+    check_task_memory(source, "the means of kernels whose samples lack a table")
     tiles, means = list(source.tiling.pairs()), dict[int, Float]()
     for batch in _batches(source, kernels, len(tiles)):
-        for k, sums in _run_batch(source, batch, tiles, _sum_present, present, "means").items():
+        for k, sums in run_batch(source, batch, tiles, _sum_present, present, "means").items():
             means[k] = _add_sums(source, tiles, sums) / len(present[str(source.recipes[k].feature)])
     return means
 
@@ -413,10 +413,10 @@ def _mean_distances(
     rows_axis = SampleAxis(axis.samples[rows], tables, rows if statistic == "given" else None)
     recipes = [Recipe(str(k), f"mean-{statistic}", feature, key[2], {}) for k, key in enumerate(keys)]
     source = FeatureTiles(recipes, rows_axis, None, dtype, tile)
-    _check_task_memory(source, "the mean distances of these bandwidths")
+    check_task_memory(source, "the mean distances of these bandwidths")
     pairs, sums = list(source.tiling.pairs()), np.zeros(len(keys))
     for batch in _batches(source, range(len(keys)), len(pairs)):
-        for k, parts in _run_batch(source, batch, pairs, _sum_entries, None, "distances").items():
+        for k, parts in run_batch(source, batch, pairs, _sum_entries, None, "distances").items():
             sums[k] = sum(parts)
     diagonal = source.diagonal(np.arange(len(keys)))
     assert diagonal is not None

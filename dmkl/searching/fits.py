@@ -648,7 +648,7 @@ def to_dataset(question: Question, grid: GridFits, choice: Choice, seconds: floa
 
 
 def _count_bandwidths_from_all_samples(K: KernelSet) -> int:
-    """Number of kernels whose bandwidth depends on the mean distance between all samples of the stored set."""
+    """Number of kernels whose bandwidth or landmarks depend on all samples of the stored set."""
     n_samples = len(K.view.source.samples)
     return sum(made.get("training_rows") == n_samples for made in K.provenance)
 

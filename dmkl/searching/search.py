@@ -179,7 +179,7 @@ class SearchResult(GridResult):
         sentence about a grid that may do better; splitter (the text of scikit-learn's, "splits" for stored ones, ""
         for given rows) and asked (JSON: whether labels were given, the source of groups, scoring, unknown);
         svm_left_out, the reason why there is no SVM; bandwidths_from_all_samples, the number of kernels whose bandwidth
-        depends on all samples.
+        or landmarks depend on all samples.
     best
         The model with the chosen parameters; None if there is none.
     rule

@@ -86,6 +86,6 @@ def bandwidth_notes(attrs: Mapping[str, Any]) -> list[str]:
     if n == 0:
         return []
     return [
-        f"The bandwidths of {count(n, 'kernel')} are multiples of a mean distance between all samples of the set, "
-        "those held out included; build with splits or training samples to leave these out"
+        f"The bandwidths or landmarks of {count(n, 'kernel')} are taken from all samples of the set, those held out "
+        "included; build with splits or training samples to leave these out"
     ]

@@ -31,7 +31,7 @@ from dmkl.errors import InputError, MemoryBudgetError, StoreExistsError, refuse
 from dmkl.files.urls import Place, Url, as_place
 from dmkl.files.writing import check_lock, lock, remove_leftovers, replace_folder, reporting_full_disk
 from dmkl.inputs.features import FeatureMatrix
-from dmkl.store.features import FEATURES, FeatureTable, Scan, read_tables, write_table
+from dmkl.store.features import FEATURES, FeatureTable, Scan, StoredTable, read_tables, write_table
 from dmkl.store.format import (
     FORMAT,
     FORMAT_VERSION,
@@ -352,6 +352,13 @@ class StoreWriter:
                         del self._group[f"{FEATURES}/{key}"]
         self._features = True
         return read_tables(self._target)
+
+    def add_features(self, table: FeatureTable, scanned: Scan) -> FeatureTable:
+        """Store one more table, which `write_features` of a later run removes; returns it as a stored table."""
+        number = 1 + max(map(int, self._group[FEATURES].group_keys()), default=-1)
+        with self.writing():
+            write_table(self._group, number, table, scanned, self.header.tile if self._tiled else None)
+        return StoredTable.open(self._target, f"{FEATURES}/{number}")
 
     def forget_features(self, names: Collection[str]) -> None:
         """Remove tables that are not needed once the kernels are written."""
