@@ -2,7 +2,7 @@
 
     python pipelines/compare_models.py flower17.npz                   # χ² kernels of histograms, on the stored splits
     python pipelines/compare_models.py scene15.npz --function rbf --bandwidth 0.3,1,3 --train 60 --validation 40
-    python pipelines/compare_models.py flower17.npz --models mksvm gmkl --output out/some
+    python pipelines/compare_models.py flower17.npz --models mksvm gmkl --output out/some   # none: only builds kernels
     python pipelines/compare_models.py flower17.npz --models gsmkl --groups 1,2,3 --steps multiplicative
 
 Each split has kernels of its own, whose bandwidths (and, of RBF kernels, the features' means and deviations) are those
@@ -10,7 +10,7 @@ of its training part, and chooses every parameter (p, λ, C, groups) on its own 
 train alone, Fisher's decision rule learnt from validation rows. The table has the mean class accuracy on test over the
 splits, the passes over kernels of all their searches, and the time of these.
 Where classes choose a number of groups each, "one for all" has what one number for all classes gives.
-Where the file has no splits, three random ones are made with as many samples of each class as asked for.
+Where the file has no splits, random ones are made with fixed seeds and as many samples of each class as asked for.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ MODELS: dict[str, tuple[Any, dict[str, list[Any]]]] = {
 }
 
 
-def make_splits(labels: np.ndarray, n_train: int, n_validation: int) -> np.ndarray:
-    """Three splits, (split, sample): so many of each class for training and validation, the rest for testing."""
-    splits = np.full((3, len(labels)), 2, dtype=np.int8)
+def make_splits(labels: np.ndarray, n_splits: int, n_train: int, n_validation: int) -> np.ndarray:
+    """Random splits, (split, sample): so many of each class for training and validation, the rest for testing."""
+    splits = np.full((n_splits, len(labels)), 2, dtype=np.int8)
     for number, split in enumerate(splits):
         rng = np.random.default_rng(number)
         for label in np.unique(labels):
@@ -61,7 +61,9 @@ def kernels(options: argparse.Namespace) -> list[dmkl.KernelSet]:
     """A set for each split, which is its only one, built where it is not there yet."""
     with np.load(options.data) as data:
         labels = data["label"]
-        splits = data["split"] if "split" in data else make_splits(labels, options.train, options.validation)
+        splits = (
+            data["split"] if "split" in data else make_splits(labels, options.splits, options.train, options.validation)
+        )
         names = [name for name in data.files if data[name].ndim == 2 and name != "split"]
         views = {name: data[name].astype(np.float32) for name in names}
     widths = [float(width) for width in options.bandwidth.split(",")]
@@ -118,9 +120,10 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--function", choices=["chi2", "rbf"], default="chi2")
     parser.add_argument("--bandwidth", default="1", help="multiples of the mean distance")
+    parser.add_argument("--splits", type=int, default=3, help="random splits, where the file has none")
     parser.add_argument("--train", type=int, default=60, help="training samples of each class, without stored splits")
     parser.add_argument("--validation", type=int, default=40, help="validation samples of each class")
-    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--groups", default="1,2,3,4,5", help="numbers of groups that GS-MKL chooses from")
     parser.add_argument("--steps", help="instead of each model's own, such as center,trace")
     parser.add_argument("--output", type=Path)

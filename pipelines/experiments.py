@@ -98,7 +98,7 @@ def flowers(place: Place) -> Part:
     if place.scale == 1:
         names = ["product, Fisher", "product, SVM", "sum, Fisher", "sum, SVM", "ℓ1 MK-SVM", "ℓp MK-SVM", *names[1:]]
     compared = published_flowers.models(protocol, NORMS)
-    table = published_flowers.compare(K, {name: compared[name] for name in names}, [None])
+    table = published_flowers.compare([K], {name: compared[name] for name in names}, [None])
     known = {
         "product, SVM": "85.5 ± 1.2",
         "sum, SVM": "84.9 ± 1.9",

@@ -20,9 +20,11 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
+from dask.base import tokenize
 
 from dmkl import progress, settings
 from dmkl.arrays import Array, Float, Index
@@ -164,22 +166,24 @@ def _open(workspace: Workspace | None) -> Iterator[Workspace]:
         temporary.close()
 
 
-def _run_nested(K: KernelSet, sets: Sequence[TrainingSet], tally: Tally) -> list[TrainingSet]:
-    """The rows after their nested rows, which are all run as one plan."""
-    nested = [list(data.fit.learner._nested(data.fit, K)) for data in sets]
+def _run_nested(K: KernelSet, sets: list[TrainingSet], tally: Tally) -> list[TrainingSet]:
+    """The rows after their nested rows, which are all run as one plan, equal ones once."""
+    nested = [data.fit.learner._nested(data.fit, K) for data in sets]
     if not any(nested):
-        return list(sets)
+        return sets
     for data, rows in zip(sets, nested, strict=True):
         # Refuse a row that cannot be solved before its nested rows are; jobs that need a preparation are refused later.
         if rows and data.fit.learner._preparation(data) is None:
             data.fit.learner._method().check(data.fit.learner._jobs(data, None))
-    answers = run(Plan(K, [fit for rows in nested for fit in rows], duals=False))
+    keys = [[tokenize(fit) for fit in rows] for rows in nested]
+    distinct = dict(zip(chain(*keys), chain(*nested), strict=True))
+    answers = run(Plan(K, list(distinct.values()), duals=False))
     tally.n_passes += answers.tally.n_passes
     tally.rounds += answers.tally.rounds
-    outcomes = iter(answers.fits)
+    outcomes = dict(zip(distinct, answers.fits, strict=True))
     return [
-        replace(data, fit=data.fit.learner._apply_nested(data.fit, [next(outcomes) for _ in rows])) if rows else data
-        for data, rows in zip(sets, nested, strict=True)
+        replace(data, fit=data.fit.learner._apply_nested(data.fit, [outcomes[key] for key in row])) if row else data
+        for data, row in zip(sets, keys, strict=True)
     ]
 
 

@@ -327,16 +327,15 @@ class GSMKL(KernelClassifier):
         columns = [column for h in problems.targets.problems for column in h.T]
         groups = _by_problem([part.members for part in data.parts], prepared)
         n_groups = max(made.n_groups for made in groups.values())
-        price = "lam" if square else "C"
-        prices = one_for_each(price, check_positive(price, getattr(self, price)), len(problems))
+        ridges = one_for_each("lam", check_positive("lam", self.lam), len(problems)) if square else []
 
         def solver_of(k: int) -> partial[Solver[GroupOutcome]]:
             problem = GroupProblem(
                 columns[k] if square else problems.h[k],
                 groups[k].labels,
                 groups[k].n_groups,
-                C=None if square else self._prices(data, k, prices[k]),
-                lam=prices[k] if square else None,
+                C=None if square else self._prices(data, k),
+                lam=ridges[k] if square else None,
                 name=problems.title(k),
             )
             return partial(self._descents, problem, data.n_kernels, n_groups)

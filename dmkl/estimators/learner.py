@@ -17,7 +17,7 @@ from sklearn.model_selection import KFold, StratifiedKFold
 from dmkl.arrays import Array, Float, plain_repr
 from dmkl.errors import ConvergenceWarning, IndefiniteKernelWarning, UninformativeScoresWarning, refuse, warn
 from dmkl.estimators import figures
-from dmkl.estimators.checks import check_choice
+from dmkl.estimators.checks import check_choice, check_positive, one_for_each
 from dmkl.estimators.decisions import (
     GIVEN,
     IN_FOLDS,
@@ -443,6 +443,7 @@ def fitted(outcome: FitOutcome) -> Any:
 class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: ignore[misc]
     """A classifier on a weighted sum of kernels."""
 
+    C: Any
     priors: Priors = None
     class_weight: ClassWeight = None
     decision: Decision | None = None
@@ -461,9 +462,10 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
         super()._check_data(K, targets)
         class_sample_weights(self.class_weight, targets)
 
-    def _prices(self, data: TrainingSet, number: int, C: float) -> Bounds:
+    def _prices(self, data: TrainingSet, number: int) -> Bounds:
         """The price C of each sample of a problem; one number without weights of samples and classes."""
         problems = data.problems
+        C = one_for_each("C", check_positive("C", self.C), len(problems))[number]
         weights = total_sample_weights(problems.targets, data.fit.sample_weight, self.class_weight)
         if weights is None:
             return C

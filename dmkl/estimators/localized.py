@@ -13,7 +13,6 @@ from scipy.special import softmax
 
 from dmkl.arrays import Float, Index
 from dmkl.building.cross import row_features
-from dmkl.estimators.checks import check_positive, one_for_each
 from dmkl.estimators.decisions import Decision
 from dmkl.estimators.groups import feature_table
 from dmkl.estimators.margin import MarginClassifier
@@ -105,11 +104,10 @@ class LocalizedMKL(MarginClassifier):
         return feature_table(f"gating={self.gating!r}", features(kernels), self.gating, kernels.names)
 
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
-        prices = one_for_each("C", check_positive("C", self.C), len(data.problems))
         gating, everyone = self._gating_features(data.kernels, features_of), data.training.n_train
 
         def solver_of(k: int) -> partial[Solver[GroupOutcome]]:
-            C, name = self._prices(data, k, prices[k]), data.problems.title(k)
+            C, name = self._prices(data, k), data.problems.title(k)
             problem = GroupProblem(data.problems.h[k], np.arange(everyone), everyone, C=C, name=name)
             return partial(localized_mkl, problem, data.n_kernels, gating, tol=self.tol, max_iter=self.max_iter)
 

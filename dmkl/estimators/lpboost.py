@@ -30,10 +30,9 @@ from dmkl.estimators.plan import (
     inner_folds,
 )
 from dmkl.kernelset import KernelSet
-from dmkl.solvers.in_memory import InMemory
 from dmkl.solvers.jobs import Job, together
 from dmkl.solvers.margin.mksvm import MarginProblem, mk_svm
-from dmkl.solvers.outcome import Outcome, Step, worst
+from dmkl.solvers.outcome import Outcome, Status, Step, worst
 from dmkl.solvers.requests import Solver
 from dmkl.stores import Kernels
 from dmkl.variables import describe
@@ -208,9 +207,6 @@ class LPBoost(MarginClassifier):
 
     # --- machines on all samples ---------------------------------------------------------------------------------
 
-    def _method(self) -> InMemory:
-        return InMemory()
-
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
         # The outcome has a column for each kernel, so that weights of zero select kernels, not the job.
         return [Job(training, partial(self._machines, data, k), None) for k, training in enumerate(data.trainings)]
@@ -228,7 +224,10 @@ class LPBoost(MarginClassifier):
         for j, machine in zip(used, machines, strict=True):
             assert machine.dual is not None
             dual[:, j], bias[j] = machine.dual[:, 0], beta[j] * np.squeeze(machine.bias)
-        end, objective = machines[worst(machines)], float(choice.objectives[k])
+        objective = float(choice.objectives[k])
+        # LP-B may give a class no weight: its scores are zero, and it has no machines.
+        nothing = Outcome(Status.CERTIFIED, beta, dual, objective, gap=0.0)
+        end = machines[worst(machines)] if machines else nothing
         steps = [Step(beta, {"objective": objective, "gap": end.gap})]
         extra = {"column_weights": np.diag(beta)}
         return Outcome(end.status, beta, dual, objective, gap=end.gap, bias=bias, steps=steps, extra=extra)

@@ -29,7 +29,7 @@ from dmkl.estimators.plan import ClassWeight, Multiclass, Problems, ScoreFunctio
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, as_exponent
 from dmkl.solvers.in_memory import InMemory
-from dmkl.solvers.jobs import Job
+from dmkl.solvers.jobs import Job, SideBySide
 from dmkl.solvers.margin.easymkl import easy_mkl
 from dmkl.solvers.margin.gmkl import Method, gmkl
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
@@ -56,6 +56,9 @@ class MarginClassifier(KernelClassifier, abstract=True):
         check_positive("tol", self.tol)
         check_count("max_iter", self.max_iter)
         check_positive("C", self.C)
+
+    def _method(self) -> SideBySide:
+        return InMemory()
 
     def _scores(self, function: ScoreFunction, new: KernelSet, prepared: Any) -> Solver[Float]:
         scores: Float = yield from super()._scores(function, new, prepared)
@@ -194,20 +197,15 @@ class MKSVM(MarginClassifier):
     def _exponents(self) -> list[float]:
         return [as_exponent(p) for p in check_numbers("p", self.p)]
 
-    def _method(self) -> InMemory:
-        return InMemory()
-
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
         problems = data.problems
         exponents = one_for_each("p", self._exponents(), len(problems))
         given = None if self.weights is None else given_weights(self.weights, data.training.names)
         if given is not None and data.fit.kernels is not None:
             given = np.array(GivenWeights(tuple(given)).select(data.fit.kernels).beta)
-        prices = one_for_each("C", check_positive("C", self.C), len(problems))
 
         def solver_of(k: int) -> partial[Any]:
-            costs, title = self._prices(data, k, prices[k]), problems.title(k)
-            problem = MarginProblem(problems.h[k], costs, exponents[k], title, given)
+            problem = MarginProblem(problems.h[k], self._prices(data, k), exponents[k], problems.title(k), given)
             return partial(mk_svm, problem, data.n_kernels, tol=self.tol, max_iter=self.max_iter, facts=data.facts)
 
         return data.jobs(solver_of)
@@ -330,16 +328,12 @@ class GMKL(MarginClassifier):
         A = A[:, chosen] if A.ndim == 2 else A
         return GeneralizedProblem(y, C, sigma[chosen], A, b, rows, title, cones)
 
-    def _method(self) -> InMemory:
-        return InMemory()
-
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
-        problems = data.problems
-        prices = one_for_each("C", check_positive("C", self.C), len(problems))
+        problems, names = data.problems, data.training.names
 
         def solver_of(k: int) -> partial[Any]:
-            names, kernels = data.training.names, data.fit.kernels
-            problem = self._problem(problems.h[k], self._prices(data, k, prices[k]), names, kernels, problems.title(k))
+            costs, title = self._prices(data, k), problems.title(k)
+            problem = self._problem(problems.h[k], costs, names, data.fit.kernels, title)
             return partial(
                 gmkl,
                 problem,
@@ -419,9 +413,6 @@ class EasyMKL(MarginClassifier):
         check_positive("tol", self.tol)
         if not all(value < 1.0 for value in check_positive("lam", self.lam)):
             refuse(f"lam must lie between 0 and 1, both excluded, got {self.lam!r}")
-
-    def _method(self) -> InMemory:
-        return InMemory()
 
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
         problems = data.problems

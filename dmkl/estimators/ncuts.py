@@ -228,7 +228,6 @@ class NCuts(MarginClassifier):
         weights = np.array([cut.alpha for cut in cuts])
         if self.sharing == "mean" and problems.targets.kind != "multilabel":
             weights = weights.mean(axis=0, keepdims=True).repeat(len(cuts), axis=0)
-        prices = one_for_each("C", check_positive("C", self.C), len(problems))
         ridges = one_for_each("lam", check_positive("lam", self.lam), len(problems))
         columns = [column for h in problems.targets.problems for column in h.T]
 
@@ -237,9 +236,7 @@ class NCuts(MarginClassifier):
             wanted: SVM | GroupClassifier
             if self.loss == "hinge":
                 noise = float(np.sum(weights[cut_number] * data.facts.noise))
-                wanted = SVM(
-                    weights[cut_number], problems.h[k], self._prices(data, k, prices[k]), self.tol, noise=noise
-                )
+                wanted = SVM(weights[cut_number], problems.h[k], self._prices(data, k), self.tol, noise=noise)
             else:
                 # One group: its composite kernel is Σ_l √α_l √α_l K_l.
                 target = columns[k]

@@ -367,7 +367,10 @@ class VarianceComponents(KernelRegressor):
         ]
         if at_zero:
             self.status_ += f" On the boundary, zero: {', '.join(at_zero)}."
-        self._warn(outcome)
+        status = outcome.outcomes[worst(outcome.outcomes)].status
+        if status.word == "open":
+            message = f"VarianceComponents ended before its log-likelihood was at a maximum: {status.advice}"
+            warn(message, ConvergenceWarning)
 
     def _components(self, solution: Outcome, diagonal: Float, kernels: Array) -> dict[str, Any]:
         """The variables of `components_` of one target; `diagonal` has the mean diagonal of each kernel."""
@@ -430,15 +433,6 @@ class VarianceComponents(KernelRegressor):
             f"liability_share{end}": np.where(is_kernel, factor * table[f"variance_share{end}"], np.nan)
             for end in ("", "_se")
         }
-
-    def _warn(self, outcome: FitOutcome) -> None:
-        place = worst(outcome.outcomes)
-        status = outcome.outcomes[place].status
-        if status.word == "open":
-            warn(
-                f"VarianceComponents ended before its log-likelihood was at a maximum: {status.advice}",
-                ConvergenceWarning,
-            )
 
     # --- predictions ---------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ Ubaru, Chen, Saad: Fast estimation of tr f(A) via stochastic Lanczos quadrature.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -154,7 +154,7 @@ def solve_variances(problem: VarianceProblem) -> Steps:
     start[-1] = max(start[-1], 0.1 * problem.scale)
     every = np.arange(len(start))
     best = yield from _maximize(system, start, every)
-    n, steps = len(problem.names), list(best.steps)
+    n = len(problem.names)
     statistics = np.full(n + 1, np.nan)
     if problem.tests and problem.exact:
         statistics[n] = 2.0 * max(0.0, best.point.log_likelihood - problem.null_log_likelihood)
@@ -179,7 +179,7 @@ def solve_variances(problem: VarianceProblem) -> Steps:
         "probe_covariance": _spread(np.zeros_like(inverse) if noise is None else noise, free, n + 1),
         "statistics": statistics,
     }
-    return _outcome(problem, best.point, best.status, steps, extra)
+    return _outcome(problem, best.point, best.status, best.steps, extra)
 
 
 def _spread(block: Float, free: Index, size: int) -> Float:
@@ -433,7 +433,7 @@ class _Maximum:
     information: Float
     noise: Float | None
     status: Status
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Step]
 
 
 def _figures(point: _Point, gain: float) -> dict[str, float]:
@@ -460,12 +460,9 @@ def _maximize(system: _Exact | _Probes, start: Float, active: Index) -> Steps:
         direction = target - present
         gain = float(slope @ direction - 0.5 * direction @ curvature @ direction)
         steps.append(Step(point.variances[:-1].copy(), _figures(point, gain)))
-        maximum = _Maximum(point, information, noise, Status.CONVERGED, steps)
-        if gain <= problem.tol:
-            return maximum
-        if len(steps) >= problem.max_iter:
-            maximum.status = Status.FALLING
-            return maximum
+        end = _Maximum(point, information, noise, Status.CONVERGED if gain <= problem.tol else Status.FALLING, steps)
+        if gain <= problem.tol or len(steps) >= problem.max_iter:
+            return end
         # The model may overshoot far from the optimum: steps are halved until the likelihood rises (Armijo).
         share, value = 1.0, point.log_likelihood
         while True:
@@ -478,8 +475,8 @@ def _maximize(system: _Exact | _Probes, start: Float, active: Index) -> Steps:
                 break
             share *= 0.5
             if share < _LEAST_SHARE:
-                maximum.status = Status.SMALL_DECREASE
-                return maximum
+                end.status = Status.SMALL_DECREASE
+                return end
 
 
 def _conjugate_gradients(variances: Float, block: Float) -> Steps:

@@ -10,6 +10,7 @@ from sklearn.svm import SVC
 
 import dmkl
 from dmkl.errors import InputError
+from dmkl.estimators import engine
 
 M = 60
 
@@ -80,6 +81,17 @@ def test_weights_and_scores_are_those_of_the_machines_and_the_program(kernels, n
     assert model.gap_ <= 1e-8
 
 
+def test_a_class_may_have_no_weight():
+    # No linear machine finds the class in the middle: its samples are those that are in neither of the other classes.
+    y = classes(3)
+    x = np.array([-3.0, 3.0, 0.0])[y] + np.random.default_rng(0).normal(size=(2, M))
+    model = dmkl.LPBoost(2.0, 0.3, sharing="none", steps=(), cv=3).fit(x[:, :, None] * x[:, None, :], y)
+    assert (model.weights_.sel({"class": 2}) == 0).all()
+    scores = model.decision_function(x[:, :, None] * x[:, None, :])
+    assert (scores.sel({"class": 2}) == 0).all()
+    assert (model.classes_[scores.values.argmax(axis=1)] == y).mean() > 0.9
+
+
 def test_each_kernel_takes_the_penalty_of_best_accuracy(kernels):
     # Without the kernel of noise, whose machines have few free vectors: their biases are not unique.
     kernels, y, cv = kernels[:3], classes(3), StratifiedKFold(3)
@@ -107,6 +119,14 @@ def test_searches_tasks_and_saved_models(kernels, tmp_path):
     tasks = dmkl.LPBoost(cv=3).fit(kernels, np.stack([y == 0, y == 1], axis=1).astype(int))
     assert tasks.weights_.dims == ("kernel", "task")
     assert tasks.predict(kernels).shape == (M, 2)
+
+
+def test_points_of_a_grid_share_the_machines_of_their_folds(kernels, monkeypatch):
+    sizes, plan = [], engine.Plan
+    monkeypatch.setattr(engine, "Plan", lambda K, fits, **options: sizes.append(len(fits)) or plan(K, fits, **options))
+    grid = {"nu": [0.2, 0.3, 0.5], "tol": [1e-3, 1e-4]}
+    dmkl.search(dmkl.LPBoost([0.1, 2.0], cv=3), kernels, classes(3), grid, cv=2, refit=False, baselines="none")
+    assert sizes == [2 * 3 * 2 * 4 * 2]  # folds of the search, inner folds, C, kernels, tol
 
 
 @pytest.mark.slow
