@@ -75,7 +75,7 @@ def test_the_product_is_one_kernel_for_machines_too(jobs, tmp_path):
     jobs["replicas"].flowers(tmp_path, n_features=2)
     K = jobs["flowers"].kernel_set(tmp_path)
     methods = jobs["flowers"].models(jobs["flowers"].PROTOCOLS["jmlr"]._replace(costs=[4.0]), [1.0])
-    table = jobs["flowers"].compare(K, {"product, SVM": methods["product, SVM"]}, ["largest"], n_splits=1)
+    table = jobs["flowers"].compare([K], {"product, SVM": methods["product, SVM"]}, ["largest"], n_splits=1)
     train, _, test = K.split(0)
     product = np.sqrt(np.prod(np.asarray(K), axis=0))
     machines = OneVsRestClassifier(SVC(C=4.0, kernel="precomputed")).fit(product[np.ix_(train, train)], K.labels[train])

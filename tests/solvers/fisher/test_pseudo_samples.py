@@ -27,7 +27,7 @@ def sets(seed, m, widths, n_classes=3, mean=1.0):
     return K, dmkl.create(None, kernels, labels=y)
 
 
-@pytest.mark.parametrize("p", [1, 1.0625, 1.5, 2, 8, np.inf])
+@pytest.mark.parametrize("p", [1, 1.5, np.inf, *(pytest.param(p, marks=pytest.mark.slow) for p in (1.0625, 2, 8))])
 @pytest.mark.parametrize("lam", [1e-8, 1e-4, 1e-1, 10])
 @pytest.mark.parametrize("widths", [(3, 5, 2), (20, 20), (40, 30, 1)])  # D below, equal to and above m
 def test_models_are_those_of_the_matrices(p, lam, widths):
