@@ -192,6 +192,7 @@ def test_labels_of_held_out_rows_teach_nothing():
 
 
 @pytest.mark.parametrize("learner", [dmkl.MKFDA(2.0, tol=1e-7), dmkl.MKSVM(2.0, decision="means", tol=1e-6)], ids=str)
+@pytest.mark.slow
 def test_a_search_shows_both_rules(learner, tmp_path):
     """Each rule has the scores and the choice of a search of its own, and so has the machine on the sum."""
     K, y, train, test = unbalanced("multiclass")

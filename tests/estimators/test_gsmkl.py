@@ -152,6 +152,7 @@ def test_each_class_chooses_its_number_by_its_own_validation_scores(built, third
     assert result.best_.calibrated_on_ is not None
 
 
+@pytest.mark.slow
 def test_what_classes_have_chosen_is_told_saved_and_evaluated(built, thirds, searched, tmp_path):
     K, _ = built
     _, result = searched
@@ -259,6 +260,7 @@ def test_groups_that_tasks_share(built, sites):
     assert model.group_class_.values[:, 0].tolist() == (["north", "south"] if sites else [0, 0])
 
 
+@pytest.mark.slow
 def test_each_task_chooses_its_numbers_by_its_average_precision(built):
     K, y = built
     labels, validation = tasks_of(y), np.setdiff1d(np.arange(150), TRAIN)
@@ -296,6 +298,7 @@ def test_each_task_chooses_its_numbers_by_its_average_precision(built):
 
 
 @pytest.mark.parametrize("grouping", ["kernel", "kmeans"])
+@pytest.mark.slow
 def test_a_continued_search_keeps_its_groups(built, grouping, tmp_path, monkeypatch):
     K, y = built
     learner, labels = dmkl.GSMKL(grouping=grouping, max_iter=2), tasks_of(y)

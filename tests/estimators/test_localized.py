@@ -110,6 +110,7 @@ def test_scores_are_those_of_the_localized_kernel(built, gating, tmp_path):
         model.combined_kernel(K[TEST, TRAIN])
 
 
+@pytest.mark.slow
 def test_regions_in_which_different_kernels_matter():
     """Over seeds, better than one set of weights for all, by far more than the standard error."""
     gains = {"kernel": [], "place": []}

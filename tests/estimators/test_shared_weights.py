@@ -181,6 +181,7 @@ def test_an_evaluation_tests_rows_that_no_choice_has_seen(Y, K):
     np.testing.assert_allclose(searched["sum_score"], sums["score"].isel(candidate=0), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_sets_larger_than_the_memory_budget(tmp_path):
     rng = np.random.default_rng(5)
     m, n = 120, 40
@@ -224,6 +225,7 @@ def test_workers_of_a_cluster_solve_the_same(tmp_path, dense, Y, client):
     np.testing.assert_allclose(mean, scores, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_commands(tmp_path, dense, Y, output_of, error_of):
     store, out = tmp_path / "set.zarr", tmp_path / "found"
     names = [f"s{i}" for i in range(M)]

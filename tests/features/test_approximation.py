@@ -99,6 +99,7 @@ def test_full_rank_is_the_kernel(how, tmp_path):
 
 
 @quiet
+@pytest.mark.slow
 def test_fourier_features_approach_the_kernel(tmp_path):
     spec = {"function": "rbf", "gamma": 0.02, "approximation": "fourier", "random_state": 3}
     dense, errors = rbf_kernel(X, gamma=0.02), []
@@ -147,6 +148,7 @@ def test_landmarks_and_ranks_depend_on_training_samples_alone(part, rank, how, s
 
 
 @quiet
+@pytest.mark.slow
 def test_landmarks_are_shared_and_equal_samples_are_taken_once(tmp_path):
     K = built(tmp_path / "set", {"function": ["rbf", "laplacian"], "bandwidth": [1, 3], "rank": 30})
     assert {approximation(K, k)["points"] for k in range(4)} == {"x: 30 kmeans 0"}
@@ -168,6 +170,7 @@ SPECS = [
 
 @quiet
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.slow
 def test_predictions_of_a_saved_model_are_those_of_training(dtype, tmp_path):
     K = built(tmp_path / "set", SPECS, dtype=dtype, tile=32)
     assert set(read_tables(tmp_path / "set")) == {
@@ -199,6 +202,7 @@ def test_predictions_of_a_saved_model_are_those_of_training(dtype, tmp_path):
 
 
 @quiet
+@pytest.mark.slow
 def test_columns_of_new_samples_are_matched_by_name(tmp_path):
     features = pd.DataFrame(X, columns=list("abcde"))
     model = dmkl.MKFDA(lam=1e-2).fit(built(tmp_path / "set", SPECS, features))
@@ -228,6 +232,7 @@ def test_new_samples_that_lack_the_features_are_the_mean(tmp_path):
 # --- what is stored --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_kernels_with_and_without_a_rank_of_the_same_features(tmp_path):
     specs = [
         {"function": "rbf"},

@@ -139,6 +139,7 @@ def test_half_precision_takes_half_the_disk(tmp_path):
             dmkl.build(path, tables()[0], specs, dtype="float16", **more)
 
 
+@pytest.mark.slow
 def test_the_content_id_is_that_of_features_and_recipes(sets, tmp_path):
     K = sets[0]
     same = built(tmp_path / "same", tile=30, labels=None)
@@ -223,6 +224,7 @@ def test_models_are_those_of_tiles(sets, name, which):
     )
 
 
+@pytest.mark.slow
 def test_the_solver_of_factors_solves_searches(sets):
     K, dense = sets[0], sets[2].select(sets[0].names)
     grid = {"p": [1, 2], "lam": [1e-3, 1.0]}
@@ -390,6 +392,7 @@ def test_damage_is_named(copied, case):
         assert (report.damaged_tiles.sel(kernel="b-linear") == 0).all()
 
 
+@pytest.mark.slow
 def test_the_checker_names_broken_factors(sets, tmp_path):
     mixed, tiles = (shutil.copytree(sets[k].view.source.location, tmp_path / str(k)) for k in (1, 2))
     shutil.copytree(tiles / "gram_upper" / "c" / "0", mixed / "gram_upper" / "c" / "0")
@@ -414,6 +417,7 @@ def test_the_checker_names_broken_factors(sets, tmp_path):
 
 
 @pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.slow
 def test_checks_report_the_figures_of_tiles(sets, which, monkeypatch, capsys):
     K, dense = sets[which], sets[2].select(sets[which].names)
     expected = check(dense)
@@ -452,6 +456,7 @@ def test_repeated_factors_are_told(tmp_path):
     np.testing.assert_allclose(report.factor, [1, 1, 4])
 
 
+@pytest.mark.slow
 def test_the_command_builds_factors(tmp_path, capsys):
     features, y = tables()
     np.savez(tmp_path / "x.npz", **features, labels=y)

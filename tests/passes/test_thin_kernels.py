@@ -111,6 +111,7 @@ def test_tasks_with_unknown_labels_and_several_targets(sets):
     np.testing.assert_allclose(model.decision_function(K), expected.decision_function(dense), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_searches_take_the_factors_and_one_pass_for_all_points(sets, tmp_path):
     K, dense = sets
     grid = {"p": [1, 1.0625, 2, np.inf], "lam": [1e-8, 1e-3, 1.0]}
