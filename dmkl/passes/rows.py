@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 _SMALL_BYTES = 2**27
+"""Bytes of (D, D) matrices that are no question of memory."""
 
 
 def has_thin_factors(view: View) -> bool:
@@ -59,6 +60,7 @@ def has_thin_factors(view: View) -> bool:
 
 _ROUNDING = 1e-24
 """Squares of components below this share of their squares before centering are its rounding error."""
+# Steps that were fitted elsewhere, such as those of a model, have statistics of other samples: they are not among these.
 _ON_ROWS = (*map(type, STEPS.values()), Residualize, Weighing, Take)
 
 
@@ -93,6 +95,7 @@ class RowMap:
         for step in steps:
             n_samples = list(step.shape(*n_samples))
         at, places = np.arange(n_samples[axis]), []
+        # From the last step to the first: samples that were taken in the middle had other places before.
         for step in reversed(steps):
             if step.name == "take":
                 at = (step.rows, step.cols)[axis][at]
@@ -108,6 +111,7 @@ class RowMap:
                 case "center":
                     Z = Z - statistic
                 case "residualize":
+                    # PZ = Z − Q(GᵀZ): each row needs its own q and the sum T = GᵀZ alone.
                     Z = Z - ((step.rows, step.cols)[axis][at] @ step.coefficients) @ statistic
                 case "trace" | "multiplicative":
                     Z = Z * statistic
@@ -145,6 +149,7 @@ class RowMap:
         if step.name == "residualize":
             return replace(self, statistics=(*self.statistics, sums[0]))
         (count,), total, squares = sums[0], sums[1] / sums[0], sums[2] / sums[0]
+        # The trace of K_j is the sum of the squares of its components, and its variance that of Z_j around the mean.
         if step.name == "center":
             return replace(self, statistics=(*self.statistics, total), squares=squares)
         size = self._by_kernel(squares - total**2 if step.name == "multiplicative" else squares)
@@ -227,7 +232,8 @@ def gram_matrices(views: Sequence[View], targets: Sequence[Float]) -> tuple[Iter
     statistics. Returns an iterator over the sums, which makes one after another, and the number of passes.
     """
     factors = factors_of(views[0])
-    # Sums of squares lose digits where means are large: the mean of some rows is subtracted first.
+    # G − mμμᵀ loses digits where means are large, as of counts: the mean of some rows, which centering removes with
+    # the rest, is subtracted first.
     shift = factors.read(views[0].kernels, 1, slice(0, _SHIFT_ROWS)).mean(axis=0, dtype=np.float64)
     on_sums = [number for number, view in enumerate(views) if _acts_on_sums(view)]
     on_rows = [number for number in range(len(views)) if number not in on_sums]
@@ -263,6 +269,7 @@ def _grams(
         if n in maps:
             yield Gram(maps[n], gram[1:, 1:], product[1:])
             continue
+        # Σ(z − μ)(z − μ)ᵀ = Σzzᵀ − mμμᵀ and Σ(z − μ)hᵀ = Σzhᵀ − μΣhᵀ; the first row holds m, the sums of z and of h.
         count, mean = gram[0, 0], gram[0, 1:] / gram[0, 0]
         gram, product = gram[1:, 1:], product[1:] - np.outer(mean, product[0])
         gram -= count * np.outer(mean, mean)
@@ -296,6 +303,8 @@ def _parts(views: Sequence[View], numbers: Sequence[int]) -> Iterator[tuple[Inde
     """
     n_samples = views[0].source.tiling.cols
     counts = {n: np.bincount(views[n].cols, minlength=n_samples) for n in numbers}
+    # One bit for each view: samples with equal codes lie in the same views. Of the folds of a cross-validation, each
+    # held-out part lies in all training sets but one.
     codes = sum(
         (counts[n].astype(np.int64) << bit for bit, n in enumerate(numbers)), start=np.zeros(n_samples, np.int64)
     )
@@ -455,6 +464,7 @@ def _joined_over_rows(name: str, view: View, works: Sequence[_Work], axis: int, 
         blocks = [block for blocks in blocks_of_tasks for block in blocks or ()]  # none where a task has no such rows
         shape = (len(work.samples), *blocks[0][1].shape[1:])
         if on_disk:
+            # Pages of a file are written out where memory is short; those of an array would have to stay.
             with TemporaryFile(dir=temporary_root()) as file:  # it stays until the array is gone
                 result: Float = np.memmap(file, np.float64, "w+", shape=shape)
         else:
@@ -510,6 +520,7 @@ def _of_range(
                 if start == stop:
                     continue
                 if Z is None:
+                    # Float64 from here on: the least λ of a default grid is 1e-8 of the trace.
                     Z = factors.read(view.kernels, axis, strip).astype(np.float64)
                 results[k] = function(results[k], Z[samples[start:stop] - strip.start], order[start:stop])
     return results

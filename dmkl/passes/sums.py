@@ -237,6 +237,7 @@ def _add_by_factors(
         for c in combinations
     ]
     widths = factors.widths[view.kernels[used]]
+    # Products are limited by arithmetic, and adding up one tile for each kernel by memory.
     parts = -(-2 * 8 * tiling.tile * int(widths.sum()) // _SIDES_BYTES)
     for group in np.array_split(np.arange(len(used)), max(1, min(parts, len(used)))):
         kernels = view.kernels[np.asarray(used)[group]]

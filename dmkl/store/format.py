@@ -173,7 +173,7 @@ def content_id(names: Iterable[str], contents: Iterable[npt.NDArray[np.uint32] |
 
 
 def factors_content(provenance: Mapping[str, Any], dtype: str) -> bytes:
-    """What determines the entries of a kernel that is kept as factors, as JSON."""
+    """The recipe and the features that determine the entries of a kernel kept as factors, as JSON."""
     content = {key: provenance.get(key) for key in ("columns", "feature_content", "function", "parameters")}
     return json.dumps({**content, "dtype": dtype}, sort_keys=True, separators=(",", ":")).encode()
 

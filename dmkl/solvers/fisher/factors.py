@@ -189,7 +189,10 @@ def _solve_part(solve: Solve, part: _Part, gram: Gram, jobs: Sequence[Job], opti
         triangle, pivots, rank, _ = dpstrf(gram.gram, tol=D * _UNIT * float(np.diagonal(gram.gram).max(initial=0.0)))
     order, R = pivots - 1, np.triu(triangle)[:rank]
     # With Z_1 the first components and R_1 their square part of R, Q = [Z_1R_1⁻¹, (H − Z_1R_1⁻¹ image)V/√sizes].
+    # R_1 is as well conditioned as its pivots are, so that Q is orthonormal up to the square root of the rounding.
     image = solve_triangular(R[:, :rank], gram.targets[order[:rank]], trans=1)
+    # The rest of H, orthogonal to all kernels, takes no part in K_jα but in ‖α‖² and tr Hᵀα: without its pseudo-samples
+    # the objective and the relative gap would be others.
     left = H.T @ H - image.T @ image
     sizes, directions = np.linalg.eigh((left + left.T) / 2.0)
     also = sizes > len(sizes) * _UNIT * np.sum(H * H, axis=0).max()
@@ -210,6 +213,7 @@ def _solve_part(solve: Solve, part: _Part, gram: Gram, jobs: Sequence[Job], opti
                 )
             inner.append(replace(jobs[number], training=training, problem=replace(problem, h=block)))
             numbers.append(number)
+    # The checkpoint keeps outcomes over the samples, so that the files of this solver are temporary.
     space = Workspace(None, {})
     try:
         solutions = solve(inner, replace(options, leave_one_out=False), Context(space, Tally()))
@@ -218,6 +222,7 @@ def _solve_part(solve: Solve, part: _Part, gram: Gram, jobs: Sequence[Job], opti
     weights, duals, rest = list[Float](), list[Float](), list[Float]()
     for solution in solutions:
         assert solution.dual is not None
+        # Σ_jβ_jz_jᵀ(Z_jᵀα), with Z_jᵀα from the pseudo-samples.
         weights.append(solution.weights[kernel_of][:, None] * (factors.T @ solution.dual))
         rest.append((directions / sizes) @ solution.dual[rank:])
         duals.append(np.zeros((D, solution.dual.shape[1])))
