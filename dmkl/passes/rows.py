@@ -60,7 +60,7 @@ def has_thin_factors(view: View) -> bool:
 
 _ROUNDING = 1e-24
 """Squares of components below this share of their squares before centering are its rounding error."""
-# Steps that were fitted elsewhere, such as those of a model, have statistics of other samples: they are not among these.
+# Steps that were fitted elsewhere, as those of a model, have statistics of other samples and are not among these.
 _ON_ROWS = (*map(type, STEPS.values()), Residualize, Weighing, Take)
 
 

@@ -87,7 +87,7 @@ def _solve(solve: Solve, jobs: Sequence[Job], options: FisherOptions, context: C
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
+class _Unsolved:
     """A training set with some of its targets."""
 
     training: Training
@@ -100,7 +100,7 @@ class _Part:
         return np.concatenate([h for h, _ in self.blocks], axis=1)
 
 
-def _batches(jobs: Sequence[Job], numbers: Sequence[int]) -> Iterator[list[_Part]]:
+def _batches(jobs: Sequence[Job], numbers: Sequence[int]) -> Iterator[list[_Unsolved]]:
     """The jobs by training set and targets, as many together as their sums fit in memory.
 
     A part has not many more targets than components, since each target may add a pseudo-sample.
@@ -110,7 +110,7 @@ def _batches(jobs: Sequence[Job], numbers: Sequence[int]) -> Iterator[list[_Part
         job = jobs[number]
         _, blocks = by_set.setdefault(id(job.training), (job.training, {}))
         blocks.setdefault(id(job.problem.h), (job.problem.h, []))[1].append(number)
-    batch: list[_Part] = []
+    batch: list[_Unsolved] = []
     n_bytes = 0
     for training, blocks in by_set.values():
         widths = training.square.view.factor_widths
@@ -118,10 +118,10 @@ def _batches(jobs: Sequence[Job], numbers: Sequence[int]) -> Iterator[list[_Part
         n_columns, part = int(widths.sum()), list[tuple[Float, list[int]]]()
         for block in blocks.values():
             if part and sum(h.shape[1] for h, _ in part) + block[0].shape[1] > max(n_columns, _TARGETS):
-                batch.append(_Part(training, part))
+                batch.append(_Unsolved(training, part))
                 part = []
             part.append(block)
-        batch.append(_Part(training, part))
+        batch.append(_Unsolved(training, part))
         n_bytes += 8 * n_columns**2
         if 3 * n_bytes > machine().total_bytes:
             yield batch
@@ -134,7 +134,7 @@ def _batches(jobs: Sequence[Job], numbers: Sequence[int]) -> Iterator[list[_Part
 class _Solved:
     """The solutions of a part, and what scores and dual variables are computed from."""
 
-    part: _Part
+    part: _Unsolved
     row_map: RowMap
     numbers: list[int]
     """The numbers of the jobs."""
@@ -179,7 +179,7 @@ def _times(coefficients: Float, Z: Float) -> Float:
     return np.asarray(Z @ coefficients)
 
 
-def _solve_part(solve: Solve, part: _Part, gram: Gram, jobs: Sequence[Job], options: FisherOptions) -> _Solved:
+def _solve_part(solve: Solve, part: _Unsolved, gram: Gram, jobs: Sequence[Job], options: FisherOptions) -> _Solved:
     """Solve the problems of a part over pseudo-samples."""
     H, kernel_of = part.targets, gram.row_map.kernel_of
     D, trace = len(gram.gram), float(np.trace(gram.gram))
@@ -230,7 +230,7 @@ def _solve_part(solve: Solve, part: _Part, gram: Gram, jobs: Sequence[Job], opti
     return _Solved(part, gram.row_map, numbers, list(solutions), (weights, duals), rest)
 
 
-def _training(part: _Part, gram: Gram, factors: Float) -> Training:
+def _training(part: _Unsolved, gram: Gram, factors: Float) -> Training:
     """The training set of the pseudo-samples, whose features are their factors."""
     view, samples = gram.row_map.view, np.arange(len(factors)).astype(str)
     names = [view.source.names[k] for k in view.kernels]
