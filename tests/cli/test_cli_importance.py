@@ -12,6 +12,7 @@ pytest_plugins = ["helpers.command_line"]
 SMALL = ("--p", "2", "--lam", "1e-2", "--cv", 2)
 
 
+@pytest.mark.slow
 def test_importance(json_of, output_of, tmp_path, store):
     out, picture = tmp_path / "added", tmp_path / "added.png"
     command = ("importance", store, out, *SMALL, "--kernel-group", "good=cle*,fair", "--shapley", 2)

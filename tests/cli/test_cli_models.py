@@ -122,6 +122,7 @@ def test_priors_by_number_and_by_class(error_of, output_of, tmp_path, store):
         assert words in error_of(*command, "--priors", text, "--overwrite")
 
 
+@pytest.mark.slow
 def test_a_code_for_unknown_labels(error_of, json_of, tmp_path, kernels):
     labels = np.stack([np.arange(M) % 3 == 0, np.arange(M) % 3 == 1], axis=1) * 2 - 1
     labels[::7, 0] = labels[3::5, 1] = 0

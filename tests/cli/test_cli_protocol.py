@@ -37,6 +37,7 @@ def plain(tmp_path_factory, kernels, classes):
 # --- search --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_each_split_chooses_for_itself(error_of, json_of, output_of, tmp_path, parts):
     command = ("search", parts, tmp_path / "result", *SMALL)
     text = output_of(*command)
@@ -69,6 +70,7 @@ def test_one_of_the_splits(output_of, tmp_path, parts):
 # --- evaluate ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_evaluate(error_of, json_of, output_of, tmp_path, plain):
     out = tmp_path / "estimate"
     command = ["evaluate", plain, out, "--p", "1,2", "--lam", "1"]

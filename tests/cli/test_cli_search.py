@@ -128,6 +128,7 @@ def test_only_the_best_points_are_listed_and_the_chosen_one(output_of, tmp_path,
     assert (["…"] in shown) == (place > 10)
 
 
+@pytest.mark.slow
 def test_stored_splits_are_the_folds_by_default(run, output_of, tmp_path, split):
     out = tmp_path / "result"
     text = output_of("search", split, out, *SMALL)
@@ -151,6 +152,7 @@ def test_stored_splits_are_the_folds_by_default(run, output_of, tmp_path, split)
         assert printed["samples"] == len(test)
 
 
+@pytest.mark.slow
 def test_which_samples_the_search_may_see(output_of, tmp_path, split):
     K = dmkl.open(split)
     names = tmp_path / "train.txt"
@@ -212,6 +214,7 @@ def test_scoring_rule_and_no_model(error_of, output_of, tmp_path, plain):
     assert "predict" not in text
 
 
+@pytest.mark.slow
 def test_several_tasks_have_a_row_each(run, output_of, tmp_path, kernels):
     rng = np.random.default_rng(0)
     labels = np.stack([np.arange(M) % 3 == 0, rng.permutation(np.arange(M)) % 2 == 0], axis=1).astype(int)

@@ -72,6 +72,7 @@ def test_a_machine_at_given_weights_is_that_of_scikit_learn(dense, kernels, shar
     assert np.max(model.gap_) <= 1e-8
 
 
+@pytest.mark.slow
 def test_given_weights_are_searched_saved_and_restricted(kernels, tmp_path):
     learner = dmkl.Weighted(xr.DataArray(WEIGHTS, {"kernel": list(NAMES)}))
     result = dmkl.search(learner, kernels, classes(), {"lam": [0.1, 1.0]}, cv=2)

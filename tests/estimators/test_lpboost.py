@@ -101,6 +101,7 @@ def test_each_kernel_takes_the_penalty_of_best_accuracy(kernels):
     np.testing.assert_array_equal(model.C_, np.array([0.1, 2.0])[accuracies.argmax(axis=0)])
 
 
+@pytest.mark.slow
 def test_searches_tasks_and_saved_models(kernels, tmp_path):
     y = classes(3)
     result = dmkl.search(dmkl.LPBoost(cv=3), kernels, y, {"nu": [0.2, 0.5]}, cv=2)

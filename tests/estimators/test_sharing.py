@@ -66,6 +66,7 @@ def test_shared_weights_reach_the_optimum_of_all_classes_together(kernels, p, C)
     np.testing.assert_allclose(u.sum(axis=0), 0.0, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_shared_weights_take_weights_of_classes_and_some_kernels(kernels):
     weight = {0: 3.0, 1: 1.0, 2: 1.0, 3: 0.5}
     model = dmkl.MKSVM(1.5, 1.0, sharing="classes", class_weight=weight, steps=(), tol=1e-6).fit(kernels, labels())

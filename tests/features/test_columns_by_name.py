@@ -146,6 +146,7 @@ def cells(frame, *, more=False):
     return data
 
 
+@pytest.mark.slow
 def test_a_second_file_of_cells_in_another_order_of_genes(tmp_path, capsys):
     for name, data in {
         "old": cells(OLD, more=True),

@@ -81,6 +81,7 @@ def test_only_features_are_stored_of_kernels_kept_as_factors(sets):
     assert factors.view.source.row_sum(np.array([0])) is None
 
 
+@pytest.mark.slow
 def test_the_rule_of_auto(tmp_path):
     features, _ = tables(18)  # of nine columns in "a"
     kinds = {}

@@ -171,6 +171,7 @@ def test_inner_takes_the_samples_that_all_have(tmp_path):
 
 @settings(max_examples=8)
 @given(data=st.data(), dtype=st.sampled_from(["f4", "f8"]))
+@pytest.mark.slow
 def test_outer_gives_the_mean_in_feature_space(tmp_path_factory, data, dtype):
     """Against Φ Φᵀ with the mean of the rows of the training samples that are there in place of those that are not."""
     rng = np.random.default_rng(data.draw(st.integers(0, 2**20)))

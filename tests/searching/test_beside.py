@@ -309,6 +309,7 @@ def test_a_state_goes_on_with_other_baselines(K, tmp_path, solver):
     assert passes[3] <= passes[2]
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_the_same_without_its_baselines(K):
     """Also where each task has weights of its own, for which another solver would be chosen beside further fits."""
     rng = np.random.default_rng(5)

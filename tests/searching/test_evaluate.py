@@ -239,6 +239,7 @@ def test_class_wise_measures_are_scikit_learns(result):
     assert result.classes["recall"].dims == ("class",)
 
 
+@pytest.mark.slow
 def test_round_trip(tmp_path, result):
     result.save(tmp_path / "result")
     loaded = dmkl.load(tmp_path / "result")

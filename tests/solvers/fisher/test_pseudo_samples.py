@@ -47,7 +47,7 @@ def test_models_are_those_of_the_matrices(p, lam, widths):
     np.testing.assert_allclose(model.decision_function(K[new, train]), scores, atol=atol)
 
 
-@settings(deadline=None, max_examples=25, phases=[Phase.generate])
+@settings(deadline=None, max_examples=10, phases=[Phase.generate])
 @given(
     st.integers(0, 2**16),
     st.lists(st.integers(1, 5), min_size=1, max_size=4),
@@ -72,6 +72,7 @@ def test_objectives_gaps_and_scores_of_any_set(seed, widths, log_lam, p, steps):
     np.testing.assert_allclose(model.decision_function(K), scores, atol=1e-7 * np.abs(scores).max())
 
 
+@pytest.mark.slow
 def test_folds_share_sums_and_repeated_rows_do_not():
     K, dense = sets(3, 90, (4, 3), mean=5.0)
     grid = {"p": [1, 2], "lam": [1e-3, 1.0]}
