@@ -154,7 +154,9 @@ def test_pairs_out_of_core(kernels, steps):
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "multiclass"), [("threads", "ovr"), ("processes", "ovo")], indirect=["scheduler"]
+    ("scheduler", "multiclass"),
+    [("threads", "ovr"), pytest.param("processes", "ovo", marks=pytest.mark.slow)],
+    indirect=["scheduler"],
 )
 def test_classes(kernels, scheduler, multiclass):
     rows = np.random.default_rng(0).permutation(M)[:40]
