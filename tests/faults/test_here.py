@@ -52,6 +52,7 @@ def test_a_signal_ends_it_in_order(run, places, undisturbed, phase):
 
 
 @pytest.mark.parametrize("phase", ["permute", "stability", "importance"])
+@pytest.mark.slow
 def test_ended_again_and_again_it_goes_on_each_time(run, places, undisturbed, phase):
     """Each run finds what the last one has kept, and comes further."""
     own, out = places

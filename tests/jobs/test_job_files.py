@@ -120,6 +120,7 @@ def test_results_at_urls_are_noted_beside_the_job_file(run, job, tmp_path):
     assert f"{url} is there already" in err
 
 
+@pytest.mark.slow
 def test_all_from_features_to_predictions(run, tmp_path):
     rng = np.random.default_rng(0)
     labels = np.arange(45) % 3
