@@ -54,6 +54,7 @@ from dmkl.kernelset import KernelSet
 from dmkl.numerics.discriminant import excess, leave_one_out
 from dmkl.numerics.fisher import Targets, as_exponent
 from dmkl.passes.blas import one_blas_thread
+from dmkl.passes.rows import has_thin_factors
 from dmkl.passes.view import Lens
 from dmkl.solvers.fisher.problem import (
     AUTO,
@@ -66,7 +67,7 @@ from dmkl.solvers.fisher.problem import (
     SolverChoice,
     Subspace,
 )
-from dmkl.solvers.fisher.registry import SOLVERS, FisherMethod, check_solver, least_lam, name_of
+from dmkl.solvers.fisher.registry import FACTORS, SOLVERS, FisherMethod, check_solver, least_lam, name_of
 from dmkl.solvers.jobs import Job
 from dmkl.stores import Kernels
 from dmkl.variables import describe
@@ -185,7 +186,9 @@ class FisherLearner(KernelLearner, abstract=True):
         return targets.weighted([d if rows is None else d[rows] for d, rows in zip(weights, targets.rows, strict=True)])
 
     def _least_lam(self, lens: Lens) -> float:
-        return least_lam(lens)
+        # The solver for factors rounds no kernel: it reads the features as they are.
+        by_factors = name_of(self.solver) in (AUTO, FACTORS.name) and has_thin_factors(lens.view)
+        return 0.0 if by_factors else least_lam(lens)
 
     def _method(self) -> FisherMethod:
         return FisherMethod(name_of(self.solver), self._options())

@@ -160,3 +160,15 @@ def test_the_solver_is_refused_for_other_kernels(sets):
     few = np.arange(20)
     with pytest.raises(InputError, match="fewer columns in all than training samples"):
         dmkl.MKFDA(solver="factors").fit(K[few, few])
+
+
+def test_the_default_grid_has_the_ridges_that_the_solver_resolves():
+    """Solvers that form these kernels round them to single precision, and the solver for factors does not."""
+    features, y = tables()
+    K = dmkl.build(None, {name: table.astype(np.float32) for name, table in features.items()}, SPECS[:1], labels=y)
+    least = {
+        solver: dmkl.search(dmkl.MKFDA(p=2, solver=solver), K, grid={"lam": None}, cv=2, refit=False).scores.lam.min()
+        for solver in ("auto", "factors", "direct", "stacked")
+    }
+    assert least["auto"] == least["factors"] == 1e-8
+    assert least["direct"] == least["stacked"] > 1e-8

@@ -45,7 +45,7 @@ from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.requests import InverseDiagonals, Solver
 
-__all__ = ["SOLVERS", "FisherMethod", "check_solver", "choose", "least_lam", "name_of"]
+__all__ = ["FACTORS", "SOLVERS", "FisherMethod", "check_solver", "choose", "least_lam", "name_of"]
 
 SOLVERS: dict[str, FisherSolver] = {
     solver.name: solver for solver in (DIRECT, cg.SOLVER, ANCHORED, subspace.SOLVER, INTERLEAVED, DUAL, many.SOLVER)
@@ -230,15 +230,9 @@ def _fill(jobs: Sequence[Job]) -> bool:
 def least_lam(lens: Lens) -> float:
     """The least λ that does not drown in the rounding of the stored kernels; 0 where that cannot be told.
 
-    It is 0 for kernels with factors too, whose features are read as they are: see `dmkl.solvers.fisher.factors`.
-
     Entries rounded to u relative add a random symmetric matrix whose norm is about u √m times their size: below that,
     I + K/λ may have negative eigenvalues that no kernel has.
     """
-    return 0.0 if has_thin_factors(lens.view) else _noise(lens)
-
-
-def _noise(lens: Lens) -> float:
     view, fitted = lens.view, lens.fitted
     diagonal = view.source.diagonal(view.kernels)
     if diagonal is None:
@@ -260,7 +254,7 @@ def check_resolution(lens: Lens, lam: float) -> None:
     InputError
         If λ is less than `least_lam`.
     """
-    noise = _noise(lens)
+    noise = least_lam(lens)
     if lam < noise:
         dtype = lens.view.source.dtype
         refuse(
