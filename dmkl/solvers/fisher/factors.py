@@ -220,13 +220,20 @@ def _solve_part(solve: Solve, part: _Unsolved, gram: Gram, jobs: Sequence[Job], 
     finally:
         space.close()
     weights, duals, rest = list[Float](), list[Float](), list[Float]()
-    for solution in solutions:
-        assert solution.dual is not None
-        # Σ_jβ_jz_jᵀ(Z_jᵀα), with Z_jᵀα from the pseudo-samples.
-        weights.append(solution.weights[kernel_of][:, None] * (factors.T @ solution.dual))
-        rest.append((directions / sizes) @ solution.dual[rank:])
-        duals.append(np.zeros((D, solution.dual.shape[1])))
-        duals[-1][order[:rank]] = solve_triangular(R[:, :rank], solution.dual[:rank] - image @ rest[-1])
+    # The product of one solution alone would be limited by memory; those of some side by side are not larger than G.
+    n_together = max(1, D // max(1, H.shape[1]))
+    for some in (solutions[start : start + n_together] for start in range(0, len(solutions), n_together)):
+        dual = np.concatenate([np.asarray(solution.dual) for solution in some], axis=1)
+        with pinned_blas(factor_threads(D)):
+            # Z_jᵀα, and the parts of α in the span of the factors and in that of the targets.
+            products, of_targets = factors.T @ dual, (directions / sizes) @ dual[rank:]
+            of_factors = np.zeros_like(products)
+            of_factors[order[:rank]] = solve_triangular(R[:, :rank], dual[:rank] - image @ of_targets)
+        ends = np.cumsum([np.asarray(solution.dual).shape[1] for solution in some])[:-1]
+        for solution, product in zip(some, np.split(products, ends, axis=1), strict=True):
+            weights.append(solution.weights[kernel_of][:, None] * product)
+        duals += np.split(of_factors, ends, axis=1)
+        rest += np.split(of_targets, ends, axis=1)
     return _Solved(part, gram.row_map, numbers, list(solutions), (weights, duals), rest)
 
 
