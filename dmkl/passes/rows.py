@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from tempfile import TemporaryFile
@@ -484,10 +485,11 @@ def _tasks(
 ) -> list[tuple[Delayed, int]]:
     """The tasks of a pass over the rows, each with the bytes that it reads; they return a result for each work."""
     n_rows, n_bytes, host = (view.source.tiling.rows, view.source.tiling.cols)[axis], view.bytes_per_pass, machine()
-    # Cut by the data alone, so that sums round equally everywhere; large sums are made one at a time.
+    # Cut by the data alone, so that sums round equally everywhere; but large sums, of which only some fit in memory,
+    # are made by as many tasks as run at once, or one at a time with all cores.
     n_tasks = max(1, round(n_bytes / bytes_of_task(n_bytes)))
-    if result_bytes:
-        n_tasks = min(n_tasks, max(1, host.total_bytes // (4 * result_bytes)))
+    if 4 * result_bytes * n_tasks > host.total_bytes:
+        n_tasks = max(1, host.total_bytes // (4 * result_bytes) // host.slots * host.slots)
     cuts = np.linspace(0, n_rows, n_tasks + 1).astype(np.int64)
     orders = [np.argsort(work.samples, kind="stable") for work in works]
     sorted_works = [(work.samples[order], order, work.function) for work, order in zip(works, orders, strict=True)]
@@ -512,18 +514,29 @@ def _of_range(
     view, axis, works = shared
     factors, n_columns = factors_of(view), int(factors_of(view).widths[view.kernels].sum())
     results: list[Any] = [None] * len(works)
-    with pinned_blas(threads):
-        for strip in strips(n_columns, rows):
-            Z: Float | None = None
-            for k, (samples, order, function) in enumerate(works):
-                start, stop = np.searchsorted(samples, (strip.start, strip.stop))
-                if start == stop:
-                    continue
-                if Z is None:
-                    # Float64 from here on: the least λ of a default grid is 1e-8 of the trace.
-                    Z = factors.read(view.kernels, axis, strip).astype(np.float64)
-                results[k] = function(results[k], Z[samples[start:stop] - strip.start], order[start:stop])
+    side = max(1, _READ_BYTES // (view.source.dtype.itemsize * n_columns))
+    bounds = [(start, min(start + side, rows.stop)) for start in range(rows.start, rows.stop, side)]
+    parts = [slice(*ends) for ends in bounds if any(np.ptp(np.searchsorted(work[0], ends)) for work in works)]
+    with pinned_blas(threads), ThreadPoolExecutor(1) as reader:
+        # The next part is read while this one is multiplied.
+        read = partial(factors.read, view.kernels, axis)
+        ahead = [reader.submit(read, part) for part in parts[:1]]
+        for part, following in itertools.zip_longest(parts, parts[1:]):
+            values = ahead.pop().result()
+            if following is not None:
+                ahead.append(reader.submit(read, following))
+            for strip in strips(n_columns, part):
+                for k, (samples, order, function) in enumerate(works):
+                    start, stop = np.searchsorted(samples, (strip.start, strip.stop))
+                    if start < stop:
+                        # Float64 from here on: the least λ of a default grid is 1e-8 of the trace.
+                        Z = values[samples[start:stop] - part.start].astype(np.float64)
+                        results[k] = function(results[k], Z, order[start:stop])
     return results
+
+
+_READ_BYTES = 2**27
+"""Bytes of factors that are read at a time: parts of chunks would be unpacked several times."""
 
 
 def _sum_of_parts(parts: list[list[list[Float] | None]]) -> list[list[Float] | None]:
