@@ -57,7 +57,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
         K = dmkl.build(folder / "set.zarr", tables, {"function": "linear"}, labels=y, dtype=options.dtype)
     learner = dmkl.MKFDA(decision=options.decision)
     with timed("fit"):
-        model = dmkl.MKFDA(p=1.5, lam=1e-2).fit(K)
+        model = dmkl.MKFDA(p=1.5, lam=1e-2, decision=options.decision).fit(K)
     print(f"  {model.n_passes_:g} passes, gap {model.gap_:.1e}, {model.solver_}")
     with timed("search"):
         result = dmkl.search(learner, K, cv=options.folds, baselines="none", refit=False)
@@ -77,7 +77,7 @@ def main() -> None:
     for name, default in (("samples", 20_000), ("kernels", 6), ("features", 40), ("classes", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--folds", type=int, default=3)
-    parser.add_argument("--decision", choices=("means", "largest"), default="largest", help="rule of the search")
+    parser.add_argument("--decision", choices=("means", "largest"), default="largest", help="rule of fit and search")
     parser.add_argument("--dtype", choices=("float16", "float32"), default="float16", help="of the stored features")
     parser.add_argument("--run", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
