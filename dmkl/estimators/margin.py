@@ -197,6 +197,9 @@ class MKSVM(MarginClassifier):
     def _exponents(self) -> list[float]:
         return [as_exponent(p) for p in check_numbers("p", self.p)]
 
+    def _method(self) -> SideBySide:
+        return InMemory(fixed_weights=self.weights is not None or all(map(np.isinf, self._exponents())))
+
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
         problems = data.problems
         exponents = one_for_each("p", self._exponents(), len(problems))

@@ -68,6 +68,8 @@ class InMemory(SideBySide):
     """
 
     files: bool = True
+    fixed_weights: bool = False
+    """Whether the weights are given: two passes for all problems then cost less than writing large kernels to files."""
 
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
         """See `Method.solve`."""
@@ -76,7 +78,7 @@ class InMemory(SideBySide):
         groups: dict[int, list[int]] = {}
         for number, job in enumerate(jobs):
             groups.setdefault(id(job.training), []).append(number)
-        alone = [members for members in groups.values() if _suits([jobs[k] for k in members], host)]
+        alone = [members for members in groups.values() if _suits([jobs[k] for k in members], host, self)]
         for batch in batches(alone, [_stack_bytes(jobs[members[0]]) for members in alone], host.total_bytes // 2):
             outcomes |= self._solve_batch(jobs, batch, context, host)
         others = [k for k in range(len(jobs)) if k not in outcomes]
@@ -101,12 +103,12 @@ class InMemory(SideBySide):
         return dict(zip(numbers, outcomes, strict=True))
 
 
-def _suits(jobs: Sequence[Job], host: Machine) -> bool:
+def _suits(jobs: Sequence[Job], host: Machine, method: InMemory) -> bool:
     """Whether problems on one training set are solved in memory: its kernels, a selection of rows, and sums fit."""
     stack = _stack_bytes(jobs[0])
     of_rows = stack if any(job.rows is not None for job in jobs) else 0
     fits = stack + of_rows + 4 * stack // jobs[0].training.n_kernels <= host.task_bytes
-    return fits and (stack <= _SMALL_BYTES or len(jobs) >= _MANY)
+    return fits and (stack <= _SMALL_BYTES or (len(jobs) >= _MANY and not method.fixed_weights))
 
 
 def _stack_bytes(job: Job) -> int:

@@ -78,7 +78,7 @@ def test_memory_and_passes_find_the_same(kernels, model, labels, monkeypatch):
     here = model.fit(kernels, labels)
     scores, objective, dual = here.decision_function(kernels), here.objective_, here.dual_coef_
     passes, status = here.n_passes_, here.status_
-    monkeypatch.setattr(in_memory, "_suits", lambda jobs, where: False)
+    monkeypatch.setattr(in_memory, "_suits", lambda *_: False)
     there = model.fit(kernels, labels)
     np.testing.assert_allclose(there.objective_, objective, rtol=10 * model.tol)
     np.testing.assert_allclose(there.decision_function(kernels), scores, atol=0.05)
@@ -97,12 +97,25 @@ def test_searches_find_the_same_whatever_the_memory(kernels, monkeypatch):
     results = [search()]
     with dask.config.set({"dmkl.memory": "70kB"}):  # three kernels are read at a time, for one training set
         results.append(search())
-    monkeypatch.setattr(in_memory, "_suits", lambda jobs, where: False)
+    monkeypatch.setattr(in_memory, "_suits", lambda *_: False)
     results.append(search())
     for other in results[1:]:
         np.testing.assert_allclose(results[0].scores["objective"], other.scores["objective"], rtol=1e-6)
         np.testing.assert_array_equal(results[0].scores["score"], other.scores["score"])
     assert results[0].n_passes_ < results[1].n_passes_ < results[2].n_passes_
+
+
+@pytest.mark.usefixtures("synchronous")
+@pytest.mark.parametrize("model", [dmkl.MKSVM(np.inf), dmkl.MKSVM(weights=[1.0, 0.0, 2.0, 1.0])])
+def test_large_kernels_of_known_weights_are_not_written_to_files(kernels, model, monkeypatch):
+    search = lambda: dmkl.search(model, kernels, LABELS, {"C": [0.5, 2.0, 4.0]}, 3, refit=False, baselines="none")  # noqa: E731
+    small = search()
+    monkeypatch.setattr(in_memory, "_SMALL_BYTES", 0)
+    large = search()
+    assert "load" in small.scores["round_kind"]
+    assert "load" not in large.scores["round_kind"]
+    np.testing.assert_allclose(large.scores["objective"], small.scores["objective"], rtol=1e-3)
+    np.testing.assert_allclose(large.scores["score"], small.scores["score"], atol=0.02)
 
 
 @pytest.mark.usefixtures("synchronous")
