@@ -12,6 +12,7 @@ from dmkl.arrays import Array, Index
 from dmkl.errors import StoreError
 from dmkl.features.specs import Recipe
 from dmkl.features.tiles import FACTORED, FeatureFactors, FeatureTiles, SampleAxis, table_of
+from dmkl.passes.factors import strips
 from dmkl.passes.view import TileKey
 from dmkl.store.features import content_of, read_tables
 from dmkl.store.reader import StoreReader
@@ -97,7 +98,12 @@ class FactorReader(StoreReader):
     def _read_statistic(self, name: str, kernels: Index) -> Array:
         kept = np.isin(kernels, list(self.kept))
         values = np.empty((len(kernels), len(self.samples)))
-        values[kept] = self.computed.diagonal(kernels[kept])
+        # All kernels of a table at once: its rows are read and unpacked once.
+        widths = self.factors.widths[kernels[kept]]
+        starts = np.cumsum(widths) - widths
+        for rows in strips(int(widths.sum()), slice(0, len(self.samples))):
+            Z = self.factors.read(kernels[kept], 0, rows).astype(np.float64)
+            values[kept, rows] = np.add.reduceat(Z * Z, starts, axis=1).T if len(widths) else 0.0
         if not kept.all():
             values[~kept] = super()._read_statistic(name, kernels[~kept])
         return values

@@ -53,12 +53,17 @@ def check_plain(root: str | Path, name: str) -> int:
     return size
 
 
+_SMALL_BYTES = 2**24
+"""Bytes of files that every computation may hold in memory."""
+
+
 class PlainStore(LocalStore):
     """A Zarr store in a folder, which reads only regular files that fit the memory budget."""
 
     def _check(self, key: str, byte_range: Any) -> None:
         size = check_plain(self.root, key)
-        if byte_range is None and size > (budget := settings.memory_budget_bytes()):
+        # Asking for the budget reads the limits of the machine, which takes longer than a small file.
+        if byte_range is None and size > _SMALL_BYTES and size > (budget := settings.memory_budget_bytes()):
             msg = (
                 f"{self.root}/{key} has {size:.3g} bytes, more than a computation may hold in memory (the setting "
                 f"dmkl.memory, {budget:.3g} bytes); it is damaged, or allow more"

@@ -5,11 +5,11 @@ A product with b vectors, X_j(Z_jᵀV), takes 4·m·d_j·b operations instead of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from dmkl.arrays import Array
+from dmkl.arrays import Array, Index
 from dmkl.passes.view import Factors, View
 
 __all__ = ["factor_products", "factors_of", "strips"]
@@ -18,22 +18,39 @@ _STRIP_BYTES = 2**25
 """Bytes of a factor that are read and multiplied together."""
 
 
-def factor_products(view: View, k: int, V: Array, *, products: bool) -> tuple[Array, Array | None]:
-    """ZᵀV, (d, b), and if wanted X(ZᵀV) over all rows of the source, for the kernel at a position of the view.
+_PRODUCT_BYTES = 2**26
+"""Bytes of products of kernels whose factors are read together, from a table that these may have in common."""
 
-    V is over all columns of the source. The sum ZᵀV is in float64 over strips in the precision of V.
+
+def factor_products(
+    view: View, kernels: Index, vectors_of: Callable[[int], Array], *, products: bool
+) -> Iterator[tuple[Array, Array | None]]:
+    """ZᵀV, (d, b), and if wanted X(ZᵀV) over all rows of the source, for the kernels at some positions of the view.
+
+    The V of a kernel is over all columns of the source. The sum ZᵀV is in float64 over strips in the precision of V.
     """
-    factors, kernel, tiling = factors_of(view), view.kernels[[k]], view.source.tiling
-    width = int(factors.widths[kernel[0]])
-    inner = np.zeros((width, V.shape[1]))
-    for strip in strips(width, slice(0, tiling.cols)):
-        inner += factors.read(kernel, 1, strip).astype(V.dtype, copy=False).T @ V[strip]
-    if not products:
-        return inner, None
-    result, coefficients = np.empty((tiling.rows, V.shape[1])), inner.astype(V.dtype, copy=False)
-    for strip in strips(width, slice(0, tiling.rows)):
-        result[strip] = factors.read(kernel, 0, strip).astype(V.dtype, copy=False) @ coefficients
-    return inner, result
+    factors, tiling = factors_of(view), view.source.tiling
+    width = vectors_of(int(kernels[0])).shape[1]
+    together = max(1, _PRODUCT_BYTES // (8 * max(tiling.rows, tiling.cols) * max(1, width)))
+    for group in (kernels[start : start + together] for start in range(0, len(kernels), together)):
+        stored, vectors = view.kernels[group], [vectors_of(int(k)) for k in group]
+        ends = np.cumsum(factors.widths[stored])
+        inner = np.zeros((ends[-1], width))
+        blocks = np.split(inner, ends[:-1])
+        for strip in strips(len(inner), slice(0, tiling.cols)):
+            Z = factors.read(stored, 1, strip).astype(vectors[0].dtype, copy=False)
+            for block, part, V in zip(blocks, np.split(Z, ends[:-1], axis=1), vectors, strict=True):
+                block += part.T @ V[strip]
+        if not products:
+            yield from ((block, None) for block in blocks)
+            continue
+        coefficients = [block.astype(vectors[0].dtype, copy=False) for block in blocks]
+        results = [np.empty((tiling.rows, width)) for _ in group]
+        for strip in strips(len(inner), slice(0, tiling.rows)):
+            X = factors.read(stored, 0, strip).astype(vectors[0].dtype, copy=False)
+            for result, part, block in zip(results, np.split(X, ends[:-1], axis=1), coefficients, strict=True):
+                result[strip] = part @ block
+        yield from zip(blocks, results, strict=True)
 
 
 def factors_of(view: View) -> Factors:

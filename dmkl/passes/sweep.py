@@ -30,7 +30,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -622,17 +622,22 @@ def _sweep(
     same_for_all = all(lens.fitted.same_for_all for lens in lenses)
     factored = lenses[0].view.factor_widths is not None
     running = [] if factored else [_Running(number, lane, columns, seen, buffers) for number, lane in enumerate(lanes)]
-    carried: list[tuple[Array, list[Array | None]]] = []
+
+    @lru_cache(maxsize=1)
+    def carried(k: int) -> tuple[Array, list[Any]]:
+        pairs = [_carried(lens, k, c) for c, lens in zip(columns, seen, strict=True)]
+        return np.concatenate([carried for carried, _ in pairs], axis=1), [values for _, values in pairs]
+
+    def kernel_of(k: int) -> int:
+        return int(unit.kernels[0]) if same_for_all else int(k)
+
     more = any(c.want != "project" for c in columns)
+    products = factor_products(lenses[0].view, unit.kernels, lambda k: carried(kernel_of(k))[0], products=more)
     # The loop goes kernel by kernel and tile by tile within a kernel, in the order of `keys`: the stream reads the next
     # tile while this one is multiplied.
     for place, k in enumerate(unit.kernels):
         if factored:
-            if not carried or not same_for_all:
-                carried = [_carried(lens, int(k), c) for c, lens in zip(columns, seen, strict=True)]
-            offsets = [values for _, values in carried]
-            V = np.concatenate([vectors_of_view for vectors_of_view, _ in carried], axis=1)
-            totals = [_split(factor_products(lenses[0].view, int(k), V, products=more), columns, seen)]
+            totals, offsets = [_split(next(products), columns, seen)], carried(kernel_of(k))[1]
         else:
             if vectors is None or not same_for_all:
                 vectors = loaded(lenses, columns, lanes, int(k))

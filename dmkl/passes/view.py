@@ -350,8 +350,9 @@ def units_of(view: View, most: int | None = None, other_kernels: int = 0) -> lis
     """
     n = len(view.kernels)
     if view.factor_widths is not None:
-        # A task multiplies by whole factors: those of one kernel, or of some small ones.
-        together = max(1, min(int(bytes_of_task(view.bytes_per_pass) * n / view.bytes_per_pass), most or n))
+        # A task multiplies by whole factors: those of one kernel, or of some small ones. Few tasks, since each of them
+        # unpacks the tables that its kernels share with others.
+        together = max(1, min(int(bytes_of_task(4.0 * view.bytes_per_pass) * n / view.bytes_per_pass), most or n))
         return [Unit(group, (), first=True) for group in np.array_split(np.arange(n), -(-n // together))]
     tiles = view.tile_tasks()
     kernel_bytes = max(1, len(tiles) * view.bytes_per_tile)
