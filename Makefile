@@ -78,7 +78,7 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Fails at any warning: a page, a link or a docstring that Sphinx cannot read.
+# Executes the tutorials, and fails at any warning: a page, a link or a docstring that Sphinx cannot read.
 docs: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
@@ -90,4 +90,4 @@ experiments: setup
 	@echo "out/experiments/experiments.md"
 
 clean:
-	rm -rf $(VENV) dmkl-demo $(SLURM) docs/_build docs/_figures docs/_reference
+	rm -rf $(VENV) dmkl-demo $(SLURM) docs/_build docs/_figures docs/_reference docs/_tutorials docs/tutorials/*.html

@@ -60,7 +60,7 @@ def kernel_set():
 
 
 def one_pass():
-    """Tiles are read once, and multiplied with the columns of all that ride."""
+    """Tiles are read once, and multiplied with the columns of all folds."""
     figure, ax = _axes(8.4, 3.0, (18.8, 6.2))
     for k, color in enumerate((SKY, RED, BLUE)):
         _tiles(ax, 0.6 + 0.35 * k, 1.5 - 0.35 * k, 4.0, color, alpha=1.0)
@@ -71,7 +71,7 @@ def one_pass():
         for column in range(3):
             ax.add_patch(Rectangle((6.8 + 1.5 * k + 0.32 * column, 1.2), 0.26, 4.0, facecolor=color, alpha=0.85))
         ax.text(7.25 + 1.5 * k, 0.6, name, ha="center", va="center", fontsize=8)
-    ax.text(9.5, 6.1, "V: columns of all that ride", ha="center", color=GRAY)
+    ax.text(9.5, 6.1, "V: columns of all folds", ha="center", color=GRAY)
     ax.add_patch(FancyArrowPatch((12.9, 3.2), (14.0, 3.2), arrowstyle="-|>", mutation_scale=16, color="black"))
     for k, (_, color) in enumerate(parts):
         for column in range(3):
@@ -130,7 +130,7 @@ def _bounds(model) -> plt.Figure:
 def _certified(found) -> plt.Figure:
     rounds = found.scores
     figure, ax = plt.subplots(figsize=(7.0, 2.8), layout="constrained")
-    # What a pass has brought is known when its products are at hand, and told of the next one.
+    # The record of a pass has the number of points that were certified before it.
     certified = np.append(rounds["round_certified"].values[1:], np.sum(rounds["status"].values == 0))
     passes = np.arange(1, len(certified) + 1)
     ax.bar(passes, certified, color=BLUE)
