@@ -31,6 +31,7 @@ from .estimators.saving import load as load
 from .estimators.scikit_learn import MKLClassifier as MKLClassifier
 from .estimators.scikit_learn import MKLRegressor as MKLRegressor
 from .estimators.scikit_learn import PrecomputedMKLClassifier as PrecomputedMKLClassifier
+from .estimators.scikit_learn import PrecomputedMKLRegressor as PrecomputedMKLRegressor
 from .estimators.variance import VarianceComponents as VarianceComponents
 from .inference.importance import Importance as Importance
 from .inference.importance import importance as importance

@@ -1,4 +1,4 @@
-"""Progress of long work: the pass, bytes per second, the certified gap so far, and the seconds of each phase.
+"""Progress of long work: problems solved, the certified gap so far, passes, times, and the seconds of each phase.
 
 A `Watch` shows progress, and the logger "dmkl" records it: notes at level INFO, the begin of each pass and the seconds
 of each phase at DEBUG. The logger is silent unless a program adds a handler.
@@ -7,25 +7,20 @@ of each phase at DEBUG. The logger is silent unless a program adds a handler.
 from __future__ import annotations
 
 import logging
+import math
+import sys
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from multiprocessing import current_process
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+import dask
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
@@ -38,8 +33,8 @@ __all__ = [
     "PlainConsole",
     "Watch",
     "current",
+    "shown",
     "spending",
-    "spent",
     "stage",
     "watching",
 ]
@@ -86,8 +81,11 @@ class Watch:
     def end(self) -> None:
         """The stage has ended, successfully or not."""
 
+    def expect(self, n_passes: float) -> None:
+        """So many more stages that read kernels are expected."""
+
     def note(self, text: str) -> None:
-        """A line about the whole work, such as the certified gap so far."""
+        """A line about the whole work, such as the certified gap so far; a remark may follow a semicolon."""
         LOGGER.info("%s", text)
 
 
@@ -155,38 +153,11 @@ def stage(name: str) -> Iterator[None]:
             seconds[phase] += taken
 
 
-def spent() -> str:
-    """The phases that took most so far, in a few words; empty if nothing is counted."""
-    seconds = _SPENT.get() or {}
-    total = sum(seconds.values())
-    leading = sorted(seconds, key=lambda phase: -seconds[phase])[:2]
-    return ", ".join(f"{seconds[phase] / total:.0%} {phase}" for phase in leading if seconds[phase] > 0.05 * total)
-
-
-class _OfBytes(ProgressColumn):
-    """A column that is empty for stages that read no kernels."""
-
-    def __init__(self, column: ProgressColumn) -> None:
-        super().__init__(column.get_table_column())
-        self._column = column
-
-    def render(self, task: Task) -> RenderableType:
-        return self._column.render(task) if task.total else Text()
-
-
-class _Lines(Progress):
-    """The note above the stage; in one line they would not fit a terminal."""
-
-    note = ""
-
-    def get_renderables(self) -> Iterable[RenderableType]:
-        if self.note:
-            yield Text(self.note, no_wrap=True, overflow="ellipsis")
-        yield self.make_tasks_table(self.tasks)
+# --- the line on a terminal or in a notebook --------------------------------------------------------------------------
 
 
 class ConsoleWatch(Watch):
-    """Two lines on the terminal for work that takes longer than two seconds.
+    """A line for work that takes longer than two seconds: what is done, the time, and the time that is left.
 
     Parameters
     ----------
@@ -197,18 +168,15 @@ class ConsoleWatch(Watch):
     """
 
     def __init__(self, console: Console | None = None, delay_seconds: float = 2.0) -> None:
-        self.console = PlainConsole(stderr=True) if console is None else console
-        self.delay_seconds = delay_seconds
+        # A notebook shows what is written over a line, but rich's own display there needs ipywidgets.
+        notebook: Any = {"force_terminal": True, "force_jupyter": False, "width": 80} if _in_notebook() else {}
+        self.console = PlainConsole(stderr=True, **notebook) if console is None else console
+        self.delay_seconds = delay_seconds if dask.config.get("dmkl.progress", "auto") else math.inf
         self._started = self._last_note = time.monotonic()
-        self._task: TaskID | None = None
-        self._progress = _Lines(
-            TextColumn("{task.description}"),
-            *map(_OfBytes, (BarColumn(20), DownloadColumn(binary_units=True), TransferSpeedColumn())),
-            _OfBytes(TimeRemainingColumn()),
-            console=self.console,
-            transient=True,
-            disable=not self.console.is_terminal,
-        )
+        self._note = self._title = ""
+        self._n_bytes = self._total_bytes = self._n_passes = 0
+        self._n_expected: float | None = None
+        self._live = Live(console=self.console, transient=True, get_renderable=self._renderable)
 
     def __enter__(self) -> Self:
         self._token = _CURRENT.set(self)
@@ -219,37 +187,78 @@ class ConsoleWatch(Watch):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _CURRENT.reset(self._token)
-        if self._progress.live.is_started:
-            self._progress.stop()
+        self._live.stop()
 
     def begin(self, title: str, total_bytes: int) -> None:
         """See `Watch.begin`."""
         super().begin(title, total_bytes)
-        self.end()
-        self._task = self._progress.add_task(title, total=total_bytes)
+        self._title, self._n_bytes, self._total_bytes = title.replace("-", " "), 0, total_bytes
         self._show_late()
 
     def advance(self, n_bytes: int) -> None:
         """See `Watch.advance`."""
-        if self._task is not None:
-            self._progress.advance(self._task, n_bytes)
-            self._show_late()
+        self._n_bytes += n_bytes
+        self._show_late()
 
     def end(self) -> None:
         """See `Watch.end`."""
-        if self._task is not None:
-            self._progress.remove_task(self._task)
-            self._task = None
+        self._n_passes += self._total_bytes > 0
+        self._n_bytes = self._total_bytes = 0
+
+    def expect(self, n_passes: float) -> None:
+        """See `Watch.expect`."""
+        self._n_expected = self._n_passes + n_passes
 
     def note(self, text: str) -> None:
         """See `Watch.note`."""
         super().note(text)
-        self._progress.note = text
+        self._note = text
         # A terminal redraws its line; a log file gets notes line by line.
         if not self.console.is_terminal and time.monotonic() - self._last_note > self.delay_seconds:
             self._last_note = time.monotonic()
-            self.console.print(Text(text), soft_wrap=True)
+            self.console.print(Text(self._line()), soft_wrap=True)
 
     def _show_late(self) -> None:
-        if time.monotonic() - self._started >= self.delay_seconds:
-            self._progress.start()
+        if self.console.is_terminal and time.monotonic() - self._started >= self.delay_seconds:
+            self._live.start()
+
+    def _renderable(self) -> Text:
+        # Notebooks do not erase the rest of a longer line.
+        return Text(self._line().ljust(min(79, self.console.width)), no_wrap=True, overflow="ellipsis")
+
+    def _line(self) -> str:
+        seconds, part = time.monotonic() - self._started, self._n_bytes / max(1, self._total_bytes)
+        text, semicolon, remark = self._note.partition("; ")
+        expected, n_passes = self._n_expected, self._n_passes + part
+        if not text:
+            text, expected = f"{self._title} ({part:.0%})" if part else self._title, self._n_passes + 1
+        line = f"{text} after {_duration(seconds)}"
+        if expected is not None and 0 < n_passes < expected:
+            line += f", {_duration(seconds / n_passes * (expected - n_passes))} left"
+        return f"{line}{semicolon}{remark}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds // 60:.0f}:{seconds % 60:02.0f}" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+
+
+def _in_notebook() -> bool:
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
+
+
+@contextmanager
+def shown() -> Iterator[None]:
+    """Show the progress of the work inside this context, as the setting ``dmkl.progress`` says, if nothing else does.
+
+    Threads and processes that compute side by side would write over one another's lines, and show nothing.
+    """
+    side_by_side = threading.current_thread() is not threading.main_thread() or current_process().name != "MainProcess"
+    setting = dask.config.get("dmkl.progress", "auto")
+    attached = _in_notebook() or (sys.stderr is not None and sys.stderr.isatty())
+    wanted = attached if setting == "auto" else setting
+    if current() is _SILENT and wanted and not side_by_side:
+        with ConsoleWatch():
+            yield
+    else:
+        yield

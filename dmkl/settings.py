@@ -58,6 +58,8 @@ DEFAULTS: dict[str, Any] = {
     "external-files": False,
     # Options of fsspec for URLs, such as {"endpoint_url": …}, in addition to its configuration files.
     "storage": {},
+    # Show a line of progress on standard error: "auto" if that is a terminal or belongs to a notebook, True or False.
+    "progress": "auto",
     # Verify the checksum of a tile when a process first reads it ("first"), each time ("always") or "never".
     "verify": "first",
 }

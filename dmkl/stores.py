@@ -205,4 +205,11 @@ def as_kernel_set(K: Any, what: str, train_samples: Array | None = None) -> Kern
             f"{what} takes a kernel set, or matrices as dmkl.create takes them, got {type(K).__name__}; open a stored "
             "set with dmkl.open(path)"
         )
+    if len(getattr(K, "shape", ())) == 2:
+        of_features = "make kernels of its columns with dmkl.build, take dmkl.MKLClassifier or dmkl.MKLRegressor"
+        refuse(
+            f"{what} takes kernels (kernel, row, column), got a table of shape {K.shape}; "
+            f"{of_features if train_samples is None else 'give features of new samples as features='}, or give a "
+            "single kernel as [K]"
+        )
     return create(None, K, symmetric=train_samples is None, train_samples=train_samples)

@@ -152,6 +152,7 @@ VARIABLES: Final = {
     "support": Variable("samples of the class", COUNTS),
     "part": Variable("part of the sample: 0 train, 1 validation, 2 test, -1 none", "iu", ("sample",)),
     "sample_group": Variable("group of the sample, which no fold splits", VALUES, ("sample",), ""),
+    "sample_block": _names("block of the sample, within which labels are exchanged", "sample"),
     "constant_score": Variable("score of one decision for all rows", NUMBERS),
     "n_drawn": Variable("number of draws of the sample", "iu", ("resample", "sample")),
     "n_train": Variable("training rows", COUNTS),

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -92,6 +93,9 @@ def computing_on(
 
             for difference in check_hosts(None if reading is None else _location(reading), state):
                 say_aside("warning", difference)
+            if client.dashboard_link:
+                needs = "" if find_spec("bokeh") else "; it needs bokeh: pip install 'dask[diagnostics]'"
+                say_aside("note", f"dashboard of the cluster: {client.dashboard_link}{needs}")
         yield client
 
 

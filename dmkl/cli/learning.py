@@ -755,12 +755,17 @@ def permute(
         ),
     ] = "anew",
     blocks: Annotated[
-        Literal["within", "whole"],
+        Path | None,
         option(
-            'With --groups: permute labels "within" each group, or exchange the labels of "whole" groups.',
+            "Block of each sample, within which labels are exchanged, in a file as of --groups. [default: the groups]",
+            "FILE",
             panel=_PERMUTATIONS,
         ),
-    ] = "within",
+    ] = None,
+    exchange: Annotated[
+        Literal["samples", "groups"],
+        option("What exchanges labels: samples, or whole groups of equal size.", panel=_PERMUTATIONS),
+    ] = "samples",
     seed: Annotated[int, option("Seed of the permutations.", "N", panel=_PERMUTATIONS)] = 0,
     cv: Folds = None,
     **parameters: Any,
@@ -776,6 +781,7 @@ def permute(
         dmkl permute kernels.zarr significance
         dmkl permute kernels.zarr significance --permutations 999 --p 1,2 --lam 1e-3,0.1
         dmkl permute kernels.zarr significance --groups sites.txt
+        dmkl permute kernels.zarr significance --groups subjects.csv --blocks sites.csv
     """
     from dmkl.inference.permutation import PermutationTest
 
@@ -788,7 +794,8 @@ def permute(
         values,
         permutations,
         cv=None if cv is None else parse_cv(cv),
-        blocks=blocks,
+        blocks=None if blocks is None else read_groups(blocks, run.K.samples, chosen),
+        exchange=exchange,
         choose=choose,
         random_state=seed,
     )

@@ -461,19 +461,23 @@ def _select_label(array: xr.DataArray, name: str | None) -> xr.DataArray:
 
 
 def report(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A model or a result, at a folder or URL.")],
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Models or results, at folders or URLs.")],
     output: Annotated[Path, option("Where to write the page.", "FILE", "--output", "-o")] = Path("report.html"),
     overwrite: Overwrite = False,
 ) -> None:
     """Write a report on a model or a result as one HTML page: the answer, its certainty, pictures, code.
 
-    The code repeats the work. The page needs no other file, and can be read on a phone and printed.
+    Of several results on the same data the page has the answer of the search or model, then the evidence: the score on
+    new samples, permuted labels, stability, importance; and how each was computed, with all parameters. The code
+    repeats the work. The page needs no other file, and can be read on a phone and printed.
 
     Examples
     --------
         dmkl report found -o found.html
         dmkl report model.zarr
+        dmkl report found estimate significance trust added -o report.html
     """
     lock_output(output, overwrite=overwrite)
-    dmkl.report(dmkl.load(path), output)
+    results = [dmkl.load(path) for path in paths]
+    dmkl.report(results[0] if len(results) == 1 else results, output)
     say(f"Saved in {output}; open it in a browser.")

@@ -212,12 +212,16 @@ def read_groups(file: Path, samples: Array, chosen: Index) -> xr.DataArray:
 
     from dmkl.inputs import read_file
     from dmkl.inputs.label_tables import matched
-    from dmkl.inputs.labels import in_order
+    from dmkl.inputs.labels import SideData, in_order
 
     n = len(samples)
     named = samples.astype(str).tolist() != [str(i) for i in range(n)]
     table = read_file(file, samples=samples if named else None)
-    for note in table.notes:
+    item, notes = SideData("groups", str(file), lambda _: table), list(table.notes)
+    if table.row_names is None:
+        item.drop_header(n, notes)
+    table = item.table
+    for note in notes:
         say_aside("note", note)
     if named and table.row_names is not None:
         values, rows = in_order(str(file), table, samples[chosen].astype(str).tolist()).values, np.arange(len(chosen))

@@ -18,7 +18,7 @@ from sklearn.metrics.cluster import contingency_matrix
 from dmkl.arrays import Array, Float
 from dmkl.errors import refuse
 from dmkl.estimators.checks import Given, check_count, check_positive, given_weights
-from dmkl.estimators.learner import KernelLearner
+from dmkl.estimators.learner import KernelLearner, labelled
 from dmkl.estimators.plan import FitOutcome, Problems, TrainingSet
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets
@@ -175,9 +175,11 @@ class KernelKMeans(ClusterMixin, KernelLearner):  # type: ignore[misc]
         return scores.assign_coords(self.dual_coef_["component"].coords)
 
     @one_blas_thread
-    def predict(self, K: Kernels | None = None, **new: Any) -> Array:
-        """The cluster of the nearest center of each row sample, (samples,), as in `decision_function`."""
-        return self.labels_of(self.decision_function(K, **new).values)
+    def predict(self, K: Kernels | None = None, *, as_xarray: bool = False, **new: Any) -> Any:
+        """The cluster of the nearest center of each row sample, (samples,), as in the `predict` of a classifier."""
+        scores = self.decision_function(K, **new)
+        labels = self.labels_of(scores.values)
+        return labelled(labels, scores, "cluster_label") if as_xarray else labels
 
     def labels_of(self, scores: Array) -> Array:
         """Clusters of coordinates of `decision_function`, (samples,)."""

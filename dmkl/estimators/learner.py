@@ -70,7 +70,9 @@ __all__ = [
     "KernelLearner",
     "KernelRegressor",
     "fitted",
+    "is_labelled",
     "label_accuracy",
+    "labelled",
     "mean_r2",
     "set_results",
     "warn_if_open",
@@ -525,14 +527,18 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
         return self._decision(K, **new)
 
     @one_blas_thread
-    def predict(self, K: Kernels | None = None, **new: Any) -> Array:
+    def predict(self, K: Kernels | None = None, *, as_xarray: bool = False, **new: Any) -> Any:
         """Predict the labels of the row samples, of kernels or of `features` as in `decision_function`.
+
+        Labels are an array (sample,), or (sample, task), and with `as_xarray` a DataArray with the samples' names.
 
         By the largest score that is its class, the second of two classes if the score is positive, 0 or 1 for each task
         of a multilabel problem by the sign of its score; by class means of scores the most probable class, with the
         `priors` of a discriminant. See `decision` of `MKFDA`.
         """
-        return self.labels_of(self.decision_function(K, **new).values)
+        scores = self.decision_function(K, **new)
+        labels = self.labels_of(scores.values)
+        return labelled(labels, scores, "predicted_label") if as_xarray else labels
 
     @one_blas_thread
     def score(
@@ -729,6 +735,12 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
             raise NotCalibratedError(msg)
 
 
+def labelled(labels: Array, scores: xr.DataArray, name: str) -> xr.DataArray:
+    """Labels that scores mean, with the coordinates of the scores."""
+    dims = scores.dims[: labels.ndim]
+    return describe(xr.DataArray(labels, {dim: scores[dim] for dim in dims}, dims, name))
+
+
 def _splitter(labels: Array) -> Any:
     """Folds from which learners without leave-one-out scores learn class means: five, or as the smallest class has."""
     columns = labels.reshape(len(labels), -1).T
@@ -770,20 +782,24 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
         return Problems.of_targets(targets, tasks)
 
     @one_blas_thread
-    def predict(self, K: Kernels | None = None, **new: Any) -> xr.DataArray:
+    def predict(self, K: Kernels | None = None, *, as_xarray: bool | None = None, **new: Any) -> Any:
         """Predict the targets of the row samples: Σ_j β_j K_j c + b, (sample,), or (sample, target) of several.
 
         Parameters
         ----------
         K, **new
             As in `KernelClassifier.decision_function`.
+        as_xarray
+            Return a DataArray with the names of samples and targets, or an array. By default an array if `K` is
+            matrices in memory, and a DataArray, as all numbers that are predicted, of a kernel set or of features.
 
         Raises
         ------
         InputError
             As there.
         """
-        return self._decision(K, **new).rename("prediction")
+        prediction = self._decision(K, **new).rename("prediction")
+        return prediction if is_labelled(K, as_xarray) else prediction.values
 
     @one_blas_thread
     def score(
@@ -806,7 +822,12 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
         unknown
             A code of values that are unknown, as in `fit`.
         """
-        return mean_r2(self._truth(K, y, unknown=unknown), self.predict(K, **new).values, sample_weight)
+        return mean_r2(self._truth(K, y, unknown=unknown), self._decision(K, **new).values, sample_weight)
+
+
+def is_labelled(K: Kernels | None, as_xarray: bool | None) -> bool:
+    """Whether predicted numbers are returned as a DataArray."""
+    return (K is None or isinstance(K, KernelSet)) if as_xarray is None else as_xarray
 
 
 def mean_r2(truth: Array, predicted: Array, sample_weight: npt.ArrayLike | None = None) -> float:

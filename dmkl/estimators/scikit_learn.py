@@ -41,7 +41,10 @@ __all__ = [
     "Front",
     "MKLClassifier",
     "MKLRegressor",
+    "PrecomputedFront",
     "PrecomputedMKLClassifier",
+    "PrecomputedMKLRegressor",
+    "RegressorFront",
     "TableFront",
     "in_this_process",
 ]
@@ -137,6 +140,21 @@ class ClassifierFront(ClassifierMixin, Front):  # type: ignore[misc]
         return self._predict_by("predict_proba", X)
 
 
+class RegressorFront(RegressorMixin, Front):  # type: ignore[misc]
+    """A regression of dmkl as one of scikit-learn."""
+
+    _DEFAULT, _KIND = MKRidge, (KernelRegressor, "regression")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def predict(self, X: Any) -> npt.NDArray[np.float64]:
+        """Predictions for new samples, (n,), or (n, targets)."""
+        return self._predict_by("predict", X)
+
+
 @contextmanager
 def in_this_process() -> Iterator[None]:
     """Run passes in this process, on the share of the host that this fit has."""
@@ -159,7 +177,61 @@ def in_this_process() -> Iterator[None]:
         yield
 
 
-class PrecomputedMKLClassifier(ClassifierFront):
+class PrecomputedFront(Front):
+    """Base class for kernel matrices in memory, the third dimension of X."""
+
+    def __init__(self, estimator: KernelLearner | None = None, names: Sequence[str] | None = None) -> None:
+        self.estimator = estimator
+        self.names = names
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = True
+        tags.input_tags.three_d_array = True
+        tags.input_tags.two_d_array = False
+        return tags
+
+    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike, **fit_params: Any) -> Self:
+        """Learn the weights of the kernels.
+
+        Parameters
+        ----------
+        X
+            (m, m, kernels): the training samples among themselves.
+        y
+            Of a classifier (m,) integers or strings, two classes or more, or (m, tasks) of 0 and 1 for independent
+            binary problems; of a regression (m,) or (m, targets) numbers.
+        **fit_params
+            For the `fit` of the estimator, such as its `sample_weight` and `unknown`.
+
+        Raises
+        ------
+        InputError
+            If X, y or a parameter breaks a rule.
+        """
+        estimator = self._unfitted()
+        kernels = _kernels_first(X)
+        with in_this_process():
+            K = create(None, kernels, names=self.names, symmetric=True)
+            self._fit_on(estimator, K, np.asarray(y), fit_params)
+        self.n_features_in_ = K.shape[1]
+        return self
+
+    def _predict_by(self, method: str, X: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        check_is_fitted(self, "estimator_")
+        kernels = _kernels_first(X)
+        m, n = self.n_features_in_, len(self.estimator_.kernel_names_)
+        if kernels.shape[::2] != (n, m):
+            refuse(
+                f"X has shape {np.shape(X)}, expected (samples, {m}, {n}): training samples and kernels as in training"
+            )
+        with in_this_process():
+            K = create(None, kernels, names=self.estimator_.kernel_names_, symmetric=False)
+            values: npt.NDArray[np.float64] = getattr(self.estimator_, method)(K).values
+        return values
+
+
+class PrecomputedMKLClassifier(PrecomputedFront, ClassifierFront):
     """Multiple kernel learning on kernel matrices in memory, for `cross_val_score` and searches of scikit-learn.
 
     scikit-learn selects rows and columns of X, as for ``SVC(kernel="precomputed")``; the kernels are the third
@@ -198,54 +270,38 @@ class PrecomputedMKLClassifier(ClassifierFront):
     True
     """
 
-    def __init__(self, estimator: KernelClassifier | None = None, names: Sequence[str] | None = None) -> None:
-        self.estimator = estimator
-        self.names = names
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.pairwise = True
-        tags.input_tags.three_d_array = True
-        tags.input_tags.two_d_array = False
-        return tags
+class PrecomputedMKLRegressor(PrecomputedFront, RegressorFront):
+    """Multiple kernel ridge regression on kernel matrices in memory, as `PrecomputedMKLClassifier` with numbers.
 
-    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike, **fit_params: Any) -> Self:
-        """Learn the weights of the kernels.
+    Parameters
+    ----------
+    estimator
+        Any regression of dmkl, `dmkl.MKRidge()` by default. Its parameters are set as ``estimator__p``,
+        ``estimator__lam`` …
+    names
+        The kernels' names; ``kernel_0``, ``kernel_1`` … by default.
 
-        Parameters
-        ----------
-        X
-            (m, m, kernels): the training samples among themselves.
-        y
-            (m,) integers or strings, two classes or more; (m, tasks) of 0 and 1 for independent binary problems.
-        **fit_params
-            For the `fit` of the estimator, such as its `sample_weight` and `unknown`.
+    Attributes
+    ----------
+    weights_ : DataArray
+        β, over kernel; over kernel and target for several targets.
+    estimator_, n_features_in_
+        As in `PrecomputedMKLClassifier`.
 
-        Raises
-        ------
-        InputError
-            If X, y or a parameter breaks a rule.
-        """
-        estimator = self._unfitted()
-        kernels = _kernels_first(X)
-        with in_this_process():
-            K = create(None, kernels, names=self.names, symmetric=True)
-            self._fit_on(estimator, K, np.asarray(y), fit_params)
-        self.n_features_in_ = K.shape[1]
-        return self
-
-    def _predict_by(self, method: str, X: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        check_is_fitted(self, "estimator_")
-        kernels = _kernels_first(X)
-        m, n = self.n_features_in_, len(self.estimator_.kernel_names_)
-        if kernels.shape[::2] != (n, m):
-            refuse(
-                f"X has shape {np.shape(X)}, expected (samples, {m}, {n}): training samples and kernels as in training"
-            )
-        with in_this_process():
-            K = create(None, kernels, names=self.estimator_.kernel_names_, symmetric=False)
-            values: npt.NDArray[np.float64] = getattr(self.estimator_, method)(K).values
-        return values
+    Examples
+    --------
+    >>> import dmkl
+    >>> import numpy as np
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.metrics.pairwise import linear_kernel, rbf_kernel
+    >>> from sklearn.model_selection import cross_val_score
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> kernels = np.stack([linear_kernel(X), rbf_kernel(X)], axis=2)
+    >>> model = dmkl.PrecomputedMKLRegressor(dmkl.MKRidge(lam=1e-2))
+    >>> bool(cross_val_score(model, kernels, y, cv=3).mean() > 0.4)
+    True
+    """
 
 
 def _kernels_first(X: npt.ArrayLike) -> Array:
@@ -453,7 +509,7 @@ class MKLClassifier(TableFront, ClassifierFront):
         return np.asarray(labels)
 
 
-class MKLRegressor(RegressorMixin, TableFront):  # type: ignore[misc]
+class MKLRegressor(TableFront, RegressorFront):
     """Multiple kernel ridge regression on a table of features, for pipelines and searches of scikit-learn.
 
     As `MKLClassifier`, with numbers as targets.
@@ -483,17 +539,6 @@ class MKLRegressor(RegressorMixin, TableFront):  # type: ignore[misc]
     >>> bool(cross_val_score(model, X, y, cv=3).mean() > 0.4)
     True
     """
-
-    _DEFAULT, _KIND = MKRidge, (KernelRegressor, "regression")
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
-
-    def predict(self, X: Any) -> npt.NDArray[np.float64]:
-        """Predictions for new samples, (n,), or (n, targets)."""
-        return self._predict_by("predict", X)
 
     def _check_targets(self, y: Any, unknown: Any) -> Array:
         encode_values(with_unknown(y, unknown), len(y))

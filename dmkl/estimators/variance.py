@@ -14,7 +14,7 @@ import xarray as xr
 from dmkl.arrays import Array, Float
 from dmkl.errors import ConvergenceWarning, MemoryBudgetError, refuse, warn
 from dmkl.estimators.checks import check_choice, check_count, check_positive
-from dmkl.estimators.learner import KernelRegressor
+from dmkl.estimators.learner import KernelRegressor, is_labelled
 from dmkl.estimators.plan import FitOutcome, Statistics, TrainingSet
 from dmkl.estimators.ridge import permuted_residuals
 from dmkl.kernelset import KernelSet
@@ -452,6 +452,7 @@ class VarianceComponents(KernelRegressor):
         self,
         K: Kernels | None = None,
         *,
+        as_xarray: bool | None = None,
         return_std: bool = False,
         training: Kernels | None = None,
         **new: Any,
@@ -460,8 +461,8 @@ class VarianceComponents(KernelRegressor):
 
         Parameters
         ----------
-        K, **new
-            As in `KernelClassifier.decision_function`.
+        K, as_xarray, **new
+            As in `KernelRegressor.predict`.
         return_std
             Whether to return the standard deviation of the error of each prediction of a new observation too, which
             includes σ_e² and the error of the fixed effects.
@@ -470,24 +471,25 @@ class VarianceComponents(KernelRegressor):
 
         Returns
         -------
-        xarray.DataArray, or two of them with `return_std`
+        xarray.DataArray or ndarray, or two of them with `return_std`
 
         Raises
         ------
         InputError
             As in `KernelClassifier.decision_function`; if `training` or k(x, x) of the rows is missing.
         """
-        prediction = super().predict(K, **new)
         if not return_std:
-            return prediction
+            return super().predict(K, as_xarray=as_xarray, **new)
         if K is None or training is None:
             refuse(
                 "return_std needs kernels of the rows and those of training: predict(K[test, train], return_std=True, "
                 "training=K[train, train])"
             )
         squares = self._error_variances(as_kernel_set(K, "prediction", self.train_samples_), training, new)
+        prediction = super().predict(K, as_xarray=True, **new)
         deviation = prediction.copy(data=np.sqrt(squares).reshape(prediction.shape)).rename("standard_deviation")
-        return prediction, describe(deviation)
+        both = prediction, describe(deviation)
+        return both if is_labelled(K, as_xarray) else tuple(values.values for values in both)
 
     def _error_variances(self, K: KernelSet, training: Kernels, new: dict[str, Any]) -> Float:
         """The variance of the error of each prediction, (rows, targets).

@@ -192,10 +192,10 @@ def write_kernels(source: FeatureTiles, writer: StoreWriter, provenances: Sequen
             _end_kernel(source, writer, k, tiles, parts[k])
         done += len(chosen)
         rate = done * len(tiles) * tile_bytes / (time.monotonic() - started)
-        left = (len(todo) - done) * len(tiles) * tile_bytes / rate
+        watch.expect((len(todo) - done) / len(chosen))
         watch.note(
             f"{done + n_kernels - len(todo):,} of {n_kernels:,} kernels built, "
-            f"{done * len(tiles):,} tiles at {rate / 1e9:.2f} GB/s, about {left:.0f} s left"
+            f"{done * len(tiles):,} tiles at {rate / 1e9:.2f} GB/s"
         )
 
 

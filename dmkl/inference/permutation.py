@@ -22,7 +22,9 @@ from dmkl.arrays import Array, Index
 from dmkl.errors import refuse
 from dmkl.estimators.checks import check_choice, check_count
 from dmkl.estimators.learner import KernelLearner
+from dmkl.estimators.saving import encode
 from dmkl.files.arrays import load_arrays, save_arrays
+from dmkl.inputs.label_tables import matched
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.fits import (
     GridFits,
@@ -50,8 +52,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PermutationTest", "draw_permutation", "exchange_cells", "p_value_text", "permutation_test", "with_p_values"]
 
-Blocks = Literal["within", "whole"]
-"""Labels change places within groups, or whole groups exchange their labels."""
+Exchange = Literal["samples", "groups"]
+"""Samples exchange their labels, or whole groups do."""
 Choosing = Literal["anew", "fixed"]
 Statistics = dict[str, Array]
 """Arrays whose first dimension are the permutations."""
@@ -83,12 +85,13 @@ class PermutationTest(Result):
     kernel_p_value_corrected       [task,] kernel         corrected over the kernels by the maximum statistic
     order                          permutation, sample    the row whose label a row was given
     part, sample_group             [fold,] sample         the folds, as in `SearchResult.scores`
+    sample_block                   sample                 the blocks of the exchange, if they are given
     name of a parameter            [task]                 its chosen value
     ``null_`` and a parameter      permutation[, task]    that of permuted labels
     ============================== ====================== ==========================================================
 
-    Attributes: estimator, scoring, choose, permuted, random_state, parameters_searched (JSON), n_points, n_folds,
-    largest_gap (proven, of the chosen points), n_passes, seconds, created_by.
+    Attributes: estimator, parameters (JSON), scoring, choose, permuted, random_state, parameters_searched (JSON),
+    n_points, n_folds, largest_gap (proven, of the chosen points), n_passes, seconds, created_by.
 
     Notes
     -----
@@ -252,7 +255,8 @@ def permutation_test(
     *,
     cv: Any = None,
     groups: npt.ArrayLike | None = None,
-    blocks: Blocks = "within",
+    blocks: npt.ArrayLike | None = None,
+    exchange: Exchange = "samples",
     scoring: Any = None,
     choose: Choosing = "anew",
     unknown: Any = None,
@@ -274,12 +278,15 @@ def permutation_test(
     cv
         Folds, as in `dmkl.search`. They do not change under permutation, and their test rows are not used.
     groups
-        (m,) exchangeability blocks, such as the site of a scan, which no fold splits. Without groups, labels change
-        places within the folds if each row is held out once, so that every training set keeps the sizes of its classes,
-        and among all rows of the folds otherwise.
+        (m,) groups of samples that no fold splits, such as the subject or the site of a scan.
     blocks
-        With groups: "within", labels change places in each group; "whole", groups of equal size exchange their labels,
-        row by row.
+        (m,) blocks within which labels are exchanged, such as sites with subjects as groups; those of `groups` if None.
+        Without both, labels change places within the folds if each row is held out once, so that every training set
+        keeps the sizes of its classes, and among all rows of the folds otherwise. One block for all exchanges freely.
+    exchange
+        "samples" of a block exchange their labels; or "groups" of equal size do, row by row, within their block, and
+        among all groups without `blocks`. If a group has one label, such as the diagnosis of a subject with several
+        scans, its samples are not exchangeable: p-values of "samples" within larger blocks would be too small.
     choose
         "anew": each permutation has its best point of the grid, so that the test accounts for the choice. "fixed": all
         have the choice of the original labels: much cheaper, and the p-value is too small if there was a choice.
@@ -310,11 +317,11 @@ def permutation_test(
     """
     started = time.monotonic()
     check_choice("choose", choose, get_args(Choosing))
-    check_choice("blocks", blocks, get_args(Blocks))
+    check_choice("exchange", exchange, get_args(Exchange))
     check_count("n_permutations", n_permutations)
     check_count("random_state", random_state, least=0)
-    if blocks == "whole" and groups is None:
-        refuse("blocks='whole' permutes the labels of whole groups, and there are no groups; give groups")
+    if exchange == "groups" and groups is None:
+        refuse("exchange='groups' exchanges the labels of whole groups, and there are no groups; give groups")
     question, _ = make_question(
         "permutation_test",
         estimator,
@@ -329,7 +336,9 @@ def permutation_test(
     folds = [replace(fold, test=fold.test[:0]) for fold in question.folds]
     name, metric = next(iter(question.metrics.items()))
     question = replace(question, folds=folds, metrics={name: metric})
-    orders = _draw_orders(question, n_permutations, blocks, random_state)
+    K = question.K
+    of_rows = None if blocks is None else matched("blocks", blocks, K.samples, named=K.view.has_names).values
+    orders = _draw_orders(question, n_permutations, of_rows, exchange, random_state)
     properties = {"the permutations": digest(orders), "the choice of points": choose}
     with open_workspace(question, state, properties) as workspace:
         workspace.commit(workspace.state)  # the purpose of the folder, before its content
@@ -337,7 +346,11 @@ def permutation_test(
     statistics = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
     n_passes = float(statistics.pop("n_passes").sum())
     data = _to_dataset(question, orders, statistics)
-    permuted = "within folds or among all rows" if groups is None else f"{blocks} groups"
+    if of_rows is not None:
+        data["sample_block"] = ("sample", of_rows.astype(str))
+    within = "within folds or among all rows" if groups is None else "within groups"
+    within = "within blocks" if blocks is not None else "of whole groups" if exchange == "groups" else within
+    permuted = f"of whole groups {within}" if exchange == "groups" and blocks is not None else within
     data.attrs |= {"choose": choose, "permuted": permuted, "random_state": int(random_state)}
     data.attrs |= {"n_passes": n_passes, "seconds": time.monotonic() - started}
     return PermutationTest(data)
@@ -346,24 +359,35 @@ def permutation_test(
 # --- permutations ----------------------------------------------------------------------------------------------------
 
 
-def _draw_orders(question: Question, n_permutations: int, blocks: Blocks, seed: int) -> Index:
+def _draw_orders(question: Question, n_permutations: int, blocks: Array | None, exchange: Exchange, seed: int) -> Index:
     """The permutations, (B + 1, m), the identity first."""
-    folds, labels = question.folds, question.labels
+    folds, labels, groups = question.folds, question.labels, question.groups
     classes = labels if question.targets.kind != "regression" else None
-    cells = exchange_cells(folds, len(labels), question.groups)
-    drawn = [draw_permutation(cells, blocks, classes, folds, seed, number) for number in range(1, n_permutations + 1)]
+    units = None
+    if exchange == "groups" and groups is not None:
+        units = np.unique(groups.astype(str), return_inverse=True)[1]
+        blocks = np.zeros(len(labels)) if blocks is None else blocks
+        split = np.unique(groups[[len(set(blocks[units == unit])) > 1 for unit in units]]).tolist()
+        if split:
+            refuse(
+                f"whole groups exchange their labels within blocks, and {len(split)} groups have rows in several "
+                f"blocks, {split[0]!r} first; give each group one block, or take exchange='samples'"
+            )
+    cells = exchange_cells(folds, len(labels), groups if blocks is None else blocks)
+    drawn = [draw_permutation(cells, units, classes, folds, seed, number) for number in range(1, n_permutations + 1)]
     if all(np.array_equal(labels[order], labels, equal_nan=labels.dtype.kind == "f") for order in drawn):
         refuse(
-            f"no label changes its place under {n_permutations} permutations: groups have one label each, or no two "
-            "of them have the same size; give other groups, or the other of blocks='within' and 'whole'"
+            f"no label changes its place under {n_permutations} permutations: blocks or groups have one label each, or "
+            "no two groups of a block have the same size; give other blocks, or the other of exchange='samples' and "
+            "'groups'"
         )
     return np.stack([np.arange(len(labels)), *drawn])
 
 
-def exchange_cells(folds: Sequence[Fold], n_samples: int, groups: Array | None) -> Index:
+def exchange_cells(folds: Sequence[Fold], n_samples: int, blocks: Array | None) -> Index:
     """The cell of each row, (m,): labels change places within cells. −1 for rows that do not change.
 
-    Cells are the groups if there are any; otherwise the folds if each row is held out by one, so that every training
+    Cells are the blocks if there are any; otherwise the folds if each row is held out by one, so that every training
     set keeps the sizes of its classes; otherwise one cell for all rows of the folds.
     """
     used, times = np.zeros(n_samples, dtype=bool), np.zeros(n_samples, dtype=np.int64)
@@ -372,8 +396,8 @@ def exchange_cells(folds: Sequence[Fold], n_samples: int, groups: Array | None) 
         used[fold.train] = used[fold.validation] = True
         times[fold.validation] += 1
         held_out_by[fold.validation] = number
-    if groups is not None:
-        cells = np.unique(groups.astype(str), return_inverse=True)[1]
+    if blocks is not None:
+        cells = np.unique(blocks.astype(str), return_inverse=True)[1]
     elif (times[used] == 1).all():
         cells = held_out_by
     else:
@@ -382,7 +406,7 @@ def exchange_cells(folds: Sequence[Fold], n_samples: int, groups: Array | None) 
 
 
 def draw_permutation(
-    cells: Index, blocks: Blocks, labels: Array | None, folds: Sequence[Fold], seed: int, number: int
+    cells: Index, units: Index | None, labels: Array | None, folds: Sequence[Fold], seed: int, number: int
 ) -> Index:
     """A permutation: row i takes the label of row order[i], (m,).
 
@@ -393,8 +417,8 @@ def draw_permutation(
     ----------
     cells
         See `exchange_cells`.
-    blocks
-        "within": rows change places within their cell. "whole": cells of equal size change places, row by row.
+    units
+        (m,) groups that change places, row by row, with those of the same size in their cell; None if rows do.
     labels
         (m,) or (m, tasks) of classes; None for a regression, which accepts every training set.
 
@@ -407,14 +431,15 @@ def draw_permutation(
     members = [np.flatnonzero(cells == cell) for cell in range(cells.max() + 1)]
     for _ in range(_TRIES):
         order = np.arange(len(cells))
-        if blocks == "within":
-            for rows in members:
+        for rows in members:
+            if units is None:
                 order[rows] = rng.permutation(rows)
-        else:
-            for size in sorted({len(rows) for rows in members}):
-                alike = [rows for rows in members if len(rows) == size]
-                for rows, place in zip(alike, rng.permutation(len(alike)), strict=True):
-                    order[rows] = alike[place]
+                continue
+            groups = [rows[units[rows] == unit] for unit in np.unique(units[rows])]
+            for size in sorted(set(map(len, groups))):
+                alike = [group for group in groups if len(group) == size]
+                for group, place in zip(alike, rng.permutation(len(alike)), strict=True):
+                    order[group] = alike[place]
         if labels is None or _keeps_classes(labels, labels[order], folds):
             return order
     refuse(
@@ -539,6 +564,9 @@ def _to_dataset(question: Question, orders: Index, statistics: Statistics) -> xr
     }
     attrs = {
         "estimator": type(question.estimator).__name__,
+        "parameters": json.dumps(
+            {name: encode(value) for name, value in question.estimator.get_params(deep=False).items()}
+        ),
         "scoring": next(iter(question.metrics)),
         "parameters_searched": json.dumps(list(question.grid)),
         "n_points": math.prod(shape(question.grid)),

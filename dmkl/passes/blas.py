@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 import threadpoolctl
 from threadpoolctl import ThreadpoolController
 
-from dmkl import settings
+from dmkl import progress, settings
 
 __all__ = ["blas_threads", "factor_threads", "one_blas_thread", "pinned_blas"]
 
@@ -57,11 +57,11 @@ def pinned_blas(threads: int) -> Iterator[None]:
 
 
 def one_blas_thread(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Make a function run with one BLAS thread, except for the parts of it that request more."""
+    """Make a function run with one BLAS thread, except for the parts that request more, and show its progress."""
 
     @functools.wraps(function)
     def pinned(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        with pinned_blas(1):
+        with pinned_blas(1), progress.shown():
             return function(*args, **kwargs)
 
     return pinned

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from functools import singledispatch
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.saving import decode_parameters, encode, models
 from dmkl.files.writing import write_whole
 from dmkl.reports.page import Page, Section, render
+from dmkl.reports.several import compose
 from dmkl.searching.evaluation import EvaluationResult
 from dmkl.searching.folds import SPLITS
 from dmkl.searching.search import SearchResult
@@ -53,7 +55,8 @@ def report(result: Any, path: str | Path | None = None) -> str:
     ----------
     result
         A fitted model, a `SearchResult`, an `EvaluationResult`, an `Analysis`, or the result of an importance, a
-        resampling or a permutation test.
+        resampling or a permutation test; or a list of them on the same data, for one page with the answer of the search
+        and the evidence of the others.
     path
         The file to write, which is replaced if it exists; None writes no file.
 
@@ -80,6 +83,12 @@ def page_of(result: Any) -> Page:
         f"there is no report of a {type(result).__name__}; give a fitted model, or a result of dmkl.search, "
         "dmkl.evaluate, dmkl.analyze and so on"
     )
+
+
+@page_of.register(list)
+@page_of.register(tuple)
+def _several(results: Sequence[Any]) -> Page:
+    return compose(results, page_of, _describe_folds)
 
 
 # --- models --------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ class Fold:
     """Positions among the rows of a kernel set."""
 
     name: str
-    """The name in results: the number of the fold, or its key in a mapping."""
+    """The name in results: the number of the fold, its group, or its key in a mapping."""
     title: str
     """The name in messages, such as "stored split 1"."""
     train: Index
@@ -102,7 +102,8 @@ def make_folds(
     Returns
     -------
     list of Fold
-        Named "0", "1" … in the order of `cv`, or by the keys of its mapping.
+        Named "0", "1" … in the order of `cv`, by the keys of its mapping, or by the groups if a splitter holds out one
+        of them in each fold.
 
     Raises
     ------
@@ -243,6 +244,10 @@ def _read_folds(cv: Any, rows: _Rows, argument: str) -> tuple[str, dict[str, Any
     splitter, made_by = _as_splitter(cv, rows, argument), ""
     if splitter is not None:
         folds, made_by = _split(splitter, rows), repr(splitter)
+        groups = None if rows.groups is None else rows.groups.astype(str)
+        held_out = [() if groups is None else tuple(set(groups[test].tolist())) for _, test in folds]
+        if set(map(len, held_out)) == {1} and len(set(held_out)) == len(folds):
+            return made_by, {group: parts for (group,), parts in zip(held_out, folds, strict=True)}
     elif isinstance(cv, str):
         folds, made_by = _stored_splits(cv, rows.splits, argument), SPLITS
     elif isinstance(cv, Mapping):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import io
 import json
 import re
+import sys
 import time
 import tomllib
 from functools import partial
+from types import SimpleNamespace
 
+import dask
 import numpy as np
 import pytest
 from rich.console import Console
@@ -510,9 +513,7 @@ def test_the_name_of_the_state_is_that_of_the_output(run, tmp_path, plain, stopp
 
 # --- progress --------------------------------------------------------------------------------------------------------
 
-NOTE = (
-    "12,584 of 16,000 settings solved; largest remaining error 0.014 %; about 1500 s left; pass 7, 1,215 basis vectors"
-)
+NOTE = "12,584/16,000 settings solved, error ≤ 0.014 %, pass 7"
 
 
 def screens(text):
@@ -520,26 +521,37 @@ def screens(text):
     return [line for line in re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)) if line.strip()]
 
 
-def test_progress_on_a_terminal_is_a_note_above_a_stage():
-    file = io.StringIO()
-    with ConsoleWatch(Console(file=file, force_terminal=True, width=80), delay_seconds=0) as watch:
-        watch.note(NOTE)
-        watch.begin("extend-pass-7", 2**30)
+def test_progress_on_a_terminal_is_a_line(monkeypatch):
+    file, now = io.StringIO(), [0.0]
+    monkeypatch.setattr("dmkl.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
+    with ConsoleWatch(Console(file=file, force_terminal=True, width=80)) as watch:
+
+        def draw(seconds):
+            now[0] = seconds
+            watch._live.refresh()
+
+        watch.begin("extend-pass-1", 2**30)
+        now[0] = 60
         watch.advance(2**29)
-        time.sleep(0.3)
+        draw(60)
         watch.end()
-        watch.begin("restricted-master-8", 0)
-        watch.advance(0)
-        time.sleep(0.3)
-        watch.end()
-    lines = screens(file.getvalue())
+        watch.expect(8)
+        watch.note("0/16,000 settings solved, pass 1")
+        draw(120)
+        watch.expect(1)
+        watch.note(NOTE)
+        draw(960)
+        watch.expect(0)
+        watch.note(f"{NOTE}; no room")
+        draw(4500)
+    lines = [line.rstrip() for line in screens(file.getvalue())]
     assert max(map(len, lines)) <= 80
-    assert any(line.startswith("12,584 of 16,000 settings solved; largest remaining error 0.014 %") for line in lines)
-    stages = [line for line in lines if "extend-pass-7" in line]
-    assert any("0.5/1.0 GiB" in line for line in stages)
-    idle = [line for line in lines if "restricted-master-8" in line]
-    assert idle
-    assert all(line.strip() == "restricted-master-8" for line in idle)
+    assert set(lines) >= {
+        "extend pass 1 (50%) after 1:00, 1:00 left",
+        "0/16,000 settings solved, pass 1 after 2:00, 16:00 left",
+        f"{NOTE} after 16:00, 16:00 left",
+        f"{NOTE} after 1.2 h; no room",
+    }
 
 
 def test_progress_in_a_log_is_a_line_now_and_then():
@@ -553,7 +565,34 @@ def test_progress_in_a_log_is_a_line_now_and_then():
         time.sleep(0.25)
         watch.note("next")
         watch.end()
-    assert file.getvalue().splitlines() == [NOTE, "next"]
+    assert [line.partition(" after ")[0] for line in file.getvalue().splitlines()] == [NOTE, "next"]
+
+
+class Terminal(io.StringIO):
+    """Standard error that is a terminal."""
+
+    def isatty(self):
+        return True
+
+
+def test_python_shows_progress_where_somebody_sees_it(monkeypatch, kernels, classes):
+    monkeypatch.setattr(ConsoleWatch.__init__, "__defaults__", (None, 0.0))
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def shown(stderr, setting="auto"):
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with dask.config.set({"dmkl.progress": setting}):
+            dmkl.MKFDA(solver="subspace").fit(kernels, classes)
+        return [line.strip() for line in screens(stderr.getvalue())]
+
+    line = r"(0/1 settings solved, pass 1|1/1 settings solved, pass \d) after \d:\d\d(, \d:\d\d left)?"
+    assert any(re.fullmatch(line, text) for text in shown(Terminal()))
+    assert not shown(io.StringIO())
+    assert not shown(Terminal(), False)
+    assert "settings solved" in shown(io.StringIO(), True)[0]
+    notebook = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=None))
+    monkeypatch.setitem(sys.modules, "IPython", notebook)
+    assert "settings solved" in " ".join(shown(io.StringIO()))
 
 
 # --- chains of steps -----------------------------------------------------------------------------------------
@@ -622,3 +661,36 @@ def test_a_job_that_tried_both_chains_does_so_again(output_of, tmp_path, unlike)
     output_of("run", tmp_path / "result.job.toml", "--into", tmp_path / "again")
     first, second = dmkl.load(tmp_path / "result"), dmkl.load(tmp_path / "again" / "result")
     np.testing.assert_array_equal(first.scores["score"], second.scores["score"])
+
+
+# --- groups and blocks -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_groups_name_folds_and_blocks_bound_the_exchange(output_of, tmp_path, plain):
+    samples = dmkl.open(plain).samples
+    sites, subjects = np.repeat(["Oslo", "Paris", "Rome"], 15), [f"subject {k}" for k in np.arange(M) // 3]
+    rows = [f"{sample},{subject}" for sample, subject in zip(samples[::-1], subjects[::-1], strict=True)]
+    (tmp_path / "sites.txt").write_text("\n".join(["site", *sites]))
+    (tmp_path / "subjects.csv").write_text("\n".join(["id,subject", *rows, "of another study,subject 0"]))
+    command = ("--outer", "LeaveOneGroupOut()", "--inner", 2, "--groups", tmp_path / "sites.txt", *POINT)
+    assert "Paris" in output_of("evaluate", plain, tmp_path / "sites", *command)
+    result = dmkl.load(tmp_path / "sites")
+    assert result.scores["fold"].values.tolist() == ["Oslo", "Paris", "Rome"]
+    assert set(result.folds) == set(result.models_) == set(sites)
+    options = (
+        "--groups",
+        tmp_path / "subjects.csv",
+        "--blocks",
+        tmp_path / "sites.txt",
+        "--cv",
+        3,
+        "--permutations",
+        3,
+    )
+    output_of("permute", plain, tmp_path / "test", *options, *POINT[:-2])
+    data = dmkl.load(tmp_path / "test").data
+    assert data["sample_group"].values.tolist() == subjects
+    assert data["sample_block"].values.tolist() == sites.tolist()
+    assert (sites[data["order"].values] == sites).all()
+    assert (data["order"].values != np.arange(M)).any()

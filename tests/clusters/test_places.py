@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -53,9 +54,11 @@ def test_a_local_cluster_that_this_machine_alone_can_reach(run, tmp_path, store,
 
 def test_a_scheduler_that_is_there(run, tmp_path, store, cluster):
     address = cluster.scheduler_address
-    status, out, _ = run("check", store, "--cluster", address)
+    status, out, err = run("check", store, "--cluster", address)
     assert status == 0
     assert "0 errors" in out
+    assert f"dashboard of the cluster: {cluster.dashboard_link}" in err
+    assert ("dask[diagnostics]" in err) == (importlib.util.find_spec("bokeh") is None)
     file = tmp_path / "scheduler.json"
     file.write_text(json.dumps({"address": address}))
     with computing_on(str(file)) as client:
@@ -117,8 +120,8 @@ def test_threads_are_as_many_as_asked():
 def test_processes_are_started_for_large_sets_alone(monkeypatch, n_bytes, place):
     @contextmanager
     def started(workers, memory):
-        yield "client"
+        yield SimpleNamespace(dashboard_link="")
 
     monkeypatch.setattr("dmkl.clusters.local.processes", started)
     with computing_on(reading=SimpleNamespace(bytes_per_pass=n_bytes, view=SimpleNamespace(source=None))) as client:
-        assert client == (None if place == "threads" else "client")
+        assert (client is None) == (place == "threads")

@@ -134,38 +134,61 @@ def test_labels_without_meaning_are_significant_as_often_as_they_should_be():
 def test_labels_change_places_within_folds():
     y = np.arange(30) % 3
     folds = make_folds((np.arange(15), np.arange(15, 25)), y)
-    order = draw_permutation(exchange_cells(folds, 30, None), "within", y, folds, 0, 1)
+    order = draw_permutation(exchange_cells(folds, 30, None), None, y, folds, 0, 1)
     np.testing.assert_array_equal(order[25:], np.arange(25, 30))  # rows of no fold stay
     folds = make_folds(3, y)
     cells = exchange_cells(folds, 30, None)
-    order = draw_permutation(cells, "within", y, folds, 0, 1)
+    order = draw_permutation(cells, None, y, folds, 0, 1)
     assert sorted(order) == list(range(30))
     assert not np.array_equal(order, np.arange(30))
     for fold in folds:
         assert set(order[fold.validation]) == set(fold.validation)
         np.testing.assert_array_equal(np.bincount(y[order][fold.train]), np.bincount(y[fold.train]))
-    np.testing.assert_array_equal(draw_permutation(cells, "within", y, folds, 0, 1), order)
+    np.testing.assert_array_equal(draw_permutation(cells, None, y, folds, 0, 1), order)
     for seed, number in ((1, 1), (0, 2)):
-        assert not np.array_equal(draw_permutation(cells, "within", y, folds, seed, number), order)
+        assert not np.array_equal(draw_permutation(cells, None, y, folds, seed, number), order)
 
 
-def test_labels_change_places_within_groups():
-    groups, y = np.repeat(["a", "b", "c"], 10), np.arange(30) % 2
-    folds = make_folds(3, y, groups=groups)
-    order = draw_permutation(exchange_cells(folds, 30, groups), "within", y, folds, 0, 1)
-    np.testing.assert_array_equal(groups[order], groups)
+SITES = np.repeat(["north", "south", "west"], 12)
+SUBJECTS = np.repeat(np.arange(18), 2)
 
 
-def test_whole_groups_of_one_size_change_places():
-    sizes = [2, 2, 2, 2, 2, 2, 3, 3, 3, 3]
-    groups = np.repeat(np.arange(10), sizes)
+@pytest.mark.parametrize(
+    ("options", "fixed", "permuted"),
+    [
+        ({"groups": SITES}, [SITES], "within groups"),
+        ({"groups": SUBJECTS, "blocks": SITES}, [SITES], "within blocks"),
+        ({"groups": SUBJECTS, "blocks": SITES, "exchange": "groups"}, [SITES], "of whole groups within blocks"),
+        ({"groups": SUBJECTS, "exchange": "groups"}, [], "of whole groups"),
+        ({"groups": SITES, "blocks": np.zeros(36)}, [], "within blocks"),
+    ],
+)
+def test_blocks_say_what_is_exchanged_and_groups_what_no_fold_splits(options, fixed, permuted):
+    K, y = made(0, 36, 2.0)
+    y = y if options["groups"] is SITES else y[SUBJECTS]
+    test = dmkl.permutation_test(MODEL, K, y, {"lam": [0.1]}, 7, cv=3, **options)
+    orders, groups = test.data["order"].values, np.asarray(options["groups"])
+    for part in test.data["part"].values:
+        assert not set(groups[part == 0]) & set(groups[part == 1])
+    for order in orders:
+        assert sorted(order) == list(range(36))
+        assert all(np.array_equal(values[order], values) for values in fixed)
+    if options.get("exchange") == "groups":
+        assert all(len(set(SUBJECTS[order][subject == SUBJECTS])) == 1 for order in orders for subject in range(18))
+    assert any((groups[order] != groups).any() for order in orders) == ("within groups" != permuted)
+    assert test.data.attrs["permuted"] == permuted
+    if "blocks" in options:
+        np.testing.assert_array_equal(test.data["sample_block"], np.asarray(options["blocks"]).astype(str))
+
+
+def test_only_groups_of_one_size_change_places():
+    groups = np.repeat(np.arange(10), [2, 2, 2, 2, 2, 2, 3, 3, 3, 3])
     y = groups % 2
     folds = make_folds(3, y, groups=groups)
-    order = draw_permutation(exchange_cells(folds, 24, groups), "whole", y, folds, 0, 3)
-    size_of = np.array(sizes)[groups]
+    order = draw_permutation(np.zeros(24, dtype=int), groups, y, folds, 0, 3)
+    size_of = np.bincount(groups)[groups]
     np.testing.assert_array_equal(size_of[order], size_of)
-    for group in range(10):
-        assert len(set(groups[order][groups == group])) == 1
+    assert all(len(set(groups[order][groups == group])) == 1 for group in range(10))
     assert not np.array_equal(groups[order], groups)
 
 
@@ -175,9 +198,10 @@ def test_whole_groups_of_one_size_change_places():
         ({"n_permutations": 0}, "n_permutations must be a whole number, at least 1, got 0"),
         ({"random_state": -1}, "random_state must be a whole number, at least 0, got -1"),
         ({"choose": "best"}, "choose must be"),
-        ({"blocks": "whole"}, "there are no groups; give groups"),
+        ({"exchange": "groups"}, "there are no groups; give groups"),
         ({"groups": np.arange(36)}, "each of the 36 samples has a different group"),
-        ({"groups": np.repeat(np.arange(8), np.arange(1, 9)), "blocks": "whole"}, "no label changes its place"),
+        ({"groups": np.repeat(np.arange(8), np.arange(1, 9)), "exchange": "groups"}, "no label changes its place"),
+        ({"groups": SITES, "blocks": SUBJECTS, "exchange": "groups"}, "3 groups have rows in several blocks, 'north'"),
     ],
 )
 def test_what_cannot_be_tested_is_refused(options, match):

@@ -282,6 +282,7 @@ class SubspaceSolver:
             If a kernel proves not to be positive semidefinite.
         """
         # N and VᵀH are not part of the checkpoint, since they follow from V and the targets.
+        self._note(np.inf)
         restored = [space for space in self._spaces if space.width]
         yield Tasks("project", [space.projecting() for space in restored], own=[space.targets for space in restored])
         while self._open():
@@ -423,7 +424,7 @@ class SubspaceSolver:
         certified = [k for k, r in opened.items() if r.left <= self.options.tol]
         done = {k: opened.pop(k) for k in certified}
         yield from self._take({k: (r.solution, r.gap) for k, r in done.items()}, settled=True)
-        progress.current().note(self._note(max((r.left for r in opened.values()), default=0.0)))
+        self._note(max((r.left for r in opened.values()), default=0.0))
 
     def _take(self, solutions: dict[int, tuple[Solution, float]], *, settled: bool) -> Solver[None]:
         """Store solutions in the subspace, with their gaps, as the results of points."""
@@ -528,27 +529,22 @@ class SubspaceSolver:
 
     # --- progress and state --------------------------------------------------------------------------------------
 
-    def _note(self, worst: float) -> str:
+    def _note(self, worst: float) -> None:
+        """Report the points that are solved, the largest error of the others, and how many passes are expected."""
         done = sum(point.settled for point in self.progress)
-        basis = max(space.width for space in self._spaces)
-        text = f"{done:,} of {len(self.progress):,} settings solved"
-        if worst > 0:
-            error = f"{100 * worst:.2g} %" if worst < 1 else "more than 100 %"
-            text = f"{text}; largest remaining error {error}"
-        left = self._seconds_left(worst)
-        text = text if left is None else f"{text}; about {left:.0f} s left"
-        text = f"{text}; pass {self.n_passes:.0f}, {basis:,} basis vectors"
-        text = f"{text}, {spent}" if (spent := progress.spent()) else text
-        return f"{text}; {self._lacking}" if self._lacking else text
+        text = f"{done:,}/{len(self.progress):,} settings solved"
+        if 0 < worst < np.inf:
+            text += f", error ≤ {100 * worst:.2g} %" if worst < 1 else ", error > 100 %"
+        text += f", pass {self.n_passes + (worst > 0):.0f}"
+        watch = progress.current()
+        watch.expect(self._passes_left(worst))
+        watch.note(f"{text}; {self._lacking}" if self._lacking else text)
 
-    def _seconds_left(self, worst: float) -> float | None:
-        """Extrapolate the rate at which the worst gap has shrunk so far."""
-        gaps = [gap for gap in [*self._worst, worst] if 0 < gap < np.inf]
-        if worst <= 0 or len(gaps) < 3 or gaps[-1] >= gaps[0]:
-            return None
-        rate = math.log(gaps[0] / gaps[-1]) / (len(gaps) - 1)
-        rounds = max(0.0, math.log(gaps[-1] / self.options.tol) / rate)
-        return rounds * sum(entry.seconds for entry in self.history) / len(gaps)
+    def _passes_left(self, worst: float) -> float:
+        """Extrapolate the rate at which the worst gap shrinks; a pass that reduces it to a third is assumed before."""
+        first, *_, last = np.log(np.clip([*self._worst[:1], worst, worst], self.options.tol, 100.0))
+        rate = (math.log(3.0) + first - last) / (len(self._worst) + 1)
+        return float((last - math.log(self.options.tol)) / max(rate, 0.01))
 
     def _record(self, kind: str) -> None:
         """Count a pass that is over, and save the state."""
