@@ -41,6 +41,7 @@ from .inference.stability import Stability as Stability
 from .inference.stability import stability as stability
 from .kernelset import KernelSet as KernelSet
 from .numerics.covariates import residualize as residualize
+from .outputs import prediction_table as prediction_table
 from .progress import ConsoleWatch as ConsoleWatch
 from .reports.contents import report as report
 from .searching.assessing import assess as assess
@@ -48,6 +49,7 @@ from .searching.assessing import kernel_scores as kernel_scores
 from .searching.assessing import plot_confusion as plot_confusion
 from .searching.evaluation import EvaluationResult as EvaluationResult
 from .searching.evaluation import evaluate as evaluate
+from .searching.prediction_figures import plot_predictions as plot_predictions
 from .searching.search import SearchResult as SearchResult
 from .searching.search import search as search
 from .solvers.fisher.mkfda import solve_mkfda as solve_mkfda

@@ -35,6 +35,7 @@ __all__ = [
     "check_kernel_file",
     "check_table",
     "into_annotated",
+    "prediction_table",
     "write_kernel",
     "write_table",
 ]
@@ -82,7 +83,7 @@ def write_table(place: Place, frame: pd.DataFrame, dataset: xr.Dataset, *, overw
 
 def _measured(frame: pd.DataFrame) -> list[str]:
     names = map(str, frame)
-    return [name for name in names if frame[name].dtype.kind == "f" and not name.startswith("predicted")]
+    return [name for name in names if frame[name].dtype.kind == "f" and not name.startswith(("predicted", "true"))]
 
 
 def as_frame(array: xr.DataArray, columns: str, prefix: str = "") -> pd.DataFrame:
@@ -93,6 +94,31 @@ def as_frame(array: xr.DataArray, columns: str, prefix: str = "") -> pd.DataFram
     names = [f"{prefix}{label}" for label in plain[columns].values]
     numbers = pd.DataFrame(plain.values.reshape(len(rows), -1), columns=names)
     return pd.concat([rows, numbers], axis=1)
+
+
+_TITLES = dict(sample_fold="fold", sample_group="group", true_label="true", predicted_label="predicted")
+_TITLES |= dict(prediction="predicted", score="score", standard_deviation="standard deviation")
+_TITLES |= dict(probability="probability")
+"""Titles of the columns of predictions, by their variable, in this order."""
+
+
+def prediction_table(predictions: xr.Dataset) -> pd.DataFrame:
+    """Predictions (`EvaluationResult.predictions`) as a table with a row for each sample, such as ``.to_csv`` writes.
+
+    Its columns are sample, fold, group, true, predicted, score and probability, as far as there are such, with the
+    class, task or target in the title if there are several: "score CLASS". That of two classes is of the second.
+    """
+    positive = predictions["class"].values[-1] if "class" in predictions.coords else ""
+    columns: dict[str, Any] = {"sample": predictions["sample"].values}
+    for name, title in _TITLES.items():
+        values = predictions.get(name)
+        if values is not None and values.ndim == 2:
+            columns |= {
+                f"{title} {label}": values.values[:, k] for k, label in enumerate(values[values.dims[1]].values)
+            }
+        elif values is not None:
+            columns[f"score {positive}" if name == "score" else title] = values.values
+    return pd.DataFrame(columns)
 
 
 # --- kernel matrices -----------------------------------------------------------------------------------------------
@@ -257,10 +283,16 @@ _WRITERS: dict[str, Callable[..., None]] = {
 
 
 Arrays = Mapping[str, xr.DataArray]
+_GROUPS = ("obsp", "obsm", "obs", "uns")
 
 
 def into_annotated(
-    target: Any, *, kernels: Arrays | None = None, scores: Arrays | None = None, overwrite: bool = False
+    target: Any,
+    *,
+    kernels: Arrays | None = None,
+    scores: Arrays | None = None,
+    more: Arrays | None = None,
+    overwrite: bool = False,
 ) -> None:
     """Put kernels into ``obsp`` and scores into ``obsm``, by the names of samples.
 
@@ -275,7 +307,11 @@ def into_annotated(
         samples are NaN.
     scores
         By name, (samples,) or (samples, columns), with the names of the samples as coordinate of the first dimension
-        and those of the columns, such as classes, as that of the second. Rows of other samples are NaN.
+        and those of the columns, such as classes, as that of the second. Rows of other samples are NaN. Columns keep
+        their names unless one has a slash, which is a path in such files.
+    more
+        By place: "obs/NAME", labels or numbers (samples,) with the names of the samples as coordinate, missing for
+        other samples; "uns/NAME", an array as it is, such as the classes of scores.
     overwrite
         Replace entries of these names.
 
@@ -287,10 +323,11 @@ def into_annotated(
     """
     entries = {f"obsp/{name}": array for name, array in (kernels or {}).items()}
     entries |= {f"obsm/{name}": array for name, array in (scores or {}).items()}
+    entries |= more or {}
     if not isinstance(target, str | os.PathLike):
-        names = pd.Index(target.obs_names).astype(str)
-        existing = {f"{group}/{name}" for group in ("obsp", "obsm") for name in getattr(target, group)}
-        for entry, values in _in_order(entries, names, existing, overwrite).items():
+        samples = pd.Index(target.obs_names).astype(str)
+        existing = {f"{group}/{name}" for group in _GROUPS for name in getattr(target, group)}
+        for entry, values in _in_order(entries, samples, existing, overwrite).items():
             group, name = entry.split("/", 1)
             getattr(target, group)[name] = values
         return
@@ -312,10 +349,13 @@ def _write_into(path: Path, entries: Arrays, *, overwrite: bool = False) -> None
         library = _anndata_io()
         index = root["obs"].attrs["_index"]
         names = pd.Index(np.asarray(library.read_elem(root["obs"][index]), dtype=object)).astype(str)
-        existing = {f"{group}/{name}" for group in ("obsp", "obsm") if group in root for name in root[group]}
+        existing = {f"{group}/{name}" for group in _GROUPS if group in root for name in root[group]}
         for entry, values in _in_order(entries, names, existing, overwrite).items():
             with _allowing_nullable_strings():
                 library.write_elem(root, entry, values)
+            if entry.startswith("obs/"):
+                order = [name for name in root["obs"].attrs["column-order"] if f"obs/{name}" != entry]
+                root["obs"].attrs["column-order"] = [*order, entry.removeprefix("obs/")]
 
 
 def _anndata_io() -> Any:
@@ -388,8 +428,10 @@ def _in_order(entries: Arrays, names: pd.Index[Any], existing: set[str], overwri
 
 
 def _values_in_order(entry: str, array: xr.DataArray, names: pd.Index[Any]) -> Any:
+    if entry.startswith("uns/"):
+        return array.to_numpy()
     square = entry.startswith("obsp/")
-    if array.ndim not in ((2,) if square else (1, 2)):
+    if array.ndim not in ((2,) if square else (1,) if entry.startswith("obs/") else (1, 2)):
         refuse(
             f"{entry} has the dimensions {array.dims}, expected {'two of samples' if square else 'samples, columns'}"
         )
@@ -399,11 +441,16 @@ def _values_in_order(entry: str, array: xr.DataArray, names: pd.Index[Any]) -> A
         matrix = np.full((len(names), len(names)), np.nan, dtype=np.result_type(values.dtype, np.float32))
         matrix[np.ix_(rows, _sample_positions(entry, array, 1, names))] = values
         return matrix
+    if entry.startswith("obs/"):
+        is_label = values.dtype.kind != "f"
+        column = pd.Series(values.astype(str) if is_label else values, names[rows]).reindex(names)
+        return pd.Categorical(column) if is_label else column.to_numpy()
     table = np.full((len(names), *values.shape[1:]), np.nan, dtype=np.result_type(values.dtype, np.float32))
     table[rows] = values
     titled = array.ndim == 2 and array.dims[1] in array.coords
     titles = list(map(str, array.coords[array.dims[1]].to_numpy().tolist())) if titled else None
-    return pd.DataFrame(table, names, titles) if titles else table.reshape(len(names), -1)
+    is_plain = not titles or any("/" in title for title in titles)
+    return table.reshape(len(names), -1) if is_plain else pd.DataFrame(table, names, titles)
 
 
 def _sample_positions(entry: str, array: xr.DataArray, axis: int, names: pd.Index[Any]) -> Array:

@@ -196,6 +196,8 @@ VARIABLES: Final = {
     "is_training": Variable("whether the model was trained on the sample", "b", ("sample",), ""),
     "gram": Variable("entries of the kernels", NUMBERS, ("kernel",)),
     "combined": Variable("entries of the weighted kernel Σ_j β_j K_j", NUMBERS, ("sample",)),
+    "true_label": Variable("true label or number", VALUES, ("sample",), ""),
+    "sample_fold": Variable("fold that holds the sample out", VALUES, ("sample",), ""),
     "predicted_label": Variable("predicted label", VALUES, ("sample",), ""),
     "prediction": Variable("predicted number", NUMBERS, ("sample",)),
     "principal": Variable("coordinate in the principal directions of the weighted kernel", NUMBERS, ("sample",)),
@@ -222,6 +224,7 @@ PATTERNS: Final = {
     r"components_(\d+)_(least|most)": Variable(
         "leading eigenvalues that make up {0} % of the trace, at {1}", NUMBERS, ("kernel",)
     ),
+    r"held_out_(.+)": Variable("{0} of the rows that folds hold out", VALUES, ("held_out",)),
     r"null_(.+)": Variable("{0} that is chosen with permuted labels", VALUES),
     r"(.+)_error": Variable("standard error of {0}", NUMBERS),
     r"(variance|variance_share|liability_share|effect)_se": Variable("standard error of the {0}", NUMBERS),

@@ -21,6 +21,8 @@ pytestmark = [
 NAMES = [f"cell{i}" for i in range(9)]
 KNOWN = NAMES[7:1:-1]
 K = xr.DataArray(np.arange(36.0).reshape(6, 6), dims=("sample", "train_sample"), coords=[KNOWN, KNOWN])
+CLASSES = xr.DataArray(np.array(["a/b", "c"], dtype=object))
+LABELS = xr.DataArray(["a/b", "c", "c", "unassigned", "c", "a/b"], dims="sample", coords=[KNOWN])
 SCORES = xr.DataArray(np.arange(12.0).reshape(6, 2), dims=("sample", "class"), coords=[KNOWN, ["B", "T"]])
 
 
@@ -42,13 +44,24 @@ def test_kernels_and_scores_stand_with_their_samples(form, tmp_path):
     data = modalities(NAMES, NAMES) if form == "m.h5mu" else cells(NAMES)
     target = data if form == "memory" else write(data, tmp_path / form)
     with quietly():
-        into_annotated(target, kernels={"combined": K}, scores={"scores": SCORES, "one": SCORES[:, 0]}, overwrite=True)
+        into_annotated(
+            target,
+            kernels={"combined": K},
+            scores={"scores": SCORES, "one": SCORES[:, 0], "paths": SCORES.assign_coords({"class": ["a/b", "c"]})},
+            more={"obs/predicted": LABELS, "obs/confidence": SCORES[:, 0], "uns/classes": CLASSES},
+            overwrite=True,
+        )
     result = data if form == "memory" else read(target)
     np.testing.assert_array_equal(result.obsp["combined"], expected(K))
     scores = result.obsm["scores"]
     assert (list(scores.index), list(scores.columns)) == (NAMES, ["B", "T"])
     np.testing.assert_array_equal(scores, expected(SCORES))
     np.testing.assert_array_equal(result.obsm["one"], expected(SCORES)[["B"]])
+    np.testing.assert_array_equal(result.obsm["paths"], expected(SCORES))
+    assert list(result.uns["classes"]) == ["a/b", "c"]
+    assert list(result.obs["predicted"].astype(object).dropna()) == list(LABELS[::-1].values)
+    assert result.obs["predicted"].isna().sum() == len(NAMES) - len(KNOWN)
+    np.testing.assert_array_equal(result.obs["confidence"], expected(SCORES)["B"])
     if form != "m.h5mu":
         np.testing.assert_array_equal(result.obsp["dense"], data.obsp["dense"])
         assert list(result.obs["cell_type"]) == list(data.obs["cell_type"])

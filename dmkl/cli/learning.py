@@ -80,6 +80,11 @@ _KERNELS = "Kernels"
 _RESAMPLES = "Resamples"
 _PERMUTATIONS = "Permutations"
 
+_Predictions = Annotated[
+    str | None,
+    option("File, or URL, for out-of-fold predictions: .csv, .parquet, or .zarr for xarray.", "FILE", "--predictions"),
+]
+
 
 # --- option groups and the runner ----------------------------------------------------------------------------------
 
@@ -196,12 +201,19 @@ class _Run:
         format_name: str,
         parameters: Mapping[str, Any],
         plot: Path | None = None,
+        predictions: str | None = None,
     ) -> None:
+        from dmkl.outputs import check_table
+
         self.options, self.plot = options, plot
         self.place = as_place(options.out)
         self.folder = checkpoint_folder(self.place, kind, format_name, options.state, overwrite=options.overwrite)
         if plot is not None:
             lock_output(plot, overwrite=options.overwrite, what="file")
+        self.predictions = None if predictions is None else as_place(predictions)
+        if self.predictions is not None:
+            check_table(self.predictions)
+            lock_output(self.predictions, overwrite=options.overwrite, what="file")
         self.K = open_kernels(options.store, options.kernels)
         self.learner = make_learner(options.model, parameters, self.K)
 
@@ -209,6 +221,7 @@ class _Run:
         self, question: Callable[..., Any], chosen: Index, *arguments: Any, note: str = "", **keywords: Any
     ) -> Any:
         """Answer the question on the chosen samples, with a checkpoint and progress, and save the result."""
+        from dmkl.outputs import write_table
         from dmkl.searching.state import remove_state
 
         options, K = self.options, self.K
@@ -235,6 +248,10 @@ class _Run:
         remove_state(self.folder)
         if self.plot is not None:
             save_figure(result.plot(), self.plot, dpi=150)
+        if self.predictions is not None:
+            table = dmkl.prediction_table(result.predictions)
+            write_table(self.predictions, table, result.predictions, overwrite=options.overwrite)
+            say_aside("note", f"out-of-fold predictions are in {self.predictions}")
         return result
 
     def print(
@@ -408,6 +425,7 @@ def search(
         ),
     ] = "sum",
     plot: Annotated[Path | None, option("Draw scores, weights, and weights over p here.", "DIR")] = None,
+    predictions: _Predictions = None,
     **parameters: Any,
 ) -> None:
     """Search a grid of parameters by cross-validation, and train the chosen model.
@@ -428,7 +446,7 @@ def search(
     """
     from dmkl.searching.search import BEST, SearchResult
 
-    run = _Run(options, "a search", SearchResult.FORMAT, parameters)
+    run = _Run(options, "a search", SearchResult.FORMAT, parameters, predictions=predictions)
     if plot is not None:
         for picture in (*_PICTURES, _OVER_P):
             refuse_existing(plot / picture, overwrite=options.overwrite, what="folder")
@@ -543,6 +561,7 @@ def evaluate(
             panel=FOLDS,
         ),
     ] = "sum",
+    predictions: _Predictions = None,
     **parameters: Any,
 ) -> None:
     """Estimate how good a learner is on new samples, its parameters chosen from a grid, by nested cross-validation.
@@ -560,7 +579,7 @@ def evaluate(
     """
     from dmkl.searching.evaluation import EvaluationResult
 
-    run = _Run(options, "an evaluation", EvaluationResult.FORMAT, parameters)
+    run = _Run(options, "an evaluation", EvaluationResult.FORMAT, parameters, predictions=predictions)
     values, note = grid.values_and_chains(run.learner, run.K, parameters.get("steps"))
     chosen, on = options.samples.choose(run.K, all_by_default=True)
     result = run.compute(

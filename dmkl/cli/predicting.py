@@ -85,6 +85,10 @@ def predict(
         bool,
         option("Write calibrated probabilities too, a column for each class or task.", None, "--probabilities"),
     ] = False,
+    unassigned_below: Annotated[
+        float | None,
+        option('Predict "unassigned" where the largest probability is below P.', "P", min=0.0, max=1.0),
+    ] = None,
     out: Annotated[
         str | None,
         option("File, or URL, for the predicted labels and scores: .csv, .parquet, or .zarr for xarray.", "FILE"),
@@ -103,9 +107,9 @@ def predict(
     ] = None,
     anndata: Annotated[
         Path | None,
-        option("Put the scores into obsm of this .h5ad or .h5mu, by the names of samples.", "FILE", panel=_ANNDATA),
+        option("Put predictions into obs, obsm and uns of this .h5ad or .h5mu, by name.", "FILE", panel=_ANNDATA),
     ] = None,
-    key: Annotated[str, option("Their name in obsm.", "NAME", panel=_ANNDATA)] = "dmkl",
+    key: Annotated[str, option("Name of the scores in obsm.", "NAME", panel=_ANNDATA)] = "dmkl",
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -127,6 +131,7 @@ def predict(
     """
     import numpy as np
     import pandas as pd
+    import xarray as xr
 
     from dmkl.numerics.fisher import with_unknown
     from dmkl.outputs import as_frame, check_table, write_table
@@ -139,8 +144,8 @@ def predict(
         lock_output(plot, overwrite=overwrite, what="file")
     _check_source(store, features, split, rows, join, missing, missing_features)
     estimator = _load_model(model)
-    if probabilities:
-        _check_probabilities(estimator, out)
+    if probabilities or unassigned_below is not None:
+        _check_probabilities(estimator, out or anndata, unassigned=unassigned_below is not None)
     if deviations:
         _check_deviations(estimator, out, store)
     source: dict[str, Any]
@@ -151,17 +156,26 @@ def predict(
         source = {"K": K[chosen, columns_of_model(K, estimator, model)]}
         truth = None if K.labels is None else K.labels[chosen]
         new = _is_new(K, estimator)[chosen]
+        known = np.ones(len(new), dtype=bool)
     else:
         from dmkl.inputs import as_features
-        from dmkl.inputs.labels import labels_in
+        from dmkl.inputs.labels import Labels, labels_in
 
         tables = as_features(features or [], join=join)
         for note in tables.notes:
             say_aside("note", note)
         n_samples = next(iter(tables.blocks.values())).shape[0]
         source = {"features": tables, "join": join, "missing": missing, "missing_features": missing_features}
-        truth = labels_in(tables.labels.checked(n_samples, n_samples, rectangular=False))
-        new = np.ones(n_samples, dtype=bool)
+        given, new = np.asarray(tables.labels.labels), np.ones(n_samples, dtype=bool)
+        known = is_known(given) if given.ndim == 1 else new
+        labeled = given[known] if given.ndim and known.any() else None
+        n_known = int(known.sum())
+        truth = labels_in(
+            Labels(labels=labeled, tasks=tables.labels.tasks).checked(n_known, n_known, rectangular=False)
+        )
+        if truth is not None and not known.all():
+            say_aside("note", f"{count(int((~known).sum()), 'sample')} without a label: predicted and not scored")
+            truth = truth[np.maximum(0, np.cumsum(known) - 1)]  # any label for those, which are left out of scores
     if covariates is not None:
         names = source["features"].samples if K is None else sample_names(K)
         source["covariates"] = read_covariates(f"--covariates={covariates}", names)
@@ -188,16 +202,25 @@ def predict(
     if truth is not None and not is_known(truth).any():
         truth = None
     labels = scores.values if regression else estimator.labels_of(scores.values)
-    scored = new if new.any() else ~new
+    scored = (new if new.any() else ~new) & (True if truth is None else known)
     result = None if truth is None else score_model(estimator, scores.values[scored], truth[scored], measures, unknown)
+    has_probabilities = getattr(estimator, "calibrated_on_", None) is not None
+    calibrated = estimator.probabilities_of(scores) if has_probabilities else None
+    if unassigned_below is not None and calibrated is not None:
+        labels = np.where(calibrated.max("class") < unassigned_below, "unassigned", labels.astype(str))
     if out is not None:
-        calibrated = estimator.probabilities_of(scores) if probabilities else None
-        frame, dataset = _tables(scores, labels, estimator, calibrated, deviation)
+        frame, dataset = _tables(scores, labels, estimator, calibrated if probabilities else None, deviation)
         write_table(as_place(out), frame, dataset, overwrite=overwrite)
     if anndata is not None:
         from dmkl.outputs import into_annotated
 
-        into_annotated(anndata, scores={key: scores}, overwrite=overwrite)
+        more, obsm = {}, {key: scores}
+        if labels.ndim == 1:
+            more["obs/predicted"] = xr.DataArray(labels, {"sample": scores["sample"]})
+        if calibrated is not None and labels.ndim == 1:
+            more["obs/confidence"], obsm[f"{key}_probability"] = calibrated.max("class"), calibrated.drop_vars("class")
+            more[f"uns/{key}_classes"] = xr.DataArray(estimator.classes_.astype(str).astype(object))
+        into_annotated(anndata, scores=obsm, more=more, overwrite=overwrite)
     if contributions is not None and shares is not None:
         frame = as_frame(shares, "kernel")
         write_table(as_place(contributions), frame, shares.to_dataset(), overwrite=overwrite)
@@ -270,12 +293,14 @@ def _check_source(
             refuse(f"--{name} is for --features; leave it out with {store}")
 
 
-def _check_probabilities(estimator: Any, out: str | None) -> None:
+def _check_probabilities(estimator: Any, out: str | Path | None, *, unassigned: bool) -> None:
     """Refuse probabilities without a file for them, or that the model does not have, before anything is computed."""
     if out is None:
-        refuse("--probabilities are written with the labels; give the file by --out FILE")
+        refuse("--probabilities and --unassigned-below are written with the labels; give the file by --out FILE")
+    if estimator.kind_ == "multilabel" and unassigned:
+        refuse("--unassigned-below is for one label of each sample, and the model has tasks; leave it out")
     if what := _NO_CLASSES.get(estimator.kind_):
-        refuse(f"{type(estimator).__name__} predicts {what}, which have no probabilities; leave out --probabilities")
+        refuse(f"{type(estimator).__name__} predicts {what}, which have no probabilities; leave them out")
     estimator._check_calibrated()
 
 
@@ -337,35 +362,21 @@ def _tables(
     deviation: xr.DataArray | None = None,
 ) -> tuple[pd.DataFrame, xr.Dataset]:
     """Predictions as a table with a row for each sample, and as an xarray Dataset."""
-    import numpy as np
-    import pandas as pd
     import xarray as xr
 
-    values = scores.values.reshape(len(scores), -1)
-    columns = [""] if scores.ndim == 1 else [str(c) for c in scores.coords[scores.dims[1]].values]
-    if estimator.kind_ == "binary":
-        columns = [str(estimator.classes_[1])]
-    predicted = ["predicted"] if labels.ndim == 1 else [f"predicted {name}" for name in columns]
-    if estimator.kind_ == "regression":  # scores are the predictions
-        values, columns = values[:, :0], []
-    titles = [f"score {name}" for name in columns]
-    if deviation is not None:
-        values = deviation.values.reshape(len(deviation), -1)
-        ends = [""] if scores.ndim == 1 else [f" {name}" for name in scores.coords[scores.dims[1]].values]
-        titles = [f"standard deviation{end}" for end in ends]
-    if probabilities is not None:
-        values = np.concatenate([values, probabilities.values], axis=1)
-        titles += [f"probability {name}" for name in probabilities.coords[probabilities.dims[1]].values]
-    names = pd.Series(scores["sample"].values, name="sample")
-    predictions = pd.DataFrame(labels.reshape(len(labels), -1), columns=predicted)
-    frame = pd.concat([names, predictions, pd.DataFrame(values, columns=titles)], axis=1)
+    from dmkl.outputs import prediction_table
+
     dims = scores.dims[: labels.ndim]
     coords = {str(dim): scores[dim] for dim in dims}
     label = {} if estimator.kind_ == "regression" else {"predicted_label": xr.DataArray(labels, coords, dims)}
     dataset = xr.Dataset({**label, str(scores.name): scores})
     if deviation is not None:
         dataset = dataset.assign(standard_deviation=deviation)
-    return frame, dataset if probabilities is None else dataset.assign(probability=probabilities)
+    if probabilities is not None:
+        dataset = dataset.assign(probability=probabilities)
+    if estimator.kind_ == "binary":
+        dataset = dataset.assign_coords({"class": estimator.classes_})
+    return prediction_table(dataset), dataset
 
 
 # --- dmkl export ---------------------------------------------------------------------------------------------------

@@ -620,7 +620,7 @@ class FitOutcome:
         """The scores as `decision_function` gives them: (rows,) for two classes."""
         return self.scores[:, 0] if self.data.problems.targets.one_column else self.scores
 
-    @property
+    @cached_property
     def decided(self) -> Float:
         """The decision values of the held-out rows, by the decision rule of the learner after this fit."""
         return self.data.fit.learner._decide([self])[0]

@@ -14,7 +14,7 @@ from dmkl.errors import refuse
 from dmkl.estimators.learner import KernelClassifier, KernelRegressor
 from dmkl.inputs.label_tables import matched
 from dmkl.passes.blas import one_blas_thread
-from dmkl.searching.scoring import as_metrics, evaluate
+from dmkl.searching.scoring import OfProbabilities, as_metrics, evaluate
 from dmkl.stores import Kernels
 from dmkl.unknown import is_known
 from dmkl.variables import describe
@@ -82,9 +82,14 @@ def assess(
 
 def measures_of(model: Any, decision: Float, truth: Array, scoring: Any) -> dict[str, Any]:
     """Scores of a fitted model's decisions by the name of the scorer: a number, or (task,)."""
-    metrics = as_metrics(scoring, model.kind_)
-    decisions = model.decisions_of(decision)
-    return dict(zip(metrics, evaluate(metrics, model.kind_, model.classes_, truth, decisions), strict=True))
+    probabilistic = getattr(model, "calibrated_on_", None) is not None
+    metrics, decisions = as_metrics(scoring, model.kind_, probabilistic=probabilistic), model.decisions_of(decision)
+    logits = model.decider_.decision(decision.reshape(len(decision), -1)) if probabilistic else decisions
+    scores = {}
+    for name, metric in metrics.items():
+        values = logits.reshape(decisions.shape) if isinstance(metric, OfProbabilities) else decisions
+        (scores[name],) = evaluate({name: metric}, model.kind_, model.classes_, truth, values)
+    return scores
 
 
 def kernel_scores(contributions: xr.DataArray, y: npt.ArrayLike) -> xr.Dataset:

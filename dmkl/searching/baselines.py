@@ -187,6 +187,8 @@ def _plain_question(question: Question, which: Baselines) -> Question | None:
             "baselines='rules' compares class means of scores with the largest score, and "
             f"{type(asked).__name__} does not decide by class means; take a classifier with decision='means'"
         )
+    if which == "rules" and question.probabilistic:
+        refuse("baselines='rules' scores labels by the largest score too, which has no probabilities; take 'sum'")
     learner = asked._of_plain_sum()
     if learner is None:
         return None
@@ -290,12 +292,13 @@ def _fit_machines(
     learner = question.estimator._machine_on_sum(costs[0])
     if learner is None:
         return None, ""
-    if which == "rules":
+    by_means = which == "rules" or question.probabilistic
+    if by_means:
         learner.set_params(decision="means")
     of_machines = replace(question, estimator=learner, grid={"C": costs})
     try:
         _check_machines(of_machines)
-        grid = _kept_grid(of_machines, workspace.part(LARGEST[SVM] if which == "rules" else SVM))
+        grid = _kept_grid(of_machines, workspace.part(LARGEST[SVM] if by_means else SVM))
     except (InputError, IndefiniteKernelError, MemoryBudgetError) as error:  # the results of the search remain
         return None, str(error)
     tally = answers.tally

@@ -43,8 +43,9 @@ from dmkl.searching.fits import (
 )
 from dmkl.searching.folds import OuterFold, nest_folds
 from dmkl.searching.grid import Rule, constant_note, mean_over_folds
+from dmkl.searching.predictions import held_out_variables
 from dmkl.searching.search import GridResult, SearchResult, chosen_fit, fold_models
-from dmkl.searching.texts import bandwidth_notes, cost_and_proof, count, edge_notes, listed, value_text, with_error
+from dmkl.searching.texts import cost_and_proof, count, data_notes, edge_notes, listed, value_text, with_error
 from dmkl.solvers.outcome import WORDS
 from dmkl.store.results import task_dim
 from dmkl.store.saved import Saved
@@ -81,6 +82,7 @@ class EvaluationResult(GridResult):
         weight                 fold, kernel[, task]             β of the tested model
         gap, objective, status fold[, task]                     of that model, as in `SearchResult.scores`
         n_train, n_test        fold                             rows
+        ``held_out_…``         held_out[, class]                of `predictions`
         part                   fold, sample                     0 train, 2 test, -1 none; see `folds`
         sample_group           sample                           the groups that no fold splits, if any
         constant_score         fold[, task]                     of one decision for all test rows
@@ -255,7 +257,7 @@ class EvaluationResult(GridResult):
         """Cautions: choices at an end of the grid of λ or C, bandwidths from held-out samples."""
         grid = next(iter(self._searches.values())).grid
         chosen = {name: self._data[name].values.ravel().tolist() for name in self.parameters}
-        return [*edge_notes(grid, chosen), *bandwidth_notes(self._data.attrs)]
+        return [*edge_notes(grid, chosen), *data_notes(self._data.attrs)]
 
     def _values_chosen(self, name: str) -> str:
         """The values of a parameter and how often each was chosen, the most frequent first."""
@@ -432,6 +434,9 @@ def _to_dataset(question: Question, searches: Mapping[str, SearchResult], answer
     variables["status"] = question.variable(("fold", "task"), status.astype(np.int8))
     for name, rows in (("n_train", "train"), ("n_test", "held_out")):
         variables[name] = ("fold", np.array([len(getattr(outcome.data.fit, rows)) for outcome in outcomes]))
+    fits = [outcome.data.fit for outcome in outcomes]
+    parts = [(fit.held_out, fit.targets, of.decision, of.decided) for fit, of in zip(fits, outcomes, strict=True)]
+    variables |= held_out_variables(question, parts)
     if question.targets.kind != "regression":
         variables["confusion"] = xr.concat([_confusion(question, outcome) for outcome in outcomes], "fold")
     first = next(iter(searches.values())).scores

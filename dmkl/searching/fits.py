@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import sklearn
 import xarray as xr
+from scipy.special import logit
 from sklearn.base import clone
 
 from dmkl import progress
@@ -47,7 +48,7 @@ from dmkl.searching.grid import (
     points,
     shape,
 )
-from dmkl.searching.scoring import Metric, as_metrics, evaluate, evaluate_each
+from dmkl.searching.scoring import Metric, OfProbabilities, as_metrics, evaluate, evaluate_each
 from dmkl.solvers.outcome import WORDS, Round, worst
 from dmkl.solvers.workspace import Workspace, state_folder
 from dmkl.stores import Kernels, as_kernel_set
@@ -105,6 +106,8 @@ class Question:
     """Arguments that folds and scores depend on: whether `y` was given, the name of the groups, scoring, unknown."""
     chain_lams: Mapping[Any, tuple[float, ...]] = field(default_factory=dict)
     """The values of λ that are fitted after each chain of steps; chains that are missing have those of the grid."""
+    by_means: bool = False
+    """Whether class means decide at every point, so that decisions are logarithms of probabilities."""
 
     @cached_property
     def fitted(self) -> npt.NDArray[np.bool_]:
@@ -130,6 +133,11 @@ class Question:
     def name_ends(self) -> list[str]:
         """Suffixes of the names of scores, one for each scorer: empty for the first, which decides."""
         return ["" if k == 0 else f"_{name}" for k, name in enumerate(self.metrics)]
+
+    @property
+    def probabilistic(self) -> bool:
+        """Whether a scorer needs probabilities."""
+        return any(isinstance(metric, OfProbabilities) for metric in self.metrics.values())
 
     @property
     def hint(self) -> str:
@@ -239,21 +247,23 @@ def make_question(
         refuse(f"{caller} needs the kernels of all samples among themselves, got {rows} rows and {cols} columns")
     targets, tasks = labeled_targets(estimator, K, y, caller, unknown)
     values = as_grid(grid, estimator) if has_grid else {}
-    metrics = as_metrics(scoring, targets.kind)
+    classes, deciding = targets.kind != "regression", [estimator]
+    if "decision" in values:
+        deciding = [clone(estimator).set_params(decision=decision) for decision in values["decision"]]
+    by_means = classes and all(model._decides_by() == "means" for model in deciding)
+    metrics = as_metrics(scoring, targets.kind, probabilistic=by_means)
     of_rows = None if groups is None else matched("groups", groups, K.samples, named=K.view.has_names).values
     if of_rows is not None and len(of_rows) > 1 and len(set(of_rows.tolist())) == len(of_rows):
         refuse(
             f"{caller} needs groups of several samples, and each of the {len(of_rows)} samples has a different group: "
             "were names taken for groups? Name the column of the groups (FILE:NAME), or leave groups out"
         )
-    classes = targets.kind != "regression"
     folds = make_folds(targets.labels, splits=K.splits, groups=of_rows, samples=K.samples, classes=classes)
     choosing = [inner for fold in folds for inner in (fold.inner if isinstance(fold, OuterFold) else [fold])]
     arguments = {"y": y is not None, "scoring": scoring, "unknown": unknown}
     arguments["groups"] = None if groups is None else str(getattr(groups, "name", None) or "given")
-    question = Question(
-        clone(estimator), K, targets.labels, tasks, targets, values, choosing, metrics, of_rows, arguments
-    )
+    answerable = (targets.labels, tasks, targets, values, choosing, metrics, of_rows, arguments)
+    question = Question(clone(estimator), K, *answerable, by_means=by_means)
     if has_grid:
         _check_tasks(question, caller, refit=refit)
         default = "lam" in values and (grid is None or grid["lam"] is None)
@@ -559,8 +569,8 @@ def _class_scores(question: Question, grid: GridFits) -> Float:
 def constant_scores(question: Question, folds: Sequence[Fold]) -> Float:
     """The first score of a decision that is the same for all rows: (fold, task).
 
-    Without kernels a classifier has the shares of the classes in training, and a regression the mean. Test rows are
-    scored if folds have any, and validation rows otherwise.
+    Without kernels the probabilities of classes are their shares in training, and a regression has the mean. Test rows
+    are scored if folds have any, and validation rows otherwise.
     """
     metric = dict([next(iter(question.metrics.items()))])
     scores = np.full((len(folds), question.n_tasks), np.nan)
@@ -578,12 +588,12 @@ def constant_scores(question: Question, folds: Sequence[Fold]) -> Float:
 
 
 def _constant_decision(kind: str, classes: Array, labels: Array) -> Float:
-    """The decision without kernels, a number for each column."""
-    if kind in ("binary", "multiclass"):
-        shares = np.array([np.mean(labels == label) for label in classes])
-        return shares[1:] - shares[:1] if kind == "binary" else shares
-    means: Float = np.nanmean(labels.reshape(len(labels), -1).astype(np.float64), axis=0)
-    return means if kind == "regression" else means - 0.5
+    """The decision without kernels, a number for each column: logarithms of probabilities, as `probabilities` takes."""
+    if kind == "multiclass":
+        return np.log([np.mean(labels == label) for label in classes])
+    values = labels == classes[1] if kind == "binary" else labels
+    means: Float = np.nanmean(values.reshape(len(labels), -1).astype(np.float64), axis=0)
+    return means if kind == "regression" else logit(means)
 
 
 # --- labeled data ----------------------------------------------------------------------------------------------------
@@ -662,7 +672,8 @@ def fold_data(question: Question, folds: Sequence[Fold]) -> xr.Dataset:
         part (fold, sample), see `parts_of`; sample_group (sample) if there are groups; constant_score (fold[, task]),
         see `constant_scores`, unless a scorer is a callable, which may fail on such decisions. Attributes: splitter,
         see `Fold.splitter`; asked (JSON), `Question.arguments` with "source": "whole" if all kernels and samples of
-        their source were used unchanged, "part" if some of them were, "changed" if steps came before.
+        their source were used unchanged, "part" if some of them were, "changed" if steps came before;
+        folds_without_a_class, see `data_notes`, if a scorer needs probabilities.
     """
     view = question.K.view
     whole = len(view.kernels) == len(view.source.names) and all(
@@ -682,7 +693,12 @@ def fold_data(question: Question, folds: Sequence[Fold]) -> xr.Dataset:
         with warnings.catch_warnings():  # about scores that are undefined for a constant
             warnings.simplefilter("ignore")
             variables["constant_score"] = question.variable(("fold", "task"), constant_scores(question, folds))
-    return xr.Dataset(variables, coords, {"splitter": folds[0].splitter, "asked": json.dumps(arguments)})
+    attrs: dict[str, Any] = {"splitter": folds[0].splitter, "asked": json.dumps(arguments)}
+    if question.probabilistic and question.targets.dim is None:
+        held_out = [rows for fold in folds for rows in (fold.validation, fold.test) if len(rows)]
+        n_classes = [len(np.unique(question.labels[rows])) for rows in held_out]
+        attrs["folds_without_a_class"] = int(np.sum(np.array(n_classes) < len(question.targets.classes)))
+    return xr.Dataset(variables, coords, attrs)
 
 
 # --- the folder of a state -------------------------------------------------------------------------------------------

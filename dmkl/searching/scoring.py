@@ -6,13 +6,22 @@ import inspect
 import numbers
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import UndefinedMetricWarning
-from sklearn.metrics import average_precision_score, get_scorer, matthews_corrcoef, precision_recall_curve
+from sklearn.metrics import (
+    average_precision_score,
+    get_scorer,
+    log_loss,
+    matthews_corrcoef,
+    precision_recall_curve,
+    roc_auc_score,
+)
 
 from dmkl.arrays import Array, Float, plain_repr
 from dmkl.errors import InputError, refuse
@@ -23,6 +32,7 @@ from dmkl.unknown import is_known
 __all__ = [
     "OWN_METRICS",
     "Metric",
+    "OfProbabilities",
     "accuracy",
     "as_metrics",
     "average_precision_voc",
@@ -32,6 +42,7 @@ __all__ = [
     "evaluate_each",
     "matthews",
     "mean_class_accuracy",
+    "probabilities",
     "r2",
 ]
 
@@ -192,6 +203,44 @@ _OF_SEVERAL = (accuracy, mean_class_accuracy)
 """Scorers that accept the decisions of several points at once."""
 
 
+# --- probabilities ---------------------------------------------------------------------------------------------------
+
+
+class OfProbabilities(partial[float]):
+    """A metric of decisions that are logarithms of probabilities, as `probabilities` takes them."""
+
+
+def probabilities(decision: Array) -> Float:
+    """(rows, classes), from logarithms up to a constant of each row, or log odds (rows,): decisions by class means."""
+    logits = np.asarray(decision, dtype=np.float64)
+    return np.asarray(softmax(np.stack([0 * logits, logits], axis=-1) if logits.ndim == 1 else logits, axis=-1))
+
+
+def _neg_log_loss(truth: Array, decision: Array, classes: Array) -> float:
+    return -float(log_loss(index_of(truth, classes), probabilities(decision), labels=np.arange(len(classes))))
+
+
+def _neg_brier_score(truth: Array, decision: Array, classes: Array) -> float:
+    # As scikit-learn's from 1.7 on, which is the first to accept several classes.
+    errors = probabilities(decision) - np.eye(len(classes))[index_of(truth, classes)]
+    return -float(np.sum(errors**2, axis=1).mean() / (2 if len(classes) == 2 else 1))
+
+
+def _roc_auc_ovr(truth: Array, decision: Array, classes: Array) -> float:
+    def area(positive: Array, scores: Array) -> float:
+        return float("nan") if positive.all() or not positive.any() else float(roc_auc_score(positive, scores))
+
+    return _one_vs_rest(area)(truth, decision if decision.ndim == 1 else probabilities(decision), classes)
+
+
+_PROBABILISTIC: dict[str, Metric] = {
+    "neg_log_loss": OfProbabilities(_neg_log_loss),
+    "neg_brier_score": OfProbabilities(_neg_brier_score),
+    "roc_auc_ovr": OfProbabilities(_roc_auc_ovr),
+}
+"""Scorers of probabilities that `as_metrics` does not look up in scikit-learn: rows may lack a class."""
+
+
 def r2(truth: Array, predicted: Array, _: Any = None) -> Any:
     """R² = 1 − Σ(y − f)²/Σ(y − ȳ)²; of a constant truth 1 if it is predicted and 0 otherwise, as in scikit-learn.
 
@@ -229,6 +278,13 @@ class _Scores(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return predicted
 
 
+class _Probabilities(_Scores):
+    """A fitted classifier whose samples are logarithms of their probabilities."""
+
+    def predict_proba(self, X: Array) -> Float:
+        return probabilities(self.decision_function(X))
+
+
 class _Predictions(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """A fitted regression whose samples are their own predictions."""
 
@@ -252,8 +308,13 @@ _SUITABLE = {
 """Scikit-learn's scorers that suit each problem."""
 
 
+_BY_PROBABILITIES = "response_method='predict_proba'"
+"""Part of the text of those of scikit-learn's scorers that need probabilities."""
+
+
 def _call(scorer: Any, truth: Array, decision: Array, classes: Array | None) -> float:
-    model = _Predictions() if classes is None else _Scores(classes)
+    of_classes = _Probabilities if _BY_PROBABILITIES in repr(scorer) else _Scores
+    model = _Predictions() if classes is None else of_classes(classes)
     value = scorer(model, decision.reshape(len(decision), -1), truth)
     if not isinstance(value, numbers.Real):
         refuse(f"it must return one number, and returned {plain_repr(value)}")
@@ -272,7 +333,7 @@ def _score_of_truth(scorer: Any, index: Array, classes: Array) -> float:
 def _refusal(name: str, classes: Array | None, error: Exception) -> InputError:
     problem = "a regression" if classes is None else "two classes" if len(classes) == 2 else "more than two classes"
     if "predict_proba" in str(error):
-        why = "needs probabilities, and there are only decision scores"
+        why = "needs probabilities, and there are only decision scores (decision='means' or calibrate gives them)"
     else:
         why = f"does not suit {problem}{'' if classes is None else ' with decision scores'}: {error}"
     metrics = ", ".join(_OF_NUMBERS if classes is None else OWN_METRICS)
@@ -287,8 +348,13 @@ def _check(name: str, scorer: Any, classes: Array) -> None:
         raise _refusal(name, classes, error) from error
 
 
-def _of_classes(name: str, scorer: Any, *, numbered: bool) -> Metric:
+def _of_classes(name: str, scorer: Any, kind: Kind, *, numbered: bool, probabilistic: bool) -> Metric:
     """A scikit-learn scorer of classes as a metric; it sees the labels, or their numbers if `numbered`."""
+    numbers, by_probabilities = np.arange(3 if kind == "multiclass" else 2), _BY_PROBABILITIES in repr(scorer)
+    if by_probabilities and not probabilistic:
+        raise _refusal(name, numbers, AttributeError("predict_proba"))
+    if numbered:
+        _check(name, scorer, numbers)
 
     def metric(truth: Array, decision: Array, classes: Array) -> float:
         index = index_of(truth, classes)
@@ -311,7 +377,7 @@ def _of_classes(name: str, scorer: Any, *, numbered: bool) -> Metric:
             except _FAILURES as error:
                 raise _refusal(name, classes, error) from error
 
-    return metric
+    return OfProbabilities(metric) if by_probabilities else metric
 
 
 def _of_numbers(name: str, scorer: Any) -> Metric:
@@ -331,7 +397,7 @@ def _of_numbers(name: str, scorer: Any) -> Metric:
 # --- from names to metrics -------------------------------------------------------------------------------------------
 
 
-def as_metrics(scoring: Any, kind: Kind) -> dict[str, Metric]:
+def as_metrics(scoring: Any, kind: Kind, *, probabilistic: bool = False) -> dict[str, Metric]:
     """Turn any description of scorers into metrics by name.
 
     Parameters
@@ -348,6 +414,8 @@ def as_metrics(scoring: Any, kind: Kind) -> dict[str, Metric]:
     kind
         "binary", "multiclass", "multilabel" (each task is scored as a binary problem) or "regression" (each target is
         scored separately: by "correlation" (Pearson's), "r2", "neg_mean_squared_error" …).
+    probabilistic
+        Whether scorers of probabilities (`OfProbabilities`) are allowed.
 
     Returns
     -------
@@ -375,15 +443,20 @@ def as_metrics(scoring: Any, kind: Kind) -> dict[str, Metric]:
     mean_average_precision…     the same three by the name of their mean over classes, MAP
     matthews                    (TP·TN − FP·FN) / √((TP + FP)(TP + FN)(TN + FP)(TN + FN)) (JMLR Section 3.6)
     neg_matthews_loss           matthews − 1: the 1 − MCC of JMLR Table 3 with its sign turned
+    neg_log_loss                mean log p_y of the right class y, as in scikit-learn
+    neg_brier_score             −mean Σ_k (p_k − [k = y])², half of it for two classes, as in scikit-learn
+    roc_auc_ovr                 area under the ROC curve of each p_k, as in scikit-learn where no class is missing
     =========================== ==================================================================================
 
+    The last three and those of scikit-learn that need probabilities p take them from the decision rule of a learner
+    that decides by class means, which is learnt from training rows, or from a model that has calibrated ones.
     Scikit-learn's named scorers see the labels as numbers in their order. A score is NaN if the labels leave it
     undefined: the precision of a class without rows, the area under a ROC curve of one class.
     """
     if scoring is None:
         scoring = {"multilabel": "average_precision", "regression": "r2"}.get(kind, "accuracy")
     if isinstance(scoring, str):
-        return {scoring: _named(scoring, kind)}
+        return {scoring: _named(scoring, kind, probabilistic)}
     if isinstance(scoring, Mapping):
         chosen = dict(scoring)
     elif isinstance(scoring, list | tuple):
@@ -397,14 +470,14 @@ def as_metrics(scoring: Any, kind: Kind) -> dict[str, Metric]:
     if not chosen or not all(isinstance(name, str) for name in chosen):
         refuse(f"scoring must name at least one scorer, by strings, got {scoring!r}")
     return {
-        name: _named(scorer, kind) if isinstance(scorer, str) else _called(name, scorer, kind)
+        name: (_named if isinstance(scorer, str) else partial(_called, name))(scorer, kind, probabilistic)
         for name, scorer in chosen.items()
     }
 
 
-def _named(name: str, kind: Kind) -> Metric:
+def _named(name: str, kind: Kind, probabilistic: bool) -> Metric:
     regression = kind == "regression"
-    metrics = _OF_NUMBERS if regression else OWN_METRICS
+    metrics = _OF_NUMBERS if regression else OWN_METRICS | (_PROBABILISTIC if probabilistic else {})
     if name in metrics:
         return metrics[name]
     try:
@@ -416,14 +489,13 @@ def _named(name: str, kind: Kind) -> Metric:
             error,
         )
     if not regression:
-        _check(name, scorer, np.arange(3 if kind == "multiclass" else 2))
-        return _of_classes(name, scorer, numbered=True)
+        return _of_classes(name, scorer, kind, numbered=True, probabilistic=probabilistic)
     metric, truth = _of_numbers(name, scorer), np.array([0.25, 0.5, 1.5])
     metric(truth, truth, np.zeros(0))
     return metric
 
 
-def _called(name: str, scorer: Any, kind: Kind) -> Metric:
+def _called(name: str, scorer: Any, kind: Kind, probabilistic: bool) -> Metric:
     try:
         inspect.signature(scorer).bind(None, None, None)
     except (TypeError, ValueError) as error:
@@ -432,7 +504,9 @@ def _called(name: str, scorer: Any, kind: Kind) -> Metric:
             "prediction with sklearn.metrics.make_scorer",
             error,
         )
-    return _of_numbers(name, scorer) if kind == "regression" else _of_classes(name, scorer, numbered=False)
+    if kind == "regression":
+        return _of_numbers(name, scorer)
+    return _of_classes(name, scorer, kind, numbered=False, probabilistic=probabilistic)
 
 
 def evaluate(

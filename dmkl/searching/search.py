@@ -6,6 +6,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +18,7 @@ import pandas as pd
 import xarray as xr
 from sklearn.base import clone
 
-from dmkl.arrays import Array, Index
+from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError, refuse
 from dmkl.estimators.checks import check_choice
 from dmkl.estimators.decisions import HeldOut
@@ -51,7 +52,8 @@ from dmkl.searching.grid import (
     mean_over_folds,
     shape,
 )
-from dmkl.searching.texts import bandwidth_notes, cost_and_proof, count, edge_notes, point_text, with_error
+from dmkl.searching.predictions import Part, held_out_variables, predictions_of
+from dmkl.searching.texts import cost_and_proof, count, data_notes, edge_notes, point_text, with_error
 from dmkl.solvers.outcome import WORDS
 from dmkl.store.results import Result, task_dim
 from dmkl.store.saved import Saved
@@ -131,6 +133,27 @@ class GridResult(Result):
             for name, row in zip(self._data["fold"].values, parts, strict=True)
         }
 
+    @property
+    def predictions(self) -> xr.Dataset:
+        """Out-of-fold predictions: a row for each sample that a fold holds out, by a model that it did not train.
+
+        Of an evaluation the test rows, by the models that are tested. Of a search the fits at the chosen points, on the
+        test rows if folds have any; otherwise on the validation rows, by which the points were chosen.
+
+        Returns
+        -------
+        Dataset
+            Over sample: sample_fold, sample_group (if there are groups), true_label, predicted_label, score (of the
+            second of two classes; else over class or task) and, if class means decide, probability over class or task;
+            of a regression prediction in place of the last three. `dmkl.prediction_table` makes a DataFrame of it.
+
+        Raises
+        ------
+        InputError
+            If there are none: for more than 100 tasks or targets, or if no point could be chosen.
+        """
+        return predictions_of(self._data)
+
 
 class SearchResult(GridResult):
     """The result of a search over a grid of parameters.
@@ -167,6 +190,7 @@ class SearchResult(GridResult):
         ``round_…``                  round                   kind, seconds, bytes, basis, certified, worst_gap of a
                                                              pass
         phase_seconds                phase                   seconds of each of `dmkl.progress.PHASES`
+        ``held_out_…``               held_out[, class]       of `predictions`
         part                         fold, sample            0 train, 1 validation, 2 test, -1 none; see `folds`
         sample_group                 sample                  the groups that no fold splits, if any
         constant_score               fold[, task]            of one decision for all rows, on the test rows if there
@@ -430,7 +454,7 @@ class SearchResult(GridResult):
         chosen = {name: self.chosen[name].values.ravel().tolist() for name in self.parameters}
         left_out = self._data.attrs.get("svm_left_out")
         machine = [] if left_out is None else [f"The SVM on the sum of kernels was not fitted: {left_out}"]
-        return [*edge_notes(self.grid, chosen), *bandwidth_notes(self._data.attrs), *machine]
+        return [*edge_notes(self.grid, chosen), *data_notes(self._data.attrs), *machine]
 
     def _chosen_lines(self) -> list[str]:
         scoring, by = self._data.attrs["scoring"], "" if self.rule == "best" else " (one-standard-error rule)"
@@ -663,7 +687,28 @@ def search(
     if question.hint:
         scores.attrs["hint"] = question.hint
     result = SearchResult(scores, rule=rule)
+    with suppress(InputError):  # of no point that can be chosen
+        held_out = held_out_variables(question, _held_out_parts(question, fits, result))
+        result = SearchResult(result.scores.assign(held_out), rule=rule)
     return _refit(question, fits, result, state) if refit else result
+
+
+def _held_out_parts(question: Question, grid: GridFits, result: SearchResult) -> Iterator[Part]:
+    """The rows that each fold holds out, at the chosen point of each task: test rows if there are any."""
+    tested = any(len(fold.test) for fold in question.folds)
+    for f, fold in enumerate(question.folds if grid.judged is None else ()):
+        n = len(fold.validation)
+        rows, of_rows = (fold.test, slice(n, None)) if tested else (fold.validation, slice(n))
+        scores, decided = (_at_choice(question, result, f, of[f])[of_rows] for of in (grid.decisions, grid.decided))
+        yield rows, grid.targets[f], scores, decided
+
+
+def _at_choice(question: Question, result: SearchResult, fold: int, values: Sequence[Float]) -> Float:
+    """Those of the values of the fits of a fold that are of the chosen point, of each task."""
+    places = [_chosen_place(question, result, fold, task) for task in range(question.n_tasks)]
+    if question.targets.dim is None:
+        return values[places[0]]
+    return np.stack([values[place][:, t] for t, place in enumerate(places)], axis=1)
 
 
 # --- refitting -------------------------------------------------------------------------------------------------------
@@ -708,31 +753,31 @@ def fold_models(names: Sequence[str], outcomes: Sequence[FitOutcome]) -> dict[st
     return models
 
 
+def _chosen_place(
+    question: Question, result: SearchResult, fold: int, task: int = 0, of_class: Mapping[str, Any] | None = None
+) -> int:
+    """The number of the fit of the chosen point of a task, or of a class that chooses these values."""
+    index, at = result.best_index_, {"fold": fold, str(question.targets.dim): task}
+    place = {name: int(index[name].isel({str(dim): at[str(dim)] for dim in index[name].dims})) for name in index}
+    place |= {name: question.grid[name].index(value) for name, value in (of_class or {}).items()}
+    point = int(np.ravel_multi_index([place[name] for name in question.grid], shape(question.grid)))
+    return int(np.count_nonzero(question.fitted[:point]))
+
+
 def _chosen_scores(question: Question, grid: GridFits, result: SearchResult, fold: int) -> HeldOut:
     """Scores of the validation rows of a fold at the chosen point of each task, or of each class that chooses."""
-    index, sizes = result.best_index_, shape(question.grid)
-
-    def scores_of(of_class: Mapping[str, Any] | None = None, **task: int) -> Array:
-        at = {"fold": fold, **task}
-        place = {name: int(index[name].isel({str(dim): at[str(dim)] for dim in index[name].dims})) for name in index}
-        place |= {name: question.grid[name].index(value) for name, value in (of_class or {}).items()}
-        point = int(np.ravel_multi_index([place[name] for name in question.grid], sizes))
-        scores: Array = grid.decisions[fold][np.count_nonzero(question.fitted[:point])]
-        return scores
-
-    if question.targets.kind == "multilabel":
-        scores = np.stack([scores_of(task=t)[:, t] for t in range(question.n_tasks)], axis=1)
-    elif result.by_class:
+    if result.by_class:
         params = dict[Any, Any](result.best_params_)
         params = params[question.folds[fold].name] if "fold" in result.choosers else params
         by_class = {name: list(params[name].values()) for name in result.by_class}
+        choices = [{name: values[k] for name, values in by_class.items()} for k in range(len(question.targets.classes))]
         learnt = np.searchsorted(question.targets.classes, grid.targets[fold].classes)
-        columns = [scores_of({name: values[k] for name, values in by_class.items()}) for k in learnt]
+        columns = [grid.decisions[fold][_chosen_place(question, result, fold, 0, choices[k])] for k in learnt]
         # The scores of two classes are one column, of the second.
         several = columns[0].ndim > 1
         scores = np.stack([c[:, k] for k, c in enumerate(columns)], axis=1) if several else columns[1]
     else:
-        scores = scores_of()
+        scores = _at_choice(question, result, fold, grid.decisions[fold])
     return question.held_out(fold, scores, grid.targets[fold])
 
 

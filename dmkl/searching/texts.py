@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 __all__ = [
-    "bandwidth_notes",
     "cost_and_proof",
     "count",
+    "data_notes",
     "edge_notes",
     "listed",
     "point_text",
@@ -80,12 +80,17 @@ def edge_notes(grid: Mapping[str, Sequence[Any]], chosen: Mapping[str, Sequence[
     return notes
 
 
-def bandwidth_notes(attrs: Mapping[str, Any]) -> list[str]:
-    """A sentence if held-out samples contributed to bandwidths; `attrs` are the attributes of a result."""
-    n = int(attrs.get("bandwidths_from_all_samples", 0))
-    if n == 0:
-        return []
-    return [
-        f"The bandwidths or landmarks of {count(n, 'kernel')} are taken from all samples of the set, those held out "
-        "included; build with splits or training samples to leave these out"
-    ]
+def data_notes(attrs: Mapping[str, Any]) -> list[str]:
+    """Cautions of the attributes of a result: bandwidths from held-out samples, folds that lack a class."""
+    notes = []
+    if n := int(attrs.get("bandwidths_from_all_samples", 0)):
+        notes.append(
+            f"The bandwidths or landmarks of {count(n, 'kernel')} are taken from all samples of the set, those held "
+            "out included; build with splits or training samples to leave these out"
+        )
+    if n := int(attrs.get("folds_without_a_class", 0)):
+        notes.append(
+            f"{count(n, 'fold')} without held-out samples of some class: roc_auc_ovr is the mean over the other "
+            "classes there, and other areas over all classes are undefined (NaN)"
+        )
+    return notes

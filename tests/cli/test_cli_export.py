@@ -81,6 +81,18 @@ def test_anndata_by_the_names_of_observations(output_of, tmp_path, store, model,
     held = anndata.read_h5ad(both).obsm["dmkl"]
     np.testing.assert_allclose(held.loc[scores["sample"].values], scores)
     assert held.isna().all(axis=1).sum() == 42
+    data = anndata.read_h5ad(both)
+    rows = data.obs_names.get_indexer(scores["sample"].values)
+    probabilities = estimator.probabilities_of(scores)
+    np.testing.assert_allclose(data.obsm["dmkl_probability"][rows], probabilities)
+    np.testing.assert_allclose(data.obs["confidence"].iloc[rows], probabilities.max("class"))
+    assert list(data.uns["dmkl_classes"]) == estimator.classes_.astype(str).tolist()
+    assert data.obs["predicted"].iloc[rows].tolist() == estimator.labels_of(scores.values).astype(str).tolist()
+    limit = float(np.median(probabilities.max("class")))
+    output_of(*predict, "--overwrite", "--unassigned-below", limit)
+    unassigned = anndata.read_h5ad(both).obs["predicted"].iloc[rows] == "unassigned"
+    assert unassigned.tolist() == (probabilities.max("class") < limit).values.tolist()
+    assert 0 < unassigned.sum() < 5
 
 
 def test_coordinates_as_csv_parquet_and_zarr(output_of, tmp_path, store, model):

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import dask
 import numpy as np
+import pandas as pd
 import pytest
 from rich.console import Console
 from sklearn.model_selection import (
@@ -204,11 +205,13 @@ def test_the_papers_grid_by_default(output_of, tmp_path, plain):
 
 def test_scoring_rule_and_no_model(error_of, output_of, tmp_path, plain):
     out = tmp_path / "result"
-    more = ["--scoring", "roc_auc_ovr_weighted", "--scoring", "accuracy", "--scoring", "matthews"]
-    assert "roc_auc_ovr_weighted" in error_of("search", plain, out, *POINT, *more)
+    more = ["--scoring", "roc_auc", "--scoring", "accuracy", "--scoring", "matthews"]
+    assert "roc_auc" in error_of("search", plain, out, *POINT, *more)
     more = ["--scoring", "matthews", "--scoring", "accuracy", "--rule", "one-standard-error", "--no-refit"]
-    text = output_of("search", plain, out, *POINT, *more)
+    text = output_of("search", plain, out, *POINT, *more, "--predictions", tmp_path / "predictions.csv")
     result = dmkl.load(out)
+    table = dmkl.prediction_table(result.predictions)
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "predictions.csv", dtype={"fold": str}), table, rtol=1e-8)
     assert result.scores.attrs["scoring"] == "matthews"
     assert "score_accuracy" in result.scores
     assert result.rule == "one_standard_error"

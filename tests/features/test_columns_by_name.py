@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 
 import anndata
@@ -263,3 +264,22 @@ def test_the_command_that_builds_against_a_set_fills_in_columns(tmp_path, capsys
         assert main([*against, *fill]) == 0
     expected = linear_kernel(LATER.assign(g3=0.0), OLD)
     np.testing.assert_allclose(np.asarray(dmkl.open(out))[0], expected, rtol=1e-10)
+
+
+@pytest.mark.slow
+def test_cells_without_a_label_are_predicted_and_not_scored(tmp_path, capsys):
+    y = pd.Series(np.where(OLD["g7"] + OLD["g2"] > 1, "a", "b"), OLD.index)
+    model = dmkl.MKFDA().fit(dmkl.build(None, {"layers/lognorm": OLD[GENES]}, {"function": "linear"}, labels=y))
+    model.save(tmp_path / "model")
+    data, known = cells(LATER), np.arange(len(LATER)) % 3 > 0
+    truth = np.where(LATER["g7"] + LATER["g2"] > 1, "a", "b")
+    data.obs["label"] = pd.Categorical(np.where(known, truth, None))
+    with quietly():
+        data.write(tmp_path / "new.h5ad")
+    predict = ["predict", str(tmp_path / "model"), "--features", str(tmp_path / "new.h5ad"), "--json"]
+    assert main(predict) == 0
+    printed = capsys.readouterr()
+    predicted = model.predict(features={"layers/lognorm": LATER})
+    result = json.loads(printed.out)
+    assert (result["samples"], result["accuracy"]) == (len(LATER), np.mean(predicted[known] == truth[known]))
+    assert f"{np.count_nonzero(~known)} samples without a label: predicted and not scored" in printed.err

@@ -1,0 +1,74 @@
+"""Figures of out-of-fold predictions, against scikit-learn's curves and the scores of the search."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import sklearn.metrics as skm
+import xarray as xr
+from matplotlib.figure import Figure
+from sklearn.calibration import calibration_curve
+
+import dmkl
+from dmkl.errors import InputError
+
+N = 60
+SITES, FOLDS = np.array(["A", "B", "C"])[np.arange(N) % 3], np.arange(N) % 2
+
+
+def predictions(kind):
+    """Made-up predictions of two folds and three sites."""
+    rng = np.random.default_rng(0)
+    coords = {"sample": [f"s{i}" for i in range(N)]}
+    rows = {"sample_fold": ("sample", FOLDS.astype(str)), "sample_group": ("sample", SITES)}
+    if kind == "regression":
+        y = rng.standard_normal(N)
+        f = y + 0.3 * rng.standard_normal(N)
+        return xr.Dataset(rows | {"true_label": ("sample", y), "prediction": ("sample", f)}, coords)
+    names = np.array(["x/y", "b", "c"][: 2 if kind == "binary" else 3])
+    P, truth = rng.dirichlet(np.ones(len(names)), N), names[rng.integers(len(names), size=N)]
+    rows |= {"true_label": ("sample", truth), "predicted_label": ("sample", names[P.argmax(axis=1)])}
+    score = ("sample", P[:, 1]) if kind == "binary" else (("sample", "class"), P)
+    return xr.Dataset(rows | {"score": score, "probability": (("sample", "class"), P)}, coords | {"class": names})
+
+
+@pytest.mark.parametrize("kind", ["roc", "precision_recall"])
+def test_curves_are_means_over_folds_with_bands_and_scikit_learns_areas(kind):
+    data, ax = predictions("multiclass"), Figure().subplots()
+    assert dmkl.plot_predictions(data, kind, ax) is ax
+    area = {"roc": skm.roc_auc_score, "precision_recall": skm.average_precision_score}[kind]
+    drawn = [line for line in ax.lines if ": " in line.get_label() or " ± " in line.get_label()]
+    assert len(drawn) == len(ax.collections) == 3
+    for line, name in zip(drawn, data["class"].values, strict=True):
+        t, p = (data["true_label"] == name).values, data["probability"].sel({"class": name}).values
+        areas = [area(t[f == FOLDS], p[f == FOLDS]) for f in range(2)]
+        assert line.get_label().endswith(f"{np.mean(areas):.3f} ± {np.std(areas, ddof=1):.2g}")
+        if kind == "roc":
+            assert np.trapezoid(line.get_ydata(), line.get_xdata()) == pytest.approx(np.mean(areas), abs=0.02)
+    sites = dmkl.plot_predictions(data, kind, of="x/y", by="group")
+    t, p = (data["true_label"] == "x/y").values, data["probability"].sel({"class": "x/y"}).values
+    expected = [f"{area(t[site == SITES], p[site == SITES]):.3f}" for site in "ABC"]
+    assert [line.get_label()[-5:] for line in sites.lines[:3]] == expected
+    assert (ax.get_xlabel(), ax.get_ylabel())[kind == "roc"] in ("true positive rate", "recall")
+
+
+def test_calibration_confusion_and_numbers():
+    data = predictions("binary")
+    line = dmkl.plot_predictions(data, "calibration").lines[0]
+    shares, means = calibration_curve(data["true_label"] == "b", data["probability"].values[:, 1], n_bins=10)
+    np.testing.assert_allclose(line.get_xydata(), np.stack([means, shares], axis=1))
+    counts = [int(text.get_text()) for text in dmkl.plot_predictions(data, "confusion").texts]
+    expected = skm.confusion_matrix(data["true_label"], data["predicted_label"])
+    np.testing.assert_array_equal(counts, expected.ravel())
+    data = predictions("regression")
+    ax = dmkl.plot_predictions(data, "observed", by="group")
+    assert len(ax.lines) == 4
+    site = data.isel(sample=SITES == "A")
+    assert ax.lines[0].get_label() == f"A: R² {skm.r2_score(site['true_label'], site['prediction']):.3f}"
+    for kind, of, by, message in (
+        ("roc", None, "fold", "draws score"),
+        ("observed", None, "site", "draws sample_site"),
+        ("observed", "t", "fold", "of must be"),
+    ):
+        with pytest.raises(InputError, match=message):
+            dmkl.plot_predictions(data, kind, of=of, by=by)
