@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from pandas.api.types import is_complex_dtype, is_numeric_dtype
 from dmkl.arrays import Array
 from dmkl.errors import refuse
 from dmkl.inputs.matrices import Lazy
-from dmkl.inputs.names import Names, as_text, index_names
+from dmkl.inputs.names import Individual, Names, as_text, index_names, pair_names
 from dmkl.unknown import UNKNOWN_TEXTS
 
 ROLES = {
@@ -99,13 +98,8 @@ def numeric_dtype(dtype: Any) -> bool:
 # --- names of samples ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class RowNames:
-    """The names of the rows of a table, and their columns."""
-
-    names: Names = None
-    families: Names = None  # of individuals, if the table has both FID and IID
-    columns: frozenset[int] = frozenset()  # those of names, families or numbers of the rows
+RowNames = tuple[Names, frozenset[int]]
+"""The names of the rows of a table, and the columns of these names, of families or of numbers of the rows."""
 
 
 def find_names(
@@ -120,7 +114,7 @@ def find_names(
     """
     titles = None if table.titles is None else [plain_title(title) for title in table.titles]
     if table.n_columns == 1 and table.index is None and titles != ["iid"]:
-        return RowNames()
+        return None, frozenset()
     numeric = table.numeric() if numeric is None else numeric
     words = [at for at in range(table.n_columns) if not numeric[at]]
     numbers = [at for at in range(table.n_columns) if numeric[at]] if expected else []
@@ -138,7 +132,7 @@ def find_names(
     if expected:
         shares = {at: matched_share(cells[at], expected) for at in [*titled, *searched]}
         if family is not None and individual is not None:
-            pairs = _pairs(cells[family], cells[individual])
+            pairs = pair_names(Individual.of(cells[individual], cells[family]))
             shares[individual] = max(shares.get(individual, 0.0), matched_share(pairs, expected))
         index_share = 0.0 if table.index is None else matched_share(table.index, expected)
         best = max(shares, key=lambda at: shares[at], default=None)
@@ -147,29 +141,28 @@ def find_names(
             if titles is not None and best not in titled and titles[best]:
                 _note(table, best, "names of the samples, since its values are those of the others")
         elif index_share > 0.5:
-            return RowNames(table.index)
+            return table.index, frozenset()
     if chosen is None and titled:
         chosen = titled[0]
     if chosen is None and table.index is not None:
-        return RowNames(table.index)
-    counting = (
-        frozenset([0]) if titles and titles[0] == "" and (counts(cells[0]) or counts(cells[0], 1)) else frozenset[int]()
-    )
-    if chosen is None and titles and titles[0] == "" and not counting:
+        return table.index, frozenset()
+    untitled = titles is not None and titles[:1] == [""]
+    counting = frozenset([0] if untitled and (counts(cells[0]) or counts(cells[0], 1)) else [])
+    if chosen is None and untitled and not counting:
         chosen = 0
     if chosen is None and table.n_rows > 1:
         chosen = next((at for at in words if at in unique), None)
         if chosen is not None and chosen > 0 and not counting:
             _note(table, chosen, "names of the samples")
-    if chosen is None and words and not counting and numeric[0] and 0 in unique and table.n_rows > 1:
-        if all(cell.isdecimal() for cell in cells[0]):
+        whole = numeric[0] and 0 in unique and all(cell.isdecimal() for cell in cells[0])
+        if chosen is None and words and not counting and whole:
             chosen = 0
             _note(table, chosen, "names of the samples, since all are different whole numbers")
     if chosen is None:
-        return RowNames(columns=counting)
+        return None, counting
     if chosen == individual and family is not None:
-        return RowNames(tuple(cells[chosen]), tuple(cells[family]), frozenset({family, chosen}))
-    return RowNames(tuple(cells[chosen]), None, counting | {chosen})
+        return Individual.of(cells[chosen], cells[family]), frozenset({family, chosen})
+    return tuple(cells[chosen]), counting | {chosen}
 
 
 def _pair(
@@ -183,30 +176,25 @@ def _pair(
     if titles is not None:
         family = next((at for at, title in enumerate(titles) if title in _FAMILIES), None)
         individual = next((at for at, title in enumerate(titles) if title == "iid"), None)
-        return (None, individual) if individual is None or family is None else (family, individual)
-    if table.n_columns < 3 and not (expected and table.n_columns == 2):
+        return None if individual is None else family, individual
+    if table.n_columns < (2 if expected else 3):
         return None, None
     families, individuals = cells[0], cells[1]
-    if table.n_columns == 2 and expected:
+    if table.n_columns == 2:
         # A list of individuals to keep, named by the second column or by both.
-        both = max(matched_share(individuals, expected), matched_share(_pairs(families, individuals), expected))
+        pairs = pair_names(Individual.of(individuals, families))
+        both = max(matched_share(individuals, expected), matched_share(pairs, expected))
         return (0, 1) if both > 0.5 and matched_share(families, expected) <= both else (None, None)
     if len(set(zip(families, individuals, strict=True))) < table.n_rows or table.n_rows < 2:
         return None, None
-    if table.where.lower().endswith(_PHENOTYPES) or families == individuals:
+    of_genetics = table.where.lower().endswith(_PHENOTYPES) or families == individuals
+    if of_genetics or matched_share(individuals, expected) > 0.5:
         return 0, 1
-    if expected and matched_share(individuals, expected) > 0.5:
-        return 0, 1
-    if getattr(table, "delimiter", ",") not in (None, "\t"):
+    # A sample in both columns shows pairs of samples.
+    if getattr(table, "delimiter", ",") not in (None, "\t") or set(families).intersection(individuals):
         return None, None
-    if set(families).intersection(individuals):
-        return None, None  # pairs of samples
     looks_like_pairs = not are_numbers(individuals) and all(numeric[2:]) and matched_share(families, expected) == 0
     return (0, 1) if looks_like_pairs and len(set(individuals)) >= len(set(families)) else (None, None)
-
-
-def _pairs(families: Sequence[str], individuals: Sequence[str]) -> list[str]:
-    return [f"{family}_{name}" for family, name in zip(families, individuals, strict=True)]
 
 
 def _note(table: Columns, at: int, what: str) -> None:

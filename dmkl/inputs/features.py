@@ -24,15 +24,14 @@ from dmkl.inputs.columns import (
     float_dtype,
     is_numeral,
     is_title,
-    numeric_dtype,
     plain_title,
 )
-from dmkl.inputs.formats.annotated import entries_of, is_annotated_object, labels_of
-from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, listed, shape_text, stem, vector
-from dmkl.inputs.formats.registry import PathLike, arrays_in, check_file, find_files, names_of_arrays, short_names
+from dmkl.inputs.formats.annotated import annotated_arrays, is_annotated_object
+from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, listed, stem, vector
+from dmkl.inputs.formats.registry import PathLike, arrays_in, check_file, find_files, names_of_arrays
 from dmkl.inputs.formats.tables import Text
 from dmkl.inputs.label_tables import read_file, read_names, sort_arrays
-from dmkl.inputs.labels import Labels, LabelTable, SideData, align, gather
+from dmkl.inputs.labels import OF_SAMPLES, Labels, LabelTable, SideData, align, gather
 from dmkl.inputs.matrices import Lazy, SparseMatrix, is_sparse, n_condensed, open_alone, plain, square, transposed
 from dmkl.inputs.names import Join, Named, Names, axis_names, listed_names, places, sample_names
 from dmkl.settings import check_memory
@@ -49,10 +48,9 @@ class FeatureMatrix:
     shape: tuple[int, int]  # (samples, columns)
     dtype: np.dtype[Any]  # float32 or float64
     columns: Names  # names of the columns
-    samples: Names  # names of the rows, unique (with their families)
+    samples: Names  # names of the rows, unique (individuals with their families)
     open: Callable[[], Any]  # returns the matrix, of which rows are read; masked entries are missing
     holds: str = ""  # kernel or distances, if its place determines it and columns are the samples
-    families: Names = None
     counted: bool = False  # whether it is a data frame whose index only counts
     is_table: bool = False  # whether it is a file that could name its rows
     order: npt.NDArray[np.intp] | None = None  # the row of each sample, -1 for missing ones; None for all rows in order
@@ -62,7 +60,7 @@ class FeatureMatrix:
         """The names of the rows, for joins and messages."""
         numbers = tuple(map(str, range(self.shape[0]))) if self.counted else None
         columns = self.columns if self.holds == "" else None
-        return Named(f"features {self.name!r}", self.samples, self.families, numbers, columns)
+        return Named(f"features {self.name!r}", self.samples, numbers, columns)
 
     def read(self, rows: slice) -> Array:
         """Read some rows; rows of NaN for samples that lack this source."""
@@ -111,6 +109,9 @@ class _Unaligned:
     beside: list[SideData] = field(default_factory=list)  # labels, splits and names of tasks
     samples: Names = None  # names of the rows of all matrices that carry none
     notes: list[str] = field(default_factory=list)  # see `Features`
+    places: list[tuple[Path, str]] = field(default_factory=list)  # file and name of each matrix
+    keep: set[str] = field(default_factory=set)  # names that are a place, such as X
+    last: list[Any] = field(default_factory=list)  # see `open_alone`
 
 
 def as_features(
@@ -158,14 +159,11 @@ def as_features(
     """
     if isinstance(features, Features) and present is None:
         if beside:
-            refuse(
-                f"{beside[0].where} is given beside features that were taken with their labels; give it with the files"
-            )
+            what = "is given beside features that were taken with their labels; give it with the files"
+            refuse(f"{beside[0].where} {what}")
         return features if samples is None else replace(features, samples=list(map(str, samples)))
     wanted = sample_names("samples", None if samples is None else np.asarray(samples).tolist())
-    paths = [features] if isinstance(features, str | os.PathLike) else features
-    in_files = isinstance(paths, list | tuple) and all(isinstance(path, str | os.PathLike) for path in paths)
-    unaligned = _from_files(features, wanted) if in_files else _from_memory(features)
+    unaligned = _find_features(features, wanted)
     matrices, notes, stored = unaligned.matrices, unaligned.notes, unaligned.samples
     if not matrices:
         refuse("kernels are computed from at least one matrix of features (samples, columns), got none")
@@ -196,15 +194,13 @@ def as_features(
         if named and wanted is None and matrix.is_table and matrix.shape[1] > 1:
             refuse(
                 f"features {matrix.name!r} have {matrix.shape[1]} columns and none that names the samples, and "
-                f"{named[0].named.where} has names; expected a column of names, titled 'sample': rows are matched by "
-                "name"
+                f"{named[0].named.where} has names; expected a column of names, titled 'sample'"
             )
         if matrix.shape[0] != n_rows:
             other = f"there are {n_rows} samples" if order is not None else f"{matrices[0].name!r} have {n_rows} rows"
             refuse(
-                f"features {matrix.name!r} have {matrix.shape[0]} rows, {other}; without names of samples rows belong "
-                "together by their position. Give all the same rows (NaN in all columns where a sample lacks it), or "
-                "names of samples (the index of a data frame)"
+                f"features {matrix.name!r} have {matrix.shape[0]} rows, {other}; rows without names belong together by "
+                "position. Give all the same rows (NaN where a sample lacks all), or names (the index of a data frame)"
             )
     check_memory(f"the order of {n_rows:,} samples", 8 * n_rows, "allow more, or look whether the features are damaged")
     names = [matrix.name for matrix in matrices]
@@ -228,7 +224,7 @@ def _transposed(matrix: FeatureMatrix) -> FeatureMatrix:
     samples = sample_names(f"features {matrix.name!r}", matrix.columns)
     turned = replace(matrix, shape=matrix.shape[::-1], samples=samples, columns=matrix.samples)
     whole = slice(0, matrix.shape[0])
-    return replace(turned, families=None, counted=False, open=lambda: transposed(matrix.read(whole)))
+    return replace(turned, counted=False, open=lambda: transposed(matrix.read(whole)))
 
 
 def _aligned(matrix: FeatureMatrix, samples: Names, mask: Mask | None, notes: list[str]) -> FeatureMatrix:
@@ -238,10 +234,10 @@ def _aligned(matrix: FeatureMatrix, samples: Names, mask: Mask | None, notes: li
         order = places(matrix.samples, samples)
         lacking = int((order < 0).sum())
         if lacking == len(samples):
+            begins = f"their names begin with {listed_names(matrix.samples)}, expected are {listed_names(samples)}"
             refuse(
-                f"features {matrix.name!r} have none of the {len(samples)} samples: their names begin with "
-                f"{listed_names(matrix.samples)}, expected are {listed_names(samples)}; use the same names, or leave "
-                "this matrix out"
+                f"features {matrix.name!r} have none of the {len(samples)} samples: {begins}; use the same names, or "
+                "leave this matrix out"
             )
         if lacking:
             notes.append(f"features {matrix.name!r} lack {lacking} of the {len(samples)} samples")
@@ -284,11 +280,8 @@ def _matrix(
     try:
         shape = tuple(int(length) for length in values.shape)
     except (TypeError, ValueError) as error:
-        refuse(
-            f"features {name!r} do not know how many rows they have; call compute_chunk_sizes() of a Dask array, "
-            "to_dask_array(lengths=True) of a Dask data frame",
-            error,
-        )
+        way_out = "call compute_chunk_sizes() of a Dask array, to_dask_array(lengths=True) of a Dask data frame"
+        refuse(f"features {name!r} do not know how many rows they have; {way_out}", error)
     if len(shape) != 2:
         way_out = "; give one column as values.reshape(-1, 1)" if len(shape) == 1 else ""
         refuse(f"features {name!r} have shape {shape}, expected two dimensions, (samples, columns){way_out}")
@@ -299,9 +292,8 @@ def _matrix(
         way_out += "; give real and imaginary parts as columns of their own" * (dtype.kind == "c")
         kind = "Python objects" if dtype.kind == "O" else dtype
         refuse(f"features {name!r} hold {kind}, expected real numbers{way_out}")
-    names, titles = (None if given is None else tuple(map(str, given)) for given in (samples, columns))
-    if more.get("families") is None:
-        sample_names(f"features {name!r}", names, shape[0])
+    names = sample_names(f"features {name!r}", samples, shape[0])
+    titles = None if columns is None else tuple(map(str, columns))
     return FeatureMatrix(name, shape, float_dtype(dtype), titles, names, get, **more)
 
 
@@ -323,45 +315,39 @@ def against(matrix: FeatureMatrix, samples: Sequence[str] | None) -> FeatureMatr
 
 def _matrix_of_columns(name: str, table: Columns, unaligned: _Unaligned, expected: set[str] | None) -> FeatureMatrix:
     """Return the columns of numbers of a table; labels and splits among its columns go to `unaligned`."""
-    if not table.n_rows:
-        refuse(f"{table.where} has columns but no rows, expected at least one sample")
     titles, numeric = table.titles, table.numeric()
-    names = find_names(table, expected, numeric)
-    if names.families is None:
-        sample_names(table.where, names.names)
+    if not table.n_rows or (table.n_rows == 1 and titles is None and not any(numeric)):
+        refuse(f"{table.where} has columns but no rows, expected at least one sample")
+    names, used = find_names(table, expected, numeric)
+    sample_names(table.where, names)
+    shown = [str(at + 1) for at in range(table.n_columns)] if titles is None else titles
     features = []
-    for at in range(table.n_columns):
-        role = None if titles is None else ROLES.get(plain_title(titles[at]))
-        if at in names.columns:
-            continue
-        if titles is None or role not in ("labels", "splits"):
+    for at in (at for at in range(table.n_columns) if at not in used):
+        role, place = ROLES.get(plain_title(shown[at])), f"column {shown[at]!r} of {table.where}"
+        if role in OF_SAMPLES:
+            table.notes.append(f"{place} was taken for {role}, not for a feature")
+            read = partial(lambda at, place, _: LabelTable(vector(table.values([at]), place), names), at, place)
+            unaligned.beside.append(SideData(role, place, read))
+        else:
             features.append(at)
-            continue
-        place = f"column {titles[at]!r} of {table.where}"
-        table.notes.append(f"{place} was taken for {role}, not for a feature")
-        unaligned.beside.append(_side(role, place, partial(table.values, [at]), names.names))
     words = [at for at in features if not numeric[at]]
-    shown = [str(at + 1) if titles is None else titles[at] for at in range(table.n_columns)]
     if words and len(words) < len(features):
         _refuse_columns(table.where, [shown[at] for at in words])
     if titles is None and isinstance(table, Text):
         numerals = [cell for cell in table.head_row() if is_numeral(cell)]
         if 0 < len(numerals) < table.n_columns and all(cell.isdecimal() for cell in numerals):
             table.refuse_first_line(table.head_row())
-    if words and table.n_rows == 1 and titles is None:
-        refuse(f"{table.where} has columns but no rows, expected at least one sample")
     if words or not features:
-        refuse(
-            f"{table.where} has no column of numbers, found {listed_names(shown, 8)}; expected columns with a delimiter"
-        )
-    if names.names is None:
+        found = listed_names(shown, 8)
+        refuse(f"{table.where} has no column of numbers, found {found}; expected columns with a delimiter")
+    if names is None:
         _check_first_column(table, features, shown)
     if titles is None:
         table.notes.append(f"{table.where}: its columns have no names, since its first line holds numbers")
     unaligned.notes += table.notes
     columns = None if titles is None else [titles[at] for at in features]
     values = table.numbers(features)
-    return _matrix(name, values, samples=names.names, columns=columns, families=names.families, is_table=True)
+    return _matrix(name, values, samples=names, columns=columns, is_table=True)
 
 
 def _check_first_column(table: Columns, features: Sequence[int], shown: Sequence[str]) -> None:
@@ -372,71 +358,72 @@ def _check_first_column(table: Columns, features: Sequence[int], shown: Sequence
         return
     sample = table.texts(features[1:3])
     if table.titles is None and not all(cell.isdecimal() for column in sample for cell in column):
-        refuse(
-            f"{table.where}: the first column holds different whole numbers ({listed_names(cells)}), so it may name "
-            "the samples or be a feature; add a line of titles, 'sample' above names"
-        )
-    table.notes.append(
-        f"{table.where}: column {shown[first]!r} holds different whole numbers and was taken for a feature; title it "
-        "'sample' if they name the samples"
-    )
+        what = f"holds different whole numbers ({listed_names(cells)}), so it may name the samples or be a feature"
+        refuse(f"{table.where}: the first column {what}; add a line of titles, 'sample' above names")
+    what = "holds different whole numbers and was taken for a feature; title it 'sample' if they name the samples"
+    table.notes.append(f"{table.where}: column {shown[first]!r} {what}")
 
 
 def _refuse_columns(source: str, columns: Sequence[str], way_out: str = "") -> NoReturn:
     """Refuse columns that are not numeric, by their names."""
-    more = f" … ({len(columns)} in all)" if len(columns) > 8 else ""
-    refuse(
-        f"{source}: not numeric {'is column' if len(columns) == 1 else 'are columns'} "
-        f"{', '.join(map(repr, columns[:8]))}{more}, expected numbers; encode them (pandas.get_dummies) or drop "
-        f"them{way_out}"
-    )
+    what = f"{'is column' if len(columns) == 1 else 'are columns'} {listed([*map(repr, columns)], 8)}"
+    refuse(f"{source}: not numeric {what}, expected numbers; encode them (pandas.get_dummies) or drop them{way_out}")
 
 
-# --- files ---------------------------------------------------------------------------------------------------------
+# --- arrays --------------------------------------------------------------------------------------------------------
 
 
-def _from_files(paths: PathLike | Sequence[PathLike], wanted: Sequence[str] | None) -> _Unaligned:
-    """Find feature matrices, labels, splits and names in files; only headers are read."""
-    unaligned, last = _Unaligned(), list[Any]()
-    files, side_files = find_files(paths, "features", {"samples", *_LABEL_ROLES}, unaligned.notes)
-    # Matrices get their final names last, since these depend on the other names.
-    parts: list[FeatureMatrix] = []
-    places_of: list[tuple[Path, str]] = []
-    keep: set[str] = set()  # names that are a place, such as X
-    expected = None if wanted is None else set(wanted)
-    for path in files:
-        open_columns = check_file(path, "features").columns
-        table = None if open_columns is None else open_columns(path, expected, None)
-        if table is not None and not (isinstance(table, Text) and table.is_triangle):
-            parts.append(_matrix_of_columns(stem(path), table, unaligned, expected))
-            places_of.append((path, ""))
-        else:
-            for variable in _feature_arrays(path, unaligned):
-                opened = partial(open_alone, last, (path, variable.name), variable.open)
-                holds = variable.holds if variable.holds != "features" else ""
-                keep |= {variable.name} if variable.holds == "features" else set()
-                named = {"samples": variable.rows, "families": variable.families, "columns": variable.columns}
-                parts.append(_matrix(variable.name or stem(path), variable, **named, open=opened, holds=holds))
-                places_of.append((path, variable.name))
-        expected = expected or next((set(matrix.samples) for matrix in parts if matrix.samples is not None), None)
-    if not parts:
+def _find_features(features: Any, wanted: Sequence[str] | None) -> _Unaligned:
+    """Find feature matrices, labels, splits and names in files, of which only headers are read, or in memory."""
+    unaligned = _Unaligned()
+    paths = [features] if isinstance(features, str | os.PathLike) else features
+    if is_annotated_object(features) or isinstance(features, xr.Dataset):
+        arrays = _dataset_arrays(features) if isinstance(features, xr.Dataset) else annotated_arrays(features)
+        files = [array.path for array in arrays[:1]]
+        for path in files:
+            _take_arrays(path, arrays, unaligned)
+    elif isinstance(paths, list | tuple) and all(isinstance(path, str | os.PathLike) for path in paths):
+        files = _take_files(paths, None if wanted is None else set(wanted), unaligned)
+    elif isinstance(features, Mapping) or hasattr(features, "shape"):
+        matrices = features if isinstance(features, Mapping) else {"X": features}
+        unaligned.matrices = [_object_matrix(str(name), values) for name, values in matrices.items()]
+        return unaligned
+    else:
+        what = type(features).__name__
+        refuse(f"features must be arrays (samples, columns), by name, or data or files of these, got {what}")
+    if not unaligned.matrices:
         refuse(
             f"there are no features in {', '.join(map(str, files)) or 'no files'}: expected matrices (samples, "
             "columns) of numbers; give a column as (samples, 1), or in a mapping from names to arrays"
         )
-    names = names_of_arrays(places_of, files, keep)
-    unaligned.matrices = [replace(matrix, name=name) for matrix, name in zip(parts, names, strict=True)]
+    # Matrices get their final names last, since these depend on the other names.
+    names = names_of_arrays(unaligned.places, files, unaligned.keep)
+    unaligned.matrices = [replace(matrix, name=name) for matrix, name in zip(unaligned.matrices, names, strict=True)]
+    return unaligned
+
+
+def _take_files(paths: Sequence[PathLike], expected: set[str] | None, unaligned: _Unaligned) -> list[Path]:
+    """Take the feature matrices and labels of files; returns the files with features."""
+    files, side_files = find_files(paths, "features", {"samples", *_LABEL_ROLES}, unaligned.notes)
+    for path in files:
+        open_columns = check_file(path, "features").columns
+        table = None if open_columns is None else open_columns(path, expected, None)
+        if table is None or (isinstance(table, Text) and table.is_triangle):
+            _take_arrays(path, arrays_in(path), unaligned)
+        else:
+            unaligned.matrices.append(_matrix_of_columns(stem(path), table, unaligned, expected))
+            unaligned.places.append((path, ""))
+        expected = expected or next((set(matrix.samples) for matrix in unaligned.matrices if matrix.samples), None)
     for role, path in side_files:
         if role == "samples":
             unaligned.samples = sample_names(str(path), read_names(path, expected))
         else:
             unaligned.beside.append(SideData(role, str(path), partial(read_file, path, None), expected))
-    return unaligned
+    return files
 
 
-def _feature_arrays(path: Path, unaligned: _Unaligned) -> list[FileArray]:
-    """Return the feature matrices among the arrays of a file; labels and such go to `unaligned`."""
-    arrays = arrays_in(path)
+def _take_arrays(path: Path, arrays: Sequence[FileArray], unaligned: _Unaligned) -> None:
+    """Take the feature matrices among the arrays of a file or object, and its labels and such."""
     labels = [variable for variable in arrays if variable.name and variable.role == "labels"]
     n_labels = [length for variable in labels for length in (*variable.views, variable)[0].shape[:2] if length > 1]
     others = [variable for variable in arrays if not variable.name or variable.role is None]
@@ -446,7 +433,13 @@ def _feature_arrays(path: Path, unaligned: _Unaligned) -> list[FileArray]:
     rest = [variable for variable in arrays if variable not in cells]
     data, side = sort_arrays(path, rest, [*chosen, *views], unaligned.notes)
     unaligned.beside += [item for item in side if item.role in _LABEL_ROLES]
-    return data
+    for variable in data:
+        opened = partial(open_alone, unaligned.last, (path, variable.name), variable.open)
+        holds = variable.holds if variable.holds != "features" else ""
+        unaligned.keep |= {variable.name} if variable.holds == "features" else set()
+        named = {"samples": variable.rows, "columns": variable.columns}
+        unaligned.matrices.append(_matrix(variable.name or stem(path), variable, **named, open=opened, holds=holds))
+        unaligned.places.append((path, variable.name))
 
 
 def _is_features(variable: FileArray) -> bool:
@@ -475,11 +468,9 @@ def _matrices_of_cells(variable: FileArray, n_labels: Sequence[int], notes: list
             "views that belong together as variables of their own, (samples, columns)"
         )
     axis, why = fitting[0], "as many as labels" if n_labels else "equally many in all"
-    notes.append(
-        f"{variable.where}: {len(variable.views)} feature matrices, of which the {('rows', 'columns')[axis]} were "
-        f"taken for samples ({lengths[axis].pop()}, {why})"
-        + (", though the columns are as many" if len(fitting) > 1 else "")
-    )
+    why += ", though the columns are as many" * (len(fitting) > 1)
+    what = f"feature matrices, of which the {('rows', 'columns')[axis]} were taken for samples"
+    notes.append(f"{variable.where}: {len(variable.views)} {what} ({lengths[axis].pop()}, {why})")
     if axis == 0:
         return list(variable.views)
     return [
@@ -488,36 +479,32 @@ def _matrices_of_cells(variable: FileArray, n_labels: Sequence[int], notes: list
     ]
 
 
-# --- objects in memory ---------------------------------------------------------------------------------------------
-
-
-def _from_memory(features: Any) -> _Unaligned:
-    """Return the features of an array, a data frame, a Dataset, AnnData, MuData, or a mapping from names to arrays."""
-    if is_annotated_object(features):
-        return _annotated(features)
-    if isinstance(features, xr.Dataset):
-        return _dataset(features)
-    if isinstance(features, Mapping):
-        return _Unaligned([_object_matrix(str(name), values) for name, values in features.items()])
-    if hasattr(features, "shape"):
-        return _Unaligned([_object_matrix("X", features)])
-    refuse(
-        f"features must be arrays (samples, columns), by name, or data or files of these, got {type(features).__name__}"
-    )
+def _dataset_arrays(dataset: xr.Dataset) -> list[FileArray]:
+    """Return the variables of a dataset as arrays; samples lie along the first dimension of its first matrix."""
+    variables = {str(key): dataset[key] for key in dataset.variables if key not in dataset.dims}
+    features = [key for key, v in variables.items() if v.ndim == 2 and ROLES.get(plain_title(key)) in (None, "names")]
+    arrays, first = [], variables[features[0]].dims[0] if features else ""
+    for key, values in variables.items():
+        if key in features and values.dims[0] != first:
+            refuse(f"features {key!r} have the dimensions {values.dims}, {features[0]!r} begins with {first!r}")
+        array = values.transpose(first, ...) if first in values.dims else values
+        dtype = np.dtype("U1") if array.dtype.kind in "OSTU" else array.dtype
+        rows, columns = (axis_names(array, axis) if first in array.dims else None for axis in (0, 1))
+        variable = FileArray(Path("the dataset"), key, array.shape, dtype, partial(plain, array))
+        arrays.append(replace(variable, rows=rows, columns=columns))
+    return arrays
 
 
 def _object_matrix(name: str, values: Any) -> FeatureMatrix:
     if isinstance(values, pd.DataFrame):
         table = Columns(f"features {name!r}", values)
         titled = table.index is None and any(map(is_title, table.titles or ()))
-        names = find_names(table) if titled else None
-        used = frozenset() if names is None else names.columns
+        samples, used = find_names(table) if titled else (table.index, frozenset[int]())
         rest = [at for at in range(table.n_columns) if at not in used]
         titles = list(map(str, values.columns))
         words = [titles[at] for at, number in enumerate(table.numeric()) if not number and at not in used]
         if words:
             _refuse_columns(table.where, words, "; names of samples go into the index (set_index)")
-        samples = table.index if names is None else names.names
         counted = table.index is None and samples is None
         columns = [titles[at] for at in rest]
         return _matrix(name, table.numbers(rest), samples=samples, columns=columns, counted=counted)
@@ -533,68 +520,3 @@ def _object_matrix(name: str, values: Any) -> FeatureMatrix:
         except ValueError as error:
             refuse(f"features {name!r} are no matrix, {error}; every row must be as long", error)
     return _matrix(name, values)
-
-
-def _annotated(data: Any) -> _Unaligned:
-    unaligned, entries = _Unaligned(), []
-    for entry in entries_of(data):
-        kinds = getattr(entry.values, "dtypes", [getattr(entry.values, "dtype", object)])
-        is_matrix = np.ndim(entry.values) == 2 and all(map(numeric_dtype, kinds))
-        if "obsm/" in entry.name and not is_matrix:
-            unaligned.notes.append(f"the annotated data: left out {entry.name}, which is no matrix of numbers")
-        else:
-            entries.append(entry)
-    for entry, name in zip(entries, short_names(entry.name for entry in entries), strict=True):
-        matrix = _object_matrix(name, entry.values)
-        unaligned.matrices.append(
-            replace(
-                matrix,
-                samples=sample_names("obs", entry.samples),
-                counted=False,
-                columns=entry.columns or matrix.columns,
-                holds="" if entry.holds == "features" else entry.holds,
-            )
-        )
-    for name, role, table in labels_of(data):
-        place = f"column {name!r} of obs"
-        unaligned.notes.append(f"{place} was taken for {role}")
-        unaligned.beside.append(_side(role, place, partial(np.asarray, table.values), table.row_names))
-    return unaligned
-
-
-def _dataset(dataset: xr.Dataset) -> _Unaligned:
-    roles = {key: ROLES.get(plain_title(str(key))) for key in dataset.variables}
-    for key, role in roles.items():
-        if role == "names" and dataset[key].dtype.kind in "fiubc":
-            roles[key] = None  # kernels are often called so
-    n_dims = {key: dataset[key].ndim for key in roles}
-    features = [key for key, role in roles.items() if role is None and n_dims[key] == 2]
-    beside = [key for key, role in roles.items() if role in _LABEL_ROLES and n_dims[key] in (1, 2)]
-    names = [key for key, role in roles.items() if role == "samples" and n_dims[key] == 1]
-    left_out = [
-        f"{key} ({shape_text(dataset[key].shape) or 'one'} {dataset[key].dtype})"
-        for key in roles
-        if key not in (*features, *beside, *names, *dataset.dims)
-    ]
-    unaligned = _Unaligned(notes=[f"the dataset: left out {', '.join(left_out)}"] if left_out else [])
-    first = dataset[features[0]].dims[0] if features else None
-    for key in names[-1:]:
-        if first is not None and dataset[key].dims == (first,):
-            dataset = dataset.assign_coords({first: dataset[key].to_numpy()})
-    for key in features:
-        dims = dataset[key].dims
-        if dims[0] != first:
-            refuse(f"features {key!r} have the dimensions {dims}, {features[0]!r} begins with {first!r}")
-        unaligned.matrices.append(_object_matrix(str(key), dataset[key]))
-    for key in beside:
-        values, place = dataset[key], f"variable {str(key)!r} of the dataset"
-        of_samples = first is not None and first in values.dims
-        values = values.transpose(first, ...) if roles[key] != "tasks" and of_samples else values
-        rows, columns = axis_names(values, 0) if of_samples else None, axis_names(values, 1)
-        unaligned.beside.append(_side(str(roles[key]), place, partial(np.asarray, values), rows, columns))
-    return unaligned
-
-
-def _side(role: str, place: str, read: Callable[[], Any], names: Names, columns: Names = None) -> SideData:
-    """Return labels and such among features."""
-    return SideData(role, place, lambda _: LabelTable(vector(read(), place), names, columns))

@@ -6,10 +6,9 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import dask.array as da
 import numpy as np
@@ -17,12 +16,12 @@ import pandas as pd
 import xarray as xr
 
 from dmkl.arrays import Index, Mask
-from dmkl.errors import InputError, refuse
+from dmkl.errors import first_names, refuse
 from dmkl.inputs.columns import ROLES
-from dmkl.inputs.formats.annotated import entries_of, is_annotated_object
+from dmkl.inputs.formats.annotated import annotated_arrays, is_annotated_object
 from dmkl.inputs.formats.file_arrays import ELSEWHERE, OBJECTS, PROBLEMS, FileArray, listed, shape_text, stamp
 from dmkl.inputs.formats.registry import PathLike, arrays_in, expected_files, find_files, names_of_arrays, short_names
-from dmkl.inputs.label_tables import read_file, read_names, sort_arrays
+from dmkl.inputs.label_tables import given_data, read_names, sort_arrays
 from dmkl.inputs.labels import Labels, SideData, align, by_split, gather
 from dmkl.inputs.matrices import Layer, Lazy, Matrix, Reordered, StripBuffer, fingerprint, is_sparse, n_condensed, plain
 from dmkl.inputs.names import Join, Named, Names, all_names, axis_names, index_names, joined, note_of_order, places
@@ -31,22 +30,12 @@ from dmkl.settings import check_memory
 _AXES = ("rows", "columns")
 
 
-class Axes(NamedTuple):
-    """Names of the samples of a kernel's rows and columns, or None."""
-
-    rows: Names = None
-    cols: Names = None
-    square: bool = True  # whether it has as many rows as columns
-    families: Names = None  # of the rows, if these are individuals
-    numbers: Names = None  # of the rows of a data frame whose index only counts
-
-
 class KernelSource:
     """The matrices of a set, read one after another."""
 
     names: Sequence[str] | None = None  # of the kernels, if the source has any
     n_kernels: int | None = None  # None if it is known only at the end
-    axes: Sequence[Axes] = ()  # of all kernels, or of those that were read; empty if no kernel has names of samples
+    axes: Sequence[Named] = ()  # of all kernels, or of those that were read; empty if no kernel has names of samples
     notes: Sequence[str] = ()  # on parts that were left out and on choices that could have been otherwise
     symmetric: bool | None = None  # whether names show that rows and columns are the same samples; None if none do
 
@@ -122,15 +111,15 @@ def _whole(matrix: Any) -> Any:
     return matrix.array if isinstance(matrix, Layer) else matrix
 
 
-def _axes(kernel: Any) -> Axes:
+def _axes(kernel: Any) -> Named:
     """Return the names of rows and columns of an object."""
     if isinstance(kernel, pd.DataFrame):
         names = index_names(kernel.index)
         numbers = tuple(map(str, kernel.index)) if names is None else None
-        return Axes(names, index_names(kernel.columns), kernel.shape[0] == kernel.shape[1], numbers=numbers)
+        return Named("", names, numbers, index_names(kernel.columns), kernel.shape[0] == kernel.shape[1])
     if isinstance(kernel, xr.DataArray) and kernel.ndim == 2:
-        return Axes(axis_names(kernel, 0), axis_names(kernel, 1), kernel.shape[0] == kernel.shape[1])
-    return Axes()
+        return Named("", axis_names(kernel, 0), None, axis_names(kernel, 1), kernel.shape[0] == kernel.shape[1])
+    return Named("", None)
 
 
 def as_source(kernels: Any, names: Sequence[str] | None = None) -> KernelSource:
@@ -142,12 +131,12 @@ def as_source(kernels: Any, names: Sequence[str] | None = None) -> KernelSource:
         layers = [kernels.isel({kernels.dims[axis]: j}) for j in range(kernels.shape[axis])]
         return IterableSource(layers, axis_names(kernels, axis) if names is None else names)
     if is_annotated_object(kernels):
-        entries = [entry for entry in entries_of(kernels) if entry.holds == "kernel"]
-        if not entries:
+        arrays = [array for array in annotated_arrays(kernels) if array.holds == "kernel"]
+        if not arrays:
             refuse("there are no kernels in obsp of this annotated data; compute some of its features (dmkl.build)")
-        titles = short_names(entry.name for entry in entries) if names is None else names
-        annotated = IterableSource([entry.values for entry in entries], titles)
-        annotated.axes = [Axes(entry.samples, entry.samples) for entry in entries]
+        titles = short_names(array.name for array in arrays) if names is None else names
+        annotated = IterableSource([array.open() for array in arrays], titles)
+        annotated.axes = [Named("", array.rows, None, array.columns) for array in arrays]
         return annotated
     if isinstance(kernels, Mapping):
         return IterableSource(list(kernels.values()), names=list(kernels) if names is None else names)
@@ -192,7 +181,7 @@ class JoinedSource(KernelSource):
     ) -> None:
         self._source, self.names, self.n_kernels = source, source.names, source.n_kernels
         notes, numbers = list(notes), range(len(source.axes))
-        if source.n_kernels is None and join != "exact" and any(axes.rows or axes.cols for axes in source.axes):
+        if source.n_kernels is None and join != "exact" and any(axes.names or axes.columns for axes in source.axes):
             refuse(f"join={join!r} needs the names of all kernels before the first is read; give a list or a mapping")
         self.symmetric = self._find_symmetry(symmetric)
         self._tables: list[Named] = []
@@ -226,9 +215,8 @@ class JoinedSource(KernelSource):
         self.labels, names = gather(beside, self.n_kernels, n_rows, self.samples, notes)
         self.labels.train_samples = self.train_samples
         if names is not None and self.names is not None:
-            pairs = ", ".join(f"{old} is {new}" for old, new in zip(self.names[:3], names, strict=False))
-            more = " …" if len(self.names) > 3 else ""
-            notes.append(f"the kernels were named in the order in which they stand: {pairs}{more}")
+            pairs = first_names((f"{old} is {new}" for old, new in zip(self.names, names, strict=False)), 3)
+            notes.append(f"the kernels were named in the order in which they stand: {pairs}")
         self.names = self.names if names is None else names
         self.notes = tuple(dict.fromkeys(notes))
         self._train: Mask | None = None
@@ -257,26 +245,23 @@ class JoinedSource(KernelSource):
 
     def _find_symmetry(self, symmetric: bool | None) -> bool | None:
         """Return whether the kernels are symmetric; None if names do not show it."""
-        for j, (rows, cols, square, *_) in enumerate(self._source.axes):
-            others = set() if rows is None or cols is None else set(rows) ^ set(cols)
+        for j, axes in enumerate(self._source.axes):
+            others = set(axes.names) ^ set(axes.columns) if axes.names and axes.columns else set[str]()
             if symmetric and others:
                 refuse(
                     f"a symmetric kernel has the same samples in rows and columns, but {self._title(j)} has "
-                    f"{min(others)!r} in one of them alone; leave symmetric= out for new samples against training "
-                    "samples, or give the names of the rows as they stand (--order FILE) if both are the same samples"
+                    f"{min(others)!r} in one of them alone; leave symmetric= out, or name the rows (--order FILE)"
                 )
-            if symmetric is None and (others or not square):
+            if symmetric is None and (others or not axes.square):
                 return False
         return symmetric
 
     def _named(self, j: int) -> tuple[Named, Named]:
         """Return the names of the rows and columns of kernel j; those of a square one are the same."""
-        axes = self._source.axes[j] if j < len(self._source.axes) else Axes()
-        names = axes.rows or (axes.cols if self.symmetric is not False else None)
-        rows = Named(self._title(j), names, axes.families, axes.numbers)
-        if j < len(self._tables):
-            rows = self._tables[j]
-        cols = None if axes.numbers is not None and rows.names is axes.numbers else axes.cols
+        axes = self._source.axes[j] if j < len(self._source.axes) else Named("", None)
+        names = axes.names or (axes.columns if self.symmetric is not False else None)
+        rows = self._tables[j] if j < len(self._tables) else Named(self._title(j), names, axes.numbers)
+        cols = None if axes.numbers is not None and rows.names is axes.numbers else axes.columns
         return rows, rows if cols is None and self.symmetric is not False else Named(rows.where, cols)
 
     def _places(self, j: int) -> list[Index | None]:
@@ -289,8 +274,7 @@ class JoinedSource(KernelSource):
     def _put(self, j: int, matrix: Matrix) -> Matrix:
         """Return kernel j in the order of the samples."""
         for named, wanted, length, axis in zip(self._named(j), self._wanted, matrix.shape, _AXES, strict=True):
-            if named.names is not None and len(named.names) != length:
-                refuse(f"{named.where} has {length} {axis} and {len(named.names)} names for them")
+            _check_length(named.where, named.names, length, axis)
             if wanted is not None and self.n_kernels is None:
                 joined([named], "exact", wanted)  # the names of a generator come with its kernels
         rows, cols = self._places(j)
@@ -317,7 +301,7 @@ class _KernelArray:
     axis: int | None  # the axis of the kernels; None for a matrix
     shape: tuple[int, int]  # rows and columns of a kernel
     n_kernels: int
-    axes: Axes  # names of the samples
+    axes: Named  # names of the samples
     identity: dict[str, Any]  # differs for any other content of its file
 
 
@@ -340,8 +324,8 @@ class _FileSource(KernelSource):
                 opened.check_written(array.axis, j)
             matrix = opened if array.axis is None else Layer(opened, array.axis, j)
             chunks: Sequence[int] | None = getattr(matrix, "chunks", None)
+            # A tile would take whole rows, and a chunk of half the kernel would be decoded for each strip of tiles.
             if chunks is not None and 2 * chunks[1] >= matrix.shape[1]:
-                # A tile would take whole rows, and a chunk of half the kernel would be decoded for each strip of tiles.
                 matrix = StripBuffer(matrix, whole=2 * chunks[0] >= matrix.shape[0])
             yield matrix
             del matrix
@@ -411,41 +395,37 @@ def open_files(
     way_out = "name the arrays or the kernel axis that are meant (variables=[…], kernel_axis=)"
     check_memory(f"the list of {n_kernels:,} kernels", n_kernels * _KERNEL_BYTES, way_out)
     # Shapes may differ if names match the samples.
-    if any(part.axes.rows is None for part in parts) and len({part.shape for part in parts}) > 1:
+    if any(part.axes.names is None for part in parts) and len({part.shape for part in parts}) > 1:
         shapes = [f"{part.variable.name or part.variable.path.name} {shape_text(part.shape)}" for part in parts]
         place = files[0] if len(files) == 1 else os.path.commonpath([path.absolute() for path in files])
-        refuse(
-            f"the kernels in {place} differ in shape: {listed(shapes, 8)}; all kernels of a set have one shape. Name "
-            "the arrays, or give the files, that belong together (variables=[…], --variable)"
-        )
-    if names is not None:
-        kernel_names: list[str] | None = [str(name) for name in names]
-    elif len(parts) == 1 and parts[0].axis is not None:
-        kernel_names = None  # one array of several kernels gives them no names
-    else:
+        way_out = "name the arrays, or give the files, of one shape (variables=[…], --variable)"
+        refuse(f"the kernels in {place} differ in shape: {listed(shapes, 8)}; all kernels of a set have one; {way_out}")
+    kernel_names = None if names is None else list(map(str, names))
+    if names is None and not (len(parts) == 1 and parts[0].axis is not None):  # an array of kernels gives them no names
         titles = names_of_arrays([(part.variable.path, part.variable.name) for part in parts], files)
         kernel_names = [
             title if part.axis is None else f"{title}_{j}"
             for title, part in zip(titles, parts, strict=True)
             for j in range(part.n_kernels)
         ]
-    given = {"labels": labels, "samples": samples, "train_samples": train_samples, "splits": splits}
-    replaced = {role: Path(file) for role, file in {**given, "diagonal": diagonal}.items() if file is not None}
+    given = {
+        "labels": labels,
+        "samples": samples,
+        "train_samples": train_samples,
+        "splits": splits,
+        "diagonal": diagonal,
+    }
+    replaced = {role: Path(file) for role, file in given.items() if file is not None}
     ignored = {*replaced, *([] if names is None else ["names"])}
     side_files = [*((role, path) for role, path in side_files if role not in ignored), *replaced.items()]
-    expected = all_names(Named("", part.axes.rows, part.axes.families) for part in parts)
-    wanted, wanted_cols = (_wanted(dict(side_files), axis, parts, expected, notes) for axis in (0, 1))
+    wanted, wanted_cols = (_wanted(dict(side_files), axis, parts, notes) for axis in (0, 1))
     source = JoinedSource(
         _FileSource(parts, kernel_names),
         join,
         samples=wanted,
         train_samples=wanted_cols,
         beside=[item for item in inside if item.role not in ignored],
-        given=[
-            SideData(role, str(path), partial(read_file, path, None))
-            for role, path in side_files
-            if role not in _OF_AXES
-        ],
+        given=given_data(*((role, path) for role, path in side_files if role not in _OF_AXES)),
         symmetric=symmetric,
         shape=parts[0].shape,
         notes=notes,
@@ -454,22 +434,21 @@ def open_files(
     return source, source.labels
 
 
-def _check_length(source: str, names: Names, length: int, axis: int) -> None:
+def _check_length(source: str, names: Names, length: int, axis: str) -> None:
     """Refuse names of samples that are not as many as the rows or columns."""
     if names is not None and len(names) != length:
-        refuse(f"{source}: found {len(names)} names of samples, expected one for each of the {length} {_AXES[axis]}")
+        refuse(f"{source}: found {len(names)} names of samples, expected one for each of the {length} {axis}")
 
 
-def _wanted(
-    side_files: Mapping[str, Path], axis: int, parts: Sequence[_KernelArray], expected: set[str], notes: list[str]
-) -> Names:
+def _wanted(files: Mapping[str, Path], axis: int, parts: Sequence[_KernelArray], notes: list[str]) -> Names:
     """Return the samples in a separate file; they name the rows of kernels without names, one after another."""
-    file = side_files.get(_OF_AXES[axis])
+    file = files.get(_OF_AXES[axis])
     if file is None:
         return None
-    names = read_names(file, expected or None)
-    if not any(part.axes[axis] or (part.axes.square and part.axes[1 - axis]) for part in parts):
-        _check_length(str(file), names, parts[0].shape[axis], axis)
+    names = read_names(file, all_names(part.axes.names for part in parts) or None)
+    pairs = [(part.axes.columns, part.axes.names)[:: 2 * axis - 1] for part in parts]  # of this axis, and the other
+    if not any(own or (part.axes.square and other) for part, (own, other) in zip(parts, pairs, strict=True)):
+        _check_length(str(file), names, parts[0].shape[axis], _AXES[axis])
         if axis == 0:
             notes.append(note_of_order(str(file), names))
     return names
@@ -511,18 +490,17 @@ def _find_kernels(path: Path, arrays: Sequence[FileArray]) -> list[FileArray]:
         return likely
     n = n_condensed(arrays[0].shape[0]) if len(arrays) == 1 and len(arrays[0].shape) == 1 else None
     if likely:
-        msg = (
-            f"{path} holds several arrays that may be kernels: {listed(likely)}; name them (variables=[…], --variable)"
+        what = "several arrays that may be kernels"
+        refuse(f"{path} holds {what}: {listed(likely)}; name them (variables=[…], --variable)")
+    if n:
+        refuse(
+            f"{path} holds distances of the pairs of {n} samples, no kernel; dmkl build --function distance makes one"
         )
-    elif n:
-        msg = f"{path} holds distances of the pairs of {n} samples, no kernel; dmkl build --function distance makes one"
-    else:
-        msg = (
-            f"there are no kernels in {path}: expected an array of kernels (n, m, m), or square matrices; "
-            f"found {listed(arrays) or 'nothing'}. Rectangular kernels must be named "
-            "(variables=[…], --variable); from features, compute the kernel matrices first"
-        )
-    raise InputError(msg)
+    refuse(
+        f"there are no kernels in {path}: expected an array (n, m, m), or square matrices; found "
+        f"{listed(arrays) or 'none'}. Name rectangular kernels (variables=[…], --variable); of features, compute the "
+        "kernel matrices first"
+    )
 
 
 def _kernel_array(variable: FileArray, asked: int | None, ordered: Named | None, notes: list[str]) -> _KernelArray:
@@ -538,9 +516,9 @@ def _kernel_array(variable: FileArray, asked: int | None, ordered: Named | None,
         axis, n = None, n_condensed(lengths[1])
         if lengths[0] != lengths[1] and n is not None:
             note = (
-                "taken as a rectangular kernel. If its rows are distances of the pairs of "
-                f"{n} samples (SciPy's pdist), save each as an .npy for dmkl build --function distance"
+                f"taken as a rectangular kernel. If its rows are distances of the pairs of {n} samples (SciPy's pdist)"
             )
+            note += ", save each as an .npy for dmkl build --function distance"
     elif variable.cell or asked is not None:
         axis = 0 if variable.cell else asked
     elif variable.matlab and len(set(lengths)) == 3:
@@ -549,20 +527,19 @@ def _kernel_array(variable: FileArray, asked: int | None, ordered: Named | None,
         a, b, c = lengths
         fitting = [axis for axis, is_square in ((0, b == c), (2, a == b), (1, a == c)) if is_square]
         if not fitting:
-            refuse(
-                f"{variable.where} has shape {lengths}: expected n square kernels, (n, m, m), (m, m, n) or (m, n, m). "
-                "For rectangular kernels (new samples against training samples) give the axis that counts the kernels"
-            )
+            expected = "n square kernels, (n, m, m), (m, m, n) or (m, n, m)"
+            way_out = "for rectangular kernels give the axis that counts the kernels"
+            refuse(f"{variable.where} has shape {lengths}: expected {expected}; {way_out}")
         axis = 2 if len(fitting) == 3 and variable.matlab else fitting[0]
         if len(fitting) == 3:
             note = f"its kernels were taken along axis {axis}; give the kernel axis if they lie along another"
     if note:
         notes.append(f"{variable.where} is {shape_text(lengths)}: {note}")
     rows, cols = (length for position, length in enumerate(lengths) if position != axis)
-    axes = Axes(variable.rows, variable.columns, rows == cols, variable.families)
+    axes = Named(variable.where, variable.rows, None, variable.columns, rows == cols)
     if ordered is not None:
-        axes = Axes(ordered.names, ordered.names if rows == cols else variable.columns, rows == cols)
-    _check_length(variable.where if ordered is None else ordered.where, axes.rows, rows, 0)
-    _check_length(variable.where, axes.cols, cols, 1)
+        axes = ordered._replace(columns=ordered.names if rows == cols else variable.columns, square=rows == cols)
+    _check_length(axes.where, axes.names, rows, "rows")
+    _check_length(variable.where, axes.columns, cols, "columns")
     identity = {**stamp(variable.path), **({"variable": variable.name} if variable.name else {})}
     return _KernelArray(variable, axis, (rows, cols), 1 if axis is None else lengths[axis], axes, identity)

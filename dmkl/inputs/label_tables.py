@@ -22,7 +22,7 @@ from dmkl.inputs.formats.file_arrays import FileArray, listed, vector
 from dmkl.inputs.formats.registry import arrays_in, check_file
 from dmkl.inputs.formats.tables import FAM_TITLES, Text
 from dmkl.inputs.labels import OF_SAMPLES, LabelTable, SideData, in_order, refuse_without_names
-from dmkl.inputs.names import Names, axis_names, index_names, listed_names, names_as_known, sample_names
+from dmkl.inputs.names import Individual, Names, axis_names, index_names, listed_names, names_as_known, sample_names
 from dmkl.unknown import is_known
 
 _OF_SETS = (*OF_SAMPLES, "tasks", "diagonal", "names", "samples", "train_samples")
@@ -64,8 +64,8 @@ def label_table(values: Any, expected: Collection[str] | None = None) -> LabelTa
     return LabelTable(entries, axis_names(array, 0), columns)
 
 
-def given_data(**values: Any) -> list[SideData]:
-    """Return labels, splits and names of tasks that were given, by their role, in place of those found in files.
+def given_data(*pairs: tuple[str, Any], **values: Any) -> list[SideData]:
+    """Return labels, splits and names of tasks that were given, as (role, value) or by role, not found in files.
 
     A path is that of a file, with FILE:NAME for a part of it.
     """
@@ -73,7 +73,7 @@ def given_data(**values: Any) -> list[SideData]:
         SideData(role, str(given), partial(read_file, Path(given), None))
         if isinstance(given, str | os.PathLike)
         else SideData(role, f"{role}=", partial(label_table, given))
-        for role, given in values.items()
+        for role, given in (*pairs, *values.items())
         if given is not None
     ]
 
@@ -87,26 +87,23 @@ def matched(where: str, values: Any, samples: Array, *, named: bool, stored: Arr
     """
     wanted = tuple(map(str, samples))
     table = label_table(values, set(wanted) if named else None)
-    names = table.row_names
+    names, note = table.row_names, ""
     if named and names is None:
-        ordered = in_order(where, table, wanted)
         are_numbers = stored is not None and {table.values.dtype.kind, stored.dtype.kind} <= set("fiub")
         kind: Any = float if are_numbers else str
         if stored is None or not np.array_equal(table.values.astype(kind), stored.astype(kind), equal_nan=are_numbers):
-            warn(
-                f"{where} has no names of samples, and the kernels have: row i is taken for sample i ({wanted[0]!r} is "
-                "row 0). Give a Series or a data frame whose index holds the names",
-                SampleOrderWarning,
+            note = (
+                f"has no names of samples, and the kernels have: row i is taken for sample i ({wanted[0]!r} is row 0)"
             )
-        return ordered
-    if names is None or named or set(wanted) <= set(names):
-        return in_order(where, table, wanted)
-    warn(
-        f"{where} carries names of samples ({names[0]!r} …), but the kernels have none: matched by position. Name the "
-        "samples of the kernels (samples=, --samples)",
-        SampleOrderWarning,
-    )
-    return table
+            note += ". Give a Series or a data frame whose index holds the names"
+    elif names is not None and not named and not set(wanted) <= set(names):
+        note = f"carries names of samples ({names[0]!r} …), but the kernels have none: matched by position"
+        note += ". Name the samples of the kernels (samples=, --samples)"
+        wanted = names
+    ordered = in_order(where, table, wanted)
+    if note:
+        warn(f"{where} {note}", SampleOrderWarning)
+    return ordered
 
 
 # --- files ---------------------------------------------------------------------------------------------------------
@@ -139,10 +136,10 @@ def read_file(path: Path, name: str | None = None, samples: Iterable[str] | None
         refuse(f"{path} has no variable {name!r}; it has {listed(arrays) or 'none'}")
     if len(chosen) != 1:
         refuse(f"{path} holds {len(chosen)} arrays, expected one: {listed(chosen)}; say which, as {path}:NAME")
-    array = chosen[0]
-    of_names = [variable for variable in arrays if variable.role == "samples" and not variable.problem]
-    names = tuple(map(str, np.ravel(read_array(of_names[0]).values))) if of_names and of_names[0] is not array else ()
-    return read_array(array, names if names and len(names) in array.shape else None)
+    # The names of the rows, if another array of the file holds as many.
+    of_names = [v for v in arrays if v.role == "samples" and not v.problem and v is not chosen[0]]
+    names = tuple(map(str, np.ravel(read_array(of_names[0]).values))) if of_names else None
+    return read_array(chosen[0], names if names and len(names) in chosen[0].shape else None)
 
 
 def read_array(variable: FileArray, samples: Names = None) -> LabelTable:
@@ -153,10 +150,8 @@ def read_array(variable: FileArray, samples: Names = None) -> LabelTable:
     parts = [part.open()[...] for part in variable.views] or [variable.read()]
     values = [vector(part, variable.where) for part in parts]
     if any(not np.array_equal(other, values[0]) for other in values[1:]):
-        refuse(
-            f"{variable.where} is a cell array of parts that differ, expected equal vectors; save the one that holds"
-        )
-    return LabelTable(values[0], samples if variable.rows is None else variable.rows, families=variable.families)
+        refuse(f"{variable.where} is a cell array of parts that differ, expected equal vectors; save the right one")
+    return LabelTable(values[0], samples if variable.rows is None else variable.rows, variable.columns)
 
 
 def sort_arrays(
@@ -173,17 +168,17 @@ def sort_arrays(
         notes.append(f"{path}: left out {listed(left_out)}")
     for variable in arrays:
         notes += variable.notes
-    names = {}
+    names, beside = dict[str, Names](), list[SideData]()
     for variable, role in usable:
         if role in ("samples", "train_samples") and role not in names:
-            names[role] = sample_names(variable.where, map(str, read_array(variable).values.ravel().tolist()))
+            names[role] = sample_names(variable.where, read_array(variable).values.ravel().tolist())
     rows, cols = names.get("samples"), names.get("train_samples")
-    named = [replace(variable, rows=variable.rows or rows, columns=variable.columns or cols) for variable in data]
-
-    def labels(variable: FileArray, role: str) -> SideData:
-        return SideData(role, variable.where, lambda _: read_array(variable, rows if role in OF_SAMPLES else None))
-
-    return named, [labels(variable, role) for variable, role in usable if role not in names]
+    for variable, role in usable:
+        if role not in names:
+            of_rows = rows if role in OF_SAMPLES else None
+            read = partial(lambda v, names, _: read_array(v, names), variable, of_rows)
+            beside.append(SideData(role, variable.where, read))
+    return [replace(v, rows=v.rows or rows, columns=v.columns or cols) for v in data], beside
 
 
 def read_vector(path: str | os.PathLike[str], variable: str | None = None) -> Array:
@@ -198,12 +193,11 @@ def read_names(path: Path, samples: Iterable[str] | None = None) -> tuple[str, .
     """
     expected = None if samples is None else frozenset(map(str, samples))
     table = read_file(path, samples=expected)
-    names, families = table.row_names, table.families
+    names = table.row_names
     if names is None and table.is_table and table.values.shape[1:] == (2,):  # FID and IID
-        families, names = (tuple(map(str, column)) for column in table.values.T)
-    if names is None:
-        return tuple(map(str, np.ravel(table.values)))
-    return names_as_known(names, families, expected)
+        families, individuals = table.values.astype(str).T.tolist()
+        names = Individual.of(individuals, families)
+    return names_as_known(tuple(map(str, np.ravel(table.values))) if names is None else names, expected)
 
 
 def read_covariates(path: Path, samples: Iterable[str] | None = None) -> pd.DataFrame:
@@ -224,7 +218,7 @@ def read_covariates(path: Path, samples: Iterable[str] | None = None) -> pd.Data
         missing = "samples" if table.row_names is None else "columns"
         refuse(f"{path} does not name its {missing}, expected titles, and names of samples in a column titled 'sample'")
     expected = None if samples is None else set(map(str, samples))
-    names = sample_names(str(path), names_as_known(table.row_names, table.families, expected))
+    names = sample_names(str(path), names_as_known(table.row_names, expected))
     columns: dict[str, Any] = {}
     for title, cells in zip(titles, values.T, strict=True):
         columns[title] = np.where(is_known(cells), cells.astype(object), None)
@@ -241,42 +235,39 @@ def read_covariates(path: Path, samples: Iterable[str] | None = None) -> pd.Data
 def _labels_of(table: Columns, column: str | None, expected: Collection[str] | None) -> LabelTable:
     """Return the labels in a table: all columns that do not name its rows, or the requested one."""
     if isinstance(table, Text) and (table.count is not None or table.is_triangle):
-        refuse(
-            f"{table.where} holds a kernel or distances of PHYLIP or TASSEL, expected a row of labels for each sample"
-        )
-    names = find_names(table, expected)
-    titles = table.titles
-    if titles is not None and matched_share(titles, expected) > max(0.5, matched_share(names.names or (), expected)):
-        refuse(
-            f"{table.where}: the columns bear the names of the samples, expected a row for each sample; transpose it"
-        )
-    rest = [at for at in range(table.n_columns) if at not in names.columns]
+        refuse(f"{table.where} holds a kernel or distances of PHYLIP or TASSEL, expected labels, a row for each sample")
+    (names, used), titles = find_names(table, expected), table.titles
+    if titles is not None and matched_share(titles, expected) > max(0.5, matched_share(names or (), expected)):
+        refuse(f"{table.where}: the columns bear the names of the samples, expected the rows to do so; transpose it")
+    rest = [at for at in range(table.n_columns) if at not in used]
     if column is not None:
-        if expected and names.names is None and len(rest) > 1:
+        if expected and names is None and len(rest) > 1:
             refuse_without_names(table.where, len(rest), sorted(expected))
-        rest = [_position_of(table, column)]
+        same = [at for at, title in enumerate(titles or ()) if title.casefold() == column.casefold()]
+        exact = [at for at in same if titles is not None and titles[at] == column]
+        if len(same) != 1 and not exact:
+            refuse(f"{table.where} has no column {column!r}; it has {listed_names(titles or (), 12) or 'no titles'}")
+        rest = (exact or same)[:1]
     elif titles == FAM_TITLES:
         rest = [FAM_TITLES.index("PHENO")]
     if not rest:
-        texts = np.array(names.names or (), dtype=str)
-        return LabelTable(texts, names.names, None, names.families, tuple(table.notes), is_table=True)
+        texts = np.array(names or (), dtype=str)
+        return LabelTable(texts, names, None, tuple(table.notes), is_table=True)
     values = table.values(rest)
-    if names.families is not None or "iid" in map(plain_title, titles or ()):
+    if isinstance(next(iter(names or ()), None), Individual) or "iid" in map(plain_title, titles or ()):
         values = _without_missing_codes(table, values, rest)
-    if names.names is None and titles is None and len(rest) == 2 and getattr(table, "delimiter", None) == ",":
+    if names is None and titles is None and len(rest) == 2 and getattr(table, "delimiter", None) == ",":
         cells = [cell for row in zip(*table.texts(rest), strict=True) for cell in row]
         # Tasks are 0 and 1.
         if all(re.fullmatch(r"-?\d+", cell) for cell in cells) and not set(cells) <= {"0", "1", "-1"}:
-            refuse(
-                f"{table.where}: lines such as {','.join(cells[:2])!r} may be numbers with decimal commas or two "
-                "columns of whole numbers; write decimal points, or titles above two columns"
-            )
+            pair = f"lines such as {','.join(cells[:2])!r} may be numbers with decimal commas, or two columns"
+            refuse(f"{table.where}: {pair} of whole numbers; write decimal points, or titles above two columns")
     single = column is not None or (len(rest) == 1 and not isinstance(table, Text))
     columns = None if titles is None or single else tuple(titles[at] for at in rest)
     entries = values[:, 0] if len(rest) == 1 else values
     if isinstance(table, Text):
         entries = vector(entries, table.where)
-    return LabelTable(entries, names.names, columns, names.families, tuple(table.notes), is_table=True)
+    return LabelTable(entries, names, columns, tuple(table.notes), is_table=True)
 
 
 def _without_missing_codes(table: Columns, values: Array, columns: Sequence[int]) -> Array:
@@ -294,12 +285,3 @@ def _without_missing_codes(table: Columns, values: Array, columns: Sequence[int]
             title = f"column {at + 1}" if table.titles is None else repr(table.titles[at])
             table.notes.append(f"{table.where}: 0 in {title} was taken for missing, beside 1 and 2 as PLINK has it")
     return values
-
-
-def _position_of(table: Columns, column: str) -> int:
-    """Return the position of the column with this title."""
-    titles = table.titles or ()
-    same = [at for at, title in enumerate(titles) if title.casefold() == column.casefold()]
-    if len(same) != 1 and column not in titles:
-        refuse(f"{table.where} has no column {column!r}; it has {listed_names(titles, 12) or 'no titles'}")
-    return titles.index(column) if column in titles else same[0]

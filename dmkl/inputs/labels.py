@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress, islice
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
 from dmkl.arrays import Array
-from dmkl.errors import refuse
+from dmkl.errors import first_names, refuse
 from dmkl.inputs.names import (
     Join,
     Named,
@@ -27,6 +27,7 @@ from dmkl.inputs.names import (
     names_as_known,
     need_families,
     note_of_order,
+    pair_names,
     places,
     refuse_control,
     sample_names,
@@ -53,7 +54,6 @@ class LabelTable:
     values: Array  # (rows,) or (rows, columns)
     row_names: Names = None
     columns: Names = None
-    families: Names = None  # of the rows
     notes: tuple[str, ...] = ()  # choices that could have been otherwise
     is_table: bool = False  # whether it could hold names: text and data frames, no arrays
 
@@ -72,25 +72,20 @@ class Labels:
     def checked(self, rows: int, cols: int, *, rectangular: bool) -> dict[str, Array | None]:
         """Check the labels against the shape of the kernels; returns the arrays to write."""
         samples = unique_names(self.samples, rows, "sample")
-        labels = None if self.labels is None else _checked_labels(np.asarray(self.labels), samples)
-        splits = None if self.splits is None else by_split(np.asarray(self.splits), rows)
-        if splits is not None and (splits.ndim != 2 or splits.shape[1] != rows):
-            refuse(f"splits have shape {splits.shape}, expected (splits, {rows}): a part for each sample")
-        if splits is not None and not np.isin(splits, (-1, 0, 1, 2)).all():
-            values = np.unique(splits).tolist()
-            refuse(f"splits must hold 0 (train), 1 (validation), 2 (test) or -1 (none), found {values}")
-        tasks = None
-        if labels is not None and labels.ndim == 2:
-            tasks = unique_names(self.tasks, labels.shape[1], "task")
-        real = labels is not None and labels.dtype.kind == "f"
-        return {
-            "sample": samples,
-            "train_sample": unique_names(self.train_samples, cols, "train_sample") if rectangular else None,
-            "label": None if real else labels,
-            "target": labels if real else None,
-            "task": tasks,
-            "split": None if splits is None else splits.astype(np.int8),
-        }
+        nodes: dict[str, Array | None] = dict.fromkeys(("train_sample", "label", "target", "task", "split"))
+        if rectangular:
+            nodes["train_sample"] = unique_names(self.train_samples, cols, "train_sample")
+        if self.labels is not None:
+            labels = _checked_labels(np.asarray(self.labels), samples)
+            nodes["target" if labels.dtype.kind == "f" else "label"] = labels
+            nodes["task"] = unique_names(self.tasks, labels.shape[1], "task") if labels.ndim == 2 else None
+        if self.splits is not None:
+            splits = _checked_splits("splits", np.asarray(self.splits), rows)
+            if not np.isin(splits, (-1, 0, 1, 2)).all():
+                values = np.unique(splits).tolist()
+                refuse(f"splits must hold 0 (train), 1 (validation), 2 (test) or -1 (none), found {values}")
+            nodes["split"] = splits.astype(np.int8)
+        return {"sample": samples, **nodes}
 
 
 def labels_in(nodes: Mapping[str, Array | None]) -> Array | None:
@@ -105,14 +100,12 @@ def single_samples(labels: Array, samples: Sequence[Any] | Array | None = None) 
     values = [as_text(value) for value in labels.tolist()]
     times = Counter(values)
     single = [name for name, n in times.items() if n == 1]
-    if not single:
-        return None
     text = f"{len(single)} of the {len(times)} classes have one sample each ({listed_names(single)})"
     if len(single) == 1:
         first = values.index(single[0])
         sample = f"sample {str(samples[first])!r}" if samples is not None else f"number {first}"
         text = f"the class {single[0]!r} has one sample ({sample})"
-    return f"{text}, too few to learn from and to test on"
+    return f"{text}, too few to learn from and to test on" if single else None
 
 
 def by_split(splits: Array, rows: int | None) -> Array:
@@ -134,24 +127,21 @@ def _checked_labels(labels: Array, samples: Array) -> Array:
             values = cells.astype(np.float64)
         except (TypeError, ValueError) as error:
             refuse(f"labels (sample, task) must be numbers, 0 or 1 for tasks: {error}; or name one (FILE:NAME)", error)
-        if np.isinf(values).any():
-            i, k = np.argwhere(np.isinf(values))[0].tolist()
+        for i, k in np.argwhere(np.isinf(values)).tolist():
             refuse(f"the label of sample {i} in column {k} is infinite; mend it, or leave it out as NaN")
         return values.astype(np.int8) if np.isin(values, (0, 1)).all() else values
     if missing.any():
+        which = f"{listed_names(map(str, samples[missing]))}; written as {str(labels[missing][0])!r}"
         refuse(
-            f"the labels of {missing.sum()} of the {rows} samples are missing "
-            f"({listed_names(map(str, samples[missing]))}; written as {str(labels[missing][0])!r}), and every sample "
-            "needs a class or a number. Leave these samples out (where kernels and labels carry names of samples, "
-            "join='inner', --join inner does), or call them another name if they are a class; unknown labels are for "
-            "the tasks or targets of labels with several columns"
+            f"the labels of {missing.sum()} of the {rows} samples are missing ({which}), and every sample needs a "
+            "class or a number, unless labels have several columns. Leave these samples out (by names: join='inner', "
+            "--join inner), or call them another name if they are a class"
         )
     if labels.dtype.kind == "O" and all(isinstance(value, numbers.Real) for value in labels):
         labels = labels.astype(np.float64)
     if labels.dtype.kind == "f":
-        if not np.isfinite(labels).all():
-            sample = str(samples[~np.isfinite(labels)][0])
-            refuse(f"the label of sample {sample!r} is infinite; every sample needs a class or a number")
+        for sample in samples[~np.isfinite(labels)]:
+            refuse(f"the label of sample {str(sample)!r} is infinite; every sample needs a class or a number")
         if not np.array_equal(labels, np.round(labels)):
             return labels.astype(np.float64)
     if labels.dtype.kind in "fiub":
@@ -175,7 +165,7 @@ def in_order(where: str, table: LabelTable, samples: Sequence[str] | None) -> La
         refuse_without_names(where, table.values.shape[1], samples)
     if names is None or samples is None or names == tuple(samples):
         return table
-    names = names_as_known(names, table.families, samples)
+    names = names_as_known(names, samples)
     sample_names(where, names)
     values = table.values
     if values.ndim == 2 and len(values) != len(names):
@@ -184,10 +174,10 @@ def in_order(where: str, table: LabelTable, samples: Sequence[str] | None) -> La
         return table  # the check of shapes refuses it
     missing = without(samples, names)
     if missing:
+        hints = f"{similar_names(missing, names)}{hint_at_order('the set', samples)}"
         refuse(
             f"{where} lacks {len(missing)} of the {len(samples)} samples ({listed_names(missing)}); its names begin "
-            f"with {listed_names(names)}. Give each sample a value, or leave those samples out"
-            f"{similar_names(missing, names)}{hint_at_order('the set', samples)}"
+            f"with {listed_names(names)}. Give each sample a value, or leave those samples out{hints}"
         )
     return LabelTable(values[places(names, samples)], tuple(samples), table.columns, notes=table.notes)
 
@@ -195,9 +185,8 @@ def in_order(where: str, table: LabelTable, samples: Sequence[str] | None) -> La
 def refuse_without_names(where: str, n_columns: int, samples: Iterable[str]) -> NoReturn:
     """Refuse a table of several columns without names of samples, if the samples have names."""
     refuse(
-        f"{where} is a table of {n_columns} columns, none of which names the samples, and the samples have names "
-        f"({listed_names(samples)}); expected a column of these names, since rows are matched by name. Title it "
-        "'sample', and give one column of values or its name (FILE:NAME)"
+        f"{where} is a table of {n_columns} columns, none of which names the samples; expected a column of their names "
+        f"({listed_names(samples)}), titled 'sample', and one column of values or its name (FILE:NAME)"
     )
 
 
@@ -231,10 +220,8 @@ class SideData:
         values, names = self.table.values, self.table.row_names
         if len(values) != n_rows + 1 or values.dtype.kind != "U" or np.isin(values[0], values[1:]).any():
             return
-        title = " ".join(map(str, np.ravel(values[0])))
-        notes.append(
-            f"{self.where}: its first line ({title!r:.80}) was taken for a header, since {n_rows} values follow it"
-        )
+        what = f"its first line ({' '.join(map(str, np.ravel(values[0])))!r:.80}) was taken for a header"
+        notes.append(f"{self.where}: {what}, since {n_rows} values follow it")
         self.table = replace(self.table, values=values[1:], row_names=None if names is None else names[1:])
 
     def sort(self, samples: Sequence[str] | None, notes: list[str]) -> None:
@@ -252,7 +239,7 @@ class SideData:
         has_numbers = table.values.ndim == 1 and table.values.dtype.kind in "if"
         if self.role != "labels" or table.row_names is None or not has_numbers:
             return
-        names = names_as_known(table.row_names, table.families, samples)
+        names = names_as_known(table.row_names, samples)
         named = set(names)
         lacking = [name for name in samples if name not in named]
         if lacking or not is_known(table.values).all():
@@ -263,23 +250,12 @@ class SideData:
     def named(self, join: Join) -> Named | None:
         """Return the names of its samples; with join="inner" only of samples with known labels."""
         table = self.table
-        names, families = table.row_names, table.families
+        names = table.row_names
         if names is None or self.role not in OF_SAMPLES:
             return None
         if self.role == "labels" and join == "inner" and np.shape(table.values) == (len(names),):
-            kept = is_known(table.values)
-            names = tuple(compress(names, kept))
-            families = None if families is None else tuple(compress(families, kept))
-        return Named(self.where, names, families)
-
-
-class Alignment(NamedTuple):
-    """The order of the samples of several tables and their labels."""
-
-    tables: list[Named]  # with the names that are matched
-    samples: Names  # None if nothing has names
-    beside: list[SideData]  # labels, splits and the like
-    order_notes: list[str]  # a note on data without names, if other data has names
+            names = tuple(compress(names, is_known(table.values)))
+        return Named(self.where, names)
 
 
 def align(
@@ -292,18 +268,19 @@ def align(
     *,
     shape: tuple[int | None, int | None] = (None, None),
     stored: Names = None,
-) -> Alignment:
+) -> tuple[list[Named], Names, list[SideData], list[str]]:
     """Join the samples of tables and of their labels by name.
 
-    The samples are the `wanted` ones, or those `stored` with the tables, or those of the tables. `beside` are labels,
-    splits and the like that were found with the tables, `given` the others, which are read here, since the names of
-    the tables show their columns of names. `shape` are the numbers of rows, and of columns if these are no samples of
-    the rows; labels of such columns are left out.
+    Returned are the tables with the names that are matched, the samples (None if nothing has names), their labels, and
+    notes on data without names if other data has names. The samples are the `wanted` ones, or those `stored` with the
+    tables, or those of the tables. `beside` are labels, splits and the like that were found with the tables, `given`
+    the others, which are read here, since the names of the tables show their columns of names. `shape` are the numbers
+    of rows, and of columns if these are no samples of the rows; labels of such columns are left out.
     """
     # An index that only counts holds names if another table has the same numbers as names, in any order.
     counts = [set(table.names) for table in tables if table.names is not None]
     tables = [t._replace(names=t.numbers) if t.numbers and set(t.numbers) in counts else t for t in tables]
-    expected = all_names(tables)
+    expected = all_names(table.names for table in tables)
     order = wanted or stored
     first = order or next((table.names for table in tables if table.names is not None), None)
     unnamed = [table.where for table in tables if table.names is None]
@@ -316,29 +293,27 @@ def align(
             unnamed += [item.where] if item.table.row_names is None else []
         notes += item.table.notes
         item.name_rows(first, by_position=not expected)
-    kept, labeled = [], []
+    kept = []
     for item in (*beside, *given):
         lengths = item.table.values.shape if item.role in OF_SAMPLES and n_cols is not None else ()
         if n_cols in lengths and n_rows not in lengths:
-            notes.append(
-                f"{item.where} was left out: it is as long as the kernels' columns, and labels belong to their rows"
-            )
+            notes.append(f"{item.where} was left out: as long as the kernels' columns, and labels belong to their rows")
             continue
         kept.append(item)
-        names_of = item.named(join)
-        labeled += [] if names_of is None else [names_of]
-    if need_families([*tables, *labeled]):
-        tables, labeled = ([table.joined_pairs() for table in group] for group in (tables, labeled))
+    labeled = [names for names in (item.named(join) for item in kept) if names is not None]
+    if need_families([table.names for table in (*tables, *labeled)]):
+        tables, labeled = (
+            [table._replace(names=table.names and pair_names(table.names)) for table in group]
+            for group in (tables, labeled)
+        )
     named = [table for table in tables if table.names is not None]
     for table in tables:
         others = [other.names for other in (*named, *labeled) if other is not table] if table.columns else []
         for names in map(set, filter(None, (*others, wanted))):
             rows, columns = (len(names.intersection(axis or ())) for axis in (table.names, table.columns))
             if columns > max(rows, len(names) / 2):
-                refuse(
-                    f"{table.where}: the columns bear the names of the samples, {columns} of {len(names)}, and the "
-                    f"rows {rows}; features are (samples, columns): give --transpose (transpose=True)"
-                )
+                what = f"the columns bear the names of the samples, {columns} of {len(names)}, and the rows {rows}"
+                refuse(f"{table.where}: {what}; features are (samples, columns): give --transpose (transpose=True)")
     samples = joined(tables, join, order, labeled)
     if join == "inner" and samples is not None and wanted is None:
         names_of_all = {table.where: table.names or () for table in (*named, *labeled)}
@@ -346,20 +321,17 @@ def align(
         lost, n = without(everyone, samples), len(everyone)
         lacking = [f"{where} lacks {n - len(names)}" for where, names in names_of_all.items() if len(names) < n]
         if lost and lacking:
-            shown = _few(lacking)
-            notes.append(f"{len(lost)} of {n} samples left out ({listed_names(lost)}), as asked for: {shown}")
+            notes.append(
+                f"{len(lost)} of {n} samples left out ({listed_names(lost)}), as asked for: {first_names(lacking, 3)}"
+            )
     order_notes = []
     if unnamed and named and samples is not None and wanted is None:
+        those, where = (first_names(titles, 3) for titles in (unnamed, [table.where for table in named]))
         order_notes.append(
-            f"{_few(unnamed)} without names of samples: row i is taken for sample i ({samples[0]!r} is row 0) of "
-            f"{_few([table.where for table in named])}, which has names. Give names (a column of them, or the index of "
-            "a Series or data frame) to be safe"
+            f"{those} without names of samples: row i is taken for sample i ({samples[0]!r} is row 0) of "
+            f"{where}, which has names. Give names (a column, or the index of a Series or data frame) to be safe"
         )
-    return Alignment(list(tables), samples, kept, order_notes)
-
-
-def _few(titles: Sequence[str]) -> str:
-    return ", ".join(titles[:3]) + (" …" if len(titles) > 3 else "")
+    return list(tables), samples, kept, order_notes
 
 
 def gather(
@@ -380,21 +352,21 @@ def gather(
     chosen: dict[str, SideData] = {}
     for role in dict.fromkeys(item.role for item in beside):
         first, *others = (item for item in beside if item.role == role)
-        for item in others:
-            table, other = first.table, item.table
-            if not np.array_equal(other.values, table.values) or other.row_names != table.row_names:
-                notes.append(f"{role}: {first.where} and {item.where} differ, so neither was taken; say which holds")
-                break
+        names, values = first.table.row_names, first.table.values
+        differing = [o for o in others if not np.array_equal(o.table.values, values) or o.table.row_names != names]
+        if differing:
+            what = f"{first.where} and {differing[0].where} differ, so neither was taken; say which holds"
+            notes.append(f"{role}: {what}")
         else:
             chosen[role] = first
     if samples is None:
         named = {chosen[role].where: chosen[role].table.row_names or () for role in OF_SAMPLES if role in chosen}
         fitting = {title: names for title, names in named.items() if names and n_rows in (None, len(names))}
         for title, names in islice(fitting.items(), 1):
-            samples = tuple(map(str, range(len(names))))  # the numbers of the rows, in another order
-            if not any(set(others) == set(samples) for others in fitting.values()):
-                samples = names
-                notes.append(note_of_order(title, names))
+            numbers = tuple(map(str, range(len(names))))  # of the rows, in another order
+            are_numbers = any(set(others) == set(numbers) for others in fitting.values())
+            samples = numbers if are_numbers else names
+            notes += [] if are_numbers else [note_of_order(title, names)]
     for item in chosen.values():
         if item.role in (*OF_SAMPLES, "diagonal"):
             item.sort(samples, notes)
@@ -409,33 +381,30 @@ def gather(
         result.tasks = columns if values.ndim == 2 and len(columns) == values.shape[1] else None
         if "tasks" in chosen:
             result.tasks = tables["tasks"].values
-        single = single_samples(values, samples)
-        if single is not None:
-            notes.append(f"{where}: {single}")
+        notes += [f"{where}: {single}" for single in [single_samples(values, samples)] if single]
     if "splits" in chosen:
-        result.splits = _splits(chosen["splits"], n_rows)
+        result.splits = _checked_splits(chosen["splits"].where, tables["splits"].values, n_rows)
     if "diagonal" in chosen:
         values = np.atleast_2d(tables["diagonal"].values)
         result.diagonal = values.T if values.shape == (n_rows, n_kernels) else values
     if "names" not in chosen:
         return result, None
-    kernel_names = [str(name) for name in tables["names"].values.ravel()]
+    kernel_names, where = list(map(str, tables["names"].values.ravel())), chosen["names"].where
     if len(kernel_names) != n_kernels:
-        where = chosen["names"].where
         refuse(f"{where} has {len(kernel_names)} names, expected one for each of the {n_kernels} kernels")
     return result, kernel_names
 
 
-def _splits(item: SideData, n_rows: int | None) -> Array:
-    values = by_split(item.table.values, n_rows)
+def _checked_splits(where: str, values: Array, n_rows: int | None) -> Array:
+    """Return splits as (split, sample) of numbers."""
+    values = by_split(values, n_rows)
     if n_rows is not None and (values.ndim != 2 or values.shape[1] != n_rows):
-        refuse(f"{item.where} has shape {values.shape}, expected a part for each of the {n_rows} samples")
+        refuse(f"{where} has shape {values.shape}, expected (splits, {n_rows}): a part for each sample")
+    if values.dtype.kind == "f" and np.isnan(values).any():
+        n_missing = int(np.isnan(values).any(axis=0).sum())
+        refuse(f"{where}: the part of {n_missing} samples is missing, expected 0, 1, 2 or -1")
     if values.dtype.kind not in "UO":
-        if values.dtype.kind == "f" and np.isnan(values).any():
-            n_missing = int(np.isnan(values).any(axis=0).sum())
-            refuse(f"{item.where}: the part of {n_missing} samples is missing, expected 0, 1, 2 or -1")
         return values
-    unknown = sorted({str(value) for value in values.ravel() if str(value).casefold() not in _PARTS})
-    if unknown:
-        refuse(f"{item.where} holds {unknown[0]!r}, expected train, validation, test or none (or 0, 1, 2, -1)")
+    for value in sorted({str(value) for value in values.ravel() if str(value).casefold() not in _PARTS}):
+        refuse(f"{where} holds {value!r}, expected train, validation, test or none (or 0, 1, 2, -1)")
     return np.array([[_PARTS[str(value).casefold()] for value in row] for row in values], dtype=np.int8)

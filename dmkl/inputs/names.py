@@ -26,14 +26,24 @@ class Named(NamedTuple):
 
     where: str
     names: Names
-    families: Names = None  # of individuals (FID), where the table has them
     numbers: Names = None  # of the rows of a data frame whose index only counts
-    columns: Names = None  # names of the columns, if these are no samples
+    columns: Names = None  # names of the columns: of features, or of the samples of a kernel
+    square: bool = True  # whether there are as many rows as columns
 
-    def joined_pairs(self) -> Named:
-        """The same with the names FID_IID."""
-        pairs = None if self.names is None else names_of_pairs(self.names, self.families)
-        return self._replace(names=pairs, families=None)
+
+class Individual(str):
+    """The name of an individual (IID) that knows its family (FID), as GCTA and PLINK write both."""
+
+    __slots__ = ("family",)
+    family: str
+
+    @classmethod
+    def of(cls, names: Iterable[str], families: Iterable[str]) -> tuple[str, ...]:
+        """Return the names of individuals with their families."""
+        individuals = tuple(map(cls, names))
+        for individual, family in zip(individuals, families, strict=True):
+            individual.family = family
+        return individuals
 
 
 # --- names as text -------------------------------------------------------------------------------------------------
@@ -42,7 +52,7 @@ class Named(NamedTuple):
 def as_text(value: Any) -> str:
     """Return a name as a string."""
     # NumPy and HDF5 hold strings as bytes, whose str() is "b'...'".
-    return value.decode() if isinstance(value, bytes) else str(value)
+    return value.decode() if isinstance(value, bytes) else value if isinstance(value, Individual) else str(value)
 
 
 def index_names(index: pd.Index[Any]) -> Names:
@@ -59,14 +69,14 @@ def axis_names(array: xr.DataArray, axis: int) -> Names:
 
 
 def sample_names(where: str, names: Iterable[Any] | None, length: int | None = None) -> Names:
-    """Return names of samples as strings, after a check that they are unique and as many as the rows."""
+    """Return names of samples as strings, after a check that they, or pairs, are unique and as many as the rows."""
     if names is None:
         return None
     checked = tuple(map(as_text, names))
     if length is not None and len(checked) != length:
         refuse(f"{where} have {length} rows and {len(checked)} sample names, expected a name for each row")
-    if len(set(checked)) < len(checked):
-        name, count = Counter(checked).most_common(1)[0]
+    name, count = Counter(pair_names(checked)).most_common(1)[0] if checked else ("", 1)
+    if count > 1:
         refuse(f"{where}: sample names must be unique, but {name!r} occurs {count} times; average or rename these rows")
     return checked
 
@@ -78,13 +88,13 @@ def unique_names(values: Sequence[Any] | Array | None, length: int, what: str) -
     given = np.asarray(values)
     if given.ndim != 1:
         refuse(f"{what} names must be a list of {length}, got {values!r:.80}")
-    names = [as_text(value) for value in given.tolist()]
+    names = [str(as_text(value)) for value in given.tolist()]  # without families
     if len(names) != length:
         refuse(f"{what} names: found {len(names)}, expected one for each of the {length} {what}s")
     for name, count in Counter(names).items():
+        refuse_control(name, f"{what} name")
         if count > 1:
             refuse(f"{what} names must be unique, but {name!r} occurs more than once")
-        refuse_control(name, f"{what} name")
     return np.array(names, dtype=object)
 
 
@@ -104,42 +114,31 @@ def listed_names(names: Iterable[str], most: int = 3) -> str:
 # --- families and individuals --------------------------------------------------------------------------------------
 
 
-def names_of_pairs(names: tuple[str, ...], families: Names) -> tuple[str, ...]:
-    """Return the names FID_IID of individuals; those without a family keep their own name.
-
-    A family of 0, or with the name of the individual, is none.
-    """
-    if families is None:
-        return names
+def pair_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names FID_IID of individuals; a family of 0, or with the name of the individual, is none."""
+    families = [getattr(name, "family", "0") for name in names]
     pairs = zip(families, names, strict=True)
     return tuple(name if family in ("0", name) else f"{family}_{name}" for family, name in pairs)
 
 
-def names_as_known(names: tuple[str, ...], families: Names, expected: Iterable[str] | None) -> tuple[str, ...]:
+def names_as_known(names: tuple[str, ...], expected: Iterable[str] | None) -> tuple[str, ...]:
     """Return names of individuals, or FID_IID if more of these are known; if none are known, if the names repeat."""
-    pairs = names_of_pairs(names, families)
+    names, pairs = tuple(map(str, names)), pair_names(names)
     if expected is None:
         return pairs if len(set(names)) < len(names) else names
     return pairs if len(set(expected).intersection(pairs)) > len(set(expected).intersection(names)) else names
 
 
-def all_names(tables: Iterable[Named]) -> set[str]:
+def all_names(tables: Iterable[Names]) -> set[str]:
     """Return the names in tables, in both forms, IID and FID_IID."""
-    return {name for table in tables for named in (table, table.joined_pairs()) for name in named.names or ()}
+    return {name for names in tables if names is not None for name in (*names, *pair_names(names))}
 
 
-def need_families(tables: Iterable[Named]) -> bool:
+def need_families(tables: Sequence[Names]) -> bool:
     """Whether IID alone is not unique: then the pair is the name, as in GCTA and PLINK."""
-    families: dict[str, str] = {}
-    for table in tables:
-        if table.families is None or table.names is None:
-            continue
-        if len(set(table.names)) < len(table.names):
-            return True
-        for family, name in zip(table.families, table.names, strict=True):
-            if family not in ("0", name) and families.setdefault(name, family) != family:
-                return True
-    return False
+    pairs = [dict(zip(pair_names(names), names, strict=True)) for names in tables if names is not None]
+    families = {pair: name for names in pairs for pair, name in names.items() if pair != name}
+    return any(len(set(names.values())) < len(names) for names in (*pairs, families))
 
 
 # --- joining -------------------------------------------------------------------------------------------------------
@@ -167,9 +166,9 @@ def joined(tables: Sequence[Named], join: Join, wanted: Names = None, beside: Se
     if join == "inner":
         common = set(order).intersection(*(names for _, names in everything))
         if not common:
-            shown = [(first, order), *(everything if wanted is not None else everything[1:])]
-            begins = "; ".join(f"those of {where} begin with {listed_names(names)}" for where, names in shown[:4])
-            others = [name for _, names in shown[1:] for name in names]
+            shown = dict([(first, order), *everything])
+            begins = "; ".join(f"those of {where} begin with {listed_names(shown[where])}" for where in [*shown][:4])
+            others = [name for _, names in everything for name in names]
             refuse(f"no sample is in all sources, by name: {begins}. Use the same names{similar_names(order, others)}")
         return tuple(name for name in order if name in common)
     for where, names in everything:
@@ -194,24 +193,17 @@ def without(names: Iterable[str], others: Iterable[str]) -> list[str]:
 
 def hint_at_order(where: str, names: Sequence[str]) -> str:
     """Return the way out if the names of kernels only count their rows, as R writes them."""
-    if list(names) != [str(i + 1) for i in range(len(names))]:
-        return ""
-    return (
-        f". The names of {where} only count its rows: give the names of the rows in the order in which they "
-        "stand (--order FILE)"
-    )
+    only_count = list(names) == [str(i + 1) for i in range(len(names))]
+    return f". The names of {where} only count its rows: give those of the rows in order (--order FILE)" * only_count
 
 
 def similar_names(missing: Iterable[str], present: Iterable[str]) -> str:
     """Return a hint at names that look the same but differ: Unicode forms, blanks, case, leading zeros."""
     forms = {_looks(name): name for name in present}
     for name in missing:
-        similar = forms.get(_looks(name), name)
+        similar, how = forms.get(_looks(name), name), "in blanks, case, leading zeros or Unicode form; write them alike"
         if similar != name:
-            return (
-                f". {name!r} and {similar!r} look alike but differ ({name!a} and {similar!a}): in blanks, case, "
-                "leading zeros or Unicode form; write them alike"
-            )
+            return f". {name!r} and {similar!r} look alike but differ ({name!a} and {similar!a}): {how}"
     return ""
 
 
@@ -228,7 +220,7 @@ def places(names: Sequence[str], wanted: Sequence[str]) -> Index:
 
 def note_of_order(where: str, names: Sequence[str]) -> str:
     """Return the note if only their order shows which names belong to which rows."""
+    way_out = "if they stand in another order, give their names in that order (order=, --order FILE)"
     return (
-        f"row i was taken for the i-th name in {where} ({names[0]} is row 0), since the rows have no names; if they "
-        "stand in another order, give their names in that order (order=, --order FILE)"
+        f"row i was taken for the i-th name in {where} ({names[0]} is row 0), since the rows have no names; {way_out}"
     )

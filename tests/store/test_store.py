@@ -284,7 +284,7 @@ REFUSED = {
     "infinite label": (psd(2, 7), {"labels": np.full((7, 2), np.inf)}, "sample 0 in column 0 is infinite"),
     "few tasks": (psd(2, 7), {"labels": np.eye(7, 2), "tasks": ["t"]}, "task names: found 1"),
     "splits": (psd(2, 7), {"splits": [[0, 1, 2, 3, 0, 0, 0]]}, r"found \[0, 1, 2, 3\]"),
-    "short splits": (psd(2, 7), {"splits": [[0, 1]]}, r"splits have shape \(1, 2\), expected \(splits, 7\)"),
+    "short splits": (psd(2, 7), {"splits": [[0, 1]]}, r"splits has shape \(1, 2\), expected \(splits, 7\)"),
     "tile": (psd(2, 7), {"tile": 0}, "tile must be a positive number of samples"),
     "diagonal": (np.ones((2, 7, 5)), {"diagonal": np.ones((2, 5))}, r"diagonal has shape \(2, 5\), expected \(2, 7\)"),
     "NaN diagonal": (np.ones((1, 2, 5)), {"diagonal": [[1, np.nan]], "names": ["a"]}, r"entry \(0, 1\) is nan"),

@@ -58,15 +58,13 @@ class FileArray:
     views: tuple[FileArray, ...] = ()  # the matrices of a cell array, (samples, columns) or all (columns, samples)
     cell: bool = False  # whether it is a cell array of matrices, which `open` shows with the kernels along axis 0
     rows: Names = None  # names of its rows
-    families: Names = None  # families of its rows, if these are individuals
     notes: tuple[str, ...] = ()  # choices that could have been otherwise
     columns: Names = None  # names of its columns
     holds: Literal["", "kernel", "distances", "features"] = ""  # by its place; "" if name and shape determine it
 
     def __post_init__(self) -> None:
-        kind = self.dtype.kind
-        problem = self.problem or ("complex" if kind == "c" else "" if kind in "fiubUST" else "not numbers")
-        object.__setattr__(self, "problem", problem)
+        problem = "complex" if self.dtype.kind == "c" else "" if self.dtype.kind in "fiubUST" else "not numbers"
+        object.__setattr__(self, "problem", self.problem or problem)
 
     @property
     def where(self) -> str:
@@ -81,20 +79,16 @@ class FileArray:
     @property
     def looks_like_kernels(self) -> bool:
         """Whether its place, or else its shape, is that of a kernel, or of several."""
-        if self.holds:
-            return self.holds == "kernel"
-        if len(self.shape) == 3:
-            return min(self.shape) > 0
-        return len(self.shape) == 2 and self.shape[0] == self.shape[1] > 1
+        is_square = len(self.shape) == 2 and self.shape[0] == self.shape[1] > 1
+        shaped = is_square or (len(self.shape) == 3 and min(self.shape) > 0)
+        return self.holds == "kernel" if self.holds else shaped
 
     @property
     def role(self) -> str | None:
         """Its role by its name: labels, samples …; None for anything else."""
-        if self.holds:
-            return None
         role = ROLES.get(plain_title(self.name.rsplit("/", 1)[-1]))
         # Kernels are often called "kernels"; only strings of that name are names.
-        return None if role == "names" and not self.is_text else role
+        return None if self.holds or (role == "names" and not self.is_text) else role
 
     def read(self) -> Array:
         """Read the whole array, for vectors."""
@@ -108,11 +102,10 @@ class FileArray:
             refuse(f"{self.where} {message}")
 
     def __str__(self) -> str:
-        kind = "strings" if self.is_text else str(self.dtype)
-        lengths = f"{shape_text(self.shape)} " if self.shape else "one "
-        problem = f", {self.problem}" if self.problem else ""
+        kind, problem = "strings" if self.is_text else str(self.dtype), f", {self.problem}" if self.problem else ""
         name = self.name or self.path.name
-        return f"{name if name.isprintable() and len(name) < 100 else reprlib.repr(name)} ({lengths}{kind}{problem})"
+        shown = name if name.isprintable() and len(name) < 100 else reprlib.repr(name)
+        return f"{shown} ({shape_text(self.shape) or 'one'} {kind}{problem})"
 
 
 def unreadable(
@@ -129,8 +122,7 @@ def unreadable(
 
 def listed(arrays: Sequence[FileArray | str], most: int = 12) -> str:
     """Return arrays as messages list them: the first ones, and their number."""
-    more = f" … ({len(arrays)} in all)" if len(arrays) > most else ""
-    return ", ".join(map(str, arrays[:most])) + more
+    return ", ".join(map(str, arrays[:most])) + f" … ({len(arrays)} in all)" * (len(arrays) > most)
 
 
 def shape_text(shape: Sequence[int]) -> str:
@@ -182,11 +174,8 @@ def stamp(path: Path) -> dict[str, Any]:
     """Identify the content of a file or folder by its size and modification time."""
     inside = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
     status = [os.stat(file) for file in (inside if path.is_dir() else [path])]
-    return {
-        "path": str(path.absolute()),
-        "bytes": sum(file.st_size for file in status),
-        "mtime_ns": max((file.st_mtime_ns for file in status), default=0),
-    }
+    changed = max((file.st_mtime_ns for file in status), default=0)
+    return {"path": str(path.absolute()), "bytes": sum(file.st_size for file in status), "mtime_ns": changed}
 
 
 # --- limits --------------------------------------------------------------------------------------------------------
@@ -202,11 +191,9 @@ def ranges_of(shape: Sequence[int], key: Any) -> list[range]:
     parts = () if key is Ellipsis else key if isinstance(key, tuple) else (key,)
     ranges = []
     for length, part in zip(shape, (*parts, *[slice(None)] * (len(shape) - len(parts))), strict=False):
-        if isinstance(part, slice):
-            ranges.append(range(*part.indices(length)))
-        else:
-            positions = np.atleast_1d(part)
-            ranges.append(range(int(positions.min()), int(positions.max()) + 1) if positions.size else range(0))
+        positions = np.zeros(0) if isinstance(part, slice) else np.atleast_1d(part)
+        spanned = range(int(positions.min()), int(positions.max()) + 1) if positions.size else range(0)
+        ranges.append(range(*part.indices(length)) if isinstance(part, slice) else spanned)
     return ranges
 
 
@@ -239,11 +226,9 @@ def sparse_array(path: Path, name: str, parts: dict[str, FileArray], shape: tupl
     """Return the matrix of three vectors; of rows (`form` csr) the requested ones are read, of columns (csc) all."""
     data, indices, indptr = vectors = [parts[part] for part in SPARSE_PARTS]
     what = f"variable {name!r} of {path}" if name else str(path)
-    with damaged_as(f"{what} is no sparse matrix", ValueError):
-        major = shape[form == "csc"]
-        if min(shape) < 0 or indptr.shape != (major + 1,) or data.shape != indices.shape:
-            msg = f"{shape} with {indptr.shape} starts of {data.shape} entries at {indices.shape} places"
-            raise ValueError(msg)
+    if min(shape) < 0 or indptr.shape != (shape[form == "csc"] + 1,) or data.shape != indices.shape:
+        sizes = f"{shape} with {indptr.shape} starts of {data.shape} entries at {indices.shape} places"
+        refuse(f"{what} is no sparse matrix: {sizes}")
     problem = next(filter(None, (part.problem for part in vectors)), "")
     if data.dtype.kind not in "fiub" or {indices.dtype.kind, indptr.dtype.kind} - {"i", "u"}:
         problem = problem or "not numbers"
@@ -258,8 +243,8 @@ def sparse_array(path: Path, name: str, parts: dict[str, FileArray], shape: tupl
                 first, last = int(bounds[0]), int(bounds[-1])
                 # SciPy checks the starts of rows only if there are entries, and then writes wherever they point.
                 if not 0 <= first <= last <= entries.shape[0] or (np.diff(bounds) < 0).any():
-                    msg = f"rows or columns {start} to {stop} begin at entry {first}, end at {last} or are out of order"
-                    raise ValueError(msg)
+                    begins = f"rows or columns {start} to {stop} begin at entry {first}, end at {last}"
+                    refuse(f"{what} is damaged: {begins} or are out of order")
                 check_memory(f"a part of {what}", (last - first) * (data.dtype.itemsize + 8), "allow more")
                 read, at = (np.asarray(vector[first:last]) for vector in (entries, places))
                 matrix = kind((read, at.astype(np.int64), bounds - first), shape=shape)

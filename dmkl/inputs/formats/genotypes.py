@@ -13,6 +13,7 @@ from dmkl.arrays import Array, Float
 from dmkl.errors import first_names, refuse
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
 from dmkl.inputs.matrices import Lazy
+from dmkl.inputs.names import Individual
 
 _VARIANTS = 1024
 """Variants that are read together for their means."""
@@ -34,10 +35,8 @@ def bed_arrays(path: Path) -> list[FileArray]:
         families, names, variants = (tuple(map(str, values)) for values in (bed.fid, bed.iid, bed.sid))
     twice = [variant for variant, count in Counter(variants).items() if count > 1]
     if twice:
-        refuse(
-            f"{path}: ids of variants must be unique, but these repeat: {first_names(twice)}; plink2 --set-all-var-ids "
-            "'@:#:$r:$a' --make-bed names them by place and alleles"
-        )
+        way_out = "plink2 --set-all-var-ids '@:#:$r:$a' --make-bed names them by place and alleles"
+        refuse(f"{path}: ids of variants must be unique, but these repeat: {first_names(twice)}; {way_out}")
 
     def stored(key: Any) -> Array:
         with damaged_as(damaged, Exception):
@@ -66,5 +65,5 @@ def bed_arrays(path: Path) -> list[FileArray]:
     shape = (len(names), len(variants))
     matrix = Lazy(shape, np.float32, dosages)
     note = f"{path}: dosages count allele A1 of the .bim; new samples are predicted from files with the same A1"
-    named: dict[str, Any] = {"rows": names, "families": families, "columns": variants}
+    named: dict[str, Any] = {"rows": Individual.of(names, families), "columns": variants}
     return [FileArray(path, "dosages", shape, matrix.dtype, lambda: matrix, holds="features", notes=(note,), **named)]

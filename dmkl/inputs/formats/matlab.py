@@ -35,36 +35,29 @@ def matlab_arrays(path: Path) -> list[FileArray]:
     """Return the variables of a MATLAB file of version 7.3 (HDF5) or earlier."""
     # The readers of both versions raise any exception on a damaged file.
     with damaged_as(f"{path} is not a whole MATLAB file", Exception):
-        return _v73(path) if h5py.is_hdf5(path) else _v5(path)
+        if h5py.is_hdf5(path):
+            return _v73(path)
+        variables, _ = run(_v5_variables, str(path), path, unpacked_bytes=settings.memory_budget_bytes())
+        return [_v5_array(path, name, tuple(shape), kind) for name, shape, kind in variables if name[:2] != "__"]
 
 
 # --- version 5 (and 4) ---------------------------------------------------------------------------------------------
 
 
-def _v5(path: Path) -> list[FileArray]:
-    variables, _ = run(_v5_variables, str(path), path, unpacked_bytes=settings.memory_budget_bytes())
-    return [_v5_array(path, name, tuple(shape), kind) for name, shape, kind in variables if not name.startswith("__")]
-
-
 def _v5_array(path: Path, name: str, shape: tuple[int, ...], kind: str) -> FileArray:
-    if kind in _NUMBERS:
-        return _v5_whole(path, name, shape, np.dtype(_NUMBERS[kind]), matlab=True)
-    if kind == "char":
-        return _v5_whole(path, name, shape[:1], _TEXT)
-    if kind != "cell":
+    """Return a variable, which can only be read as a whole, by its class."""
+    is_cell, what = kind == "cell", f"variable {name!r} of {path}"
+    if is_cell:  # its content determines its kind
+        content, parts = _read_v5(path, name)
+        if content not in ("numbers", "strings"):
+            return _cell(path, name, shape, parts, lambda: _read_v5(path, name)[1])
+        kind, shape = "double" if content == "numbers" else "char", parts[0].shape
+    if kind not in (*_NUMBERS, "char"):
         problem = "a struct: save its fields as variables of their own" if kind == "struct" else kind
         return unreadable(path, name, shape, problem, _OTHER, matlab=True)
-    content, parts = _read_v5(path, name)  # its content determines the kind of a cell array
-    if content in ("numbers", "strings"):
-        return _v5_whole(path, name, parts[0].shape, _NUMBER if content == "numbers" else _TEXT)
-    return _cell(path, name, shape, parts, lambda: _read_v5(path, name)[1])
-
-
-def _v5_whole(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], **more: Any) -> FileArray:
-    """Return a variable of numbers or strings, which can only be read as a whole."""
+    dtype = np.dtype(_NUMBERS.get(kind, _TEXT))
 
     def read() -> Array:
-        what = f"variable {name!r} of {path}"
         check_memory(what, n_bytes(shape, dtype.itemsize), _WAY_OUT)
         content, arrays = _read_v5(path, name)
         if content != ("strings" if dtype == _TEXT else "numbers"):
@@ -73,7 +66,8 @@ def _v5_whole(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any
         # MATLAB packs doubles that are small whole numbers into bytes.
         return arrays[0] if dtype == _TEXT else np.asarray(arrays[0], dtype)
 
-    return FileArray(path, name, shape, dtype, read, **more)
+    whole = shape[:1] if kind == "char" else shape
+    return FileArray(path, name, whole, dtype, read, matlab=kind != "char" and not is_cell)
 
 
 def _read_v5(path: Path, name: str) -> tuple[str, list[Array]]:
@@ -124,14 +118,11 @@ def _v73(path: Path) -> list[FileArray]:
     arrays: list[FileArray] = []
     with opened(path) as file:
         for name, node in nodes_of(file, holds_variables):
-            if node is None:
-                arrays.append(hdf5_array(path, name, None))
-            elif not isinstance(node, h5py.Group):
-                if "MATLAB_empty" not in node.attrs:
-                    arrays.append(_v73_variable(path, name, node))
-            elif "MATLAB_sparse" in node.attrs:
+            if isinstance(node, h5py.Group) and "MATLAB_sparse" in node.attrs:
                 shape = int(node.attrs["MATLAB_sparse"]), len(node["jc"]) - 1 if "jc" in node else 0
                 arrays.append(unreadable(path, name, shape, "sparse", matlab=True))
+            elif not isinstance(node, h5py.Group) and (node is None or "MATLAB_empty" not in node.attrs):
+                arrays.append(hdf5_array(path, name, None) if node is None else _v73_variable(path, name, node))
     return arrays
 
 

@@ -107,11 +107,9 @@ class _Member:
         index = key if isinstance(key, tuple) else (key,)
         position = index[self._slowest] if len(self.shape) == len(index) == 3 else None
         if not isinstance(position, int):
-            position = None
-        if position is None:
             return np.asarray(open_alone(self._last, None, self._whole)[key])
         slab = open_alone(self._last, position, lambda: self._slab(position))
-        return np.asarray(slab[tuple(part for axis, part in enumerate(index) if axis != self._slowest)])
+        return np.asarray(slab[(*index[: self._slowest], *index[self._slowest + 1 :])])
 
     def _whole(self) -> Array:
         check_memory(self._what, n_bytes(self.shape, self.dtype.itemsize), _IN_PARTS)
@@ -120,7 +118,7 @@ class _Member:
             return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
 
     def _slab(self, position: int) -> Array:
-        rest = tuple(length for axis, length in enumerate(self.shape) if axis != self._slowest)
+        rest = (*self.shape[: self._slowest], *self.shape[self._slowest + 1 :])
         size = n_bytes(rest, self.dtype.itemsize)
         check_memory(f"a kernel of {self._what}", size, _IN_PARTS)
         with damaged_as(f"{self._what} is damaged", Exception):
@@ -131,6 +129,5 @@ class _Member:
             self._file.seek(self._start + position * size)
             data = self._file.read(size)
             if len(data) < size:
-                msg = "it ends too early"
-                raise EOFError(msg)
+                refuse(f"{self._what} is damaged: it ends too early")
         return np.frombuffer(data, dtype=self.dtype).reshape(rest, order="F" if self._fortran else "C")

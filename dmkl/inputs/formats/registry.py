@@ -152,8 +152,7 @@ def find_files(
         for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)
         for file in _matrices(local_path(path, "what is imported", "copy it to this machine first").expanduser())
     ]
-    files: list[Path] = []
-    beside: list[tuple[str, Path]] = []
+    files, beside = list[Path](), list[tuple[str, Path]]()
     for path in given:
         left_out = []
         is_folder = path.is_dir() and path.suffix != ".zarr" and format_of(path) is None
@@ -165,12 +164,11 @@ def find_files(
             name, file_format = plain_title(stem(entry)), format_of(entry)
             # "kernel.npy" is a kernel; its name would be in "names.txt".
             role = None if name in ("kernel", "kernels") else ROLES.get(name)
+            may_hold = not is_folder or (file_format is not None and file_format.may_hold(content))
             if role is not None and role in roles and (file_format is not None or not is_folder):
                 check_file(entry, "labels")
                 beside.append((role, entry))
-            elif role in (None, "names") and (
-                not is_folder or (file_format is not None and file_format.may_hold(content))
-            ):
+            elif role in (None, "names") and may_hold:
                 check_file(entry, content)
                 files.append(entry)
             else:

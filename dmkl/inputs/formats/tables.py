@@ -23,7 +23,7 @@ import pandas as pd
 from dmkl import settings
 from dmkl.arrays import Array
 from dmkl.errors import refuse
-from dmkl.inputs.columns import Columns, are_numbers, find_names, is_number, is_numeral, is_title, matched_share
+from dmkl.inputs.columns import Columns, are_numbers, counts, find_names, is_number, is_numeral, is_title, matched_share
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
 from dmkl.inputs.matrices import Lazy
 from dmkl.inputs.names import Names, listed_names
@@ -42,6 +42,7 @@ _LINE_BYTES, _CELL_BYTES = 2**20, 128
 """Lines up to this length are cut into cells without a check of memory, and the memory that a cell takes at most as a
 Python string and in lists, in addition to its characters."""
 _MARKS = "\t;,"
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _COMMENTS = ("#", "%")
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+([eE][-+]?\d+)?")
 _TRUTH = {
@@ -85,12 +86,10 @@ class Text(Columns):
         # A file of comments alone holds rows that begin so.
         rest, comments = (rest, comments) if rest else (lines, [])
         texts = [text for _, text in rest if not _is_comment(text, expected)] or [text for _, text in rest]
-        self.delimiter: str | None
+        self.delimiter, self.decimal_comma = _delimiter(texts, expected)
         if separator:
             self.delimiter = separator[1]
             self.decimal_comma = separator[1] != "," and _has_decimal_commas([t.split(separator[1]) for t in texts])
-        else:
-            self.delimiter, self.decimal_comma = _delimiter(texts, expected)
         # The most frequent number of cells after the first row; in a tie that of the first row, or the larger.
         first, *others = (len(self._split(text)) for text in texts)
         times = Counter(others or [first])
@@ -110,9 +109,8 @@ class Text(Columns):
             self._note(*comment, "a comment")
         self._index_rows(self._first + has_titles)
         # Titles that may be a row are taken if each has a row, of the same name if the first column holds names.
-        if doubtful and len(rows[0]) not in (self.n_rows, self.n_rows + 1):
-            self.refuse_first_line(rows[0])
-        if doubtful and len(rows[0]) == self.n_rows + 1 and set(self.texts([0])[0]) != set(rows[0][1:]):
+        more = len(rows[0]) - self.n_rows
+        if doubtful and (more not in (0, 1) or (more == 1 and set(self.texts([0])[0]) != set(rows[0][1:]))):
             self.refuse_first_line(rows[0])
 
     def refuse_first_line(self, cells: Sequence[str]) -> NoReturn:
@@ -144,21 +142,16 @@ class Text(Columns):
 
     def _is_count(self, lines: Sequence[tuple[int, str]]) -> bool:
         """Whether the first of some lines states the number of rows."""
-        return (
-            self.count is None
-            and len(lines) > 1
-            and lines[0][1].strip().isdecimal()
-            # The first row of PHYLIP's triangles is only a name.
-            and any(len(re.split(r"[\s,;]+", text.strip())) > 1 for _, text in lines[1:3])
-        )
+        # The first row of PHYLIP's triangles is only a name.
+        has_cells = any(len(re.split(r"[\s,;]+", text.strip())) > 1 for _, text in lines[1:3])
+        return self.count is None and lines[0][1].strip().isdecimal() and has_cells
 
     def _take_titles_of(self, comments: list[tuple[int, str]]) -> bool:
         """Take the titles from the last comment, which is removed from the list, if it holds them."""
         number, text = comments[-1] if comments else (0, "")
         cells = self._split(text.lstrip().lstrip("#%").lstrip())
-        if not comments or len(cells) != self.n_columns:
-            return False
-        if not any(map(is_title, cells)) and not re.match(r"\s*[#%]+\w", text):
+        are_titles = any(map(is_title, cells)) or re.match(r"\s*[#%]+\w", text)
+        if not comments or len(cells) != self.n_columns or not are_titles:
             return False
         self.titles = tuple(cells)
         self._note(number, text, "titles of the columns")
@@ -184,7 +177,7 @@ class Text(Columns):
             return False, False
         if len(first) != self.n_columns:
             refuse(
-                f"{self.path}, line {number}: found {len(first)} titles, expected {len(body[0])} as the next line has"
+                f"{self.path}, line {number}: found {len(first)} titles, expected {len(body[0])} as in the next line"
             )
         self.titles = tuple(first)
         numerals = sum(map(is_numeral, first))
@@ -222,12 +215,9 @@ class Text(Columns):
     def values(self, columns: Sequence[int]) -> Array:
         """Return some columns as one array (rows, columns) of numbers or words."""
         texts = self.texts(columns)
-        if self.decimal_comma:
-            numbers = [are_numbers(column, comma=True) for column in texts]
-            texts = [
-                [cell.replace(",", ".") for cell in column] if number else column
-                for column, number in zip(texts, numbers, strict=True)
-            ]
+        for column in texts if self.decimal_comma else ():
+            if are_numbers(column, comma=True):
+                column[:] = [cell.replace(",", ".") for cell in column]
         cells = np.array(texts, dtype=str).T
         # Codes such as 01 are words, since 1 may be another code.
         if any(re.fullmatch(r"[-+]?0\d+", cell) for cell in cells.ravel()) or not all(map(are_numbers, texts)):
@@ -243,15 +233,13 @@ class Text(Columns):
         """Return the cells of a row, as many as the columns."""
         cells = self._split(text)
         if self._trailing and len(cells) == self.n_columns + 1 and not cells[-1]:
-            cells = cells[:-1]
+            del cells[-1]
         if len(cells) == self.n_columns - 1 and self.delimiter is None and self.n_columns == 2:
-            cells = [*cells, ""]  # a missing value
+            cells.append("")  # a missing value
         if len(cells) != self.n_columns:
             hint = "; numbers with decimal commas need tabs or semicolons between cells" * (self.delimiter == ",")
-            refuse(
-                f"{self.path}, line {number}: found {len(cells)} cells, expected {self.n_columns} as in the first "
-                f"lines; every row of a table must be as long{hint}"
-            )
+            expected = f"{self.n_columns} as in the first lines; every row of a table must be as long{hint}"
+            refuse(f"{self.path}, line {number}: found {len(cells)} cells, expected {expected}")
         return cells
 
     def _texts(self, start: int, stop: int) -> Iterator[tuple[int, str]]:
@@ -276,21 +264,8 @@ class Text(Columns):
         for start in range(0, self.n_rows, step := max(1, _STRIP_CELLS // self.n_columns)):
             stop = min(start + step, self.n_rows)
             columns = [at for at in range(self.n_columns) if numeric[at]]
-            if not columns:
-                break
-            try:  # pandas detects types faster than NumPy reads numbers
-                frame = pd.read_csv(
-                    io.BytesIO(self._bytes(start, stop)),
-                    sep=r"\s+" if self.delimiter is None else self.delimiter or "\0",
-                    header=None,
-                    usecols=columns,
-                    decimal="," if self.decimal_comma else ".",
-                    low_memory=False,
-                )
-                if all(Columns(self.where, frame).numeric()):
-                    continue
-            except (ValueError, pd.errors.ParserError, OverflowError):
-                pass
+            if not columns or self._numbers_in(start, stop, columns) is not None:
+                continue
             for _, cells in self._rows(start, stop):
                 for at in columns:
                     numeric[at] = numeric[at] and self._is_number(cells[at])
@@ -337,12 +312,10 @@ class Text(Columns):
         n_cells = len(raw.split()) if delimiter is None else raw.count(delimiter.encode()) + n_rows if delimiter else 0
         if n_cells != n_rows * (self.n_columns + self._trailing) or self._has_comments:
             return None
-        text = raw.decode().replace(",", ".") if self.decimal_comma else raw.decode()
+        text = io.StringIO(raw.decode().replace(",", ".") if self.decimal_comma else raw.decode())
+        quote = '"' if b'"' in raw else None
         try:
-            quote = '"' if b'"' in raw else None
-            values = np.loadtxt(
-                io.StringIO(text), delimiter=delimiter, usecols=columns, comments=None, quotechar=quote, ndmin=2
-            )
+            values = np.loadtxt(text, float, None, delimiter, usecols=columns, ndmin=2, quotechar=quote)
         except ValueError:
             return None
         return values if values.shape == (n_rows, len(columns)) else None
@@ -380,14 +353,13 @@ def parquet_arrays(path: Path) -> list[FileArray]:
     """Return the matrix in a Parquet file, with the names of its rows and columns."""
     table = parquet_columns(path)
     numeric = table.numeric()
-    names = find_names(table, None, numeric)
-    columns = [at for at in range(table.n_columns) if numeric[at] and at not in names.columns]
+    names, used = find_names(table, None, numeric)
+    columns = [at for at in range(table.n_columns) if numeric[at] and at not in used]
     titles = tuple(str(table.frame.columns[at]) for at in columns)
     matrix = partial(table.numbers, columns)
     dtype = matrix().dtype if columns else np.dtype(np.float64)
-    counted = titles == tuple(map(str, range(len(titles))))
-    shape, titles_given = (table.n_rows, len(columns)), None if counted else titles
-    return [FileArray(path, "", shape, dtype, matrix, rows=names.names, columns=titles_given)]
+    named: dict[str, Any] = {"rows": names, "columns": None if counts(titles) else titles}
+    return [FileArray(path, "", (table.n_rows, len(columns)), dtype, matrix, **named)]
 
 
 # --- the layout of a text file -------------------------------------------------------------------------------------
@@ -399,12 +371,9 @@ def looks_like_text(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         begin = file.read(2**12)
-    if begin[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return True
     text = begin.decode(errors="ignore")  # the last character may be cut
-    return (
-        bool(text.strip()) and len(text.encode()) > len(begin) - 4 and all(c.isprintable() or c.isspace() for c in text)
-    )
+    is_utf8 = len(text.encode()) > len(begin) - 4 and all(c.isprintable() or c.isspace() for c in text)
+    return begin[:2] in _UTF16 or (is_utf8 and bool(text.strip()))
 
 
 def _is_comment(text: str, expected: Collection[str] | None) -> bool:
@@ -417,7 +386,7 @@ def _is_header(
     first: Sequence[str], columns: Sequence[Sequence[str]], expected: Collection[str] | None, comma: bool
 ) -> bool:
     """Whether the first line holds titles."""
-    if list(first) == [str(position) for position in range(len(first))] and len(first) > 1:
+    if counts(first) and len(first) > 1:
         # As pandas names columns, unless these are tasks of 0 and 1.
         return len(first) > 2 or not all(cell in ("0", "1", "-1", "NA", "") for cells in columns for cell in cells)
     return any(
@@ -440,7 +409,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
     with damaged_as(f"{path} is not a whole gzip file", gzip.BadGzipFile, EOFError, zlib.error), opened as file:
         mark = file.read(2)
         file.seek(0)
-        if mark not in (b"\xff\xfe", b"\xfe\xff"):
+        if mark not in _UTF16:
             yield file
             return
         check_memory(f"{path} in UTF-16", 4 * path.stat().st_size, "save it as UTF-8, or allow more")

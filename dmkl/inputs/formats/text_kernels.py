@@ -17,7 +17,7 @@ from dmkl.inputs.columns import RowNames, counts, find_names, is_number, is_nume
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
 from dmkl.inputs.formats.tables import Text, lines_of
 from dmkl.inputs.matrices import Lazy
-from dmkl.inputs.names import Names
+from dmkl.inputs.names import Individual, Names
 from dmkl.settings import check_memory
 
 
@@ -33,43 +33,34 @@ def text_arrays(path: Path) -> list[FileArray]:
         return [_array(text, (n, n), partial(_matrix_of_pairs, text, pairs[1], pairs[2], n, 2), pairs[0])]
     if text.titles is None and text.n_rows == text.n_columns + 1 and all(map(str.isdecimal, text.head_row())):
         text.take_first_row_as_titles()
-    names = _row_names(text)
-    columns = [at for at in range(text.n_columns) if at not in names.columns]
+    rows, used = _row_names(text)
+    columns = [at for at in range(text.n_columns) if at not in used]
     if not columns:
-        refuse(
-            f"{path} holds {text.n_rows} lines of words and no numbers, expected a matrix; labels and "
-            "names of samples are given as such (labels=, samples=, --labels, --samples)"
-        )
-    words = [name for name in names.names or () if not is_numeral(name)]
+        what = f"{text.n_rows} lines of words and no numbers, expected a matrix; labels and names of samples"
+        refuse(f"{path} holds {what} are given as such (labels=, samples=, --labels, --samples)")
+    words = [name for name in rows or () if not is_numeral(name)]
     if text.titles is None and 0 < len(words) < text.n_rows:
-        refuse(
-            f"{path}: {words[0]!r:.60} in the first column is not a number, others in this column are; if they are "
-            "names, add a line of titles with 'sample' above them"
-        )
-    rows = names.names
+        way_out = "if they are names, add a line of titles with 'sample' above them"
+        refuse(f"{path}: {words[0]!r:.60} in the first column is not a number, others in it are; {way_out}")
     written = titles = None if text.titles is None else tuple(text.titles[at] for at in columns)
     square = text.n_rows == len(columns)
     # Names that pandas and R write if there are none.
     if titles is not None and (counts(titles, 1, "V") or counts(titles, 1, "X")):
         titles, rows = None, None if rows is not None and counts(rows, 1) else rows
-    titles = None if titles is not None and counts(titles) else titles
-    rows = None if rows is not None and counts(rows) else rows
+    titles, rows = (None if names is not None and counts(names) else names for names in (titles, rows))
     if square and rows is not None and titles is not None and set(rows) != set(titles):
         # R's data frames begin titles with a letter and write a dot for all other signs (make.names).
         made = {re.sub(r"^(?=[\d_]|\.\d)", "X", re.sub(r"[^\w.]", ".", name)): name for name in rows}
         titles = tuple(made[title] for title in titles) if set(made) == set(titles) else titles
     if rows is None and titles is None and written is not None and not counts(written):
-        text.notes.append(
-            f"{path}: its names of rows and columns only count, as R writes those of a matrix without names; give the "
-            "names of the rows in their order with --order FILE (order=)"
-        )
+        what = "its names of rows and columns only count, as R writes those of a matrix without names"
+        text.notes.append(f"{path}: {what}; give the names of the rows in their order with --order FILE (order=)")
     numbers = text.numbers(columns)
     if text.count not in (None, text.n_rows):
         refuse(f"{path} states {text.count} rows in its first line, and has {text.n_rows}; it is not whole")
     # PHYLIP's distances and TASSEL's kinships are written alike, but for the diagonal.
     holds = "distances" if text.count is not None and square and not numbers[0:1, 0:1].any() else ""
-    families = None if rows is None else names.families
-    return [_array(text, numbers.shape, lambda: numbers, rows, columns=titles, families=families, holds=holds)]
+    return [_array(text, numbers.shape, lambda: numbers, rows, columns=titles, holds=holds)]
 
 
 def _array(text: Text, shape: tuple[int, ...], opened: Callable[[], Any], rows: Names, **more: Any) -> FileArray:
@@ -80,24 +71,22 @@ def _row_names(text: Text) -> RowNames:
     """Return the names of the rows, from a column with a title or from the columns before the numbers."""
     numeric = [is_number(cell, text.decimal_comma) for cell in text.head_row()]
     if text.titles is not None:
-        names = find_names(text, frozenset(text.titles), numeric)
-        if names.names is None and text.n_columns == text.n_rows + 1 and 0 not in names.columns:
-            return RowNames(tuple(text.texts([0])[0]), None, frozenset([0]))
-        return names
+        names, used = find_names(text, frozenset(text.titles), numeric)
+        if names is None and text.n_columns == text.n_rows + 1 and 0 not in used:
+            return tuple(text.texts([0])[0]), frozenset([0])
+        return names, used
     n_names = [*numeric, True].index(True)
     more = text.n_columns - text.n_rows
     if n_names == 0 and more in (1, 2) and all(map(str.isdecimal, text.head_row()[:more])):
         n_names = more
-        text.notes.append(
-            f"{text.path}: column {n_names} was taken for names of the rows, since as many numbers follow"
-        )
+        what = "names of the rows, since as many numbers follow"
+        text.notes.append(f"{text.path}: column {n_names} was taken for {what}")
     elif n_names == 0 and more == 2 and not numeric[1]:
         n_names = 2
     cells = text.texts(range(n_names))
-    if not cells:
-        return RowNames()
-    of_families = n_names == 2 and not counts(cells[0]) and not counts(cells[0], 1)
-    return RowNames(tuple(cells[-1]), tuple(cells[0]) if of_families else None, frozenset(range(n_names)))
+    if n_names == 2 and not counts(cells[0]) and not counts(cells[0], 1):
+        return Individual.of(cells[1], cells[0]), frozenset((0, 1))
+    return tuple(cells[-1]) if cells else None, frozenset(range(n_names))
 
 
 # --- pairs ---------------------------------------------------------------------------------------------------------
@@ -160,9 +149,8 @@ def _matrix_of_rows(path: Path, rows: Sequence[Sequence[str]], *, decimal_comma:
     values = np.zeros((n, n))
     for i, row in enumerate(rows):
         if len(row) not in (i + has_diagonal, n):
-            refuse(
-                f"{path}, row {i + 1}: found {len(row)} numbers, expected {i + has_diagonal}, to the diagonal, or {n}"
-            )
+            expected = f"{i + has_diagonal}, to the diagonal, or {n}"
+            refuse(f"{path}, row {i + 1}: found {len(row)} numbers, expected {expected}")
         with damaged_as(f"expected numbers in {path}, row {i + 1}", ValueError):
             values[i, : len(row)] = [float(cell.replace(",", ".") if decimal_comma else cell) for cell in row]
         if len(row) <= i + 1:
@@ -184,19 +172,19 @@ def gcta_arrays(path: Path) -> list[FileArray]:
 
 def gcta_text_arrays(path: Path) -> list[FileArray]:
     """Return the relationship matrix of GCTA in NAME.grm.gz: lines of row, column (from 1), variants and entry."""
-    names, families = _individuals(path)
+    names = _individuals(path)
     n, text = len(names), Text(path)
     if text.n_columns != 4 or text.n_rows != n * (n + 1) // 2:
+        expected = f"{n * (n + 1) // 2} of 4 (row, column, variants, entry), one for each pair of the {n} individuals"
         refuse(
-            f"{path} has {text.n_rows} lines of {text.n_columns} cells, expected {n * (n + 1) // 2} of 4 (row, column, "
-            f"variants, entry): one for each pair of the {n} individuals of the .id file beside it"
+            f"{path} has {text.n_rows} lines of {text.n_columns} cells, expected {expected} of the .id file beside it"
         )
     at = text.strip(0, text.n_rows, [0, 1]) - 1
     if not np.isin(at, np.arange(n)).all():
         refuse(f"{path} has positions outside 1 to {n}, the individuals of the .id file beside it")
     rows, cols = at.astype(np.int64).T
     opened = partial(_matrix_of_pairs, text, rows, cols, n, 3)
-    return [FileArray(path, "", (n, n), np.dtype(float), opened, rows=names, families=families)]
+    return [FileArray(path, "", (n, n), np.dtype(float), opened, rows=names)]
 
 
 def plink_arrays(path: Path) -> list[FileArray]:
@@ -206,14 +194,14 @@ def plink_arrays(path: Path) -> list[FileArray]:
 
 def plink_text_arrays(path: Path) -> list[FileArray]:
     """Return the relationship matrix of PLINK in NAME.rel or NAME.rel.gz: rows up to the diagonal, or whole rows."""
-    names, families = _individuals(path)
+    names = _individuals(path)
     n = len(names)
     check_memory(str(path), 64 * n * n, "save it with --make-rel bin, which is read in parts, or allow more")
     rows = [text.split() for _, _, text in lines_of(path)]
     if len(rows) != n:
         refuse(f"{path} has {len(rows)} lines, expected {n}: one for each individual of the .id file beside it")
     matrix = _matrix_of_rows(path, rows)
-    return [FileArray(path, "", (n, n), matrix.dtype, lambda: matrix, rows=names, families=families)]
+    return [FileArray(path, "", (n, n), matrix.dtype, lambda: matrix, rows=names)]
 
 
 def matrix_of_prefix(path: Path) -> Path | None:
@@ -223,16 +211,13 @@ def matrix_of_prefix(path: Path) -> Path | None:
     return next((file for file in files if path.name and file.is_file()), None)
 
 
-def _individuals(path: Path) -> tuple[tuple[str, ...], Names]:
-    """Return IID, and FID if there are both, from the .id file of the matrix."""
+def _individuals(path: Path) -> tuple[str, ...]:
+    """Return IID, with FID if there are both, from the .id file of the matrix."""
     part = re.search(r"\.part_(\d+)_(\d+)\.", path.name)
     if part is not None:
-        whole = path.name.replace(part[0], ".")
-        pattern = path.name.replace(part[0], f".part_{part[1]}_*.")
-        refuse(
-            f"{path} is part {int(part[2])} of {part[1]} of a relationship matrix of GCTA, not the whole; put "
-            f"all parts and their .grm.id files together: cat {pattern} > {whole}"
-        )
+        whole, pattern = (path.name.replace(part[0], text) for text in (".", f".part_{part[1]}_*."))
+        way_out = f"put all parts and their .grm.id files together: cat {pattern} > {whole}"
+        refuse(f"{path} is part {int(part[2])} of {part[1]} of a relationship matrix of GCTA, not the whole; {way_out}")
     beside = path.with_name(re.sub(r"(?i)\.(gz|bin)$", "", path.name) + ".id")
     if not beside.is_file():
         refuse(f"{path} needs {beside.name} beside it, which names its individuals, and there is none; copy it there")
@@ -241,22 +226,21 @@ def _individuals(path: Path) -> tuple[tuple[str, ...], Names]:
     rows = [cells for cells in lines[has_titles:] if cells]
     if not rows:
         refuse(f"{beside} names no individuals, expected a line of FID and IID for each")
-    alone = any(len(row) == 1 for row in rows)
-    return tuple(row[-1 if alone else 1] for row in rows), None if alone else tuple(row[0] for row in rows)
+    if any(len(row) == 1 for row in rows):
+        return tuple(row[-1] for row in rows)
+    return Individual.of((row[1] for row in rows), (row[0] for row in rows))
 
 
 def _binary_arrays(path: Path, dtypes: Sequence[str], *, may_be_square: bool) -> list[FileArray]:
     """Return a matrix; the size of its file determines its type, and whether it holds the lower triangle or all."""
-    names, families = _individuals(path)
+    names = _individuals(path)
     n, size = len(names), path.stat().st_size
-    triangles, squares = (
-        {length * np.dtype(dtype).itemsize: np.dtype(dtype) for dtype in dtypes} for length in (n * (n + 1) // 2, n * n)
-    )
-    forms = {**triangles, **squares} if may_be_square else triangles
+    lengths = [n * (n + 1) // 2, n * n][: 1 + may_be_square]
+    forms = {length * np.dtype(kind).itemsize: (length, np.dtype(kind)) for length in lengths for kind in dtypes}
     if size not in forms:
         sizes = " or ".join(map(str, sorted(forms)))
         refuse(f"{path} has {size} bytes, expected {sizes} for the {n} individuals of the .id file beside it")
-    dtype = forms[size]
+    length, dtype = forms[size]
 
     def entries(key: tuple[slice, slice]) -> Array:
         rows, cols = (np.arange(n)[part] for part in key)
@@ -265,6 +249,6 @@ def _binary_arrays(path: Path, dtypes: Sequence[str], *, may_be_square: bool) ->
         return np.asarray(stored[high * (high + 1) // 2 + low])
 
     def opened() -> Any:
-        return Lazy((n, n), dtype, entries) if size in triangles else np.memmap(path, dtype, "r", 0, (n, n))
+        return Lazy((n, n), dtype, entries) if length < n * n else np.memmap(path, dtype, "r", 0, (n, n))
 
-    return [FileArray(path, "", (n, n), dtype, opened, rows=names, families=families)]
+    return [FileArray(path, "", (n, n), dtype, opened, rows=names)]

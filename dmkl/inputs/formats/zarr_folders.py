@@ -79,10 +79,8 @@ class _ZarrArray:
             chunks = itertools.islice(_files(self._array, (slice(None),) * axis + (slice(j, j + 1),)), _MOST_CHUNKS)
             written = any(path.exists() for _, path in chunks)
         if not written:
-            refuse(
-                f"{self._what} has the shape {self.shape}, but of number {j} along axis {axis} nothing was ever "
-                "written, and it would be zero everywhere; write it, or leave it out"
-            )
+            lack = f"of number {j} along axis {axis} nothing was ever written, and it would be zero everywhere"
+            refuse(f"{self._what} has the shape {self.shape}, but {lack}; write it, or leave it out")
 
     def __getitem__(self, key: Any) -> Any:
         chunks = self._array.chunks
