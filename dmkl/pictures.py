@@ -1,9 +1,12 @@
-"""Shared parts of figures: empty figures, dressed axes, bars and maps by name, colors, shortened names."""
+"""Shared parts of figures: panels, titles, dressed axes, bars and maps by name, colors, labels of kernels."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from textwrap import fill
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from dmkl.arrays import Float
+from dmkl.arrays import Array, Float
+from dmkl.errors import refuse
 
 __all__ = [
     "BLUE",
@@ -25,18 +29,30 @@ __all__ = [
     "color_bar",
     "dress",
     "heat_map",
+    "kernel_labels",
+    "largest",
     "longest_shown",
     "name_rows",
+    "panels",
     "picture",
+    "plural",
+    "set_title",
     "shortened",
+    "symbol",
+    "widest",
 ]
 
 # Wong: Points of view: color blindness, Nature Methods 8 (2011).
 BLUE, SKY, RED, GRAY = "#0072b2", "#56b4e9", "#d55e00", "#8a8a8a"
-MOST_BARS = 40
+MOST_BARS = 20
+"""Rows of a figure, if it is not asked for others."""
 LONGEST_NAME = 48
 ROOM_FOR_LABELS = 50
 """Total characters of labels that fit along an axis."""
+widest: ContextVar[float] = ContextVar("widest", default=12.0)
+"""Greatest width of a figure in inches; panels that do not fit side by side are one below the other."""
+_SHARED_START = re.compile(r"[/|:,; ]|(?<!\de)-")
+"""Where a part of a name ends that all names share; not in a number such as 1e-3."""
 
 
 class _Picture(Figure):
@@ -50,14 +66,92 @@ class _Picture(Figure):
 
 def picture(width: float, height: float) -> Figure:
     """An empty figure; its size and the padding of its panels are in inches."""
-    return _Picture(figsize=(width, height), dpi=110, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
+    size = (min(width, widest.get()), height)
+    return _Picture(figsize=size, dpi=110, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
+
+
+def panels(ax: Any, sizes: Mapping[str, tuple[float, float]], *, sharey: bool = False) -> tuple[Figure, list[Axes]]:
+    """The figure and the axes of panels: those that are given, or new ones of these widths and heights in inches."""
+    if ax is not None:
+        axes = list(np.ravel(np.asarray(ax, dtype=object)))
+        if len(axes) != len(sizes):
+            refuse(f"ax must hold {len(sizes)} axes, {' and '.join(sizes)}, got {len(axes)}")
+        return axes[0].get_figure(), axes
+    widths, heights = np.array(list(sizes.values())).T
+    if widths.sum() <= widest.get():
+        figure, place = picture(widths.sum(), heights.max()), (1, len(sizes))
+        ratios: dict[str, Any] = {"width_ratios": widths}
+    else:
+        figure, place = picture(widths.max(), heights.sum()), (len(sizes), 1)
+        ratios = {"height_ratios": heights}
+    return figure, list(figure.subplots(*place, squeeze=False, sharey=sharey, **ratios).flat)
+
+
+def set_title(axes: Sequence[Axes], *lines: str) -> None:
+    """Write a title of whole lines above the figure of the panels, or above the first of axes that were given."""
+    figure = axes[0].figure
+    width = int(14 * figure.bbox.width / figure.dpi)  # characters
+    text = "\n".join(fill(line, width) for line in lines if line)
+    if isinstance(figure, _Picture):
+        figure.suptitle(text, fontsize=9, x=0.01, ha="left")
+    else:
+        axes[0].set_title(text, fontsize=9, loc="left")
+
+
+def symbol(name: str) -> str:
+    """The symbol of a parameter."""
+    return "λ" if name == "lam" else name
+
+
+def plural(noun: str) -> str:
+    """The plural of the name of a dimension."""
+    return f"{noun}es" if noun.endswith("s") else f"{noun}s"
 
 
 def shortened(name: str, longest: int = LONGEST_NAME) -> str:
-    """Shorten a long name in its middle, and escape mathematical markup."""
+    """Shorten a long name in its middle, and escape mathematical markup; narrow figures have less room."""
+    longest = min(longest, int(5.5 * widest.get()))
     half = (longest - 1) // 2
     short = name if len(name) <= longest else f"{name[:half]}…{name[-half:]}"
     return short.replace("$", r"\$")
+
+
+def kernel_labels(names: Iterable[Any]) -> tuple[list[str], str]:
+    """Labels without the beginning and the end that all names share, and these as a line of a title.
+
+    Names are parted at / | : , ; - and spaces only, so that numbers stay whole.
+
+    Examples
+    --------
+    >>> kernel_labels(["layers/rbf-T_CELL", "layers/rbf-B_CELL"])
+    (['T_CELL', 'B_CELL'], 'Kernels: layers/rbf-…')
+    """
+    names = list(map(str, names))
+    if len(set(names)) < 2:
+        return list(map(shortened, names)), ""
+    start = _common_start(names)
+    start = start[: max((match.end() for match in _SHARED_START.finditer(start)), default=0)]
+    rests = [name[len(start) :] for name in names]
+    end = _common_start([rest[::-1] for rest in rests])[::-1]
+    end = end[parted.start() :] if (parted := _SHARED_START.search(end)) else ""
+    shared = f"Kernels: {shortened(start)}…{shortened(end)}" if start or end else ""
+    return [shortened(rest[: len(rest) - len(end)]) for rest in rests], shared
+
+
+def _common_start(names: Sequence[str]) -> str:
+    """What all names begin with, without all of any name."""
+    first, last = min(names), max(names)
+    ends = (k for k, letters in enumerate(zip(first, last, strict=False)) if len(set(letters)) > 1)
+    return first[: min(next(ends, len(first)), min(map(len, names)) - 1)]
+
+
+def largest(values: Array, top: int | None = None) -> tuple[Array, str]:
+    """The positions of the `top` largest values, the largest first, and a line that says how many there are."""
+    if top is not None and top < 1:
+        refuse(f"top is the number of kernels that are drawn, 1 or more, got {top}")
+    most = MOST_BARS if top is None else top
+    order = np.argsort(-np.nan_to_num(values, nan=-np.inf), kind="stable")[:most]
+    return order, f"The {most} largest of {len(values)}" if most < len(values) else ""
 
 
 def longest_shown(labels: Sequence[str]) -> int:
@@ -91,59 +185,94 @@ def color_bar(ax: Axes, image: Any, label: str) -> None:
     bar.outline.set_visible(False)
 
 
-def bars(names: Sequence[str], values: Float, dots: Float | None, label: str) -> Figure:
-    """Bars from top to bottom in the order of names, the largest of many; with dots, (names, dots)."""
-    shown = np.sort(np.argsort(-values, kind="stable")[:MOST_BARS])
-    labels = [shortened(str(names[j])) for j in shown]
-    figure = picture(5.0 + 0.075 * max(map(len, labels)), 1.3 + 0.24 * len(shown))
-    ax = figure.subplots()
-    rows = np.arange(len(shown))
-    ax.barh(rows, values[shown], height=0.72, color=SKY)
-    if dots is not None:
-        style: dict[str, Any] = {
-            "markersize": 3.5,
-            "markeredgecolor": "white",
-            "markeredgewidth": 0.4,
-            "clip_on": False,
-        }
-        ax.plot(dots[shown], rows, "o", color=RED, **style)
+def bars(
+    names: Iterable[Any],
+    columns: Float,
+    over: str,
+    title: str,
+    *,
+    ax: Axes | None = None,
+    top: int | None = None,
+    label: str = "",
+    error: Float | None = None,
+) -> Figure:
+    """Bars of mean kernel weights (names, columns), the largest first; those below the first `top` are summed.
+
+    Columns, which `over` names, have a dot each, or a line from the 5th to the 95th percentile if there are over 20.
+    With a `label` other values are drawn, with standard errors, and the others are left out.
+    """
+    values, n_columns = columns.mean(axis=1), columns.shape[1]
+    if top is None and not label:  # bars that are too short to be seen are among the others
+        top = min(MOST_BARS, max(5, int(np.sum(np.abs(values) > 1e-3 * np.abs(values).max()))))
+    shown, few = largest(np.abs(values), top)
+    labels, shared = kernel_labels(names)
+    labels = [labels[j] for j in shown]
+    if few and not label:
+        labels.append("1 other" if (n := len(values) - len(shown)) == 1 else f"{n:,} others")
+    height = 1.1 + 0.24 * len(labels) + 0.15 * bool(shared) + 0.15 * bool(few)
+    figure, (ax,) = panels(ax, {"the bars": (4.4 + 0.075 * max(map(len, labels)), height)})
+    rows, drawn = np.arange(len(shown)), columns[shown]
+    ax.barh(rows, values[shown], height=0.72, color=SKY, xerr=None if error is None else error[shown])
+    means, each = "", ""
+    if n_columns > 1:
+        means = f", mean of {n_columns:,} {plural(over)}"
+        if n_columns <= MOST_BARS:
+            style: dict[str, Any] = {"markersize": 3.5, "markeredgecolor": "white", "markeredgewidth": 0.4}
+            ax.plot(drawn, rows, "o", color=RED, clip_on=False, **style)
+            each = " (dots)"
+        else:
+            ax.hlines(rows, *np.quantile(drawn, [0.05, 0.95], axis=1), color=RED, linewidth=1.2)
+            each = " (lines: 5th to 95th percentile)"
+    right = ax.get_xlim()[1]
+    if few and not label:
+        rest = np.abs(values).sum() - np.abs(values[shown]).sum()
+        few += f"; the others have {100 * rest / np.abs(values).sum():.0f} % of the weight"
+        ax.barh(len(shown), rest, height=0.72, color="#c4c4c4")
+        ax.set_xlim(right=max(right, min(1.05 * rest, 2 * right)))  # beside a long bar the others remain legible
     name_rows(ax, labels)
-    ax.set_xlim(left=min(0.0, float(values[shown].min())))
-    ax.set_xlabel(label, fontsize=9)
+    ax.set_xlim(left=min(0.0, ax.get_xlim()[0]))
+    ax.set_xlabel(label or "kernel weight β", fontsize=9)
     dress(ax, ["top", "right", "bottom"], grid="x")
-    if len(shown) < len(values):
-        rest = 100 * (1 - values[shown].sum() / values.sum())
-        ax.set_title(
-            f"the {len(shown)} largest of {len(values)} kernels; the others have {rest:.0f} % of the weight",
-            fontsize=10,
-            loc="left",
-        )
+    set_title([ax], f"{title}{means}{each}", few, shared)
     return figure
 
 
-def heat_map(names: Sequence[str], columns: Sequence[str], values: Float, across: str, label: str) -> Figure:
-    """Values (names, columns) as colors, names from top to bottom; of many those with the largest values.
+def heat_map(
+    names: Iterable[Any],
+    columns: Sequence[str],
+    values: Float,
+    across: str,
+    label: str,
+    title: str,
+    *,
+    ax: Axes | None = None,
+    top: int | None = None,
+) -> Figure:
+    """Values (names, columns) as colors, those of the largest means on top.
 
     Labels of columns may have mathematical markup; of many columns only some are labeled.
     """
-    most = np.nanmax(np.abs(values), axis=1, initial=0.0)
-    shown = np.sort(np.argsort(-most, kind="stable")[:MOST_BARS])
-    labels = [shortened(str(names[j])) for j in shown]
-    every = -(-len(columns) // MOST_BARS)
-    heads, turned = columns[::every], len(columns) * longest_shown(columns) > ROOM_FOR_LABELS
-    height = 1.1 + 0.24 * max(len(shown), 5) + (0.06 * max(map(len, heads)) if turned else 0.0)
-    figure = picture(2.2 + 0.075 * max(map(len, labels)) + min(max(2.4, 0.36 * len(columns)), 10.0), height)
-    ax = figure.subplots()
+    absolute = np.ma.masked_invalid(np.abs(values))
+    shown, few = largest(absolute.mean(axis=1).filled(-np.inf), top)
+    labels, shared = kernel_labels(names)
+    labels = [labels[j] for j in shown]
+    margin = 2.2 + 0.075 * max(map(len, labels))
+    across_width = min(max(2.4, 0.36 * len(columns)), 10.0, widest.get() - margin + 1.4)
+    every = -(-len(columns) // min(MOST_BARS, int(7 * across_width)))
+    heads, turned = columns[::every], len(columns) * longest_shown(columns) > min(ROOM_FOR_LABELS, 12 * across_width)
+    height = 1.3 + 0.24 * max(len(shown), 5) + (0.06 * max(map(len, heads)) if turned else 0.0)
+    width = margin + across_width
+    figure, (ax,) = panels(ax, {"the map": (width, height)})
     ax.set_facecolor("#dddddd")  # for missing values
     part = np.ma.masked_invalid(values[shown])
     lowest = min(0.0, float(part.min())) if part.count() else 0.0
-    image = ax.pcolormesh(part, cmap="viridis", edgecolors="white", linewidth=0.4, vmin=lowest)
+    edges: dict[str, Any] = {"edgecolors": "white", "linewidth": 0.4} if len(columns) <= 60 else {"rasterized": True}
+    image = ax.pcolormesh(part, cmap="viridis", vmin=lowest, **edges)
     color_bar(ax, image, label)
     ax.set_xticks(np.arange(0, len(columns), every) + 0.5, heads, rotation=90 if turned else 0)
     ax.set_yticks(np.arange(len(shown)) + 0.5, labels)
     ax.invert_yaxis()
     ax.set_xlabel(across, fontsize=9)
     dress(ax, ":")
-    if len(shown) < len(names):
-        ax.set_title(f"the {len(shown)} largest of {len(names)} kernels", fontsize=9, loc="left")
+    set_title([ax], title, few, shared)
     return figure

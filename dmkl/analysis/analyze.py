@@ -47,6 +47,7 @@ from dmkl.stores import Kernels, as_kernel_set
 from dmkl.variables import VARIABLES, describe
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["RELEVANT", "Analysis", "analyze"]
@@ -187,13 +188,13 @@ class Analysis(Result):
 
     # --- figures -----------------------------------------------------------------------------------------------------
 
-    def plot_alignment(self) -> Figure:
+    def plot_alignment(self, *, ax: Axes | None = None) -> Figure:
         """Draw the map of alignments, similar kernels side by side; see `dmkl.analysis.figures.plot_alignment`."""
         from dmkl.analysis.figures import plot_alignment
 
-        return plot_alignment(self.data)
+        return plot_alignment(self.data, ax)
 
-    def plot_targets(self, task: str | None = None) -> Figure:
+    def plot_targets(self, task: str | None = None, **drawing: Any) -> Figure:
         """Draw how well each kernel alone fits the labels; see `dmkl.analysis.figures.plot_targets`.
 
         Raises
@@ -206,13 +207,13 @@ class Analysis(Result):
         if "target_alignment" not in self.data:
             refuse("this analysis had no labels to align with; give them to dmkl.analyze(K, y)")
         self._check_task(task)
-        return plot_targets(self.data, task)
+        return plot_targets(self.data, task, **drawing)
 
-    def plot_spectra(self) -> Figure:
+    def plot_spectra(self, *, ax: Axes | None = None) -> Figure:
         """Draw the leading eigenvalues of each kernel; see `dmkl.analysis.figures.plot_spectra`."""
         from dmkl.analysis.figures import plot_spectra
 
-        return plot_spectra(self.data)
+        return plot_spectra(self.data, ax)
 
 
 def _listed(names: list[str]) -> str:

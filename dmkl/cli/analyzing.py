@@ -107,7 +107,7 @@ def _write(analysis: Analysis, output: Path) -> list[str]:
         if _TARGETS not in figures:
             (output / _TARGETS).unlink(missing_ok=True)  # of an analysis that this one replaces
         for name, draw in figures.items():
-            save_figure(draw(), output / name)
+            save_figure(draw, output / name, aside=False)
     return [_DATA, *figures]
 
 

@@ -182,37 +182,15 @@ def digits(seed: int = 0) -> Digits:
 
 
 def _draw_weights(path: Path, weights: Mapping[str, xr.DataArray]) -> None:
-    """A panel of bars for each model, kernels from top to bottom, noise in gray.
+    """A panel of bars for each model."""
+    from matplotlib.figure import Figure
 
-    Weights are drawn as shares of their sum, since models of different norms have weights of different size.
-    """
-    import numpy as np
+    from dmkl.pictures import bars
 
-    from dmkl.pictures import picture
-
-    names = next(iter(weights.values())).kernel.values.tolist()
-    noise = [name.startswith("noise") for name in names]
-    figure = picture(2.2 + 2.1 * len(weights), 1.4 + 0.26 * len(names))
-    panels = figure.subplots(1, len(weights), sharey=True, sharex=True, squeeze=False)[0]
-    rows = np.arange(len(names))
-    colors = ["#a9a9a9" if muted else "#2f6f9f" for muted in noise]
+    figure = Figure(figsize=(3.4 * len(weights), 4.6), layout="constrained")
+    panels = figure.subplots(1, len(weights), squeeze=False)[0]
     for panel, (label, values) in zip(panels, weights.items(), strict=True):
-        shares = 100 * values.values / values.values.sum()
-        panel.barh(rows, shares, height=0.72, color=colors)
-        for row, share in zip(rows, shares, strict=True):
-            text = f" {share:.0f}" if share >= 0.5 else " <1" if share >= 0.05 else " 0"
-            panel.text(share, row, text, va="center", fontsize=8, color="#444444")
-        panel.set_title(label, fontsize=10)
-        panel.set_xlabel("share of the weights, %", fontsize=8)
-        panel.tick_params(axis="both", length=0, labelsize=8)
-        panel.spines[["top", "right", "bottom"]].set_visible(False)
-        panel.grid(axis="x", color="#e4e4e4", linewidth=0.7)
-        panel.set_axisbelow(True)
-        panel.margins(x=0.18)
-    panels[0].set_yticks(rows, names, fontsize=9)
-    for label, muted in zip(panels[0].get_yticklabels(), noise, strict=True):
-        label.set_color("#777777" if muted else "black")
-    panels[0].set_ylim(len(names) - 0.4, -0.6)
+        bars(values.kernel.values.tolist(), values.values[:, None], "", label, ax=panel)
     title = "Which kernels tell handwritten digits apart: ℓp MK-FDA for four norms p"
     figure.suptitle(title, fontsize=11, fontweight="bold", x=0.008, ha="left")
-    save_figure(figure, path, dpi=150)
+    save_figure(lambda: figure, path, aside=False)

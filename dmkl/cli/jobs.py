@@ -232,13 +232,14 @@ class _Form:
 
 _STORE, _SEARCH, _MODEL = ("data", "store"), ("outputs", "search"), ("outputs", "model")
 _EVALUATION, _PREDICTIONS = ("outputs", "evaluation"), ("outputs", "predictions")
+_PLOTS = ("outputs", "evaluation_plot"), ("outputs", "model_plot")
 _QUESTIONS = ("importance", "stability", "permute")
 _FORMS = (
     _Form("import", ("data", "inputs"), {"out": (_STORE,)}, "data"),
     _Form("build", ("data", "features"), {"out": (_STORE,)}, "data"),
-    _Form("evaluate", _EVALUATION, {"store": (_STORE,), "out": (_EVALUATION,)}, "folds"),
+    _Form("evaluate", _EVALUATION, {"store": (_STORE,), "out": (_EVALUATION,), "plot": (_PLOTS[0],)}, "folds"),
     _Form("search", _SEARCH, {"store": (_STORE,), "out": (_SEARCH,), "plot": (("outputs", "pictures"),)}, "folds"),
-    _Form("fit", _MODEL, {"store": (_STORE,), "model_out": (_MODEL,)}, "folds"),
+    _Form("fit", _MODEL, {"store": (_STORE,), "model_out": (_MODEL,), "plot": (_PLOTS[1],)}, "folds"),
     *(_Form(name, ("outputs", name), {"store": (_STORE,), "out": (("outputs", name),)}, name) for name in _QUESTIONS),
     _Form("predict", _PREDICTIONS, {"model": (_SEARCH, _MODEL), "out": (_PREDICTIONS,)}, "predict"),
 )

@@ -21,6 +21,7 @@ from dmkl.cli.learners import DEFAULT, make_learner
 from dmkl.cli.options import FOLDS, SAMPLES, Choice, Folds, Json, Kernels, Overwrite, Plot, Rule, Store, option
 from dmkl.cli.output import (
     console,
+    lock_figure,
     lock_output,
     print_json,
     refuse_existing,
@@ -201,15 +202,15 @@ class _Run:
         format_name: str,
         parameters: Mapping[str, Any],
         plot: Path | None = None,
+        method: str = "plot",
         predictions: str | None = None,
     ) -> None:
         from dmkl.outputs import check_table
 
-        self.options, self.plot = options, plot
+        self.options, self.plot, self.method = options, plot, method
         self.place = as_place(options.out)
         self.folder = checkpoint_folder(self.place, kind, format_name, options.state, overwrite=options.overwrite)
-        if plot is not None:
-            lock_output(plot, overwrite=options.overwrite, what="file")
+        lock_figure(plot, overwrite=options.overwrite)
         self.predictions = None if predictions is None else as_place(predictions)
         if self.predictions is not None:
             check_table(self.predictions)
@@ -246,8 +247,7 @@ class _Run:
             self.seconds = time.monotonic() - started
             result.save(self.place, overwrite=options.overwrite)
         remove_state(self.folder)
-        if self.plot is not None:
-            save_figure(result.plot(), self.plot, dpi=150)
+        save_figure(lambda: getattr(result, self.method)(), self.plot)
         if self.predictions is not None:
             table = dmkl.prediction_table(result.predictions)
             write_table(self.predictions, table, result.predictions, overwrite=options.overwrite)
@@ -274,8 +274,7 @@ class _Run:
         console().print()
         for line in others:
             say(line)
-        picture = "" if self.plot is None else f" The picture is {self.plot}."
-        say(f"Saved in {out}; dmkl.load reads it.{picture}")
+        say(f"Saved in {out}; dmkl.load reads it.")
 
 
 def _rule(name: str) -> Any:
@@ -319,6 +318,7 @@ def fit(
         list[str] | None,
         option("Measures such as accuracy,matthews, on held-out samples; see above.", "NAME,…", panel=SAMPLES),
     ] = None,
+    plot: Plot = None,
     **parameters: Any,
 ) -> None:
     """Train a model on a kernel set and save it.
@@ -340,6 +340,7 @@ def fit(
 
     samples = learning.samples
     lock_output(as_place(model_out), overwrite=learning.overwrite)
+    lock_figure(plot, overwrite=learning.overwrite)
     K = open_kernels(learning.store, learning.kernels)
     estimator = make_learner(learning.model, parameters, K)
     chosen, on = samples.choose(K)
@@ -357,6 +358,7 @@ def fit(
             decision = predict(K[held_out, chosen]).values
             scores = score_model(estimator, decision, K.labels[held_out], measures, samples.unknown)
     estimator.save(model_out, overwrite=learning.overwrite)
+    save_figure(estimator.plot_weights, plot)
     agreement = {}
     if not estimator._LEARNS_FROM_LABELS and K.labels is not None and K.labels.ndim == 1:
         agreement = {"agreement": dmkl.cluster_agreement(estimator.labels_, K.labels[chosen])}
@@ -424,7 +426,7 @@ def search(
             show_default=False,
         ),
     ] = "sum",
-    plot: Annotated[Path | None, option("Draw scores, weights, and weights over p here.", "DIR")] = None,
+    plot: Annotated[Path | None, option("Draw it in a folder, or its scores in a file.", "DIR|FILE.png")] = None,
     predictions: _Predictions = None,
     **parameters: Any,
 ) -> None:
@@ -446,8 +448,9 @@ def search(
     """
     from dmkl.searching.search import BEST, SearchResult
 
-    run = _Run(options, "a search", SearchResult.FORMAT, parameters, predictions=predictions)
-    if plot is not None:
+    file = plot if plot is not None and plot.suffix else None
+    run = _Run(options, "a search", SearchResult.FORMAT, parameters, file, "plot_scores", predictions)
+    if plot is not None and file is None:
         for picture in (*_PICTURES, _OVER_P):
             refuse_existing(plot / picture, overwrite=options.overwrite, what="folder")
         lock_output(plot, overwrite=True)
@@ -465,7 +468,7 @@ def search(
         choice=choice,
         baselines=baselines,
     )
-    pictures = [] if plot is None else _draw(result, plot)
+    pictures = [] if plot is None or file is not None else _draw(result, plot)
     if options.as_json:
         mapping = {"path": options.out, "samples": len(chosen), **search_as_mapping(result)}
         if best := getattr(result, "best_", None):
@@ -474,7 +477,7 @@ def search(
         print_json(mapping)
         return
     _print_search(result, run, f"{count(len(chosen), 'sample')} ({on})")
-    if plot is not None:
+    if pictures:
         say(f"Pictures are in {plot}: {', '.join(pictures)}.")
 
 
@@ -490,7 +493,7 @@ def _draw(result: SearchResult, folder: Path) -> list[str]:
     with into_folder(folder):
         (folder / _OVER_P).unlink(missing_ok=True)  # of a search that this one replaces
         for name, draw in figures.items():
-            save_figure(draw(), folder / name, dpi=150)
+            save_figure(draw, folder / name, aside=False)
     return list(figures)
 
 
@@ -561,6 +564,7 @@ def evaluate(
             panel=FOLDS,
         ),
     ] = "sum",
+    plot: Plot = None,
     predictions: _Predictions = None,
     **parameters: Any,
 ) -> None:
@@ -579,7 +583,7 @@ def evaluate(
     """
     from dmkl.searching.evaluation import EvaluationResult
 
-    run = _Run(options, "an evaluation", EvaluationResult.FORMAT, parameters, predictions=predictions)
+    run = _Run(options, "an evaluation", EvaluationResult.FORMAT, parameters, plot, "plot_weights", predictions)
     values, note = grid.values_and_chains(run.learner, run.K, parameters.get("steps"))
     chosen, on = options.samples.choose(run.K, all_by_default=True)
     result = run.compute(
@@ -787,6 +791,7 @@ def permute(
     ] = "samples",
     seed: Annotated[int, option("Seed of the permutations.", "N", panel=_PERMUTATIONS)] = 0,
     cv: Folds = None,
+    plot: Plot = None,
     **parameters: Any,
 ) -> None:
     """Test by permuted labels whether labels depend on the kernels, and which kernels' weights show it.
@@ -804,7 +809,7 @@ def permute(
     """
     from dmkl.inference.permutation import PermutationTest
 
-    run = _Run(options, "a permutation test", PermutationTest.FORMAT, parameters)
+    run = _Run(options, "a permutation test", PermutationTest.FORMAT, parameters, plot)
     values = grid.values(run.learner, run.K)
     chosen, on = options.samples.choose(run.K, all_by_default=True)
     result = run.compute(

@@ -77,7 +77,7 @@ NewStore = Annotated[str, typer.Argument(metavar="OUT", help="Kernel set to writ
 Json = Annotated[bool, option("Print the result as JSON instead of tables.", None, "--json")]
 Overwrite = Annotated[bool, option("Overwrite existing output.", None, "--overwrite")]
 Kernels = Annotated[str | None, option("Only these kernels, by name.", "A,B,…")]
-Plot = Annotated[Path | None, option("Draw the result in this file (PNG).", "FILE.png", "--plot")]
+Plot = Annotated[Path | None, option("Draw the result in this file (PNG, PDF or SVG).", "FILE.png", "--plot")]
 
 # --- samples and labels --------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import math
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -42,6 +42,7 @@ __all__ = [
     "bar",
     "console",
     "facts_table",
+    "lock_figure",
     "lock_output",
     "locking_outputs",
     "log_option",
@@ -176,13 +177,24 @@ def lock_output(path: Place, *, overwrite: bool, what: str = "path") -> None:
         remove_leftovers(path)
 
 
-def save_figure(figure: Figure, path: Path, **options: Any) -> None:
-    """Save a figure as PNG by writing another file and renaming it."""
+def lock_figure(path: Path | None, *, overwrite: bool) -> None:
+    """Lock the file of --plot until the command ends; InputError if its name is none of a picture."""
+    if path is not None:
+        if path.suffix not in (".png", ".pdf", ".svg"):
+            refuse(f"pictures are .png, .pdf or .svg, got --plot {path}")
+        lock_output(path, overwrite=overwrite, what="file")
+
+
+def save_figure(draw: Callable[[], Figure], path: Path | None, *, aside: bool = True) -> None:
+    """Save a figure, in the format that its name says, by writing another file and renaming it; nothing if None."""
     from dmkl.files.writing import write_whole
 
-    file = io.BytesIO()
-    figure.savefig(file, format="png", **options)
-    write_whole(path, file.getvalue())
+    if path is not None:
+        file = io.BytesIO()
+        draw().savefig(file, format=path.suffix[1:], dpi=150)
+        write_whole(path, file.getvalue())
+        if aside:
+            say_aside("note", f"the picture is {path}")
 
 
 def refuse_existing(path: Place, *, overwrite: bool, what: str = "path") -> None:

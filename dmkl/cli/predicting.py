@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,7 +24,7 @@ from dmkl.cli.options import (
     Unknown,
     option,
 )
-from dmkl.cli.output import lock_output, print_json, save_figure, say, say_aside
+from dmkl.cli.output import lock_figure, lock_output, print_json, save_figure, say, say_aside
 from dmkl.cli.parsing import parse_scoring, read_covariates, sample_names
 from dmkl.cli.samples import ROWS, columns_of_model, find_names, select_rows
 from dmkl.cli.tables import score_model
@@ -103,7 +104,7 @@ def predict(
     ] = None,
     plot: Annotated[
         Path | None,
-        option("Draw the confusion matrix, with recall and precision of each class, as PNG.", "FILE"),
+        option("Draw the confusion matrix, with recall and precision of each class (PNG, PDF, SVG).", "FILE.png"),
     ] = None,
     anndata: Annotated[
         Path | None,
@@ -140,8 +141,7 @@ def predict(
     for place in [as_place(path) for path in (out, contributions, kernel_scores) if path is not None]:
         check_table(place)
         lock_output(place, overwrite=overwrite, what="file")
-    if plot is not None:
-        lock_output(plot, overwrite=overwrite, what="file")
+    lock_figure(plot, overwrite=overwrite)
     _check_source(store, features, split, rows, join, missing, missing_features)
     estimator = _load_model(model)
     if probabilities or unassigned_below is not None:
@@ -228,8 +228,8 @@ def predict(
         parts = dmkl.kernel_scores(shares[scored], pd.DataFrame(with_unknown(truth, unknown), scores["sample"])[scored])
         frame = parts.to_dataframe(["target", "kernel"][2 - parts["kernel_r2"].ndim :]).reset_index()
         write_table(as_place(kernel_scores), frame, parts, overwrite=overwrite)
-    if plot is not None and result is not None and result.counts is not None:
-        save_figure(dmkl.plot_confusion(result.counts), plot, dpi=150)
+    if result is not None and result.counts is not None:
+        save_figure(partial(dmkl.plot_confusion, result.counts), plot)
     if as_json:
         files = None if features is None else [str(file) for file in features]
         print_json(
@@ -255,8 +255,6 @@ def predict(
         result.print(samples if new.any() else f"{samples}, {trained}")
         if new.any() and not new.all():
             say(f"{count(int((~new).sum()), 'further sample')}, which the model was trained on, are not scored.")
-    if plot is not None:
-        say(f"The picture is {plot}.")
     if out is not None:
         on = f", with probabilities calibrated on {estimator.calibrated_on_}" if probabilities else ""
         say(f"Predictions are in {out}{on}.")
@@ -490,5 +488,5 @@ def report(
     """
     lock_output(output, overwrite=overwrite)
     results = [dmkl.load(path) for path in paths]
-    dmkl.report(results[0] if len(results) == 1 else results, output)
+    dmkl.report(results[0] if len(results) == 1 else results, output, source=", ".join(paths))
     say(f"Saved in {output}; open it in a browser.")

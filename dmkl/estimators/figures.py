@@ -17,28 +17,42 @@ if TYPE_CHECKING:
 __all__ = ["plot_contributions", "plot_convergence", "plot_weight_map", "plot_weights"]
 
 
-def plot_weights(model: Any) -> Figure:
-    """Draw the kernel weights of a fitted model, the largest 40 of many kernels.
+def plot_weights(model: Any, *, ax: Axes | None = None, top: int | None = None) -> Figure:
+    """Draw the kernel weights of a fitted model, the largest first; the others are summed in one bar.
 
-    Weights of several classes, tasks or groups of samples are bars for their means and dots for each.
+    Weights of several classes, tasks or groups of samples are bars for their means, with a dot for each, or with a line
+    from the 5th to the 95th percentile if there are more than 20.
+
+    Parameters
+    ----------
+    ax, top
+        Axes to draw on, a new figure by default; and the number of kernels that are drawn, the largest 20 by default.
+
+    Returns
+    -------
+    Figure
+        The figure of the axes. Its title has what all names of kernels begin and end with; labels have the rest.
     """
     from dmkl import pictures
 
     model._check_fitted()
     weights = model.weights_.transpose("kernel", ...)
     columns = weights.values.reshape(len(model.kernel_names_), -1)
-    others = [str(dim) for dim in weights.dims[1:]]
-    label = "kernel weight" if not others else f"kernel weight: mean over {' and '.join(others)}, a dot each"
-    return pictures.bars(model.kernel_names_, columns.mean(axis=1), columns if others else None, label)
+    over = " and ".join(map(str, weights.dims[1:]))
+    return pictures.bars(
+        model.kernel_names_, columns, over, f"Kernel weights of {type(model).__name__}", ax=ax, top=top
+    )
 
 
-def plot_weight_map(model: Any, of: Any = None) -> Figure:
+def plot_weight_map(model: Any, of: Any = None, *, ax: Axes | None = None, top: int | None = None) -> Figure:
     """Draw the weights of each group of samples, class, pair or task as a map, with a row for each kernel.
 
     Parameters
     ----------
     of
         The class, if groups have weights for each class; by default the mean over classes.
+    ax, top
+        Axes to draw on, a new figure by default; and the number of kernels that are drawn, the largest 20 by default.
 
     Raises
     ------
@@ -52,7 +66,8 @@ def plot_weight_map(model: Any, of: Any = None) -> Figure:
     weights = weights.isel({dim: 0 for dim in weights.dims[1:] if weights.sizes[dim] == 1})
     if weights.ndim == 1:
         refuse("this model has one weight for each kernel, which plot_weights draws")
-    label, (_, across, *rest) = "kernel weight", map(str, weights.dims)
+    title, (_, across, *rest) = f"Kernel weights of {type(model).__name__} by", map(str, weights.dims)
+    title += f" {across}"
     if of is not None:
         names = [] if not rest else weights[rest[0]].values.astype(str).tolist()
         if str(of) not in names:
@@ -60,15 +75,21 @@ def plot_weight_map(model: Any, of: Any = None) -> Figure:
                 f"there are {', '.join(names[:10])}" if names else f"its weights are by {across} alone; leave of out"
             )
             refuse(f"this model has no groups' weights of {of!r}: {choices}")
-        weights, label = weights.isel({rest[0]: names.index(str(of))}), f"kernel weight, {rest[0]} {of}"
+        weights, title = weights.isel({rest[0]: names.index(str(of))}), f"{title}, {rest[0]} {of}"
     elif rest:
-        weights, label = weights.mean(rest), f"kernel weight, mean over {rest[0]}"
+        weights, title = weights.mean(rest), f"{title}, mean over {pictures.plural(rest[0])}"
     heads = [pictures.shortened(str(name), pictures.LONGEST_NAME) for name in weights[across].values]
-    return pictures.heat_map(model.kernel_names_, heads, weights.values, across, label)
+    label = "kernel weight β"
+    return pictures.heat_map(model.kernel_names_, heads, weights.values, across, label, title, ax=ax, top=top)
 
 
-def plot_convergence(model: Any) -> Figure:
+def plot_convergence(model: Any, *, ax: Axes | None = None) -> Figure:
     """Draw the proven relative gap after each step of a fit, and the tolerance as a dotted line.
+
+    Parameters
+    ----------
+    ax
+        The axes to draw on; a new figure by default.
 
     Raises
     ------
@@ -86,10 +107,14 @@ def plot_convergence(model: Any) -> Figure:
             f"{', '.join(map(str, model.history_.data_vars))}; draw those with model.history_"
         )
     gap = model.history_["gap"].transpose("iteration", ...)
-    figure = pictures.picture(5.6, 3.2)
-    ax = figure.subplots()
+    figure, (ax,) = pictures.panels(ax, {"the gap": (5.6, 3.2)})
     lines = gap.values.reshape(gap.sizes["iteration"], -1)
-    shown = np.where(lines > 0, lines, np.nan)
+    shown, each = np.where(lines > 0, lines, np.nan), ""
+    if shown.shape[1] > _MOST_LINES:
+        shown = np.nanquantile(shown, [0.05, 0.5, 1.0], axis=1).T
+        each = f" (5th percentile, median and largest of {lines.shape[1]:,} {pictures.plural(str(gap.dims[1]))})"
+    elif shown.shape[1] > 1:
+        each = f" (a line for each {gap.dims[1]})"
     ax.semilogy(
         gap["iteration"], shown, color=pictures.BLUE if shown.shape[1] == 1 else pictures.SKY, marker="o", markersize=3
     )
@@ -104,18 +129,21 @@ def plot_convergence(model: Any) -> Figure:
         color=pictures.GRAY,
     )
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.set_xlabel("step" if shown.shape[1] == 1 else f"step, a line for each {gap.dims[1]}", fontsize=9)
+    pictures.set_title([ax], f"Proven relative gap after each step of {type(model).__name__}{each}")
+    ax.set_xlabel("step", fontsize=9)
     ax.set_ylabel("proven relative gap", fontsize=9)
     ax.tick_params(labelsize=8)
     ax.spines[["top", "right"]].set_visible(False)
     return figure
 
 
-_MOST = 20
-"""Kernels that have a bar of their own."""
+_MOST_LINES = 30
+"""Most classes, tasks or targets with a line each."""
 
 
-def plot_contributions(contributions: Any, sample: Any, of: Any = None) -> Figure:
+def plot_contributions(
+    contributions: Any, sample: Any, of: Any = None, *, ax: Axes | None = None, top: int | None = None
+) -> Figure:
     """Draw what each kernel contributes to a score of a sample: bars that begin where the one before ended.
 
     From zero the bars lead to the score, which is their sum: blue ones speak for the class (of two the
@@ -129,11 +157,13 @@ def plot_contributions(contributions: Any, sample: Any, of: Any = None) -> Figur
         The name of one of its samples.
     of
         Class, pair, task or target whose score is drawn, where there are several: that of the largest score by default.
+    ax, top
+        Axes to draw on, a new figure by default; and the number of kernels that are drawn, the largest 20 by default.
 
     Returns
     -------
     Figure
-        A matplotlib figure with the kernels of the largest shares first; beyond 20 the others are one bar.
+        The figure of the axes, with the kernels of the largest shares first; the others are one bar.
 
     Raises
     ------
@@ -157,10 +187,12 @@ def plot_contributions(contributions: Any, sample: Any, of: Any = None) -> Figur
         refuse(f"these contributions are to one score, and of={of!r} names another; leave it out")
     else:
         score = "score"
-    names, shares = _bars(chosen)
-    figure = pictures.picture(4.6 + 0.075 * max(len(name) for name in names), 1.2 + 0.26 * len(names))
-    _draw(figure.subplots(), names, shares, score)
-    figure.suptitle(f"sample {pictures.shortened(str(sample), pictures.LONGEST_NAME)}", fontsize=9, x=0.01, ha="left")
+    names, shares, shared = _bars(chosen, top)
+    size = (4.6 + 0.075 * max(len(name) for name in names), 1.4 + 0.26 * len(names))
+    figure, (ax,) = pictures.panels(ax, {"the bars": size})
+    _draw(ax, names, shares, score)
+    sample = pictures.shortened(str(sample))
+    pictures.set_title([ax], f"Contribution of each kernel to the {score} of sample {sample}", shared)
     return figure
 
 
@@ -176,23 +208,22 @@ def _intercept(chosen: xr.DataArray) -> Any:
     return chosen["intercept"].drop_vars("intercept") if "intercept" in chosen.coords else 0.0
 
 
-def _bars(chosen: xr.DataArray) -> tuple[list[str], Float]:
-    """Names and shares from top to bottom, the intercept last; kernels without a share have no bar."""
+def _bars(chosen: xr.DataArray, top: int | None) -> tuple[list[str], Float, str]:
+    """Labels and shares from top to bottom, the intercept last, and a line on the labels; zeros have no bar."""
     from dmkl import pictures
 
     values = np.asarray(chosen.values, dtype=np.float64)
-    order = np.argsort(-np.abs(values), kind="stable")
-    order = order[values[order] != 0]
-    shown, others = order[:_MOST], order[_MOST:]
-    names = [pictures.shortened(str(chosen["kernel"].values[k]), pictures.LONGEST_NAME) for k in shown]
-    shares = [*values[shown]]
-    if len(others):
-        names.append(f"{len(others)} others")
-        shares.append(values[others].sum())
+    shown, _ = pictures.largest(np.abs(values), top)
+    shown, n_others = shown[values[shown] != 0], np.count_nonzero(values) - np.count_nonzero(values[shown])
+    labels, shared = pictures.kernel_labels(chosen["kernel"].values)
+    names, shares = [labels[k] for k in shown], [*values[shown]]
+    if n_others:
+        names.append(f"{n_others} others")
+        shares.append(values.sum() - values[shown].sum())
     if "intercept" in chosen.coords:
         names.append("intercept")
         shares.append(float(chosen["intercept"]))
-    return (names, np.array(shares)) if names else (["no kernel"], np.zeros(1))
+    return (names, np.array(shares), shared) if names else (["no kernel"], np.zeros(1), "")
 
 
 def _draw(ax: Axes, names: list[str], shares: Float, score: str) -> None:
@@ -206,11 +237,6 @@ def _draw(ax: Axes, names: list[str], shares: Float, score: str) -> None:
     ax.vlines(ends[:-1], rows[:-1], rows[1:], color=pictures.GRAY, linewidth=0.6)
     ax.axvline(0.0, color=pictures.GRAY, linewidth=0.8)
     ax.axvline(ends[-1], color="black", linestyle=":", linewidth=1.2)
-    ax.set_yticks(rows, names)
-    ax.set_ylim(len(names) - 0.4, -0.6)
-    ax.set_title(f"dotted: {score}, {ends[-1]:.4g}", fontsize=8, color="#555555", loc="left")
-    ax.set_xlabel(f"contributions to the {score}", fontsize=9)
-    ax.tick_params(axis="both", length=0, labelsize=8)
-    ax.spines[["top", "right", "bottom", "left"]].set_visible(False)
-    ax.grid(axis="x", color="#e4e4e4", linewidth=0.7)
-    ax.set_axisbelow(True)
+    pictures.name_rows(ax, names)
+    ax.set_xlabel(f"contributions to the {score} (dotted: their sum, {ends[-1]:.4g})", fontsize=9)
+    pictures.dress(ax, ":", grid="x")

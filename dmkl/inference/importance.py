@@ -44,6 +44,7 @@ from dmkl.store.results import Result, task_dim
 from dmkl.stores import Kernels
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["Importance", "KernelGroups", "Orders", "as_kernel_groups", "importance"]
@@ -199,7 +200,9 @@ class Importance(Result):
         dim = task_dim(self.data)
         return values if dim is None else values.mean(dim)
 
-    def plot(self, task: str | None = None) -> Figure:
+    def plot(
+        self, task: str | None = None, *, ax: Axes | Sequence[Axes] | None = None, top: int | None = None
+    ) -> Figure:
         """Draw the loss without each source, and the score of each source alone, with 95 % intervals.
 
         Left, the losses in score, paired over folds, the largest first; groups are darker than kernels. Right, the
@@ -210,20 +213,22 @@ class Importance(Result):
         ----------
         task
             A task of a multilabel problem, or a target; means over all of them if None.
+        ax, top
+            Axes to draw on, two, or three with Shapley values; and the number of sources that are drawn, 20 by default.
 
         Returns
         -------
         Figure
-            A matplotlib figure with the 40 sources of the largest losses, if there are more, which its title says.
+            The figure of the axes. Its title has what all names of kernels begin and end with; labels have the rest.
 
         Raises
         ------
         InputError
-            If there is no such task.
+            If there is no such task, or `ax` has a wrong number of axes.
         """
         from dmkl.inference.figures import plot_importance
 
-        return plot_importance(self, task)
+        return plot_importance(self, task, ax, top)
 
 
 def _largest(mean: xr.DataArray, error: xr.DataArray) -> str:

@@ -42,6 +42,7 @@ from dmkl.store.results import Result, task_dim
 from dmkl.stores import Kernels
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = [
@@ -254,28 +255,31 @@ class Stability(Result):
             lines.append(f"{mean}; a bound of false selections is known for how='half' only")
         return lines
 
-    def plot(self, *, task: str | None = None) -> Figure:
+    def plot(
+        self, *, task: str | None = None, ax: Axes | Sequence[Axes] | None = None, top: int | None = None
+    ) -> Figure:
         """Draw the weights with their intervals, and the selection frequencies.
 
         Parameters
         ----------
         task
             A task of a multilabel problem, or a target; means over all of them by default.
+        ax, top
+            Two axes to draw on, and the number of kernels that are drawn, the largest 20 by default.
 
         Returns
         -------
         Figure
-            A matplotlib figure with kernels from top to bottom as they are stored; the 40 of the largest mean weights
-            if there are more, which its title says.
+            The figure of the axes. Its title has what all names of kernels begin and end with; labels have the rest.
 
         Raises
         ------
         InputError
-            If there is no such task.
+            If there is no such task, or `ax` has a wrong number of axes.
         """
         from dmkl.inference.figures import plot_stability
 
-        return plot_stability(self, task)
+        return plot_stability(self, task, ax, top)
 
 
 # --- the fits --------------------------------------------------------------------------------------------------------

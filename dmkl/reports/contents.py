@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from contextvars import copy_context
+from dataclasses import replace
 from functools import singledispatch
 from pathlib import Path
 from typing import Any
@@ -20,12 +22,13 @@ from dmkl.errors import refuse
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.saving import decode_parameters, encode, models
 from dmkl.files.writing import write_whole
-from dmkl.reports.page import Page, Section, render
+from dmkl.reports.page import WIDTH, Page, Section, render
 from dmkl.reports.several import compose
 from dmkl.searching.evaluation import EvaluationResult
+from dmkl.searching.fits import values_of
 from dmkl.searching.folds import SPLITS
-from dmkl.searching.search import SearchResult
-from dmkl.searching.texts import count, point_text, value_text
+from dmkl.searching.search import GridResult, SearchResult
+from dmkl.searching.texts import chosen_text, count, listed, point_text, value_text, with_error
 from dmkl.solvers.fisher.problem import CONFIGURABLE
 from dmkl.store.results import Result
 
@@ -40,12 +43,14 @@ _ON_WEIGHTS = (
     "Weights depend on p, on λ or C, and on the spectra of the kernels: a kernel of noise with many equal eigenvalues "
     "gets more weight at a small λ. dmkl.permutation_test has p-values."
 )
+_MOST_COLUMNS, _MOST_MAPPED = 12, 40
+"""Most classes, tasks or targets with a column of weights, and with one of a map; more have their distribution."""
 _TOO_SMALL = (
     "The standard error assumes that outer folds are independent; they share training samples, so it is too small."
 )
 
 
-def report(result: Any, path: str | Path | None = None) -> str:
+def report(result: Any, path: str | Path | None = None, *, source: str = "") -> str:
     """Write a report on a model or a result as one page of HTML.
 
     It has the question and the data, the answer in a sentence, warnings, tables, figures, certificates, and the code
@@ -59,6 +64,8 @@ def report(result: Any, path: str | Path | None = None) -> str:
         and the evidence of the others.
     path
         The file to write, which is replaced if it exists; None writes no file.
+    source
+        Where the result is saved, which the page names for the rows of long tables that it leaves out.
 
     Returns
     -------
@@ -70,7 +77,11 @@ def report(result: Any, path: str | Path | None = None) -> str:
     InputError
         If there is no report of such an object, or a model is not fitted.
     """
-    text = render(page_of(result))
+    from dmkl.pictures import widest
+
+    context = copy_context()
+    context.run(widest.set, WIDTH)
+    text: str = context.run(lambda: render(replace(page_of(result), source=source)))
     if path is not None:
         write_whole(Path(path), text.encode())
     return text
@@ -100,25 +111,28 @@ def _model(model: KernelLearner) -> Page:
     weights = model.weights_.transpose("kernel", ...)
     means = np.abs(weights.values.reshape(len(model.kernel_names_), -1)).mean(axis=1)
     order = np.argsort(-means, kind="stable")
-    n_used = int(np.count_nonzero(means))
-    largest = [model.kernel_names_[j] for j in order[: min(3, n_used)]]
     gap = float(np.max(np.asarray(model.gap_)))
-    answer = f"{n_used} of {count(len(means), 'kernel')} have weight; the largest: {', '.join(largest)}."
+    answer = _largest_weights(xr.DataArray(means, {"kernel": list(model.kernel_names_)}))
     if np.isfinite(gap):
         answer += f" Proven: the objective is within {_percent(gap)} of the best possible."
     facts = {
         "model": type(model).__name__,
         "parameters": point_text(_changed(model)) or "all at their defaults",
-        "learns": model.kind_ + (f": {', '.join(map(str, model.classes_))}" if len(model.classes_) else ""),
+        "learns": model.kind_ + (f": {listed(model.classes_, _MOST_COLUMNS)}" if len(model.classes_) else ""),
         "training samples": f"{model.n_features_in_:,}",
         "status": model.status_,
         "passes": f"{model.n_passes_:g}" if hasattr(model, "n_passes_") else "as part of a search",
     }
     frame = pd.DataFrame(weights.values.reshape(len(means), -1), columns=_columns(weights))
+    if few := frame.shape[1] > _MOST_COLUMNS:
+        over = frame.agg(["mean", "std", "min", "max"], axis=1)
+        frame = over.set_axis(["mean weight", "standard deviation", "smallest", "largest"], axis=1)
     frame.insert(0, "kernel", list(model.kernel_names_))
     frame = frame.iloc[order]
+    dims = " and ".join(map(str, weights.dims[1:]))
+    texts = (f"Over {count(weights[0].size, dims)}; all weights are in weights_ of the model.",) if few else ()
     sections = [
-        Section("Weights", table=frame, figure=model.plot_weights(), caption="Weight of each kernel.", named=True),
+        Section("Weights", texts, frame, model.plot_weights(), "Weight of each kernel.", named=True),
         *_variance_components(model),
         *_weight_map(model),
         *_convergence(model),
@@ -151,7 +165,7 @@ def _variance_components(model: KernelLearner) -> list[Section]:
 
 def _weight_map(model: KernelLearner) -> list[Section]:
     several = [str(dim) for dim in model.weights_.dims if dim != "kernel" and model.weights_.sizes[dim] > 1]
-    if not several:
+    if not several or max(model.weights_.sizes[dim] for dim in several) > _MOST_MAPPED:
         return []
     return [Section(f"Weights by {several[0]}", figure=model.plot_weight_map(), caption="Weight of each kernel.")]
 
@@ -176,10 +190,8 @@ def _columns(weights: xr.DataArray) -> list[str]:
 @page_of.register
 def _search(search: SearchResult) -> Page:
     scores, attrs = search.scores, search.scores.attrs
-    lines = search.summary().splitlines()
-    notes = search.notes()
-    chosen = [line.strip() for line in lines[1:] if not line.startswith("Time:") and " fits (" not in line]
-    chosen = [line for line in chosen if line not in notes]
+    lines, notes = search.summary().splitlines(), search.notes()
+    costs = next(line for line in lines if " fits (" in line)
     facts = {
         "searched": " × ".join(f"{name} = {_range(values)}" for name, values in search.grid.items()),
         "folds": _describe_folds(scores),
@@ -188,27 +200,81 @@ def _search(search: SearchResult) -> Page:
         "took": f"{count(search.n_passes_, 'pass')}, {attrs['seconds']:.3g} s, dmkl {attrs['created_by'].split()[-1]}",
     }
     sections = [
+        Section("Weights", figure=search.plot_weights(), caption="Kernel weights of the chosen point."),
         Section(
             "Scores",
-            (lines[-2] if lines[-1].startswith("Time:") else lines[-1],),
+            (costs,),
             search.table(),
             search.plot_scores(),
             "Mean validation scores over the grid; a ring marks the choice.",
         ),
-        Section(
-            "Weights", figure=search.plot_weights(), caption="Kernel weights of the chosen point, a dot for each fold."
-        ),
         *_over_p(search),
-        *_baselines(search),
         *_search_again(search),
     ]
-    notes = [_TOO_GOOD, _ON_WEIGHTS, *(f"{note}." for note in notes)]
+    notes = [*([] if "test_score" in scores else [_TOO_GOOD]), _ON_WEIGHTS, *(f"{note}." for note in notes)]
     n_open = int(np.sum(scores["status"].values == 3))
     if n_open:
         gap = float(scores["gap"].max())
-        n_fits = int((scores["status"] >= 0).sum())
-        notes.append(f"{count(n_open, 'fit')} of {n_fits} ended open, with gaps up to {gap:.2g}.")
-    return Page(f"Search of {attrs['estimator']}", _sentences(chosen), facts, tuple(notes), tuple(sections))
+        n_all = int((scores["status"] >= 0).sum())
+        notes.append(f"{count(n_open, 'fit')} of {n_all} ended open, with gaps up to {gap:.2g}.")
+    answer = _answer(search, [line for line in lines[1:] if line != costs])
+    title = f"Search of {attrs['estimator']}"
+    return Page(title, answer, facts, tuple(notes), tuple(sections), _compared(search))
+
+
+def _answer(result: SearchResult | EvaluationResult, lines: Sequence[str]) -> str:
+    """What was chosen, how good it is, whether it beats the baselines, and which kernels matter."""
+    at_choice = result.chosen if isinstance(result, SearchResult) else result.scores
+    if isinstance(result, EvaluationResult):
+        chosen = "; ".join(chosen_text(name, values_of(at_choice[name])) for name in result.parameters)
+    elif result.choosers:
+        places = {name: np.ravel(at) for name, at in result.best_index_.items()}
+        chosen = "; ".join(chosen_text(name, [result.grid[name][k] for k in at]) for name, at in places.items())
+    else:
+        chosen = point_text(result.best_params_)
+    said = {*result.beside(), *result.notes()}
+    lines = [line for line in lines if not line.startswith(("Chosen", "  ", "Time:")) and line not in said]
+    compared = _verdict(result.comparison())
+    weights = at_choice["weight"].mean([dim for dim in at_choice["weight"].dims if dim != "kernel"])
+    return f"{_sentences([f'Chosen: {chosen}', *lines, *compared])} {_largest_weights(weights)}"
+
+
+def _verdict(compared: pd.DataFrame) -> list[str]:
+    """Whether the choice is better than the baselines, by the 95 % intervals of the paired differences."""
+    sure = (compared["margin"] > 0) & (compared["difference"].abs() > compared["margin"])
+    words = np.where(compared["difference"] > 0, "scores higher than", "scores lower than")
+    words = np.where(sure, words, "is not shown to differ from")
+    groups = compared[1:].groupby(words[1:], sort=False)["model"]
+    return [f"it {verdict} the {' and the '.join(models)}" for verdict, models in groups]
+
+
+def _compared(result: GridResult) -> Section:
+    """The choice beside the baselines, with paired differences."""
+    compared = result.comparison()
+    rows = compared.to_dict("records")
+    measure = f"{result.scores.attrs['scoring']} in {compared.attrs['rows']}".replace("_", " ")
+    frame = pd.DataFrame(
+        {
+            "model": [
+                f"{row['model']} ({row['parameters']})".removesuffix(" ()").replace("lam=", "λ=") for row in rows
+            ],
+            measure: [with_error(row["score"], row["standard_error"]) for row in rows],
+            "difference": ["", *(with_error(row["difference"], row["margin"], "+") for row in rows[1:])],
+        }
+    )
+    texts = (
+        "Means over the folds ± one standard error. Difference: the chosen model minus this one, paired over folds, "
+        "± half the width of its 95 % confidence interval.",
+    )
+    return Section("Compared with simpler models", texts, frame, named=True)
+
+
+def _largest_weights(weights: xr.DataArray) -> str:
+    """The kernels of the largest weights with their shares, as a sentence."""
+    shares = 100 * np.abs(weights.values) / (np.abs(weights.values).sum() or 1.0)
+    order, n_used = np.argsort(-shares, kind="stable"), int(np.count_nonzero(shares))
+    largest = listed([f"{weights['kernel'].values[j]} ({shares[j]:.2g} %)" for j in order[: min(3, n_used)]], 3)
+    return f"{n_used} of {count(len(shares), 'kernel')} have weight; the largest: {largest}."
 
 
 def _range(values: list[Any]) -> str:
@@ -222,20 +288,10 @@ def _over_p(search: SearchResult) -> list[Section]:
     return [Section("Weights over p", figure=search.plot_weights_over(), caption="From few kernels to equal weights.")]
 
 
-def _baselines(search: SearchResult) -> list[Section]:
-    """The baselines, if the search has fitted them."""
-    baselines = search.baselines
-    if baselines is None:
-        return []
-    text = "Each baseline has its own best parameters, chosen on the same rows."
-    return [Section("Baselines", (text,), baselines.to_dataframe().reset_index())]
-
-
 @page_of.register
 def _evaluation(evaluation: EvaluationResult) -> Page:
     scores, attrs = evaluation.scores, evaluation.scores.attrs
     first, *lines = evaluation.summary().splitlines()
-    comparisons = evaluation.beside()
     facts = {
         "evaluated": first.split(": ", 1)[-1],
         "outer folds": _describe_folds(scores),
@@ -243,31 +299,16 @@ def _evaluation(evaluation: EvaluationResult) -> Page:
         "kernels": f"{scores.sizes['kernel']:,}",
         "took": f"{count(evaluation.n_passes_, 'pass')}, {attrs['seconds']:.3g} s, {attrs['created_by']}",
     }
-    weights = scores["weight"].mean([dim for dim in scores["weight"].dims if dim not in ("fold", "kernel")])
-    by_kernel = weights.transpose("kernel", "fold")
-    from dmkl.pictures import bars
-
-    figure = bars(
-        [str(name) for name in scores["kernel"].values],
-        by_kernel.mean("fold").values,
-        by_kernel.values,
-        f"kernel weight: mean of {scores.sizes['fold']} outer folds, and a dot for each",
-    )
     sections = [
-        Section(
-            "Outer folds",
-            tuple(line for line in lines[1:] if line not in comparisons + evaluation.notes()),
-            evaluation.table(),
-        ),
+        Section("Weights", figure=evaluation.plot_weights(), caption="Kernel weights of the tested models."),
+        Section("Outer folds", tuple(lines[-1:]), evaluation.table()),
         Section("Choices", ("The number of outer folds that chose each point.",), evaluation.choices),
-        Section("Weights", figure=figure, caption="Kernel weights of the tested models."),
         *_by_class(evaluation),
         *_evaluation_again(evaluation),
     ]
     notes = (_TOO_SMALL, *(f"{note}." for note in evaluation.notes()))
-    return Page(
-        f"Evaluation of {attrs['estimator']}", _sentences([lines[0], *comparisons]), facts, notes, tuple(sections)
-    )
+    title, answer = f"Evaluation of {attrs['estimator']}", _answer(evaluation, lines[:-1])
+    return Page(title, answer, facts, notes, tuple(sections), _compared(evaluation))
 
 
 def _by_class(evaluation: EvaluationResult) -> list[Section]:

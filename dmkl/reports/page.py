@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Page", "Section", "render"]
 
-MOST_ROWS = 40
-"""Rows of a table that are shown."""
+FIRST_ROWS, MOST_ROWS = 10, 200
+"""Rows of a table that are shown at once, and after it is unfolded."""
 _WRAPPED = 16
 """Least width of a column of long texts, in characters; twice that in broad windows."""
 _ON_PAPER = 80
 """Width of a table on paper in characters, without the gaps between its columns."""
-_SHRUNK = 0.85
-"""Least scale of pictures, which are scrolled below it: their texts, of 8 pt or more, then have 9 pixels."""
+WIDTH = 4.2
+"""Inches of the broadest pictures. On a phone of 400 pixels their texts, of 8 pt or more, have 9 pixels."""
 
 
 @dataclass(frozen=True)
@@ -95,22 +95,16 @@ class Section:
         text = file.getvalue()
         return text[text.index("<svg") :]
 
-    @property
-    def least_width(self) -> float:
-        """The width in pixels below which the picture is scrolled rather than made smaller."""
-        points = re.match(r'<svg[^>]*? width="([0-9.]+)pt"', self.svg)
-        return 0.0 if points is None else _SHRUNK * float(points[1]) * 96 / 72
-
     @cached_property
     def shown(self) -> pd.DataFrame:
-        """The first rows of the table, without empty columns."""
+        """The rows that are shown, without empty columns."""
         assert self.table is not None
         return self.table.loc[:, (self.table != "").any()].head(MOST_ROWS)
 
     @cached_property
     def rows(self) -> list[list[str]]:
         """The cells of the table as they are shown."""
-        if self.shown.empty:
+        if self.table is None or self.shown.empty:
             return []
         return [[_cell(value) for value in row] for row in self.shown.itertuples(index=False)]
 
@@ -119,7 +113,7 @@ class Section:
         """The columns of the table as they are shown."""
         columns = []
         for k, name in enumerate(self.shown):
-            title = str(name) if self.named else str(name).replace("_", " ")
+            title = str(name) if self.named else "λ" if name == "lam" else str(name).replace("_", " ")
             number = pd.api.types.is_numeric_dtype(self.shown[name])
             broadest = max((len(row[k]) for row in self.rows), default=0)
             word = max(map(len, title.split()), default=0)
@@ -142,9 +136,25 @@ class Section:
         return parts
 
     @property
+    def drawn_width(self) -> float:
+        """The width of the picture in points."""
+        points = re.match(r'<svg[^>]*? width="([0-9.]+)pt"', self.svg)
+        return float(points[1]) if points else 0.0
+
+    @property
+    def row_blocks(self) -> list[list[list[str]]]:
+        """The rows that are shown at once, and those that unfold, if any."""
+        return [part for part in (self.rows[:FIRST_ROWS], self.rows[FIRST_ROWS:]) if part]
+
+    @property
     def n_more(self) -> int:
-        """Rows that are not shown."""
+        """Rows that are not part of the page."""
         return 0 if self.table is None else max(0, len(self.table) - MOST_ROWS)
+
+    @property
+    def broad(self) -> bool:
+        """Whether the section takes the whole width of a broad window."""
+        return self.table is not None and sum(column.broad + 3 for column in self.columns) > _ON_PAPER
 
 
 @dataclass(frozen=True)
@@ -163,6 +173,10 @@ class Page:
         What limits the answer.
     sections
         Everything else.
+    lead
+        The part that is read with the answer, above warnings and facts.
+    source
+        Where the result is saved, named for rows of tables that are not part of the page.
     """
 
     title: str
@@ -170,6 +184,17 @@ class Page:
     facts: dict[str, str]
     warnings: tuple[str, ...] = ()
     sections: tuple[Section, ...] = field(default=())
+    lead: Section | None = None
+    source: str = ""
+
+    @property
+    def stacks(self) -> list[list[tuple[int, Section]]]:
+        """Sections with their places in the page: those of the right and of the left column, and broad ones."""
+        stacks: list[list[tuple[int, Section]]] = [[], [], []]
+        for place, section in enumerate(self.sections, 1):
+            narrow = (place - len(stacks[2]) - 1) % 2
+            stacks[2 if section.broad else narrow].append((place, section))
+        return stacks
 
 
 @cache
@@ -179,6 +204,7 @@ def _template() -> Any:
     text = files("dmkl.reports").joinpath("page.html").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["breakable"] = _breakable
+    environment.filters["greek"] = partial(re.sub, r"\blam\b", "λ")
     return environment.from_string(text)
 
 

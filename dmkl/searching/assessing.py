@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from dmkl.unknown import is_known
 from dmkl.variables import describe
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["assess", "class_scores", "confusion", "kernel_scores", "measures_of", "plot_confusion"]
@@ -234,7 +236,7 @@ def class_scores(counts: xr.DataArray) -> xr.Dataset:
     return describe(xr.Dataset({"recall": recall, "precision": precision, "support": support}))
 
 
-def plot_confusion(counts: xr.Dataset | xr.DataArray) -> Figure:
+def plot_confusion(counts: xr.Dataset | xr.DataArray, *, ax: Axes | Sequence[Axes] | None = None) -> Figure:
     """Draw a confusion matrix, with the recall and precision of each class.
 
     Several tasks have no common matrix: the recall and precision of each are drawn.
@@ -244,11 +246,13 @@ def plot_confusion(counts: xr.Dataset | xr.DataArray) -> Figure:
     counts
         The result of `assess` for classes, or counts (true, predicted) or (task, true, predicted), such as
         `EvaluationResult.confusion`.
+    ax
+        Two axes to draw on, one for tasks; a new figure by default.
 
     Returns
     -------
     Figure
-        A matplotlib figure. A class without samples has no recall, one that is never predicted no precision. The
+        The figure of the axes. A class without samples has no recall, one that is never predicted no precision. The
         matrix of more than 20 classes has colors only.
 
     Raises
@@ -258,4 +262,4 @@ def plot_confusion(counts: xr.Dataset | xr.DataArray) -> Figure:
     """
     from dmkl.searching.figures import plot_confusion
 
-    return plot_confusion(counts)
+    return plot_confusion(counts, ax)

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 from sklearn.base import clone
 
@@ -43,6 +44,7 @@ __all__ = [
     "baseline_params",
     "choose_baselines",
     "compare",
+    "comparison",
     "fit_with_baselines",
     "fit_with_sum",
     "prefixed",
@@ -405,23 +407,35 @@ def baseline_params(baseline: xr.Dataset, names: Sequence[str]) -> dict[str, Any
     return params
 
 
-def compare(chosen: xr.Dataset, baselines: xr.Dataset, names: Sequence[str]) -> list[str]:
-    """A sentence for each baseline: its score, and whether the choice has a better one.
-
-    Test rows, which no choice depends on, are compared if there are any, and validation rows otherwise.
-    """
+def comparison(chosen: xr.Dataset, baselines: xr.Dataset | None, names: Sequence[str]) -> pd.DataFrame:
+    """The choice and the baselines, with paired differences over the folds; see `GridResult.comparison`."""
     rows = "test" if "test_score" in chosen else "validation"
     score = "test_score" if rows == "test" else "score"
+    tasks = [dim for dim in chosen[score].dims if dim != "fold"]
+    own = chosen[score].mean(tasks)
+    lines: list[tuple[Any, ...]] = [(chosen.attrs["estimator"], "", *mean_over_folds(own), np.nan, np.nan)]
+    parts = [] if baselines is None else [baselines.isel(baseline=k) for k in range(baselines.sizes["baseline"])]
+    for baseline in parts:
+        # Of several tasks the mean of the differences, of those tasks that both have a score of.
+        difference = mean_and_margin((chosen[score] - baseline[score]).mean(tasks), chosen, rows)
+        mean = mean_over_folds(baseline[score].mean(tasks))
+        lines.append(
+            (str(baseline["baseline"].values), point_text(baseline_params(baseline, names)), *mean, *difference)
+        )
+    columns = ["model", "parameters", "score", "standard_error", "difference", "margin"]
+    frame = pd.DataFrame(lines, columns=columns).astype(dict.fromkeys(columns[2:], float))
+    frame.attrs["rows"] = rows
+    return frame
+
+
+def compare(compared: pd.DataFrame) -> list[str]:
+    """A sentence for each baseline of a `comparison`: its score, and whether the choice has a better one."""
     lines = []
-    for title in baselines["baseline"].values:
-        baseline = baselines.sel(baseline=title)
-        tasks = [dim for dim in baseline[score].dims if dim != "fold"]
-        value = with_error(*mean_over_folds(baseline[score].mean(tasks)))
-        params = baseline_params(baseline, names)
-        point = f" ({point_text(params)})" if params else ""
-        difference = (chosen[score] - baseline[score]).mean(tasks)
-        verdict = _verdict(*map(float, mean_and_margin(difference, chosen, rows)))
-        lines.append(f"{str(title)[:1].upper()}{str(title)[1:]}{point}: {value} in {rows}; {verdict}")
+    for row in compared[1:].to_dict("records"):
+        point = f" ({row['parameters']})" if row["parameters"] else ""
+        value, verdict = with_error(row["score"], row["standard_error"]), _verdict(row["difference"], row["margin"])
+        title = f"{row['model'][:1].upper()}{row['model'][1:]}"
+        lines.append(f"{title}{point}: {value} in {compared.attrs['rows']}; {verdict}")
     return lines
 
 

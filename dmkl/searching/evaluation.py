@@ -26,7 +26,7 @@ from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan
 from dmkl.estimators.saving import read
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.assessing import class_scores, confusion
-from dmkl.searching.baselines import TITLES, compare, fit_with_sum, prefixed
+from dmkl.searching.baselines import TITLES, fit_with_sum, prefixed
 from dmkl.searching.fits import (
     GridFits,
     Question,
@@ -45,7 +45,7 @@ from dmkl.searching.folds import OuterFold, nest_folds
 from dmkl.searching.grid import Rule, constant_note, mean_over_folds
 from dmkl.searching.predictions import held_out_variables
 from dmkl.searching.search import GridResult, SearchResult, chosen_fit, fold_models
-from dmkl.searching.texts import cost_and_proof, count, data_notes, edge_notes, listed, value_text, with_error
+from dmkl.searching.texts import chosen_text, cost_and_proof, count, data_notes, edge_notes, with_error
 from dmkl.solvers.outcome import WORDS
 from dmkl.store.results import task_dim
 from dmkl.store.saved import Saved
@@ -53,12 +53,11 @@ from dmkl.stores import Kernels
 from dmkl.variables import describe
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["EvaluationResult", "evaluate"]
 
-_MOST_VALUES = 12
-"""Most values of a parameter that a summary lists."""
 _NEEDED = ("test_score", "inner_score", "weight", "gap", "status")
 
 
@@ -177,11 +176,6 @@ class EvaluationResult(GridResult):
         coordinate = xr.Variable("baseline", np.array(list(chosen), dtype=str))
         return describe(xr.concat(list(chosen.values()), coordinate, data_vars="all"))
 
-    def beside(self) -> list[str]:
-        """A sentence for each of the `baselines`: its test score, and whether the estimator has a better one."""
-        baselines = self.baselines
-        return [] if baselines is None else compare(self._data, baselines, self.parameters)
-
     @property
     def confusion(self) -> xr.DataArray:
         """Number of test rows by true and predicted class, over all outer folds.
@@ -200,11 +194,20 @@ class EvaluationResult(GridResult):
         """Recall, precision and support of each class on the test rows of all outer folds."""
         return class_scores(self.confusion)
 
-    def plot_confusion(self) -> Figure:
+    def plot_confusion(self, *, ax: Axes | Sequence[Axes] | None = None) -> Figure:
         """Draw the confusion matrix of all outer folds; see `dmkl.plot_confusion`."""
         from dmkl.searching.figures import plot_confusion
 
-        return plot_confusion(self.confusion)
+        return plot_confusion(self.confusion, ax)
+
+    def plot_weights(self, *, ax: Axes | None = None, top: int | None = None) -> Figure:
+        """Draw the `top` largest kernel weights of the tested models, on `ax` if given; see `dmkl.pictures.bars`."""
+        from dmkl.pictures import bars
+
+        weights = self._data["weight"]
+        columns = weights.mean([dim for dim in weights.dims if dim not in ("fold", "kernel")])
+        names, title = weights["kernel"].values.tolist(), "Kernel weights of the tested models"
+        return bars(names, columns.transpose("kernel", "fold").values, "outer fold", title, ax=ax, top=top)
 
     # --- text and tables ---------------------------------------------------------------------------------------------
 
@@ -244,7 +247,7 @@ class EvaluationResult(GridResult):
         lines += constant_note(scores["test_score"], scores, "test")
         lines += self.beside()
         lines.append(f"{attrs['scoring']} {float(scores['inner_score'].mean()):.4g} in the folds that chose")
-        lines.append(f"Chosen: {'; '.join(map(self._values_chosen, self.parameters))}")
+        lines.append(f"Chosen: {'; '.join(chosen_text(name, values_of(scores[name])) for name in self.parameters)}")
         lines += [attrs["hint"]] if "hint" in attrs else []
         lines += self.notes()
         n_fits = sum(int((search.scores["status"] >= 0).sum()) for search in searches)
@@ -258,11 +261,6 @@ class EvaluationResult(GridResult):
         grid = next(iter(self._searches.values())).grid
         chosen = {name: self._data[name].values.ravel().tolist() for name in self.parameters}
         return [*edge_notes(grid, chosen), *data_notes(self._data.attrs)]
-
-    def _values_chosen(self, name: str) -> str:
-        """The values of a parameter and how often each was chosen, the most frequent first."""
-        counts = pd.Series(values_of(self._data[name]), dtype=object).value_counts(dropna=False)
-        return f"{name} = {listed([f'{value_text(value)} ({n}×)' for value, n in counts.items()], _MOST_VALUES)}"
 
     # --- saving and reading ------------------------------------------------------------------------------------------
 

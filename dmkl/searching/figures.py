@@ -28,8 +28,11 @@ from dmkl.pictures import (
     dress,
     heat_map,
     longest_shown,
-    picture,
+    name_rows,
+    panels,
+    set_title,
     shortened,
+    symbol,
 )
 from dmkl.searching.assessing import class_scores
 from dmkl.searching.grid import best_index, choose, grid_points, mean_over_folds, within_one_standard_error
@@ -38,8 +41,10 @@ from dmkl.store.results import of_task, task_dim
 __all__ = ["plot_confusion", "plot_scores", "plot_weights", "plot_weights_over"]
 
 
-_LINE = 70
+_LINE = 56
 """Characters in a line above a panel."""
+_AXES = {"p": "norm p", "lam": "ridge λ", "C": "cost C"}
+"""Labels of axes by parameter."""
 _MOST_NUMBERS = 20
 """Most classes whose confusion matrix has numbers."""
 _LONGEST_CLASS = 20
@@ -121,23 +126,20 @@ def plot_scores(result: Any, ax: Axes | Sequence[Axes] | None = None, *, task: s
         If there is no such task, no point can be chosen, or `ax` has a wrong number of axes.
     """
     surface = _surface(result, task)
-    needed = 1 if surface.y is None else 2
-    if ax is None:
-        side, ratios = max(4.2, 1.6 + 0.34 * len(surface.x.order)), [0.95, 1.0][-needed:]
-        if surface.y is None:
-            figure = picture(side + 0.8, 3.6)
-        else:
-            figure = picture(2 * side + 1.6, max(3.6, 1.2 + 0.3 * len(surface.y.order)))
-        axes = list(figure.subplots(1, needed, squeeze=False, width_ratios=ratios)[0])
+    side = max(4.2, 1.6 + 0.34 * len(surface.x.order)) + 0.8
+    if surface.y is None:
+        sizes = {"the curve": (side, 3.6)}
     else:
-        axes = list(np.ravel(np.asarray(ax, dtype=object)))
-        if len(axes) != needed:
-            refuse(f"ax must hold {needed} axes, {'map and curve' if needed == 2 else 'the curve'}, got {len(axes)}")
-        figure = axes[0].figure
+        height = max(3.6, 1.2 + 0.3 * len(surface.y.order))
+        sizes = {"map": (side, height), "curve": (side, height)}
+    figure, axes = panels(ax, sizes)
     scoring = shortened(str(result.scores.attrs["scoring"]).replace("_", " "))
     if result.tasks is not None:
         mean = f"mean of {len(result.tasks)} {task_dim(result.scores)}s"
         scoring = f"{scoring}, {mean if task is None else shortened(task)}"
+    scored = " and ".join(symbol(axis.name) for axis in (surface.x, surface.y) if axis is not None)
+    folds = result.scores.sizes["fold"]
+    set_title(axes, f"Validation score over {scored}{f', mean of {folds} folds' if folds > 1 else ''}")
     if surface.y is not None:
         _draw_map(axes[0], surface, surface.y, scoring)
     _draw_curve(axes[-1], surface, scoring)
@@ -201,7 +203,7 @@ def _axis(values: xr.DataArray) -> _Axis:
     if values.dtype.kind not in "iuf":
         return _Axis(name, np.arange(values.size), [shortened(str(value)) for value in values.values])
     order = np.argsort(values.values, kind="stable")
-    for digits in (3, 6, 17):  # the shortest that differ
+    for digits in (2 if name == "lam" else 3, 3, 6, 17):  # the shortest that differ
         labels = [_number(name, float(value), digits) for value in values.values[order]]
         if len(set(labels)) == len(labels):
             break
@@ -221,7 +223,7 @@ def _number(name: str, value: float, digits: int) -> str:
 
 def _setting(name: str, value: Any) -> str:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return f"{name} = {_number(name, value, 3) if number else shortened(str(value))}"
+    return f"{symbol(name)} = {_number(name, value, 3) if number else shortened(str(value))}"
 
 
 def _draw_map(ax: Axes, surface: _Surface, y: _Axis, scoring: str) -> None:
@@ -238,7 +240,7 @@ def _draw_map(ax: Axes, surface: _Surface, y: _Axis, scoring: str) -> None:
     several = f"rings: chosen by a {surface.choosers}, or as many as the number says"
     rings = "ring: chosen" if surface.chosen.total() == 1 else several
     legend = [*surface.fixed, rings, "dots: within one standard error of the best"]
-    _label_panel(ax, surface.x, y.name, legend)
+    _label_panel(ax, surface.x, _AXES.get(y.name, y.name), legend)
     dress(ax, ":")
 
 
@@ -263,7 +265,7 @@ def _draw_curve(ax: Axes, surface: _Surface, scoring: str) -> None:
     for column, score in rings.items():
         _ring(ax, column, float(score), sum(n for place, n in surface.chosen.items() if place[0] == column), zorder=1)
     ax.set_xticks(places, surface.x.labels)
-    _label_panel(ax, surface.x, scoring if surface.y is None else f"{scoring}, best {surface.y.name}", legend)
+    _label_panel(ax, surface.x, scoring if surface.y is None else f"{scoring}, best {symbol(surface.y.name)}", legend)
     dress(ax, ["top", "right"], grid="y")
     ax.tick_params(length=3.5)
 
@@ -277,7 +279,7 @@ def _ring(ax: Axes, x: float, y: float, times: int, zorder: float = 5) -> None:
 
 
 def _label_panel(ax: Axes, x: _Axis, y_label: str, legend: Sequence[str]) -> None:
-    ax.set_xlabel(x.name, fontsize=9)
+    ax.set_xlabel(_AXES.get(x.name, x.name), fontsize=9)
     ax.set_ylabel(y_label, fontsize=9)
     ax.set_title(fill("; ".join(legend), _LINE), fontsize=8, color="#555555", loc="left")
     if (longest := longest_shown(x.labels)) * len(x.labels) > ROOM_FOR_LABELS:
@@ -287,7 +289,14 @@ def _label_panel(ax: Axes, x: _Axis, y_label: str, legend: Sequence[str]) -> Non
 # --- weights -------------------------------------------------------------------------------------------------------
 
 
-def plot_weights(result: Any, task: str | None = None, at: Mapping[str, Any] | None = None) -> Figure:
+def plot_weights(
+    result: Any,
+    task: str | None = None,
+    at: Mapping[str, Any] | None = None,
+    *,
+    ax: Axes | None = None,
+    top: int | None = None,
+) -> Figure:
     """Draw the kernel weights of a point: bars for their means over the folds, dots for the folds.
 
     Parameters
@@ -297,12 +306,14 @@ def plot_weights(result: Any, task: str | None = None, at: Mapping[str, Any] | N
         with separate choices are at their chosen points.
     at
         Values of parameters; missing parameters have their chosen values.
+    ax, top
+        Axes to draw on, a new figure by default; and the number of kernels that are drawn, the largest 20 by default.
 
     Returns
     -------
     Figure
-        A matplotlib figure with kernels from top to bottom as they are stored; the largest 40 if there are more, which
-        its title says.
+        The figure of the axes, the kernels of the largest weights first, and the sum of the others in one bar. Its
+        title has what all names of kernels begin and end with; labels have the rest.
 
     Raises
     ------
@@ -313,11 +324,6 @@ def plot_weights(result: Any, task: str | None = None, at: Mapping[str, Any] | N
     tasks = [task] if task is not None or result.tasks is None else list(result.tasks)
     by_fold = np.mean([_weights(result, name, at or {}) for name in tasks], axis=0)
     names = result.scores["kernel"].values.astype(str).tolist()
-    mean = xr.DataArray(by_fold, dims=("fold", "kernel")).mean("fold").values
-    n_folds = len(by_fold)
-    label = "kernel weight" if n_folds == 1 else f"kernel weight: mean of {n_folds} folds, a dot each"
-    figure = bars(names, mean, by_fold.T if n_folds > 1 else None, label)
-    (ax,) = figure.axes
     index, by = _choices(result, task)
     if by:
         mean_of = f"mean of {len(tasks)} {task_dim(result.scores)}s, " if tasks[0] is not None and task is None else ""
@@ -325,12 +331,8 @@ def plot_weights(result: Any, task: str | None = None, at: Mapping[str, Any] | N
     else:
         parts, params = [], {name: result.grid[name][int(place)] for name, place in index.items()} | dict(at or {})
     title = ", ".join([*parts, *(_setting(name, value) for name, value in params.items())])
-    if task is not None:
-        title = f"{shortened(task)}: {title}"
-    if few := ax.get_title(loc="left"):
-        title += f"\n{few}"
-    ax.set_title(title, fontsize=10, loc="left")
-    return figure
+    of_task = "" if task is None else f" of {shortened(task)}"
+    return bars(names, by_fold.T, "fold", f"Kernel weights{of_task}{',' if by else ' at'} {title}", ax=ax, top=top)
 
 
 def _weights(result: Any, task: str | None, at: Mapping[str, Any]) -> Float:
@@ -346,7 +348,9 @@ def _weights(result: Any, task: str | None, at: Mapping[str, Any]) -> Float:
     return np.asarray(scores["weight"].isel(index).transpose("fold", "kernel").values, dtype=np.float64)
 
 
-def plot_weights_over(result: Any, name: str = "p", task: str | None = None) -> Figure:
+def plot_weights_over(
+    result: Any, name: str = "p", task: str | None = None, *, ax: Axes | None = None, top: int | None = None
+) -> Figure:
     """Draw the kernel weights along a parameter, by default the norm: from few kernels at p = 1 to equal at p = ∞.
 
     Each column is a value of the parameter, with the others at the best mean validation score; weights are means over
@@ -358,12 +362,14 @@ def plot_weights_over(result: Any, name: str = "p", task: str | None = None) -> 
         The parameter.
     task
         A task of a multilabel problem; means over all tasks by default.
+    ax, top
+        Axes to draw on, a new figure by default; and the number of kernels that are drawn, the largest 20 by default.
 
     Returns
     -------
     Figure
-        A matplotlib figure with kernels from top to bottom as they are stored; the largest 40 if there are more, which
-        its title says.
+        The figure of the axes, the kernels of the largest means over the columns first. Its title has what all names of
+        kernels begin and end with; labels have the rest.
 
     Raises
     ------
@@ -381,13 +387,12 @@ def plot_weights_over(result: Any, name: str = "p", task: str | None = None) -> 
     weights = np.stack([_weights_of(result, task, name, int(place)) for place in axis.order], axis=1)
     largest = np.abs(weights).max(axis=0)
     relative = weights / np.where(largest > 0, largest, 1.0)
-    others = " and ".join(other for other in result.parameters if other != name and len(result.grid[other]) > 1)
-    across = f"{name}, each at its best {others}" if others else name
+    rest = [symbol(other) for other in result.parameters if other != name and len(result.grid[other]) > 1]
+    best = f", each at its best {' and '.join(rest)}" if rest else ""
+    title = f"Kernel weights{'' if task is None else f' of {shortened(task)}'} over {symbol(name)}{best}"
     kernels = result.scores["kernel"].values.astype(str).tolist()
-    figure = heat_map(kernels, axis.labels, relative, across, "weight / largest of the column")
-    if task is not None:
-        figure.axes[0].set_title(shortened(task), fontsize=9, loc="left")
-    return figure
+    label = "weight / largest of the column"
+    return heat_map(kernels, axis.labels, relative, _AXES.get(name, name), label, title, ax=ax, top=top)
 
 
 def _weights_of(result: Any, task: str | None, name: str, place: int) -> Float:
@@ -404,7 +409,7 @@ def _weights_of(result: Any, task: str | None, name: str, place: int) -> Float:
 # --- confusions ------------------------------------------------------------------------------------------------------
 
 
-def plot_confusion(counts: Any) -> Figure:
+def plot_confusion(counts: Any, ax: Any) -> Figure:
     """See `dmkl.plot_confusion`."""
     counts = counts["confusion"] if isinstance(counts, xr.Dataset) and "confusion" in counts else counts
     if not isinstance(counts, xr.DataArray) or not {"true", "predicted"} <= set(counts.dims):
@@ -417,23 +422,29 @@ def plot_confusion(counts: Any) -> Figure:
     labels = [shortened(str(label), _LONGEST_CLASS) for label in scores["task" if tasks else "class"].values]
     # A row has 0.26 inches, and so has a column of the matrix.
     side, names = max(2.2, 0.26 * len(labels)), 0.075 * max(map(len, labels))
+    sizes = {"recall and precision": (names + 3.2 if tasks else 3.2, side + 1.1)}
     if tasks:
-        figure = picture(names + 3.2, side + 0.9)
-        _draw_class_scores(figure.subplots(), scores, labels)
-        figure.axes[0].set_ylabel("task", fontsize=9)
+        figure, (beside,) = panels(ax, sizes)
+        _draw_class_scores(beside, scores, labels)
+        beside.set_ylabel("task", fontsize=9)
+        set_title([beside], "Recall and precision of each task")
         return figure
-    figure = picture(side + names + 3.2, side + 0.9 + names)
-    matrix, beside = figure.subplots(1, 2, sharey=True, width_ratios=[side, 2])
+    sizes = {"matrix": (side + names, side + 1.1 + names)} | sizes
+    figure, (matrix, beside) = panels(ax, sizes, sharey=True)
     display = ConfusionMatrixDisplay(counts.transpose("true", "predicted").values, display_labels=labels)
-    numbers = {"include_values": len(labels) <= _MOST_NUMBERS, "text_kw": {"fontsize": 8}, "values_format": "d"}
+    fits = len(labels) <= min(_MOST_NUMBERS, 4 * (figure.get_figwidth() - names))
+    numbers = {"include_values": fits, "text_kw": {"fontsize": 8}, "values_format": "d"}
     display.plot(ax=matrix, cmap="Blues", colorbar=False, **numbers)
     matrix.set_aspect("auto")  # so that its rows have the height of those of the scores
     matrix.set_xlabel("predicted class", fontsize=9)
     matrix.set_ylabel("true class", fontsize=9)
     dress(matrix)
+    every = -(-len(labels) // int(8 * (figure.get_figwidth() - names)))
+    matrix.set_xticks(np.arange(0, len(labels), every), labels[::every])
     if len(labels) * max(map(len, labels)) > 30:
         matrix.tick_params(axis="x", rotation=90)
     _draw_class_scores(beside, scores, labels)
+    set_title([matrix, beside], f"True and predicted classes of {int(counts.sum()):,} samples")
     return figure
 
 
@@ -442,8 +453,8 @@ def _draw_class_scores(ax: Axes, scores: xr.Dataset, labels: list[str]) -> None:
     style: dict[str, Any] = {"markersize": 5, "clip_on": False, "linestyle": "none", "alpha": 0.85}
     for name, color, marker in (("recall", BLUE, "o"), ("precision", RED, "s")):
         ax.plot(scores[name].values, rows, marker, color=color, label=name, **style)
-    ax.set_yticks(rows, labels)
-    ax.set_ylim(len(labels) - 0.5, -0.5)
+    name_rows(ax, labels)
+    ax.set_ylim(len(labels) - 0.5, -0.5)  # the rows of the matrix
     ax.set_xlim(0, 1)
     ax.set_xlabel("share of its samples (recall),\nof those predicted as it (precision)", fontsize=9)
     ax.legend(ncols=2, fontsize=8, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), handletextpad=0.1)

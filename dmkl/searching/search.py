@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -27,7 +28,7 @@ from dmkl.estimators.learner import KernelLearner, fitted
 from dmkl.estimators.plan import Fit, FitOutcome, Plan
 from dmkl.estimators.saving import read, write_model
 from dmkl.passes.blas import one_blas_thread
-from dmkl.searching.baselines import Baselines, choose_baselines, compare, fit_with_baselines
+from dmkl.searching.baselines import Baselines, choose_baselines, compare, comparison, fit_with_baselines
 from dmkl.searching.fits import (
     OF_TASKS,
     GridFits,
@@ -112,6 +113,31 @@ class GridResult(Result):
     def parameters(self) -> tuple[str, ...]:
         """Names of the parameters, in the order of the grid."""
         return tuple(json.loads(self._data.attrs["parameters_searched"]))
+
+    @property
+    @abstractmethod
+    def baselines(self) -> xr.Dataset | None:
+        """Simpler learners on the same folds."""
+
+    def comparison(self) -> pd.DataFrame:
+        """The chosen model and the `baselines`, a row for each, on test rows if there are any (``attrs["rows"]``).
+
+        model, its parameters if all folds agree, score and standard_error (means over the folds and tasks); difference,
+        the mean over the folds of the score of the choice minus that of the baseline, and margin, half the width of its
+        95 % confidence interval (`dmkl.searching.grid.mean_and_margin`).
+        """
+        chosen = self.chosen if isinstance(self, SearchResult) else self._data
+        return comparison(chosen, self.baselines, self.parameters)
+
+    def beside(self) -> list[str]:
+        """A sentence for each of the `baselines`: its score, and whether the choice has a better one.
+
+        Raises
+        ------
+        InputError
+            If no point can be chosen.
+        """
+        return compare(self.comparison())
 
     @property
     def folds(self) -> dict[str, tuple[Index, ...]]:
@@ -430,19 +456,6 @@ class SearchResult(GridResult):
             lines.append(f"Time: {', '.join(most)}")
         return "\n".join(lines)
 
-    def beside(self) -> list[str]:
-        """A sentence for each of the `baselines`: its score, and whether the choice has a better one.
-
-        Test rows are compared if there are any, and validation rows otherwise.
-
-        Raises
-        ------
-        InputError
-            If no point can be chosen.
-        """
-        baselines = self.baselines
-        return [] if baselines is None else compare(self.chosen, baselines, self.parameters)
-
     def notes(self) -> list[str]:
         """Cautions: choices at an end of the grid of λ or C, bandwidths from held-out samples, missing baselines.
 
@@ -510,17 +523,17 @@ class SearchResult(GridResult):
 
         return plot_scores(self, ax, task=task)
 
-    def plot_weights(self, task: str | None = None, at: Mapping[str, Any] | None = None) -> Figure:
-        """Draw the kernel weights of a point; see `dmkl.searching.figures.plot_weights`."""
+    def plot_weights(self, task: str | None = None, at: Mapping[str, Any] | None = None, **drawing: Any) -> Figure:
+        """Draw the kernel weights of a point; see `dmkl.searching.figures.plot_weights`, also for `ax` and `top`."""
         from dmkl.searching.figures import plot_weights
 
-        return plot_weights(self, task, at)
+        return plot_weights(self, task, at, **drawing)
 
-    def plot_weights_over(self, name: str = "p", task: str | None = None) -> Figure:
+    def plot_weights_over(self, name: str = "p", task: str | None = None, **drawing: Any) -> Figure:
         """Draw the kernel weights over p or another parameter; see `dmkl.searching.figures.plot_weights_over`."""
         from dmkl.searching.figures import plot_weights_over
 
-        return plot_weights_over(self, name, task)
+        return plot_weights_over(self, name, task, **drawing)
 
     # --- saving and reading ------------------------------------------------------------------------------------------
 

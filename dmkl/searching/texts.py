@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 __all__ = [
+    "chosen_text",
     "cost_and_proof",
     "count",
     "data_notes",
@@ -19,6 +21,8 @@ __all__ = [
 ]
 
 
+_MOST_VALUES = 12
+"""Most values of a parameter that are listed."""
 _MOST_CLASSES = 6
 """Most classes whose values are listed."""
 
@@ -44,9 +48,15 @@ def value_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def with_error(mean: Any, error: Any) -> str:
-    """A mean, with its standard error if that is finite."""
-    return f"{float(mean):.4g}" + (f" ± {float(error):.2g}" if math.isfinite(error) else "")
+def chosen_text(name: str, values: Sequence[Any]) -> str:
+    """The values of a parameter and how often each was chosen, the most frequent first."""
+    counts = Counter(map(value_text, values)).most_common()
+    return f"{name} = {listed([f'{text} ({n}×)' for text, n in counts], _MOST_VALUES)}"
+
+
+def with_error(mean: Any, error: Any, sign: str = "") -> str:
+    """A mean, with its standard error if that is finite; ``sign="+"`` writes the sign of positive ones too."""
+    return f"{float(mean):{sign}.4g}" + (f" ± {float(error):.2g}" if math.isfinite(error) else "")
 
 
 def listed(names: Iterable[object], most: int) -> str:

@@ -342,7 +342,7 @@ def test_the_map_shows_the_alignments_in_order(K, analysis, probes):
     names = [analysis.names[j] for j in order]
     assert [tick.get_text() for tick in ax.get_yticklabels()] == names
     assert len(ax.texts) == 49
-    assert ("random probes" in ax.get_title(loc="left")) == (probes is not None)
+    assert ("20 random" in figure.get_suptitle()) == (probes is not None)
     assert figure._repr_png_().startswith(b"\x89PNG")
 
 

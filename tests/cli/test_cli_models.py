@@ -147,7 +147,7 @@ def test_predict_draws_the_confusion_of_what_it_predicted(error_of, output_of, t
     plot_confusion = dmkl.plot_confusion
     monkeypatch.setattr(dmkl, "plot_confusion", lambda counts: drawn.append(counts) or plot_confusion(counts))
     command = ("predict", model, store, "--plot", tmp_path / "c.png")
-    assert "The picture is" in output_of(*command, "--out", tmp_path / "p.csv")
+    output_of(*command, "--out", tmp_path / "p.csv")
     assert imread(tmp_path / "c.png").shape[2] == 4
     table, K = pd.read_csv(tmp_path / "p.csv"), dmkl.open(store)
     truth = pd.Series(K.labels, K.samples)[table["sample"]].astype(str)
@@ -281,3 +281,16 @@ def test_a_regression_tells_the_effects_of_covariates(json_of, output_of, tmp_pa
     output_of(*predict, "--out", tmp_path / "p.csv", "--contributions", tmp_path / "c.csv")
     predicted = pd.read_csv(tmp_path / "p.csv")
     np.testing.assert_allclose(predicted["predicted"], model.predict(K[test, train]).values, rtol=1e-8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [("fit", ()), ("evaluate", ("--lam", "1e-2", "--outer", 2, "--inner", 2)), ("permute", ("--permutations", 9))],
+)
+def test_commands_draw_their_picture(output_of, error_of, tmp_path, store, command, options):
+    picture = tmp_path / "picture.svg"
+    given = ("-p", 2, *options) if command != "permute" else ("-p", 2, "--lam", "1e-2", "--cv", 2, *options)
+    output_of(command, store, tmp_path / "out", *given, "--plot", picture)
+    assert b"<svg" in picture.read_bytes()
+    assert "pictures are .png, .pdf or .svg" in error_of(command, store, tmp_path / "other", "--plot", "picture.jpg")

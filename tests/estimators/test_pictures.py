@@ -33,13 +33,17 @@ def drawn(figure):
 def test_weights_by_group_are_means_over_classes_or_those_of_one(grouped):
     weights = grouped.weights_.transpose("class", "kernel", "group").values
     ax, bar = drawn(grouped.plot_weight_map())
-    np.testing.assert_allclose(ax.collections[0].get_array(), weights.mean(axis=0))
-    assert words(ax.yaxis) == ["clear", "fair", "noise"]
+    means = weights.mean(axis=0)
+    order = np.argsort(-means.mean(axis=1))
+    np.testing.assert_allclose(ax.collections[0].get_array(), means[order])
+    assert words(ax.yaxis) == np.array(["clear", "fair", "noise"])[order].tolist()
     assert words(ax.xaxis) == ["0", "1"]
-    assert (ax.get_xlabel(), bar.get_ylabel()) == ("group", "kernel weight, mean over class")
-    ax, bar = drawn(grouped.plot_weight_map(of="bee"))
-    np.testing.assert_allclose(ax.collections[0].get_array(), weights[1])
-    assert bar.get_ylabel() == "kernel weight, class bee"
+    assert (ax.get_xlabel(), bar.get_ylabel()) == ("group", "kernel weight β")
+    assert ax.figure.get_suptitle().startswith("Kernel weights of GSMKL")
+    assert ax.figure.get_suptitle().endswith("by group, mean over classes")
+    ax, _ = drawn(grouped.plot_weight_map(of="bee"))
+    np.testing.assert_allclose(ax.collections[0].get_array(), weights[1][np.argsort(-weights[1].mean(axis=1))])
+    assert ax.figure.get_suptitle().endswith("by group, class bee")
     with pytest.raises(InputError, match="no groups' weights of 'dog': there are ant, bee, cat"):
         grouped.plot_weight_map(of="dog")
 
@@ -48,7 +52,8 @@ def test_weights_by_task(K):
     Y = (np.arange(45)[:, None] % 3 == np.arange(2)).astype(int)
     model = dmkl.MKFDA(p=2, lam=0.1).fit(K, Y)
     ax, _ = drawn(model.plot_weight_map())
-    np.testing.assert_allclose(ax.collections[0].get_array(), model.weights_.transpose("kernel", "task").values)
+    weights = model.weights_.transpose("kernel", "task").values
+    np.testing.assert_allclose(ax.collections[0].get_array(), weights[np.argsort(-weights.mean(axis=1))])
     assert ax.get_xlabel() == "task"
     with pytest.raises(InputError, match="no groups' weights of '0': its weights are by task alone; leave of out"):
         model.plot_weight_map(of="0")
@@ -59,4 +64,5 @@ def test_a_model_of_one_weight_each_has_bars_and_no_map(K):
     with pytest.raises(InputError, match="one weight for each kernel, which plot_weights draws"):
         model.plot_weight_map()
     (ax,) = drawn(model.plot_weights())
-    np.testing.assert_allclose([bar.get_width() for bar in ax.patches], model.weights_)
+    np.testing.assert_allclose([bar.get_width() for bar in ax.patches], np.sort(model.weights_)[::-1])
+    assert ax.figure.get_suptitle() == "Kernel weights of MKFDA"

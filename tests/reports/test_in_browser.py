@@ -23,7 +23,7 @@ VIEWS = {
     "paper": ({"width": 718, "media": "print"}, {"smallest": 11, "smallestDrawn": 7}),
 }
 SCROLLED = {"div.wide"}
-"""What is scrolled sideways on purpose: tables and pictures."""
+"""What is scrolled sideways on purpose: broad tables."""
 
 
 @pytest.fixture(scope="session")
@@ -60,6 +60,31 @@ def test_nothing_of_a_page_is_cut_off_empty_or_too_small(names, kind, view, look
     faults, scrolled = look(request.getfixturevalue(names)(kind), view)
     assert faults == []
     assert scrolled <= (set() if view == "paper" else SCROLLED)
+
+
+# Everything but the tables that are scrolled, after all of them are unfolded.
+BOXES = """
+(() => {
+  document.querySelectorAll("details").forEach((part) => (part.open = true));
+  const parts = document.querySelectorAll("body *:not(svg *):not(.wide *):not(.paper):not(.paper *)");
+  return [...parts].map((part) => [part, part.getBoundingClientRect()]).filter(([, box]) => box.width)
+    .map(([part, box]) => ({ name: part.localName, left: box.left, right: box.right }));
+})()
+"""
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("kind", MADE)
+def test_all_boxes_are_in_the_window_and_broad_windows_are_used(kind, width, browser, report, tmp_path):
+    (tmp_path / "page.html").write_text(report(kind), encoding="utf-8")
+    browser.open(tmp_path / "page.html", width=width)
+    boxes = browser.run(BOXES)
+    assert {"svg", "table", "h1"} & {box["name"] for box in boxes} >= {"svg", "h1"}
+    assert [box for box in boxes if box["left"] < 0 or box["right"] > width] == []
+    headings = {round(box["left"]) for box in boxes if box["name"] == "h2"}
+    assert len(headings) == (1 if width == 400 else 2)
+    pictures = [box["right"] - box["left"] for box in boxes if box["name"] == "svg"]
+    assert all(250 < side <= width for side in pictures)
 
 
 PICTURE = '<svg width="300" height="100" viewBox="0 0 300 100"><path d="M0 0H300V100H0z" fill="#fff"/>{}</svg>'

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 from helpers.reported import MADE, permuted
+from scipy.stats import t as student_t
 from sklearn.metrics import balanced_accuracy_score, make_scorer
 from sklearn.model_selection import GroupKFold, KFold
 
@@ -18,7 +19,7 @@ import dmkl
 from dmkl.cli.main import main
 from dmkl.cli.samples import read_groups
 from dmkl.errors import InputError
-from dmkl.reports.page import MOST_ROWS, Page, Section, render
+from dmkl.reports.page import FIRST_ROWS, MOST_ROWS, Page, Section, render
 
 EVERY = np.arange(60)
 VOID = {"meta", "link", "br", "img", "path", "use", "rect", "circle", "stop", "wbr"}
@@ -71,20 +72,28 @@ def test_a_page_stands_alone_and_nothing_of_it_is_empty(kind, report):
     assert "<apple>" not in text
 
 
-def test_a_page_of_a_search_says_what_was_chosen_and_how_the_sum_does(result, report):
+def test_a_page_of_a_search_answers_at_once(result, report):
     page = Reader(report("search"))
     answer = page.of("p")[0]
-    assert f"p={result.best_params_['p']:g}" in answer
-    best_sum = float(result.scores["mean_score"].sel(p=np.inf).max())
-    assert all(line in answer for line in result.beside())
-    assert ("as well as the choice" in result.beside()[0]) == np.isclose(result.best_score_, best_sum, rtol=1e-9)
-    assert f"{best_sum:.4g}" in answer
+    assert f"p={result.best_params_['p']:g}, λ={result.best_params_['lam']:g}." in answer
+    assert f"{result.best_score_:.4g} ± " in answer
+    weights = result.chosen["weight"].mean("fold")
+    assert f"the largest: {weights.kernel.values[int(np.argmax(weights.values))]} (" in answer
     assert any("best of many" in text for text in page.of("p"))
-    # p, λ, mean, error, gap, status of nine points; then the baselines, of which the sum names no kernel
-    assert page.of("th")[:6] == ["p", "lam", "mean score", "standard error", "gap", "status"]
-    assert "best kernel" not in page.of("th")
-    baselines = result.baselines.to_dataframe().reset_index()
-    assert len(page.of("td")) == 9 * 6 + int((baselines != "").to_numpy().sum())
+    # The choice and each baseline with the paired difference; then the grid, of which the first ten points are shown.
+    assert page.of("th")[:3] == ["model", "accuracy in validation", "difference"]
+    compared = result.comparison()
+    own, others = result.chosen["score"].values, result.baselines["score"].transpose("baseline", "fold").values
+    assert page.of("td")[:2] == ["MKFDA", f"{own.mean():.4g} ± {own.std(ddof=1) / 3**0.5:.2g}"]
+    for row, scores in zip(compared[1:].to_dict("records"), others, strict=True):
+        np.testing.assert_allclose(row["difference"], (own - scores).mean(), atol=1e-12)
+        # Nadeau and Bengio's interval of three folds that are a partition
+        spread = (own - scores).std(ddof=1) * np.sqrt(1 / 3 + 1 / 2) * student_t.ppf(0.975, 2)
+        np.testing.assert_allclose(row["margin"], spread, rtol=1e-9, atol=1e-12)
+        higher = row["difference"] > row["margin"] > 0
+        assert ("higher" in re.search(rf"([^.;]+) {row['model']}", answer)[1]) == higher
+        assert any(text.startswith(row["model"]) for text in page.of("td"))
+    assert page.of("th")[3:9] == ["p", "λ", "mean score", "standard error", "gap", "status"]
 
 
 def test_a_page_of_a_permutation_test_answers_in_sentences(K):
@@ -204,10 +213,14 @@ def page_of(frame):
     return render(Page("t", "a.", {"x": "y"}, (), (Section("s", table=frame),)))
 
 
-def test_tables_are_cut_and_columns_where_nothing_stands_are_left_out():
-    long = Reader(page_of(pd.DataFrame({"name": [str(k) for k in range(100)], "value": np.arange(100) / 7})))
+def test_tables_unfold_and_columns_where_nothing_stands_are_left_out():
+    frame = pd.DataFrame({"name": [str(k) for k in range(2000)], "value": np.arange(2000) / 7})
+    page = Page("t", "a.", {"x": "y"}, (), (Section("s", table=frame),), source="found.zarr")
+    long = Reader(render(page))
     assert len(long.of("td")) == 2 * MOST_ROWS
-    assert f"… and {100 - MOST_ROWS} more rows in the data." in long.of("p")
+    assert len(Reader(render(page).split("<details>")[0] + "</section></div></div></body></html>").of("td")) == 20
+    assert long.of("summary") == [f"{MOST_ROWS - FIRST_ROWS} more rows"]
+    assert f"… and {2000 - MOST_ROWS} more rows in found.zarr." in long.of("p")
     frame = pd.DataFrame({"name": ["a", "b"], "nothing": ["", ""], "value_of": [0.0, 1.0]})
     assert Reader(page_of(frame)).of("th") == ["name", "value of"]
     empty = Reader(page_of(frame[:0]))
@@ -222,6 +235,19 @@ def test_broad_tables_are_parted_on_paper_and_keep_their_first_column():
     assert len(parts) > 1
     assert all(names[0] == "name" for names in heads)
     assert [name for names in heads for name in names[1:]] == Reader(whole).of("th")[1:] == [*frame][1:]
+
+
+def test_thousands_of_targets_have_their_distribution():
+    rng = np.random.default_rng(0)
+    K = dmkl.create(None, [np.cov(rng.normal(size=(20, 30))) for _ in range(3)], names=["a", "b", "c"])
+    model = dmkl.MKRidge(p=2).fit(K, pd.DataFrame(rng.normal(size=(20, 300)), K.samples))
+    text = dmkl.report(model)
+    assert len(text) < 200_000
+    page, weights = Reader(text), model.weights_.transpose("kernel", ...).values
+    assert page.of("th") == ["kernel", "mean weight", "standard deviation", "smallest", "largest"]
+    largest = int(np.argmax(weights.mean(axis=1)))
+    expected = [f(weights[largest]) for f in (np.mean, lambda w: np.std(w, ddof=1), np.min, np.max)]
+    assert page.of("td")[:5] == ["abc"[largest], *(f"{value:.4g}" for value in expected)]
 
 
 def test_names_that_somebody_gave_are_shown_as_they_are(unwieldy_report):

@@ -291,8 +291,8 @@ def test_folds_choose_each_for_itself(tmp_path):
     assert "chosen by a fold" in surface.get_title(loc="left")
     assert len(rings(curve)) == 2
     (ax,) = drawn(result.plot_weights()).axes
-    np.testing.assert_allclose([bar.get_width() for bar in ax.patches], chosen["weight"].mean("fold"))
-    assert ax.get_title(loc="left") == "each fold at its own choice"
+    assert_weights(ax, chosen["weight"].mean("fold").values)
+    assert title_of(ax) == "Kernel weights, each fold at its own choice, mean of 3 folds (dots)"
     result.save(tmp_path / "search")
     loaded = dmkl.load(tmp_path / "search")
     assert loaded.best_params_ == result.best_params_
@@ -313,7 +313,8 @@ def test_folds_and_tasks_choose_each_for_itself():
         [fold, task] for fold in "012" for task in TASKS
     ]
     assert len(rings(drawn(result.plot_scores(task="boat")).axes[0])) <= 3
-    assert drawn(result.plot_weights("boat")).axes[0].get_title(loc="left") == "boat: each fold at its own choice"
+    title = title_of(drawn(result.plot_weights("boat")).axes[0])
+    assert title.startswith("Kernel weights of boat, each fold at its own choice, mean of 3")
 
 
 def test_the_model():
@@ -579,6 +580,18 @@ def labels(axis):
     return [label.get_text() for label in axis.get_ticklabels()]
 
 
+def title_of(ax):
+    """The title of the whole figure in one line."""
+    return " ".join(ax.figure.get_suptitle().split())
+
+
+def assert_weights(ax, expected):
+    """Bars and labels are those of the kernels with these weights, the largest first."""
+    order = np.argsort(-expected, kind="stable")
+    np.testing.assert_allclose([bar.get_width() for bar in ax.patches], expected[order])
+    assert labels(ax.yaxis) == [f"kernel_{j}" for j in order]
+
+
 def drawn(figure):
     """Everything is laid out and painted without a warning."""
     figure.canvas.draw()
@@ -597,9 +610,10 @@ def test_map_and_curve():
     np.testing.assert_allclose(mesh.get_array(), means.T)
     assert labels(surface.xaxis) == labels(curve.xaxis) == ["1", "1+2$^{-6}$", "1.5", "2", "∞"]
     assert labels(surface.yaxis) == ["1e-8", "1e-3", "0.1", "10"]
-    assert (surface.get_xlabel(), surface.get_ylabel(), curve.get_xlabel()) == ("p", "lam", "p")
+    assert (surface.get_xlabel(), surface.get_ylabel(), curve.get_xlabel()) == ("norm p", "ridge λ", "norm p")
+    assert figure.get_suptitle() == "Validation score over p and λ, mean of 3 folds"
     assert bar.get_ylabel() == "mean class accuracy"
-    assert curve.get_ylabel() == "mean class accuracy, best lam"
+    assert curve.get_ylabel() == "mean class accuracy, best λ"
     validation, test = curve.containers
     np.testing.assert_allclose(validation[0].get_ydata(), means.max(axis=1))
     for k, segment in enumerate(validation[2][0].get_segments()):
@@ -637,7 +651,7 @@ def test_the_curve_of_one_parameter():
         scores = make(grid, means=means, folds=folds)
         (curve,) = drawn(SearchResult(scores if folds > 1 else scores.drop_vars("test_score")).plot_scores()).axes
         assert rings(curve) == [(2, pytest.approx(0.9))]
-        assert (curve.get_xlabel(), curve.get_ylabel()) == ("lam", "mean class accuracy")
+        assert (curve.get_xlabel(), curve.get_ylabel()) == ("ridge λ", "mean class accuracy")
         assert (curve.get_title(loc="left") == "") == (folds == 1)  # it has no bars
 
 
@@ -651,7 +665,7 @@ def test_the_two_longest_of_three_parameters():
     assert labels(surface.yaxis) == ["10", "20", "30"]
     assert rings(surface) == [(1.5, 2.5)]
     assert rings(curve) == [(1, pytest.approx(0.9))]
-    assert surface.get_title(loc="left").startswith("lam = 0.1; ring: chosen")
+    assert surface.get_title(loc="left").startswith("λ = 0.1; ring: chosen")
     assert curve.get_ylabel() == "mean class accuracy, best max_iter"
 
 
@@ -700,15 +714,14 @@ def test_bars_are_mean_weights():
         result = SearchResult(make(folds=folds, means=planted((2, 1))))
         weights = result.scores.weight.sel(p=1.5, lam=1e-3).values
         (ax,) = drawn(result.plot_weights()).axes
-        np.testing.assert_allclose([bar.get_width() for bar in ax.patches], weights.mean(axis=0))
-        assert labels(ax.yaxis) == [f"kernel_{j}" for j in range(4)]
-        assert ax.get_title(loc="left") == "p = 1.5, lam = 1e-3"
+        assert_weights(ax, weights.mean(axis=0))
+        assert title_of(ax).startswith("Kernel weights at p = 1.5, λ = 1e-3")
         assert ax.get_ylim()[0] > ax.get_ylim()[1]  # from top to bottom
-        np.testing.assert_array_equal([line.get_xdata() for line in ax.lines], weights if folds > 1 else [])
+        order = np.argsort(-weights.mean(axis=0), kind="stable")
+        np.testing.assert_array_equal([line.get_xdata() for line in ax.lines], weights[:, order] if folds > 1 else [])
     (ax,) = result.plot_weights(at={"p": np.inf}).axes
-    weights = result.scores.weight.sel(p=np.inf, lam=1e-3).mean("fold")
-    np.testing.assert_allclose([bar.get_width() for bar in ax.patches], weights)
-    assert ax.get_title(loc="left") == "p = ∞, lam = 1e-3"
+    assert_weights(ax, result.scores.weight.sel(p=np.inf, lam=1e-3).mean("fold").values)
+    assert title_of(ax).startswith("Kernel weights at p = ∞, λ = 1e-3")
     with pytest.raises(InputError, match=r"p=3 is not in the grid; its values of p are \[1\.0, "):
         result.plot_weights(at={"p": 3})
     with pytest.raises(InputError, match="'tol' was not searched; at takes p, lam"):
@@ -721,10 +734,10 @@ def test_weights_of_tasks():
     weight = result.scores.weight
     own = [weight[0, 1, :, :, 0], weight[4, 2, :, :, 1], weight[0, 1, :, :, 2]]
     (ax,) = drawn(result.plot_weights()).axes
-    np.testing.assert_allclose([bar.get_width() for bar in ax.patches], np.mean(own, axis=(0, 1)))
+    assert_weights(ax, np.mean(own, axis=(0, 1)))
     (ax,) = drawn(result.plot_weights("boat")).axes
-    np.testing.assert_allclose([bar.get_width() for bar in ax.patches], own[1].mean("fold"))
-    assert ax.get_title(loc="left") == "boat: p = ∞, lam = 0.1"
+    assert_weights(ax, own[1].mean("fold").values)
+    assert title_of(ax).startswith("Kernel weights of boat at p = ∞, λ = 0.1")
     for plot in (result.plot_weights, lambda task: result.plot_scores(task=task)):
         with pytest.raises(InputError, match="there is no task 'cat': this search has the tasks bird, boat, bus"):
             plot("cat")
@@ -737,16 +750,18 @@ def test_weights_over_p_are_those_at_the_best_of_the_others():
     result = SearchResult(make(means=means))
     ax, bar = drawn(result.plot_weights_over()).axes
     at = result.scores["weight"].values[np.arange(5), [1, 3, 0, 2, 2]].mean(axis=1)  # (p, kernel)
-    np.testing.assert_allclose(ax.collections[0].get_array(), (at / at.max(axis=1, keepdims=True)).T)
+    relative = (at / at.max(axis=1, keepdims=True)).T
+    order = np.argsort(-relative.mean(axis=1))
+    np.testing.assert_allclose(ax.collections[0].get_array(), relative[order])
     assert labels(ax.xaxis) == ["1", "1+2$^{-6}$", "1.5", "2", "∞"]
-    assert labels(ax.yaxis) == [f"kernel_{j}" for j in range(4)]
+    assert labels(ax.yaxis) == [f"kernel_{j}" for j in order]
     assert ax.get_ylim()[0] > ax.get_ylim()[1]  # from top to bottom
-    assert ax.get_xlabel() == "p, each at its best lam"
+    assert (ax.get_xlabel(), title_of(ax)) == ("norm p", "Kernel weights over p, each at its best λ")
     assert bar.get_ylabel() == "weight / largest of the column"
     ax = result.plot_weights_over("lam").axes[0]
     assert labels(ax.xaxis) == ["1e-8", "1e-3", "0.1", "10"]
     at = result.scores["weight"].values[0, 1].mean(axis=0)
-    np.testing.assert_allclose(ax.collections[0].get_array()[:, 1], at / at.max())
+    np.testing.assert_allclose(np.sort(ax.collections[0].get_array()[:, 1]), np.sort(at / at.max()))
     one = SearchResult(make({"p": (2.0,), "lam": LAM}))
     for name, n in (("C", 0), ("p", 1)):
         message = rf"over two values of {name} or more, and this search has {n}; it has p \(1\), lam \(4\)"
@@ -760,11 +775,11 @@ def test_weights_over_p_of_tasks_and_of_values_without_a_score():
     weight = result.scores["weight"].values  # (p, lam, fold, kernel, task)
     at = np.mean([weight[3, lam, :, :, t].mean(axis=0) for t, lam in enumerate((0, 3, 1))], axis=0)
     drawn_at = drawn(result.plot_weights_over()).axes[0].collections[0].get_array()
-    np.testing.assert_allclose(drawn_at[:, 3], at / at.max())
+    np.testing.assert_allclose(np.sort(drawn_at[:, 3]), np.sort(at / at.max()))
     ax = result.plot_weights_over(task="boat").axes[0]
     at = weight[0, 2, :, :, 1].mean(axis=0)
-    np.testing.assert_allclose(ax.collections[0].get_array()[:, 0], at / at.max())
-    assert ax.get_title(loc="left") == "boat"
+    np.testing.assert_allclose(np.sort(ax.collections[0].get_array()[:, 0]), np.sort(at / at.max()))
+    assert title_of(ax).startswith("Kernel weights of boat over p")
     scores = make()
     scores["score"][2] = np.nan
     part = drawn(SearchResult(scores).plot_weights_over()).axes[0].collections[0].get_array()
@@ -772,19 +787,37 @@ def test_weights_over_p_of_tasks_and_of_values_without_a_score():
 
 
 def test_many_kernels_with_long_and_odd_names():
-    """The largest 40 in their order, which the title says; names take no room from the bars, and are no formulas."""
+    """The largest and the sum of the others; names take no room from the bars, and are no formulas."""
     scores = make(kernels=60)
-    scores["weight"][...] = np.random.default_rng(5).permutation(60)
-    (ax,) = drawn(SearchResult(scores).plot_weights()).axes
-    widths = np.array([bar.get_width() for bar in ax.patches])
-    np.testing.assert_array_equal(np.sort(widths), np.arange(20, 60))
-    weight = scores["weight"].values[0, 0, 0]
-    np.testing.assert_array_equal(widths, weight[weight >= 20])
-    assert labels(ax.yaxis) == [f"kernel_{j}" for j in np.flatnonzero(weight >= 20)]
-    assert "the 40 largest of 60 kernels; the others have 11 % of the weight" in ax.get_title(loc="left")
+    scores["weight"][...] = weight = np.random.default_rng(5).permutation(60)
+    for top, n in ((None, 20), (40, 40)):
+        ax = Figure().subplots()
+        assert SearchResult(scores).plot_weights(ax=ax, top=top) is ax.figure
+        widths = [bar.get_width() for bar in ax.patches]
+        np.testing.assert_allclose(widths, [*range(59, 59 - n, -1), sum(range(60 - n))])
+        assert labels(ax.yaxis) == [*(f"kernel_{j}" for j in np.argsort(-weight)[:n]), f"{60 - n} others"]
+    share = 100 * sum(range(20)) / sum(range(60))
+    assert f"The 40 largest of 60; the others have {share:.0f} % of the weight" in ax.get_title(loc="left")
+    with pytest.raises(InputError, match="1 or more, got 0"):
+        SearchResult(scores).plot_weights(top=0)
     names = [f"{'a very long name of a kernel, ' * 6}{j}" for j in range(3)] + ["$x_$"]
     figure = drawn(SearchResult(make().assign_coords(kernel=names)).plot_weights())
     (ax,) = figure.axes
     assert ax.get_position().width * figure.get_size_inches()[0] > 3.5
-    assert [label[-2:] for label in labels(ax.yaxis)[:3]] == [" 0", " 1", " 2"]
     assert len(set(labels(ax.yaxis))) == 4
+
+
+def test_what_all_names_share_is_in_the_title_and_not_in_labels():
+    names = ["layers/log-rbf-T_CELL", "layers/log-rbf-B_CELL", "layers/log-rbf-1e-3", "layers/log-rbf-1e-4"]
+    for kernels, shared, rest in (
+        (names, "Kernels: layers/log-rbf-…", ["T_CELL", "B_CELL", "1e-3", "1e-4"]),
+        (names[2:] * 2, "Kernels: layers/log-rbf-…", ["1e-3", "1e-4"] * 2),
+        (["a_1, sum", "a_2, sum", "a_3, sum", "b_1, sum"], "Kernels: …, sum", ["a_1", "a_2", "a_3", "b_1"]),
+        (["x/y", "x/", "x/yy", "x/yz"], "", ["x/y", "x/", "x/yy", "x/yz"]),
+    ):
+        scores = make().assign_coords(kernel=kernels)
+        scores["weight"][...] = [0.4, 0.3, 0.2, 0.1]
+        (ax,) = drawn(SearchResult(scores).plot_weights()).axes
+        assert labels(ax.yaxis) == rest
+        assert ("Kernels:" in title_of(ax)) == bool(shared)
+        assert title_of(ax).endswith(shared)
