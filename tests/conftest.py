@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import threading
+from functools import cache
 
 # One BLAS thread in each process: matrices are small, and threads of tests that run side by side wait for one another.
 # Processes that tests start read it here; this one may have loaded NumPy, and has the fixture below.
@@ -21,6 +22,7 @@ from hypothesis import HealthCheck, settings
 from threadpoolctl import threadpool_limits
 
 import dmkl
+import dmkl.settings
 from dmkl.estimators.saving import MODELS
 from dmkl.estimators.saving import models as all_models
 
@@ -29,11 +31,14 @@ if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Every pass asks how much memory is free, and the answer takes a fifth of the time of a small fit.
+dmkl.settings.free_bytes = cache(dmkl.settings.free_bytes)
+
 # The same examples on every machine, so that what passes on one passes on the next; "random" looks for others.
 settings.register_profile(
     "fast",
     deadline=None,
-    max_examples=25,
+    max_examples=10,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -48,17 +53,22 @@ def pytest_collection_finish():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _one_blas_thread():
-    with threadpool_limits(1, "blas"):
+def _one_thread():
+    """Fastest for small cases; tests of other schedulers set them."""
+    with threadpool_limits(1, "blas"), dask.config.set(scheduler="synchronous"):
         yield
 
 
 @pytest.fixture(scope="session")
 def cluster():
-    """Two worker processes on this machine."""
-    with LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address="127.0.0.1:0"
-    ) as running:
+    """Two worker processes on this machine; they wait most of the time, and hardly watch themselves meanwhile."""
+    watching = {"worker.profile.enabled": False, "admin.tick.interval": "1s", "admin.system-monitor.interval": "1h"}
+    with (
+        dask.config.set({f"distributed.{key}": value for key, value in watching.items()}),
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address="127.0.0.1:0"
+        ) as running,
+    ):
         yield running
 
 
@@ -95,13 +105,6 @@ def cutting(request, monkeypatch):
 def tasks_of_parts(monkeypatch):
     """Passes over sets of any size take some tasks for each kernel; small ones take one otherwise."""
     monkeypatch.setattr("dmkl.passes.view._SMALLEST", 1)
-
-
-@pytest.fixture
-def synchronous():
-    """This thread alone: fastest for small cases."""
-    with dask.config.set(scheduler="synchronous"):
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,6 @@ import resource
 import shutil
 from contextlib import contextmanager
 
-import dask
 import numpy as np
 import psutil
 import pytest
@@ -26,8 +25,6 @@ from dmkl.progress import Watch, watching
 from dmkl.searching.state import damage_of_state
 from dmkl.store.features import read_tables
 from dmkl.store.reader import StoreReader
-
-pytestmark = pytest.mark.usefixtures("synchronous")
 
 M, TRAIN = 14, np.arange(10)
 SLOW = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -61,14 +58,13 @@ def made(tmp_path_factory):
     features = {"a": rng.normal(size=(M, 3)), "b": rng.normal(size=(M, 2))}
     specs = [{"function": "rbf", "gamma": 0.3}, {"function": "linear"}]
     splits = [np.where(np.arange(M) < 10, 0, 2)]
-    with dask.config.set(scheduler="synchronous"):
-        dmkl.build(folder / "set", features, specs, labels=np.arange(M) % 2, splits=splits, tile=8)
-        K = dmkl.open(folder / "set")[TRAIN, TRAIN]
-        dmkl.MKFDA(p=1.5).fit(K).save(folder / "model")
-        with pytest.raises(KeyboardInterrupt), watching(Interrupt()):
-            searched(folder / "set", folder / "state")
-        shutil.copytree(folder / "state", folder / "before")
-        searched(folder / "set", None).save(folder / "result")
+    dmkl.build(folder / "set", features, specs, labels=np.arange(M) % 2, splits=splits, tile=8)
+    K = dmkl.open(folder / "set")[TRAIN, TRAIN]
+    dmkl.MKFDA(p=1.5).fit(K).save(folder / "model")
+    with pytest.raises(KeyboardInterrupt), watching(Interrupt()):
+        searched(folder / "set", folder / "state")
+    shutil.copytree(folder / "state", folder / "before")
+    searched(folder / "set", None).save(folder / "result")
     return folder
 
 

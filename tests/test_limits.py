@@ -19,6 +19,7 @@ def machine(monkeypatch, tmp_path):
     """A machine of 16 cores and 64 GiB free without limits; writes files of cgroups and says which are its own."""
     for name in ("CPUS_PER_TASK", "CPUS_ON_NODE", "MEM_PER_NODE", "MEM_PER_CPU", "JOB_ID"):
         monkeypatch.delenv(f"SLURM_{name}", raising=False)
+    monkeypatch.setattr(settings, "free_bytes", settings.free_bytes.__wrapped__)
     monkeypatch.setattr(settings, "cpu_count", lambda: 16)
     free = psutil.virtual_memory()._replace(available=65536 * MIB)
     monkeypatch.setattr(settings.psutil, "virtual_memory", lambda: free)

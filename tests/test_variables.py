@@ -129,12 +129,16 @@ RESULTS = {
     "open": lambda K: {"alignment": K.alignment(), "xarray": K.to_xarray(), "share": K.covariate_shares(NUMBERS)},
     "check": lambda K: check(K),
 }
+LIKE_OTHERS = {"evaluate, numbers", "search, prices", "importance, tasks", "MKFDA, cg", "permutation_test, tasks"}
 UNLABELED = {"build", "build_cross", "cluster", "cluster_agreement", "create", "load", "plot_confusion",
              "plot_contributions", "report", "residualize", "solve_mkfda"}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore::dmkl.errors.ConvergenceWarning")
-@pytest.mark.parametrize("name", [*MODELS_FITTED, *RESULTS])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in LIKE_OTHERS)) for name in [*MODELS_FITTED, *RESULTS]],
+)
 def test_all_that_is_labeled_is_described(name, K, tmp_path):
     """Attributes, what methods return, and what is on disk, of every learner and every function with a result."""
     result = (MODELS_FITTED | RESULTS)[name](K)

@@ -13,8 +13,6 @@ from helpers.references import Counting, dense_view, error, over, psd, raise_if_
 import dmkl
 from dmkl.errors import InputError, MemoryBudgetError
 
-pytestmark = pytest.mark.usefixtures("synchronous")
-
 KINDS = ("center", "trace", "multiplicative", "cosine")
 CHAINS = [
     *(chain for length in (1, 2) for chain in itertools.product(KINDS, repeat=length)),
@@ -253,12 +251,15 @@ def test_statistics_take_no_more_passes_than_they_need(tmp_path, dense, rows, co
 ROUNDED = [("float32", 0.1), ("float32", 7.7e5), ("float64", 1 / 3), ("float64", 1.0)]
 
 
-@pytest.mark.parametrize(("dtype", "value"), ROUNDED)
+NORMALIZING = [("center", "trace"), ("center", "multiplicative"), ("multiplicative",), ("center", "cosine")]
+
+
 @pytest.mark.parametrize(
-    "chain", [("center", "trace"), ("center", "multiplicative"), ("multiplicative",), ("center", "cosine")]
+    ("rounded", "chain"), [*zip(ROUNDED, NORMALIZING, strict=True), *zip(ROUNDED, NORMALIZING[::-1], strict=True)]
 )
-def test_a_constant_kernel_is_named(tmp_path, dtype, value, chain):
+def test_a_constant_kernel_is_named(tmp_path, rounded, chain):
     """What rounding leaves of a constant kernel is not normalised to unit size."""
+    dtype, value = rounded
     K = np.stack([psd(1, 13)[0], np.full((13, 13), value)])
     view = dmkl.create(tmp_path / "constant.zarr", K, names=["good", "flat"], tile=5, dtype=dtype)[:11, :11]
     with raise_if_computes():

@@ -16,8 +16,6 @@ from dmkl.analysis.spectrum import nystrom, upper_bounds
 from dmkl.errors import IndefiniteKernelWarning, InputError
 from dmkl.numerics.alignment import alignments
 
-pytestmark = pytest.mark.usefixtures("synchronous")
-
 M = 90
 SIDES = np.arange(M) % 2
 

@@ -10,7 +10,6 @@ import dmkl
 from dmkl.errors import InputError
 
 pytest_plugins = ["helpers.command_line"]
-pytestmark = pytest.mark.usefixtures("synchronous")
 
 
 def by_definition(kernel, columns):

@@ -198,6 +198,7 @@ def test_a_set_is_replaced_when_asked_for(error_of, output_of, tmp_path, folder)
     assert dmkl.open(out).names == ("shape-linear", "color-linear")
 
 
+@pytest.mark.slow
 def test_processes_build_the_same(output_of, tmp_path, folder, built, cluster):
     out = tmp_path / "set.zarr"
     output_of("build", out, folder / "all.npz", *RBF, "--tile", 16, "--cluster", cluster.scheduler_address)
@@ -465,7 +466,8 @@ def test_a_model_of_imported_kernels_needs_kernels(error_of, folder, model):
 
 
 @pytest.mark.parametrize(
-    ("command", "options"), [("fit", []), ("search", ["--cv", "2", "--baselines", "none"])], ids=["fit", "search"]
+    ("command", "options"),
+    [("fit", []), pytest.param("search", ["--cv", "2", "--baselines", "none"], marks=pytest.mark.slow)],
 )
 def test_the_command_that_uses_a_model_of_built_kernels_works(output_of, tmp_path, folder, built, command, options):
     """The set holds no samples that the model has not seen, and the kernels of new ones are computed from features."""

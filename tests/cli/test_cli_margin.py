@@ -271,6 +271,7 @@ def test_models_with_and_without_a_solver(store):
 # --- dmkl search -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_search_over_p_and_C(json_of, output_of, tmp_path, store):
     out, machine = tmp_path / "result", ["--model", "mksvm", "--multiclass", "ovo", "--cv", 2, "--baselines", "none"]
     text = output_of("search", store, out, *machine, "--p", "1.5", "--C", "0.25,4")

@@ -190,6 +190,7 @@ def test_options_reach_the_estimator_and_the_grid(json_of, tmp_path, plain):
     np.testing.assert_allclose(result.scores["score"].isel(steps=1), expected.scores["score"])
 
 
+@pytest.mark.slow
 def test_the_papers_grid_by_default(output_of, tmp_path, plain):
     base = ["search", plain, tmp_path / "result", "--cv", 2, "--no-refit", "--overwrite", *NO_BASELINES]
     for arguments, sizes, lam in (

@@ -14,8 +14,6 @@ import dmkl
 from dmkl.errors import ConvergenceWarning, InputError, MemoryBudgetError
 from dmkl.numerics.fisher import encode_targets
 
-pytestmark = pytest.mark.usefixtures("synchronous")
-
 SOLVERS = ["direct", "cg"]
 STEPS = ("center", "trace")
 M = 72

@@ -14,7 +14,6 @@ from dmkl.errors import DegenerateKernelError, IndefiniteKernelError, InputError
 from dmkl.solvers import in_memory
 
 pytest_plugins = ["helpers.command_line"]
-pytestmark = pytest.mark.usefixtures("synchronous")
 
 M, N_CLUSTERS = 60, 3
 CLASSES = np.arange(M) % N_CLUSTERS

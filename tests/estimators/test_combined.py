@@ -15,8 +15,6 @@ import dmkl
 from dmkl.errors import IndefiniteKernelError, InputError, MemoryBudgetError
 from dmkl.kernelset import KernelSet
 
-pytestmark = pytest.mark.usefixtures("synchronous")
-
 M = 40
 TRAIN, TEST = np.r_[29:3:-1, 31], np.r_[0:4, 32:40]
 EVERY = np.arange(M)

@@ -11,8 +11,6 @@ from sklearn.base import clone
 import dmkl
 from dmkl.errors import InputError
 
-pytestmark = pytest.mark.usefixtures("synchronous")
-
 M, TRAIN = 160, np.arange(120)
 TEST = np.arange(120, M)
 

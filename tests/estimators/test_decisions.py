@@ -29,7 +29,6 @@ from dmkl.estimators.decisions import (
 )
 from dmkl.numerics.discriminant import directions
 
-pytestmark = pytest.mark.usefixtures("synchronous")
 SIZES = {"binary": (90, 15), "multiclass": (60, 30, 10)}
 
 

@@ -16,7 +16,6 @@ from dmkl.solvers.fisher.problem import FisherSolver
 from dmkl.solvers.fisher.registry import SOLVERS
 from dmkl.solvers.outcome import Outcome, Status, Step
 
-pytestmark = pytest.mark.usefixtures("synchronous")
 TRAIN, TEST = np.arange(60), np.arange(60, 90)
 
 

@@ -31,7 +31,7 @@ from dmkl.passes.execute import machine
 
 
 @parametrize_with_checks([dmkl.MKLClassifier(missing="zero"), dmkl.MKLRegressor()])
-def test_scikit_learn_s_checks(estimator, check, synchronous):
+def test_scikit_learn_s_checks(estimator, check):
     check(estimator)
 
 
@@ -231,7 +231,7 @@ def test_kernels_that_do_not_fit_are_refused_before_anything_is_computed(data, m
         with pytest.raises(MemoryBudgetError, match=r"5 kernels of 60 samples .* dmkl\.build"):
             model.fit(X, y)
     wider = dmkl.MKLClassifier(kernels={"function": "rbf", "bandwidth": list(range(1, 10))})
-    with dask.config.set({"dmkl.memory": 9 * 6 * 20 * 20 * 8 - 1, "dmkl.tile": 20}, scheduler="synchronous"):
+    with dask.config.set({"dmkl.memory": 9 * 6 * 20 * 20 * 8 - 1, "dmkl.tile": 20}):
         with pytest.raises(MemoryBudgetError, match="169 KiB"):  # 6 of 9 tiles, as kernels are symmetric
             wider.fit(X, y)
 
@@ -362,7 +362,7 @@ def test_a_cluster_is_left_alone(data, function, where):
 
 def test_a_worker_process_of_joblib_takes_its_share(monkeypatch):
     monkeypatch.setattr(scikit_learn.settings, "available_cores", lambda: 8)
-    with dask.config.set({"dmkl.memory": "2GiB"}):
+    with dask.config.set({"dmkl.memory": "2GiB"}, scheduler="threads"):
         with scikit_learn.in_this_process():
             assert machine().total_bytes == 2**31
             assert machine().slots == 8
@@ -391,20 +391,31 @@ def test_parameters_of_the_default_estimator_can_be_set(data):
 
 # --- copies of fitted models -----------------------------------------------------------------------------------------
 
-COPIES = [copy.copy, copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))]
+
+def pickled(model):
+    return pickle.loads(pickle.dumps(model))
 
 
 def test_copies_predict_the_same(data):
     X, y, new = data
     model = dmkl.MKLClassifier(blocks={"left": [0, 1], "right": [3, 4]}).fit(pd.DataFrame(X, columns=NAMES), y)
     frame = pd.DataFrame(new, columns=NAMES)
-    for copied in (copy_of(model) for copy_of in COPIES):
+    for copied in (copy_of(model) for copy_of in (copy.copy, copy.deepcopy, pickled)):
         np.testing.assert_array_equal(copied.decision_function(frame), model.decision_function(frame))
         assert not hasattr(clone(copied), "estimator_")
 
 
-@pytest.mark.parametrize("place", ["lazy", "persisted", "stored", "rows", "loaded"])
-def test_copies_of_estimators_predict_the_same_from_features(data, tmp_path, place):
+@pytest.mark.parametrize(
+    ("place", "copy_of"),
+    [
+        ("lazy", pickled),
+        ("persisted", copy.deepcopy),
+        ("stored", copy.copy),
+        ("rows", pickled),
+        ("loaded", copy.deepcopy),
+    ],
+)
+def test_copies_of_estimators_predict_the_same_from_features(data, tmp_path, place, copy_of):
     X, y, new = data
     path = None if place in ("lazy", "persisted") else tmp_path / "set.zarr"
     K = dmkl.build(path, {"X": X}, {"function": ["rbf", "laplacian"]}, tile=25)
@@ -415,9 +426,8 @@ def test_copies_of_estimators_predict_the_same_from_features(data, tmp_path, pla
         model.save(tmp_path / "model.zarr")
         model = dmkl.load(tmp_path / "model.zarr")
     scores = model.decision_function(features={"X": new}).values
-    for number, copy_of in enumerate(COPIES):
-        copied = copy_of(model)
-        np.testing.assert_array_equal(copied.decision_function(features={"X": new}).values, scores)
-        copied.save(tmp_path / f"copy-{number}.zarr")
-        loaded = dmkl.load(tmp_path / f"copy-{number}.zarr")
-        np.testing.assert_array_equal(loaded.decision_function(features={"X": new}).values, scores)
+    copied = copy_of(model)
+    np.testing.assert_array_equal(copied.decision_function(features={"X": new}).values, scores)
+    copied.save(tmp_path / "copy.zarr")
+    loaded = dmkl.load(tmp_path / "copy.zarr")
+    np.testing.assert_array_equal(loaded.decision_function(features={"X": new}).values, scores)

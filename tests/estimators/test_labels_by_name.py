@@ -20,11 +20,8 @@ TASKS = pd.DataFrame(np.random.default_rng(3).integers(0, 2, (M, 2)), SAMPLES, [
 MIXED = np.random.default_rng(0).permutation(SAMPLES)
 TRAIN = np.array([3, 1, 8, 20, 11, 5, 6, 13, 22])
 
-pytestmark = [
-    pytest.mark.usefixtures("synchronous"),
-    # Arrays without names stand beside data frames with names.
-    pytest.mark.filterwarnings("ignore::dmkl.errors.SampleOrderWarning"),
-]
+# Arrays without names stand beside data frames with names.
+pytestmark = pytest.mark.filterwarnings("ignore::dmkl.errors.SampleOrderWarning")
 
 
 @pytest.fixture(scope="module")

@@ -119,7 +119,6 @@ def test_the_optimum_is_cvxpys(kernels, scheduler, p, C):
     assert model.n_iter_ == len(model.history_.iteration)
 
 
-@pytest.mark.usefixtures("synchronous")
 @pytest.mark.parametrize("steps", [(), ("center", "trace"), ("center", "cosine"), ("cosine", "center"), ("trace",)])
 def test_every_chain_of_steps(kernels, steps):
     C = 64.0 if "trace" in steps else 4.0  # kernels of trace one are small
@@ -135,7 +134,6 @@ def test_every_chain_of_steps(kernels, steps):
     np.testing.assert_allclose(model.decision_function(kernels[test, train]), expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.usefixtures("synchronous")
 @pytest.mark.parametrize("steps", [("center",), STEPS])
 def test_pairs_out_of_core(kernels, steps):
     """Machines on some of the samples take columns of the sum over all of them.
@@ -177,7 +175,6 @@ def test_classes(kernels, scheduler, multiclass):
     assert model.score(K, y) > 0.8
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_votes_are_scikit_learns(kernels):
     train, test = np.arange(30), np.arange(30, M)
     K, y = kernels.select([kernels.names[3]]), three()
@@ -191,7 +188,6 @@ def test_votes_are_scikit_learns(kernels):
     np.testing.assert_array_equal(model.predict(K[test, train]), reference.predict(cross))
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_tied_votes_go_to_the_larger_sum_of_distances(kernels):
     model = dmkl.MKSVM(1.5, 4.0, multiclass="ovo").fit(kernels, three())
     # Each class beats one of the others: apple pear by 0.1, plum apple by 0.2, pear plum by 0.7.
@@ -199,7 +195,6 @@ def test_tied_votes_go_to_the_larger_sum_of_distances(kernels):
     assert model.weights_.pair.values.tolist() == ["apple or pear", "apple or plum", "pear or plum"]
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_tasks_with_p_and_C_of_their_own(kernels):
     tasks = np.stack([three() == name for name in ("apple", "pear", "plum")], axis=1).astype(int)
     p, C = (1.0, 1.5, np.inf), (0.5, 4.0, 16.0)
@@ -220,7 +215,6 @@ def test_tasks_with_p_and_C_of_their_own(kernels):
 # --- both: saving, features, warnings, parameters --------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("synchronous")
 @pytest.mark.parametrize("make", [dmkl.MKSVM, dmkl.GMKL])
 def test_too_few_weightings_are_told(kernels, make):
     model = make(C=4.0, tol=1e-8, max_iter=2)
@@ -235,7 +229,6 @@ def test_too_few_weightings_are_told(kernels, make):
         check_machines(model, dense_view(dense(), steps=STEPS), three())
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_what_a_fit_refuses(kernels):
     for model, message in (
         (dmkl.MKSVM(C=0), "C must be positive"),
@@ -283,7 +276,6 @@ def test_the_optimum_of_varma_and_ray(kernels, scheduler, constrained):
     np.testing.assert_allclose(model.decision_function(kernels[rows, rows]), combined @ u + bias, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.usefixtures("synchronous")
 @pytest.mark.parametrize("multiclass", ["ovr", "ovo"])
 def test_classes_with_prices_and_constraints(kernels, multiclass):
     A, b = np.array([[0, 1.0, -1.0, 0], [-1.0, 0, 0, 0]]), np.array([0.0, -0.1])  # d_1 ≥ d_2 and d_0 ≤ 0.1
@@ -304,7 +296,6 @@ def test_classes_with_prices_and_constraints(kernels, multiclass):
     assert free.n_passes_ < sum(each.n_passes_ for each in alone)
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_constraints_that_contradict_each_other_are_named_before_any_pass(kernels):
     K, source = over(kernels, Counting)
     A, b = np.eye(4)[[0, 1, 0]] * [[1], [1], [-1]], [2.0, 0.1, -1.0]  # d_0 ≥ 2 and d_0 ≤ 1
@@ -315,7 +306,6 @@ def test_constraints_that_contradict_each_other_are_named_before_any_pass(kernel
     assert not source.reads
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_tasks_with_a_C_of_their_own_by_either_method(kernels):
     tasks = np.stack([three() == "plum", binary() == "yes"], axis=1).astype(int)
     model = dmkl.GMKL((0.5, 4.0), tol=1e-3, method="gradient").fit(kernels, tasks)
@@ -328,7 +318,6 @@ def test_tasks_with_a_C_of_their_own_by_either_method(kernels):
 # --- searches --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("synchronous")
 @pytest.mark.parametrize("multiclass", ["ovr", "ovo"])
 def test_a_search_finds_what_single_fits_do(kernels, multiclass):
     grid = {"p": [1.0, 2.0], "C": [0.5, 4.0]}
@@ -354,7 +343,6 @@ def test_a_search_finds_what_single_fits_do(kernels, multiclass):
     check_machines(result.best_, dense_view(dense(), steps=STEPS), three())
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_the_default_grid_and_the_simplest_point(kernels, tmp_path):
     grid, options = {"p": [2.0, 1.0], "C": [64.0, 0.25, 4.0]}, {"rule": "one_standard_error", "baselines": "none"}
     result = dmkl.search(dmkl.MKSVM(), kernels, None, grid, 3, **options)
@@ -371,10 +359,12 @@ def test_the_default_grid_and_the_simplest_point(kernels, tmp_path):
     np.testing.assert_array_equal(loaded.best_.predict(kernels), result.best_.predict(kernels))
 
 
-@pytest.mark.usefixtures("synchronous")
 @pytest.mark.parametrize(
     ("model", "grid"),
-    [(dmkl.MKSVM(), {"p": [1.0, 2.0], "C": [0.25, 16.0]}), (dmkl.GMKL(), {"C": [0.25, 16.0]})],
+    [
+        (dmkl.MKSVM(), {"p": [1.0, 2.0], "C": [0.25, 16.0]}),
+        pytest.param(dmkl.GMKL(), {"C": [0.25, 16.0]}, marks=pytest.mark.slow),
+    ],
 )
 def test_tasks_choose_each_for_themselves(tmp_path, model, grid):
     tasks = np.stack([three() == "plum", binary() == "yes", np.arange(M) % 2 == 0], axis=1).astype(int)
@@ -394,7 +384,6 @@ def test_tasks_choose_each_for_themselves(tmp_path, model, grid):
     assert result.best_.predict(K[test, np.union1d(train, validation)]).shape == (len(test), 3)
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_a_search_over_steps_of_the_kernels(kernels):
     grid = {"steps": ["center+multiplicative", "center+cosine"], "C": [0.5, 4.0]}
     result = dmkl.search(dmkl.MKSVM(1.5), kernels, None, grid, 2, baselines="none")

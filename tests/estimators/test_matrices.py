@@ -31,7 +31,6 @@ def forms(rows, cols):
     }
 
 
-@pytest.mark.usefixtures("synchronous")
 @pytest.mark.parametrize(
     ("learner", "form"),
     [*((dmkl.MKFDA(1.5), form) for form in forms(TRAIN, TRAIN)), (dmkl.MKSVM(2.0, 4.0), "a list")],
@@ -51,7 +50,6 @@ def test_a_fit_and_its_predictions(form, learner):
     assert list(model.weights_.kernel) == (NAMES if named else [f"kernel_{k}" for k in range(5)])
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_columns_with_names_are_put_in_order():
     y = digits()[1] % 3
     model = dmkl.MKFDA().fit(forms(TRAIN, TRAIN)["data frames"], y[TRAIN])
@@ -60,7 +58,6 @@ def test_columns_with_names_are_put_in_order():
     np.testing.assert_array_equal(model.decision_function(shuffled), model.decision_function(new))
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_searches_evaluations_and_analyses():
     kernels, y = digits()[0][:, :60][:, :, :60], digits()[1][:60] % 3
     K = in_memory(kernels, 25)

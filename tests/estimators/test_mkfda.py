@@ -31,8 +31,6 @@ STEPS = ("center", "trace")
 # leaves about its square root in the weights.
 ROUNDED = 1e-5
 
-pytestmark = pytest.mark.usefixtures("synchronous")
-
 
 class Case(NamedTuple):
     """Kernels over all samples, labels, and which samples are for training."""
@@ -111,7 +109,7 @@ def test_optimum_and_its_proof(p, lam, name):
     np.testing.assert_array_equal(direct.labels_of(scores), direct.labels_of(cg.decision_function(case.testing).values))
 
 
-@pytest.mark.parametrize(("p", "name"), list(zip(EXPONENTS, ["halves", "digits"] * 3, strict=True)))
+@pytest.mark.parametrize(("p", "name"), [(1.0, "halves"), (1.5, "digits"), (8.0, "halves"), (np.inf, "digits")])
 def test_solvers_agree_in_weights(name, p):
     """As tightly as both prove their gaps: the weights themselves, and the scores."""
     direct, cg = (fitted(name, solver, p, tol=1e-8) for solver in SOLVERS)

@@ -26,8 +26,6 @@ from dmkl.errors import (
     StoreNotFoundError,
 )
 
-pytestmark = pytest.mark.usefixtures("synchronous")
-
 M = 40
 TRAIN, TEST = np.arange(30), np.arange(30, 40)
 LABELS = {
@@ -75,9 +73,9 @@ def fitted(name="MKFDA", labels="words"):
 @pytest.mark.parametrize(
     ("name", "labels"),
     [
-        *(("MKFDA", labels) for labels in LABELS),
-        *((name, "words") for name in list(MODELS)[1:]),
-        *((name, "tasks") for name in ("MKSVM", "NCuts", "SingleBest")),
+        *((name, "words") for name in MODELS),
+        *(("Uniform", labels) for labels in LABELS if labels != "words"),
+        *((name, "tasks") for name in ("MKFDA", "MKSVM", "NCuts", "SingleBest")),
     ],
 )
 def test_round_trip(tmp_path, name, labels):

@@ -13,7 +13,6 @@ from dmkl.errors import InputError
 from dmkl.estimators.checks import WeightRules
 from dmkl.numerics.fisher import encode_targets
 
-pytestmark = pytest.mark.usefixtures("synchronous")
 M, LAM = 18, 1e-2
 NAMES = [f"kernel_{j}" for j in range(5)]
 GROUPS = {"pixels": "kernel_[01]", "others": NAMES[2:4]}

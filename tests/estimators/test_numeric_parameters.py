@@ -18,6 +18,7 @@ WRONG = {
     **dict.fromkeys(COUNTS, (np.inf, np.nan, -1, 1.5, "many", True)),
     "p": (0.5, np.nan, "high", [[1.0]], 10**400),
 }
+K = dmkl.create(None, [np.eye(8) + 1, np.diag(np.arange(8) + 1.0)], labels=np.arange(8) % 2)
 CASES = [
     (model, name)
     for model in models().values()
@@ -28,7 +29,6 @@ CASES = [
 
 @pytest.mark.parametrize(("model", "name"), CASES)
 def test_numbers_that_break_a_rule(model, name):
-    K = dmkl.create(None, [np.eye(8) + 1, np.diag(np.arange(8) + 1.0)], labels=np.arange(8) % 2)
     for value in WRONG[name]:
         with pytest.raises(InputError, match=rf"\b{name}\b"):
             model(**{name: value}).fit(K)

@@ -14,7 +14,6 @@ from dmkl.estimators.learner import fitted
 from dmkl.estimators.plan import Fit, Plan
 from dmkl.numerics.fisher import encode_targets
 
-pytestmark = pytest.mark.usefixtures("synchronous")
 ROWS = np.random.default_rng(5).permutation(90)
 TRAIN, TEST = ROWS[:60], ROWS[60:]
 

@@ -24,7 +24,9 @@ def data():
     return np.moveaxis(kernels, 0, 2), y % 3
 
 
-@pytest.mark.parametrize("estimator", [None, dmkl.MKSVM(1.5, 4.0), dmkl.Uniform()])
+@pytest.mark.parametrize(
+    "estimator", [None, dmkl.MKSVM(1.5, 4.0), pytest.param(dmkl.Uniform(), marks=pytest.mark.slow)]
+)
 def test_folds_are_cut_along_both_axes(estimator):
     X, y = data()
     result = cross_val_predict(dmkl.PrecomputedMKLClassifier(estimator), X, y, cv=FOLDS)

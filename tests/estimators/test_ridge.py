@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from helpers.optima import optimum
 from helpers.references import dense_view, digits, in_memory
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone, is_regressor
 from sklearn.metrics import r2_score
@@ -22,7 +22,6 @@ from dmkl.estimators.plan import Fit, Plan
 from dmkl.numerics.fisher import encode_values
 from dmkl.solvers.fisher.registry import SOLVERS
 
-pytestmark = pytest.mark.usefixtures("synchronous")
 TRAIN, TEST = np.arange(60), np.arange(60, 90)
 STEPS = ("center", "trace")
 
@@ -49,7 +48,6 @@ def test_the_objective_is_the_optimum(p, lam):
     assert model.objective_ == pytest.approx(best, rel=1e-4)
 
 
-@settings(max_examples=15, deadline=None)
 @given(
     p=st.sampled_from([1.0, 1.25, 2.0, 5.0, np.inf]),
     lam=st.floats(1e-4, 10.0),

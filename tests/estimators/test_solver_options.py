@@ -35,7 +35,10 @@ def test_an_object_is_read_from_text_and_json(text, solver):
     assert decode(json.loads(json.dumps(encode(solver)))) == solver
 
 
-@pytest.mark.parametrize("kind", [dmkl.MKFDA, dmkl.MKRidge, dmkl.Uniform, dmkl.SingleBest, dmkl.Product])
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in (dmkl.MKRidge, dmkl.Uniform, dmkl.Product)]
+
+
+@pytest.mark.parametrize("kind", [dmkl.MKFDA, dmkl.SingleBest, *SLOW])
 def test_learners_take_objects(K, kind, tmp_path):
     model = kind(solver=dmkl.Subspace(finish="report"))
     assert "Subspace" in repr(model)

@@ -13,7 +13,6 @@ from dmkl.errors import InputError
 from dmkl.numerics.fisher import encode_targets, encode_values, with_unknown
 from dmkl.unknown import is_known
 
-pytestmark = pytest.mark.usefixtures("synchronous")
 TRAIN, TEST = np.arange(60), np.arange(60, 90)
 SOLVERS = ["direct", "subspace"]
 
@@ -62,7 +61,7 @@ WEIGHTS = np.random.default_rng(2).uniform(0.5, 2.0, len(TRAIN))
         (dmkl.Uniform(0.1, class_weight="balanced"), WEIGHTS),
         (dmkl.Product(0.1), None),
         (dmkl.MKSVM(2.0, 4.0, tol=1e-8, class_weight="balanced"), WEIGHTS),
-        (dmkl.GMKL(4.0, tol=1e-8), WEIGHTS),
+        pytest.param(dmkl.GMKL(4.0, tol=1e-8), WEIGHTS, marks=pytest.mark.slow),
     ],
 )
 def test_all_learners_of_tasks_by_themselves_do(learner, weights, tmp_path):

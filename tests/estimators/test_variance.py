@@ -19,8 +19,6 @@ import dmkl
 from dmkl.errors import ConvergenceWarning, DegenerateKernelError, IndefiniteKernelError, InputError, MemoryBudgetError
 from dmkl.solvers import in_memory as memory
 
-pytestmark = pytest.mark.usefixtures("synchronous")
-
 
 @cache
 def made(seed):
@@ -57,7 +55,7 @@ def in_passes(monkeypatch):
     monkeypatch.setattr(memory, "_SMALL_BYTES", 0)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 20))])
 def test_the_maximum_is_that_of_dense_algebra(seed):
     kernels, y, Z = made(seed)
     model = dmkl.VarianceComponents(steps=steps_of(Z)).fit(in_memory(kernels, 25), y)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers.optima import optimum
 from helpers.references import in_memory
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge
@@ -19,7 +19,6 @@ from dmkl.estimators.decisions import HeldOut, class_weights
 from dmkl.numerics.discriminant import excess, indicators, leave_one_out
 from dmkl.solvers.fisher.registry import SOLVERS
 
-pytestmark = pytest.mark.usefixtures("synchronous")
 M, NEW = 30, 12
 TRAIN, TEST = np.arange(M), np.arange(M, M + NEW)
 CHAINS = [
@@ -187,7 +186,6 @@ def weighted_kernels(kernels, d, steps):
     solver=st.sampled_from(["direct", "cg", "subspace", "dual"]),
     rough=st.booleans(),
 )
-@settings(max_examples=12, deadline=None)
 def test_the_optimum_lies_within_the_gap(seed, p, lam, solver, rough):
     """Clarabel's optimum of the weighted problem, for fractional weights; also where a solver is stopped early."""
     X, kernels, _ = data(seed)

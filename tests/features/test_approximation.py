@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers.conformance import problems, unseal
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.kernel_approximation import Nystroem
 from sklearn.metrics.pairwise import rbf_kernel
@@ -128,7 +128,6 @@ def test_auto_keeps_its_share_by_no_more_columns_than_needed(tmp_path):
 
 
 @quiet
-@settings(max_examples=20, deadline=None)
 @given(
     part=st.sets(st.integers(0, M - 1), min_size=10, max_size=60),
     rank=st.integers(1, 10) | st.just("auto"),

@@ -69,7 +69,6 @@ def test_every_function_is_built():
     assert built == set(FUNCTIONS) - {"precomputed"}
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_stored_is_computed(tmp_path):
     K = dmkl.build(tmp_path / "set.zarr", features(), SPECS, tile=10)
     lazy = dmkl.build(None, features(), SPECS, tile=10)
@@ -90,7 +89,6 @@ def test_stored_is_computed(tmp_path):
     np.testing.assert_allclose(lazy.apply(V), dense @ V, rtol=1e-10)
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_tiles_of_any_size_hold_the_same_entries():
     stacks = [np.asarray(dmkl.build(None, features(), SPECS, tile=tile)) for tile in (6, 36, 37, 100)]
     for stack in stacks[:-1]:
@@ -126,7 +124,7 @@ def test_cores_do_not_show_in_what_is_built(tmp_path):
     tables["y"][[5, 250]] = np.nan
     specs = {"function": ["linear", "rbf", "laplacian", "chi2"], "feature": ["x", "y"]}
     for threads in (1, 4):
-        with dask.config.set({"scheduler": "synchronous", "dmkl.blas-threads": threads}):
+        with dask.config.set({"dmkl.blas-threads": threads}):
             dmkl.build(tmp_path / str(threads), tables, specs, missing="zero", tile=300)
     assert tree(tmp_path / "1") == tree(tmp_path / "4")
 
@@ -139,7 +137,6 @@ def synchronous_content(tmp_path_factory):
     return record(path)
 
 
-@pytest.mark.usefixtures("synchronous")
 @pytest.mark.parametrize("missing", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_provenance_is_enough_to_compute_the_kernels_again(tmp_path, missing):
     tables = {name: np.array(table) for name, table in features().items()}
@@ -173,7 +170,6 @@ def respelled(entry):
     return spec | parameters
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_features_stand_beside_the_kernels(tmp_path):
     frame = pd.DataFrame(features()["a"], columns=list("uvwxyz"))
     specs = [
@@ -196,7 +192,6 @@ def test_features_stand_beside_the_kernels(tmp_path):
         assert group[key]["values"].metadata.dimension_names == ("sample", "feature")
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_any_zarr_store_is_a_location(tmp_path):
     store = MemoryStore()
     K = dmkl.build(store, some("a", "b"), FEW, tile=8)
@@ -208,7 +203,6 @@ def test_any_zarr_store_is_a_location(tmp_path):
     assert not problems(tmp_path / "random.zarr")
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_labels_splits_and_samples(tmp_path):
     samples, labels = [f"s{i}" for i in range(M)], np.arange(M) % 3
     splits = np.stack([np.where(np.arange(M) < 20, 0, 2), np.where(np.arange(M) < 30, 0, 1)])
@@ -232,7 +226,6 @@ def test_labels_splits_and_samples(tmp_path):
     assert not list(tmp_path.glob("bad*"))
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_a_finished_set_is_replaced_only_on_request(tmp_path):
     path = tmp_path / "set.zarr"
     dmkl.build(path, some("a"), {"function": "rbf"})
@@ -245,7 +238,6 @@ def test_a_finished_set_is_replaced_only_on_request(tmp_path):
     assert set(read_tables(str(path))) == {"b"}
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_memory_is_refused_before_anything_is_computed(tmp_path):
     wide = np.random.default_rng(0).random((300, 2000))
     with dask.config.set({"dmkl.memory": "1MiB"}), pytest.raises(MemoryBudgetError, match="smaller tile"):
@@ -311,7 +303,6 @@ FEW = [{"function": "rbf"}, {"function": "linear", "feature": "b"}]
 TILES = 3 * 15  # kernels a-rbf, b-rbf, b-linear, each of 5 · 6/2 tiles
 
 
-@pytest.mark.usefixtures("synchronous")
 @pytest.mark.parametrize("n", [0, 16])
 def test_what_stands_is_not_computed_again(tmp_path, interrupted, computed, n):
     dmkl.build(tmp_path / "whole.zarr", some("a", "b"), FEW, tile=8)
@@ -329,7 +320,6 @@ def test_what_stands_is_not_computed_again(tmp_path, interrupted, computed, n):
     assert tree(path) == tree(tmp_path / "whole.zarr")
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_a_damaged_tile_is_computed_again(tmp_path, interrupted, computed):
     whole = dmkl.build(tmp_path / "whole.zarr", some("a", "b"), FEW, tile=8)
     path = tmp_path / "set.zarr"
@@ -346,7 +336,6 @@ def test_a_damaged_tile_is_computed_again(tmp_path, interrupted, computed):
     assert not problems(path)
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_features_that_changed_are_noticed(tmp_path, interrupted, computed):
     path = tmp_path / "set.zarr"
     interrupted(20, path, some("a", "b"), FEW, tile=8)
@@ -363,7 +352,6 @@ def test_features_that_changed_are_noticed(tmp_path, interrupted, computed):
     assert tree(path) == tree(tmp_path / "fresh.zarr")
 
 
-@pytest.mark.usefixtures("synchronous")
 @pytest.mark.parametrize(
     "change",
     [
@@ -393,7 +381,6 @@ def test_whatever_changes_between_runs_nothing_is_mixed(tmp_path, interrupted, c
     assert [e["name"] for e in made.provenance] == list(made.names)
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_names_of_columns_that_changed_are_noticed(tmp_path, interrupted):
     path = tmp_path / "set.zarr"
     before, after = (pd.DataFrame(features()["a"], columns=list(names)) for names in ("uvwxyz", "abcdef"))
@@ -402,7 +389,6 @@ def test_names_of_columns_that_changed_are_noticed(tmp_path, interrupted):
     assert read_tables(str(path))["a"].columns == tuple("abcdef")
 
 
-@pytest.mark.usefixtures("synchronous")
 @pytest.mark.parametrize(
     ("before", "after"),
     [({}, {"present": {"a": ~np.isin(np.arange(M), [3, 5])}}), ({"train": range(30)}, {"train": range(20)})],
@@ -416,7 +402,6 @@ def test_absent_samples_that_changed_are_noticed(tmp_path, interrupted, before, 
     assert made.content_id == dmkl.build(tmp_path / "b.zarr", {"a": tables["a"]}, specs, **more, **after).content_id
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_an_import_over_an_unfinished_build_keeps_no_features(tmp_path, interrupted):
     path = tmp_path / "set.zarr"
     interrupted(20, path, some("a", "b"), FEW, tile=8)
@@ -428,7 +413,6 @@ def test_an_import_over_an_unfinished_build_keeps_no_features(tmp_path, interrup
     assert "function" not in made.provenance[0]
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_a_build_over_an_unfinished_import_is_a_build(tmp_path):
     path = tmp_path / "set.zarr"
     kernels = np.asarray(dmkl.build(None, some("a"), {"function": "linear"}, tile=8))
@@ -516,7 +500,6 @@ REFUSED = {
 }
 
 
-@pytest.mark.usefixtures("synchronous")
 @pytest.mark.parametrize("case", REFUSED)
 def test_bad_input_is_named_and_changes_nothing(tmp_path, case):
     tables, specs, more, message = REFUSED[case]
@@ -540,7 +523,6 @@ def test_bad_input_is_named_from_a_worker(tmp_path, case):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_a_task_that_ends_late_begins_no_set_that_was_given_up(tmp_path, monkeypatch):
     write, late = TileWriter.write, []
 
@@ -587,8 +569,7 @@ ALL_ON_FEATURES = [
 ]
 
 
-@pytest.mark.usefixtures("synchronous")
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("dtype", ["f4", pytest.param("f8", marks=pytest.mark.slow)])
 def test_absent_samples_are_zero_and_the_others_as_if_alone(tmp_path, dtype):
     train = np.array([0, 3, 5, 6, 9, 11, 14, 15, 16, 20, 21, 30, 33])
     absent = {"a": np.array([3, 4, 9, 36]), "b": np.array([4, 9, 10, 33])}
@@ -630,7 +611,6 @@ def test_absent_samples_are_zero_and_the_others_as_if_alone(tmp_path, dtype):
             assert entry["mean_distance"] == pytest.approx(mean, rel=1e-6)
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_absent_by_mask_or_by_rows_of_nan_is_the_same():
     specs = {"function": ["rbf", "linear"]}
     by_rows = dmkl.build(None, lacking(a=[2, 5], b=[7]), specs, missing="zero", tile=8)
@@ -639,7 +619,6 @@ def test_absent_by_mask_or_by_rows_of_nan_is_the_same():
     np.testing.assert_array_equal(np.asarray(by_rows), np.asarray(by_mask))
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_kernels_with_absent_samples_stay_positive_semidefinite():
     K = dmkl.build(None, lacking(a=[2, 5, 7], b=[7, 8]), ALL_ON_FEATURES, missing="zero", tile=8, dtype="f8")
     for name, kernel in zip(K.names, np.asarray(K), strict=True):

@@ -17,8 +17,6 @@ import dmkl
 from dmkl.cli.main import main
 from dmkl.errors import FeatureWarning, InputError
 
-pytestmark = pytest.mark.usefixtures("synchronous")
-
 M, NEW, WIDTH = 30, 11, 12
 GENES = [f"g{k}" for k in range(WIDTH)]
 SETS = {"first": ["g0", "g3", "g4"], "second": ["g7", "g2"]}

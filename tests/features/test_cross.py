@@ -22,7 +22,6 @@ from dmkl.store.reader import StoreReader
 from dmkl.store.tiles import TileWriter
 
 pytestmark = [
-    pytest.mark.usefixtures("synchronous"),
     # Arrays without names stand beside data frames with names.
     pytest.mark.filterwarnings("ignore::dmkl.errors.SampleOrderWarning"),
     pytest.mark.filterwarnings("ignore:columns of features 'a' are matched by position:dmkl.errors.FeatureWarning"),
@@ -119,7 +118,16 @@ def test_new_rows_are_those_of_a_set_of_all(tmp_path, kept):
     np.testing.assert_array_equal(np.asarray(dmkl.build_cross(K, other, samples=names(LATER))), np.asarray(C))
 
 
-@pytest.mark.parametrize("specs", [[SPECS[1], SPECS[2]], DISTANCES], ids=["tables", "distances"])
+@pytest.mark.parametrize(
+    ("specs", "scheduler"),
+    [
+        ([SPECS[1], SPECS[2]], "synchronous"),
+        (DISTANCES, "synchronous"),
+        (DISTANCES, "threads"),
+        ([SPECS[1], SPECS[2]], "processes"),
+    ],
+    indirect=["scheduler"],
+)
 def test_stored_is_computed(tmp_path, scheduler, specs):
     tables = ("D",) if specs is DISTANCES else ("a", "b")
     base(tmp_path / "old.zarr", specs, tables)
@@ -357,7 +365,11 @@ def same(found, expected):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * float(np.abs(expected).max()))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    ["MKFDA p=1", "MKFDA cosine", "Uniform", "Product"]
+    + [pytest.param(name, marks=pytest.mark.slow) for name in ("MKFDA", "MKFDA bare", "SingleBest")],
+)
 def test_prediction_from_features_is_that_from_kernels(built, tmp_path, name):
     model = MODELS[name]().fit(built[TRAIN, TRAIN])
     expected = model.decision_function(built[TEST, TRAIN])

@@ -203,8 +203,7 @@ LEARNERS = {
 }
 
 
-@pytest.mark.parametrize("which", [0, 1])
-@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize(("name", "which"), list(zip(LEARNERS, [0, 1, 1], strict=True)))
 def test_models_are_those_of_tiles(sets, name, which):
     K, dense = sets[which], sets[2].select(sets[which].names)
     y = tables()[0]["a"][:, 0] if name == "ridge" else K.labels % 2
@@ -314,7 +313,6 @@ def test_an_interrupted_build_continues_with_the_tables_that_it_has(tmp_path, mo
     assert built(tmp_path / "set.zarr", overwrite=True).content_id == K.content_id
 
 
-@pytest.mark.usefixtures("synchronous")
 @pytest.mark.parametrize(("first", "then"), [("tiles", "factors"), ("factors", "tiles"), ("factors", "factors")])
 def test_a_build_that_was_interrupted_among_the_tiles(tmp_path, monkeypatch, capsys, sets, first, then):
     write, left = TileWriter.write, [7 if first == "factors" else 75]

@@ -23,8 +23,6 @@ SPECS = [
     {"function": "distance", "feature": "d", "bandwidth": 1.0},
 ]
 
-pytestmark = pytest.mark.usefixtures("synchronous")
-
 
 def same(made, expected):
     assert made.content_id == expected.content_id

@@ -32,11 +32,6 @@ def findings(report, severity=None):
     return [row for row in rows if severity in (None, row[0])], " | ".join(report.message.values.tolist())
 
 
-@pytest.fixture(autouse=True)
-def _in_this_thread(synchronous):
-    pass
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_sound_set_has_no_findings_and_its_figures_are_right(tmp_path, dtype):
     dense = psd(4, M)

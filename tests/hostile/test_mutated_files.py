@@ -18,7 +18,7 @@ from helpers.fuzzing.trial import Lab
 EACH = -(-int(os.environ.get("FUZZ_INPUTS", "0")) // len(FORMATS))
 """Mutated files of each format in `make fuzz`; 0 in `make test`, which tries a few."""
 SHARE = 500
-FEW = {"annotated": 6, "sparse": 20, "HDF5": 30, "Zarr": 30, "MATLAB 5": 40, "npz": 40, "text": 50, "prices": 200}
+FEW = {"annotated": 3, "sparse": 8, "HDF5": 12, "Zarr": 12, "MATLAB 5": 15, "kernel sets": 20, "prices": 100}
 SECONDS = 10.0
 GIBIBYTE = 2**30
 
@@ -47,7 +47,7 @@ def test_mutated_files_are_read_or_refused(lab, seconds, first):
     for files in lab.valid:  # whatever is imported or started for the first file is no file's doing
         assert not lab.attempt(files)
     faults = {}
-    for seed in range(first, min(first + SHARE, EACH or FEW.get(lab.name, 60))):
+    for seed in range(first, min(first + SHARE, EACH or FEW.get(lab.name, 25))):
         signal.setitimer(signal.ITIMER_PROF, seconds)
         fault = lab.trial(seed)
         signal.setitimer(signal.ITIMER_PROF, 0)

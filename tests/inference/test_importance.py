@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dask
 import numpy as np
 import pytest
 import xarray as xr
@@ -20,8 +19,6 @@ from dmkl.estimators.learner import KernelRegressor
 from dmkl.estimators.saving import models
 from dmkl.inference.importance import Orders, as_kernel_groups
 from dmkl.searching.grid import mean_and_margin
-
-pytestmark = pytest.mark.usefixtures("synchronous")
 
 TIGHT = 1e-7
 GRID = {"p": [1.0, 2.0], "lam": [1e-2, 1.0]}
@@ -57,18 +54,17 @@ def over_fewer(estimator, names, y, grid, cv, held):
 
 @pytest.fixture(scope="module")
 def result():
-    with dask.config.set(scheduler="synchronous"):
-        return dmkl.importance(
-            dmkl.MKFDA(tol=TIGHT),
-            kernels(),
-            labels("multiclass"),
-            GRID,
-            cv=FOLDS,
-            kernel_groups=PAIR,
-            shapley=4,
-            random_state=3,
-            scoring=["accuracy", "matthews"],
-        )
+    return dmkl.importance(
+        dmkl.MKFDA(tol=TIGHT),
+        kernels(),
+        labels("multiclass"),
+        GRID,
+        cv=FOLDS,
+        kernel_groups=PAIR,
+        shapley=4,
+        random_state=3,
+        scoring=["accuracy", "matthews"],
+    )
 
 
 # --- what is fitted ----------------------------------------------------------------------------------------------
@@ -81,7 +77,14 @@ def result():
         (dmkl.MKFDA(tol=TIGHT), "multiclass", GRID, FOLDS[:1], "anew"),
         pytest.param(dmkl.MKFDA(tol=TIGHT), "multiclass", GRID, TESTED, "held", marks=pytest.mark.slow),
         (dmkl.MKRidge(tol=TIGHT), "regression", {"p": [1.0], "lam": [0.1]}, FOLDS[:1], "held"),
-        (dmkl.GMKL(sigma=[1.0, 2.0, 1.0, 3.0], tol=1e-6), "binary", {"C": [1.0, 4.0]}, FOLDS[:1], "held"),
+        pytest.param(
+            dmkl.GMKL(sigma=[1.0, 2.0, 1.0, 3.0], tol=1e-6),
+            "binary",
+            {"C": [1.0, 4.0]},
+            FOLDS[:1],
+            "held",
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["joint", "anew", "by-fold", "ridge", "prices"],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dask
 import numpy as np
 import pytest
 import xarray as xr
@@ -13,8 +12,6 @@ from dmkl.errors import InputError
 from dmkl.inference import permutation
 from dmkl.inference.permutation import draw_permutation, exchange_cells, with_p_values
 from dmkl.searching.folds import make_folds
-
-pytestmark = pytest.mark.usefixtures("synchronous")
 
 GRID = {"p": [1.0, np.inf], "lam": [1e-2, 1.0]}
 MODEL = dmkl.MKFDA(tol=1e-6, solver="stacked")
@@ -31,9 +28,8 @@ def made(seed, m=48, signal=0.0):
 
 @pytest.fixture(scope="module")
 def result():
-    with dask.config.set(scheduler="synchronous"):
-        K, y = made(0, signal=3.0)
-        return dmkl.permutation_test(MODEL, K, y, GRID, 19, cv=3, random_state=7)
+    K, y = made(0, signal=3.0)
+    return dmkl.permutation_test(MODEL, K, y, GRID, 19, cv=3, random_state=7)
 
 
 # --- against searches ------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import dask
 import numpy as np
 import pytest
 import xarray as xr
@@ -25,8 +24,6 @@ from dmkl.inference.stability import (
     unimodal_error_bound,
 )
 from dmkl.solvers.workspace import Workspace
-
-pytestmark = pytest.mark.usefixtures("synchronous")
 
 TIGHT = 1e-8
 
@@ -214,15 +211,13 @@ def test_agreement_is_kendalls():
 
 @pytest.fixture(scope="module")
 def result():
-    with dask.config.set(scheduler="synchronous"):
-        K, y = kernels(), labels("multiclass")
-        return dmkl.stability(dmkl.MKFDA(p=1.0), K, y, 6, n_selected=2, scoring=["accuracy", "matthews"])
+    K, y = kernels(), labels("multiclass")
+    return dmkl.stability(dmkl.MKFDA(p=1.0), K, y, 6, n_selected=2, scoring=["accuracy", "matthews"])
 
 
 @pytest.fixture(scope="module")
 def of_tasks():
-    with dask.config.set(scheduler="synchronous"):
-        return dmkl.stability(dmkl.MKFDA(p=1.0), kernels(), labels("multilabel"), 3, how="folds")
+    return dmkl.stability(dmkl.MKFDA(p=1.0), kernels(), labels("multilabel"), 3, how="folds")
 
 
 def test_what_the_weights_tell(result, tmp_path):

@@ -21,7 +21,6 @@ from dmkl.inputs import as_features, open_files, read_covariates, read_file
 from dmkl.store.ingest import ingest
 
 pytest_plugins = ["helpers.command_line"]
-pytestmark = pytest.mark.usefixtures("synchronous")
 
 N = 80
 RNG = np.random.default_rng(7)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dmkl.numerics.determined import LabelKernel, by_chance, label_codes, label_columns
@@ -65,7 +65,6 @@ def test_tasks_and_targets():
     assert columns_found(target, values.astype(np.float32)[:, [0, 3]]) == [0]
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([1e-6, 1e-3, 1.0]), st.sampled_from([np.float32, np.float64]))
 def test_informative_columns_and_kernels_are_never_taken_for_labels(seed, noise, dtype):
     """However well separated the classes are: what varies within a class by more than rounding is data."""

@@ -11,8 +11,6 @@ from dmkl.errors import InputError
 from dmkl.features.specs import FUNCTIONS
 from dmkl.numerics import functions
 
-pytestmark = pytest.mark.usefixtures("synchronous")
-
 GAMMA = 0.3
 WIDTHS, WEIGHTS = (1, 4, 16), (0.25, 0.25, 0.5)
 

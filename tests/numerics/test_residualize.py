@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers.references import error, in_memory, psd
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.model_selection import KFold
@@ -60,7 +60,6 @@ def test_products_and_entries_are_those_of_dense_numpy(rows, side, after):
     assert error(seen.to_dask().compute(), wanted) < 1e-10
 
 
-@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 99), width=st.integers(1, 4))
 def test_the_projector_annihilates_covariates_however_they_are_coded(seed, width):
     rng = np.random.default_rng(seed)

@@ -60,7 +60,7 @@ def _created(url, matrices):
 
 
 @pytest.fixture
-def K(store, synchronous):
+def K(store):
     return dmkl.open(store)
 
 
@@ -68,7 +68,7 @@ def K(store, synchronous):
 
 
 @pytest.mark.parametrize("range_bytes", [700, 2**20])
-def test_tiles_come_in_ranges(on_server, matrices, monkeypatch, range_bytes, synchronous):
+def test_tiles_come_in_ranges(on_server, matrices, monkeypatch, range_bytes):
     monkeypatch.setattr(tiles, "_RANGE_BYTES", range_bytes)
     K, V = dmkl.open(on_server), np.random.default_rng(0).standard_normal((M, 3))
     np.testing.assert_allclose(K.view.source.tile((1, 0, 1)), matrices[1, :16, 16:], rtol=1e-10)
@@ -112,7 +112,7 @@ def test_damaged_metadata_are_refused(store, capsys):
         root.write_bytes(before)
 
 
-def test_bad_input_leaves_the_old_set(bucket, matrices, synchronous):
+def test_bad_input_leaves_the_old_set(bucket, matrices):
     (Url(bucket) / "precious.csv").write_bytes(b"1")
     with pytest.raises(StoreExistsError, match="holds something already"):
         dmkl.create(bucket, matrices, overwrite=True)

@@ -41,7 +41,11 @@ def reads(K, **options):
 # --- against dense products ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("dtype", "scheduler"),
+    [("float32", "synchronous"), ("float64", "synchronous"), ("float32", "threads"), ("float64", "processes")],
+    indirect=["scheduler"],
+)
 def test_alignments_agree_everywhere(tmp_path, dense, dtype, scheduler):
     """Sums are in float64 whatever the kernels are stored in."""
     K = dmkl.create(tmp_path / "set.zarr", dense.astype(dtype), names=list("abcd"), tile=5)
@@ -58,7 +62,6 @@ def test_alignments_agree_everywhere(tmp_path, dense, dtype, scheduler):
     assert "standard_error" not in alignment.coords
 
 
-@pytest.mark.usefixtures("synchronous")
 @given(
     m=st.integers(2, 14),
     n=st.integers(1, 5),
@@ -79,7 +82,6 @@ def test_centring_loses_no_digits_of_kernels_with_large_means(m, n, tile, offset
     np.testing.assert_array_equal(alignment.values, alignment.values.T)
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_a_kernel_of_which_centring_leaves_rounding_has_no_alignment(tmp_path, dense):
     kernels = np.stack([dense[0], np.full((M, M), 0.1), np.zeros((M, M))]).astype(np.float32)
     K = dmkl.create(tmp_path / "set.zarr", kernels, tile=8)
@@ -95,7 +97,6 @@ def test_a_kernel_of_which_centring_leaves_rounding_has_no_alignment(tmp_path, d
 # --- one pass, within memory --------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_every_tile_is_read_once(stored):
     expected = {(k, i, j): 1 for k in range(4) for i in range(5) for j in range(i, 5)}
     assert reads(stored) == expected
@@ -107,7 +108,6 @@ def test_every_tile_is_read_once(stored):
     assert reads(stored.center()[rows, rows], centered=False) == some
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_many_kernels_go_through_a_small_budget(tmp_path):
     """Bands of rows where the tiles of all kernels do not fit, and a refusal where not a row of them does."""
     kernels = psd(40, 64, rank=5)

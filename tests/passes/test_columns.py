@@ -46,7 +46,6 @@ def unaligned(values):
     return computed
 
 
-@pytest.mark.usefixtures("synchronous")
 @pytest.mark.parametrize("want", ["each", "sum", "project"])
 def test_where_columns_lie_in_memory_does_not_show_in_products(tmp_path, want):
     rng = np.random.default_rng(0)

@@ -12,8 +12,6 @@ from helpers.references import psd
 import dmkl
 from dmkl.errors import CorruptTileError, DegenerateKernelError, IndefiniteKernelError, IndefiniteKernelWarning
 
-pytestmark = pytest.mark.usefixtures("synchronous")
-
 M = 24
 LABELS = np.arange(M) % 2
 LEARNERS = {

@@ -120,7 +120,7 @@ def test_whole_kernels_are_read_once_for_all_lenses(kernels):
 # --- products -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("cutting", "synchronous")
+@pytest.mark.usefixtures("cutting")
 def test_a_shared_pass_is_each_lens_alone(kernels):
     K = in_memory(kernels, 9)
     lenses = [lens(K, name) for name in LENSES]
@@ -159,7 +159,7 @@ def test_kernels_in_parts(kernels):
     check_products(kernels, columns, computed[0])
 
 
-@pytest.mark.usefixtures("synchronous", "cutting", "tasks_of_parts")
+@pytest.mark.usefixtures("cutting", "tasks_of_parts")
 def test_tiles_held_in_memory(kernels):
     """Some of them: those of the rest are read."""
     K = in_memory(kernels, 9).persist()
@@ -170,7 +170,7 @@ def test_tiles_held_in_memory(kernels):
         check_products(kernels, columns, run_pass(lenses, columns)[0])
 
 
-@pytest.mark.usefixtures("synchronous", "cutting", "tasks_of_parts")
+@pytest.mark.usefixtures("cutting", "tasks_of_parts")
 def test_precisions_side_by_side(kernels):
     """Blocks in the precision of float32 kernels, and others in double precision, through the same lenses."""
     K = in_memory(kernels.astype(np.float32), 9)
@@ -181,7 +181,6 @@ def test_precisions_side_by_side(kernels):
     check_products(kernels.astype(np.float32), columns, computed)
 
 
-@pytest.mark.usefixtures("synchronous")
 @pytest.mark.parametrize("width", [512, 25])
 def test_many_narrow_sums_fill_their_passes(kernels, width):
     """They are put side by side, with other columns between them, and cut where a pass is full."""
@@ -198,7 +197,6 @@ def test_many_narrow_sums_fill_their_passes(kernels, width):
     check_products(kernels.astype(np.float32), columns, computed)
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_a_shared_pass_reads_each_tile_once(kernels):
     """And none that no lens needs: samples of the first and the last of four rows of tiles."""
     K, source = over(in_memory(kernels, 8), Counting)
@@ -212,7 +210,6 @@ def test_a_shared_pass_reads_each_tile_once(kernels):
 # --- statistics ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_views_are_measured_in_shared_passes(kernels):
     """A grid over the steps of several folds: as many passes as the view that needs most of them."""
     K, source = over(in_memory(kernels, 9), Counting)
@@ -238,7 +235,6 @@ def test_views_are_measured_in_shared_passes(kernels):
         check_view(lens, dense_view(kernels, rows, cols, steps))
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_sets_are_measured_together_and_stay_as_they_were(kernels):
     K = in_memory(kernels, 9)
     measured, _ = K[TRAIN, TRAIN].center().measured()
@@ -255,7 +251,6 @@ def test_sets_are_measured_together_and_stay_as_they_were(kernels):
     assert measure_sets([]) == ([], 0.0)
 
 
-@pytest.mark.usefixtures("synchronous")
 @pytest.mark.parametrize(
     ("before", "own", "passes"),
     [
@@ -279,7 +274,6 @@ def test_new_samples_are_seen_through_steps_of_training(kernels, before, own, pa
 # --- some of the rows ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("synchronous")
 @pytest.mark.parametrize("steps", [(), ("center", "trace"), ("cosine", (BOTH, TRAIN), "center")])
 def test_only_the_tiles_of_the_rows_chosen_are_read(kernels, steps):
     K, source = over(in_memory(kernels, 4), Counting)
@@ -317,14 +311,13 @@ def test_parts_after_any_steps(seed, tile, square, kinds):
     kernels = psd(2, m, seed)
     positions, V = rng.integers(0, n_rows, 3), rng.standard_normal((n_cols, 2))
     reference = dense_view(kernels, rows, cols, steps)
-    with dask.config.set(scheduler="synchronous"):
-        whole = stepped(in_memory(kernels, tile)[rows, cols], steps).lens()
-        (computed,), _ = run_pass([whole.rows(positions)], [Columns(V, "each", None, DOUBLE)])
-        assert np.linalg.norm(computed - reference[:, positions] @ V) <= 1e-10 * np.linalg.norm(reference)
-        if whole.view.is_square:
-            W = V[:3]
-            (computed,), _ = run_pass([whole.columns(positions)], [Columns(W, "each", None, DOUBLE)])
-            assert np.linalg.norm(computed - reference[:, :, positions] @ W) <= 1e-10 * np.linalg.norm(reference)
+    whole = stepped(in_memory(kernels, tile)[rows, cols], steps).lens()
+    (computed,), _ = run_pass([whole.rows(positions)], [Columns(V, "each", None, DOUBLE)])
+    assert np.linalg.norm(computed - reference[:, positions] @ V) <= 1e-10 * np.linalg.norm(reference)
+    if whole.view.is_square:
+        W = V[:3]
+        (computed,), _ = run_pass([whole.columns(positions)], [Columns(W, "each", None, DOUBLE)])
+        assert np.linalg.norm(computed - reference[:, :, positions] @ W) <= 1e-10 * np.linalg.norm(reference)
 
 
 # --- combined kernels ---------------------------------------------------------------------------------------
@@ -372,7 +365,6 @@ def test_stored_sums_are_the_dense_ones(kernels, scheduler, tmp_path):
     assert there == {str(k) for k in range(len(combinations))}
 
 
-@pytest.mark.usefixtures("synchronous")
 @pytest.mark.parametrize(("dtype", "beside"), [(np.float32, 1), (np.float64, 2), (np.float32, 8)])
 def test_sums_by_compiled_loops(kernels, tmp_path, monkeypatch, dtype, beside):
     """Those of many samples are added so: of some kernels at once, in double precision whatever theirs is."""

@@ -68,7 +68,11 @@ def make(folder, K, **options):
 # --- against dense products ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [SINGLE, DOUBLE], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "scheduler"),
+    [(SINGLE, "synchronous"), (DOUBLE, "synchronous"), (SINGLE, "threads"), (DOUBLE, "processes")],
+    indirect=["scheduler"],
+)
 def test_products_agree_everywhere(tmp_path, dense, dtype, scheduler):
     """Relative to each kernel's result in the Frobenius norm: 1e-12 in double precision, 1e-5 in single."""
     K, tolerance = make(tmp_path, dense.astype(dtype), tile=5), 1e-12 if dtype == DOUBLE else 1e-5
@@ -87,7 +91,7 @@ def test_products_agree_everywhere(tmp_path, dense, dtype, scheduler):
         assert error(precise, expected @ V) < 1e-12
 
 
-@pytest.mark.usefixtures("synchronous", "tasks_of_parts")
+@pytest.mark.usefixtures("tasks_of_parts")
 @pytest.mark.parametrize(("tile", "full"), [(1, False), (4, True), (11, False), (12, True), (100, False)])
 def test_products_agree_for_every_tile(tmp_path, tile, full):
     matrices = psd(2, 11)
@@ -103,7 +107,6 @@ def test_products_agree_for_every_tile(tmp_path, tile, full):
     assert error(K[cols, cols].project(V[:5]), V[:5].T @ matrices[:, cols][:, :, cols] @ V[:5]) < 1e-12
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_vectors_of_any_real_type_and_one_vector(stored, dense):
     for kind in (np.float32, np.int16, np.uint8, bool):
         V = (block(2) > 0).astype(kind)
@@ -125,11 +128,10 @@ def test_tiles_do_not_show(m, steps, seed, square):
     expected = dense_view(kernels, rows, rows if square else None, steps)
     for tile in range(1, m + 2):
         view = stepped(in_memory(kernels, tile)[rows, rows if square else slice(None)], steps)
-        with dask.config.set(scheduler="synchronous"):
-            assert error(view.apply(V).compute(), expected @ V) < 1e-11
-            if square:
-                projected, exact = view.project(V).compute(), V.T @ expected @ V
-                assert np.abs(projected - exact).max() < 1e-11 * np.abs(expected).max() * np.sum(V**2)
+        assert error(view.apply(V).compute(), expected @ V) < 1e-11
+        if square:
+            projected, exact = view.project(V).compute(), V.T @ expected @ V
+            assert np.abs(projected - exact).max() < 1e-11 * np.abs(expected).max() * np.sum(V**2)
 
 
 # --- the graph ----------------------------------------------------------------------------------------------
@@ -151,7 +153,7 @@ def test_tasks_are_few(monkeypatch, n, side, units, slots):
     assert len(dict(applied.__dask_graph__())) <= 8 * units + 10
 
 
-@pytest.mark.usefixtures("synchronous", "tasks_of_parts")
+@pytest.mark.usefixtures("tasks_of_parts")
 def test_each_tile_is_read_once(tmp_path, dense):
     for full, scheduler in [(False, "threads"), (True, "synchronous")]:
         K, source = over(make(tmp_path, dense, tile=5, full=full), Counting)

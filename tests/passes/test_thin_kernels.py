@@ -66,9 +66,10 @@ LEARNERS = {
     ("name", "steps"),
     [
         *zip(LEARNERS, 2 * [CHAINS[1], CHAINS[2], CHAINS[5]], strict=True),
-        ("p", CHAINS[2]),
-        ("p", CHAINS[5]),
-        ("ridge", CHAINS[1]),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in [("p", CHAINS[2]), ("p", CHAINS[5]), ("ridge", CHAINS[1])]
+        ),
     ],
 )
 def test_models_are_those_of_the_matrices(sets, name, steps):

@@ -197,7 +197,6 @@ def test_a_search_goes_on_elsewhere(opened, reference, tmp_path):
         agree([searched(opened(), state=tmp_path / "state")], reference[:1])
 
 
-@pytest.mark.usefixtures("synchronous")
 @pytest.mark.parametrize(
     ("solver", "dtype", "tolerance"),
     [

@@ -192,8 +192,8 @@ def test_machines_that_need_more_than_the_budget_are_left_out_and_said_so(K, mon
     ("learner", "grid"),
     [
         (dmkl.GMKL(), {"C": [1.0]}),
-        (dmkl.GSMKL(), {"C": [1.0], "n_groups": [1, 2]}),
-        (dmkl.NCuts(), {"C": [1.0]}),
+        pytest.param(dmkl.GSMKL(), {"C": [1.0], "n_groups": [1, 2]}, marks=pytest.mark.slow),
+        pytest.param(dmkl.NCuts(), {"C": [1.0]}, marks=pytest.mark.slow),
     ],
 )
 def test_machines_of_other_weights_are_beside_the_support_vector_machine(learner, grid, K):

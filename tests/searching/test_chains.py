@@ -9,7 +9,6 @@ from helpers.references import in_memory
 import dmkl
 from dmkl.searching.grid import CHAINS, LAM_COSINE, LAM_TRACE, diagonal_variation
 
-pytestmark = pytest.mark.usefixtures("synchronous")
 BOTH = ["center+trace", "cosine+center"]
 M = 36
 
@@ -30,7 +29,7 @@ def values(result, chain, name):
     return own.dropna("lam")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_each_chain_is_searched_as_if_it_were_alone(dtype, tmp_path):
     """With float32 the smallest λ are left out after (center, trace) alone, and the passes are those of one chain."""
     kernels, y = unlike(dtype)

@@ -14,7 +14,6 @@ from sklearn.model_selection import StratifiedKFold
 
 import dmkl
 
-pytestmark = pytest.mark.usefixtures("synchronous")
 N_SETS = 40
 POINT = {"p": [1.5], "lam": [1e-2]}
 GRID = {"p": [1.0, 2.0], "lam": [1e-4, 1e-1]}

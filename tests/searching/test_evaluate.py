@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dask
 import numpy as np
 import pytest
 import xarray as xr
@@ -13,8 +12,6 @@ from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold
 import dmkl
 from dmkl.errors import InputError, StoreError, StoreExistsError
 from dmkl.searching.folds import nest_folds
-
-pytestmark = pytest.mark.usefixtures("synchronous")
 
 TIGHT = 1e-7
 GRID = {"p": [1.0, 2.0], "lam": [1e-2, 1.0]}
@@ -36,9 +33,8 @@ def labels(kind):
 
 @pytest.fixture(scope="module")
 def result():
-    with dask.config.set(scheduler="synchronous"):
-        model, scoring = dmkl.MKFDA(tol=TIGHT), ["accuracy", "matthews"]
-        return dmkl.evaluate(model, kernels(), labels("multiclass"), GRID, outer=OUTER, inner=INNER, scoring=scoring)
+    model, scoring = dmkl.MKFDA(tol=TIGHT), ["accuracy", "matthews"]
+    return dmkl.evaluate(model, kernels(), labels("multiclass"), GRID, outer=OUTER, inner=INNER, scoring=scoring)
 
 
 # --- scores --------------------------------------------------------------------------------------------------
@@ -49,7 +45,7 @@ def result():
     [
         (dmkl.MKFDA(tol=TIGHT), "multilabel", GRID),
         (dmkl.MKFDA(tol=TIGHT, solver="direct"), "binary", GRID),
-        (dmkl.MKSVM(tol=1e-5), "binary", {"p": [1.0, 2.0], "C": [0.5, 4.0]}),
+        pytest.param(dmkl.MKSVM(tol=1e-5), "binary", {"p": [1.0, 2.0], "C": [0.5, 4.0]}, marks=pytest.mark.slow),
         (dmkl.Uniform(tol=TIGHT), "multiclass", {"steps": [("center", "trace"), ("cosine",)], "lam": [0.1]}),
     ],
 )

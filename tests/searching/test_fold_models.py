@@ -11,7 +11,6 @@ from sklearn.model_selection import StratifiedKFold
 import dmkl
 from dmkl.errors import InputError
 
-pytestmark = pytest.mark.usefixtures("synchronous")
 GRID = {"p": [1.0, 2.0], "lam": [1e-2, 1.0]}
 
 

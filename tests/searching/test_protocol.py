@@ -10,8 +10,6 @@ from sklearn.metrics.pairwise import rbf_kernel
 import dmkl
 from dmkl.errors import InputError
 
-pytestmark = pytest.mark.usefixtures("synchronous")
-
 M, SEEDS = 60, 20
 GRID = {"p": [1.0, 2.0], "lam": [1e-3, 0.1, 10.0]}
 THREE = np.array_split(np.random.default_rng(1).permutation(M), 3)

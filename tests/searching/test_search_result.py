@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 import sys
 
 import numpy as np
@@ -25,8 +26,6 @@ from dmkl.searching.grid import choose, within_one_standard_error
 from dmkl.searching.search import SearchResult
 from dmkl.solvers.outcome import WORDS
 from dmkl.store import results as results_module
-
-pytestmark = pytest.mark.usefixtures("synchronous")
 
 P = (1.0, 1 + 2.0**-6, 1.5, 2.0, np.inf)
 LAM = (1e-8, 1e-3, 0.1, 10.0)
@@ -557,10 +556,16 @@ def test_a_newer_format_and_a_choice_by_no_rule(tmp_path):
         dmkl.load(path)
 
 
-@pytest.mark.parametrize("part", ["score", "fold/c", "best/dual_coef_/c", "round_kind/c/0", "best/weights_/c/0"])
-def test_a_search_with_a_part_missing_or_cut_short(tmp_path, part):
-    path = tmp_path / "search"
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved") / "search"
     SearchResult(make(), best=fitted()).save(path)
+    return path
+
+
+@pytest.mark.parametrize("part", ["score", "fold/c", "best/dual_coef_/c", "round_kind/c/0", "best/weights_/c/0"])
+def test_a_search_with_a_part_missing_or_cut_short(tmp_path, saved, part):
+    path = shutil.copytree(saved, tmp_path / "search")
     if (path / part).is_file():
         (path / part).write_bytes((path / part).read_bytes()[:-5])
     else:

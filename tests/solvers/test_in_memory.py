@@ -6,7 +6,7 @@ import dask
 import numpy as np
 import pytest
 from helpers.margin import composite_kernel, made
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import dmkl
@@ -18,7 +18,6 @@ from dmkl.solvers.requests import CombinedEntries, CombinedProduct, EachProduct,
 # --- what they are answered --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(1, 5), st.integers(2, 20), st.integers(1, 4), st.integers(0, 2**31))
 def test_sums_and_forms_are_numpys(n, m, n_groups, seed):
     rng = np.random.default_rng(seed)
@@ -61,7 +60,6 @@ def kernels(tmp_path):
     return dmkl.create(tmp_path / "set.zarr", made(4, 60)[0], tile=25)
 
 
-@pytest.mark.usefixtures("synchronous")
 @pytest.mark.parametrize(
     ("model", "labels"),
     [
@@ -87,7 +85,6 @@ def test_memory_and_passes_find_the_same(kernels, model, labels, monkeypatch):
     assert passes <= 6 < there.n_passes_
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_searches_find_the_same_whatever_the_memory(kernels, monkeypatch):
     def search():
         return dmkl.search(
@@ -105,7 +102,6 @@ def test_searches_find_the_same_whatever_the_memory(kernels, monkeypatch):
     assert results[0].n_passes_ < results[1].n_passes_ < results[2].n_passes_
 
 
-@pytest.mark.usefixtures("synchronous")
 @pytest.mark.parametrize("model", [dmkl.MKSVM(np.inf), dmkl.MKSVM(weights=[1.0, 0.0, 2.0, 1.0])])
 def test_large_kernels_of_known_weights_are_not_written_to_files(kernels, model, monkeypatch):
     search = lambda: dmkl.search(model, kernels, LABELS, {"C": [0.5, 2.0, 4.0]}, 3, refit=False, baselines="none")  # noqa: E731
@@ -118,7 +114,6 @@ def test_large_kernels_of_known_weights_are_not_written_to_files(kernels, model,
     np.testing.assert_allclose(large.scores["score"], small.scores["score"], atol=0.02)
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_a_search_goes_on_from_its_state(kernels, tmp_path, monkeypatch):
     search = lambda: dmkl.search(  # noqa: E731
         dmkl.MKSVM(1.5), kernels, LABELS, {"C": [0.5, 4.0]}, 3, refit=False, baselines="none", state=tmp_path / "state"
@@ -144,7 +139,6 @@ def test_a_search_goes_on_from_its_state(kernels, tmp_path, monkeypatch):
     assert (solution.scores["gap"] <= 1e-3).all()
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_equal_entries_are_read_once_and_belong_to_each(kernels):
     lens = kernels.center().measured()[0].lens()
     weights, index = np.array([0.5, 0.0, 1.0, 2.0]), np.arange(60)

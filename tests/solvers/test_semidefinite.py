@@ -37,7 +37,6 @@ def of_few_columns(m=120, n=6):
     return [(X[:, k : k + 3] @ X[:, k : k + 3].T).astype(np.float32) for k in range(0, 3 * n, 3)], y
 
 
-@pytest.mark.usefixtures("synchronous")
 @pytest.mark.parametrize("solver", ["subspace", "direct"])
 def test_kernels_of_few_columns_at_small_ridges(solver):
     kernels, y = of_few_columns()
@@ -47,7 +46,6 @@ def test_kernels_of_few_columns_at_small_ridges(solver):
     assert (results.scores["gap"].sel(lam=1e-2) <= 1e-3).all()
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_a_search_tells_of_indefinite_kernels():
     kernels, y = of_few_columns(n=4)
     values, vectors = np.linalg.eigh(kernels[2].astype(np.float64))

@@ -17,7 +17,7 @@ import zarr
 from helpers.conformance import STORAGE, check_store, problems, tree, unseal
 from helpers.damage import flip, swap, tile_file
 from helpers.references import psd
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from zarr.codecs import Crc32cCodec
 
@@ -273,7 +273,6 @@ def test_unknown_nodes_and_attributes_pass(symmetric):
     assert np.asarray(dmkl.open(symmetric)).shape == (2, 9, 9)
 
 
-@settings(max_examples=10)
 @given(position=st.integers(0, 10**9), bit=st.integers(0, 7))
 def test_no_flipped_bit_of_a_tile_goes_unseen(sound, tmp_path_factory, position, bit):
     """Whatever bit of whatever tile is flipped, both implementations tell."""

@@ -61,7 +61,7 @@ class Lab(logging.Handler):
     def attempt(self, files: Files) -> str:
         """The same of given files."""
         self._put(files)
-        with dask.config.set({"dmkl.memory": MEMORY, "scheduler": "synchronous"}), warnings.catch_warnings():
+        with dask.config.set({"dmkl.memory": MEMORY}), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._reading = True
             try:

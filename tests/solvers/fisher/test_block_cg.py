@@ -194,7 +194,7 @@ def stored_kernels(folder, m, gamma):
 def test_a_fit_keeps_the_memory_budget(tmp_path):
     """All directions of an α-step would take more than 4 MiB."""
     K, y = stored_kernels(tmp_path, 400, 1.0)
-    with dask.config.set({"scheduler": "synchronous", "dmkl.memory": "3MiB"}):
+    with dask.config.set({"dmkl.memory": "3MiB"}):
         model = dmkl.MKFDA(1.5, 1e-5, solver="cg", max_iter=1)
         clone(model).fit(K[:100, :100], y[:100])  # imported and compiled before
         tracemalloc.start()
@@ -204,7 +204,6 @@ def test_a_fit_keeps_the_memory_budget(tmp_path):
     assert peak <= 3 * 2**20
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_a_fit_of_little_memory_finds_the_same(tmp_path):
     K, y = stored_kernels(tmp_path, 120, 0.3)
     with dask.config.set({"dmkl.memory": "1MiB"}):

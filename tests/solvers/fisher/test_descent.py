@@ -19,8 +19,6 @@ from dmkl.solvers.fisher.working_sets import working_sets
 from dmkl.solvers.outcome import Status
 from dmkl.solvers.weight_sets.balls import Ball
 
-pytestmark = pytest.mark.usefixtures("synchronous")
-
 POINTS = [
     (1.0625, 1e-3, "binary"),
     (1.5, 1.0, "multiclass"),

@@ -21,9 +21,6 @@ from dmkl.solvers.requests import EachProduct
 from dmkl.solvers.semidefinite import UNKNOWN
 from dmkl.solvers.weight_sets.balls import Ball
 
-pytestmark = pytest.mark.usefixtures("synchronous")
-
-
 # --- the dual and its gradient ------------------------------------------------------------------------------------
 
 

@@ -27,7 +27,6 @@ def single(request):
 # --- what a step reads ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_a_step_reads_its_tile_columns_and_no_more():
     _, _, (h,) = case("multiclass")
     shuffled = np.random.default_rng(0).permutation(45)
@@ -72,7 +71,6 @@ def test_a_step_reads_its_tile_columns_and_no_more():
     assert sum(seen.values()) == len(solution.steps) == solution.steps[-1].figures["products"]
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_problems_share_what_they_read():
     _, labels, _ = case("multilabel")
     K = in_memory(few_digits()[0], 8)
@@ -90,7 +88,6 @@ SHUFFLED = np.random.default_rng(5).permutation(31)
 SOME = (np.array([7, 1, 3, 0, 12, 5, 9]),) * 2
 
 
-@pytest.mark.usefixtures("synchronous")
 @pytest.mark.parametrize(
     "steps",
     [(), ("center", "trace"), ("cosine", "center", "trace"), ("cosine", "center", SOME, "cosine", "center", "trace")],
@@ -133,7 +130,6 @@ def test_columns_beside_whole_passes(scheduler):
     assert error(answers[2], exact[1][:, :, index] @ v[:3]) < 1e-12
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_working_sets_follow_the_tiles():
     K = stepped(in_memory(psd(2, 31), 2)[SHUFFLED[:25], SHUFFLED[:25]], STEPS)
     for largest in (1, 4, 10**6):
@@ -151,7 +147,6 @@ def test_working_sets_follow_the_tiles():
 # --- memory, endings, neighbours ----------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("synchronous")
 def test_reads_memory_and_is_saved(tmp_path):
     K, labels = in_memory(few_digits()[0], 12), case("multiclass")[1]
     held = dmkl.MKFDA(1.5, solver="interleaved").fit(K.persist(), labels)

@@ -15,8 +15,6 @@ from dmkl.solvers.fisher.many import solve_grid
 from dmkl.solvers.fisher.mkfda import solve_mkfda
 from dmkl.solvers.semidefinite import UNKNOWN
 
-pytestmark = pytest.mark.usefixtures("synchronous")
-
 M = 45
 POINTS = [(p, lam) for p in (1.0, 1 + 2**-6, 1.5, 4.0, np.inf) for lam in (1e-8, 1e-4, 1e-2, 1.0)]
 

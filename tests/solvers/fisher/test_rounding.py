@@ -22,8 +22,6 @@ from dmkl.solvers.jobs import Job, Training
 from dmkl.solvers.weight_sets.balls import Ball
 from dmkl.solvers.workspace import Workspace
 
-pytestmark = pytest.mark.usefixtures("synchronous")
-
 NORMS = [1.0, 1.25, np.inf]
 LAMBDAS = [1e-8, 1e-7, 1e-6, 1e-4, 1e-2, 10.0]
 M, TRAIN = 240, 160

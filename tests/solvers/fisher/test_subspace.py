@@ -37,8 +37,6 @@ STEPS = ("center", "trace")
 NAMES = ("smooth", "sharp", "upper", "lower", "noise")
 TOL = 1e-4
 
-pytestmark = pytest.mark.usefixtures("synchronous")
-
 
 # --- data ---------------------------------------------------------------------------------------------------
 
@@ -270,7 +268,13 @@ SMALL = {"ps": [1.0, 2.0], "lams": [1e-2, 1.0]}
         pytest.param("tasks", {"lams": [1e-4, 1e-1]}, {"block": 12, "tol": 1e-2}, id="a large tolerance"),
         pytest.param("tasks", {"ps": [1.5], "lams": [1e-4, 1e-1]}, {"block": 12, "tol": 1e-8}, id="a small tolerance"),
         *(
-            pytest.param("binary", {**SMALL, "steps": steps}, {"block": 12, "use_preconditioners": True}, id=str(steps))
+            pytest.param(
+                "binary",
+                {**SMALL, "steps": steps},
+                {"block": 12, "use_preconditioners": True},
+                id=str(steps),
+                marks=[pytest.mark.slow] * (len(steps) > 1),
+            )
             # Combined kernels of unit norm are added entry by entry; kernels without steps need no statistics.
             for steps in ((), ("cosine",), ("center", "cosine"), ("multiplicative", "center"))
         ),
@@ -280,6 +284,7 @@ SMALL = {"ps": [1.0, 2.0], "lams": [1e-2, 1.0]}
                 {"ps": [1.0, 1.5], "lams": [1e-4, 1e-1], "folds": FOLDS[:1], "dtype": np.float32},
                 {"block": 12, "use_preconditioners": use, "tol": 1e-6},
                 id=f"single precision {use}",
+                marks=[pytest.mark.slow] * (not use),
             )
             for use in (True, False)
         ),

@@ -11,8 +11,6 @@ import dmkl
 from dmkl.errors import InputError
 from dmkl.solvers.margin.svm import solve_by_columns, solve_dense
 
-pytestmark = pytest.mark.usefixtures("synchronous")
-
 
 def problem(m=40, seed=0):
     """Kernels, signs, and whole weights from 1 to 3."""
