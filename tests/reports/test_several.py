@@ -20,7 +20,9 @@ def text_of(page):
 
 
 def headings(page):
-    return [html.unescape(title).partition(":")[0] for title in re.findall(r"<h2>(.*?)</h2>", page)]
+    """The results that the sections are about, in the order of a page of one column."""
+    sections = re.findall(r'<section style="order: (\d+)[^>]*>\s*<h2>(.*?)</h2>', page)
+    return [html.unescape(title).partition(":")[0] for _, title in sorted((int(k), title) for k, title in sections)]
 
 
 def test_the_answer_comes_first_and_everything_is_described(K):

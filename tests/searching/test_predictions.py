@@ -12,7 +12,6 @@ from sklearn.model_selection import KFold
 import dmkl
 from dmkl.errors import InputError
 
-
 FOLDS = KFold(2, shuffle=True, random_state=0)
 
 

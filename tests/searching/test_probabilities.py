@@ -13,7 +13,6 @@ import dmkl
 from dmkl.errors import InputError
 from dmkl.searching.scoring import as_metrics, evaluate
 
-
 SCORING = ["neg_log_loss", "neg_brier_score", "roc_auc_ovr", "roc_auc_ovo", "accuracy"]
 FOLDS = StratifiedKFold(2, shuffle=True, random_state=0)
 
