@@ -42,7 +42,8 @@ def import_(
         list[Path] | None,
         typer.Argument(
             metavar="INPUTS…",
-            help="Files of matrices: .npy, .npz, .mat, .h5, .zarr, .h5ad, .csv …; prefixes of .grm.bin and .grm.gz.",
+            help="Files of matrices: .npy, .npz, .mat, .h5, .zarr, .h5ad, .csv …; prefixes of .grm.bin and .grm.gz. "
+            "Tables of features are for dmkl build.",
         ),
     ] = None,
     mgrm: Annotated[

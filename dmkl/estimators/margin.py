@@ -58,7 +58,7 @@ class MarginClassifier(KernelClassifier, abstract=True):
         check_positive("C", self.C)
 
     def _method(self) -> SideBySide:
-        return InMemory()
+        return InMemory(factors=True)
 
     def _scores(self, function: ScoreFunction, new: KernelSet, prepared: Any) -> Solver[Float]:
         scores: Float = yield from super()._scores(function, new, prepared)
@@ -138,6 +138,10 @@ class MKSVM(MarginClassifier):
     on the combined kernel in the memory of one task, 32 m² bytes, or if that does not fit on the columns of a working
     set.
 
+    Kernels kept as factors Z (m, D), with fewer columns in all than training samples, are not formed: if some 24 mD
+    bytes fit the memory of one task, one pass reads Z after the steps, and interior points train the same machines in
+    2 mD² operations a step (`dmkl.solvers.margin.linear`).
+
     Examples
     --------
     >>> import dmkl
@@ -198,7 +202,8 @@ class MKSVM(MarginClassifier):
         return [as_exponent(p) for p in check_numbers("p", self.p)]
 
     def _method(self) -> SideBySide:
-        return InMemory(fixed_weights=self.weights is not None or all(map(np.isinf, self._exponents())))
+        fixed = self.weights is not None or all(map(np.isinf, self._exponents()))
+        return InMemory(factors=True, fixed_weights=fixed)
 
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
         problems = data.problems

@@ -498,8 +498,8 @@ def _find_kernels(path: Path, arrays: Sequence[FileArray]) -> list[FileArray]:
         )
     refuse(
         f"there are no kernels in {path}: expected an array (n, m, m), or square matrices; found "
-        f"{listed(arrays) or 'none'}. Name rectangular kernels (variables=[…], --variable); of features, compute the "
-        "kernel matrices first"
+        f"{listed(arrays) or 'none'}. Name rectangular kernels (variables=[…], --variable); a table of features is for "
+        "dmkl build"
     )
 
 

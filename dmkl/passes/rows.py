@@ -36,6 +36,7 @@ __all__ = [
     "Gram",
     "RowFunction",
     "RowMap",
+    "fit_row_maps",
     "gram_matrices",
     "has_thin_factors",
     "inverse_diagonals_by_factors",

@@ -9,6 +9,7 @@ maps them into its memory, which all tasks of a machine share, and answers its s
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -24,10 +25,12 @@ from dmkl.numerics.cholesky import Factor
 from dmkl.numerics.compiling import compiled
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import Machine, machine, shared_folder
+from dmkl.passes.rows import RowFunction, fit_row_maps, has_thin_factors, row_products
 from dmkl.passes.sums import Combination, StoredSum, combine_pass
 from dmkl.passes.view import covering
 from dmkl.solvers.driver import drive
 from dmkl.solvers.jobs import Context, Job, SideBySide, Training, over_all_kernels, over_all_rows
+from dmkl.solvers.margin.linear import FactoredKernels
 from dmkl.solvers.margin.svm import train
 from dmkl.solvers.outcome import Outcome, check_finite
 from dmkl.solvers.requests import (
@@ -51,6 +54,7 @@ from dmkl.solvers.requests import (
 __all__ = ["InMemory", "answer", "batches", "combined", "composite", "group_forms"]
 
 Item = TypeVar("Item")
+_Stack = tuple[Path, tuple[int, ...]]
 
 # Reading so much memory takes as long as the overhead of a pass, some 0.1 s.
 _SMALL_BYTES = 2**28
@@ -70,6 +74,8 @@ class InMemory(SideBySide):
     files: bool = True
     fixed_weights: bool = False
     """Whether the weights are given: two passes for all problems then cost less than writing large kernels to files."""
+    factors: bool = False
+    """Whether `FactoredKernels` answers the problems: thin factors are then read in place of kernels."""
 
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
         """See `Method.solve`."""
@@ -78,15 +84,18 @@ class InMemory(SideBySide):
         groups: dict[int, list[int]] = {}
         for number, job in enumerate(jobs):
             groups.setdefault(id(job.training), []).append(number)
-        alone = [members for members in groups.values() if _suits([jobs[k] for k in members], host, self)]
-        for batch in batches(alone, [_stack_bytes(jobs[members[0]]) for members in alone], host.total_bytes // 2):
-            outcomes |= self._solve_batch(jobs, batch, context, host)
+        for thin in (True, False) if self.factors else (False,):
+            left = [members for members in groups.values() if members[0] not in outcomes]
+            alone = [members for members in left if _suits([jobs[k] for k in members], host, self, thin=thin)]
+            sizes = [8 * math.prod(_shape(jobs[members[0]].training, thin=thin)) for members in alone]
+            for batch in batches(alone, sizes, host.total_bytes // 2):
+                outcomes |= self._solve_batch(jobs, batch, context, host, thin=thin)
         others = [k for k in range(len(jobs)) if k not in outcomes]
         outcomes |= zip(others, self._in_passes([jobs[k] for k in others], context, others), strict=True)
         return [outcomes[k] for k in range(len(jobs))]
 
     def _solve_batch(
-        self, jobs: Sequence[Job], batch: Sequence[list[int]], context: Context, host: Machine
+        self, jobs: Sequence[Job], batch: Sequence[list[int]], context: Context, host: Machine, *, thin: bool
     ) -> dict[int, Outcome]:
         """The outcomes, by number, of problems on some training sets, whose kernels are read in one pass."""
         numbers = [k for members in batch for k in members]
@@ -94,25 +103,25 @@ class InMemory(SideBySide):
         missing = [members[0] for members in batch if any(context.workspace.outcome(k) is None for k in members)]
         with shared_folder("where the kernels of training sets are written") as folder:
             trainings = [jobs[k].training for k in missing]
-            loading = [(trainings[0].square, _load(trainings, folder, context, host))] if trainings else []
+            loading = [(trainings[0].square, _load(trainings, folder, context, thin))] if trainings else []
             files = {id(t): file for paths in drive(loading)[0] for t, file in zip(trainings, paths, strict=True)}
             threads = blas_threads(min(host.slots_per_host, len(numbers)))
             # For the driver these are problems over all kernels and rows that request one task each.
-            whole = [Job(jobs[k].training, partial(_as_task, jobs[k], files, threads)) for k in numbers]
+            whole = [Job(jobs[k].training, partial(_as_task, jobs[k], files, threads, thin)) for k in numbers]
             outcomes = context.drive(whole, lambda job: job.problem(), at_once=_ROUNDS * host.slots, numbers=numbers)
         return dict(zip(numbers, outcomes, strict=True))
 
 
-def _suits(jobs: Sequence[Job], host: Machine, method: InMemory) -> bool:
+def _suits(jobs: Sequence[Job], host: Machine, method: InMemory, *, thin: bool) -> bool:
     """Whether problems on one training set are solved in memory: its kernels, a selection of rows, and sums fit."""
-    stack = _stack_bytes(jobs[0])
+    training = jobs[0].training
+    stack = 8 * math.prod(_shape(training, thin=thin))
+    if thin:  # weighted factors in place of sums, and vectors: products with all kernels, points of the machines
+        vectors = 8 * (2 * training.n_kernels + 50) * training.n_train
+        return has_thin_factors(training.square.view) and 3 * stack + vectors <= host.task_bytes
     of_rows = stack if any(job.rows is not None for job in jobs) else 0
-    fits = stack + of_rows + 4 * stack // jobs[0].training.n_kernels <= host.task_bytes
+    fits = stack + of_rows + 4 * stack // training.n_kernels <= host.task_bytes
     return fits and (stack <= _SMALL_BYTES or (len(jobs) >= _MANY and not method.fixed_weights))
-
-
-def _stack_bytes(job: Job) -> int:
-    return 8 * job.training.n_kernels * job.training.n_train**2
 
 
 def batches(items: Sequence[Item], sizes: Sequence[int], most: int) -> Iterator[list[Item]]:
@@ -132,18 +141,27 @@ def batches(items: Sequence[Item], sizes: Sequence[int], most: int) -> Iterator[
 # --- reading -----------------------------------------------------------------------------------------------------
 
 
-def _load(trainings: Sequence[Training], folder: Path, context: Context, host: Machine) -> Solver[list[Path]]:
-    """Write the kernels of each training set to a file, (n, m, m) float64 after the steps; one pass."""
+def _load(trainings: Sequence[Training], folder: Path, context: Context, thin: bool) -> Solver[list[Path]]:
+    """Write the kernels of each training set, or their factors, to a file in float64 after the steps; one pass."""
     started = time.monotonic()
     lenses = [training.square for training in trainings]
     files = [folder / f"kernels-{number}" for number in range(len(lenses))]
-    stacks = [(file, _shape(training)) for training, file in zip(trainings, files, strict=True)]
+    bytes_per_pass = covering([lens.view for lens in lenses]).bytes_per_pass
+    if thin:
+        maps, n_passes = fit_row_maps([lens.view for lens in lenses])
+        items = [RowFunction(m, 1, np.arange(m.view.shape[1]), np.asarray, len(m.kernel_of)) for m in maps]
+        factors, n_more = row_products(items)
+        for Z, file in zip(factors, files, strict=True):
+            Z.tofile(file)
+        context.tally.add("load", n_passes + n_more, time.monotonic() - started, bytes_per_pass)
+        return files
+    stacks = [(file, _shape(training, thin=False)) for training, file in zip(trainings, files, strict=True)]
     # The files are made here, before tasks open them, so that no task has to know whether it is the first.
     for stack in stacks:
         _map("w+", *stack)
     n_kernels, side = trainings[0].n_kernels, lenses[0].view.source.tiling.tile
     # A task holds one tile of each sum at a time.
-    width = max(1, host.task_bytes // 4 // (8 * side * side) // len(lenses))
+    width = max(1, machine().task_bytes // 4 // (8 * side * side) // len(lenses))
     for start in range(0, n_kernels, width):
         group = range(start, min(start + width, n_kernels))
         single = np.eye(n_kernels)
@@ -154,21 +172,23 @@ def _load(trainings: Sequence[Training], folder: Path, context: Context, host: M
             # Each file has one writer: on a network file system, pages that two machines write to would be lost.
             shares = [totals[first : first + len(group)] for first in range(0, len(totals), len(group))]
             yield Tasks("place", [partial(_place, *parts, start) for parts in zip(shares, stacks, strict=True)])
-    bytes_per_pass = covering([lens.view for lens in lenses]).bytes_per_pass
     context.tally.add("load", 1.0, time.monotonic() - started, bytes_per_pass)
     return files
 
 
-def _shape(training: Training) -> tuple[int, int, int]:
-    return training.n_kernels, training.n_train, training.n_train
+def _shape(training: Training, *, thin: bool) -> tuple[int, ...]:
+    """The shape of all kernels in memory, or of their factors."""
+    widths = training.square.view.factor_widths if thin else None
+    n, m = training.n_kernels, training.n_train
+    return (n, m, m) if widths is None else (m, int(widths.sum()))
 
 
-def _map(mode: Literal["r", "r+", "w+"], file: Path, shape: tuple[int, int, int]) -> np.memmap[Any, Any]:
+def _map(mode: Literal["r", "r+", "w+"], file: Path, shape: tuple[int, ...]) -> np.memmap[Any, Any]:
     """Map a stack of matrices. The file has no header: parsing one in two threads can fail in CPython 3.11."""
     return np.memmap(file, np.float64, mode, shape=shape)
 
 
-def _place(totals: Sequence[StoredSum], stack: tuple[Path, tuple[int, int, int]], first: int) -> None:
+def _place(totals: Sequence[StoredSum], stack: _Stack, first: int) -> None:
     """Write matrices to consecutive positions of a stack, from position `first` on."""
     mapped = _map("r+", *stack)
     for k, total in enumerate(totals, first):
@@ -179,19 +199,24 @@ def _place(totals: Sequence[StoredSum], stack: tuple[Path, tuple[int, int, int]]
 # --- solving -----------------------------------------------------------------------------------------------------
 
 
-def _as_task(job: Job, files: dict[int, Path], threads: int) -> Solver[Outcome]:
+def _as_task(job: Job, files: dict[int, Path], threads: int, thin: bool) -> Solver[Outcome]:
     """A solver that requests one task, which solves the problem."""
-    stack = (files[id(job.training)], _shape(job.training))
-    outcome: Outcome = yield Task("solve", _solve, (stack, job.kernels, job.rows, job.problem, threads))
+    stack = (files[id(job.training)], _shape(job.training, thin=thin))
+    widths = job.training.square.view.factor_widths if thin else None
+    outcome: Outcome = yield Task("solve", _solve, (stack, widths, job.kernels, job.rows, job.problem, threads))
     if job.rows is not None:
         outcome = over_all_rows(outcome, job.rows, job.training.n_train)
     return outcome if job.kernels is None else over_all_kernels(outcome, job.kernels, job.training.n_kernels)
 
 
 def _solve(
-    stack: tuple[Path, tuple[int, int, int]], kernels: Index | None, rows: Index | None, problem: Any, threads: int
+    stack: _Stack, widths: Index | None, kernels: Index | None, rows: Index | None, problem: Any, threads: int
 ) -> Outcome:
     K: Float = np.asarray(_map("r", *stack))
+    if widths is not None:
+        check_finite(K)
+        with pinned_blas(threads):
+            return solve_on(FactoredKernels.of(K, widths, kernels, rows), problem())
     if rows is not None:
         # Indexing copies the part that is needed; without a selection all tasks of a machine share the mapped pages.
         K = K[np.ix_(np.arange(len(K)) if kernels is None else kernels, rows, rows)]
@@ -203,8 +228,9 @@ def _solve(
         return solve_on(K, problem())
 
 
-def solve_on(K: Float, solver: Solver[Outcome]) -> Outcome:
-    """Run a solver to its end on kernels in memory, (n, m, m)."""
+def solve_on(K: Float | FactoredKernels, solver: Solver[Outcome]) -> Outcome:
+    """Run a solver to its end on kernels in memory, (n, m, m), or on their factors."""
+    respond = K.answer if isinstance(K, FactoredKernels) else partial(answer, K)
     reply: Any = None
     while True:
         try:
@@ -212,7 +238,7 @@ def solve_on(K: Float, solver: Solver[Outcome]) -> Outcome:
         except StopIteration as stop:
             outcome: Outcome = stop.value
             return outcome
-        reply = [answer(K, item) for item in request] if isinstance(request, tuple) else answer(K, request)
+        reply = [respond(item) for item in request] if isinstance(request, tuple) else respond(request)
 
 
 def answer(K: Float, request: Any) -> Any:

@@ -34,7 +34,7 @@ def blobs():
 def place(request, monkeypatch):
     """Products are computed in a task with all kernels, or in passes over stored tiles."""
     if request.param == "passes":
-        monkeypatch.setattr(in_memory, "_suits", lambda *_: False)
+        monkeypatch.setattr(in_memory, "_suits", lambda *_, **__: False)
 
 
 def alternate(K, k, gamma):

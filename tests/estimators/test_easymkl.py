@@ -64,7 +64,7 @@ def test_columns_of_a_large_kernel_give_the_same_machine(kernels, monkeypatch):
     from dmkl.solvers.margin import svm
 
     whole = dmkl.EasyMKL(0.2).fit(kernels, classes() == 0)
-    monkeypatch.setattr(in_memory, "_suits", lambda *_: False)
+    monkeypatch.setattr(in_memory, "_suits", lambda *_, **__: False)
     monkeypatch.setattr(svm, "dense_bytes", lambda _: 2**60)
     columns = dmkl.EasyMKL(0.2).fit(kernels, classes() == 0)
     np.testing.assert_allclose(columns.weights_, whole.weights_, atol=1e-5)

@@ -1,0 +1,125 @@
+"""Machines on factors, against those on their kernel matrix, cvxpy and scikit-learn."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.svm import SVC
+
+import dmkl
+from dmkl.errors import InputError
+from dmkl.solvers.margin.linear import FactoredKernels, solve_linear
+from dmkl.solvers.margin.svm import solve_dense
+from dmkl.solvers.requests import SVM, EachProduct, FactorDiagonal
+
+M, WIDTHS = 120, np.array([4, 2, 3])
+
+
+def made(m=M, share=0.4):
+    """Factors side by side, the kernel of each column, and labels that the first columns know something of."""
+    rng = np.random.default_rng(0)
+    y = np.where(rng.random(m) < share, 1.0, -1.0)
+    Z = rng.standard_normal((m, WIDTHS.sum())) + 1.0
+    Z[:, :3] += 0.5 * y[:, None]
+    return Z, np.repeat(np.arange(3), WIDTHS), y
+
+
+def optimum(Z, y, C, ridge):
+    u = cp.Variable(len(y))
+    signed = cp.multiply(y, u)
+    energy = (cp.sum_squares(Z.T @ u) + ridge * cp.sum_squares(u)) / 2
+    problem = cp.Problem(cp.Maximize(y @ u - energy), [signed >= 0, signed <= C, cp.sum(u) == 0])
+    return problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
+
+
+EACH = np.random.default_rng(1).uniform(0.2, 3.0, M)
+
+
+@pytest.mark.parametrize(("C", "ridge"), [(1e-3, 0.0), (1.0, 0.0), (EACH, 0.0), (1e3, 0.0), (200.0, 0.1)])
+@pytest.mark.parametrize("tol", [1e-2, 1e-9])
+def test_the_optimum_is_cvxpys(C, ridge, tol):
+    Z, _, y = made()
+    machine = solve_linear(Z, y, C, tol, ridge)
+    alpha, best = y * machine.u, optimum(Z, y, C, ridge)
+    assert alpha.min() >= 0
+    assert (alpha <= C).all()
+    assert abs(machine.u.sum()) <= 1e-12 * (1 + alpha.sum())
+    scores = Z @ (Z.T @ machine.u) + ridge * machine.u
+    energy = machine.u @ scores / 2
+    primal = energy + (C * np.maximum(0, 1 - y * (scores + machine.bias))).sum()
+    assert machine.gap == pytest.approx((primal - alpha.sum() + energy) / primal, abs=1e-10)
+    assert machine.gap <= tol
+    assert machine.dual <= best * (1 + 1e-7)
+    assert machine.primal >= best * (1 - 1e-7)
+
+
+def test_samples_at_bounds_and_the_curvature_are_those_of_the_matrix():
+    Z, kernel_of, y = made()
+    machine, dense = solve_linear(Z, y, 2.0, 1e-10), solve_dense(Z @ Z.T, y, 2.0, 1e-10)
+    np.testing.assert_array_equal(machine.free, dense.free)
+    kernels = FactoredKernels.of(Z, WIDTHS, None, None)
+    products = kernels.answer(EachProduct(machine.u[:, None]))[:, :, 0]
+    np.testing.assert_allclose(
+        products, [Z[:, kernel_of == k] @ Z[:, kernel_of == k].T @ dense.u for k in range(3)], atol=1e-9
+    )
+    np.testing.assert_allclose(machine.curvature(products), dense.curvature(products), rtol=1e-6)
+    svc = SVC(C=2.0, kernel="linear", tol=1e-9).fit(Z, y)
+    assert machine.bias == pytest.approx(svc.intercept_.item(), abs=1e-5)
+
+
+def test_equal_samples_have_no_bounds_to_find():
+    Z, _, y = made()
+    Z = np.round(Z[:, :2])
+    machine = solve_linear(Z, y, 1.0, 1e-9)
+    assert machine.gap <= 1e-9
+    assert machine.dual == pytest.approx(solve_dense(Z @ Z.T, y, 1.0, 1e-9).dual, rel=1e-8)
+
+
+def test_what_cannot_be_asked_is_named():
+    Z, _, y = made()
+    kernels = FactoredKernels.of(Z, WIDTHS, None, None)
+    with pytest.raises(NotImplementedError, match="FactorDiagonal"):
+        kernels.answer(FactorDiagonal(None))
+    with pytest.raises(InputError, match=r"found \(120, 9\)"):
+        solve_linear(Z, y[:7], 1.0)
+    some = FactoredKernels.of(Z, WIDTHS, np.array([2, 0]), np.arange(50))
+    machine = some.answer(SVM(np.array([0.5, 0.0]), y[:50], 1.0, 1e-9))
+    expected = solve_dense(0.5 * Z[:50, 6:] @ Z[:50, 6:].T, y[:50], 1.0, 1e-9)
+    assert machine.dual == pytest.approx(expected.dual, rel=1e-8)
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    """The same kernels as factors and as tiles."""
+    Z, kernel_of, _ = made()
+    labels = np.array(["fig", "nut", "oat"])[np.argsort(np.argsort(Z[:, 0])) * 3 // M]
+    features = {f"k{k}": Z[:, kernel_of == k] for k in range(3)}
+    folder = tmp_path_factory.mktemp("linear")
+    return [
+        dmkl.build(folder / storage, features, {"function": "linear"}, labels=labels, storage=storage, tile=50)
+        for storage in ("factors", "tiles")
+    ]
+
+
+@pytest.mark.usefixtures("synchronous")
+@pytest.mark.parametrize(
+    "model",
+    [
+        dmkl.MKSVM(1.0, 4.0, multiclass="ovo", steps=("center", "cosine"), tol=1e-6),
+        dmkl.MKSVM(1.5, 2.0, sharing="classes", class_weight="balanced", tol=1e-6),
+        dmkl.GMKL(4.0, 2.0, tol=1e-5),
+        dmkl.EasyMKL(0.5),
+    ],
+)
+def test_models_are_those_of_tiles(sets, model):
+    train, test = np.arange(90), np.arange(90, M)
+    on_factors, on_tiles = (clone(model).fit(K[train, train]) for K in sets)
+    gap = np.max(on_factors.gap_) + np.max(on_tiles.gap_)
+    assert np.max(on_factors.gap_) <= model.tol
+    np.testing.assert_allclose(on_factors.objective_, on_tiles.objective_, rtol=2 * gap + 1e-9)
+    np.testing.assert_allclose(on_factors.weights_, on_tiles.weights_, atol=3 * gap**0.5)
+    scores = [m.decision_function(K[test, train]).values for m, K in zip((on_factors, on_tiles), sets, strict=True)]
+    np.testing.assert_allclose(*scores, atol=10 * gap**0.5)
+    assert on_factors.n_passes_ <= 4  # none of them for a step
