@@ -103,7 +103,6 @@ def sets(tmp_path_factory):
     ]
 
 
-@pytest.mark.usefixtures("synchronous")
 @pytest.mark.parametrize(
     "model",
     [
