@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "Float", "Index", "Mask", "plain_repr"]
+__all__ = ["Array", "Float", "Index", "Mask", "is_instance", "plain_repr"]
 
 Array = npt.NDArray[Any]
 Float = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+
+
+def is_instance(value: Any, library: str, *kinds: str) -> bool:
+    """Whether a value is of one of these classes of a library, which is not imported: nobody has made one without."""
+    module = sys.modules.get(library)
+    return module is not None and isinstance(value, tuple(getattr(module, kind) for kind in kinds))
 
 
 def plain_repr(value: Any) -> str:

@@ -6,12 +6,10 @@ import html
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-import dask.array as da
 import numpy as np
 import numpy.typing as npt
-import xarray as xr
 from dask.base import tokenize
 from dask.delayed import Delayed, delayed
 
@@ -38,6 +36,10 @@ from dmkl.passes.run import alone, pass_graph
 from dmkl.passes.sweep import Columns, Want
 from dmkl.passes.view import GeometricMean, Lens, View
 from dmkl.variables import describe
+
+if TYPE_CHECKING:
+    import dask.array as da
+    import xarray as xr
 
 __all__ = ["KernelSet", "Split", "measure", "positions"]
 
@@ -172,6 +174,8 @@ class KernelSet:
             coords["task"] = list(self.tasks)
         labels = self.labels
         variables = {} if labels is None else {"label": (("sample", "task")[: labels.ndim], labels)}
+        import xarray as xr
+
         dataset = describe(xr.Dataset(variables, coords, {"dtype": str(self.dtype), "shape": self.shape}))
         return f"<div>{html.escape(repr(self))}</div>{dataset._repr_html_()}"
 
@@ -280,6 +284,8 @@ class KernelSet:
         before, after = (np.asarray(K.lens().diagonal()).sum(axis=1) for K in (centered, left))
         share = 1.0 - np.divide(after, before, out=np.ones_like(before), where=before > 0)
         coords = {"kernel": list(self.names)}
+        import xarray as xr
+
         return describe(xr.DataArray(share, dims=("kernel",), coords=coords, name="share"))
 
     def _residualized(self, covariates: Covariates, weights: Array | None = None) -> KernelSet:
@@ -362,7 +368,7 @@ class KernelSet:
             If the projected memory exceeds the budget; nothing is run.
         """
         products = self._products(V, "each", dtype, "apply")
-        return cast(da.Array, products[:, :, 0]) if np.ndim(V) == 1 else products
+        return cast("da.Array", products[:, :, 0]) if np.ndim(V) == 1 else products
 
     def project(self, V: npt.ArrayLike, *, dtype: npt.DTypeLike | None = None) -> da.Array:
         """VᵀK_jV for every kernel of a square set: one pass, half the arithmetic of `apply`, lazy.
@@ -387,10 +393,12 @@ class KernelSet:
             If the projected memory exceeds the budget; nothing is run.
         """
         products = self._products(V, "project", dtype, "project")
-        return cast(da.Array, products[:, 0, 0]) if np.ndim(V) == 1 else products
+        return cast("da.Array", products[:, 0, 0]) if np.ndim(V) == 1 else products
 
     def _products(self, V: npt.ArrayLike, want: Want, dtype: npt.DTypeLike | None, verb: str) -> da.Array:
         """One lazy pass, its results one after the other, (kernels, …)."""
+        import dask.array as da
+
         block, precision = self._checked_block(V), self.compute_dtype(dtype)
         # Without steps there is nothing to measure, and no statistics of the store have to be read.
         fitted, later = self._fitted if self._view.steps else Fitted(), None
@@ -408,7 +416,7 @@ class KernelSet:
             da.from_delayed(part, (len(kernels), *shape), dtype=dtype, name=f"{verb}-{k}-{graph.token}")
             for k, (kernels, part) in enumerate(graph.groups)
         ]
-        return cast(da.Array, da.concatenate(chunks))
+        return cast("da.Array", da.concatenate(chunks))
 
     def _checked_block(self, V: npt.ArrayLike) -> Array:
         block = np.asarray(V)
@@ -474,6 +482,8 @@ class KernelSet:
         method = "exact" if probes is None else f"estimate from {probes} random probes, seed {seed}"
         coords = {"kernel": names, "kernel_2": names, **errors}
         attrs = {"long_name": what, "method": method}
+        import xarray as xr
+
         return describe(xr.DataArray(value, coords, ("kernel", "kernel_2"), name="alignment", attrs=attrs))
 
     # --- matrices ------------------------------------------------------------------------------------------------
@@ -496,6 +506,8 @@ class KernelSet:
             "sample": self.samples.astype(str),
             "train_sample": self.train_samples.astype(str),
         }
+        import xarray as xr
+
         return describe(xr.DataArray(self.to_dask(chunk), coords, tuple(coords), name="gram"))
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:

@@ -18,7 +18,6 @@ from multiprocessing import current_process
 from types import TracebackType
 from typing import Any, Self
 
-import dask
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
 from rich.segment import Segment
@@ -156,6 +155,12 @@ def stage(name: str) -> Iterator[None]:
 # --- the line on a terminal or in a notebook --------------------------------------------------------------------------
 
 
+def _setting() -> Any:
+    import dask  # help and `import dmkl` do without
+
+    return dask.config.get("dmkl.progress", "auto")
+
+
 class ConsoleWatch(Watch):
     """A line for work that takes longer than two seconds: what is done, the time, and the time that is left.
 
@@ -171,7 +176,7 @@ class ConsoleWatch(Watch):
         # A notebook shows what is written over a line, but rich's own display there needs ipywidgets.
         notebook: Any = {"force_terminal": True, "force_jupyter": False, "width": 80} if _in_notebook() else {}
         self.console = PlainConsole(stderr=True, **notebook) if console is None else console
-        self.delay_seconds = delay_seconds if dask.config.get("dmkl.progress", "auto") else math.inf
+        self.delay_seconds = delay_seconds if _setting() else math.inf
         self._started = self._last_note = time.monotonic()
         self._note = self._title = ""
         self._n_bytes = self._total_bytes = self._n_passes = 0
@@ -254,7 +259,7 @@ def shown() -> Iterator[None]:
     Threads and processes that compute side by side would write over one another's lines, and show nothing.
     """
     side_by_side = threading.current_thread() is not threading.main_thread() or current_process().name != "MainProcess"
-    setting = dask.config.get("dmkl.progress", "auto")
+    setting = _setting()
     attached = _in_notebook() or (sys.stderr is not None and sys.stderr.isatty())
     wanted = attached if setting == "auto" else setting
     if current() is _SILENT and wanted and not side_by_side:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import xarray as xr
 from zarr.storage import MemoryStore
 
 from dmkl.arrays import Array
@@ -24,9 +23,12 @@ from dmkl.store.groups import Location
 from dmkl.store.ingest import ingest
 from dmkl.store.reader import StoreReader
 
+if TYPE_CHECKING:
+    import xarray as xr
+
 __all__ = ["Kernels", "as_kernel_set", "create", "open"]
 
-Kernels = KernelSet | xr.DataArray | Array | Sequence[Any] | Mapping[str, Any]
+Kernels: TypeAlias = "KernelSet | xr.DataArray | Array | Sequence[Any] | Mapping[str, Any]"
 """A kernel set, or matrices in memory as `dmkl.create` takes them."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 __all__ = ["UNKNOWN_TEXTS", "is_known"]
 
@@ -15,9 +14,13 @@ UNKNOWN_TEXTS = frozenset({"", "NA", "N/A", "n/a", "<NA>", "#N/A", "NaN", "nan",
 def is_known(labels: npt.ArrayLike) -> npt.NDArray[np.bool_]:
     """Which labels are known: all but NaN, None, pandas's NA and the texts that stand for them."""
     values = np.asarray(labels)
-    present: npt.NDArray[np.bool_] = ~np.asarray(pd.isna(values), dtype=bool)
     if values.dtype.kind in "biuf":
-        return present
-    texts = [not (isinstance(value, str) and value.strip() in UNKNOWN_TEXTS) for value in values.ravel().tolist()]
+        return np.asarray(~np.isnan(values), dtype=bool)
+    entries = values.ravel().tolist()
+    texts = [not (isinstance(value, str) and value.strip() in UNKNOWN_TEXTS) for value in entries]
     written: npt.NDArray[np.bool_] = np.array(texts, dtype=bool).reshape(values.shape)
-    return present & written
+    if all(isinstance(value, str) for value in entries):
+        return written
+    import pandas as pd
+
+    return np.asarray(written & ~pd.isna(values), dtype=bool)

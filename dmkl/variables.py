@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import xarray as xr
+if TYPE_CHECKING:
+    import xarray as xr
+
 
 __all__ = ["VARIABLES", "Variable", "describe", "variable"]
 
-Labeled = TypeVar("Labeled", bound=xr.Dataset | xr.DataArray)
+Labeled = TypeVar("Labeled", bound="xr.Dataset | xr.DataArray")
 
 
 @dataclass(frozen=True)
@@ -245,6 +247,8 @@ def variable(name: str) -> Variable | None:
 
 def describe(data: Labeled) -> Labeled:
     """Add long_name and units to every variable and coordinate without them, in place."""
+    import xarray as xr
+
     parts: dict[Any, Any] = dict(data.variables if isinstance(data, xr.Dataset) else data.coords)
     if isinstance(data, xr.DataArray):
         parts[data.name] = data

@@ -6,12 +6,13 @@ import inspect
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import dmkl
 from dmkl.cli.commands import COMMANDS, command
 
-HEAVY = "clarabel dask distributed matplotlib numba numpy pandas scipy sklearn xarray zarr".split()
+HEAVY = "clarabel dask dask.array distributed matplotlib numba numpy pandas scipy sklearn xarray zarr".split()
 LEARNERS = ("mkfda", "single-best", "mkridge")
 
 
@@ -26,7 +27,11 @@ def loaded(*stages):
 
 @pytest.mark.slow
 def test_what_is_imported_when(tmp_path, stored):
-    """Nothing heavy by dmkl and by help, no learner by opening a set, and by small fits what they need alone."""
+    """Nothing heavy by dmkl and by help, no tables by imports, and by small fits what they need alone."""
+    np.save(tmp_path / "kernel.npy", np.eye(6))
+    (tmp_path / "labels.txt").write_text("a\nb\n" * 3)
+    imports = [["import", *(str(tmp_path / name) for name in ("set.zarr", "kernel.npy")), "--labels"]]
+    imports[0].append(str(tmp_path / "labels.txt"))
     store = str(stored.view.source.location)
     help_of_all = [["--help"], *([name, "--help"] for name in COMMANDS), ["fit", "--model", "gsmkl", "--help"]]
     fits = [["fit", store, str(tmp_path / name), "--model", name] for name in LEARNERS]
@@ -34,18 +39,19 @@ def test_what_is_imported_when(tmp_path, stored):
         "with contextlib.redirect_stdout(io.StringIO()) as out:\n"
         "    assert {{cli.main(line) for line in {lines!r}}} == {{0}}\n"
     )
-    imported, helped, opened, named, fitted = loaded(
+    imported, helped, filled, opened, named, fitted = loaded(
         "import dmkl, dmkl.errors",
         "import dmkl.cli.main as cli\n"
         + run_all.format(lines=help_of_all)
         + f"assert out.getvalue().count('Usage') == {len(help_of_all)}",
+        run_all.format(lines=imports),
         "dmkl.open",
         "[getattr(dmkl, name) for name in dir(dmkl)]",
         run_all.format(lines=fits),
     )
     assert imported == set()
     assert helped == set()
-    assert not opened & {"clarabel", "matplotlib", "numba", "sklearn"}
+    assert filled == opened == {"dask", "numpy", "zarr"}
     assert not (named | fitted) & {"distributed", "matplotlib", "numba"}
 
 

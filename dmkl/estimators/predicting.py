@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import dask.array as da
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
@@ -31,6 +30,8 @@ from dmkl.stores import Kernels, as_kernel_set
 from dmkl.variables import describe
 
 if TYPE_CHECKING:
+    import dask.array as da
+
     from dmkl.features.specs import Recipe
     from dmkl.store.features import FeatureTable
 
@@ -273,6 +274,8 @@ class Predicting(Learner):
         InputError
             If training samples or kernels with weight are missing, or weights are those of groups of samples.
         """
+        import dask.array as da
+
         given = _source(self, K)
         places = _places(self, given)
         chosen, used = (self._match_kernels if places is None else self._select_kernels)(given)
@@ -555,6 +558,8 @@ def _new_rows_kernel(
     model: Predicting, K: KernelSet, used: Index, part: Statistics, weights: Float, covariates: Any, chunk: int | None
 ) -> da.Array:
     """Rows against the training samples; NaN for samples that the problems of the part were not trained on."""
+    import dask.array as da
+
     _, n_rows, n_cols = K.shape
     kernels = K if part.rows is None else K[np.arange(n_rows), part.rows]
     lens, _ = measure_new(kernels.view, model._trained_steps(part, used, K.samples, covariates), elements=True)

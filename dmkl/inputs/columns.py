@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
-from pandas.api.types import is_complex_dtype, is_numeric_dtype
 
 from dmkl.arrays import Array
 from dmkl.errors import refuse
 from dmkl.inputs.matrices import Lazy
 from dmkl.inputs.names import Individual, Names, as_text, index_names, pair_names
 from dmkl.unknown import UNKNOWN_TEXTS
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ROLES = {
     name: role
@@ -92,6 +93,10 @@ def float_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def numeric_dtype(dtype: Any) -> bool:
     """Whether a column of this type is numeric."""
+    if isinstance(dtype, np.dtype):
+        return dtype.kind in "biuf"
+    from pandas.api.types import is_complex_dtype, is_numeric_dtype
+
     return bool(is_numeric_dtype(dtype)) and not is_complex_dtype(dtype)
 
 

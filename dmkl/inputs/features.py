@@ -7,15 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import dask.array as da
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
-import xarray as xr
 
-from dmkl.arrays import Array, Mask
+from dmkl.arrays import Array, Mask, is_instance
 from dmkl.errors import SampleOrderWarning, refuse, warn
 from dmkl.inputs.columns import (
     ROLES,
@@ -35,6 +32,9 @@ from dmkl.inputs.labels import OF_SAMPLES, Labels, LabelTable, SideData, align, 
 from dmkl.inputs.matrices import Lazy, SparseMatrix, is_sparse, n_condensed, open_alone, plain, square, transposed
 from dmkl.inputs.names import Join, Named, Names, axis_names, listed_names, places, sample_names
 from dmkl.settings import check_memory
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 _LABEL_ROLES = ("labels", "splits", "tasks")
 """Roles of side data of features, apart from the names of samples."""
@@ -79,7 +79,7 @@ class FeatureMatrix:
 
     def _read(self, rows: slice | npt.NDArray[np.intp]) -> Array:
         values = self.open()[rows, slice(None)]
-        if isinstance(values, da.Array):
+        if is_instance(values, "dask.array", "Array"):
             values = values.compute()
         if is_sparse(values):  # blocks of sparse arrays on disk, or in Dask's chunks
             values = values.toarray()
@@ -377,8 +377,9 @@ def _find_features(features: Any, wanted: Sequence[str] | None) -> _Unaligned:
     """Find feature matrices, labels, splits and names in files, of which only headers are read, or in memory."""
     unaligned = _Unaligned()
     paths = [features] if isinstance(features, str | os.PathLike) else features
-    if is_annotated_object(features) or isinstance(features, xr.Dataset):
-        arrays = _dataset_arrays(features) if isinstance(features, xr.Dataset) else annotated_arrays(features)
+    is_dataset = is_instance(features, "xarray", "Dataset")
+    if is_dataset or is_annotated_object(features):
+        arrays = _dataset_arrays(features) if is_dataset else annotated_arrays(features)
         files = [array.path for array in arrays[:1]]
         for path in files:
             _take_arrays(path, arrays, unaligned)
@@ -496,7 +497,7 @@ def _dataset_arrays(dataset: xr.Dataset) -> list[FileArray]:
 
 
 def _object_matrix(name: str, values: Any) -> FeatureMatrix:
-    if isinstance(values, pd.DataFrame):
+    if is_instance(values, "pandas", "DataFrame"):
         table = Columns(f"features {name!r}", values)
         titled = table.index is None and any(map(is_title, table.titles or ()))
         samples, used = find_names(table) if titled else (table.index, frozenset[int]())
@@ -508,7 +509,7 @@ def _object_matrix(name: str, values: Any) -> FeatureMatrix:
         counted = table.index is None and samples is None
         columns = [titles[at] for at in rest]
         return _matrix(name, table.numbers(rest), samples=samples, columns=columns, counted=counted)
-    if isinstance(values, xr.DataArray):
+    if is_instance(values, "xarray", "DataArray"):
         return _matrix(name, plain(values), samples=axis_names(values, 0), columns=axis_names(values, 1))
     if isinstance(values, str | os.PathLike):
         refuse(f"features {name!r} are the path {values}; give a list of paths, each matrix being named by its file")

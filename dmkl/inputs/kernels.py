@@ -10,12 +10,9 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
-import dask.array as da
 import numpy as np
-import pandas as pd
-import xarray as xr
 
-from dmkl.arrays import Index, Mask
+from dmkl.arrays import Index, Mask, is_instance
 from dmkl.errors import first_names, refuse
 from dmkl.inputs.columns import ROLES
 from dmkl.inputs.formats.annotated import annotated_arrays, is_annotated_object
@@ -82,7 +79,7 @@ class IterableSource(KernelSource):
             if len(matrix.shape) != 2:
                 refuse(f"kernel {j} must be a matrix, got an array of shape {tuple(matrix.shape)}")
             # Each read of a Dask block computes whole chunks: strips of rows touch each chunk fewest times.
-            yield StripBuffer(matrix) if isinstance(_whole(matrix), da.Array) else matrix
+            yield StripBuffer(matrix) if is_instance(_whole(matrix), "dask.array", "Array") else matrix
 
     def identity(self, j: int) -> dict[str, Any] | None:
         """See `KernelSource.identity`."""
@@ -90,7 +87,7 @@ class IterableSource(KernelSource):
             return None
         kernel = plain(self._kernels[j])
         whole = _whole(kernel)
-        if isinstance(whole, da.Array):
+        if is_instance(whole, "dask.array", "Array"):
             return {"dask": whole.name, **({} if kernel is whole else {"index": j})}
         return {"array": fingerprint(kernel)} if isinstance(whole, np.ndarray | Lazy) else None
 
@@ -100,7 +97,7 @@ class ArraySource(IterableSource):
 
     def __init__(self, array: Any, *, axis: int = 0, names: Sequence[str] | None = None) -> None:
         if len(array.shape) != 3:
-            is_frame = isinstance(array, pd.DataFrame)
+            is_frame = is_instance(array, "pandas", "DataFrame")
             what = "a sparse matrix" if is_sparse(array) else "a data frame" if is_frame else "an array"
             refuse(f"kernels must be (kernel, row, column), got {what} of shape {array.shape}; give one kernel as [K]")
         super().__init__([Layer(array, axis, j) for j in range(int(array.shape[axis]))], names)
@@ -113,11 +110,11 @@ def _whole(matrix: Any) -> Any:
 
 def _axes(kernel: Any) -> Named:
     """Return the names of rows and columns of an object."""
-    if isinstance(kernel, pd.DataFrame):
+    if is_instance(kernel, "pandas", "DataFrame"):
         names = index_names(kernel.index)
         numbers = tuple(map(str, kernel.index)) if names is None else None
         return Named("", names, numbers, index_names(kernel.columns), kernel.shape[0] == kernel.shape[1])
-    if isinstance(kernel, xr.DataArray) and kernel.ndim == 2:
+    if is_instance(kernel, "xarray", "DataArray") and kernel.ndim == 2:
         return Named("", axis_names(kernel, 0), None, axis_names(kernel, 1), kernel.shape[0] == kernel.shape[1])
     return Named("", None)
 
@@ -126,7 +123,7 @@ def as_source(kernels: Any, names: Sequence[str] | None = None) -> KernelSource:
     """Return an object that `dmkl.create` accepts as a source."""
     if isinstance(kernels, KernelSource):
         return kernels
-    if isinstance(kernels, xr.DataArray) and kernels.ndim == 3:
+    if is_instance(kernels, "xarray", "DataArray") and kernels.ndim == 3:
         axis = kernels.dims.index("kernel") if "kernel" in kernels.dims else 0
         layers = [kernels.isel({kernels.dims[axis]: j}) for j in range(kernels.shape[axis])]
         return IterableSource(layers, axis_names(kernels, axis) if names is None else names)
@@ -141,7 +138,7 @@ def as_source(kernels: Any, names: Sequence[str] | None = None) -> KernelSource:
     if isinstance(kernels, Mapping):
         return IterableSource(list(kernels.values()), names=list(kernels) if names is None else names)
     # NumPy, Dask, Zarr, h5py …, or one matrix, which is refused
-    if isinstance(kernels, pd.DataFrame) or (hasattr(kernels, "shape") and hasattr(kernels, "dtype")):
+    if is_instance(kernels, "pandas", "DataFrame") or (hasattr(kernels, "shape") and hasattr(kernels, "dtype")):
         return ArraySource(kernels, names=names)
     if isinstance(kernels, Iterable) and not isinstance(kernels, str | bytes):
         return IterableSource(kernels, names=names)

@@ -9,13 +9,11 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
-import xarray as xr
 
-from dmkl.arrays import Array
+from dmkl.arrays import Array, is_instance
 from dmkl.errors import SampleOrderWarning, refuse, warn
 from dmkl.inputs.columns import ROLES, Columns, find_names, matched_share, plain_title
 from dmkl.inputs.formats.file_arrays import FileArray, listed, vector
@@ -24,6 +22,9 @@ from dmkl.inputs.formats.tables import FAM_TITLES, Text
 from dmkl.inputs.labels import OF_SAMPLES, LabelTable, SideData, in_order, refuse_without_names
 from dmkl.inputs.names import Individual, Names, axis_names, index_names, listed_names, names_as_known, sample_names
 from dmkl.unknown import is_known
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _OF_SETS = (*OF_SAMPLES, "tasks", "diagonal", "names", "samples", "train_samples")
 """Roles of arrays that a kernel set keeps."""
@@ -45,16 +46,16 @@ def label_table(values: Any, expected: Collection[str] | None = None) -> LabelTa
     """
     if isinstance(values, LabelTable):
         return values
-    if isinstance(values, pd.Series | pd.DataFrame):
+    if is_instance(values, "pandas", "Series", "DataFrame"):
         # An index that only counts names the rows of a set whose names are these numbers.
         numbers = tuple(map(str, range(len(values))))
         index = index_names(values.index) or (numbers if expected and set(expected) == set(numbers) else None)
-        if isinstance(values, pd.Series):
+        if is_instance(values, "pandas", "Series"):
             return LabelTable(values.to_numpy(), index)
         table = Columns("the data frame", values)
         table.index = index
         return _labels_of(table, None, expected)
-    if not isinstance(values, xr.DataArray):
+    if not is_instance(values, "xarray", "DataArray"):
         return LabelTable(np.asarray(values))
     of_samples = [dim for dim in values.dims if ROLES.get(plain_title(str(dim))) == "samples"]
     array = values.transpose(of_samples[0], ...) if of_samples else values
@@ -226,6 +227,8 @@ def read_covariates(path: Path, samples: Iterable[str] | None = None) -> pd.Data
             columns[title] = np.where(is_known(cells), cells, "nan").astype(np.float64)
             if path.suffix.lower() == ".covar":
                 columns[title] = np.array([None if value != value else f"{value:g}" for value in columns[title]])
+    import pandas as pd
+
     return pd.DataFrame(columns, index=list(names or ()))
 
 

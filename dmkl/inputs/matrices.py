@@ -9,11 +9,8 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
-import pandas as pd
-import scipy.sparse
-import xarray as xr
 
-from dmkl.arrays import Array, Float, Index, Mask
+from dmkl.arrays import Array, Float, Index, Mask, is_instance
 from dmkl.errors import refuse
 
 _STRIP_ENTRIES = 2**20
@@ -37,9 +34,9 @@ class Matrix(Protocol):
 
 def plain(values: Any) -> Any:
     """Return a matrix without the names of its rows and columns."""
-    if isinstance(values, pd.DataFrame):
+    if is_instance(values, "pandas", "DataFrame"):
         return values.to_numpy()
-    if isinstance(values, xr.DataArray):
+    if is_instance(values, "xarray", "DataArray"):
         in_parts = Lazy(values.shape, values.dtype, lambda key: values[key].to_numpy())
         return values.data if values.chunks is not None else in_parts
     return SparseMatrix(values) if is_sparse(values) else values
@@ -81,7 +78,7 @@ def open_alone(last: list[Any], key: Any, open: Callable[[], Any]) -> Any:
 
 def is_sparse(values: Any) -> bool:
     """Whether this is a sparse matrix or array of SciPy."""
-    return bool(scipy.sparse.issparse(values))
+    return is_instance(values, "scipy.sparse", "spmatrix", "sparray")
 
 
 class SparseMatrix(Lazy):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
-import pandas as pd
-import xarray as xr
 
 from dmkl.arrays import Array, Index
 from dmkl.errors import refuse
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
 
 Join = Literal["exact", "inner", "outer"]
 """Whether tables must name the same samples, or the samples of all tables or of any table are taken."""
@@ -57,6 +59,8 @@ def as_text(value: Any) -> str:
 
 def index_names(index: pd.Index[Any]) -> Names:
     """Return the names in an index of pandas; None if it only counts."""
+    import pandas as pd
+
     only_counts = isinstance(index, pd.RangeIndex) and index.start == 0 and index.step == 1
     return None if only_counts else tuple(map(as_text, index))
 
@@ -214,8 +218,8 @@ def _looks(name: str) -> str:
 
 def places(names: Sequence[str], wanted: Sequence[str]) -> Index:
     """Return the positions of the wanted names among unique `names`, (wanted,); -1 for missing ones."""
-    index, targets = (pd.Index(np.array(values, dtype=object)) for values in (names, wanted))
-    return np.asarray(index.get_indexer(targets), dtype=np.int64)
+    place = {name: position for position, name in enumerate(names)}
+    return np.array([place.get(name, -1) for name in wanted], dtype=np.int64)
 
 
 def note_of_order(where: str, names: Sequence[str]) -> str:

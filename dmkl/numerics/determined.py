@@ -9,7 +9,6 @@ informative they are. A small data set may have such a column by chance, and one
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import gammaln
 
 from dmkl.arrays import Array, Float, Index
 
@@ -43,8 +42,9 @@ def by_chance(codes: Index, n_columns: int) -> bool:
         return True
     # In logarithms, since the factorials overflow. The expected number is that of columns times the probability of
     # each.
-    log_orders = gammaln(sizes.sum() + 1) - gammaln(sizes + 1).sum()
-    log_equal = gammaln(np.unique(sizes, return_counts=True)[1] + 1).sum()
+    log_factorials = np.append(0.0, np.cumsum(np.log(np.arange(1.0, sizes.sum() + 1))))
+    log_orders = log_factorials[-1] - log_factorials[sizes].sum()
+    log_equal = log_factorials[np.unique(sizes, return_counts=True)[1]].sum()
     return bool(np.log(n_columns) + log_equal - log_orders > np.log(_EXPECTED))
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import scipy.linalg
 
 from dmkl.arrays import Array, Float
 
@@ -71,6 +70,8 @@ def extreme_eigenvalues(
         if off_diagonal[-1] <= 1e-13 * max(*map(abs, diagonal), *off_diagonal[:-1], 0.0):
             break
         vector = product / off_diagonal[-1]
+    import scipy.linalg
+
     values, vectors = scipy.linalg.eigh_tridiagonal(np.array(diagonal), np.array(off_diagonal[:-1]))
     # ‖Kx − θx‖ = β_k |s|, with s the last entry of the eigenvector of the tridiagonal matrix: no further product.
     residuals = off_diagonal[-1] * np.abs(vectors[-1])
@@ -89,6 +90,8 @@ def repair_psd(kernel: Array, method: Repair) -> tuple[Float, float]:
     With the eigendecomposition K = U diag(w) Uᵀ: "clip" sets negative w to zero (the nearest positive semidefinite
     matrix in Frobenius norm), "flip" takes |w|, "shift" adds −min(w) to every eigenvalue when min(w) < 0.
     """
+    import scipy.linalg
+
     symmetric = np.array(kernel, dtype=np.float64)
     symmetric += symmetric.T
     symmetric *= 0.5

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import dask.array as da
 import numpy as np
 from dask.delayed import Delayed, delayed
 
@@ -13,6 +12,9 @@ from dmkl.arrays import Array, Float, Index
 from dmkl.numerics.steps import Centering, ChainState, Fitted, Scaling
 from dmkl.passes.execute import graph_token, machine, send
 from dmkl.passes.view import Lens, View
+
+if TYPE_CHECKING:
+    import dask.array as da
 
 __all__ = ["combined_kernels", "entries", "view_blocks", "weighted_blocks", "whole_kernels"]
 
@@ -109,6 +111,8 @@ def _center(total: Float, weights: Float | None) -> None:
 
 def view_blocks(view: View, state: ChainState | Delayed, chunk: int | None) -> da.Array:
     """The whole view as a lazy array, one task for each block."""
+    import dask.array as da
+
     n, n_rows, n_cols = view.shape
     side = view.source.tiling.tile if chunk is None else chunk
     dtype = np.dtype(np.float64) if view.steps else view.source.dtype
@@ -149,6 +153,8 @@ def weighted_blocks(lens: Lens, weights: Float, chunk: int | None = None) -> da.
     A block holds all sets of weights, so that its tiles are read once. The blocks below the diagonal of a square view
     are transposes of the blocks above it.
     """
+    import dask.array as da
+
     view = lens.view
     _, n_rows, n_cols = view.shape
     side = view.source.tiling.tile if chunk is None else chunk

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import (
     ConfusionMatrixDisplay,
@@ -21,8 +20,10 @@ from sklearn.metrics import (
 from dmkl.arrays import Array, Float
 from dmkl.errors import refuse
 from dmkl.estimators.checks import check_choice
-from dmkl.pictures import GRAY, dress, picture, shortened
 from dmkl.unknown import is_known
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["plot_predictions"]
 
@@ -68,6 +69,8 @@ def plot_predictions(
     InputError
         If these predictions cannot be drawn so, or there is no such class, task, target or group.
     """
+    from dmkl.pictures import GRAY, dress, picture
+
     data = getattr(predictions, "predictions", predictions)
     check_choice("kind", kind, get_args(_Kind))
     needed = {"calibration": "probability", "observed": "prediction", "confusion": "predicted_label"}.get(kind, "score")
@@ -107,6 +110,8 @@ def _outputs(data: xr.Dataset, needed: str, of: Any, by: str) -> Iterator[tuple[
 
 def _draw(ax: Axes, kind: str, label: str, truth: Array, values: Array, parts: Array, *, pooled: bool) -> None:
     """Draw the predictions of a class, task or target."""
+    from dmkl.pictures import shortened
+
     start = f"{shortened(label)}, " if label else ""
     each = [(shortened(str(part)), truth[parts == part], values[parts == part]) for part in np.unique(parts)]
     if kind == "confusion":

@@ -10,7 +10,8 @@ exact
     The same cutting planes over the set of weights itself, by cones.
 newton
     The quadratic model of the concave J(β) = min_α S(α, β) over the set. Its gradient is q, its Hessian
-    −(1/4λ²) Σ_k (K_iα_k)ᵀA⁻¹(K_jα_k) with A = ½(I + K(β)/λ).
+    −(1/4λ²) Σ_k (K_iα_k)ᵀA⁻¹(K_jα_k) with A = ½(I + K(β)/λ). For many kernels it is given by a factor (`Factored`),
+    whose rank is at most that of the problem, and a master over a ball takes time linear in the kernels.
 
 `LineSearch` shortens a step that raises the objective too little (Armijo's rule).
 """
@@ -22,24 +23,33 @@ from dataclasses import dataclass
 
 import clarabel
 import numpy as np
+import scipy.linalg
 
 from dmkl.arrays import Float
 from dmkl.numerics.fisher import onto_sphere
+from dmkl.solvers.weight_sets.balls import Ball
 from dmkl.solvers.weight_sets.base import ConicProgram, WeightSet
 
 __all__ = [
+    "LEAST_LOG",
+    "MODEL_ERROR",
+    "MODEL_STEP",
+    "MODEL_STEPS",
     "CuttingPlane",
+    "Factored",
     "LineSearch",
     "ascent_direction",
     "exact_master",
     "newton_direction",
     "newton_master",
+    "positive",
     "rises_enough",
     "taylor_form",
     "taylor_master",
 ]
 
 _SHORTEST = 1e-6
+_TINY = float(np.finfo(np.float64).tiny)
 
 
 def rises_enough(value: float, before: float, promised: float, *, share: float = 1e-3, slack: float = 0.0) -> bool:
@@ -118,11 +128,32 @@ class CuttingPlane:
     gradient: Float
 
 
-def newton_master(q: Float, curvature: Float, beta: Float, weights: WeightSet) -> Float:
+# --- Newton's master --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Factored:
+    """A curvature C = RRᵀ by its factor R, (n, r), for so many kernels that C itself is too large to compute with."""
+
+    root: Float
+
+    def dense(self) -> Float:
+        """C, (n, n)."""
+        return np.asarray(self.root @ self.root.T)
+
+
+def newton_master(q: Float, curvature: Float | Factored, beta: Float, weights: WeightSet) -> Float:
     """The b in the set that maximizes qᵀ(b − β) − ½ (b − β)ᵀ C (b − β).
 
     q (n,) is the gradient of J at β, where the model is taken, and C (n, n), positive semidefinite, minus its Hessian.
+    If C is factored and the set is a ball with 1 < p < ∞, a model of log q is maximized instead (`_maximize_smooth`),
+    which has the same derivatives at β.
     """
+    if isinstance(curvature, Factored):
+        if isinstance(weights, Ball) and weights.p < np.inf:
+            maximizer = _maximize_sparse if weights.p == 1 else _maximize_smooth
+            return maximizer(q, curvature.root, beta, weights)
+        curvature = curvature.dense()
     n = len(q)
     # Variables in units of the set, and an objective with entries near one: the solver's tolerances are absolute.
     units = weights.units(n)
@@ -139,7 +170,73 @@ def newton_master(q: Float, curvature: Float, beta: Float, weights: WeightSet) -
     return units * weights.polish(aim, q, curvature, x)
 
 
-def newton_direction(q: Float, curvature: Float, beta: Float, weights: WeightSet) -> Float:
+_KERNELS_AT_ONCE = 50
+_OPTIMAL = 1e-9
+"""Excess of a gradient over the multiplier, relative to the largest gradient, that is rounding."""
+
+
+def _maximize_sparse(q: Float, root: Float, beta: Float, weights: WeightSet) -> Float:
+    """`newton_master` for p = 1, where few weights are positive: conic programs over a growing set of kernels.
+
+    The maximizer over some kernels is that over all of them if no other kernel has a larger derivative of the model.
+    """
+    kernels = np.union1d(np.argsort(-beta)[:_KERNELS_AT_ONCE], np.argsort(-q)[:_KERNELS_AT_ONCE])
+    # The model's derivative at b = 0: other kernels than these may have weight in β.
+    at_zero, aim = q + root @ (beta @ root), np.zeros_like(beta)
+    while True:
+        some = root[kernels]
+        aim[kernels] = newton_master(at_zero[kernels], some @ some.T, np.zeros(len(kernels)), weights)
+        gradient = at_zero - root @ (aim @ root)
+        excess = gradient - aim @ gradient
+        excess[kernels] = 0.0
+        above = np.flatnonzero(excess > _OPTIMAL * np.abs(q).max())
+        if not len(above):
+            return aim
+        kernels = np.union1d(kernels, above[np.argsort(-excess[above])[:_KERNELS_AT_ONCE]])
+
+
+MODEL_STEPS, MODEL_STEP, MODEL_ERROR, LEAST_LOG = 60, 2.0, 1e-9, -600.0
+"""Newton's method in logarithms of weights: most steps, the largest rise, the error, and the least logarithm."""
+_LEAST_GRADIENT = 1e-12
+
+
+def positive(q: Float) -> Float:
+    """Gradients (…, n) that have logarithms: none is below a tiny share of the largest."""
+    return np.asarray(np.maximum(q, np.maximum(_LEAST_GRADIENT * q.max(axis=-1, keepdims=True), _TINY)))
+
+
+def _maximize_smooth(q: Float, root: Float, beta: Float, weights: WeightSet) -> Float:
+    """The b > 0 on the sphere with log q_j − [C(b − β)]_j/q_j = log μ + (p − 1) log b_j, for 1 < p < ∞.
+
+    Newton's method for u = log b and v = log μ, as `dmkl.solvers.fisher.many` takes it for many targets. Its matrix is
+    (p − 1)I + diag(1/q) RRᵀ diag(b) with a border for Σ b^p = 1; by Woodbury's formula the systems that are solved have
+    the size r of the factor.
+    """
+    p, q = weights.p, positive(q)
+    relative = root / q[:, None]
+    # log μ absorbs a factor of q.
+    fixed = np.log(q / q.max()) + relative @ (beta @ root)
+    u, v = np.log(np.maximum(beta, _TINY)), 0.0
+    for _ in range(MODEL_STEPS):
+        b, powers = np.exp(u), np.exp(p * u)
+        size = powers.sum()
+        left = np.stack([fixed - relative @ (b @ root) - v - (p - 1.0) * u, np.ones_like(u)], axis=1)
+        scaled = root * np.sqrt(b / q)[:, None]
+        small = scaled.T @ scaled  # NumPy computes half of it where both are the same array
+        small[np.diag_indices(len(small))] += p - 1.0
+        solved = (left - relative @ scipy.linalg.solve(small, root.T @ (b[:, None] * left), assume_a="pos")) / (p - 1.0)
+        first, border = powers @ solved / size
+        change = (first + np.log(size) / p) / border
+        step = solved[:, 0] - change * solved[:, 1]
+        # A logarithm may rise by the largest step, and fall by any.
+        length = min(1.0, MODEL_STEP / max(float(step.max()), MODEL_STEP))
+        u, v = np.maximum(u + length * step, LEAST_LOG), v + length * change
+        if float(np.abs(b * step).max()) < MODEL_ERROR:
+            break
+    return onto_sphere(np.exp(u - u.max()), p)
+
+
+def newton_direction(q: Float, curvature: Float | Factored, beta: Float, weights: WeightSet) -> Float:
     """The direction from β to the maximizer of the quadratic model; see `newton_master` and `ascent_direction`."""
     return ascent_direction(newton_master(q, curvature, beta, weights), q, beta, weights)
 

@@ -57,6 +57,8 @@ def test_real_data(job, kernels, views, tmp_path):
         ("client_load.py -n 3 -m 120 --workers 1 --keep out --arguments --all -p 1,2 --lam 1e-2,1", [r"120.*\n\Z"]),
         ("small_ridges.py --sets views --sizes 40 --draws 2",
          [r"^views +40 +5 +0\.\d{4} +0\.\d{4} +[+-]0\.\d{4} ± 0\.\d{4}$"]),
+        ("growth.py --classes 2 3 --of-classes 40 --samples 40 60 --folds 2 3 --targets 2 3 --kernels 3 101",
+         [r"^classes +exponent +-?[0-9.]+", r"^kernels +101 ", r"^kernels +exponent"]),
         ("nested.py views.npz --ps 1 2 --lams 0.01 1 --outer 3 --inner 2 --cold --output out",
          [r"largest difference of an outer fold 0\.0000", "Evaluation of MKFDA: 2 p × 2 lam, 3 outer folds × 2 inner"]),
         ("ridge.py --targets 3 --samples 80 --kernels 3 --ps 2 --lams 0.01 0.1 --n-iter 5",

@@ -8,7 +8,15 @@ import pytest
 from helpers.optima import norm
 
 from dmkl.numerics.fisher import onto_sphere, uniform_weights
-from dmkl.solvers.masters import CuttingPlane, LineSearch, exact_master, newton_master, taylor_form, taylor_master
+from dmkl.solvers.masters import (
+    CuttingPlane,
+    Factored,
+    LineSearch,
+    exact_master,
+    newton_master,
+    taylor_form,
+    taylor_master,
+)
 from dmkl.solvers.weight_sets.balls import Ball
 
 EXPONENTS = [1.0, 1 + 2**-6, 1.5, 2.0, 3.0, 8.0, np.inf]
@@ -115,6 +123,28 @@ def test_rounding_does_not_show_in_the_newton_master(p, n):
     present = weights > 1e-3
     multiplier = slopes[present] / weights[present] ** (p - 1)
     np.testing.assert_allclose(multiplier, multiplier[0], rtol=1e-5)
+
+
+def test_the_factored_newton_master_of_few_weights():
+    """For p = 1 the maximizer over all kernels, also if those of the largest gradients at first are not enough."""
+    rng = np.random.default_rng(0)
+    q, root, at = rng.uniform(1, 3, 300), rng.standard_normal((300, 20)), uniform_weights(300, 1.0)
+    root[q > 2.2] *= 5.0  # kernels of large gradients exclude one another
+    weights = newton_master(q, Factored(root), at, Ball(1.0))
+    np.testing.assert_allclose(weights, newton_master(q, root @ root.T, at, Ball(1.0)), atol=1e-7)
+    slopes = q - root @ (root.T @ (weights - at))
+    assert slopes.max() <= weights @ slopes + 1e-7
+
+
+@pytest.mark.parametrize("p", [1 + 2**-6, 1.5, 2.0, 8.0])
+def test_the_factored_newton_master_is_stationary(p):
+    """log q_j − [C(b − β)]_j/q_j − (p − 1) log b_j is the same for all kernels."""
+    rng = np.random.default_rng(1)
+    q, root, at = rng.uniform(1, 3, 120), 0.3 * rng.random((120, 20)), onto_sphere(rng.uniform(0.1, 1, 120), p)
+    weights = newton_master(q, Factored(root), at, Ball(p))
+    assert norm(weights, p) == pytest.approx(1, rel=1e-12)
+    multiplier = np.log(q) - root @ (root.T @ (weights - at)) / q - (p - 1) * np.log(weights)
+    np.testing.assert_allclose(multiplier, multiplier[0], atol=1e-7)
 
 
 # --- line searches on functions of known shape -----------------------------------------------------------------

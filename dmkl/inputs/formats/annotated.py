@@ -7,20 +7,18 @@ sparse ones; tables of ``obs`` are read by anndata.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import h5py
 import numpy as np
-import pandas as pd
 import zarr
 
-from dmkl.arrays import Array
+from dmkl.arrays import Array, is_instance
 from dmkl.errors import refuse
 from dmkl.files.plain import PlainStore
 from dmkl.inputs.columns import ROLES, frame_numbers, numeric_dtype, plain_title
@@ -42,16 +40,16 @@ from dmkl.inputs.matrices import plain
 from dmkl.inputs.names import Names, as_text
 from dmkl.settings import check_memory
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _OBJECT = Path("the annotated data")
 """What messages call an object in memory."""
 
 
 def is_annotated_object(values: Any) -> bool:
     """Whether this is AnnData or MuData, whose library is imported then."""
-    return any(
-        isinstance(values, getattr(sys.modules.get(library), kind, ()))
-        for library, kind in (("anndata", "AnnData"), ("mudata", "MuData"))
-    )
+    return is_instance(values, "anndata", "AnnData") or is_instance(values, "mudata", "MuData")
 
 
 def is_annotated(path: Path) -> bool:
@@ -138,6 +136,8 @@ def _labels(path: Path, column: str) -> Array:
 
 def _values_of_column(values: Any) -> Array:
     """Return a column of obs as an array: numbers, or words with NaN for missing ones."""
+    import pandas as pd
+
     series = pd.Series(values)
     if pd.api.types.is_bool_dtype(series.dtype) and not series.hasnans:
         return series.to_numpy(np.bool_)
@@ -170,7 +170,7 @@ def _parts_of_object(data: Any) -> Iterator[_Part]:
 
 
 def _array_of_object(name: str, values: Any) -> FileArray:
-    if isinstance(values, pd.DataFrame):
+    if is_instance(values, "pandas", "DataFrame"):
         return _table(_OBJECT, name, values)
     matrix = plain(values)
     return FileArray(_OBJECT, name, np.shape(matrix), np.dtype(getattr(matrix, "dtype", object)), lambda: matrix)

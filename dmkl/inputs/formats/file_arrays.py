@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import scipy.sparse
 
 from dmkl.arrays import Array
 from dmkl.errors import DamagedFileError, DmklError, InputError, one_line, refuse
@@ -254,11 +253,15 @@ def sparse_array(path: Path, name: str, parts: dict[str, FileArray], shape: tupl
         def dense_rows(key: tuple[Any, slice]) -> Array:
             wanted = np.arange(shape[0])[key[0]]
             start, stop = (int(wanted.min()), int(wanted.max()) + 1) if len(wanted) else (0, 0)
-            matrix = compressed(start, stop, scipy.sparse.csr_array, (stop - start, shape[1]))
+            from scipy.sparse import csr_array
+
+            matrix = compressed(start, stop, csr_array, (stop - start, shape[1]))
             return np.asarray(matrix[wanted - start][:, key[1]].toarray())
 
         if form == "csc":
-            return SparseMatrix(compressed(0, shape[1], scipy.sparse.csc_array, shape))
+            from scipy.sparse import csc_array
+
+            return SparseMatrix(compressed(0, shape[1], csc_array, shape))
         return Lazy(shape, data.dtype, dense_rows, (1, shape[1]))  # rows are read whole
 
     return FileArray(path, name, shape, data.dtype, opened, problem=problem)

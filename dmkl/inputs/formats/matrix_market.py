@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 from threadpoolctl import threadpool_limits
 
 from dmkl.arrays import Array
@@ -29,6 +28,8 @@ def mtx_arrays(path: Path) -> list[FileArray]:
     check_memory(str(path), _ENTRY_BYTES * n_entries + 8 * n_rows, "save it as .h5, or allow more")
 
     def opened() -> Any:
+        import scipy.sparse
+
         _, arrays = run(_matrix, str(path), path)
         return arrays[0] if len(arrays) == 1 else SparseMatrix(scipy.sparse.csr_array(tuple(arrays), (n_rows, n_cols)))
 
@@ -46,6 +47,7 @@ def _header(file: str) -> tuple[tuple[Any, ...], list[Array]]:
 def _matrix(file: str) -> tuple[None, list[Array]]:
     """Return a dense matrix, or the three vectors of a sparse one in compressed rows (in the child process)."""
     import scipy.io
+    import scipy.sparse
 
     with threadpool_limits(1, user_api="scipy"):  # each thread reserves memory, which is limited
         matrix = scipy.io.mmread(file)

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 import numpy as np
-import pandas as pd
 
 from dmkl import settings
 from dmkl.arrays import Array
@@ -345,6 +344,8 @@ def parquet_columns(path: Path, expected: Collection[str] | None = None, title: 
         importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         refuse(f"{path}: Parquet files are read with pyarrow, which is not installed; pip install pyarrow", error)
+    import pandas as pd
+
     with damaged_as(f"{path} cannot be read as a table", Exception):  # pyarrow and pandas raise many exceptions
         return Columns(str(path), pd.read_parquet(path))
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import refuse
@@ -96,6 +95,8 @@ def _pairs_of(text: Text) -> tuple[tuple[str, ...], Index, Index] | None:
     """Return the names, and the positions of both in each row, if a table lists all pairs once or twice."""
     if text.n_columns != 3 or text.n_rows < 4:
         return None
+    import pandas as pd
+
     first, second = text.texts([0, 1])
     places, names = pd.factorize(np.array([*first, *second], dtype=object))
     n = len(names)

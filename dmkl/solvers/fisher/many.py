@@ -50,7 +50,15 @@ from dmkl.solvers.fisher.newton import Evaluation, Solution, maximize
 from dmkl.solvers.fisher.problem import FisherOptions, FisherSolver
 from dmkl.solvers.in_memory import batches
 from dmkl.solvers.jobs import Context, Job, Training
-from dmkl.solvers.masters import ascent_direction
+from dmkl.solvers.masters import (
+    LEAST_LOG,
+    MODEL_ERROR,
+    MODEL_STEP,
+    MODEL_STEPS,
+    Factored,
+    ascent_direction,
+    positive,
+)
 from dmkl.solvers.outcome import Outcome, Status, Step, check_finite
 from dmkl.solvers.requests import Solver, Task, Tasks
 from dmkl.solvers.semidefinite import KernelFacts, check_forms
@@ -91,10 +99,6 @@ _FLOOR = 1e-3
 """Lower limit of the mean weights, relative to the largest."""
 _NO_FALL = 1e-8
 """Share of the expected decrease of the gradient below which the observed decrease is rounding."""
-_LEAST_GRADIENT = 1e-12
-"""Lower limit of gradients before a logarithm, relative to the largest."""
-_MODEL_STEPS, _MODEL_STEP, _MODEL_ERROR, _LEAST_LOG = 60, 2.0, 1e-9, -600.0
-"""Newton's method in logarithms of weights: most steps, the largest rise, the error, and the least logarithm."""
 
 _Point = tuple[float, float]
 
@@ -224,7 +228,7 @@ class _Problems:
         run = maximize(oracle, ball, start, self.tol, max_steps=self.max_steps, of_kernels=True)
         (solution,) = _run_in_lockstep([run])
         (curvature,) = _run_in_lockstep([oracle.curvature(Evaluation(None, solution.certificate), solution.beta)])
-        return solution, curvature
+        return solution, curvature.dense() if isinstance(curvature, Factored) else curvature
 
 
 # --- iterations in lockstep ------------------------------------------------------------------------------------------
@@ -297,7 +301,7 @@ def _solve_masters(tasks: Sequence[Task]) -> list[Any]:
     ball: Ball = tasks[0].arguments[3]
     q, curvatures, betas = (np.stack([task.arguments[k] for task in tasks]) for k in range(3))
     # At p = 1 weights may be zero, which logarithms exclude; those masters are solved one by one above.
-    aims = _maximize_models(_positive(q), curvatures, betas, ball.p)
+    aims = _maximize_models(positive(q), curvatures, betas, ball.p)
     return [ascent_direction(*model, ball) for model in zip(aims, q, betas, strict=True)]
 
 
@@ -358,7 +362,7 @@ class _Together:
         return self._last
 
     def _gradients(self) -> Float:
-        return _positive(np.stack([solution.certificate.gradient for solution in self._last]))
+        return positive(np.stack([solution.certificate.gradient for solution in self._last]))
 
     def _check_rounding(self, certificate: Certificate) -> None:
         """Compare the gradient of the reference target with that in double precision."""
@@ -626,7 +630,7 @@ def _aims(q: Float, curvatures: Float, betas: Float, p: float) -> Float:
     the weights of a norm slightly above 1 are used, whose objective differs by less than the tolerance.
     """
     # The step is limited in logarithms, in which a weight cannot become zero within finitely many steps.
-    change = _logs(_maximize_models(_positive(q), curvatures, betas, max(p, _SMOOTH))) - _logs(betas)
+    change = _logs(_maximize_models(positive(q), curvatures, betas, max(p, _SMOOTH))) - _logs(betas)
     return _normalized(_logs(betas) + np.clip(change, -_TRUST, _TRUST), p)
 
 
@@ -656,7 +660,7 @@ def _maximize_models(q: Float, curvatures: Float, betas: Float, p: float) -> Flo
     u, v = _logs(betas), np.zeros(t)
     u -= np.log(np.sum(np.exp(p * u), axis=1, keepdims=True)) / p
     system, every = np.zeros((t, n + 1, n + 1)), np.arange(n)
-    for _ in range(_MODEL_STEPS):
+    for _ in range(MODEL_STEPS):
         b, powers = np.exp(u), np.exp(p * u)
         size = powers.sum(axis=1, keepdims=True)
         left = np.hstack([fixed - np.einsum("tij,tj->ti", relative, b) - v[:, None] - (p - 1.0) * u, -np.log(size) / p])
@@ -668,10 +672,10 @@ def _maximize_models(q: Float, curvatures: Float, betas: Float, p: float) -> Flo
         system[:, n, :n] = powers / size
         step = np.linalg.solve(system, left[:, :, None])[:, :, 0]
         # A logarithm may rise by the largest step, and fall by any.
-        length = np.minimum(1.0, _MODEL_STEP / np.maximum(step[:, :n].max(axis=1), _MODEL_STEP))
-        u = np.maximum(u + length[:, None] * step[:, :n], _LEAST_LOG)
+        length = np.minimum(1.0, MODEL_STEP / np.maximum(step[:, :n].max(axis=1), MODEL_STEP))
+        u = np.maximum(u + length[:, None] * step[:, :n], LEAST_LOG)
         v += length * step[:, n]
-        if float(np.abs(b * step[:, :n]).max()) < _MODEL_ERROR:
+        if float(np.abs(b * step[:, :n]).max()) < MODEL_ERROR:
             break
     return _normalized(u, p)
 
@@ -685,11 +689,6 @@ def _normalized(logs: Float, p: float) -> Float:
 def _logs(beta: Float) -> Float:
     """Logarithms of weights; those of zeros are finite."""
     return np.asarray(np.log(np.maximum(beta, _TINY)))
-
-
-def _positive(q: Float) -> Float:
-    """Gradients (…, n) that have logarithms: none is below a tiny share of the largest."""
-    return np.asarray(np.maximum(q, np.maximum(_LEAST_GRADIENT * q.max(axis=-1, keepdims=True), _TINY)))
 
 
 def _groups(n_targets: int) -> list[slice]:

@@ -22,6 +22,7 @@ from dmkl.errors import IndefiniteKernelError, refuse
 from dmkl.numerics.cholesky import Cholesky
 from dmkl.numerics.fisher import Certificate, as_exponent
 from dmkl.solvers.fisher.newton import Evaluation, Solution, maximize
+from dmkl.solvers.masters import Factored
 from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.requests import Task
 from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
@@ -29,6 +30,10 @@ from dmkl.solvers.weight_sets.balls import Ball
 from dmkl.solvers.weight_sets.base import WeightSet
 
 __all__ = ["MemoryOracle", "not_positive_definite", "run_here", "solve_mkfda", "solve_restricted"]
+
+
+_DENSE = 100
+"""Most kernels whose curvature is a matrix: a conic program takes longer than the factored master for more."""
 
 
 def solve_mkfda(
@@ -173,14 +178,16 @@ class MemoryOracle:
         linear = 0.25 * float(np.sum(alpha * image)) - float(np.sum(self.h * alpha))
         return Evaluation(alpha, Certificate.of(beta, q, linear, self.weights, residual_sq))
 
-    def curvature(self, evaluation: Evaluation, beta: Float) -> Generator[Any, Any, Float]:
-        """C = (1/4λ²) Σ_k (K_iα_k)ᵀA⁻¹(K_jα_k) from L⁻¹K_jα, A = LLᵀ."""
+    def curvature(self, evaluation: Evaluation, beta: Float) -> Generator[Any, Any, Float | Factored]:
+        """C = (1/4λ²) Σ_k (K_iα_k)ᵀA⁻¹(K_jα_k) from L⁻¹K_jα, A = LLᵀ; for many kernels its factor."""
         yield from ()
         # With A = LLᵀ, C_ij is the inner product of L⁻¹K_iα and L⁻¹K_jα: half the solves of A⁻¹K_jα, and C comes out
         # symmetric and positive semidefinite whatever rounding does, which the conic solver needs.
         n, c, m = self._products.shape
-        rows = self._factor.half_solve(self._products.reshape(n * c, m).T).T.reshape(n, c * m)
-        return np.asarray(rows @ rows.T / (4.0 * self.lam**2))
+        rows = self._factor.half_solve(self._products.reshape(n * c, m).T).T.reshape(n, c * m) / (2.0 * self.lam)
+        if n <= _DENSE:
+            return np.asarray(rows @ rows.T)
+        return Factored(rows if c * m < n else np.asarray(np.linalg.qr(rows.T, mode="r")).T)
 
     def counts(self) -> dict[str, float]:
         """There is nothing to count."""

@@ -5,10 +5,10 @@ S is quadratic in α and linear in β (`dmkl.numerics.fisher`), so J is concave.
     ∂J/∂β_j        = q_j  = (1/4λ) Σ_k α_kᵀK_jα_k,
     −∂²J/∂β_i∂β_j  = C_ij = (1/4λ²) Σ_k (K_iα_k)ᵀA⁻¹(K_jα_k).
 
-A step maximizes the model qᵀ(b − β) − ½(b − β)ᵀC(b − β) over the set (the restricted master, a small conic program) and
-searches along b − β until J rises enough. The iteration ends when the certificate proves the gap: no stopping rule
-compares two steps. JMLR Algorithms 1 and 2 take cutting planes as the master instead (`master`), which at p = 1 need a
-hundred α-steps where Newton's method needs some five.
+A step maximizes the model qᵀ(b − β) − ½(b − β)ᵀC(b − β) over the set (the restricted master, a small conic program, or
+for many kernels a problem of the rank of C) and searches along b − β until J rises enough. The iteration ends when the
+certificate proves the gap: no stopping rule compares two steps. JMLR Algorithms 1 and 2 take cutting planes as the
+master instead (`master`), which at p = 1 need a hundred α-steps where Newton's method needs some five.
 
 The loop does not depend on how α is computed. An oracle computes it for given weights: by a Cholesky factor of the
 combined kernel (`direct`), by conjugate gradients through passes (`cg`), by matrices in memory (`mkfda`), or for many
@@ -25,7 +25,7 @@ from typing import Any, Literal, Protocol
 from dmkl import progress
 from dmkl.arrays import Float
 from dmkl.numerics.fisher import Certificate
-from dmkl.solvers.masters import CuttingPlane, LineSearch, exact_master, newton_direction, taylor_master
+from dmkl.solvers.masters import CuttingPlane, Factored, LineSearch, exact_master, newton_direction, taylor_master
 from dmkl.solvers.outcome import Outcome, Status, Step
 from dmkl.solvers.requests import Task
 from dmkl.solvers.weight_sets.base import WeightSet
@@ -55,8 +55,8 @@ class Oracle(Protocol):
         `careful` says that the error of α shows in the gradient: ‖R‖ itself, not ‖R‖², has to stay below the gap.
         """
 
-    def curvature(self, evaluation: Evaluation, beta: Float) -> Generator[Any, Any, Float]:
-        """C at the weights that were evaluated last, (n, n), or a positive semidefinite model of it."""
+    def curvature(self, evaluation: Evaluation, beta: Float) -> Generator[Any, Any, Float | Factored]:
+        """C at the weights that were evaluated last, (n, n) or by a factor, or a positive semidefinite model of it."""
 
     def counts(self) -> dict[str, float]:
         """Figures for the history, by name: products with the combined kernel so far, say."""

@@ -30,6 +30,18 @@ def test_plain_arrays_are_solved_to_the_optimum(p, lam, kind):
     assert solution.objective == pytest.approx(optimum(kernels, h, lam, p), rel=5e-6)
 
 
+@pytest.mark.parametrize("p", [1.0, 1 + 2**-6, 1.5, 8.0])
+def test_many_kernels(p):
+    """With more than 100 kernels masters are solved by a factor of the curvature; the bounds are dense formulas."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((150, 30, 3))
+    kernels, h = X @ X.transpose(0, 2, 1), X[:3, :, 0].sum(axis=0)[:, None] + 0.3 * rng.standard_normal((30, 2))
+    solution = dmkl.solve_mkfda(kernels, h, p, 0.1, tol=1e-7)
+    lower, upper = bounds(kernels, solution.dual, solution.weights, h, 0.1, p)
+    assert (upper - lower) / abs(solution.objective) <= 1.01e-7
+    assert len(solution.steps) <= 20
+
+
 def test_plain_arrays_and_a_kernel_set_have_the_same_solution():
     kernels, labels, (h,) = case("binary")
     solution = dmkl.solve_mkfda(kernels, h[:, 0], 1.0, 1e-2, tol=1e-8)
