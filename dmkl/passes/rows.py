@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 from dask.delayed import Delayed, delayed
-from scipy.linalg.blas import dsyrk
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import DegenerateKernelError, refuse
+from dmkl.numerics.cholesky import call
 from dmkl.numerics.discriminant import null_leverages
 from dmkl.numerics.steps import STEPS, Residualize, Step, Take, Weighing
 from dmkl.passes.blas import blas_threads, pinned_blas
@@ -345,8 +345,10 @@ def _part_of_gram(
     rows[:, 0], rows[:, 1:] = 1.0, rows_of(Z, at)
     if total is None:
         total = [np.zeros(2 * [rows.shape[1]], order="F"), *(np.zeros((rows.shape[1], h.shape[1])) for h in targets)]
-    # In place: a new (D, D) array for each strip would take as long as its product.
-    total[0] = dsyrk(1.0, rows.T, 1.0, total[0], overwrite_c=True)
+    # In place, since a new (D, D) array for each strip would take as long as its product; and by `call`, since SciPy's
+    # dsyrk holds the interpreter's lock, so that neither other tasks multiply nor the next part is read meanwhile.
+    k, D = rows.shape
+    call("dsyrk", b"U", b"N", D, k, 1.0, rows, D, 1.0, total[0], D)
     for sums, block in zip(total[1:], targets, strict=True):
         sums += rows.T @ block[at]
     return total
