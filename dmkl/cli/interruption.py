@@ -59,15 +59,15 @@ def orderly_end() -> Iterator[None]:
 class _ResumingWatch(ConsoleWatch):
     """Progress that first says after which pass the work goes on."""
 
-    def __init__(self, n_passes: int) -> None:
+    def __init__(self, passes_before: int) -> None:
         super().__init__()
-        self._n_passes = n_passes
+        self._passes_before = passes_before
 
     def begin(self, title: str, total_bytes: int) -> None:
         """See `dmkl.progress.Watch.begin`; the checkpoint has been compared with the search before the first pass."""
-        if self._n_passes:
-            say_aside("note", f"going on after pass {self._n_passes}")
-            self._n_passes = 0
+        if self._passes_before:
+            say_aside("note", f"going on after pass {self._passes_before}")
+            self._passes_before = 0
         super().begin(title, total_bytes)
 
 

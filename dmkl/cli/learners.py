@@ -468,7 +468,7 @@ def command_for(learner: str | None, command: Callable[..., None]) -> Callable[.
     options: list[inspect.Parameter] = []
     for item in items:
         if item.name == "model":
-            info = typer.Option(metavar="NAME", help="Learner to train, one of the list above.")
+            info = typer.Option(metavar="NAME", help="Learner to train.")
             item = item.replace(annotation=Annotated[Literal[tuple(learners())], info])
         options.append(item if learner is None else _hidden(item))
         options += added if item.name == "model" else []

@@ -83,7 +83,7 @@ _PERMUTATIONS = "Permutations"
 
 _Predictions = Annotated[
     str | None,
-    option("File, or URL, for out-of-fold predictions: .csv, .parquet, or .zarr for xarray.", "FILE", "--predictions"),
+    option("Held-out predictions: .csv, .parquet, .zarr.", "FILE", "--predictions"),
 ]
 
 
@@ -117,7 +117,7 @@ class QuestionOptions(LearningOptions):
         option("Measures such as accuracy,matthews; the first chooses where there is a grid.", "NAME,…", panel=FOLDS),
     ] = None
     state: Annotated[Path | None, option("Checkpoint. [default: OUT.partial]", "DIR")] = None
-    restart: Annotated[bool, option("Discard the checkpoint of an interrupted run.", None, "--restart")] = False
+    restart: Annotated[bool, option("Discard the checkpoint.", None, "--restart")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -426,7 +426,7 @@ def search(
             show_default=False,
         ),
     ] = "sum",
-    plot: Annotated[Path | None, option("Draw it in a folder, or its scores in a file.", "DIR|FILE.png")] = None,
+    plot: Annotated[Path | None, option("Pictures in a folder, or of scores in a file.", "PATH")] = None,
     predictions: _Predictions = None,
     **parameters: Any,
 ) -> None:
@@ -440,7 +440,6 @@ def search(
 
     Examples
     --------
-        dmkl search kernels.zarr found
         dmkl search kernels.zarr found -p 1,4/3,2 --lam 1e-3,0.1
         dmkl search kernels.zarr found --cv "GroupKFold(5)" --groups subjects.txt
         dmkl search kernels.zarr found --grid steps=center+trace,cosine+center

@@ -74,7 +74,7 @@ Anything = Annotated[
     typer.Argument(metavar="PATH", help="Kernel set (a folder or a URL), model, result, or checkpoint of a search."),
 ]
 NewStore = Annotated[str, typer.Argument(metavar="OUT", help="Kernel set to write: a folder or a URL.")]
-Json = Annotated[bool, option("Print the result as JSON instead of tables.", None, "--json")]
+Json = Annotated[bool, option("Print JSON instead of tables.", None, "--json")]
 Overwrite = Annotated[bool, option("Overwrite existing output.", None, "--overwrite")]
 Kernels = Annotated[str | None, option("Only these kernels, by name.", "A,B,…")]
 Plot = Annotated[Path | None, option("Draw the result in this file (PNG, PDF or SVG).", "FILE.png", "--plot")]
@@ -152,7 +152,7 @@ Dtype = Annotated[
 Folds = Annotated[
     str | None,
     option(
-        'Number of folds, "splits" (stored ones), or a splitter of scikit-learn such as "GroupKFold(5)". '
+        'Number of folds, "splits" (stored ones), or a splitter such as "GroupKFold(5)". '
         "[default: splits with validation samples, else 5]",
         "FOLDS",
         "--cv",

@@ -100,10 +100,9 @@ class FactorReader(StoreReader):
         values = np.empty((len(kernels), len(self.samples)))
         # All kernels of a table at once: its rows are read and unpacked once.
         widths = self.factors.widths[kernels[kept]]
-        starts = np.cumsum(widths) - widths
-        for rows in strips(int(widths.sum()), slice(0, len(self.samples))):
+        for rows in strips(int(widths.sum()), slice(0, len(self.samples))) if kept.any() else ():
             Z = self.factors.read(kernels[kept], 0, rows).astype(np.float64)
-            values[kept, rows] = np.add.reduceat(Z * Z, starts, axis=1).T if len(widths) else 0.0
+            values[kept, rows] = np.add.reduceat(Z * Z, np.cumsum(widths) - widths, axis=1).T
         if not kept.all():
             values[~kept] = super()._read_statistic(name, kernels[~kept])
         return values

@@ -221,7 +221,11 @@ def test_a_single_kernel_that_wins_is_said_to_win(tmp_path):
     loaded = dmkl.load(tmp_path / "result")
     xr.testing.assert_equal(loaded.baselines, result.baselines)
     assert loaded.beside() == result.beside()
-    assert " ".join(line.split()) in " ".join(dmkl.report(loaded).split())
+    row = result.comparison().set_index("model").loc["best single kernel"]
+    np.testing.assert_allclose(row["difference"], difference.mean())
+    page = " ".join(dmkl.report(loaded).split())
+    assert "best single kernel" in page
+    assert f"{difference.mean():.4g}".replace("-", "−") in page.replace("-", "−")
 
 
 def test_what_five_folds_show_may_be_chance(K):
