@@ -131,7 +131,8 @@ RESULTS = {
 }
 LIKE_OTHERS = {"evaluate, numbers", "search, prices", "importance, tasks", "MKFDA, cg", "permutation_test, tasks"}
 UNLABELED = {"build", "build_cross", "cluster", "cluster_agreement", "create", "load", "plot_confusion",
-             "plot_contributions", "plot_predictions", "prediction_table", "report", "residualize", "solve_mkfda"}  # fmt: skip
+             "plot_contributions", "plot_predictions", "prediction_table", "report", "residualize",
+             "solve_mkfda"}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore::dmkl.errors.ConvergenceWarning")

@@ -26,7 +26,7 @@ from dmkl.errors import DegenerateKernelError, refuse
 from dmkl.numerics.cholesky import call
 from dmkl.numerics.discriminant import null_leverages
 from dmkl.numerics.steps import STEPS, Residualize, Step, Take, Weighing
-from dmkl.passes.blas import blas_threads, pinned_blas
+from dmkl.passes.blas import blas_threads, factor_threads, pinned_blas
 from dmkl.passes.execute import again, execute, machine, send_all, temporary_root
 from dmkl.passes.factors import factors_of, strips
 from dmkl.passes.run import add_in_tree
@@ -498,11 +498,12 @@ def _tasks(
     sorted_works = [(work.samples[order], order, work.function) for work, order in zip(works, orders, strict=True)]
     token = uuid.uuid4().hex
     (shared,) = send_all({f"{name}-shared-{token}": (view, axis, sorted_works)})
-    threads = blas_threads(min(n_tasks, host.slots_per_host))
-    call = delayed(_of_range, pure=False)
+    n_columns = int(factors_of(view).widths[view.kernels].sum())
+    threads = factor_threads(n_columns) if n_tasks == 1 else blas_threads(min(n_tasks, host.slots_per_host))
+    task = delayed(_of_range, pure=False)
     return [
         (
-            call(shared, slice(int(start), int(stop)), threads, dask_key_name=f"{name}-{number}-{token}"),
+            task(shared, slice(int(start), int(stop)), threads, dask_key_name=f"{name}-{number}-{token}"),
             n_bytes // n_tasks,
         )
         for number, (start, stop) in enumerate(itertools.pairwise(cuts))
