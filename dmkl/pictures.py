@@ -90,9 +90,10 @@ def panels(ax: Any, sizes: Mapping[str, tuple[float, float]], *, sharey: bool = 
 def set_title(axes: Sequence[Axes], *lines: str) -> None:
     """Write a title of whole lines above the figure of the panels, or above the first of axes that were given."""
     figure = axes[0].figure
-    width = int(14 * figure.bbox.width / figure.dpi)  # characters
+    is_own = isinstance(figure, _Picture)
+    width = int(14 * (figure if is_own else axes[0]).bbox.width / figure.dpi)  # characters
     text = "\n".join(fill(line, width) for line in lines if line)
-    if isinstance(figure, _Picture):
+    if is_own:
         figure.suptitle(text, fontsize=9, x=0.01, ha="left")
     else:
         axes[0].set_title(text, fontsize=9, loc="left")
