@@ -141,10 +141,12 @@ def revived_workers(n_workers=2):
 
 def told(err):
     """The one error, and the notes, of what a command said; nothing else may be there."""
-    lines = err.strip().splitlines()
+    lines = [line for line in err.strip().splitlines() if not line.startswith("dmkl: note: dashboard of")]
     errors = [line for line in lines if line.startswith("dmkl: error: ")]
     notes = [line for line in lines if line.startswith("dmkl: note: ")]
-    progress = [line for line in lines if re.match(r"(fold \d+: )?(pass \d|\d+ of \d|α-step|step \d|β-step|cut)", line)]
+    progress = [
+        line for line in lines if re.match(r"(fold \d+: )?(pass \d|\d+/\d|\d+ of \d|α-step|step \d|β-step|cut)", line)
+    ]
     assert len(errors) + len(notes) + len(progress) == len(lines), err
     return errors, notes
 
