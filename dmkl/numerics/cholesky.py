@@ -22,7 +22,7 @@ import scipy.linalg.cython_lapack
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import DegenerateKernelError, IndefiniteKernelError
 
-__all__ = ["Cholesky", "Factor", "LowerTriangle", "RoughFactor", "call", "refined_and_bounded", "status"]
+__all__ = ["Cholesky", "Factor", "LowerTriangle", "RoughFactor", "add_gram", "call", "refined_and_bounded", "status"]
 
 # --- LAPACK and BLAS without the lock of the interpreter -----------------------------------------------------------
 
@@ -49,6 +49,15 @@ def status(name: str, *arguments: Argument) -> int:
         msg = f"argument {-info.value} of LAPACK's {name} is wrong"
         raise ValueError(msg)
     return info.value
+
+
+def add_gram(total: Float, rows: Float) -> None:
+    """Add XᵀX, X (n, d), to the upper triangle of a column-major (d, d) array, in place.
+
+    A new (d, d) array for each strip of rows would take as long as its product.
+    """
+    (n, d), rows = rows.shape, np.ascontiguousarray(rows)
+    call("dsyrk", b"U", b"N", d, n, 1.0, rows, d, 1.0, total, d)
 
 
 def _pointer(value: Argument) -> Any:

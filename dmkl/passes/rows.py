@@ -23,7 +23,7 @@ from dask.delayed import Delayed, delayed
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import DegenerateKernelError, refuse
-from dmkl.numerics.cholesky import call
+from dmkl.numerics.cholesky import add_gram
 from dmkl.numerics.discriminant import null_leverages
 from dmkl.numerics.steps import STEPS, Residualize, Step, Take, Weighing
 from dmkl.passes.blas import blas_threads, factor_threads, pinned_blas
@@ -345,10 +345,8 @@ def _part_of_gram(
     rows[:, 0], rows[:, 1:] = 1.0, rows_of(Z, at)
     if total is None:
         total = [np.zeros(2 * [rows.shape[1]], order="F"), *(np.zeros((rows.shape[1], h.shape[1])) for h in targets)]
-    # In place, since a new (D, D) array for each strip would take as long as its product; and by `call`, since SciPy's
-    # dsyrk holds the interpreter's lock, so that neither other tasks multiply nor the next part is read meanwhile.
-    k, D = rows.shape
-    call("dsyrk", b"U", b"N", D, k, 1.0, rows, D, 1.0, total[0], D)
+    # Without the interpreter's lock: other tasks multiply, and the next part is read, meanwhile.
+    add_gram(total[0], rows)
     for sums, block in zip(total[1:], targets, strict=True):
         sums += rows.T @ block[at]
     return total

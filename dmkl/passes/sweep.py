@@ -626,7 +626,7 @@ def _sweep(
     @lru_cache(maxsize=1)
     def carried(k: int) -> tuple[Array, list[Any]]:
         pairs = [_carried(lens, k, c) for c, lens in zip(columns, seen, strict=True)]
-        return np.concatenate([carried for carried, _ in pairs], axis=1), [values for _, values in pairs]
+        return np.concatenate([block for block, _ in pairs], axis=1), [values for _, values in pairs]
 
     def kernel_of(k: int) -> int:
         return int(unit.kernels[0]) if same_for_all else int(k)

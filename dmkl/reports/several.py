@@ -96,8 +96,7 @@ def compose(results: Sequence[Any], page_of: Callable[[Any], Page], describe_fol
     warnings += [text for part in parts for text in part.page.warnings if not (evaluated and "dmkl.evaluate" in text)]
     sections: list[Section] = []
     for part in parts:
-        lead = getattr(part.page, "lead", None)
-        own = [*([] if lead is None else [lead]), *part.page.sections]
+        own = [*([] if part.page.lead is None else [part.page.lead]), *part.page.sections]
         own = [replace(section, title=f"{part.heading}: {section.title}") for section in own]
         if part is not first and own:
             own[0] = replace(own[0], texts=(part.page.answer, *own[0].texts))

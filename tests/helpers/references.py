@@ -228,3 +228,15 @@ def digits():
         rbf_kernel(rng.standard_normal((90, 5)), gamma=0.2),
     ]
     return np.stack(kernels), y
+
+
+def labels(kind):
+    """Labels of the samples of `digits`, for each kind of problem."""
+    y = digits()[1]
+    return {
+        "binary": np.where(y < 5, "small", "large"),
+        "multiclass": y % 4,
+        "multilabel": np.stack([y < 5, y % 2], axis=1).astype(int),
+        "regression": y.astype(float),
+        "targets": np.stack([np.sin(y), np.cos(y)], axis=1),
+    }[kind]

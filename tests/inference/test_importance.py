@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from helpers.conformance import problems
-from helpers.references import Counting, digits, in_memory, over
+from helpers.references import Counting, digits, in_memory, labels, over
 from scipy import stats
 from sklearn.base import clone
 from sklearn.dummy import DummyClassifier
@@ -30,16 +30,6 @@ TESTED = {str(f): (train[::2], train[1::2], test) for f, (train, test) in enumer
 
 def kernels():
     return in_memory(digits()[0][[0, 1, 3, 4]], 90)
-
-
-def labels(kind):
-    y = digits()[1]
-    return {
-        "binary": np.where(y < 5, "small", "large"),
-        "multiclass": y % 4,
-        "multilabel": np.stack([y < 5, y % 2], axis=1).astype(int),
-        "regression": y.astype(float),
-    }[kind]
 
 
 def over_fewer(estimator, names, y, grid, cv, held):

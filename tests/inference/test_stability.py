@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from helpers.conformance import problems
-from helpers.references import Counting, digits, in_memory, over
+from helpers.references import Counting, digits, in_memory, labels, over
 from scipy.stats import rankdata
 from sklearn.base import clone
 from sklearn.metrics.pairwise import rbf_kernel
@@ -30,16 +30,6 @@ TIGHT = 1e-8
 
 def kernels(tile=90):
     return in_memory(digits()[0], tile)
-
-
-def labels(kind):
-    y = digits()[1]
-    return {
-        "binary": np.where(y < 5, "small", "large"),
-        "multiclass": y % 4,
-        "multilabel": np.stack([y < 5, y % 2], axis=1).astype(int),
-        "regression": y.astype(float),
-    }[kind]
 
 
 # --- against a loop of fits --------------------------------------------------------------------------------------

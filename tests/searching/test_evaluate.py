@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import xarray as xr
-from helpers.references import Counting, digits, in_memory, over
+from helpers.references import Counting, digits, in_memory, labels, over
 from sklearn.metrics import confusion_matrix, precision_score, recall_score
 from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold
 
@@ -20,15 +20,6 @@ OUTER, INNER = (StratifiedKFold(n, shuffle=True, random_state=n) for n in (3, 2)
 
 def kernels():
     return in_memory(digits()[0], 90)
-
-
-def labels(kind):
-    y = digits()[1]
-    return {
-        "binary": np.where(y < 5, "small", "large"),
-        "multiclass": y % 4,
-        "multilabel": np.stack([y < 5, y % 2], axis=1).astype(int),
-    }[kind]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from helpers.references import digits, in_memory
+from helpers.references import digits, in_memory, labels
 from sklearn.model_selection import KFold
 
 import dmkl
@@ -17,17 +17,6 @@ FOLDS = KFold(2, shuffle=True, random_state=0)
 
 def kernels():
     return in_memory(digits()[0][:2], 200)
-
-
-def labels(kind):
-    y = digits()[1]
-    return {
-        "binary": np.where(y < 5, "small", "large"),
-        "multiclass": y % 4,
-        "multilabel": np.stack([y < 5, y % 2], axis=1).astype(int),
-        "regression": np.sin(y.astype(float)),
-        "targets": np.stack([np.sin(y), np.cos(y)], axis=1),
-    }[kind]
 
 
 def expected_of(estimator, kind, K, y, train, test):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import sklearn.metrics as skm
-from helpers.references import digits, in_memory
+from helpers.references import digits, in_memory, labels
 from scipy.special import logit
 from sklearn.model_selection import StratifiedKFold
 
@@ -19,15 +19,6 @@ FOLDS = StratifiedKFold(2, shuffle=True, random_state=0)
 
 def kernels():
     return in_memory(digits()[0][:2], 200)
-
-
-def labels(kind):
-    y = digits()[1]
-    return {
-        "binary": np.where(y < 5, "small", "large"),
-        "multiclass": y % 4,
-        "multilabel": np.stack([y < 5, y % 2], axis=1).astype(int),
-    }[kind]
 
 
 def references(truth, P, classes):

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_factor, cho_solve
-from scipy.linalg.blas import dsyrk
 
 from dmkl.arrays import Float, Index
 from dmkl.errors import refuse
+from dmkl.numerics.cholesky import add_gram
 from dmkl.passes.factors import strips
 from dmkl.solvers.margin.svm import FIRST_EPS, Bounds, SVMSolution, as_signs, box, certify, feasible, optimize
 from dmkl.solvers.requests import SVM, EachProduct, Task
@@ -160,8 +160,8 @@ def _normal_matrix(Z: Float, scale: Float) -> Float:
     total = np.diag(np.append(0.0, np.ones(Z.shape[1]))).copy(order="F")
     for strip in strips(len(total), slice(0, len(Z))):
         root = np.sqrt(scale[strip])
-        rows = np.column_stack([root, Z[strip] * root[:, None]])
-        total = dsyrk(1.0, rows.T, 1.0, total, overwrite_c=True)
+        rows = np.concatenate([root[:, None], Z[strip] * root[:, None]], axis=1)
+        add_gram(total, rows)
     return total
 
 
