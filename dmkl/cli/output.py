@@ -178,7 +178,7 @@ def lock_output(path: Place, *, overwrite: bool, what: str = "path") -> None:
 
 
 def lock_figure(path: Path | None, *, overwrite: bool) -> None:
-    """Lock the file of --plot until the command ends; InputError if its name is none of a picture."""
+    """Lock the file of --plot until the command ends; InputError if it has another extension."""
     if path is not None:
         if path.suffix not in (".png", ".pdf", ".svg"):
             refuse(f"pictures are .png, .pdf or .svg, got --plot {path}")

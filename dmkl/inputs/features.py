@@ -281,7 +281,7 @@ def _matrix(
         shape = tuple(int(length) for length in values.shape)
     except (TypeError, ValueError) as error:
         way_out = "call compute_chunk_sizes() of a Dask array, to_dask_array(lengths=True) of a Dask data frame"
-        refuse(f"features {name!r} do not know how many rows they have; {way_out}", error)
+        refuse(f"the number of rows of features {name!r} is unknown; {way_out}", error)
     if len(shape) != 2:
         way_out = "; give one column as values.reshape(-1, 1)" if len(shape) == 1 else ""
         refuse(f"features {name!r} have shape {shape}, expected two dimensions, (samples, columns){way_out}")

@@ -481,7 +481,7 @@ TWICE = pd.DataFrame(A, index=["a", "b", "a", *"cdef"])
         ({"a": [[1.0], [1.0, 2.0]]}, "features 'a' are no matrix"),
         ({"a": np.ones((7, 0))}, "have 7 rows and 0 columns"),
         ({"a": np.ones((0, 7))}, "have 0 rows and 7 columns"),
-        ({"a": da.from_array(A)[da.from_array(Y) > 0]}, r"how many rows.*compute_chunk_sizes\(\)"),
+        ({"a": da.from_array(A)[da.from_array(Y) > 0]}, r"number of rows.*compute_chunk_sizes\(\)"),
         ({"a": pd.DataFrame({"u": [1.0], "city": ["Rome"]})}, "features 'a': not numeric is column 'city'.*set_index"),
         ({"a": pd.DataFrame({i: ["x"] for i in range(9)})}, r"not numeric are columns '0', .*'7' … \(9 in all\)"),
         ({"a": pd.DataFrame({"u": [1j]})}, "not numeric is column 'u'"),

@@ -386,7 +386,7 @@ def test_kernels_that_a_shape_claims_and_no_chunk_holds_are_refused(tmp_path):
     matrices = open_files(tmp_path / "k.zarr")[0].matrices()
     for expected in K[:3]:
         np.testing.assert_array_equal(next(matrices)[:, :], expected[:5, :5])
-    with pytest.raises(InputError, match="of number 3 along axis 0 nothing was ever written, and it would be zero"):
+    with pytest.raises(InputError, match="nothing was ever written at position 3 of axis 0, which would be zero"):
         next(matrices)
 
 

@@ -181,7 +181,7 @@ def _array_of_object(name: str, values: Any) -> FileArray:
 
 @contextmanager
 def _nodes(path: Path) -> Iterator[dict[str, Any]]:
-    """Return the groups and arrays of an open file by their names; the root is "", and None one in another file."""
+    """Return the groups and arrays of an open file by their names; the root is ""; None is a link to another file."""
     if path.is_dir():
         with damaged_as(f"{path} cannot be read as Zarr", Exception):
             root: Any = zarr.open_group(PlainStore(path), mode="r")

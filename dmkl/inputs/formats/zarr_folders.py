@@ -79,7 +79,7 @@ class _ZarrArray:
             chunks = itertools.islice(_files(self._array, (slice(None),) * axis + (slice(j, j + 1),)), _MOST_CHUNKS)
             written = any(path.exists() for _, path in chunks)
         if not written:
-            lack = f"of number {j} along axis {axis} nothing was ever written, and it would be zero everywhere"
+            lack = f"nothing was ever written at position {j} of axis {axis}, which would be zero everywhere"
             refuse(f"{self._what} has the shape {self.shape}, but {lack}; write it, or leave it out")
 
     def __getitem__(self, key: Any) -> Any:

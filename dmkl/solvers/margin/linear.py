@@ -144,7 +144,7 @@ class _Point:
             pairs = ((self.below, du), (self.above, -du), (self.s, ds), (self.t, dt))
             return min(1.0, *(float((v[d < 0] / -d[d < 0]).min(initial=np.inf)) for v, d in pairs))
 
-        # The predictor tells how far the gap can fall, and its second-order terms correct the step.
+        # The predictor shows how far the gap can fall, and its second-order terms correct the step.
         _, du, ds, dt = change(-self.s * self.below, -self.t * self.above)
         r = room(du, ds, dt)
         fallen = (self.s + r * ds) @ (self.below + r * du) + (self.t + r * dt) @ (self.above - r * du)
