@@ -13,8 +13,10 @@ import itertools
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
@@ -27,7 +29,7 @@ from dmkl.numerics.cholesky import add_gram
 from dmkl.numerics.discriminant import null_leverages
 from dmkl.numerics.steps import STEPS, Residualize, Step, Take, Weighing
 from dmkl.passes.blas import blas_threads, factor_threads, pinned_blas
-from dmkl.passes.execute import again, execute, machine, send_all, temporary_root
+from dmkl.passes.execute import again, execute, machine, send_all, shared_folder, temporary_root
 from dmkl.passes.factors import factors_of, strips
 from dmkl.passes.run import add_in_tree
 from dmkl.passes.view import View, bytes_of_task
@@ -366,38 +368,58 @@ class RowFunction:
     function: Callable[[Float], Float]
     width: int
     """Columns of its results, (r, width)."""
+    file: Path | None = None
+    """Where its results are kept, in column-major order; None for memory or, if large, a temporary file."""
 
 
 def row_products(items: Sequence[RowFunction]) -> tuple[list[Float], float]:
     """The results of functions of rows, (positions, width), on the same axis, and the number of passes.
 
-    A pass takes as many functions as memory has room for their results; larger results are mapped from a temporary
-    file.
+    Large results are mapped from temporary files, in column-major order: each column is contiguous.
     """
-    results, n_passes, room = list[Float](), 0.0, machine().total_bytes // 8
-    works: list[_Work] = []
-    n_bytes = 0
-    for item, following in itertools.zip_longest(items, items[1:]):
+    n_bytes = sum(8 * len(item.positions) * item.width for item in items)
+    if not any(item.file for item in items) and 32 * n_bytes <= machine().total_bytes:
+        return _joined_over_rows(items, None), float(bool(items))
+    with shared_folder("where products with factors are written") as folder:
+        return _joined_over_rows(items, folder), 1.0
+
+
+def _joined_over_rows(items: Sequence[RowFunction], folder: Path | None) -> list[Float]:
+    """The rows that each function returns, in the order of its positions."""
+    works = []
+    for item in items:
         places = [place[item.positions] for place in item.row_map.places(item.axis)]
-        function = partial(_function_of_rows, item.function, item.row_map, places, item.axis)
-        works.append(_Work(places[-1], function))
-        n_bytes += 8 * len(item.positions) * item.width
-        if following is None or n_bytes + 8 * len(following.positions) * following.width > room:
-            results += _joined_over_rows("factor-products", item.row_map.view, works, item.axis, n_bytes > room // 2)
-            works, n_bytes, n_passes = [], 0, n_passes + 1.0
-    return results, n_passes
+        works.append(_Work(places[-1], partial(_function_of_rows, item, places, folder)))
+
+    def run() -> list[Any]:
+        tasks = _tasks("factor-products", items[0].row_map.view, works, items[0].axis)
+        return execute([task for task, _ in tasks], tasks, "factor-products")
+
+    results = []
+    for item, *blocks_of_tasks in zip(items, *(again(run, "factor-products") if works else ()), strict=True):
+        shape = (len(item.positions), item.width)
+        with nullcontext(item.file) if item.file or not folder else TemporaryFile(dir=temporary_root()) as file:
+            # A temporary file stays until the array is gone.
+            result: Float = np.memmap(file, np.float64, "w+", shape=shape, order="F") if file else np.empty(shape)
+        for at, values in itertools.chain.from_iterable(blocks or () for blocks in blocks_of_tasks):
+            result[at] = np.load(values) if folder else values
+            if folder:
+                values.unlink()  # the same disk holds the result
+        results.append(result)
+    return results
 
 
 def _function_of_rows(
-    function: Callable[[Float], Float],
-    row_map: RowMap,
-    places: Sequence[Index],
-    axis: int,
-    blocks: list[Any] | None,
-    Z: Float,
-    at: Index,
+    item: RowFunction, places: Sequence[Index], folder: Path | None, blocks: list[Any] | None, Z: Float, at: Index
 ) -> list[Any]:
-    return [*(blocks or []), (at, function(_mapped(row_map, places, axis, Z, at)))]
+    """Add the positions of some rows and the values there, or the file that holds these."""
+    values: Any = item.function(_mapped(item.row_map, places, item.axis, Z, at))
+    if folder is not None:
+        # Each file has one writer: on a network file system, pages that two machines write to would be lost.
+        file = folder / f"{uuid.uuid4().hex}.npy"
+        np.save(file, values)
+        values = file
+    return [*(blocks or []), (at, values)]
 
 
 def inverse_diagonals_by_factors(
@@ -452,29 +474,6 @@ def _added_over_rows(name: str, view: View, works: Sequence[_Work], result_bytes
         return list(sums)
 
     return again(run, name) if works else []
-
-
-def _joined_over_rows(name: str, view: View, works: Sequence[_Work], axis: int, on_disk: bool) -> list[Float]:
-    """The rows that each function returns, in the order of its samples."""
-
-    def run() -> list[Any]:
-        tasks = _tasks(name, view, works, axis)
-        return execute([task for task, _ in tasks], tasks, name)
-
-    joined = []
-    for work, *blocks_of_tasks in zip(works, *again(run, name), strict=True):
-        blocks = [block for blocks in blocks_of_tasks for block in blocks or ()]  # none where a task has no such rows
-        shape = (len(work.samples), *blocks[0][1].shape[1:])
-        if on_disk:
-            # Pages of a file are written out where memory is short; those of an array would have to stay.
-            with TemporaryFile(dir=temporary_root()) as file:  # it stays until the array is gone
-                result: Float = np.memmap(file, np.float64, "w+", shape=shape)
-        else:
-            result = np.empty(shape)
-        for at, values in blocks:
-            result[at] = values
-        joined.append(result)
-    return joined
 
 
 def _tasks(

@@ -149,10 +149,8 @@ def _load(trainings: Sequence[Training], folder: Path, context: Context, thin: b
     bytes_per_pass = covering([lens.view for lens in lenses]).bytes_per_pass
     if thin:
         maps, n_passes = fit_row_maps([lens.view for lens in lenses])
-        items = [RowFunction(m, 1, np.arange(m.view.shape[1]), np.asarray, len(m.kernel_of)) for m in maps]
-        factors, n_more = row_products(items)
-        for Z, file in zip(factors, files, strict=True):
-            Z.tofile(file)
+        rows = [(m, 1, np.arange(m.view.shape[1]), np.asarray, len(m.kernel_of)) for m in maps]
+        _, n_more = row_products([RowFunction(*row, file) for row, file in zip(rows, files, strict=True)])
         context.tally.add("load", n_passes + n_more, time.monotonic() - started, bytes_per_pass)
         return files
     stacks = [(file, _shape(training, thin=False)) for training, file in zip(trainings, files, strict=True)]
@@ -177,10 +175,10 @@ def _load(trainings: Sequence[Training], folder: Path, context: Context, thin: b
 
 
 def _shape(training: Training, *, thin: bool) -> tuple[int, ...]:
-    """The shape of all kernels in memory, or of their factors."""
+    """The shape of all kernels in memory, or of their factors, transposed."""
     widths = training.square.view.factor_widths if thin else None
     n, m = training.n_kernels, training.n_train
-    return (n, m, m) if widths is None else (m, int(widths.sum()))
+    return (n, m, m) if widths is None else (int(widths.sum()), m)
 
 
 def _map(mode: Literal["r", "r+", "w+"], file: Path, shape: tuple[int, ...]) -> np.memmap[Any, Any]:
@@ -216,7 +214,7 @@ def _solve(
     if widths is not None:
         check_finite(K)
         with pinned_blas(threads):
-            return solve_on(FactoredKernels.of(K, widths, kernels, rows), problem())
+            return solve_on(FactoredKernels.of(K.T, widths, kernels, rows), problem())
     if rows is not None:
         # Indexing copies the part that is needed; without a selection all tasks of a machine share the mapped pages.
         K = K[np.ix_(np.arange(len(K)) if kernels is None else kernels, rows, rows)]

@@ -145,9 +145,9 @@ class _Solved:
     """E (C, c) of each solution."""
 
     def _groups(self, axis: int) -> list[slice]:
-        """The solutions whose products are computed together, so that their results fit in memory."""
-        width = max(1, sum(W.shape[1] for W in self.coefficients[axis]) // len(self.numbers))
-        n_together = max(1, machine().total_bytes // 16 // max(1, 8 * width * len(self._positions(axis))))
+        """The solutions whose products are computed together: those of some rows are about as large as the rows."""
+        D, width = self.coefficients[axis][0].shape
+        n_together = max(1, D // max(1, width))
         return [slice(start, start + n_together) for start in range(0, len(self.numbers), n_together)]
 
     def _positions(self, axis: int) -> Index:
