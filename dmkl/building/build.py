@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -166,7 +167,9 @@ def build(
         tables |= {name: replace(tables[name], dtype=np.dtype(np.float16)) for name in own & set(tables)}
     labels_ = labels_in(nodes)
     watching = {name: label_columns(labels_, table.shape[1]) for name, table in tables.items()}
-    scans = {name: scan(table, given.samples, watching[name]) for name, table in tables.items()}
+    with ThreadPoolExecutor(settings.available_cores()) as pool:
+        scanned = pool.map(lambda name: scan(tables[name], given.samples, watching[name]), tables)
+        scans = dict(zip(tables, scanned, strict=True))
     check_values(planned, tables, scans, given.samples)
     for name, table in tables.items():
         _refuse_labels(planned, table, {int(k) for columns in watching[name] for k in columns.result()})

@@ -54,7 +54,7 @@ from dmkl.kernelset import KernelSet
 from dmkl.numerics.discriminant import excess, leave_one_out
 from dmkl.numerics.fisher import Targets, as_exponent
 from dmkl.passes.blas import one_blas_thread
-from dmkl.passes.rows import has_thin_factors
+from dmkl.passes.rows import has_thin_factors, null_vectors
 from dmkl.passes.view import Lens
 from dmkl.solvers.fisher.problem import (
     AUTO,
@@ -351,9 +351,8 @@ def _training_scores(fit: FitOutcome) -> list[Float]:
         if len(h) < len(alpha):
             alpha, index = alpha[index >= 0], index[index >= 0]
         if left_out:
-            null_vectors = training.square.fitted.null_vectors(training.n_train)
             diagonals = np.stack([np.asarray(outcome.inverse) for outcome in outcomes], axis=1)
-            scores = leave_one_out(alpha, diagonals, index, n_classes, null_vectors, d)
+            scores = leave_one_out(alpha, diagonals, index, n_classes, null_vectors(training.square), d)
         else:
             scores = excess(targets.sizes[k]) * (h - 0.5 * (alpha if d is None else alpha / d[:, None]))
         estimates.append(scores.astype(alpha.dtype, copy=False))

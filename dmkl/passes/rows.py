@@ -32,7 +32,7 @@ from dmkl.passes.blas import blas_threads, factor_threads, pinned_blas
 from dmkl.passes.execute import again, execute, machine, send_all, shared_folder, temporary_root
 from dmkl.passes.factors import factors_of, strips
 from dmkl.passes.run import add_in_tree
-from dmkl.passes.view import View, bytes_of_task
+from dmkl.passes.view import Lens, View, bytes_of_task
 
 __all__ = [
     "Gram",
@@ -42,6 +42,7 @@ __all__ = [
     "gram_matrices",
     "has_thin_factors",
     "inverse_diagonals_by_factors",
+    "null_vectors",
     "row_products",
 ]
 
@@ -58,6 +59,12 @@ def has_thin_factors(view: View) -> bool:
     needed_bytes = 8 * 8 * n_columns**2
     # Looking at the machine takes milliseconds, and this is asked for each of many training sets.
     return n_columns < view.shape[1] and (needed_bytes < _SMALL_BYTES or needed_bytes <= machine().total_bytes)
+
+
+def null_vectors(lens: Lens) -> Float | None:
+    """See `dmkl.numerics.steps.Fitted.null_vectors`; without a pass for the statistics where factors are thin."""
+    view = lens.view
+    return RowMap(view).null_vectors() if has_thin_factors(view) else lens.fitted.null_vectors(view.shape[2])
 
 
 # --- steps on rows ----------------------------------------------------------------------------------------------------

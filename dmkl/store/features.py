@@ -240,6 +240,8 @@ def scan(
         values = table.read(strip)
         digest.update(np.ascontiguousarray(values).data)
         absent[strip] = check_rows(table.name, values, strip.start, names, table.columns)
+        if values.dtype == np.float16:
+            values = values.astype(np.float32)  # NumPy compares numbers in half precision one at a time
         for watcher in watching:
             watcher.take(strip, values)
         present = values if not absent[strip].any() else values[~absent[strip]]

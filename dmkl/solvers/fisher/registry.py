@@ -32,7 +32,7 @@ from dmkl.errors import refuse
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.numerics.discriminant import null_leverages
 from dmkl.passes.execute import machine
-from dmkl.passes.rows import RowMap, has_thin_factors
+from dmkl.passes.rows import has_thin_factors, null_vectors
 from dmkl.passes.view import Lens
 from dmkl.solvers.driver import drive
 from dmkl.solvers.fisher import cg, many
@@ -329,9 +329,8 @@ def _leverage_operations(jobs: Sequence[Job]) -> float:
 
 def _projected(lens: Lens) -> Float | float:
     """The diagonal of 2P, which is not part of the answers."""
-    view = lens.view
-    null_vectors = RowMap(view).null_vectors() if has_thin_factors(view) else lens.fitted.null_vectors(view.shape[1])
-    return 0.0 if null_vectors is None else 2.0 * null_leverages(null_vectors)
+    vectors = null_vectors(lens)
+    return 0.0 if vectors is None else 2.0 * null_leverages(vectors)
 
 
 def _sums(jobs: Sequence[Job], outcomes: Sequence[Outcome], missing: Sequence[int]) -> list[_Sum]:
