@@ -12,7 +12,7 @@ from dmkl.arrays import Array, Index
 from dmkl.errors import StoreError
 from dmkl.features.specs import Recipe
 from dmkl.features.tiles import FACTORED, FeatureFactors, FeatureTiles, SampleAxis, table_of
-from dmkl.passes.factors import strips
+from dmkl.passes.factors import READ_BYTES, strips
 from dmkl.passes.view import TileKey
 from dmkl.store.features import content_of, read_tables
 from dmkl.store.reader import StoreReader
@@ -100,9 +100,12 @@ class FactorReader(StoreReader):
         values = np.empty((len(kernels), len(self.samples)))
         # All kernels of a table at once: its rows are read and unpacked once.
         widths = self.factors.widths[kernels[kept]]
-        for rows in strips(int(widths.sum()), slice(0, len(self.samples))) if kept.any() else ():
-            Z = self.factors.read(kernels[kept], 0, rows).astype(np.float64)
-            values[kept, rows] = np.add.reduceat(Z * Z, np.cumsum(widths) - widths, axis=1).T
+        n_columns, every = int(widths.sum()), slice(0, len(self.samples))
+        for part in strips(n_columns, every, READ_BYTES, self.dtype.itemsize) if kept.any() else ():
+            stored = self.factors.read(kernels[kept], 0, part)
+            for rows in strips(n_columns, part):
+                Z = stored[rows.start - part.start : rows.stop - part.start].astype(np.float64)
+                values[kept, rows] = np.add.reduceat(Z * Z, np.cumsum(widths) - widths, axis=1).T
         if not kept.all():
             values[~kept] = super()._read_statistic(name, kernels[~kept])
         return values

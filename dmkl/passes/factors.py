@@ -12,7 +12,7 @@ import numpy as np
 from dmkl.arrays import Array, Index
 from dmkl.passes.view import Factors, View
 
-__all__ = ["factor_products", "factors_of", "strips"]
+__all__ = ["READ_BYTES", "factor_products", "factors_of", "strips"]
 
 _STRIP_BYTES = 2**25
 """Bytes of a factor that are read and multiplied together."""
@@ -60,7 +60,11 @@ def factors_of(view: View) -> Factors:
     return factors
 
 
-def strips(width: int, rows: slice) -> Iterator[slice]:
-    """Rows of a factor of so many columns that are read and multiplied together."""
-    side = max(1, _STRIP_BYTES // (8 * max(width, 1)))
+READ_BYTES = 2**27
+"""Bytes of stored factors that are read at a time: smaller parts of chunks would be unpacked several times."""
+
+
+def strips(width: int, rows: slice, n_bytes: int = _STRIP_BYTES, itemsize: int = 8) -> Iterator[slice]:
+    """Rows of a factor of so many columns that are read or multiplied together."""
+    side = max(1, n_bytes // (itemsize * max(width, 1)))
     return (slice(start, min(start + side, rows.stop)) for start in range(rows.start, rows.stop, side))

@@ -30,7 +30,7 @@ from dmkl.numerics.discriminant import null_leverages
 from dmkl.numerics.steps import STEPS, Residualize, Step, Take, Weighing
 from dmkl.passes.blas import blas_threads, factor_threads, pinned_blas
 from dmkl.passes.execute import again, execute, machine, send_all, shared_folder, temporary_root
-from dmkl.passes.factors import factors_of, strips
+from dmkl.passes.factors import READ_BYTES, factors_of, strips
 from dmkl.passes.run import add_in_tree
 from dmkl.passes.view import Lens, View, bytes_of_task
 
@@ -522,9 +522,11 @@ def _of_range(
     view, axis, works = shared
     factors, n_columns = factors_of(view), int(factors_of(view).widths[view.kernels].sum())
     results: list[Any] = [None] * len(works)
-    side = max(1, _READ_BYTES // (view.source.dtype.itemsize * n_columns))
-    bounds = [(start, min(start + side, rows.stop)) for start in range(rows.start, rows.stop, side)]
-    parts = [slice(*ends) for ends in bounds if any(np.ptp(np.searchsorted(work[0], ends)) for work in works)]
+    parts = [
+        part
+        for part in strips(n_columns, rows, READ_BYTES, view.source.dtype.itemsize)
+        if any(np.ptp(np.searchsorted(work[0], (part.start, part.stop))) for work in works)
+    ]
     with pinned_blas(threads), ThreadPoolExecutor(1) as reader:
         # The next part is read while this one is multiplied.
         read = partial(factors.read, view.kernels, axis)
@@ -541,10 +543,6 @@ def _of_range(
                         Z = values[samples[start:stop] - part.start].astype(np.float64)
                         results[k] = function(results[k], Z, order[start:stop])
     return results
-
-
-_READ_BYTES = 2**27
-"""Bytes of factors that are read at a time: parts of chunks would be unpacked several times."""
 
 
 def _sum_of_parts(parts: list[list[list[Float] | None]]) -> list[list[Float] | None]:
