@@ -19,6 +19,7 @@ from dmkl.features.functions import WORDS
 from dmkl.features.specs import Recipe, plan, read_specs
 from dmkl.features.tasks import fill_absent, refuse_overflow, resolve_bandwidths, write_kernels
 from dmkl.features.tiles import FACTORED, FeatureTiles, SampleAxis
+from dmkl.features.transforms import transform_tables
 from dmkl.inputs.features import FeatureMatrix, against, as_features
 from dmkl.inputs.label_tables import given_data
 from dmkl.inputs.labels import labels_in
@@ -89,12 +90,13 @@ def build(
         file with a table ``[[kernel]]`` for each. `dmkl.features.specs.FUNCTIONS` lists the functions. A list of values
         for a parameter is a grid, a pattern such as ``"*"`` for the feature means all that match, `columns` takes some
         columns, or one kernel for each entry of a mapping from names to columns, such as a ``.gmt`` file of gene sets.
+        The key `transform` transforms counts first (`dmkl.features.transforms`).
         The key `rank` keeps a kernel as a factor Z of so many columns, K ≈ ZZᵀ, or with "auto" as one of as few as
         keep 99 % of its trace (`dmkl.features.approximation`). The set stores Z instead of the features, and its
         provenance what is lost.
     train
-        The training samples, positions or mask: bandwidths are multiples of mean distances between them, and landmarks
-        are some of them. By default the training part of the first split, or all samples.
+        The training samples, positions or mask: bandwidths are multiples of mean distances between them, landmarks are
+        some of them, and transforms learn from them. By default the training part of the first split, or all samples.
     samples, labels, splits, tasks
         As in `dmkl.create`; by default those that the files hold. Rows of tables with names are matched by these.
     present
@@ -154,11 +156,12 @@ def build(
     n_samples = next(iter(given.blocks.values())).shape[0]
     nodes = replace(given.labels, samples=given.samples).checked(n_samples, n_samples, rectangular=False)
     rows = _training_rows(train, nodes["split"], n_samples)
+    planned, blocks, learned = transform_tables(planned, given.blocks, given.samples, rows)
     used = {recipe.feature for recipe in planned if recipe.feature is not None}
     square = {recipe.feature for recipe in planned if recipe.feature and STATISTIC[recipe.function] == "given"}
     tables = {
         name: against(table, given.samples) if name in square else table
-        for name, table in given.blocks.items()
+        for name, table in blocks.items()
         if name in used
     }
     half = dtype is not None and np.dtype(dtype) == np.float16 and path is not None and storage != "tiles"
@@ -185,7 +188,7 @@ def build(
     samples_ = nodes["sample"]
     assert samples_ is not None
     if path is None or repair is not None:
-        source = _source(planned, copy_tables(tables, scans), samples_, scans, rows, header, stored)
+        source = _source(planned, copy_tables(tables, scans), learned, samples_, scans, rows, header, stored)
         computed = computed_set(source, nodes)
         if repair is None:
             return computed
@@ -210,7 +213,7 @@ def build(
             return writer.add_features(table, scans[table.name])
 
         factor_dtype = np.dtype(np.float16) if half else stored
-        source = _source(planned, stored_tables, samples_, scans, rows, header, factor_dtype, keep)
+        source = _source(planned, stored_tables, learned, samples_, scans, rows, header, factor_dtype, keep)
         _check_norms(source, kept, scans)
         records = provenances(source, rows)
         for k in kept:
@@ -391,6 +394,7 @@ def copy_tables(tables: Mapping[str, FeatureMatrix], scans: Mapping[str, Scan]) 
 def _source(
     planned: Sequence[Recipe],
     tables: Mapping[str, FeatureTable],
+    learned: Sequence[FeatureTable],
     samples: Array,
     scans: Mapping[str, Scan],
     train: Index,
@@ -402,6 +406,7 @@ def _source(
     present = {name: train[~scans[name].absent[train]] for name in tables}
     recipes = resolve_bandwidths(planned, axis, present, train, header.dtype, header.tile)
     recipes, needed = approximate(recipes, axis, train, factor_dtype, header.tile, keep)
+    needed |= {table.name: keep(table) for table in learned}
     source = FeatureTiles(recipes, SampleAxis(samples, needed), None, header.dtype, header.tile)
     absent = {name: table.absent for name, table in scans.items()}
     return fill_absent(source, absent, absent, present)

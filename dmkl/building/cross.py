@@ -27,8 +27,9 @@ from dmkl.features.specs import Recipe
 from dmkl.features.stored import recipes_of
 from dmkl.features.tasks import fill_absent, write_kernels
 from dmkl.features.tiles import FeatureTiles, SampleAxis
+from dmkl.features.transforms import Transform
 from dmkl.inputs.columns import counts
-from dmkl.inputs.features import FeatureMatrix, against, as_features
+from dmkl.inputs.features import FeatureMatrix, Features, against, as_features
 from dmkl.inputs.label_tables import given_data
 from dmkl.inputs.labels import Labels, SideData
 from dmkl.inputs.matrices import Lazy
@@ -238,9 +239,7 @@ def cross_tiles(
     given = as_features(features, samples=samples, present=present, join=join, beside=labels)
     exact, recipes = training.exact(), list(training.recipes.values())
     needed = {recipe.feature: recipe.function for recipe in exact.recipes.values() if recipe.feature is not None}
-    tables = {
-        name: _new_table(name, function, given.blocks, exact, missing_features) for name, function in needed.items()
-    }
+    tables = {name: _new_table(name, function, given, exact, missing_features) for name, function in needed.items()}
     scans = {name: scan(table, given.samples) for name, table in tables.items()}
     n_rows = next(iter(given.blocks.values())).shape[0]
     names = np.array([str(i) for i in range(n_rows)] if given.samples is None else given.samples, dtype=object)
@@ -269,7 +268,7 @@ def cross_tiles(
 def _new_table(
     name: str,
     function: str,
-    given: Mapping[str, FeatureMatrix],
+    given: Features,
     training: TrainingFeatures,
     missing_features: MissingFeatures,
 ) -> FeatureMatrix:
@@ -281,14 +280,16 @@ def _new_table(
         )
     table, recipes = training.tables.get(name), [r for r in training.recipes.values() if r.feature == name]
     if table is not None:
-        whole = any(recipe.columns is None for recipe in recipes)
+        transform = Transform.of(recipes[0], training.tables)
+        whole = "size-factor" in dict(transform.steps) or any(recipe.columns is None for recipe in recipes)
         used = np.unique(np.arange(table.shape[1]) if whole else np.concatenate([r.columns for r in recipes]))
         wanted = () if table.columns is None else tuple(table.columns[k] for k in used)
-        return _by_columns(_find(name, wanted, given, training), table, used, recipes, missing_features)
+        new = _find(str(recipes[0].source), wanted, given.blocks, training)
+        return _by_columns(new, table, used, recipes, missing_features, transform, given.samples)
     if function != "distance":
         msg = f"the features {name!r} of the training samples are missing; build their kernels again"
         raise StoreError(msg)
-    new = against(_find(name, (), given, training), list(training.samples))
+    new = against(_find(name, (), given.blocks, training), list(training.samples))
     if new.shape[1] != len(training.samples):
         refuse(
             f"{name!r} has {new.shape[1]:,} columns, expected the distances to the {len(training.samples):,} "
@@ -305,7 +306,8 @@ def _find(
         return given[name]
     # A name depends on what else is in the file, and on the other files: X_pca, obsm/X_pca, cells/obsm/X_pca.
     place = name.rpartition("/")[2]
-    rivals = [old for old in training.tables if old.rpartition("/")[2] == place]
+    sources = {str(recipe.source) for recipe in training.recipes.values()}
+    rivals = [old for old in sources if old.rpartition("/")[2] == place]
     same = [
         key
         for key, new in given.items()
@@ -315,7 +317,7 @@ def _find(
     ]
     if wanted and len(given) == 1:  # a text file gives its table its own name
         same = same or [key for key, new in given.items() if new.is_table and set(wanted) <= set(new.columns or ())]
-    if len(same) != 1 or len(rivals) > 1 or same[0] in training.tables:
+    if len(same) != 1 or len(rivals) > 1 or same[0] in sources:
         refuse(
             f"kernels of the training samples were computed from {name!r}, which the new features lack; they have "
             f"{', '.join(map(repr, given)) or 'none'}. Give it under that name; a table has the "
@@ -331,8 +333,10 @@ def _by_columns(
     used: Index,
     recipes: Sequence[Recipe],
     missing_features: MissingFeatures,
+    transform: Transform,
+    samples: Sequence[str] | None,
 ) -> FeatureMatrix:
-    """The new table with the used columns at their positions in training; the others are 0."""
+    """The new table, transformed, with the used columns at their positions in training; the others are 0."""
     what, width = f"features {new.name!r}", table.shape[1]
     names, old = new.columns, table.columns
     wanted, at = [] if old is None else [old[k] for k in used], used
@@ -362,7 +366,8 @@ def _by_columns(
     present, lacking, lost = used[at >= 0], used[at < 0], [wanted[k] for k in np.flatnonzero(at < 0)]
     at, fill = at[at >= 0], np.zeros(len(lacking))
     if len(lacking):
-        kernels = [r.name for r in recipes if r.columns is None or not set(lacking).isdisjoint(r.columns)]
+        whole = "size-factor" in dict(transform.steps)
+        kernels = [r.name for r in recipes if whole or r.columns is None or not set(lacking).isdisjoint(r.columns)]
         count = f"{len(lacking):,} of the {len(used):,} columns of {new.name!r}"
         listed = f"{first_names(lost)}; used by {first_names(kernels)}"
         if missing_features == "refuse":
@@ -375,14 +380,17 @@ def _by_columns(
             fill = np.concatenate([np.nanmean(table.read(rows, part), axis=0, dtype=np.float64) for part in parts])
         value = "0" if missing_features == "zero" else "their means in training"
         warn(f"{count} are missing and filled in by {value}: {listed}", FeatureWarning)
-    if new.shape[1] == width and np.array_equal(at, np.arange(width)):
+    if new.shape[1] == width and np.array_equal(at, np.arange(width)) and not transform.steps:
         return new
 
     def read(key: Any) -> Array:
         values = new.read(key[0])[:, at]
         result = np.zeros((len(values), width), dtype=values.dtype)
-        result[:, present], result[:, lacking] = values, fill
-        result[np.isnan(values).all(axis=1)] = np.nan  # samples that lack the table
+        result[:, present], absent = values, np.isnan(values).all(axis=1)  # samples that lack the table
+        result[absent] = np.nan
+        if transform.steps:
+            transform(result, new.name, key[0].start or 0, samples, old)
+        result[np.ix_(~absent, lacking)] = fill
         return result
 
     reordered = Lazy((new.shape[0], width), new.dtype, read)

@@ -181,13 +181,16 @@ def build(
     ] = None,
     feature: Annotated[
         list[str] | None,
-        option("Feature tables to use, by name or pattern; repeatable. [default: all]", "NAME", panel=_KERNELS),
+        option("Tables to use: X, raw, 'layers/*' …; repeatable. [default: all, of .h5ad X]", "NAME", panel=_KERNELS),
     ] = None,
     rank: Annotated[
         str | None,
         option(
             "Approximate each kernel by this rank, or by one that keeps 99 % of its trace.", "N|auto", panel=_KERNELS
         ),
+    ] = None,
+    transform: Annotated[
+        str | None, option("Transform counts first: size-factor, log1p, tfidf.", "NAME,…", panel=_KERNELS)
     ] = None,
     columns: Annotated[
         Path | None,
@@ -218,8 +221,8 @@ def build(
     train: Annotated[
         Path | None,
         option(
-            "Average distances between the samples in this file, and take landmarks from them: a name on each line "
-            "(positions, if samples have no names).",
+            "Average distances between the samples in this file, take landmarks and learn transforms from them: a name "
+            "on each line (positions, if samples have no names).",
             "FILE",
             panel=SAMPLES,
         ),
@@ -273,7 +276,7 @@ def build(
         dmkl build kernels.zarr views.npz --function rbf --bandwidth 0.1,1,10
         dmkl build kernels.zarr expression.csv methylation.csv --specs kernels.toml --labels y.csv --split 0
         dmkl build kernels.zarr cells.h5ad --function rbf --feature X --feature 'layers/*' --labels cells.h5ad:cell_type
-        dmkl build kernels.zarr cells.h5ad --function linear --feature X --columns hallmark.gmt
+        dmkl build kernels.zarr cells.h5ad --function linear --columns hallmark.gmt --transform size-factor,log1p
         dmkl build kernels.zarr variants.bed --function linear --columns variants.bim --labels variants.fam
         dmkl build new.zarr new_views.npz --against kernels.zarr
     """
@@ -286,6 +289,7 @@ def build(
         "--columns": columns,
         "--min-columns": min_columns,
         "--rank": rank,
+        "--transform": transform,
     }
     compute: Callable[..., KernelSet]
     if against is None:
@@ -324,8 +328,8 @@ def build(
     if against is None and any(record.get("training_rows") == n_cols for record in K.provenance):
         say_aside(
             "note",
-            f"bandwidths (mean distances) and landmarks are taken from all {n_cols:,} samples, including those that "
-            "folds hold out later; give --splits, or the training samples by --train, to exclude these",
+            f"bandwidths (mean distances), landmarks and transforms are taken from all {n_cols:,} samples, including "
+            "those that folds hold out later; give --splits, or the training samples by --train, to exclude these",
         )
     quoted = shlex.quote(out)
     learn = "" if K.labels is None else f", learn with dmkl fit {quoted} MODEL"
@@ -346,7 +350,7 @@ def _read_specs(file: Path | None, chosen: Mapping[str, Any]) -> list[dict[str, 
     if file is not None:
         _refuse(chosen, f"{file} says which kernels to make")
         return read_specs(file)
-    functions, bandwidth, features, columns, min_columns, rank = chosen.values()
+    functions, bandwidth, features, columns, min_columns, rank, transform = chosen.values()
     ranks = None if rank is None else [parse_value(text) for text in rank.split(",")]
     if not functions:
         refuse("say which kernels to make: --specs FILE.toml, or --function rbf --bandwidth 0.1,1,10")
@@ -354,6 +358,7 @@ def _read_specs(file: Path | None, chosen: Mapping[str, Any]) -> list[dict[str, 
     # If none of the functions has a width, dmkl.build refuses the widths.
     with_width = BANDED.intersection(functions) or functions
     shared = {"feature": features, "columns": columns, "min_columns": min_columns, "rank": ranks}
+    shared["transform"] = parse_names(transform)
     return [{"function": name, **shared, "bandwidth": widths if name in with_width else None} for name in functions]
 
 
@@ -362,7 +367,7 @@ def _note_unused_tables(specs: list[dict[str, Any]], tables: Features) -> None:
 
     planned, _ = plan(specs, tables.blocks)  # dmkl.build warns of what it leaves out
     used = {item.feature for item in planned}
-    unused = [name for name in tables.blocks if name not in used]
+    unused = [name for name, table in tables.blocks.items() if name not in used and not table.by_name]
     if unused:
         tables.notes.append(f"no kernel is made of {', '.join(map(repr, unused))}: left out")
 

@@ -109,7 +109,7 @@ def _approximate(
         warn(f"{text}{more}; take a higher rank, or the kernel itself", ApproximationWarning)
     coefficients = table_in_memory(f"{recipe.name}: map", matrix)
     made |= {"points": points.name, "map": coefficients.name}
-    training = {"training_rows": len(train)} if method == "nystroem" or exact.made else {}
+    training = {"training_rows": len(train)} if method == "nystroem" or "training_rows" in exact.made else {}
     linear = Recipe(recipe.name, "linear", factor.name, None, {}, {"approximation": made, **training})
     return linear, [coefficients, factor, *([points] if isinstance(points, ArrayTable) else [])]
 

@@ -61,8 +61,8 @@ class Recipe:
     """Parameters of the function, each a number or a tuple of numbers; `plan` leaves `bandwidth` to be replaced by
     `gamma` (`dmkl.features.tasks.resolve_bandwidths`)."""
     made: dict[str, Any] = field(default_factory=dict)
-    """How `gamma` was computed: bandwidth, mean distance, number of training rows; and what a kernel of low rank
-    approximates (`dmkl.features.approximation`)."""
+    """How `gamma` was computed: bandwidth, mean distance, number of training rows; what a kernel of low rank
+    approximates (`dmkl.features.approximation`); and how its features are transformed (`dmkl.features.transforms`)."""
 
     @property
     def statistic(self) -> tuple[Any, ...]:
@@ -73,8 +73,15 @@ class Recipe:
     @property
     def tables(self) -> tuple[str, ...]:
         """Names of the tables that it needs: its features, and those that map new samples to these."""
-        made = self.made.get("approximation", {})
-        return tuple(name for name in (self.feature, made.get("points"), made.get("map")) if name is not None)
+        made, steps = self.made.get("approximation", {}), self.exact.made.get("transform", {}).get("steps", ())
+        names = (self.feature, made.get("points"), made.get("map"), *(step.get("factors") for step in steps))
+        return tuple(name for name in names if name is not None)
+
+    @property
+    def source(self) -> str | None:
+        """The feature table as it was given, before a transform."""
+        source: str | None = self.made.get("transform", {}).get("of", self.feature)
+        return source
 
     @property
     def exact(self) -> Self:
@@ -265,6 +272,10 @@ _KEYS: dict[str, Any] = {
         ),
     ),
     "min_columns": (_Count, Field(default=0, description="an integer ≥ 1")),
+    "transform": (
+        Annotated[tuple[Literal["size-factor", "log1p", "tfidf"], ...], *_Grid],
+        Field(default=(), description="'size-factor', 'log1p', 'tfidf', or a list of these in their order"),
+    ),
     "degree": (_Counts, Field(default=(3,), description="an integer ≥ 1 or a list of them")),
     "gamma": (_Positive, Field(default=(), description="a number > 0 or a list of them")),
     "bandwidth": (_Positive, Field(default=(), description="a number > 0 or a list of them")),
@@ -311,7 +322,8 @@ _KEYS: dict[str, Any] = {
 # A list of these is not a grid.
 LOW_RANK = ("rank", "approximation", "landmarks", "share", "random_state")
 """Keys of kernels of low rank."""
-_SINGLE = {"name", "feature", "columns", "min_columns", "levels", "scales", "weights", "copies", *LOW_RANK[1:]}
+_TABLE = ("name", "feature", "columns", "min_columns", "transform", *LOW_RANK)
+_SINGLE = {*_TABLE, "levels", "scales", "weights", "copies"} - {"rank"}
 _PARTS = {"pyramid": ("levels", 4), "proximity": ("scales", 1)}
 """Functions of consecutive parts of the columns: the key of the parts, and how many times as many columns as the part
 before a part has where only the number of parts is given."""
@@ -354,7 +366,6 @@ class _Spec(BaseModel):
         return self
 
 
-_TABLE = ("name", "feature", "columns", "min_columns", *LOW_RANK)
 _KEYS_OF: dict[str, tuple[str, ...]] = {
     "linear": _TABLE,
     "polynomial": (*_TABLE, "degree", "gamma", "coef0"),
@@ -465,8 +476,8 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Recipe],
         function
             A key of `FUNCTIONS`, or a list of them.
         feature
-            The name of a feature, a pattern (``*``, ``dsift*``), or a list of these; every feature where it is missing,
-            for ``distance`` every square one.
+            The name of a feature, a pattern (``*``, ``dsift*``), or a list of these; where it is missing, every feature
+            (of annotated data, X), for ``distance`` every square one.
         columns
             A list of column names or positions: the function sees these only. A mapping from names to such lists: one
             kernel for each. The path of a .json or .toml file with such a mapping, of a .gmt file of gene sets, or of
@@ -475,6 +486,8 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Recipe],
         min_columns
             Sets of a mapping that have fewer columns than this in the feature are left out. By default a set
             that has no column in any feature is refused.
+        transform
+            "size-factor", "log1p", "tfidf", or a list of these in order, for counts: see `dmkl.features.transforms`.
         rank
             The kernel is kept as a factor Z of at most so many columns, K ≈ ZZᵀ; "auto": as few as keep the `share`
             (0.99) of the trace. `approximation` is "nystroem" or, for rbf, "fourier"; the `landmarks` of the former are
@@ -508,12 +521,12 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Recipe],
     notes: list[str] = []
     named: dict[str, tuple[str, dict[str, Any]]] = {}
     for where, function, keys, axes in _check_specs(read_specs(specs)):
-        before, made = len(recipes), set[str | None]()
-        for feature in _features(function, keys, tables, where):
+        before, subsets = len(recipes), set[str | None]()
+        for feature in _features(function, keys, tables, where, notes):
             here = where if feature is None else f"{where}, feature {feature!r}"
             table = None if feature is None else tables[feature]
             for subset, columns in _subsets(keys, table, here, notes):
-                made.add(subset)
+                subsets.add(subset)
                 n_columns = 0 if table is None else table.shape[1] if columns is None else len(columns)
                 derived = _derived_parameters(function, keys, n_columns, here)
                 maker = {"feature": feature, "function": function, "columns": subset}
@@ -531,9 +544,11 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Recipe],
                     if name in named:
                         raise InputError(_same_name(name, named[name], (where, fields)))
                     named[name] = (where, fields)
-                    recipes.append(Recipe(name, function, feature, columns, parameters))
+                    steps = [{"step": step} for step in keys.get("transform", ())]
+                    made = {"transform": {"of": feature, "steps": steps}} if steps else {}
+                    recipes.append(Recipe(name, function, feature, columns, parameters, made))
         sets = keys.get("columns", ())
-        empty = [name for name in sets if name not in made] if isinstance(sets, dict) else []
+        empty = [name for name in sets if name not in subsets] if isinstance(sets, dict) else []
         if empty and not keys["min_columns"]:
             refuse(
                 f"{where}: {len(empty)} of the {len(sets)} column sets have no column of the features: "
@@ -550,7 +565,7 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Recipe],
 
 
 def _features(
-    function: str, keys: Mapping[str, Any], tables: Mapping[str, FeatureMatrix], where: str
+    function: str, keys: Mapping[str, Any], tables: Mapping[str, FeatureMatrix], where: str, notes: list[str]
 ) -> Sequence[str | None]:
     """Names of the feature tables that a specification means; ``[None]`` for kernels without one."""
     if "feature" not in keys:
@@ -559,11 +574,14 @@ def _features(
         return _square_features(function, keys["feature"], tables, where)
     if keys["feature"] or not tables:
         return _matching_features(keys["feature"] or ("*",), tables, where)
-    names = [name for name, table in tables.items() if not table.holds]
+    names = [name for name, table in tables.items() if not table.holds and not table.by_name]
+    left_out = [name for name, table in tables.items() if table.by_name]
+    if names and left_out:
+        notes.append(f"left out {first_names(left_out)}; name all tables that you want (feature=, --feature)")
     if not names:
         refuse(
-            f"{where}: there are no tables of features, but {first_names(tables)}; the function precomputed takes "
-            "kernels, and distance takes distances"
+            f"{where}: there are no tables of features, but {first_names(tables)}; name one (feature=, --feature); "
+            "the function precomputed takes kernels, and distance takes distances"
         )
     return names
 

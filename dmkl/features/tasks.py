@@ -386,7 +386,7 @@ def _with_gamma(recipe: Recipe, means: Mapping[_DistanceKey, float], n_train: in
         )
     parameters["gamma"] = 1.0 / (bandwidth * mean)
     made = {"bandwidth": bandwidth, "mean_distance": mean, "training_rows": n_train}
-    return replace(recipe, parameters=parameters, made=made)
+    return replace(recipe, parameters=parameters, made=recipe.made | made)
 
 
 def _mean_distances(

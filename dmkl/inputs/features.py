@@ -52,6 +52,7 @@ class FeatureMatrix:
     open: Callable[[], Any]  # returns the matrix, of which rows are read; masked entries are missing
     holds: str = ""  # kernel or distances, if its place determines it and columns are the samples
     counted: bool = False  # whether it is a data frame whose index only counts
+    by_name: bool = False  # whether it is taken only if it is named
     is_table: bool = False  # whether it is a file that could name its rows
     order: npt.NDArray[np.intp] | None = None  # the row of each sample, -1 for missing ones; None for all rows in order
 
@@ -130,7 +131,7 @@ def as_features(
     - a mapping from names to matrices (samples, columns): NumPy arrays (of a masked one a row that is masked
       throughout is missing), Dask, Zarr and xarray arrays, h5py data sets, pandas data frames;
     - one such matrix, called X; or an xarray Dataset, each variable of two dimensions being a matrix of features;
-    - AnnData and MuData: X, layers and obsm, with obs_names and var_names;
+    - AnnData and MuData: X, raw, layers and obsm, with obs_names and var_names; by default X, or layers without it;
     - files: each matrix of numbers in .npy, .npz, .mat, .h5, .hdf5 files and Zarr folders is one, and so is each
       text file and .parquet file; .h5ad and .h5mu, and their Zarr form, as AnnData and MuData; or a folder of them;
     - `Features` of an earlier call: they stay in their order, and `samples` names them.
@@ -438,8 +439,8 @@ def _take_arrays(path: Path, arrays: Sequence[FileArray], unaligned: _Unaligned)
         opened = partial(open_alone, unaligned.last, (path, variable.name), variable.open)
         holds = variable.holds if variable.holds != "features" else ""
         unaligned.keep |= {variable.name} if variable.holds == "features" else set()
-        named = {"samples": variable.rows, "columns": variable.columns}
-        unaligned.matrices.append(_matrix(variable.name or stem(path), variable, **named, open=opened, holds=holds))
+        more: Any = {"samples": variable.rows, "columns": variable.columns, "by_name": variable.by_name}
+        unaligned.matrices.append(_matrix(variable.name or stem(path), variable, **more, open=opened, holds=holds))
         unaligned.places.append((path, variable.name))
 
 

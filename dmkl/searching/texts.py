@@ -95,8 +95,8 @@ def data_notes(attrs: Mapping[str, Any]) -> list[str]:
     notes = []
     if n := int(attrs.get("bandwidths_from_all_samples", 0)):
         notes.append(
-            f"The bandwidths or landmarks of {count(n, 'kernel')} are taken from all samples of the set, those held "
-            "out included; build with splits or training samples to leave these out"
+            f"The bandwidths, landmarks or transforms of {count(n, 'kernel')} are taken from all samples of the set, "
+            "those held out included; build with splits or training samples to leave these out"
         )
     if n := int(attrs.get("folds_without_a_class", 0)):
         notes.append(

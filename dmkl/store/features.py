@@ -41,6 +41,7 @@ __all__ = [
     "content_of",
     "read_tables",
     "scan",
+    "strips",
     "write_table",
 ]
 
@@ -236,7 +237,7 @@ def scan(
     digest = _digest(table)
     absent, total = np.zeros(rows, dtype=bool), np.zeros(columns)
     lowest, highest = (np.inf, 0, 0), -np.inf
-    for strip in _strips(table):
+    for strip in strips(table):
         values = table.read(strip)
         digest.update(np.ascontiguousarray(values).data)
         absent[strip] = check_rows(table.name, values, strip.start, names, table.columns)
@@ -261,7 +262,7 @@ def _digest(table: FeatureMatrix | FeatureTable) -> Any:
 def content_of(table: FeatureTable) -> str:
     """The digest of the values that a table has now."""
     digest = _digest(table)
-    for strip in _strips(table):
+    for strip in strips(table):
         digest.update(np.ascontiguousarray(table.read(strip)).data)
     return str(digest.hexdigest())
 
@@ -298,7 +299,8 @@ def check_rows(
     return missing
 
 
-def _strips(table: FeatureMatrix | FeatureTable, multiple: int = 1) -> Iterator[slice]:
+def strips(table: FeatureMatrix | FeatureTable, multiple: int = 1) -> Iterator[slice]:
+    """Cut the rows of a table into parts of some megabytes."""
     rows, columns = table.shape
     side = max(1, _STRIP_BYTES // (columns * table.dtype.itemsize) // multiple) * multiple
     for start in range(0, rows, side):
@@ -329,7 +331,7 @@ def write_table(
     values = _array(
         group, "values", ("sample", "feature"), table.shape, chunks, table.dtype.name, "values of the features"
     )
-    for strip in _strips(table, chunks[0]):
+    for strip in strips(table, chunks[0]):
         values[strip] = table.read(strip)
     center = _array(group, "center", ("feature",), (columns,), (columns,), "float64", "mean of the feature in training")
     center[:] = scanned.center

@@ -26,7 +26,7 @@ for k in range(3):
     log_rates[:, 25 * k : 25 * k + 25] += 0.25 * (kind == k)[:, None]
 log_rates[:, 75:100] += 0.5 * phase
 cells = anndata.AnnData(
-    np.log1p(rng.poisson(np.exp(log_rates))).astype(np.float32),
+    rng.poisson(np.exp(log_rates)).astype(np.float32),
     obs=pd.DataFrame(
         {"cell_type": types[kind], "donor": [f"donor {k}" for k in donor]},
         [f"cell {i}" for i in range(700)],
@@ -39,12 +39,14 @@ known, new = cells[cells.obs["donor"] != "donor 6"], cells[cells.obs["donor"] ==
 # %%
 # A kernel for each gene set
 # --------------------------
+# Counts are divided by the total of their cell, multiplied by the median total of the training cells, and log(1 + x)
+# is taken. The set stores the median, so that new cells are transformed in the same way.
 # Linear kernels of few genes are kept as the genes themselves, so that 100,000 cells need no 100,000 × 100,000 matrix.
 # The sets could also come from a file of MSigDB: ``"columns": "hallmark.gmt"``.
 
 import dmkl
 
-spec = {"function": "linear", "feature": "X", "columns": gene_sets}
+spec = {"function": "linear", "transform": ["size-factor", "log1p"], "columns": gene_sets}
 K = dmkl.build(None, known, spec, labels=known.obs["cell_type"])
 print(K)
 

@@ -377,7 +377,7 @@ def test_what_is_lost_is_told(tmp_path, run):
     assert [kernel["made_by"]["approximation"]["trace_lost"] for kernel in kernels] == lost
     assert run("check", tmp_path / "set")[0] == 0
     result = dmkl.search(dmkl.Uniform(), built(None, RBF, splits=None), grid={"lam": [0.1]}, cv=2, baselines="none")
-    assert "The bandwidths or landmarks of 1 kernel are taken from all samples of the set" in result.summary()
+    assert "The bandwidths, landmarks or transforms of 1 kernel are taken from all samples" in result.summary()
 
 
 @quiet

@@ -25,6 +25,7 @@ class Info:
     shape: tuple[int, int]
     columns: tuple[str, ...] | None = None
     holds: str = ""
+    by_name: bool = False
 
 
 BLOCKS = {
@@ -493,7 +494,7 @@ def test_all_problems_are_told_at_once():
         "spec 1 of 3 (rbf): bandwidth must be a number > 0",
         "spec 1 of 3 (rbf): rbf takes no 'gama' (did you mean gamma?)",
         "spec 3 of 3 (linear, rbf, rdf): linear takes no 'gamma'; its keys are function, name, feature, columns, "
-        "min_columns, rank, approximation, landmarks, share, random_state; give linear a spec of its own",
+        "min_columns, transform, rank, approximation, landmarks, share, random_state; give linear a spec of its own",
         f"spec 3 of 3 (linear, rbf, rdf): there is no function 'rdf' (did you mean rbf?); the functions are {KNOWN}",
     ]
     for line, start in zip(told.split("\n"), starts, strict=True):

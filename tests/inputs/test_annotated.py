@@ -256,6 +256,27 @@ def test_what_no_kernel_needs_does_not_disturb(data):
 
 
 @pytest.mark.parametrize("form", ["file", "memory"])
+def test_x_is_taken_and_the_others_by_name(form, data, tmp_path):
+    with quietly():
+        whole = cells(NAMES, seed=3)
+        data.raw = whole[:, ::-1][:, :5].copy()
+    given = write(data, tmp_path / "x.h5ad") if form == "file" else data
+    with pytest.warns(FeatureWarning, match=r"left out layers/.*, obsm/X_pca, obsm/scores, raw; name all tables"):
+        assert dmkl.build(None, given, {"function": "linear"}).names == ("X-linear",)
+    spec = {"function": "linear", "feature": ["raw", "obsm/X_pca"]}
+    K = np.asarray(dmkl.build(None, given, spec))
+    values = [dense(whole.X)[:, :0:-1], data.obsm["X_pca"]]
+    np.testing.assert_allclose(K, [Z @ Z.T for Z in values], rtol=1e-6)
+    gene = dmkl.build(None, given, {"function": "linear", "feature": "raw", "columns": ["gene5"]})
+    np.testing.assert_allclose(np.asarray(gene)[0], np.outer(values[0][:, 0], values[0][:, 0]))
+    del data.X, data.raw
+    given = write(data, tmp_path / "without.h5ad") if form == "file" else data
+    with pytest.warns(FeatureWarning, match="left out obsm/X_pca, obsm/scores; name"):
+        K = dmkl.build(None, given, {"function": "linear"})
+    assert set(K.names) == {"layers/scaled-linear", "layers/by_columns-linear"}
+
+
+@pytest.mark.parametrize("form", ["file", "memory"])
 def test_kernels_and_distances_of_obsp_beside_kernels_of_features(form, data, tmp_path):
     given = write(data, tmp_path / "x.h5ad") if form == "file" else data
     specs = [{"function": "linear", "feature": "layers/*"}, {"function": "precomputed"}, {"function": "distance"}]

@@ -90,7 +90,7 @@ def test_bandwidths_that_held_out_samples_had_a_part_in_are_told(splits, run, tm
     assert status == 0
     assert ("landmarks are taken from all 60 samples" in err) is (splits is None)
     built = dmkl.build(None, TABLES, SPECS, labels=Y, splits=splits)
-    note = "The bandwidths or landmarks of 4 kernels are taken from all samples of the set"
+    note = "The bandwidths, landmarks or transforms of 4 kernels are taken from all samples of the set"
     grid, more = {"lam": [0.1]}, {"baselines": "none"}
     for set_ in (built[:40, :40], dmkl.open(tmp_path / "set.zarr")):
         result = dmkl.search(dmkl.Uniform(), set_, grid=grid, cv=2, refit=False, **more)

@@ -1,6 +1,6 @@
 """Annotated data: AnnData and MuData in memory, in .h5ad and .h5mu files, and in the Zarr form of both.
 
-Kernels lie in ``obsp``, features in ``X``, ``layers`` and ``obsm``, labels and splits in columns of ``obs``
+Kernels lie in ``obsp``, features in ``X``, ``raw``, ``layers`` and ``obsm``, labels and splits in columns of ``obs``
 (https://anndata.readthedocs.io/en/latest/fileformat-prose.html). Matrices are read a block of rows at a time, also
 sparse ones; tables of ``obs`` are read by anndata.
 """
@@ -64,7 +64,8 @@ def is_annotated(path: Path) -> bool:
 def annotated_arrays(source: Any) -> list[FileArray]:
     """Return the kernels and features of annotated data, and columns of `obs` with a title such as labels or splits.
 
-    Their names are their places: X, layers/counts, obsm/X_pca, obsp/connectivities; in a modality of MuData rna/X.
+    Their names are their places: X, raw, layers/counts, obsm/X_pca, obsp/connectivities; in a modality of MuData rna/X.
+    Features other than X are taken by name, but layers in any case where there is no X.
     """
     if not isinstance(source, Path):
         return [array for part in _parts_of_object(source) for array in _arrays(_OBJECT, part)]
@@ -110,6 +111,7 @@ class _Part(NamedTuple):
 
 
 def _arrays(path: Path, part: _Part) -> Iterator[FileArray]:
+    has_x = "X" in part.entries and part.entries["X"]() is not None
     for name, open_entry in part.entries.items():
         # scanpy's search for neighbors writes both kernels and distances.
         of_pairs = "distances" if name.replace("/", "_").split("_")[-1] == "distances" else "kernel"
@@ -122,7 +124,8 @@ def _arrays(path: Path, part: _Part) -> Iterator[FileArray]:
         columns = part.samples if holds != "features" else None if name.startswith("obsm/") else part.variables
         columns = array.columns or columns
         columns = columns if columns is not None and array.shape[1:] == (len(columns),) else None
-        yield replace(array, name=f"{part.title}{name}", rows=part.samples, columns=columns, holds=holds)
+        named = name == "raw" or name.startswith("obsm/") or (name.startswith("layers/") and has_x)
+        yield replace(array, name=f"{part.title}{name}", rows=part.samples, columns=columns, holds=holds, by_name=named)
     # Columns with titles such as sample or id state the origin of a sample, and may repeat.
     for name, read in part.columns.items() if not part.title else ():
         if ROLES.get(plain_title(name)) in OF_SAMPLES:
@@ -166,14 +169,17 @@ def _parts_of_object(data: Any) -> Iterator[_Part]:
         entries = {name: partial(_array_of_object, name, values) for name, values in matrices.items()}
         columns = {str(name): partial(part.obs.__getitem__, name) for name in part.obs.columns}
         variables = None if hasattr(part, "mod") else tuple(map(str, part.var_names))
+        if (raw := getattr(part, "raw", None)) is not None:
+            entries["raw"] = partial(_array_of_object, "raw", raw.X, tuple(map(str, raw.var_names)))
         yield _Part(title, tuple(map(str, part.obs_names)), variables, columns, entries)
 
 
-def _array_of_object(name: str, values: Any) -> FileArray:
+def _array_of_object(name: str, values: Any, columns: Names = None) -> FileArray:
     if is_instance(values, "pandas", "DataFrame"):
         return _table(_OBJECT, name, values)
     matrix = plain(values)
-    return FileArray(_OBJECT, name, np.shape(matrix), np.dtype(getattr(matrix, "dtype", object)), lambda: matrix)
+    dtype = np.dtype(getattr(matrix, "dtype", object))
+    return FileArray(_OBJECT, name, np.shape(matrix), dtype, lambda: matrix, columns=columns)
 
 
 # --- files ---------------------------------------------------------------------------------------------------------
@@ -205,6 +211,8 @@ def _parts(path: Path, nodes: Mapping[str, Any]) -> Iterator[_Part]:
         titles = map(as_text, np.asarray(nodes[f"{at}obs"].attrs.get("column-order", ())).tolist())
         columns = {name: partial(_element, path, nodes, f"{at}obs/{name}") for name in titles}
         entries = {name.removeprefix(at): partial(_matrix, path, nodes, name) for name in places}
+        if f"{at}raw/X" in nodes:
+            entries["raw"] = partial(_raw, path, nodes, f"{at}raw")
         yield _Part(title, samples, variables, columns, entries)
 
 
@@ -234,6 +242,11 @@ def _matrix(path: Path, nodes: Mapping[str, Any], name: str) -> FileArray | None
     if encoding == "dataframe":
         return _table(path, name, _element(path, nodes, name))
     return unreadable(path, name, (), f"{encoding or 'a group'}, no matrix")
+
+
+def _raw(path: Path, nodes: Mapping[str, Any], name: str) -> FileArray | None:
+    array = _matrix(path, nodes, f"{name}/X")
+    return None if array is None else replace(array, columns=_names(path, nodes, f"{name}/var"))
 
 
 def _plain(path: Path, name: str, node: Any) -> FileArray:

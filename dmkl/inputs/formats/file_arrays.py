@@ -60,6 +60,7 @@ class FileArray:
     notes: tuple[str, ...] = ()  # choices that could have been otherwise
     columns: Names = None  # names of its columns
     holds: Literal["", "kernel", "distances", "features"] = ""  # by its place; "" if name and shape determine it
+    by_name: bool = False  # whether it is features that are taken only if they are named
 
     def __post_init__(self) -> None:
         problem = "complex" if self.dtype.kind == "c" else "" if self.dtype.kind in "fiubUST" else "not numbers"

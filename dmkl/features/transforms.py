@@ -1,0 +1,127 @@
+"""Transforms of tables of counts x ≥ 0, whose numbers are learned from the training samples and kept with the kernels.
+
+    size-factor    x_ik t/t_i,  t_i = Σ_k x_ik over all columns of the table, t the median of the t_i > 0 of training
+    log1p          log(1 + x_ik)
+    tfidf          x_ik log(1 + (1 + n)/(1 + n_k)),  n training samples, x_ik > 0 in n_k of them
+
+They are scanpy's `normalize_total` and `log1p`, and scMKL's `tfidf_normalize`, which takes counts as term frequencies.
+A row of zeros stays. New samples are transformed with the numbers of training: t is in the recipe, and the factors of
+tfidf are a table of one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+
+from dmkl.arrays import Array, Float, Index
+from dmkl.errors import StoreError, refuse
+from dmkl.features.approximation import table_in_memory
+from dmkl.features.specs import Recipe
+from dmkl.inputs.features import FeatureMatrix
+from dmkl.inputs.matrices import Lazy
+from dmkl.inputs.names import Names
+from dmkl.store.features import FeatureTable, check_rows, strips
+
+__all__ = ["Transform", "transform_tables"]
+
+
+Learned = float | Float | None  # t, the factors of the columns (1, columns), or nothing
+
+
+@dataclass(frozen=True)
+class Transform:
+    """Steps in their order, each with what it learned."""
+
+    steps: tuple[tuple[str, Learned], ...] = ()
+
+    @classmethod
+    def of(cls, recipe: Recipe, tables: Mapping[str, FeatureTable]) -> Self:
+        """The transform of the features of a kernel; StoreError if what it learned is missing."""
+        steps: list[tuple[str, Learned]] = []
+        for made in recipe.made.get("transform", {}).get("steps", ()):
+            factors = made.get("factors")
+            if factors is not None and factors not in tables:
+                msg = f"{factors!r}, which transform {recipe.source!r}, are missing; build kernel {recipe.name!r} again"
+                raise StoreError(msg)
+            steps.append((made["step"], made.get("target") if factors is None else tables[factors].read(slice(None))))
+        return cls(tuple(steps))
+
+    def __call__(self, values: Array, name: str, first: int, samples: Sequence[str] | None, columns: Names) -> Array:
+        """Transform the rows from `first` on, in place; InputError if a value is negative, or NaN beside others."""
+        check_rows(name, values, first, samples, columns)
+        if (values < 0).any():
+            i, k = map(int, np.argwhere(values < 0)[0])
+            sample, column = first + i if samples is None else samples[first + i], k if columns is None else columns[k]
+            refuse(
+                f"transform is for counts, with no negative values, but {name!r} has {values[i, k]:g} at sample "
+                f"{sample!r}, column {column!r}; name a table of counts (feature=, --feature), or leave transform out"
+            )
+        for step, learned in self.steps:
+            if learned is None:
+                np.log1p(values, out=values)
+            elif step == "size-factor":
+                totals = values.sum(axis=1, keepdims=True, dtype=np.float64)
+                values *= learned / np.where(totals > 0, totals, 1)
+            else:
+                values *= learned
+        return values
+
+    def read(self, matrix: FeatureMatrix, samples: Sequence[str] | None, key: tuple[slice, ...]) -> Array:
+        """Read the rows ``key[0]``, and transform them."""
+        values = np.array(matrix.read(key[0]))
+        return self(values, matrix.name, key[0].start or 0, samples, matrix.columns)
+
+    def learn(self, step: str, matrix: FeatureMatrix, samples: Sequence[str] | None, train: Index) -> Learned:
+        """What a further step learns from the training rows, transformed by the steps before it."""
+        if step == "log1p":
+            return None
+        totals, n, n_present = [np.zeros(0)], 0, np.zeros((1, matrix.shape[1]))
+        for strip in strips(matrix):
+            at = train[(train >= strip.start) & (train < strip.stop)] - strip.start
+            values = self.read(matrix, samples, (strip,))[at]
+            values = values[~np.isnan(values[:, 0])]  # the others lack the table
+            totals.append(values.sum(axis=1, dtype=np.float64))
+            n, n_present = n + len(values), n_present + (values > 0).sum(axis=0)
+        if step == "tfidf":
+            return np.asarray(np.log1p((1 + n) / (1 + n_present)))
+        total = np.concatenate(totals)
+        if not total.any():
+            refuse(f"size-factor needs a total > 0, and {matrix.name!r} is 0 in all training samples; leave it out")
+        return float(np.median(total[total > 0]))
+
+
+def transform_tables(
+    planned: Sequence[Recipe], tables: Mapping[str, FeatureMatrix], samples: Sequence[str] | None, train: Index
+) -> tuple[list[Recipe], dict[str, FeatureMatrix], list[FeatureTable]]:
+    """Learn the transforms that recipes ask for, from the training samples at the positions `train`.
+
+    Returns recipes of transformed tables, such as ``X: size-factor,log1p``, these tables beside the given ones, and the
+    tables of factors. A transformed table is read from the given one, some rows at a time.
+    """
+    recipes, results, learned = list(planned), dict(tables), list[FeatureTable]()
+    made: dict[str, dict[str, Any]] = {}
+    for k, recipe in enumerate(planned):
+        steps = [step["step"] for step in recipe.made.get("transform", {}).get("steps", ())]
+        name = f"{recipe.source}: {','.join(steps)}"
+        if steps and name not in made:
+            matrix = tables[str(recipe.source)]
+            transform, records = Transform(), [dict[str, Any](step=step) for step in steps]
+            for record in records:
+                value = transform.learn(record["step"], matrix, samples, train)
+                if isinstance(value, np.ndarray):
+                    record["factors"] = f"{name}: factors {len(transform.steps)}"
+                    learned.append(table_in_memory(record["factors"], value))
+                elif value is not None:
+                    record["target"] = value
+                transform = Transform((*transform.steps, (record["step"], value)))
+            training = {} if set(steps) == {"log1p"} else {"training_rows": len(train)}
+            made[name] = {"transform": {"of": matrix.name, "steps": records}, **training}
+            opened = partial(Lazy, matrix.shape, matrix.dtype, partial(transform.read, matrix, samples))
+            results[name] = FeatureMatrix(name, matrix.shape, matrix.dtype, matrix.columns, None, opened)
+        recipes[k] = replace(recipe, feature=name, made=made[name]) if steps else recipe
+    return recipes, results, learned
