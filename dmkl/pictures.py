@@ -28,13 +28,13 @@ __all__ = [
     "bars",
     "color_bar",
     "dress",
+    "figure_of",
     "heat_map",
     "kernel_labels",
     "largest",
     "longest_shown",
     "name_rows",
     "panels",
-    "picture",
     "plural",
     "set_title",
     "shortened",
@@ -55,42 +55,54 @@ _SHARED_START = re.compile(r"[/|:,; ]|(?<!\de)-")
 """Where a part of a name ends that all names share; not in a number such as 1e-3."""
 
 
-class _Picture(Figure):
-    """A figure that notebooks show even if pyplot, which would enable that, was never imported."""
-
-    def _repr_png_(self) -> bytes:
-        file = io.BytesIO()
-        self.savefig(file, format="png")
-        return file.getvalue()
+def _png(axes: Any) -> bytes:
+    file = io.BytesIO()
+    figure_of(axes).savefig(file, format="png")
+    return file.getvalue()
 
 
-def picture(width: float, height: float) -> Figure:
-    """An empty figure; its size and the padding of its panels are in inches."""
-    size = (min(width, widest.get()), height)
-    return _Picture(figsize=size, dpi=110, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
+class _Panels(np.ndarray[Any, Any]):
+    """An array of axes whose figure notebooks show even if pyplot, which would enable that, was never imported."""
+
+    _repr_png_ = _png
 
 
-def panels(ax: Any, sizes: Mapping[str, tuple[float, float]], *, sharey: bool = False) -> tuple[Figure, list[Axes]]:
-    """The figure and the axes of panels: those that are given, or new ones of these widths and heights in inches."""
+class _Panel(Axes):
+    """Axes that notebooks show in the same way."""
+
+    _repr_png_ = _png
+
+
+def figure_of(axes: Any) -> Figure:
+    """The figure of axes, or of an array of them."""
+    figure: Figure = np.ravel(np.asarray(axes, dtype=object))[0].figure
+    return figure
+
+
+def panels(ax: Any, sizes: Mapping[str, tuple[float, float]], *, sharey: bool = False) -> Any:
+    """The axes of panels: those that are given, or new ones of these widths and heights in inches."""
     if ax is not None:
-        axes = list(np.ravel(np.asarray(ax, dtype=object)))
+        axes = np.ravel(np.asarray(ax, dtype=object)).view(_Panels)
         if len(axes) != len(sizes):
             refuse(f"ax must hold {len(sizes)} axes, {' and '.join(sizes)}, got {len(axes)}")
-        return axes[0].get_figure(), axes
+        return axes
     widths, heights = np.array(list(sizes.values())).T
     if widths.sum() <= widest.get():
-        figure, place = picture(widths.sum(), heights.max()), (1, len(sizes))
+        width, height, place = widths.sum(), heights.max(), (1, len(sizes))
         ratios: dict[str, Any] = {"width_ratios": widths}
     else:
-        figure, place = picture(widths.max(), heights.sum()), (len(sizes), 1)
+        width, height, place = widths.max(), heights.sum(), (len(sizes), 1)
         ratios = {"height_ratios": heights}
-    return figure, list(figure.subplots(*place, squeeze=False, sharey=sharey, **ratios).flat)
+    layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08)
+    figure = Figure(figsize=(min(width, widest.get()), height), dpi=110, layout=layout)
+    axes = figure.subplots(*place, squeeze=False, sharey=sharey, subplot_kw={"axes_class": _Panel}, **ratios)
+    return axes.ravel().view(_Panels)
 
 
-def set_title(axes: Sequence[Axes], *lines: str) -> None:
+def set_title(axes: Any, *lines: str) -> None:
     """Write a title of whole lines above the figure of the panels, or above the first of axes that were given."""
     figure = axes[0].figure
-    is_own = isinstance(figure, _Picture)
+    is_own = isinstance(axes[0], _Panel)
     width = int(14 * (figure if is_own else axes[0]).bbox.width / figure.dpi)  # characters
     text = "\n".join(fill(line, width) for line in lines if line)
     if is_own:
@@ -196,7 +208,7 @@ def bars(
     top: int | None = None,
     label: str = "",
     error: Float | None = None,
-) -> Figure:
+) -> Axes:
     """Bars of mean kernel weights (names, columns), the largest first; those below the first `top` are summed.
 
     Columns, which `over` names, have a dot each, or a line from the 5th to the 95th percentile if there are over 20.
@@ -211,7 +223,7 @@ def bars(
     if few and not label:
         labels.append("1 other" if (n := len(values) - len(shown)) == 1 else f"{n:,} others")
     height = 1.1 + 0.24 * len(labels) + 0.15 * bool(shared) + 0.15 * bool(few)
-    figure, (ax,) = panels(ax, {"the bars": (4.4 + 0.075 * max(map(len, labels)), height)})
+    (ax,) = panels(ax, {"the bars": (4.4 + 0.075 * max(map(len, labels)), height)})
     rows, drawn = np.arange(len(shown)), columns[shown]
     ax.barh(rows, values[shown], height=0.72, color=SKY, xerr=None if error is None else error[shown])
     means, each = "", ""
@@ -235,7 +247,7 @@ def bars(
     ax.set_xlabel(label or "kernel weight β", fontsize=9)
     dress(ax, ["top", "right", "bottom"], grid="x")
     set_title([ax], f"{title}{means}{each}", few, shared)
-    return figure
+    return ax
 
 
 def heat_map(
@@ -248,7 +260,7 @@ def heat_map(
     *,
     ax: Axes | None = None,
     top: int | None = None,
-) -> Figure:
+) -> Axes:
     """Values (names, columns) as colors, those of the largest means on top.
 
     Labels of columns may have mathematical markup; of many columns only some are labeled.
@@ -263,7 +275,7 @@ def heat_map(
     heads, turned = columns[::every], len(columns) * longest_shown(columns) > min(ROOM_FOR_LABELS, 12 * across_width)
     height = 1.3 + 0.24 * max(len(shown), 5) + (0.06 * max(map(len, heads)) if turned else 0.0)
     width = margin + across_width
-    figure, (ax,) = panels(ax, {"the map": (width, height)})
+    (ax,) = panels(ax, {"the map": (width, height)})
     ax.set_facecolor("#dddddd")  # for missing values
     part = np.ma.masked_invalid(values[shown])
     lowest = min(0.0, float(part.min())) if part.count() else 0.0
@@ -276,4 +288,4 @@ def heat_map(
     ax.set_xlabel(across, fontsize=9)
     dress(ax, ":")
     set_title([ax], title, few, shared)
-    return figure
+    return ax

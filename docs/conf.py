@@ -10,10 +10,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import figures
-from matplotlib.figure import Figure
 from sphinx_gallery.scrapers import figure_rst
 
 import dmkl
+from dmkl.pictures import figure_of
 
 logging.getLogger("dmkl").propagate = False  # otherwise Sphinx prints the progress of fits
 
@@ -60,12 +60,12 @@ sphinx_gallery_conf = {
 
 
 def save_returned_figure(block, block_vars, gallery_conf):
-    """Show the figure that ends a block of a tutorial: dmkl's figures are unknown to pyplot."""
+    """Show the figure of the axes that end a block of a tutorial: dmkl's figures are unknown to pyplot."""
     values = block_vars["example_globals"]
-    if not isinstance(values.get("___"), Figure):  # sphinx-gallery's name of the last expression
+    if not hasattr(values.get("___"), "_repr_png_"):  # sphinx-gallery's name of the last expression
         return ""
     path = next(block_vars["image_path_iterator"])
-    values["___"].savefig(path, dpi=130, bbox_inches="tight")
+    figure_of(values["___"]).savefig(path, dpi=130, bbox_inches="tight")
     values["___"] = None
     return figure_rst([path], gallery_conf["src_dir"])
 

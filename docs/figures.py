@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 import dmkl
+from dmkl.pictures import figure_of
 
 BLUE, SKY, RED, GRAY = "#0072b2", "#56b4e9", "#d55e00", "#8a8a8a"
 
@@ -20,8 +21,8 @@ def draw_all(folder: Path) -> None:
     for name, draw in {"kernel_set": kernel_set, "pass": one_pass}.items():
         _save(draw(), folder / f"{name}.png")
     with tempfile.TemporaryDirectory() as place:
-        for name, figure in from_digits(Path(place)).items():
-            _save(figure, folder / f"{name}.png")
+        for name, axes in from_digits(Path(place)).items():
+            _save(figure_of(axes), folder / f"{name}.png")
 
 
 def _save(figure, path: Path) -> None:
@@ -80,8 +81,8 @@ def one_pass():
     return figure
 
 
-def from_digits(place: Path) -> dict[str, plt.Figure]:
-    """Pictures of a search of the whole default grid on handwritten digits, and of an analysis."""
+def from_digits(place: Path) -> dict:
+    """Axes of a search of the whole default grid on handwritten digits, and of an analysis."""
     from sklearn.datasets import load_digits
 
     X, y = load_digits(return_X_y=True)
@@ -107,6 +108,7 @@ def from_digits(place: Path) -> dict[str, plt.Figure]:
         "alignment": dmkl.analyze(K).plot_alignment(),
         "grid": _certified(found),
         "certificate": _bounds(dmkl.MKFDA(p=1, lam=1e-4, solver="direct", tol=1e-6).fit(K)),
+        "evaluation": dmkl.evaluate(dmkl.MKFDA(), K, grid={"p": [1, 2], "lam": [1e-3, 1e-1]}, baselines="rules").plot(),
         "permutations": dmkl.permutation_test(dmkl.MKFDA(), K, grid={"lam": [1e-2]}, n_permutations=99, cv=3).plot(),
         "stability": dmkl.stability(dmkl.MKFDA(p=1), K, n_resamples=40, n_selected=3).plot(),
         "importance": dmkl.importance(dmkl.MKFDA(p=1.5), K, grid={"lam": [1e-3, 1e-1]}, cv=3).plot(),
@@ -114,22 +116,22 @@ def from_digits(place: Path) -> dict[str, plt.Figure]:
     }
 
 
-def _bounds(model) -> plt.Figure:
+def _bounds(model) -> plt.Axes:
     history = model.history_
     lower = history["objective"] - history["residual_sq"]
-    figure, ax = plt.subplots(figsize=(6.2, 2.8), layout="constrained")
+    _, ax = plt.subplots(figsize=(6.2, 2.8), layout="constrained")
     ax.fill_between(history["iteration"], lower, history["upper"], color=SKY, alpha=0.35, linewidth=0)
     ax.plot(history["iteration"], history["upper"], color=RED, marker="o", markersize=3, label="upper bound F(α)")
     ax.plot(history["iteration"], lower, color=BLUE, marker="o", markersize=3, label="lower bound S(α, β) − B")
     ax.set(xlabel="step", ylabel="objective", xticks=history["iteration"].values)
     ax.legend(frameon=False)
     ax.spines[["top", "right"]].set_visible(False)
-    return figure
+    return ax
 
 
-def _certified(found) -> plt.Figure:
+def _certified(found) -> plt.Axes:
     rounds = found.scores
-    figure, ax = plt.subplots(figsize=(7.0, 2.8), layout="constrained")
+    _, ax = plt.subplots(figsize=(7.0, 2.8), layout="constrained")
     # The record of a pass has the number of points that were certified before it.
     certified = np.append(rounds["round_certified"].values[1:], np.sum(rounds["status"].values == 0))
     passes = np.arange(1, len(certified) + 1)
@@ -137,4 +139,4 @@ def _certified(found) -> plt.Figure:
     ax.axhline(rounds["status"].size, color=GRAY, linestyle=":")
     ax.set(xlabel="passes", ylabel="points certified", xticks=passes)
     ax.spines[["top", "right"]].set_visible(False)
-    return figure
+    return ax

@@ -1,10 +1,11 @@
-"""From 100,000 cells and 30 gene sets to weights for each cell type and predictions of other cells, in four commands.
+"""From 100,000 cells and 30 gene sets to weights for each cell type, predictions and a report, in five commands.
 
     python pipelines/gene_sets.py --cells 100000 --output out/gene_sets
 
-The cells are simulated: log counts of genes, of which three sets differ between four types. A linear kernel for each
-set of `sets.gmt` is kept as factors: the genes, not the kernels, are stored. `stability` shows how far the weights can
-be trusted, and the model predicts the cells of a second file, whose genes have another order and more among them.
+The cells are simulated: counts of genes, of which three sets differ between four types, as log(1 + count). A linear
+kernel for each set of `sets.gmt` is kept as factors: the genes, not the kernels, are stored. `stability` shows how far
+the weights can be trusted, and the model predicts the cells of a second file, which has the genes in another order and
+some more of them.
 
 Needs `pip install 'dmkl[anndata]'`.
 """
@@ -28,9 +29,10 @@ def cells(n: int, seed: int) -> anndata.AnnData:
     """Simulated cells: genes of set k mark cells of type k, for k = 0, 1, 2."""
     rng = np.random.default_rng(seed)
     kind = rng.integers(len(TYPES), size=n)
-    values = rng.standard_normal((n, N_GENES), dtype=np.float32) + 2.0
+    log_rates = np.repeat(rng.normal(1.0, 0.5, N_GENES)[None].astype(np.float32), n, axis=0)
     for k in range(3):
-        values[:, k * SET_SIZE : (k + 1) * SET_SIZE] += 0.4 * (kind == k)[:, None]
+        log_rates[:, k * SET_SIZE : (k + 1) * SET_SIZE] += 0.25 * (kind == k)[:, None]
+    values = np.log1p(rng.poisson(np.exp(log_rates))).astype(np.float32)
     obs = pd.DataFrame({"cell_type": pd.Categorical(TYPES[kind])}, index=pd.Index([f"{seed}-{i}" for i in range(n)]))
     return anndata.AnnData(values, obs=obs, var=pd.DataFrame(index=pd.Index([f"G{k}" for k in range(N_GENES)])))
 
@@ -65,6 +67,7 @@ def main() -> None:
         "fit {0}/set.zarr {0}/model -p 1 --lam 1e-2 --sharing none",
         f"stability {{0}}/set.zarr {{0}}/trust -p 1 --lam 1e-2 --sharing none --resamples {options.resamples}",
         "predict {0}/model --features {0}/query.h5ad --out {0}/predicted.csv",
+        "report {0}/model {0}/trust -o {0}/report.html",
     ):
         measured([sys.executable, "-m", "dmkl", *step.format(options.output).split(), "--overwrite"])
 

@@ -104,7 +104,7 @@ def main() -> None:
     print(f"largest relative difference of an objective to the loop's: {largest:.1e}\n")
     print(whole.table().to_string(float_format="{:.3g}".format, index=False))
     whole.save(options.output / "importance.zarr", overwrite=True)
-    whole.plot().savefig(options.output / "importance.png")
+    whole.plot()[0].figure.savefig(options.output / "importance.png")
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def main() -> None:
         model = dmkl.MKFDA(p=p, lam=options.lam)
         found = dmkl.stability(model, K, n_resamples=options.resamples, n_selected=options.selected)
         print(f"\np = {p:g}\n{found}\n{found.table().to_string(index=False, float_format='{:.4f}'.format)}", flush=True)
-        found.plot().savefig(options.output / f"stability-{p:g}.png", dpi=110)
+        found.plot()[0].figure.savefig(options.output / f"stability-{p:g}.png", dpi=110)
         passes, seconds, mean = loop(K, p, options.lam, options.loop)
         times = options.resamples / options.loop
         apart = float(np.abs(mean - found.data["mean_weight"].values).max())

@@ -180,7 +180,7 @@ def test_commands_write_where_links_lead(tmp_path, stored, capsys, dangling):
     for again in ([], ["--overwrite"]):
         assert main([*imported, *again]) == 0
         assert main([*search, *again]) == 0, capsys.readouterr().err
-        assert main(["analyze", at["set"], "--output", at["pictures"], *again]) == 0, capsys.readouterr().err
+        assert main(["analyze", at["set"], "--plot", at["pictures"], *again]) == 0, capsys.readouterr().err
     assert all((tmp_path / name).is_symlink() for name in at)
     kept = {entry.name for entry in (tmp_path / "inner").iterdir()}
     assert kept <= set(at)

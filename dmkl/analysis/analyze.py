@@ -48,7 +48,6 @@ from dmkl.variables import VARIABLES, describe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["RELEVANT", "Analysis", "analyze"]
 
@@ -188,13 +187,13 @@ class Analysis(Result):
 
     # --- figures -----------------------------------------------------------------------------------------------------
 
-    def plot_alignment(self, *, ax: Axes | None = None) -> Figure:
+    def plot_alignment(self, *, ax: Axes | None = None) -> Axes:
         """Draw the map of alignments, similar kernels side by side; see `dmkl.analysis.figures.plot_alignment`."""
         from dmkl.analysis.figures import plot_alignment
 
         return plot_alignment(self.data, ax)
 
-    def plot_targets(self, task: str | None = None, **drawing: Any) -> Figure:
+    def plot_targets(self, task: str | None = None, **drawing: Any) -> Axes:
         """Draw how well each kernel alone fits the labels; see `dmkl.analysis.figures.plot_targets`.
 
         Raises
@@ -209,7 +208,7 @@ class Analysis(Result):
         self._check_task(task)
         return plot_targets(self.data, task, **drawing)
 
-    def plot_spectra(self, *, ax: Axes | None = None) -> Figure:
+    def plot_spectra(self, *, ax: Axes | None = None) -> Axes:
         """Draw the leading eigenvalues of each kernel; see `dmkl.analysis.figures.plot_spectra`."""
         from dmkl.analysis.figures import plot_spectra
 

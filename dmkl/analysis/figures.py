@@ -8,7 +8,6 @@ import numpy as np
 import xarray as xr
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from dmkl.arrays import Float
@@ -17,7 +16,7 @@ from dmkl.pictures import bars, dress, kernel_labels, panels, set_title, shorten
 __all__ = ["plot_alignment", "plot_spectra", "plot_targets"]
 
 
-def plot_alignment(data: xr.Dataset, ax: Axes | None = None) -> Figure:
+def plot_alignment(data: xr.Dataset, ax: Axes | None = None) -> Axes:
     """Draw the map of alignments, ordered by hierarchical clustering, as `data["order"]` has it.
 
     After Yan et al., JMLR 13 (2012), Fig. 5. The colors begin at the smallest alignment, and are symmetric (the
@@ -32,7 +31,7 @@ def plot_alignment(data: xr.Dataset, ax: Axes | None = None) -> Figure:
         if (cell := side / n) >= 0.13:  # inches
             break
     named = n <= 60 and cell >= 0.13
-    figure, (ax,) = panels(ax, {"the map": (side + margin + 1.3, side + margin + 0.7)})
+    (ax,) = panels(ax, {"the map": (side + margin + 1.3, side + margin + 0.7)})
     low = float(np.nanmin(values, initial=1.0))
     span: dict[str, Any] = (
         {"vmin": low, "vmax": 1.0, "cmap": "viridis"} if low >= 0 else {"vmin": -1.0, "vmax": 1.0, "cmap": "RdBu_r"}
@@ -51,10 +50,10 @@ def plot_alignment(data: xr.Dataset, ax: Axes | None = None) -> Figure:
     if cell >= 0.25 and n <= 14:
         _write_numbers(ax, values, image)
     dress(ax, ":")
-    bar = figure.colorbar(image, ax=ax, shrink=0.8)
+    bar = ax.figure.colorbar(image, ax=ax, shrink=0.8)
     bar.ax.tick_params(labelsize=8)
     set_title([ax], f"Alignment of {_title(data)}", shared)
-    return figure
+    return ax
 
 
 def _write_numbers(ax: Axes, values: Float, image: Any) -> None:
@@ -66,7 +65,7 @@ def _write_numbers(ax: Axes, values: Float, image: Any) -> None:
             ax.text(b, a, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
 
 
-def plot_targets(data: xr.Dataset, task: str | None = None, ax: Axes | None = None, top: int | None = None) -> Figure:
+def plot_targets(data: xr.Dataset, task: str | None = None, ax: Axes | None = None, top: int | None = None) -> Axes:
     """Draw the alignment of each kernel with the ideal kernel of the labels, the best on top.
 
     Parameters
@@ -78,8 +77,8 @@ def plot_targets(data: xr.Dataset, task: str | None = None, ax: Axes | None = No
 
     Returns
     -------
-    Figure
-        The figure of the axes; estimates have lines of one standard error.
+    Axes
+        Estimates have lines of one standard error.
     """
     fit = data["target_alignment"]
     error = data.get("target_alignment_error")
@@ -94,7 +93,7 @@ def plot_targets(data: xr.Dataset, task: str | None = None, ax: Axes | None = No
     return bars(data["kernel"].values, columns, "task", title, ax=ax, top=top, label=label, error=errors)
 
 
-def plot_spectra(data: xr.Dataset, ax: Axes | None = None) -> Figure:
+def plot_spectra(data: xr.Dataset, ax: Axes | None = None) -> Axes:
     """Draw the leading eigenvalues of each kernel as shares of its trace: bands between their proven bounds.
 
     A line for each kernel with a band from lower to upper bounds, dark if the effective rank is small. The ten kernels
@@ -107,7 +106,7 @@ def plot_spectra(data: xr.Dataset, ax: Axes | None = None) -> Figure:
     shown = np.flatnonzero(np.isfinite(share.values).all(axis=1) & np.isfinite(rank))
     shown = shown[np.argsort(rank[shown], kind="stable")]
     names, shared = kernel_labels(data["kernel"].values)
-    figure, (ax,) = panels(ax, {"the lines": (6.4, 4.0)})
+    (ax,) = panels(ax, {"the lines": (6.4, 4.0)})
     colors = [colormaps["viridis"](0.9 * place / max(len(shown) - 1, 1)) for place in range(len(shown))]
     for place, j in enumerate(shown):
         label = f"{names[j]}: {rank[j]:.3g}" if place < 10 else None
@@ -131,7 +130,7 @@ def plot_spectra(data: xr.Dataset, ax: Axes | None = None) -> Figure:
             bbox_to_anchor=(1, 0.5),
         )
     set_title([ax], f"Leading eigenvalues of {_title(data)}, between proven bounds", shared)
-    return figure
+    return ax
 
 
 def _title(data: xr.Dataset) -> str:

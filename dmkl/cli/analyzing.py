@@ -13,7 +13,19 @@ from rich.text import Text
 import dmkl
 from dmkl.cli.cluster import Resources
 from dmkl.cli.options import STEPS_HELP, Json, Kernels, Overwrite, Store, option
-from dmkl.cli.output import bar, lock_output, number, print_json, refuse_existing, save_figure, say, show, table
+from dmkl.cli.output import (
+    bar,
+    lock_output,
+    lock_pictures,
+    number,
+    print_json,
+    refuse_existing,
+    save_pictures,
+    say,
+    say_aside,
+    show,
+    table,
+)
 from dmkl.cli.parsing import parse_steps
 from dmkl.cli.samples import TrainingSamples, open_kernels
 from dmkl.errors import refuse
@@ -26,8 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["analyze"]
 
 _DATA = "analysis.nc"
-_PICTURES = ("alignment.png", "spectra.png")
-_TARGETS = "targets.png"
+_PICTURES = ("alignment.png", "spectra.png", "targets.png")
 _MOST_COLUMNS = 10
 """Kernels whose alignments are printed as a matrix; of more kernels the pairs with the largest are printed."""
 _MOST_PAIRS = 15
@@ -37,7 +48,8 @@ def analyze(
     store: Store,
     samples: TrainingSamples,
     resources: Resources,
-    output: Annotated[Path | None, option(f"Save {_DATA} (NetCDF) and pictures (PNG) in this folder.", "DIR")] = None,
+    output: Annotated[Path | None, option(f"Save the data in this folder, as {_DATA} (NetCDF).", "DIR")] = None,
+    plot: Annotated[Path | None, option("Pictures in a folder, or of alignments in a file.", "PATH", "--plot")] = None,
     kernels: Kernels = None,
     steps: Annotated[str, option(STEPS_HELP, "STEP,…")] = "center",
     targets: Annotated[
@@ -63,14 +75,16 @@ def analyze(
     Examples
     --------
         dmkl analyze kernels.zarr
-        dmkl analyze kernels.zarr --steps cosine,center --output pictures
+        dmkl analyze kernels.zarr --steps cosine,center --plot alignments.png
         dmkl analyze kernels.zarr --steps none --probes 100 --json > analysis.json
     """
+    from dmkl.files.writing import into_folder, write_whole
+
     K = open_kernels(store, kernels)
-    for file in [] if output is None else [output / name for name in (_DATA, *_PICTURES, _TARGETS)]:
-        refuse_existing(file, overwrite=overwrite, what="folder")
     if output is not None:
+        refuse_existing(output / _DATA, overwrite=overwrite, what="folder")
         lock_output(output, overwrite=True)
+    lock_pictures(plot, _PICTURES, overwrite=overwrite)
     chosen, on = samples.choose(K)
     part = K[chosen, chosen] if len(chosen) < K.shape[1] else K
     with ConsoleWatch(), resources.computing(reading=part):
@@ -85,30 +99,19 @@ def analyze(
             seed=seed,
         )
         seconds = time.monotonic() - started
-    written = [] if output is None else _write(analysis, output)
+    if output is not None:
+        with into_folder(output):
+            write_whole(output / _DATA, bytes(analysis.data.to_netcdf(engine="scipy")))
+        say_aside("note", f"the data are in {output / _DATA}")
+    targets_picture = analysis.plot_targets if "target_alignment" in analysis.data else None
+    draw = (analysis.plot_alignment, analysis.plot_spectra, targets_picture)
+    save_pictures(dict(zip(_PICTURES, draw, strict=True)), plot)
     if as_json:
         print_json(_as_mapping(analysis, seconds))
         return
     show(_kernels_table(analysis), *([_relevant_table(analysis)] if relevant else []), _alignments_table(analysis))
     say(f"\n{analysis.summary()}")
     say(f"Analyzed {count(len(chosen), 'sample')} ({on}) in {seconds:.2f} s.")
-    if written:
-        say(f"Written to {output}: {', '.join(written)}.")
-
-
-def _write(analysis: Analysis, output: Path) -> list[str]:
-    from dmkl.files.writing import into_folder, write_whole
-
-    figures = dict(zip(_PICTURES, (analysis.plot_alignment, analysis.plot_spectra), strict=True))
-    if "target_alignment" in analysis.data:
-        figures[_TARGETS] = analysis.plot_targets
-    with into_folder(output):
-        write_whole(output / _DATA, bytes(analysis.data.to_netcdf(engine="scipy")))
-        if _TARGETS not in figures:
-            (output / _TARGETS).unlink(missing_ok=True)  # of an analysis that this one replaces
-        for name, draw in figures.items():
-            save_figure(draw, output / name, aside=False)
-    return [_DATA, *figures]
 
 
 # --- tables --------------------------------------------------------------------------------------------------------

@@ -193,4 +193,4 @@ def _draw_weights(path: Path, weights: Mapping[str, xr.DataArray]) -> None:
         bars(values.kernel.values.tolist(), values.values[:, None], "", label, ax=panel)
     title = "Which kernels tell handwritten digits apart: ℓp MK-FDA for four norms p"
     figure.suptitle(title, fontsize=11, fontweight="bold", x=0.008, ha="left")
-    save_figure(lambda: figure, path, aside=False)
+    save_figure(lambda: panels, path, aside=False)

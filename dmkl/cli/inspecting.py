@@ -77,7 +77,7 @@ def check(
         dmkl check kernels.zarr
         dmkl check kernels.zarr --strict --json > report.json
         dmkl check model
-        dmkl check found.partial
+        dmkl check result.partial
     """
     kind = _kind_of(path)
     if kind is not None:

@@ -63,7 +63,7 @@ def run(
     --------
         dmkl run job.toml
         dmkl run job.toml --dry-run
-        dmkl run found.job.toml --into again
+        dmkl run result.job.toml --into again
 
     A job file:
 
@@ -89,7 +89,7 @@ def run(
         permutations = 199
 
         [outputs]
-        search = "found"
+        search = "result"
         permute = "significance"
     """
     from dmkl.jobs.job_file import as_toml, cluster_option, differences, log_path, read_job

@@ -23,9 +23,10 @@ from dmkl.cli.output import (
     console,
     lock_figure,
     lock_output,
+    lock_pictures,
     print_json,
-    refuse_existing,
     save_figure,
+    save_pictures,
     say,
     say_aside,
     show,
@@ -58,8 +59,6 @@ from dmkl.progress import ConsoleWatch
 from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from dmkl.arrays import Index
     from dmkl.kernelset import KernelSet
     from dmkl.searching.search import SearchResult
@@ -202,12 +201,11 @@ class _Run:
         format_name: str,
         parameters: Mapping[str, Any],
         plot: Path | None = None,
-        method: str = "plot",
         predictions: str | None = None,
     ) -> None:
         from dmkl.outputs import check_table
 
-        self.options, self.plot, self.method = options, plot, method
+        self.options, self.plot = options, plot
         self.place = as_place(options.out)
         self.folder = checkpoint_folder(self.place, kind, format_name, options.state, overwrite=options.overwrite)
         lock_figure(plot, overwrite=options.overwrite)
@@ -247,7 +245,7 @@ class _Run:
             self.seconds = time.monotonic() - started
             result.save(self.place, overwrite=options.overwrite)
         remove_state(self.folder)
-        save_figure(lambda: getattr(result, self.method)(), self.plot)
+        save_figure(lambda: result.plot(), self.plot)
         if self.predictions is not None:
             table = dmkl.prediction_table(result.predictions)
             write_table(self.predictions, table, result.predictions, overwrite=options.overwrite)
@@ -402,8 +400,7 @@ def _held_out(K: KernelSet, chosen: Index, samples: Samples) -> tuple[Index, str
 
 # --- dmkl search ---------------------------------------------------------------------------------------------------
 
-_PICTURES = ("scores.png", "weights.png")
-_OVER_P = "weights_over_p.png"
+_PICTURES = ("scores.png", "weights.png", "weights_over_p.png")
 _MOST_CHOICES = 30
 """Most choices of folds and tasks that are printed as a table."""
 
@@ -426,7 +423,7 @@ def search(
             show_default=False,
         ),
     ] = "sum",
-    plot: Annotated[Path | None, option("Pictures in a folder, or of scores in a file.", "PATH")] = None,
+    plot: Annotated[Path | None, option("Pictures in a folder, or of scores in a file.", "PATH", "--plot")] = None,
     predictions: _Predictions = None,
     **parameters: Any,
 ) -> None:
@@ -440,19 +437,15 @@ def search(
 
     Examples
     --------
-        dmkl search kernels.zarr found -p 1,4/3,2 --lam 1e-3,0.1
-        dmkl search kernels.zarr found --cv "GroupKFold(5)" --groups subjects.txt
-        dmkl search kernels.zarr found --grid steps=center+trace,cosine+center
-        dmkl search kernels.zarr found --model mksvm -p 1,2 -C 0.25,1,4
+        dmkl search kernels.zarr result -p 1,4/3,2 --lam 1e-3,0.1
+        dmkl search kernels.zarr result --cv "GroupKFold(5)" --groups subjects.txt
+        dmkl search kernels.zarr result --grid steps=center+trace,cosine+center
+        dmkl search kernels.zarr result --model mksvm -p 1,2 -C 0.25,1,4
     """
     from dmkl.searching.search import BEST, SearchResult
 
-    file = plot if plot is not None and plot.suffix else None
-    run = _Run(options, "a search", SearchResult.FORMAT, parameters, file, "plot_scores", predictions)
-    if plot is not None and file is None:
-        for picture in (*_PICTURES, _OVER_P):
-            refuse_existing(plot / picture, overwrite=options.overwrite, what="folder")
-        lock_output(plot, overwrite=True)
+    run = _Run(options, "a search", SearchResult.FORMAT, parameters, predictions=predictions)
+    lock_pictures(plot, _PICTURES, overwrite=options.overwrite)
     K = run.K
     values, note = grid.values_and_chains(run.learner, K, parameters.get("steps"))
     chosen, on, folds = _samples_and_folds(K, cv, options.samples)
@@ -467,7 +460,8 @@ def search(
         choice=choice,
         baselines=baselines,
     )
-    pictures = [] if plot is None or file is not None else _draw(result, plot)
+    over_p = result.plot_weights_over if len(result.grid.get("p", [])) > 1 else None
+    save_pictures(dict(zip(_PICTURES, (result.plot_scores, result.plot_weights, over_p), strict=True)), plot)
     if options.as_json:
         mapping = {"path": options.out, "samples": len(chosen), **search_as_mapping(result)}
         if best := getattr(result, "best_", None):
@@ -476,24 +470,6 @@ def search(
         print_json(mapping)
         return
     _print_search(result, run, f"{count(len(chosen), 'sample')} ({on})")
-    if pictures:
-        say(f"Pictures are in {plot}: {', '.join(pictures)}.")
-
-
-def _draw(result: SearchResult, folder: Path) -> list[str]:
-    """Draw the pictures of a search, and return their names."""
-    from dmkl.files.writing import into_folder
-
-    figures: dict[str, Callable[[], Figure]] = dict(
-        zip(_PICTURES, (result.plot_scores, result.plot_weights), strict=True)
-    )
-    if len(result.grid.get("p", [])) > 1:
-        figures[_OVER_P] = result.plot_weights_over
-    with into_folder(folder):
-        (folder / _OVER_P).unlink(missing_ok=True)  # of a search that this one replaces
-        for name, draw in figures.items():
-            save_figure(draw, folder / name, aside=False)
-    return list(figures)
 
 
 def _print_search(result: SearchResult, run: _Run, on: str) -> None:
@@ -582,7 +558,7 @@ def evaluate(
     """
     from dmkl.searching.evaluation import EvaluationResult
 
-    run = _Run(options, "an evaluation", EvaluationResult.FORMAT, parameters, plot, "plot_weights", predictions)
+    run = _Run(options, "an evaluation", EvaluationResult.FORMAT, parameters, plot, predictions)
     values, note = grid.values_and_chains(run.learner, run.K, parameters.get("steps"))
     chosen, on = options.samples.choose(run.K, all_by_default=True)
     result = run.compute(

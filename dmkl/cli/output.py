@@ -33,8 +33,6 @@ from dmkl.errors import (
 from dmkl.progress import LOGGER, PlainConsole
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from dmkl.files.urls import Place
 
 __all__ = [
@@ -44,6 +42,7 @@ __all__ = [
     "facts_table",
     "lock_figure",
     "lock_output",
+    "lock_pictures",
     "locking_outputs",
     "log_option",
     "logging_to",
@@ -52,6 +51,7 @@ __all__ = [
     "print_json",
     "refuse_existing",
     "save_figure",
+    "save_pictures",
     "say",
     "say_aside",
     "show",
@@ -185,16 +185,44 @@ def lock_figure(path: Path | None, *, overwrite: bool) -> None:
         lock_output(path, overwrite=overwrite, what="file")
 
 
-def save_figure(draw: Callable[[], Figure], path: Path | None, *, aside: bool = True) -> None:
-    """Save a figure, in the format that its name says, by writing another file and renaming it; nothing if None."""
+def save_figure(draw: Callable[[], Any], path: Path | None, *, aside: bool = True) -> None:
+    """Save the figure of drawn axes in the format that the name says, by writing another file and renaming it."""
     from dmkl.files.writing import write_whole
 
     if path is not None:
+        from dmkl.pictures import figure_of
+
         file = io.BytesIO()
-        draw().savefig(file, format=path.suffix[1:], dpi=150)
+        figure_of(draw()).savefig(file, format=path.suffix[1:], dpi=150)
         write_whole(path, file.getvalue())
         if aside:
             say_aside("note", f"the picture is {path}")
+
+
+def lock_pictures(path: Path | None, names: Iterable[str], *, overwrite: bool) -> None:
+    """Lock the file of --plot, or a folder for the pictures of these names, until the command ends."""
+    if path is None or path.suffix:
+        lock_figure(path, overwrite=overwrite)
+    else:
+        for name in names:
+            refuse_existing(path / name, overwrite=overwrite, what="folder")
+        lock_output(path, overwrite=True)
+
+
+def save_pictures(draw: Mapping[str, Callable[[], Any] | None], path: Path | None) -> None:
+    """Save the first picture in a file, or all in a folder; a picture that is None is removed there."""
+    from dmkl.files.writing import into_folder
+
+    if path is None or path.suffix:
+        save_figure(next(filter(None, draw.values())), path)
+        return
+    with into_folder(path):
+        for name, draw_one in draw.items():
+            if draw_one is None:  # of a result that this one replaces
+                (path / name).unlink(missing_ok=True)
+            else:
+                save_figure(draw_one, path / name, aside=False)
+    say_aside("note", f"the pictures are in {path}: {', '.join(name for name in draw if draw[name])}")
 
 
 def refuse_existing(path: Place, *, overwrite: bool, what: str = "path") -> None:

@@ -482,9 +482,9 @@ def report(
 
     Examples
     --------
-        dmkl report found -o found.html
+        dmkl report result -o result.html
         dmkl report model.zarr
-        dmkl report found estimate significance trust added -o report.html
+        dmkl report result estimate significance trust added -o report.html
     """
     lock_output(output, overwrite=overwrite)
     results = [dmkl.load(path) for path in paths]

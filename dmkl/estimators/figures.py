@@ -12,12 +12,11 @@ from dmkl.errors import refuse
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["plot_contributions", "plot_convergence", "plot_weight_map", "plot_weights"]
 
 
-def plot_weights(model: Any, *, ax: Axes | None = None, top: int | None = None) -> Figure:
+def plot_weights(model: Any, *, ax: Axes | None = None, top: int | None = None) -> Axes:
     """Draw the kernel weights of a fitted model, the largest first; the others are summed in one bar.
 
     Weights of several classes, tasks or groups of samples are bars for their means, with a dot for each, or with a line
@@ -30,8 +29,8 @@ def plot_weights(model: Any, *, ax: Axes | None = None, top: int | None = None) 
 
     Returns
     -------
-    Figure
-        The figure of the axes. Its title has what all names of kernels begin and end with; labels have the rest.
+    Axes
+        The title has what all names of kernels begin and end with; labels have the rest.
     """
     from dmkl import pictures
 
@@ -44,7 +43,7 @@ def plot_weights(model: Any, *, ax: Axes | None = None, top: int | None = None) 
     )
 
 
-def plot_weight_map(model: Any, of: Any = None, *, ax: Axes | None = None, top: int | None = None) -> Figure:
+def plot_weight_map(model: Any, of: Any = None, *, ax: Axes | None = None, top: int | None = None) -> Axes:
     """Draw the weights of each group of samples, class, pair or task as a map, with a row for each kernel.
 
     Parameters
@@ -83,7 +82,7 @@ def plot_weight_map(model: Any, of: Any = None, *, ax: Axes | None = None, top: 
     return pictures.heat_map(model.kernel_names_, heads, weights.values, across, label, title, ax=ax, top=top)
 
 
-def plot_convergence(model: Any, *, ax: Axes | None = None) -> Figure:
+def plot_convergence(model: Any, *, ax: Axes | None = None) -> Axes:
     """Draw the proven relative gap after each step of a fit, and the tolerance as a dotted line.
 
     Parameters
@@ -107,7 +106,7 @@ def plot_convergence(model: Any, *, ax: Axes | None = None) -> Figure:
             f"{', '.join(map(str, model.history_.data_vars))}; draw those with model.history_"
         )
     gap = model.history_["gap"].transpose("iteration", ...)
-    figure, (ax,) = pictures.panels(ax, {"the gap": (5.6, 3.2)})
+    (ax,) = pictures.panels(ax, {"the gap": (5.6, 3.2)})
     lines = gap.values.reshape(gap.sizes["iteration"], -1)
     shown, each = np.where(lines > 0, lines, np.nan), ""
     if shown.shape[1] > _MOST_LINES:
@@ -119,22 +118,15 @@ def plot_convergence(model: Any, *, ax: Axes | None = None) -> Figure:
         gap["iteration"], shown, color=pictures.BLUE if shown.shape[1] == 1 else pictures.SKY, marker="o", markersize=3
     )
     ax.axhline(model.tol, color=pictures.RED, linestyle=":", linewidth=1)
-    ax.annotate(
-        "tolerance",
-        (1, model.tol),
-        (-3, 3),
-        ("axes fraction", "data"),
-        "offset points",
-        ha="right",
-        color=pictures.GRAY,
-    )
+    place = (0, model.tol), (3, 3), ("axes fraction", "data"), "offset points"
+    ax.annotate("tolerance", *place, color=pictures.GRAY, fontsize=8)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     pictures.set_title([ax], f"Proven relative gap after each step of {type(model).__name__}{each}")
     ax.set_xlabel("step", fontsize=9)
     ax.set_ylabel("proven relative gap", fontsize=9)
     ax.tick_params(labelsize=8)
     ax.spines[["top", "right"]].set_visible(False)
-    return figure
+    return ax
 
 
 _MOST_LINES = 30
@@ -143,7 +135,7 @@ _MOST_LINES = 30
 
 def plot_contributions(
     contributions: Any, sample: Any, of: Any = None, *, ax: Axes | None = None, top: int | None = None
-) -> Figure:
+) -> Axes:
     """Draw what each kernel contributes to a score of a sample: bars that begin where the one before ended.
 
     From zero the bars lead to the score, which is their sum: blue ones speak for the class (of two the
@@ -162,8 +154,8 @@ def plot_contributions(
 
     Returns
     -------
-    Figure
-        The figure of the axes, with the kernels of the largest shares first; the others are one bar.
+    Axes
+        The kernels of the largest shares first; the others are one bar.
 
     Raises
     ------
@@ -189,11 +181,11 @@ def plot_contributions(
         score = "score"
     names, shares, shared = _bars(chosen, top)
     size = (4.6 + 0.075 * max(len(name) for name in names), 1.4 + 0.26 * len(names))
-    figure, (ax,) = pictures.panels(ax, {"the bars": size})
+    (ax,) = pictures.panels(ax, {"the bars": size})
     _draw(ax, names, shares, score)
     sample = pictures.shortened(str(sample))
     pictures.set_title([ax], f"Contribution of each kernel to the {score} of sample {sample}", shared)
-    return figure
+    return ax
 
 
 def _chosen(values: xr.DataArray, dim: str, label: Any) -> xr.DataArray:

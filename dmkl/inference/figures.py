@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from dmkl.arrays import Array
@@ -39,7 +38,7 @@ _MOST_PANELS = 6
 # --- importance ------------------------------------------------------------------------------------------------------
 
 
-def plot_importance(result: Any, task: str | None, ax: Any, top: int | None) -> Figure:
+def plot_importance(result: Any, task: str | None, ax: Any, top: int | None) -> Any:
     """See `dmkl.Importance.plot`."""
     result._check_task(task)
     data, dim = result.data, task_dim(result.data)
@@ -54,7 +53,7 @@ def plot_importance(result: Any, task: str | None, ax: Any, top: int | None) -> 
     labels = [by_name.get(name, shortened(str(name))) for name in names]
     height = 1.4 + 0.24 * len(names)
     sizes = {"losses": (3.2 + 0.075 * max(map(len, labels)), height), "scores alone": (2.9, height)}
-    figure, axes = panels(ax, sizes | ({"Shapley values": (2.9, height)} if "shapley" in data else {}), sharey=True)
+    axes = panels(ax, sizes | ({"Shapley values": (2.9, height)} if "shapley" in data else {}), sharey=True)
     for panel in axes:
         dress(panel, ":", grid="x")
     colors = np.where(np.isin(names, data["kernel"].values), SKY, BLUE)
@@ -68,7 +67,7 @@ def plot_importance(result: Any, task: str | None, ax: Any, top: int | None) -> 
     for panel in axes:
         name_rows(panel, labels)
     set_title(axes, *_importance_title(data, task, scoring), few and f"{few}, by loss", shared)
-    return figure
+    return axes
 
 
 def _draw_bars(ax: Axes, mean: xr.DataArray, error: xr.DataArray, colors: Array, label: str) -> None:
@@ -105,7 +104,7 @@ def _importance_title(data: xr.Dataset, task: str | None, scoring: str) -> list[
 # --- stability -------------------------------------------------------------------------------------------------------
 
 
-def plot_stability(result: Any, task: str | None, ax: Any, top: int | None) -> Figure:
+def plot_stability(result: Any, task: str | None, ax: Any, top: int | None) -> Any:
     """See `dmkl.Stability.plot`."""
     result._check_task(task)
     dim = task_dim(result.data)
@@ -117,7 +116,8 @@ def plot_stability(result: Any, task: str | None, ax: Any, top: int | None) -> F
     labels, shared = kernel_labels(values["kernel"].values)
     labels, height = [labels[j] for j in shown], 1.4 + 0.24 * len(shown)
     sizes = {"weights": (4.4 + 0.075 * max(map(len, labels)), height), "shares": (3.0, height)}
-    figure, (weights, shares) = panels(ax, sizes, sharey=True)
+    axes = panels(ax, sizes, sharey=True)
+    weights, shares = axes
     rows = np.arange(len(shown))
     weights.hlines(rows, part["lower"], part["upper"], color=SKY, linewidth=4.5, zorder=2)
     weights.plot(mean[shown], rows, "o", color=BLUE, markersize=5, markeredgecolor="white", clip_on=False, zorder=3)
@@ -127,7 +127,7 @@ def plot_stability(result: Any, task: str | None, ax: Any, top: int | None) -> F
     shares.axvline(result.threshold, color=RED, linestyle=":", linewidth=1.4, zorder=3)
     shares.set_xlabel(f"selection frequency (dotted: {result.threshold:g})", fontsize=9)
     shares.set_xlim(0, 1)
-    for panel in (weights, shares):
+    for panel in axes:
         name_rows(panel, labels)
         dress(panel, ["top", "right", "bottom"], grid="x")
         panel.spines["left"].set_color(GRAY)
@@ -135,14 +135,14 @@ def plot_stability(result: Any, task: str | None, ax: Any, top: int | None) -> F
     title = f"Kernel weights over resamples{about} (dots: means, lines: 95 % of the resamples)"
     if few:
         few += f"; the others have {100 * (1 - mean[shown].sum() / mean.sum()):.0f} % of the weight"
-    set_title([weights, shares], title, few, shared)
-    return figure
+    set_title(axes, title, few, shared)
+    return axes
 
 
 # --- permutation tests -----------------------------------------------------------------------------------------------
 
 
-def plot_permutations(data: xr.Dataset, ax: Axes | None = None, task: str | None = None) -> Figure:
+def plot_permutations(data: xr.Dataset, ax: Any = None, task: str | None = None) -> Any:
     """Draw a histogram of the scores of permuted labels, with the observed score as a line.
 
     Parameters
@@ -150,32 +150,37 @@ def plot_permutations(data: xr.Dataset, ax: Axes | None = None, task: str | None
     data
         The data of a `dmkl.PermutationTest`.
     ax
-        Axes to draw on; a new figure if None.
+        Axes to draw on, one for each panel; a new figure if None.
     task
         The task or target; by default a panel for each of several, and of more than six a histogram of the p-values.
+
+    Returns
+    -------
+    Axes or array of Axes
+        An array if there are several panels.
 
     Raises
     ------
     InputError
-        If there is no such task, or none is named for the axes although there are several.
+        If there is no such task, or `ax` has a wrong number of axes.
     """
     dim = task_dim(data)
     tasks = [] if dim is None else list(map(str, data[dim].values))
-    if (task is not None and task not in tasks) or (ax is not None and tasks and task is None):
+    if task is not None and task not in tasks:
         names = ", ".join(tasks) or "none to name"
         refuse(f"task must name one of several tasks or targets, of which there are {names}, got {task!r}")
     shown = tasks if task is None and tasks else [task]
     if len(shown) > _MOST_PANELS:
-        return _draw_p_values(data, str(dim))
-    figure, axes = panels(ax, {f"scores of {name or 'permuted labels'}": (6.1, 3.2) for name in shown})
+        return _draw_p_values(data, str(dim), ax)
+    axes = panels(ax, {f"scores of {name or 'permuted labels'}": (6.1, 3.2) for name in shown})
     for panel, name in zip(axes, shown, strict=True):
         _draw_null(panel, of_task(data, name), name)
-    return figure
+    return axes if len(axes) > 1 else axes[0]
 
 
-def _draw_p_values(data: xr.Dataset, dim: str) -> Figure:
+def _draw_p_values(data: xr.Dataset, dim: str, ax: Any) -> Any:
     """A histogram of the p-values of many tasks; without any dependence its bars have the same height."""
-    figure, (ax,) = panels(None, {"p-values": (5.0, 3.2)})
+    (ax,) = panels(ax, {"p-values": (5.0, 3.2)})
     p = data["p_value"].values
     ax.hist(p, bins=20, range=(0, 1), color=SKY, edgecolor="white", linewidth=0.5)
     ax.axhline(len(p) / 20, color=GRAY, linestyle=":", linewidth=1.2)
@@ -183,7 +188,7 @@ def _draw_p_values(data: xr.Dataset, dim: str) -> Figure:
     ax.set_ylabel(plural(dim), fontsize=9)
     dress(ax, ["top", "right", "left"], grid="y")
     set_title([ax], f"p-values of {len(p):,} {plural(dim)} (dotted: expected if no label depends on the kernels)")
-    return figure
+    return ax
 
 
 def _draw_null(ax: Axes, values: xr.Dataset, task: str | None) -> None:

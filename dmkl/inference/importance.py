@@ -45,7 +45,6 @@ from dmkl.stores import Kernels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["Importance", "KernelGroups", "Orders", "as_kernel_groups", "importance"]
 
@@ -200,9 +199,7 @@ class Importance(Result):
         dim = task_dim(self.data)
         return values if dim is None else values.mean(dim)
 
-    def plot(
-        self, task: str | None = None, *, ax: Axes | Sequence[Axes] | None = None, top: int | None = None
-    ) -> Figure:
+    def plot(self, task: str | None = None, *, ax: Axes | Sequence[Axes] | None = None, top: int | None = None) -> Any:
         """Draw the loss without each source, and the score of each source alone, with 95 % intervals.
 
         Left, the losses in score, paired over folds, the largest first; groups are darker than kernels. Right, the
@@ -218,8 +215,8 @@ class Importance(Result):
 
         Returns
         -------
-        Figure
-            The figure of the axes. Its title has what all names of kernels begin and end with; labels have the rest.
+        array of Axes
+            The title has what all names of kernels begin and end with; labels have the rest.
 
         Raises
         ------

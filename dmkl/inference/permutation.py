@@ -48,7 +48,6 @@ from dmkl.stores import Kernels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["PermutationTest", "draw_permutation", "exchange_cells", "p_value_text", "permutation_test", "with_p_values"]
 
@@ -192,7 +191,7 @@ class PermutationTest(Result):
         costs = cost_and_proof(self.n_passes_, attrs["seconds"], math.nan)
         return "\n".join([*lines, how, costs])
 
-    def plot(self, ax: Axes | None = None, *, task: str | None = None) -> Figure:
+    def plot(self, ax: Axes | None = None, *, task: str | None = None) -> Any:
         """Draw the scores of permuted labels and the observed score; see `dmkl.inference.figures.plot_permutations`."""
         from dmkl.inference.figures import plot_permutations
 

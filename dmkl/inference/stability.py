@@ -43,7 +43,6 @@ from dmkl.stores import Kernels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = [
     "Stability",
@@ -255,9 +254,7 @@ class Stability(Result):
             lines.append(f"{mean}; a bound of false selections is known for how='half' only")
         return lines
 
-    def plot(
-        self, *, task: str | None = None, ax: Axes | Sequence[Axes] | None = None, top: int | None = None
-    ) -> Figure:
+    def plot(self, *, task: str | None = None, ax: Axes | Sequence[Axes] | None = None, top: int | None = None) -> Any:
         """Draw the weights with their intervals, and the selection frequencies.
 
         Parameters
@@ -269,8 +266,8 @@ class Stability(Result):
 
         Returns
         -------
-        Figure
-            The figure of the axes. Its title has what all names of kernels begin and end with; labels have the rest.
+        array of Axes
+            The title has what all names of kernels begin and end with; labels have the rest.
 
         Raises
         ------

@@ -45,6 +45,10 @@ _ON_WEIGHTS = (
 )
 _MOST_COLUMNS, _MOST_MAPPED = 12, 40
 """Most classes, tasks or targets with a column of weights, and with one of a map; more have their distribution."""
+_ESTIMATES = [
+    *"variance_share variance_share_se liability_share liability_share_se p_value variance variance_se".split()
+]
+"""Columns of the table of variance components."""
 _TOO_SMALL = (
     "The standard error assumes that outer folds are independent; they share training samples, so it is too small."
 )
@@ -113,6 +117,8 @@ def _model(model: KernelLearner) -> Page:
     order = np.argsort(-means, kind="stable")
     gap = float(np.max(np.asarray(model.gap_)))
     answer = _largest_weights(xr.DataArray(means, {"kernel": list(model.kernel_names_)}))
+    if "components_" in model._TABLES and "target" not in model.components_.dims:
+        answer = _explained(model.components_)
     if np.isfinite(gap):
         answer += f" Proven: the objective is within {_percent(gap)} of the best possible."
     facts = {
@@ -152,29 +158,44 @@ def _percent(share: float) -> str:
 
 
 def _variance_components(model: KernelLearner) -> list[Section]:
-    """The tables of a model of variance components."""
-    titles = {"components_": "Variance components", "fixed_effects_": "Fixed effects"}
-    sections = []
-    for name, title in titles.items():
-        if name in model._TABLES:
-            data = getattr(model, name)
-            frame = data.drop_dims("term_2", errors="ignore").to_dataframe().reset_index()
-            sections.append(Section(title, table=frame, named=True))
-    return sections
+    """Shares of the variance with standard errors, variances and fixed effects, if the model has them."""
+    from dmkl.pictures import bars
+
+    if "components_" not in model._TABLES:
+        return []
+    components, axes = model.components_, None
+    frame = components[[name for name in (*_ESTIMATES, "boundary") if name in components]].to_dataframe().reset_index()
+    frame["boundary"] = np.where(frame["boundary"] == 1, "on the boundary", "")
+    if "target" not in components.dims:
+        parts, label = components.drop_sel(term="total"), "share of the variance ± one standard error"
+        shares = parts.variance_share.values[:, None]
+        axes = bars(parts.term.values, shares, "", "", label=label, error=parts.variance_share_se.values)
+    shares_section = Section("Variance components", (), frame, axes, "Share of the variance of each kernel.")
+    return [shares_section, Section("Fixed effects", table=model.fixed_effects_.to_dataframe().reset_index())]
+
+
+def _explained(components: xr.Dataset) -> str:
+    """The shares of the variance as a sentence."""
+    pairs = zip(components.variance_share.values, components.variance_share_se.values, strict=True)
+    *shares, _, total = (with_error(share, error) for share, error in pairs)
+    each = listed(
+        [f"{name} {share}" for name, share in zip(components.term.values, shares, strict=False)], _MOST_COLUMNS
+    )
+    return f"The kernels explain {total} of the variance: {each} (shares ± one standard error)."
 
 
 def _weight_map(model: KernelLearner) -> list[Section]:
     several = [str(dim) for dim in model.weights_.dims if dim != "kernel" and model.weights_.sizes[dim] > 1]
     if not several or max(model.weights_.sizes[dim] for dim in several) > _MOST_MAPPED:
         return []
-    return [Section(f"Weights by {several[0]}", figure=model.plot_weight_map(), caption="Weight of each kernel.")]
+    return [Section(f"Weights by {several[0]}", axes=model.plot_weight_map(), caption="Weight of each kernel.")]
 
 
 def _convergence(model: KernelLearner) -> list[Section]:
     if "gap" not in model.history_ or model.history_.sizes["iteration"] < 2:
         return []
-    figure = model.plot_convergence()
-    return [Section("Certificate", figure=figure, caption="The proven relative gap after each step.")]
+    axes = model.plot_convergence()
+    return [Section("Certificate", axes=axes, caption="The proven relative gap after each step.")]
 
 
 def _columns(weights: xr.DataArray) -> list[str]:
@@ -200,7 +221,7 @@ def _search(search: SearchResult) -> Page:
         "took": f"{count(search.n_passes_, 'pass')}, {attrs['seconds']:.3g} s, dmkl {attrs['created_by'].split()[-1]}",
     }
     sections = [
-        Section("Weights", figure=search.plot_weights(), caption="Kernel weights of the chosen point."),
+        Section("Weights", axes=search.plot_weights(), caption="Kernel weights of the chosen point."),
         Section(
             "Scores",
             (costs,),
@@ -285,7 +306,7 @@ def _range(values: list[Any]) -> str:
 def _over_p(search: SearchResult) -> list[Section]:
     if len(search.grid.get("p", [])) < 2:
         return []
-    return [Section("Weights over p", figure=search.plot_weights_over(), caption="From few kernels to equal weights.")]
+    return [Section("Weights over p", axes=search.plot_weights_over(), caption="From few kernels to equal weights.")]
 
 
 @page_of.register
@@ -300,7 +321,7 @@ def _evaluation(evaluation: EvaluationResult) -> Page:
         "took": f"{count(evaluation.n_passes_, 'pass')}, {attrs['seconds']:.3g} s, {attrs['created_by']}",
     }
     sections = [
-        Section("Weights", figure=evaluation.plot_weights(), caption="Kernel weights of the tested models."),
+        Section("Weights", axes=evaluation.plot_weights(), caption="Kernel weights of the tested models."),
         Section("Outer folds", tuple(lines[-1:]), evaluation.table()),
         Section("Choices", ("The number of outer folds that chose each point.",), evaluation.choices),
         *_by_class(evaluation),
@@ -308,7 +329,9 @@ def _evaluation(evaluation: EvaluationResult) -> Page:
     ]
     notes = (_TOO_SMALL, *(f"{note}." for note in evaluation.notes()))
     title, answer = f"Evaluation of {attrs['estimator']}", _answer(evaluation, lines[:-1])
-    return Page(title, answer, facts, notes, tuple(sections), _compared(evaluation))
+    caption = "Test scores of each outer fold, and their means."
+    lead = replace(_compared(evaluation), axes=evaluation.plot(), caption=caption)
+    return Page(title, answer, facts, notes, tuple(sections), lead)
 
 
 def _by_class(evaluation: EvaluationResult) -> list[Section]:
@@ -347,7 +370,7 @@ def _analysis(analysis: Analysis) -> Page:
         Section(
             "Alignments",
             tuple(lines),
-            figure=analysis.plot_alignment(),
+            axes=analysis.plot_alignment(),
             caption="Similar kernels are side by side.",
         ),
         _pairs(analysis),
@@ -355,7 +378,7 @@ def _analysis(analysis: Analysis) -> Page:
     if "target_alignment" in analysis.data:
         picture = analysis.plot_targets()
         sections.append(
-            Section("Fit to the labels", figure=picture, caption="How well each kernel alone fits the labels.")
+            Section("Fit to the labels", axes=picture, caption="How well each kernel alone fits the labels.")
         )
     sections.append(Section("Kernels", table=analysis.table().reset_index()))
     return Page("Comparison of kernels", f"{first}.", facts, (), tuple(sections))
@@ -374,7 +397,7 @@ def _result(result: Result) -> Page:
     facts = {"question": first, "took": f"{took}, {result.data.attrs['created_by']}"}
     sections = []
     if hasattr(result, "plot"):
-        sections.append(Section("Picture", figure=result.plot(), caption=first))
+        sections.append(Section("Picture", axes=result.plot(), caption=first))
     if hasattr(result, "table"):
         sections.append(Section("Table", table=result.table().reset_index(drop=True)))
     return Page(result.TITLE.capitalize(), _sentences(lines), facts, (), tuple(sections))

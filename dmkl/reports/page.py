@@ -7,12 +7,9 @@ import re
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["Page", "Section", "render"]
 
@@ -22,6 +19,8 @@ _WRAPPED = 16
 """Least width of a column of long texts, in characters; twice that in broad windows."""
 _ON_PAPER = 80
 """Width of a table on paper in characters, without the gaps between its columns."""
+_IN_COLUMN = 64
+"""Width of a table in one of the two columns of a broad window, in characters."""
 WIDTH = 4.2
 """Inches of the broadest pictures. On a phone of 400 pixels their texts, of 8 pt or more, have 9 pixels."""
 
@@ -63,8 +62,8 @@ class Section:
         Paragraphs above the rest.
     table
         Rows and columns; numbers are rounded as they are shown.
-    figure
-        A picture, closed once it is drawn.
+    axes
+        The axes of a picture, or an array of them.
     caption
         A description of the picture, also for readers who do not see it.
     code
@@ -76,7 +75,7 @@ class Section:
     title: str
     texts: tuple[str, ...] = ()
     table: pd.DataFrame | None = None
-    figure: Figure | None = None
+    axes: Any = None
     caption: str = ""
     code: str = ""
     named: bool = False
@@ -84,14 +83,16 @@ class Section:
     @cached_property
     def svg(self) -> str:
         """The picture as a part of the page."""
-        if self.figure is None:
+        if self.axes is None:
             return ""
         file = io.StringIO()
         # Without a date and with constant names of parts, the same report is the same file.
         from matplotlib import rc_context
 
+        from dmkl.pictures import figure_of
+
         with rc_context({"svg.hashsalt": self.title, "svg.fonttype": "path"}):
-            self.figure.savefig(file, format="svg", metadata={"Date": None}, bbox_inches="tight")
+            figure_of(self.axes).savefig(file, format="svg", metadata={"Date": None}, bbox_inches="tight")
         text = file.getvalue()
         return text[text.index("<svg") :]
 
@@ -154,7 +155,7 @@ class Section:
     @property
     def broad(self) -> bool:
         """Whether the section takes the whole width of a broad window."""
-        return self.table is not None and sum(column.broad + 3 for column in self.columns) > _ON_PAPER
+        return self.table is not None and sum(column.broad + 3 for column in self.columns) > _IN_COLUMN
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,7 @@ def _template() -> Any:
     text = files("dmkl.reports").joinpath("page.html").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["breakable"] = _breakable
-    environment.filters["greek"] = partial(re.sub, r"\blam\b", "λ")
+    environment.filters["greek"] = partial(re.sub, r"\b[Ll]am\b", "λ")
     return environment.from_string(text)
 
 

@@ -22,7 +22,6 @@ from dmkl.variables import describe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["assess", "class_scores", "confusion", "kernel_scores", "measures_of", "plot_confusion"]
 
@@ -236,7 +235,7 @@ def class_scores(counts: xr.DataArray) -> xr.Dataset:
     return describe(xr.Dataset({"recall": recall, "precision": precision, "support": support}))
 
 
-def plot_confusion(counts: xr.Dataset | xr.DataArray, *, ax: Axes | Sequence[Axes] | None = None) -> Figure:
+def plot_confusion(counts: xr.Dataset | xr.DataArray, *, ax: Axes | Sequence[Axes] | None = None) -> Any:
     """Draw a confusion matrix, with the recall and precision of each class.
 
     Several tasks have no common matrix: the recall and precision of each are drawn.
@@ -251,9 +250,9 @@ def plot_confusion(counts: xr.Dataset | xr.DataArray, *, ax: Axes | Sequence[Axe
 
     Returns
     -------
-    Figure
-        The figure of the axes. A class without samples has no recall, one that is never predicted no precision. The
-        matrix of more than 20 classes has colors only.
+    Axes or array of Axes
+        An array of two, or those for tasks. A class without samples has no recall, one that is never predicted no
+        precision. The matrix of more than 20 classes has colors only.
 
     Raises
     ------

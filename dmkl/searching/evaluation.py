@@ -54,7 +54,6 @@ from dmkl.variables import describe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["EvaluationResult", "evaluate"]
 
@@ -194,13 +193,19 @@ class EvaluationResult(GridResult):
         """Recall, precision and support of each class on the test rows of all outer folds."""
         return class_scores(self.confusion)
 
-    def plot_confusion(self, *, ax: Axes | Sequence[Axes] | None = None) -> Figure:
+    def plot(self, task: str | None = None, *, ax: Axes | None = None) -> Axes:
+        """Draw the test scores beside those of the baselines; see `dmkl.searching.figures.plot_evaluation`."""
+        from dmkl.searching.figures import plot_evaluation
+
+        return plot_evaluation(self, task, ax)
+
+    def plot_confusion(self, *, ax: Axes | Sequence[Axes] | None = None) -> Any:
         """Draw the confusion matrix of all outer folds; see `dmkl.plot_confusion`."""
         from dmkl.searching.figures import plot_confusion
 
         return plot_confusion(self.confusion, ax)
 
-    def plot_weights(self, *, ax: Axes | None = None, top: int | None = None) -> Figure:
+    def plot_weights(self, *, ax: Axes | None = None, top: int | None = None) -> Axes:
         """Draw the `top` largest kernel weights of the tested models, on `ax` if given; see `dmkl.pictures.bars`."""
         from dmkl.pictures import bars
 

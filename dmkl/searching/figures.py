@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patheffects import Normal, Stroke
 from sklearn.metrics import ConfusionMatrixDisplay
 
@@ -38,7 +37,7 @@ from dmkl.searching.assessing import class_scores
 from dmkl.searching.grid import best_index, choose, grid_points, mean_over_folds, within_one_standard_error
 from dmkl.store.results import of_task, task_dim
 
-__all__ = ["plot_confusion", "plot_scores", "plot_weights", "plot_weights_over"]
+__all__ = ["plot_confusion", "plot_evaluation", "plot_scores", "plot_weights", "plot_weights_over"]
 
 
 _LINE = 56
@@ -97,7 +96,7 @@ class _Surface:
     """Dimensions with separate choices, in words."""
 
 
-def plot_scores(result: Any, ax: Axes | Sequence[Axes] | None = None, *, task: str | None = None) -> Figure:
+def plot_scores(result: Any, ax: Axes | Sequence[Axes] | None = None, *, task: str | None = None) -> Any:
     """Draw the mean validation scores of a search.
 
     Left, the map over two parameters: a ring around the chosen point, dots in the points with a mean within one
@@ -117,8 +116,9 @@ def plot_scores(result: Any, ax: Axes | Sequence[Axes] | None = None, *, task: s
 
     Returns
     -------
-    Figure
-        A matplotlib figure; notebooks show it, ``savefig`` saves it.
+    Axes or array of Axes
+        The axes of the curve, or an array of those of map and curve. Notebooks show them; ``figure`` of each of
+        them is the figure.
 
     Raises
     ------
@@ -132,7 +132,7 @@ def plot_scores(result: Any, ax: Axes | Sequence[Axes] | None = None, *, task: s
     else:
         height = max(3.6, 1.2 + 0.3 * len(surface.y.order))
         sizes = {"map": (side, height), "curve": (side, height)}
-    figure, axes = panels(ax, sizes)
+    axes = panels(ax, sizes)
     scoring = shortened(str(result.scores.attrs["scoring"]).replace("_", " "))
     if result.tasks is not None:
         mean = f"mean of {len(result.tasks)} {task_dim(result.scores)}s"
@@ -143,7 +143,7 @@ def plot_scores(result: Any, ax: Axes | Sequence[Axes] | None = None, *, task: s
     if surface.y is not None:
         _draw_map(axes[0], surface, surface.y, scoring)
     _draw_curve(axes[-1], surface, scoring)
-    return figure
+    return axes if len(axes) > 1 else axes[0]
 
 
 def _surface(result: Any, task: str | None) -> _Surface:
@@ -296,7 +296,7 @@ def plot_weights(
     *,
     ax: Axes | None = None,
     top: int | None = None,
-) -> Figure:
+) -> Axes:
     """Draw the kernel weights of a point: bars for their means over the folds, dots for the folds.
 
     Parameters
@@ -311,9 +311,9 @@ def plot_weights(
 
     Returns
     -------
-    Figure
-        The figure of the axes, the kernels of the largest weights first, and the sum of the others in one bar. Its
-        title has what all names of kernels begin and end with; labels have the rest.
+    Axes
+        The kernels of the largest weights first, and the sum of the others in one bar. The title has what all
+        names of kernels begin and end with; labels have the rest.
 
     Raises
     ------
@@ -350,7 +350,7 @@ def _weights(result: Any, task: str | None, at: Mapping[str, Any]) -> Float:
 
 def plot_weights_over(
     result: Any, name: str = "p", task: str | None = None, *, ax: Axes | None = None, top: int | None = None
-) -> Figure:
+) -> Axes:
     """Draw the kernel weights along a parameter, by default the norm: from few kernels at p = 1 to equal at p = ∞.
 
     Each column is a value of the parameter, with the others at the best mean validation score; weights are means over
@@ -367,9 +367,9 @@ def plot_weights_over(
 
     Returns
     -------
-    Figure
-        The figure of the axes, the kernels of the largest means over the columns first. Its title has what all names of
-        kernels begin and end with; labels have the rest.
+    Axes
+        The kernels of the largest means over the columns first. The title has what all names of kernels begin and end
+        with; labels have the rest.
 
     Raises
     ------
@@ -406,10 +406,52 @@ def _weights_of(result: Any, task: str | None, name: str, place: int) -> Float:
     return np.asarray(weights.mean([dim for dim in weights.dims if dim != "kernel"]).values, dtype=np.float64)
 
 
+# --- evaluations ---------------------------------------------------------------------------------------------------
+
+
+def plot_evaluation(result: Any, task: str | None = None, ax: Axes | None = None) -> Axes:
+    """Draw the test scores of an evaluation beside those of its baselines: means, one standard error, and outer folds.
+
+    A line joins the scores of an outer fold, whose models are tested on the same rows.
+
+    Parameters
+    ----------
+    task
+        A task of a multilabel problem; means over all tasks by default.
+    ax
+        The axes to draw on; a new figure by default.
+
+    Raises
+    ------
+    InputError
+        If there is no such task.
+    """
+    result._check_task(task)
+    baselines = result.baselines
+    models = {result.scores.attrs["estimator"]: result.scores}
+    titles = [] if baselines is None else baselines["baseline"].values.tolist()
+    models |= {title: baselines.sel(baseline=title) for title in titles}
+    scores = [of_task(model[["test_score"]], task)["test_score"] for model in models.values()]
+    scores = [score.mean([dim for dim in score.dims if dim != "fold"]) for score in scores]
+    rows = np.arange(len(scores))
+    (ax,) = panels(ax, {"the scores": (6.1, 1.2 + 0.5 * len(rows))})
+    ax.plot(np.array(scores), rows, ".-", color=GRAY, linewidth=0.6, markersize=5, alpha=0.6)
+    mean, error = np.array([mean_over_folds(score) for score in scores]).T
+    style: dict[str, Any] = {"color": BLUE, "markersize": 6, "elinewidth": 2, "zorder": 3}
+    ax.errorbar(mean, rows, xerr=np.nan_to_num(error), fmt="o", **style)
+    name_rows(ax, [fill(name, 24) for name in models])
+    scoring = shortened(str(result.scores.attrs["scoring"]).replace("_", " "))
+    ax.set_xlabel(scoring if task is None else f"{scoring}, {shortened(task)}", fontsize=9)
+    dress(ax, ["top", "right", "left"], grid="x")
+    folds = result.scores.sizes["fold"]
+    set_title([ax], f"Test scores, means of {folds} outer folds ± one standard error (gray: each fold)")
+    return ax
+
+
 # --- confusions ------------------------------------------------------------------------------------------------------
 
 
-def plot_confusion(counts: Any, ax: Any) -> Figure:
+def plot_confusion(counts: Any, ax: Any) -> Any:
     """See `dmkl.plot_confusion`."""
     counts = counts["confusion"] if isinstance(counts, xr.Dataset) and "confusion" in counts else counts
     if not isinstance(counts, xr.DataArray) or not {"true", "predicted"} <= set(counts.dims):
@@ -424,28 +466,30 @@ def plot_confusion(counts: Any, ax: Any) -> Figure:
     side, names = max(2.2, 0.26 * len(labels)), 0.075 * max(map(len, labels))
     sizes = {"recall and precision": (names + 3.2 if tasks else 3.2, side + 1.1)}
     if tasks:
-        figure, (beside,) = panels(ax, sizes)
+        (beside,) = panels(ax, sizes)
         _draw_class_scores(beside, scores, labels)
         beside.set_ylabel("task", fontsize=9)
         set_title([beside], "Recall and precision of each task")
-        return figure
+        return beside
     sizes = {"matrix": (side + names, side + 1.1 + names)} | sizes
-    figure, (matrix, beside) = panels(ax, sizes, sharey=True)
+    axes = panels(ax, sizes, sharey=True)
+    matrix, beside = axes
+    width = matrix.figure.get_figwidth() - names
     display = ConfusionMatrixDisplay(counts.transpose("true", "predicted").values, display_labels=labels)
-    fits = len(labels) <= min(_MOST_NUMBERS, 4 * (figure.get_figwidth() - names))
+    fits = len(labels) <= min(_MOST_NUMBERS, 4 * width)
     numbers = {"include_values": fits, "text_kw": {"fontsize": 8}, "values_format": "d"}
     display.plot(ax=matrix, cmap="Blues", colorbar=False, **numbers)
     matrix.set_aspect("auto")  # so that its rows have the height of those of the scores
     matrix.set_xlabel("predicted class", fontsize=9)
     matrix.set_ylabel("true class", fontsize=9)
     dress(matrix)
-    every = -(-len(labels) // int(8 * (figure.get_figwidth() - names)))
+    every = -(-len(labels) // int(8 * width))
     matrix.set_xticks(np.arange(0, len(labels), every), labels[::every])
     if len(labels) * max(map(len, labels)) > 30:
         matrix.tick_params(axis="x", rotation=90)
     _draw_class_scores(beside, scores, labels)
-    set_title([matrix, beside], f"True and predicted classes of {int(counts.sum()):,} samples")
-    return figure
+    set_title(axes, f"True and predicted classes of {int(counts.sum()):,} samples")
+    return axes
 
 
 def _draw_class_scores(ax: Axes, scores: xr.Dataset, labels: list[str]) -> None:

@@ -69,7 +69,7 @@ def plot_predictions(
     InputError
         If these predictions cannot be drawn so, or there is no such class, task, target or group.
     """
-    from dmkl.pictures import GRAY, dress, picture
+    from dmkl.pictures import GRAY, dress, panels
 
     data = getattr(predictions, "predictions", predictions)
     check_choice("kind", kind, get_args(_Kind))
@@ -77,7 +77,7 @@ def plot_predictions(
     for name in (needed, f"sample_{by}"):
         if name not in data:
             refuse(f"kind={kind!r}, by={by!r} draws {name}, and these predictions have {', '.join(data.data_vars)}")
-    ax = picture(4.8, 4.4).subplots() if ax is None else ax
+    (ax,) = panels(ax, {"the curves": (4.8, 4.4)})
     for label, truth, values, parts in _outputs(data, needed, of, by):
         _draw(ax, kind, label, truth, values, parts, pooled=by == "fold")
     if kind != "confusion":

@@ -62,7 +62,6 @@ from dmkl.stores import Kernels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["GridResult", "SearchResult", "chosen_fit", "fold_models", "search", "shared_value"]
 
@@ -517,19 +516,19 @@ class SearchResult(GridResult):
 
     # --- figures -----------------------------------------------------------------------------------------------------
 
-    def plot_scores(self, ax: Axes | Sequence[Axes] | None = None, *, task: str | None = None) -> Figure:
+    def plot_scores(self, ax: Axes | Sequence[Axes] | None = None, *, task: str | None = None) -> Any:
         """Draw the mean scores over the grid; see `dmkl.searching.figures.plot_scores`."""
         from dmkl.searching.figures import plot_scores
 
         return plot_scores(self, ax, task=task)
 
-    def plot_weights(self, task: str | None = None, at: Mapping[str, Any] | None = None, **drawing: Any) -> Figure:
+    def plot_weights(self, task: str | None = None, at: Mapping[str, Any] | None = None, **drawing: Any) -> Axes:
         """Draw the kernel weights of a point; see `dmkl.searching.figures.plot_weights`, also for `ax` and `top`."""
         from dmkl.searching.figures import plot_weights
 
         return plot_weights(self, task, at, **drawing)
 
-    def plot_weights_over(self, name: str = "p", task: str | None = None, **drawing: Any) -> Figure:
+    def plot_weights_over(self, name: str = "p", task: str | None = None, **drawing: Any) -> Axes:
         """Draw the kernel weights over p or another parameter; see `dmkl.searching.figures.plot_weights_over`."""
         from dmkl.searching.figures import plot_weights_over
 

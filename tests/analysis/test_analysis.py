@@ -333,45 +333,44 @@ def test_what_is_told_saved_and_read(K, analysis, tmp_path):
 @pytest.mark.parametrize("probes", [None, 20])
 def test_the_map_shows_the_alignments_in_order(K, analysis, probes):
     analysis = analysis if probes is None else dmkl.analyze(K, probes=probes)
-    figure = analysis.plot_alignment()
-    ax = figure.axes[0]
+    ax = analysis.plot_alignment()
     order = analysis.data.order.values
     np.testing.assert_array_equal(ax.images[0].get_array(), analysis.data.alignment.values[np.ix_(order, order)])
     names = [analysis.names[j] for j in order]
     assert [tick.get_text() for tick in ax.get_yticklabels()] == names
     assert len(ax.texts) == 49
-    assert ("20 random" in figure.get_suptitle()) == (probes is not None)
-    assert figure._repr_png_().startswith(b"\x89PNG")
+    assert ("20 random" in ax.figure.get_suptitle()) == (probes is not None)
+    assert ax._repr_png_().startswith(b"\x89PNG")
 
 
 def test_maps_of_many_kernels_and_of_negative_alignments(K):
     data = dmkl.analyze(in_memory(psd(70, 9), 5)).data
-    figure = dmkl.Analysis(data).plot_alignment()
-    assert not figure.axes[0].texts
-    assert not figure.axes[0].get_yticklabels()
+    ax = dmkl.Analysis(data).plot_alignment()
+    assert not ax.texts
+    assert not ax.get_yticklabels()
     data["alignment"][0, 1] = data["alignment"][1, 0] = -0.5
-    figure = dmkl.Analysis(data).plot_alignment()
-    assert figure.axes[0].images[0].get_clim() == (-1, 1)
+    ax = dmkl.Analysis(data).plot_alignment()
+    assert ax.images[0].get_clim() == (-1, 1)
 
 
 def test_bars_of_alignments_with_the_labels(K, kernels, analysis):
-    ax = analysis.plot_targets().axes[0]
+    ax = analysis.plot_targets()
     widths = [patch.get_width() for patch in ax.patches]
     np.testing.assert_allclose(widths, np.sort(analysis.data.target_alignment.values)[::-1])
     with pytest.raises(InputError, match="this analysis has no tasks"):
         analysis.plot_targets("odd")
     y = kernels[1]
     several = dmkl.analyze(K, np.stack([y > 4, y % 2], axis=1), probes=20)
-    ax = several.plot_targets("1").axes[0]
+    ax = several.plot_targets("1")
     best = np.sort(several.data.target_alignment.sel(task="1").values)[::-1]
     np.testing.assert_allclose([patch.get_width() for patch in ax.patches], best)
-    assert len(several.plot_targets().axes[0].lines) == 2  # dots of two tasks
+    assert len(several.plot_targets().lines) == 2  # dots of two tasks
     with pytest.raises(InputError, match=r"there is no task 'odd': this analysis has the tasks 0, 1"):
         several.plot_targets("odd")
 
 
 def test_lines_of_spectra(analysis):
-    ax = analysis.plot_spectra().axes[0]
+    ax = analysis.plot_spectra()
     shares = (analysis.data.eigenvalue / analysis.data.trace).values
     order = np.argsort(analysis.data.effective_rank.values, kind="stable")
     for line, j in zip(ax.lines, order, strict=True):

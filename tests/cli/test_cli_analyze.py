@@ -10,14 +10,15 @@ import dmkl
 
 pytest_plugins = ["helpers.command_line"]
 
-FILES = {"analysis.nc", "alignment.png", "spectra.png", "targets.png"}
+PICTURES = {"alignment.png", "spectra.png", "targets.png"}
 
 
 @pytest.mark.filterwarnings("ignore:.*netcdf_file:RuntimeWarning")
 def test_tables_and_files(error_of, output_of, store, tmp_path):
     """They are replaced only when that is asked for."""
-    folder = tmp_path / "result"
-    command, expected = ("analyze", store, "--output", folder), dmkl.analyze(dmkl.open(store))
+    folder, pictures = tmp_path / "result", tmp_path / "pictures"
+    command = ("analyze", store, "--output", folder, "--plot", pictures)
+    expected = dmkl.analyze(dmkl.open(store))
     out = output_of(*command, "--all")
     for j, name in enumerate(expected.names):
         assert f"{name} " in out
@@ -26,21 +27,22 @@ def test_tables_and_files(error_of, output_of, store, tmp_path):
     assert f"{expected.data.alignment.values[0, 1]:.3f}" in out
     assert expected.summary().split("\n")[0] in out
     assert "Analyzed 45 samples (all)" in out
-    assert f"Written to {folder}: analysis.nc, alignment.png, spectra.png, targets.png." in out
-    assert {file.name for file in folder.iterdir()} == FILES
+    assert [file.name for file in folder.iterdir()] == ["analysis.nc"]
+    assert {file.name for file in pictures.iterdir()} == PICTURES
     xr.testing.assert_allclose(xr.load_dataset(folder / "analysis.nc", engine="scipy"), expected.data)
-    for file in FILES - {"analysis.nc"}:
-        assert (folder / file).read_bytes().startswith(b"\x89PNG")
+    for file in pictures.iterdir():
+        assert file.read_bytes().startswith(b"\x89PNG")
 
     before, other = (folder / "analysis.nc").read_bytes(), ("--steps", "none", "--no-targets")
     words = "analysis.nc exists already; choose another folder, or replace it with --overwrite"
     assert words in error_of(*command, *other)
     assert (folder / "analysis.nc").read_bytes() == before
-    (folder / "notes.txt").write_text("mine")
+    assert "alignment.png exists already" in error_of("analyze", store, "--plot", pictures)
+    (pictures / "notes.txt").write_text("mine")
     output_of(*command, *other, "--overwrite")
     assert (folder / "analysis.nc").read_bytes() != before
     # Pictures of the analysis that was replaced are gone, what is somebody's own is not.
-    assert {file.name for file in folder.iterdir()} == FILES - {"targets.png"} | {"notes.txt"}
+    assert {file.name for file in pictures.iterdir()} == PICTURES - {"targets.png"} | {"notes.txt"}
 
 
 def test_json_and_options(json_of, output_of, store):
@@ -72,10 +74,10 @@ def test_json_and_options(json_of, output_of, store):
 def test_many_kernels_are_told_by_pairs(output_of, tmp_path):
     features = np.random.default_rng(0).standard_normal((13, 30, 4))
     dmkl.create(tmp_path / "many.zarr", features @ features.transpose(0, 2, 1))
-    out = output_of("analyze", tmp_path / "many.zarr", "--output", tmp_path / "out")
+    out = output_of("analyze", tmp_path / "many.zarr", "--plot", tmp_path / "map.svg")
     assert "Most similar pairs" in out
     assert "fit to labels" not in out
-    assert {file.name for file in (tmp_path / "out").iterdir()} == FILES - {"targets.png"}
+    assert b"<svg" in (tmp_path / "map.svg").read_bytes()
 
 
 @pytest.mark.parametrize(

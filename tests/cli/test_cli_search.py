@@ -260,13 +260,12 @@ def test_json_holds_everything(output_of, tmp_path, plain):
 def test_pictures(error_of, output_of, tmp_path, plain):
     pictures = tmp_path / "new" / "pictures"
     command = ["search", plain, tmp_path / "result", "--cv", 2, "--plot", pictures, *NO_BASELINES]
-    text = output_of(*command, "--p", "1,2", "--lam", "0.1")
+    output_of(*command, "--p", "1,2", "--lam", "0.1")
     for name in ("scores.png", "weights.png", "weights_over_p.png"):
         assert (pictures / name).read_bytes().startswith(b"\x89PNG")
-        assert name in text
     assert "scores.png exists already" in error_of("search", plain, tmp_path / "other", *POINT, "--plot", pictures)
     assert not (tmp_path / "other").exists()
-    assert "scores.png, weights.png." in output_of(*command, "-p", 2, "--lam", 0.1, "--overwrite")
+    output_of(*command, "-p", 2, "--lam", 0.1, "--overwrite")
     assert not (pictures / "weights_over_p.png").exists()  # it was of a search that this one replaces
 
 

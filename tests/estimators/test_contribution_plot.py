@@ -18,35 +18,33 @@ def contributions(*, classes=True, n_kernels=3):
     return result if classes else result.isel({"class": 0}, drop=True)
 
 
-def ends(figure):
+def ends(ax):
     """Where each bar ends, from top to bottom."""
-    (ax,) = figure.axes
     return [bar.get_x() + bar.get_width() for bar in ax.patches]
 
 
 def test_bars_lead_from_zero_to_the_score():
     result = contributions()
-    figure = dmkl.plot_contributions(result, "b", 2)
-    (ax,) = figure.axes
+    ax = dmkl.plot_contributions(result, "b", 2)
     shares = result.sel(sample="b", **{"class": 2})
     order = np.argsort(-np.abs(shares.values))
-    np.testing.assert_allclose(ends(figure), np.cumsum(shares.values[order]))
-    np.testing.assert_allclose([bar.get_x() for bar in ax.patches], [0.0, *ends(figure)[:-1]])
+    np.testing.assert_allclose(ends(ax), np.cumsum(shares.values[order]))
+    np.testing.assert_allclose([bar.get_x() for bar in ax.patches], [0.0, *ends(ax)[:-1]])
     assert [text.get_text() for text in ax.get_yticklabels()] == [f"kernel_{k}" for k in order]
 
 
 def test_the_largest_score_is_drawn_unless_another_is_named():
     result = contributions().assign_coords(intercept=("class", [0.0, 50.0, 0.0]))
-    figure = dmkl.plot_contributions(result, "a")
-    assert "class 2" in figure.axes[0].get_xlabel()
-    assert ends(figure)[-1] == pytest.approx(float(result.sel(sample="a", **{"class": 2}).sum()) + 50.0)
+    ax = dmkl.plot_contributions(result, "a")
+    assert "class 2" in ax.get_xlabel()
+    assert ends(ax)[-1] == pytest.approx(float(result.sel(sample="a", **{"class": 2}).sum()) + 50.0)
 
 
 def test_small_contributions_of_many_kernels_are_one_bar():
     result = contributions(classes=False, n_kernels=30)
-    figure = dmkl.plot_contributions(result, "a")
-    assert figure.axes[0].get_yticklabels()[-1].get_text() == "10 others"
-    assert ends(figure)[-1] == pytest.approx(float(result.sel(sample="a").sum()))
+    ax = dmkl.plot_contributions(result, "a")
+    assert ax.get_yticklabels()[-1].get_text() == "10 others"
+    assert ends(ax)[-1] == pytest.approx(float(result.sel(sample="a").sum()))
 
 
 @pytest.mark.parametrize(

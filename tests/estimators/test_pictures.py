@@ -25,9 +25,9 @@ def words(axis):
     return [label.get_text() for label in axis.get_ticklabels()]
 
 
-def drawn(figure):
-    figure.canvas.draw()
-    return figure.axes
+def drawn(ax):
+    ax.figure.canvas.draw()
+    return ax.figure.axes
 
 
 def test_weights_by_group_are_means_over_classes_or_those_of_one(grouped):

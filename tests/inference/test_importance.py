@@ -204,8 +204,7 @@ def test_a_group_is_left_out_as_a_whole_and_a_player(result):
 
 
 def test_pictures(result):
-    figure = result.plot()
-    losses, alone, shapley = figure.axes
+    losses, alone, shapley = result.plot()
     assert [text.get_text() for text in losses.get_yticklabels()] == list(result.table().source)
     assert [patch.get_width() for patch in losses.patches] == list(result.table().loss)
     assert len(shapley.patches) == result.data.sizes["player"]

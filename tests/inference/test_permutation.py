@@ -79,7 +79,7 @@ def test_several_tasks_and_numbers(kind):
     values = np.atleast_1d(np.asarray(test.p_value))
     assert values[0] == 1 / 20
     assert len(values) == (2 if kind == "multilabel" else 1)
-    assert len(test.plot().axes) == len(values)
+    assert np.size(test.plot()) == len(values)
     assert "Permutation test" in dmkl.report(test)
 
 
@@ -243,7 +243,7 @@ def test_what_was_saved_is_read_and_drawn(result, tmp_path):
     xr.testing.assert_identical(read.data, result.data)
     assert read.summary() == result.summary()
     assert "p = 0.05 (no permutation of 19 scored as high)" in result.summary()
-    axes = read.plot().axes[0]
+    axes = read.plot()
     assert sum(bar.get_height() for bar in axes.patches) == 19
     assert axes.lines[0].get_xdata()[0] == float(result.data["score"])
     with pytest.raises(InputError, match="task must name one of several"):

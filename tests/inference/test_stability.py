@@ -290,12 +290,12 @@ def test_several_tasks(of_tasks):
 
 
 def test_pictures(result, of_tasks):
-    weights, shares = result.plot().axes
+    weights, shares = result.plot()
     ranked = result.data.isel(kernel=np.argsort(-result.data["mean_weight"].values, kind="stable"))
     assert [label.get_text() for label in weights.get_yticklabels()] == ranked["kernel"].values.tolist()
     assert [bar.get_width() for bar in shares.patches] == ranked["selection_frequency"].values.tolist()
     task = of_tasks.tasks[1]
-    (line,) = of_tasks.plot(task=task).axes[0].lines
+    (line,) = of_tasks.plot(task=task)[0].lines
     np.testing.assert_array_equal(line.get_xdata(), np.sort(of_tasks.data["mean_weight"].sel(task=task))[::-1])
     with pytest.raises(InputError, match="there is no task 'none'"):
         of_tasks.plot(task="none")

@@ -218,7 +218,9 @@ def test_variance_components(tmp_path):
     assert model.components_.term.values.tolist() == ["chr1", "chr2", "chr3", "chr4", "residual", "total"]
     parts = pd.read_csv(tmp_path / "out" / "components.csv", index_col="sample").sum(axis=1)
     np.testing.assert_allclose(parts + model.intercept_.item(), predicted["predicted"], rtol=1e-6)
-    assert "Variance components" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    total = model.components_.sel(term="total")
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert f"The kernels explain {float(total.variance_share):.4g} ± {float(total.variance_share_se):.2g} of" in page
 
 
 @pytest.mark.slow
@@ -260,13 +262,36 @@ def test_thin_kernels(tmp_path):
 def test_gene_sets(tmp_path):
     out = tmp_path / "out"
     printed = run("gene_sets.py", "--cells", 2000, "--resamples", 4, "--output", out, cwd=tmp_path)
-    assert printed.count(" -m dmkl ") == 4
+    assert printed.count(" -m dmkl ") == 5
     assert "factors" in printed
     weights = dmkl.load(out / "model").weights_
     assert weights.idxmax("kernel").values[:3].tolist() == [f"X-linear-SET_{k}" for k in range(3)]
     predicted = pd.read_csv(out / "predicted.csv", index_col=0)
     truth = anndata.read_h5ad(out / "query.h5ad").obs["cell_type"].astype(str)
     assert (predicted.loc[truth.index, "predicted"] == truth).mean() > 0.8
+
+
+@pytest.mark.slow
+def test_neuroimaging(tmp_path):
+    options = ("--subjects", 120, "--permutations", 19, "--output", tmp_path / "out")
+    assert run("neuroimaging.py", *options, cwd=tmp_path).count("$ dmkl ") == 5
+    site = pd.read_csv(tmp_path / "out" / "sites.csv", index_col=0)["site"]
+    estimate, test = (dmkl.load(tmp_path / "out" / name) for name in ("estimate", "significance"))
+    for train, held_out in estimate.folds.values():
+        names = estimate.scores["sample"].values
+        assert not {*site[names[train]]} & {*site[names[held_out]]}
+    assert estimate.mean_score_ > 0.7  # by chance 0.5
+    assert test.p_value == 1 / 20
+    assert test.data["sample_block"].values.tolist() == site[test.data["sample"].values].tolist()
+    assert (tmp_path / "out" / "scores.png").stat().st_size > 0
+
+
+@pytest.mark.slow
+def test_digits(tmp_path):
+    run("digits.py", "--samples", 150, "--resamples", 4, "--output", tmp_path / "out", cwd=tmp_path)
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    for part in ("Search: Scores", "Score on new samples: Compared with simpler models", "Stability: Picture"):
+        assert part in page
 
 
 @pytest.mark.slow

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from dmkl.reports.page import Page, Section, render
 
 pytestmark = pytest.mark.browser
 
+PIPELINES = Path(__file__).parents[2] / "pipelines"
 FAULTS_OF_PAGE = (Path(__file__).parent / "faults_of_page.js").read_text(encoding="utf-8")
 # Pixels; A4 between margins of a centimeter has 718. Letters in pictures may be smaller than in texts, and on paper,
 # which is not scrolled, smaller still: 7 pixels are 5 pt there.
@@ -60,6 +64,39 @@ def test_nothing_of_a_page_is_cut_off_empty_or_too_small(names, kind, view, look
     faults, scrolled = look(request.getfixturevalue(names)(kind), view)
     assert faults == []
     assert scrolled <= (set() if view == "paper" else SCROLLED)
+
+
+JOBS = {
+    "gene_sets.py": ("--cells", "400", "--resamples", "4"),
+    "variance_components.py": ("--families", "30"),
+    "neuroimaging.py": ("--subjects", "120", "--permutations", "19"),
+    "digits.py": ("--samples", "150", "--resamples", "4"),
+}
+"""Whole jobs that end in a report: single cells, quantitative genetics, neuroimaging, machine learning."""
+
+
+@pytest.fixture(scope="session")
+def page_of_job(tmp_path_factory):
+    @cache
+    def page_of_job(job):
+        folder = tmp_path_factory.mktemp("job")
+        command = [sys.executable, str(PIPELINES / job), *JOBS[job], "--output", str(folder)]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=280)
+        return (folder / "report.html").read_text(encoding="utf-8")
+
+    return page_of_job
+
+
+@pytest.mark.parametrize("view", ["phone", "screen"])
+@pytest.mark.parametrize("job", JOBS)
+def test_pages_of_whole_jobs(job, view, look, browser, page_of_job):
+    faults, scrolled = look(page_of_job(job), view)
+    assert faults == []
+    assert scrolled <= SCROLLED
+    width = VIEWS[view][0]["width"]
+    assert [box for box in browser.run(BOXES) if box["left"] < 0 or box["right"] > width] == []
+    if to := os.environ.get("DMKL_SCREENSHOTS"):
+        (Path(to) / f"{job}-{view}.png").write_bytes(browser.picture())
 
 
 # Everything but the tables that are scrolled, after all of them are unfolded.

@@ -24,9 +24,8 @@ def words(axis):
 
 
 def test_counts_with_recall_and_precision_of_each_class():
-    figure = dmkl.plot_confusion(confusion(TRUTH, GUESSED, CLASSES))
-    figure.canvas.draw()
-    matrix, scores = figure.axes
+    matrix, scores = dmkl.plot_confusion(confusion(TRUTH, GUESSED, CLASSES))
+    matrix.figure.canvas.draw()
     counts = np.array([[np.sum((TRUTH == a) & (GUESSED == b)) for b in CLASSES] for a in CLASSES])
     np.testing.assert_array_equal(matrix.images[0].get_array(), counts)
     assert [text.get_text() for text in matrix.texts] == [str(count) for count in counts.ravel()]
@@ -40,16 +39,15 @@ def test_counts_with_recall_and_precision_of_each_class():
 
 def test_many_classes_have_colors_alone():
     labels = np.arange(30)
-    (matrix, *_) = dmkl.plot_confusion(confusion(labels, np.roll(labels, 1), labels)).axes
+    (matrix, *_) = dmkl.plot_confusion(confusion(labels, np.roll(labels, 1), labels))
     assert not matrix.texts
     np.testing.assert_array_equal(matrix.images[0].get_array(), np.roll(np.eye(30), -1, axis=1))
 
 
 def test_tasks_have_recall_and_precision_without_a_matrix():
     truth, guessed = RNG.integers(2, size=(40, 3)), RNG.integers(2, size=(40, 3))
-    figure = dmkl.plot_confusion(confusion(truth, guessed, [0, 1], np.array(["bird", "boat", "bus"])))
-    figure.canvas.draw()
-    (scores,) = figure.axes
+    scores = dmkl.plot_confusion(confusion(truth, guessed, [0, 1], np.array(["bird", "boat", "bus"])))
+    scores.figure.canvas.draw()
     assert words(scores.yaxis) == ["bird", "boat", "bus"]
     np.testing.assert_allclose(points(scores)["recall"][:, 0], recall_score(truth, guessed, average=None))
 
@@ -65,7 +63,7 @@ def test_of_a_model_and_of_an_evaluation():
     K = dmkl.create(None, [X @ X.T], labels=np.arange(45) % 3)
     measured = dmkl.assess(dmkl.MKFDA(lam=0.1).fit(K[:30, :30]), K[30:, :30])
     evaluated = dmkl.evaluate(dmkl.MKFDA(), K, grid={"lam": [0.1]}, outer=2, inner=2, baselines="none")
-    figures = dmkl.plot_confusion(measured), evaluated.plot_confusion()
-    for figure, counts in zip(figures, (measured["confusion"], evaluated.confusion), strict=True):
-        np.testing.assert_array_equal(figure.axes[0].images[0].get_array(), counts)
+    pictures = dmkl.plot_confusion(measured), evaluated.plot_confusion()
+    for (matrix, _), counts in zip(pictures, (measured["confusion"], evaluated.confusion), strict=True):
+        np.testing.assert_array_equal(matrix.images[0].get_array(), counts)
     assert evaluated.confusion.sum() == 45

@@ -281,3 +281,22 @@ def test_assess():
         dmkl.assess(model, K[test, train], y[test][1:])
     with pytest.raises(InputError, match="none of the classes learnt"):
         dmkl.assess(model, K[test, train], np.array(["huge"] * 30))
+
+
+def test_the_picture_has_scores_of_each_fold_their_means_and_errors(result):
+    ax = result.plot()
+    baseline = result.baselines["test_score"].squeeze("baseline")
+    expected = np.stack([result.scores["test_score"], baseline])
+    lines = [line.get_xdata() for line in ax.lines if len(line.get_xdata()) == 2 and line.get_linewidth() < 1]
+    np.testing.assert_array_equal(lines, expected.T)
+    (drawn,) = ax.containers
+    np.testing.assert_allclose(drawn[0].get_xdata(), expected.mean(axis=1))
+    ends = [segment[:, 0] for segment in drawn[2][0].get_segments()]
+    error = expected.std(axis=1, ddof=1) / np.sqrt(3)
+    np.testing.assert_allclose(np.diff(ends)[:, 0], 2 * error)
+    assert [label.get_text().replace("\n", " ") for label in ax.get_yticklabels()] == [
+        "MKFDA",
+        "plain sum of the kernels",
+    ]
+    with pytest.raises(InputError, match="there is no task 'rna'"):
+        result.plot("rna")

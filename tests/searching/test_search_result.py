@@ -597,8 +597,9 @@ def assert_weights(ax, expected):
     assert labels(ax.yaxis) == [f"kernel_{j}" for j in order]
 
 
-def drawn(figure):
-    """Everything is laid out and painted without a warning."""
+def drawn(axes):
+    """The figure, with everything laid out and painted without a warning."""
+    figure = np.ravel(axes)[0].figure
     figure.canvas.draw()
     return figure
 
@@ -632,22 +633,21 @@ def test_map_and_curve():
     (dots,) = (line for line in surface.lines if line.get_label() != "chosen")
     np.testing.assert_array_equal(dots.get_xydata(), [[2.5, 1.5], [4.5, 2.5]])
     simple = SearchResult(scores, rule="one_standard_error").plot_scores()
-    assert rings(simple.axes[0]) == [(4.5, 2.5)]
-    assert rings(simple.axes[1]) == [(4, pytest.approx(0.895))]
+    assert rings(simple[0]) == [(4.5, 2.5)]
+    assert rings(simple[1]) == [(4, pytest.approx(0.895))]
 
 
 def test_no_pyplot_and_no_display(monkeypatch):
-    """Notebooks show the figures all the same, and scripts leave no global ones behind."""
+    """Notebooks show the axes all the same, and scripts leave no global figures behind."""
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # importing it fails
-    for figure in (SearchResult(make()).plot_scores(), SearchResult(make()).plot_weights()):
-        assert isinstance(figure, Figure)
-        assert figure._repr_png_().startswith(b"\x89PNG")
+    for axes in (SearchResult(make()).plot_scores(), SearchResult(make()).plot_weights()):
+        assert axes._repr_png_().startswith(b"\x89PNG")
 
 
 def test_labels_tell_values_apart():
     values = (1.0, 1.00001, 1.00002, 100000.0, 1e6)
-    figure = SearchResult(make({"p": values})).plot_scores()
-    assert len(set(labels(figure.axes[0].xaxis))) == 5
+    curve = SearchResult(make({"p": values})).plot_scores()
+    assert len(set(labels(curve.xaxis))) == 5
 
 
 def test_the_curve_of_one_parameter():
@@ -706,10 +706,10 @@ def test_axes_of_ones_own():
     figure = Figure(layout="constrained")
     axes = figure.subplots(2, 1)
     result = SearchResult(make(means=planted((2, 1))))
-    assert result.plot_scores(axes) is figure
+    assert result.plot_scores(axes).tolist() == axes.tolist()
     assert rings(axes[0]) == [(2.5, 1.5)]
     single = Figure().subplots()
-    assert SearchResult(make({"lam": LAM})).plot_scores(single) is single.figure
+    assert SearchResult(make({"lam": LAM})).plot_scores(single) is single
     with pytest.raises(InputError, match="ax must hold 2 axes, map and curve, got 1"):
         result.plot_scores(single)
 
@@ -724,7 +724,7 @@ def test_bars_are_mean_weights():
         assert ax.get_ylim()[0] > ax.get_ylim()[1]  # from top to bottom
         order = np.argsort(-weights.mean(axis=0), kind="stable")
         np.testing.assert_array_equal([line.get_xdata() for line in ax.lines], weights[:, order] if folds > 1 else [])
-    (ax,) = result.plot_weights(at={"p": np.inf}).axes
+    (ax,) = drawn(result.plot_weights(at={"p": np.inf})).axes
     assert_weights(ax, result.scores.weight.sel(p=np.inf, lam=1e-3).mean("fold").values)
     assert title_of(ax).startswith("Kernel weights at p = ∞, λ = 1e-3")
     with pytest.raises(InputError, match=r"p=3 is not in the grid; its values of p are \[1\.0, "):
@@ -763,7 +763,7 @@ def test_weights_over_p_are_those_at_the_best_of_the_others():
     assert ax.get_ylim()[0] > ax.get_ylim()[1]  # from top to bottom
     assert (ax.get_xlabel(), title_of(ax)) == ("norm p", "Kernel weights over p, each at its best λ")
     assert bar.get_ylabel() == "weight / largest of the column"
-    ax = result.plot_weights_over("lam").axes[0]
+    ax = result.plot_weights_over("lam")
     assert labels(ax.xaxis) == ["1e-8", "1e-3", "0.1", "10"]
     at = result.scores["weight"].values[0, 1].mean(axis=0)
     np.testing.assert_allclose(np.sort(ax.collections[0].get_array()[:, 1]), np.sort(at / at.max()))
@@ -781,7 +781,7 @@ def test_weights_over_p_of_tasks_and_of_values_without_a_score():
     at = np.mean([weight[3, lam, :, :, t].mean(axis=0) for t, lam in enumerate((0, 3, 1))], axis=0)
     drawn_at = drawn(result.plot_weights_over()).axes[0].collections[0].get_array()
     np.testing.assert_allclose(np.sort(drawn_at[:, 3]), np.sort(at / at.max()))
-    ax = result.plot_weights_over(task="boat").axes[0]
+    ax = result.plot_weights_over(task="boat")
     at = weight[0, 2, :, :, 1].mean(axis=0)
     np.testing.assert_allclose(np.sort(ax.collections[0].get_array()[:, 0]), np.sort(at / at.max()))
     assert title_of(ax).startswith("Kernel weights of boat over p")
@@ -797,7 +797,7 @@ def test_many_kernels_with_long_and_odd_names():
     scores["weight"][...] = weight = np.random.default_rng(5).permutation(60)
     for top, n in ((None, 20), (40, 40)):
         ax = Figure().subplots()
-        assert SearchResult(scores).plot_weights(ax=ax, top=top) is ax.figure
+        assert SearchResult(scores).plot_weights(ax=ax, top=top) is ax
         widths = [bar.get_width() for bar in ax.patches]
         np.testing.assert_allclose(widths, [*range(59, 59 - n, -1), sum(range(60 - n))])
         assert labels(ax.yaxis) == [*(f"kernel_{j}" for j in np.argsort(-weight)[:n]), f"{60 - n} others"]
