@@ -88,7 +88,7 @@ def test_bandwidths_that_held_out_samples_had_a_part_in_are_told(splits, run, tm
     options = ("--function", "rbf", "--bandwidth", "0.5,2", "--function", "linear", "--cluster", "threads")
     status, _, err = run("build", tmp_path / "set.zarr", tmp_path / "all.npz", *options)
     assert status == 0
-    assert ("landmarks are taken from all 60 samples" in err) is (splits is None)
+    assert ("transforms are taken from all 60 samples" in err) is (splits is None)
     built = dmkl.build(None, TABLES, SPECS, labels=Y, splits=splits)
     note = "The bandwidths, landmarks or transforms of 4 kernels are taken from all samples of the set"
     grid, more = {"lam": [0.1]}, {"baselines": "none"}
