@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,9 +58,18 @@ class Columns:
         self.n_rows, self.n_columns = frame.shape
         self.notes: list[str] = []
 
+    @cached_property
     def numeric(self) -> list[bool]:
-        """Return for each column whether it holds numbers."""
+        """Whether each column holds numbers."""
         return [numeric_dtype(dtype) for dtype in self.frame.dtypes]
+
+    def title(self, at: int) -> str:
+        """Return the title of a column, or its number from 1, as messages show them."""
+        return f"column {at + 1 if self.titles is None else repr(self.titles[at])}"
+
+    def titles_of(self, columns: Sequence[int]) -> Names:
+        """Return the titles of some columns."""
+        return None if self.titles is None else tuple(self.titles[at] for at in columns)
 
     def texts(self, columns: Sequence[int]) -> list[list[str]]:
         """Return the cells of some columns as they are written; "" for empty ones."""
@@ -103,85 +113,71 @@ def numeric_dtype(dtype: Any) -> bool:
 # --- names of samples ----------------------------------------------------------------------------------------------
 
 
-RowNames = tuple[Names, frozenset[int]]
-"""The names of the rows of a table, and the columns of these names, of families or of numbers of the rows."""
+def find_names(table: Columns, expected: Collection[str] | None = None) -> tuple[Names, list[int]]:
+    """Return the names of the rows of a table, and the columns of values.
 
-
-def find_names(
-    table: Columns, expected: Collection[str] | None = None, numeric: Sequence[bool] | None = None
-) -> RowNames:
-    """Find the column that names the samples.
-
-    It is the column whose values are the `expected` names, at any position and with any title; else the column with a
-    title for names; else the first column of words without repetition. A column that only counts the rows is none if
-    another column holds names. Choices that could have been otherwise go into the notes of the table. `numeric` states
-    for each column whether it holds numbers; by default it is read.
+    The names are in the column whose values are the `expected` names, at any position and with any title; else in the
+    column with a title for names; else in the first column of words without repetition. A column that only counts the
+    rows holds none if another column holds names. The other columns hold values, except for families. Choices that
+    could have been otherwise go into the notes of the table.
     """
-    titles = None if table.titles is None else [plain_title(title) for title in table.titles]
-    if table.n_columns == 1 and table.index is None and titles != ["iid"]:
-        return None, frozenset()
-    numeric = table.numeric() if numeric is None else numeric
-    words = [at for at in range(table.n_columns) if not numeric[at]]
-    numbers = [at for at in range(table.n_columns) if numeric[at]] if expected else []
-    by_title = [at for at, title in enumerate(titles or ()) if title in _NAMES | _UNIQUE_NAMES | _FAMILIES]
+    titles, columns = [plain_title(title) for title in table.titles or ()], list(range(table.n_columns))
+    if columns == [0] and table.index is None and titles != ["iid"]:
+        return None, columns
+    words = [at for at in columns if not table.numeric[at]]
+    numbers = [at for at in columns if table.numeric[at]] if expected else []
+    by_title = [at for at, title in enumerate(titles) if title in _NAMES | _UNIQUE_NAMES | _FAMILIES]
     searched = [*words, *(numbers if len(numbers) <= _FEW_COLUMNS else numbers[:2])]
-    read = sorted({*range(min(2, table.n_columns)), *by_title, *searched})
+    read = sorted({*columns[:2], *by_title, *searched})
     cells = dict(zip(read, table.texts(read), strict=True))
     unique = {at for at in read if len(set(cells[at])) == table.n_rows}
-    family, individual = _pair(table, titles, cells, expected, numeric)
-    titled = [at for at in by_title if titles and titles[at] in _NAMES]
-    titled += [at for at in by_title if titles and titles[at] in _UNIQUE_NAMES and at in unique]
-    if individual is not None:
-        titled = [individual, *(at for at in titled if at != individual)]
+    family, individual = _pair(table, titles, cells, expected)
+    titled = [] if individual is None else [individual]
+    titled += [at for at in by_title if titles[at] in _NAMES]
+    titled += [at for at in by_title if titles[at] in _UNIQUE_NAMES and at in unique]
+    counting = [0] if titles[:1] == [""] and (counts(cells[0]) or counts(cells[0], 1)) else []
     chosen: int | None = None
     if expected:
         shares = {at: matched_share(cells[at], expected) for at in [*titled, *searched]}
         if family is not None and individual is not None:
             pairs = pair_names(Individual.of(cells[individual], cells[family]))
-            shares[individual] = max(shares.get(individual, 0.0), matched_share(pairs, expected))
-        index_share = 0.0 if table.index is None else matched_share(table.index, expected)
+            shares[individual] = max(shares[individual], matched_share(pairs, expected))
+        index_share = matched_share(table.index or (), expected)
         best = max(shares, key=lambda at: shares[at], default=None)
         if best is not None and shares[best] > index_share and (shares[best] > 0.5 or best in titled):
             chosen = best
-            if titles is not None and best not in titled and titles[best]:
-                _note(table, best, "names of the samples, since its values are those of the others")
+            if best not in titled and titles and titles[best]:
+                _note(table, best, ", since its values are those of the others")
         elif index_share > 0.5:
-            return table.index, frozenset()
+            return table.index, columns
     if chosen is None and titled:
         chosen = titled[0]
     if chosen is None and table.index is not None:
-        return table.index, frozenset()
-    untitled = titles is not None and titles[:1] == [""]
-    counting = frozenset([0] if untitled and (counts(cells[0]) or counts(cells[0], 1)) else [])
-    if chosen is None and untitled and not counting:
+        return table.index, columns
+    if chosen is None and titles[:1] == [""] and not counting:
         chosen = 0
     if chosen is None and table.n_rows > 1:
         chosen = next((at for at in words if at in unique), None)
-        if chosen is not None and chosen > 0 and not counting:
-            _note(table, chosen, "names of the samples")
-        whole = numeric[0] and 0 in unique and all(cell.isdecimal() for cell in cells[0])
-        if chosen is None and words and not counting and whole:
+        if chosen and not counting:
+            _note(table, chosen)
+        if chosen is None and words and not counting and 0 in unique and all(map(str.isdecimal, cells[0])):
             chosen = 0
-            _note(table, chosen, "names of the samples, since all are different whole numbers")
+            _note(table, chosen, ", since all are different whole numbers")
     if chosen is None:
-        return None, counting
+        return None, [at for at in columns if at not in counting]
+    names, used = tuple(cells[chosen]), {chosen, *counting}
     if chosen == individual and family is not None:
-        return Individual.of(cells[chosen], cells[family]), frozenset({family, chosen})
-    return tuple(cells[chosen]), counting | {chosen}
+        names, used = Individual.of(names, cells[family]), {*used, family}
+    return names, [at for at in columns if at not in used]
 
 
 def _pair(
-    table: Columns,
-    titles: Sequence[str] | None,
-    cells: Mapping[int, Sequence[str]],
-    expected: Collection[str] | None,
-    numeric: Sequence[bool],
+    table: Columns, titles: Sequence[str], cells: Mapping[int, Sequence[str]], expected: Collection[str] | None
 ) -> tuple[int | None, int | None]:
     """Return the columns of family and individual, with which lines of geneticists begin, also without titles."""
-    if titles is not None:
+    if titles:
         family = next((at for at, title in enumerate(titles) if title in _FAMILIES), None)
-        individual = next((at for at, title in enumerate(titles) if title == "iid"), None)
-        return None if individual is None else family, individual
+        return (family, titles.index("iid")) if "iid" in titles else (None, None)
     if table.n_columns < (2 if expected else 3):
         return None, None
     families, individuals = cells[0], cells[1]
@@ -198,13 +194,14 @@ def _pair(
     # A sample in both columns shows pairs of samples.
     if getattr(table, "delimiter", ",") not in (None, "\t") or set(families).intersection(individuals):
         return None, None
-    looks_like_pairs = not are_numbers(individuals) and all(numeric[2:]) and matched_share(families, expected) == 0
+    looks_like_pairs = (
+        not are_numbers(individuals) and all(table.numeric[2:]) and matched_share(families, expected) == 0
+    )
     return (0, 1) if looks_like_pairs and len(set(individuals)) >= len(set(families)) else (None, None)
 
 
-def _note(table: Columns, at: int, what: str) -> None:
-    title = f"column {at + 1}" if table.titles is None else f"column {table.titles[at]!r}"
-    table.notes.append(f"{table.where}: {title} was taken for {what}")
+def _note(table: Columns, at: int, why: str = "") -> None:
+    table.notes.append(f"{table.where}: {table.title(at)} was taken for names of the samples{why}")
 
 
 def counts(names: Sequence[str], first: int = 0, letter: str = "") -> bool:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -316,59 +317,52 @@ def against(matrix: FeatureMatrix, samples: Sequence[str] | None) -> FeatureMatr
 
 def _matrix_of_columns(name: str, table: Columns, unaligned: _Unaligned, expected: set[str] | None) -> FeatureMatrix:
     """Return the columns of numbers of a table; labels and splits among its columns go to `unaligned`."""
-    titles, numeric = table.titles, table.numeric()
-    if not table.n_rows or (table.n_rows == 1 and titles is None and not any(numeric)):
+    if not table.n_rows or (table.n_rows == 1 and table.titles is None and not any(table.numeric)):
         refuse(f"{table.where} has columns but no rows, expected at least one sample")
-    names, used = find_names(table, expected, numeric)
+    names, rest = find_names(table, expected)
     sample_names(table.where, names)
-    shown = [str(at + 1) for at in range(table.n_columns)] if titles is None else titles
-    features = []
-    for at in (at for at in range(table.n_columns) if at not in used):
-        role, place = ROLES.get(plain_title(shown[at])), f"column {shown[at]!r} of {table.where}"
+    roles = {at: ROLES.get(plain_title(title)) for at, title in enumerate(table.titles or ())}
+    features = [at for at in rest if roles.get(at) not in OF_SAMPLES]
+    for at in rest:
+        role, place = roles.get(at) or "", f"{table.title(at)} of {table.where}"
         if role in OF_SAMPLES:
             table.notes.append(f"{place} was taken for {role}, not for a feature")
             read = partial(lambda at, place, _: LabelTable(vector(table.values([at]), place), names), at, place)
             unaligned.beside.append(SideData(role, place, read))
-        else:
-            features.append(at)
-    words = [at for at in features if not numeric[at]]
+    words = [table.title(at) for at in features if not table.numeric[at]]
     if words and len(words) < len(features):
-        _refuse_columns(table.where, [shown[at] for at in words])
-    if titles is None and isinstance(table, Text):
+        _refuse_columns(table.where, words)
+    if table.titles is None and isinstance(table, Text):
         numerals = [cell for cell in table.head_row() if is_numeral(cell)]
         if 0 < len(numerals) < table.n_columns and all(cell.isdecimal() for cell in numerals):
             table.refuse_first_line(table.head_row())
     if words or not features:
-        found = listed_names(shown, 8)
+        found = listed(list(map(table.title, range(table.n_columns))), 8)
         refuse(f"{table.where} has no column of numbers, found {found}; expected columns with a delimiter")
     if names is None:
-        _check_first_column(table, features, shown)
-    if titles is None:
+        _check_first_column(table, features)
+    if table.titles is None:
         table.notes.append(f"{table.where}: its columns have no names, since its first line holds numbers")
     unaligned.notes += table.notes
-    columns = None if titles is None else [titles[at] for at in features]
-    values = table.numbers(features)
-    return _matrix(name, values, samples=names, columns=columns, is_table=True)
+    return _matrix(name, table.numbers(features), samples=names, columns=table.titles_of(features), is_table=True)
 
 
-def _check_first_column(table: Columns, features: Sequence[int], shown: Sequence[str]) -> None:
+def _check_first_column(table: Columns, features: Sequence[int]) -> None:
     """Note or refuse a first column of different whole numbers, which may be names of samples."""
-    first = features[0]
-    cells = table.texts([first])[0]
-    if len(features) < 2 or len(cells) < 4 or len(set(cells)) < len(cells) or not all(c.isdecimal() for c in cells):
+    cells, *others = table.texts(features[:3])
+    if not others or len(cells) < 4 or len(set(cells)) < len(cells) or not all(map(str.isdecimal, cells)):
         return
-    sample = table.texts(features[1:3])
-    if table.titles is None and not all(cell.isdecimal() for column in sample for cell in column):
+    if table.titles is None and not all(map(str.isdecimal, chain(*others))):
         what = f"holds different whole numbers ({listed_names(cells)}), so it may name the samples or be a feature"
         refuse(f"{table.where}: the first column {what}; add a line of titles, 'sample' above names")
     what = "holds different whole numbers and was taken for a feature; title it 'sample' if they name the samples"
-    table.notes.append(f"{table.where}: column {shown[first]!r} {what}")
+    table.notes.append(f"{table.where}: {table.title(features[0])} {what}")
 
 
 def _refuse_columns(source: str, columns: Sequence[str], way_out: str = "") -> NoReturn:
-    """Refuse columns that are not numeric, by their names."""
-    what = f"{'is column' if len(columns) == 1 else 'are columns'} {listed([*map(repr, columns)], 8)}"
-    refuse(f"{source}: not numeric {what}, expected numbers; encode them (pandas.get_dummies) or drop them{way_out}")
+    """Refuse columns that are not numeric."""
+    what = f"{listed(columns, 8)} {'is' if len(columns) == 1 else 'are'} not numeric"
+    refuse(f"{source}: {what}, expected numbers; encode them (pandas.get_dummies) or drop them{way_out}")
 
 
 # --- arrays --------------------------------------------------------------------------------------------------------
@@ -500,16 +494,14 @@ def _dataset_arrays(dataset: xr.Dataset) -> list[FileArray]:
 def _object_matrix(name: str, values: Any) -> FeatureMatrix:
     if is_instance(values, "pandas", "DataFrame"):
         table = Columns(f"features {name!r}", values)
-        titled = table.index is None and any(map(is_title, table.titles or ()))
-        samples, used = find_names(table) if titled else (table.index, frozenset[int]())
-        rest = [at for at in range(table.n_columns) if at not in used]
-        titles = list(map(str, values.columns))
-        words = [titles[at] for at, number in enumerate(table.numeric()) if not number and at not in used]
+        samples, rest = table.index, list(range(table.n_columns))
+        if samples is None and any(map(is_title, table.titles or ())):
+            samples, rest = find_names(table)
+        words = [table.title(at) for at in rest if not table.numeric[at]]
         if words:
             _refuse_columns(table.where, words, "; names of samples go into the index (set_index)")
-        counted = table.index is None and samples is None
-        columns = [titles[at] for at in rest]
-        return _matrix(name, table.numbers(rest), samples=samples, columns=columns, counted=counted)
+        columns = [str(values.columns[at]) for at in rest]
+        return _matrix(name, table.numbers(rest), samples=samples, columns=columns, counted=samples is None)
     if is_instance(values, "xarray", "DataArray"):
         return _matrix(name, plain(values), samples=axis_names(values, 0), columns=axis_names(values, 1))
     if isinstance(values, str | os.PathLike):

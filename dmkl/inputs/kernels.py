@@ -21,7 +21,7 @@ from dmkl.inputs.formats.registry import PathLike, arrays_in, expected_files, fi
 from dmkl.inputs.label_tables import given_data, read_names, sort_arrays
 from dmkl.inputs.labels import Labels, SideData, align, by_split, gather
 from dmkl.inputs.matrices import Layer, Lazy, Matrix, Reordered, StripBuffer, fingerprint, is_sparse, n_condensed, plain
-from dmkl.inputs.names import Join, Named, Names, all_names, axis_names, index_names, joined, note_of_order, places
+from dmkl.inputs.names import Join, Named, Names, all_names, axis_names, joined, note_of_order, places
 from dmkl.settings import check_memory
 
 _AXES = ("rows", "columns")
@@ -78,8 +78,7 @@ class IterableSource(KernelSource):
                 matrix = np.asarray(matrix)
             if len(matrix.shape) != 2:
                 refuse(f"kernel {j} must be a matrix, got an array of shape {tuple(matrix.shape)}")
-            # Each read of a Dask block computes whole chunks: strips of rows touch each chunk fewest times.
-            yield StripBuffer(matrix) if is_instance(_whole(matrix), "dask.array", "Array") else matrix
+            yield _in_strips(matrix)
 
     def identity(self, j: int) -> dict[str, Any] | None:
         """See `KernelSource.identity`."""
@@ -108,15 +107,24 @@ def _whole(matrix: Any) -> Any:
     return matrix.array if isinstance(matrix, Layer) else matrix
 
 
+def _in_strips(matrix: Matrix) -> Matrix:
+    """Return a matrix whose chunks span several tiles as one that is read in strips of rows, or as a whole."""
+    # Each read of a Dask block computes whole chunks: strips of rows touch each chunk fewest times.
+    if is_instance(_whole(matrix), "dask.array", "Array"):
+        return StripBuffer(matrix)
+    # A tile would take whole rows, and a chunk of half the kernel would be decoded for each strip of tiles.
+    tall, wide = (2 * n >= m for n, m in zip(getattr(matrix, "chunks", None) or (0, 0), matrix.shape, strict=True))
+    return StripBuffer(matrix, whole=tall) if wide else matrix
+
+
 def _axes(kernel: Any) -> Named:
     """Return the names of rows and columns of an object."""
-    if is_instance(kernel, "pandas", "DataFrame"):
-        names = index_names(kernel.index)
-        numbers = tuple(map(str, kernel.index)) if names is None else None
-        return Named("", names, numbers, index_names(kernel.columns), kernel.shape[0] == kernel.shape[1])
-    if is_instance(kernel, "xarray", "DataArray") and kernel.ndim == 2:
-        return Named("", axis_names(kernel, 0), None, axis_names(kernel, 1), kernel.shape[0] == kernel.shape[1])
-    return Named("", None)
+    if len(getattr(kernel, "shape", ())) != 2:
+        return Named("", None)
+    names, columns = axis_names(kernel, 0), axis_names(kernel, 1)
+    is_counted = names is None and is_instance(kernel, "pandas", "DataFrame")
+    numbers = tuple(map(str, kernel.index)) if is_counted else None
+    return Named("", names, numbers, columns, kernel.shape[0] == kernel.shape[1])
 
 
 def as_source(kernels: Any, names: Sequence[str] | None = None) -> KernelSource:
@@ -301,37 +309,32 @@ class _KernelArray:
     axes: Named  # names of the samples
     identity: dict[str, Any]  # differs for any other content of its file
 
+    def matrices(self) -> Iterator[Matrix]:
+        """Return the kernels of the array, which is opened now."""
+        opened = self.variable.open()
+        for j in range(self.n_kernels):
+            if self.axis is not None and hasattr(opened, "check_written"):  # a shape may state any number of kernels
+                opened.check_written(self.axis, j)
+            yield opened if self.axis is None else Layer(opened, self.axis, j)
+
 
 class _FileSource(KernelSource):
     """The kernels of the arrays of files; the memory of an array is freed when the next one is opened."""
 
     def __init__(self, arrays: Sequence[_KernelArray], names: Sequence[str] | None) -> None:
         self._arrays, self.names = arrays, names
-        self._kernels = [(array, j) for array in arrays for j in range(array.n_kernels)]
-        self.n_kernels, self.axes = len(self._kernels), [array.axes for array, _ in self._kernels]
+        self._parts = [(array, j) for array in arrays for j in range(array.n_kernels)]
+        self.n_kernels, self.axes = len(self._parts), [array.axes for array, _ in self._parts]
 
     def matrices(self) -> Iterator[Matrix]:
         """See `KernelSource.matrices`."""
-        opened: Any = None
-        for array, j in self._kernels:
-            if j == 0:
-                opened = None
-                opened = array.variable.open()
-            if array.axis is not None and hasattr(opened, "check_written"):  # a shape may state any number of kernels
-                opened.check_written(array.axis, j)
-            matrix = opened if array.axis is None else Layer(opened, array.axis, j)
-            chunks: Sequence[int] | None = getattr(matrix, "chunks", None)
-            # A tile would take whole rows, and a chunk of half the kernel would be decoded for each strip of tiles.
-            if chunks is not None and 2 * chunks[1] >= matrix.shape[1]:
-                matrix = StripBuffer(matrix, whole=2 * chunks[0] >= matrix.shape[0])
-            yield matrix
-            del matrix
+        return map(_in_strips, chain.from_iterable(array.matrices() for array in self._arrays))
 
     def identity(self, j: int) -> dict[str, Any] | None:
         """See `KernelSource.identity`."""
-        if j >= len(self._kernels):
+        if j >= len(self._parts):
             return None
-        array, index = self._kernels[j]
+        array, index = self._parts[j]
         return array.identity if array.axis is None else {**array.identity, "axis": array.axis, "index": index}
 
 
@@ -487,8 +490,8 @@ def _find_kernels(path: Path, arrays: Sequence[FileArray]) -> list[FileArray]:
         return likely
     n = n_condensed(arrays[0].shape[0]) if len(arrays) == 1 and len(arrays[0].shape) == 1 else None
     if likely:
-        what = "several arrays that may be kernels"
-        refuse(f"{path} holds {what}: {listed(likely)}; name them (variables=[…], --variable)")
+        way_out = "name them (variables=[…], --variable)"
+        refuse(f"{path} holds several arrays that may be kernels: {listed(likely)}; {way_out}")
     if n:
         refuse(
             f"{path} holds distances of the pairs of {n} samples, no kernel; dmkl build --function distance makes one"
@@ -512,10 +515,8 @@ def _kernel_array(variable: FileArray, asked: int | None, ordered: Named | None,
     if len(lengths) == 2:
         axis, n = None, n_condensed(lengths[1])
         if lengths[0] != lengths[1] and n is not None:
-            note = (
-                f"taken as a rectangular kernel. If its rows are distances of the pairs of {n} samples (SciPy's pdist)"
-            )
-            note += ", save each as an .npy for dmkl build --function distance"
+            note = f"taken as a rectangular kernel. If its rows are distances of the pairs of {n} samples "
+            note += "(SciPy's pdist), save each as an .npy for dmkl build --function distance"
     elif variable.cell or asked is not None:
         axis = 0 if variable.cell else asked
     elif variable.matlab and len(set(lengths)) == 3:

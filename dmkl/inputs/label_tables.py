@@ -20,7 +20,7 @@ from dmkl.inputs.formats.file_arrays import FileArray, listed, vector
 from dmkl.inputs.formats.registry import arrays_in, check_file
 from dmkl.inputs.formats.tables import FAM_TITLES, Text
 from dmkl.inputs.labels import OF_SAMPLES, LabelTable, SideData, in_order, refuse_without_names
-from dmkl.inputs.names import Individual, Names, axis_names, index_names, listed_names, names_as_known, sample_names
+from dmkl.inputs.names import Individual, Names, axis_names, listed_names, names_as_known, sample_names
 from dmkl.unknown import is_known
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def label_table(values: Any, expected: Collection[str] | None = None) -> LabelTa
     if is_instance(values, "pandas", "Series", "DataFrame"):
         # An index that only counts names the rows of a set whose names are these numbers.
         numbers = tuple(map(str, range(len(values))))
-        index = index_names(values.index) or (numbers if expected and set(expected) == set(numbers) else None)
+        index = axis_names(values, 0) or (numbers if expected and set(expected) == set(numbers) else None)
         if is_instance(values, "pandas", "Series"):
             return LabelTable(values.to_numpy(), index)
         table = Columns("the data frame", values)
@@ -239,10 +239,9 @@ def _labels_of(table: Columns, column: str | None, expected: Collection[str] | N
     """Return the labels in a table: all columns that do not name its rows, or the requested one."""
     if isinstance(table, Text) and (table.count is not None or table.is_triangle):
         refuse(f"{table.where} holds a kernel or distances of PHYLIP or TASSEL, expected labels, a row for each sample")
-    (names, used), titles = find_names(table, expected), table.titles
+    (names, rest), titles = find_names(table, expected), table.titles
     if titles is not None and matched_share(titles, expected) > max(0.5, matched_share(names or (), expected)):
         refuse(f"{table.where}: the columns bear the names of the samples, expected the rows to do so; transpose it")
-    rest = [at for at in range(table.n_columns) if at not in used]
     if column is not None:
         if expected and names is None and len(rest) > 1:
             refuse_without_names(table.where, len(rest), sorted(expected))
@@ -266,7 +265,7 @@ def _labels_of(table: Columns, column: str | None, expected: Collection[str] | N
             pair = f"lines such as {','.join(cells[:2])!r} may be numbers with decimal commas, or two columns"
             refuse(f"{table.where}: {pair} of whole numbers; write decimal points, or titles above two columns")
     single = column is not None or (len(rest) == 1 and not isinstance(table, Text))
-    columns = None if titles is None or single else tuple(titles[at] for at in rest)
+    columns = None if single else table.titles_of(rest)
     entries = values[:, 0] if len(rest) == 1 else values
     if isinstance(table, Text):
         entries = vector(entries, table.where)
@@ -285,6 +284,7 @@ def _without_missing_codes(table: Columns, values: Array, columns: Sequence[int]
         codes = set(values[~np.isnan(values[:, k]), k].tolist())
         if codes == _CASES or (of_fam and codes < _CASES and {0.0, 2.0} <= codes):
             values = np.where((np.arange(values.shape[1]) == k) & (values == 0), np.nan, values)
-            title = f"column {at + 1}" if table.titles is None else repr(table.titles[at])
-            table.notes.append(f"{table.where}: 0 in {title} was taken for missing, beside 1 and 2 as PLINK has it")
+            table.notes.append(
+                f"{table.where}: 0 in {table.title(at)} was taken for missing, beside 1 and 2 as PLINK has it"
+            )
     return values

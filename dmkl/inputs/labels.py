@@ -121,29 +121,27 @@ def _checked_labels(labels: Array, samples: Array) -> Array:
         refuse(f"labels have shape {labels.shape}, expected ({rows},) or ({rows}, tasks): one for each sample")
     missing = ~is_known(labels)
     if labels.ndim == 2:
-        cells = labels.astype(object)
-        cells[missing] = np.nan
         try:
-            values = cells.astype(np.float64)
+            labels = np.where(missing, np.nan, labels.astype(object)).astype(np.float64)
         except (TypeError, ValueError) as error:
             refuse(f"labels (sample, task) must be numbers, 0 or 1 for tasks: {error}; or name one (FILE:NAME)", error)
-        for i, k in np.argwhere(np.isinf(values)).tolist():
-            refuse(f"the label of sample {i} in column {k} is infinite; mend it, or leave it out as NaN")
-        return values.astype(np.int8) if np.isin(values, (0, 1)).all() else values
-    if missing.any():
+    elif missing.any():
         which = f"{listed_names(map(str, samples[missing]))}; written as {str(labels[missing][0])!r}"
         refuse(
             f"the labels of {missing.sum()} of the {rows} samples are missing ({which}), and every sample needs a "
             "class or a number, unless labels have several columns. Leave these samples out (by names: join='inner', "
             "--join inner), or call them another name if they are a class"
         )
-    if labels.dtype.kind == "O" and all(isinstance(value, numbers.Real) for value in labels):
+    elif labels.dtype.kind == "O" and all(isinstance(value, numbers.Real) for value in labels):
         labels = labels.astype(np.float64)
     if labels.dtype.kind == "f":
-        for sample in samples[~np.isfinite(labels)]:
-            refuse(f"the label of sample {str(sample)!r} is infinite; every sample needs a class or a number")
-        if not np.array_equal(labels, np.round(labels)):
-            return labels.astype(np.float64)
+        for i, *column in np.argwhere(np.isinf(labels)).tolist():
+            place = f"{i} in column {column[0]}" if column else repr(str(samples[i]))
+            refuse(f"the label of sample {place} is infinite; mend it, or leave it out as NaN, or the sample")
+    if labels.ndim == 2:
+        return labels.astype(np.int8) if np.isin(labels, (0, 1)).all() else labels
+    if labels.dtype.kind == "f" and not np.array_equal(labels, np.round(labels)):
+        return labels.astype(np.float64)
     if labels.dtype.kind in "fiub":
         return labels.astype(np.int64)
     names = np.array([as_text(value) for value in labels.tolist()], dtype=object)
@@ -228,9 +226,8 @@ class SideData:
         """Put the rows into the order of the samples, by name."""
         names = self.table.row_names or ()
         ordered = in_order(self.where, self.table, samples)
-        if ordered is not self.table and samples is not None:
-            if without(names, without(names, samples)) != list(samples):
-                notes.append(f"{self.where} was put into the order of the samples, by name")
+        if samples and ordered is not self.table and without(names, without(names, samples)) != list(samples):
+            notes.append(f"{self.where} was put into the order of the samples, by name")
         self.table = ordered
 
     def widen(self, samples: Sequence[str]) -> None:
@@ -346,30 +343,27 @@ def gather(
     If nothing else names the samples, they get the names of labels or splits, one after another. The numbers of kernels
     and of rows are checked unless they are None.
     """
-    for item in beside:
-        if item.role in OF_SAMPLES:  # data of one role is compared in the same order
-            item.sort(samples, notes)
-    chosen: dict[str, SideData] = {}
-    for role in dict.fromkeys(item.role for item in beside):
-        first, *others = (item for item in beside if item.role == role)
-        names, values = first.table.row_names, first.table.values
-        differing = [o for o in others if not np.array_equal(o.table.values, values) or o.table.row_names != names]
-        if differing:
-            what = f"{first.where} and {differing[0].where} differ, so neither was taken; say which holds"
-            notes.append(f"{role}: {what}")
-        else:
-            chosen[role] = first
     if samples is None:
-        named = {chosen[role].where: chosen[role].table.row_names or () for role in OF_SAMPLES if role in chosen}
+        named = {item.where: item.table.row_names or () for role in OF_SAMPLES for item in beside if item.role == role}
         fitting = {title: names for title, names in named.items() if names and n_rows in (None, len(names))}
         for title, names in islice(fitting.items(), 1):
             numbers = tuple(map(str, range(len(names))))  # of the rows, in another order
             are_numbers = any(set(others) == set(numbers) for others in fitting.values())
             samples = numbers if are_numbers else names
             notes += [] if are_numbers else [note_of_order(title, names)]
-    for item in chosen.values():
+    chosen: dict[str, SideData] = {}
+    for item in beside:
         if item.role in (*OF_SAMPLES, "diagonal"):
             item.sort(samples, notes)
+    for role in dict.fromkeys(item.role for item in beside):
+        first, *others = (item for item in beside if item.role == role)
+        order, values = first.table.row_names, first.table.values
+        differing = [o for o in others if not np.array_equal(o.table.values, values) or o.table.row_names != order]
+        if differing:
+            what = f"{first.where} and {differing[0].where} differ, so neither was taken; say which holds"
+            notes.append(f"{role}: {what}")
+        else:
+            chosen[role] = first
     result, tables = Labels(samples=samples), {role: item.table for role, item in chosen.items()}
     if "labels" in chosen:
         where, values, columns = chosen["labels"].where, tables["labels"].values, tables["labels"].columns or ()

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from dmkl.arrays import Array, Index
+from dmkl.arrays import Array, Index, is_instance
 from dmkl.errors import refuse
 
 if TYPE_CHECKING:
     import pandas as pd
-    import xarray as xr
 
 Join = Literal["exact", "inner", "outer"]
 """Whether tables must name the same samples, or the samples of all tables or of any table are taken."""
@@ -65,11 +64,13 @@ def index_names(index: pd.Index[Any]) -> Names:
     return None if only_counts else tuple(map(as_text, index))
 
 
-def axis_names(array: xr.DataArray, axis: int) -> Names:
-    """Return the coordinate of an axis of an xarray array; None if it has none."""
-    if axis >= array.ndim or array.dims[axis] not in array.coords:
+def axis_names(values: Any, axis: int) -> Names:
+    """Return the names along an axis of an object of pandas or xarray; None if it has none."""
+    if is_instance(values, "pandas", "Series", "DataFrame"):
+        return index_names(values.axes[axis])
+    if not is_instance(values, "xarray", "DataArray") or axis >= values.ndim or values.dims[axis] not in values.coords:
         return None
-    return tuple(map(as_text, array.coords[array.dims[axis]].to_numpy().tolist()))
+    return tuple(map(as_text, values.coords[values.dims[axis]].to_numpy().tolist()))
 
 
 def sample_names(where: str, names: Iterable[Any] | None, length: int | None = None) -> Names:

@@ -444,8 +444,8 @@ def test_headers(tmp_path, text, columns, names, values):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("who,u,city\na,1,Rome\nb,2,Rome\n", r"not numeric is column 'city', expected numbers; encode them"),
-        ("u,v,city\n1,1,Rome\n2,1,Rome\n", "not numeric is column 'city'"),
+        ("who,u,city\na,1,Rome\nb,2,Rome\n", r"column 'city' is not numeric, expected numbers; encode them"),
+        ("u,v,city\n1,1,Rome\n2,1,Rome\n", "column 'city' is not numeric"),
         ("", "holds no lines"),
         ("u,v\n", "has columns but no rows"),
         ("gene,7,9\na,1,2\n", "title the first column 'sample'"),
@@ -482,9 +482,9 @@ TWICE = pd.DataFrame(A, index=["a", "b", "a", *"cdef"])
         ({"a": np.ones((7, 0))}, "have 7 rows and 0 columns"),
         ({"a": np.ones((0, 7))}, "have 0 rows and 7 columns"),
         ({"a": da.from_array(A)[da.from_array(Y) > 0]}, r"number of rows.*compute_chunk_sizes\(\)"),
-        ({"a": pd.DataFrame({"u": [1.0], "city": ["Rome"]})}, "features 'a': not numeric is column 'city'.*set_index"),
-        ({"a": pd.DataFrame({i: ["x"] for i in range(9)})}, r"not numeric are columns '0', .*'7' … \(9 in all\)"),
-        ({"a": pd.DataFrame({"u": [1j]})}, "not numeric is column 'u'"),
+        ({"a": pd.DataFrame({"u": [1.0], "city": ["Rome"]})}, "features 'a': column 'city' is not numeric.*set_index"),
+        ({"a": pd.DataFrame({i: ["x"] for i in range(9)})}, r"column '0', .*column '7' … \(9 in all\) are not numeric"),
+        ({"a": pd.DataFrame({"u": [1j]})}, "column 'u' is not numeric"),
         ({"a": TWICE}, "features 'a': sample names must be unique, but 'a' occurs 2 times"),
         ({"a": A, "b": B[:5]}, "features 'b' have 5 rows, 'a' have 7 rows"),
         ({"a": pd.DataFrame(A, index=SAMPLES), "b": B[:5]}, "features 'b' have 5 rows, there are 7 samples"),

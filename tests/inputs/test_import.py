@@ -522,18 +522,6 @@ def test_names_of_a_folder_apply_in_order_and_it_is_said(tmp_path):
         open_files(folder)
 
 
-def test_labels_with_names_are_put_into_the_order_of_the_kernels(tmp_path):
-    order = [3, 0, 6, 2, 1, 5, 4]
-    FRAME.to_csv(tmp_path / "k.csv")
-    pd.DataFrame({"class": np.array(list("abcabca"))[order]}, index=np.array(SAMPLES)[order]).to_csv(tmp_path / "l.csv")
-    made, source = take_in(tmp_path / "k.csv", tmp_path, labels=tmp_path / "l.csv")
-    assert list(made.labels) == list("abcabca")
-    assert "was put into the order of the samples" in source.notes[0]
-    (tmp_path / "l.csv").write_text("s0,a\ns1,b\n")
-    with pytest.raises(InputError, match=r"the 7 of kernel 'k', .*l.csv lacks 5 \('s2', 's3', 's4' …\)"):
-        open_files(tmp_path / "k.csv", labels=tmp_path / "l.csv")
-
-
 def test_splits_in_words(tmp_path):
     np.save(tmp_path / "k.npy", K)
     (tmp_path / "s.txt").write_text("train\ntrain\nval\ntest\nTest\nnone\nvalidation\n")

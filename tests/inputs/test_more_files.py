@@ -1,4 +1,4 @@
-"""Compressed text, Parquet, condensed distances, and files that are refused with a recipe."""
+"""Compressed text, condensed distances, and files that are refused with a recipe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scipy.spatial.distance import pdist, squareform
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.inputs import as_features, open_files, read_file
+from dmkl.inputs import as_features, open_files
 
 NAMES = [f"s{i}" for i in range(7)]
 K = pd.DataFrame(psd(1, 7)[0], NAMES, NAMES)
@@ -40,21 +40,6 @@ def test_a_compressed_file_that_is_cut_short(tmp_path):
         for read in (open_files, as_features):
             with pytest.raises(InputError, match=f"{name} is not a whole gzip file"):
                 read(tmp_path / name)
-
-
-# --- Parquet ----------------------------------------------------------------------------------------------------------
-
-
-def test_parquet_labels(tmp_path):
-    KINDS.to_parquet(tmp_path / "y.parquet")
-    KINDS.reset_index().to_parquet(tmp_path / "z.parquet")
-    for name in ("y", "z"):
-        table = read_file(tmp_path / f"{name}.parquet:kind")
-        assert (table.row_names, table.values.tolist()) == (tuple(NAMES), list("aabbccc"))
-        with pytest.raises(InputError, match=r"has no column 'kin'; it has .*'kind', 'age'"):
-            read_file(tmp_path / f"{name}.parquet:kin")
-    KINDS[["age"]].to_parquet(tmp_path / "age.parquet")
-    assert read_file(tmp_path / "age.parquet").values.tolist() == list(range(7))
 
 
 # --- condensed distances ----------------------------------------------------------------------------------------------

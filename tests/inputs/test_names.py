@@ -42,18 +42,13 @@ def folder(tmp_path_factory):
     """Kernels in order, and tables of the same samples in another order."""
     path = tmp_path_factory.mktemp("names")
     pd.DataFrame(X @ X.T, WORDS, WORDS).to_csv(path / "k.csv")
-    pd.DataFrame(X @ X.T, NUMBERS, NUMBERS).to_csv(path / "kn.csv")
     columns = {"site": SITE, "patient": WORDS, "dx": DX, "score": SCORE, "age": AGE, "part": PART}
     sheet = pd.DataFrame(columns).iloc[SHUFFLED]
     sheet.to_csv(path / "site_first.csv", index=False)
     sheet[["patient", "site", "dx", "score", "age", "part"]].to_csv(path / "patient_first.csv", index=False)
-    pd.DataFrame({"FID": 0, "IID": WORDS, "score": SCORE}).iloc[SHUFFLED].to_csv(path / "fid0.csv", index=False)
-    pd.DataFrame({"eid": NUMBERS, "score": SCORE}).iloc[SHUFFLED].to_csv(path / "eid.csv", index=False)
     features = pd.DataFrame(X, columns=list("abcde"))
-    features.assign(eid=NUMBERS).iloc[SHUFFLED][["eid", *"abcde"]].to_csv(path / "features.csv", index=False)
     features.set_axis(WORDS).to_csv(path / "x.csv", index_label="sample")
     features.set_axis(WORDS).T.to_csv(path / "turned.csv")
-    write(path / "pheno.txt", (f"{NUMBERS[i]} {NUMBERS[i]} {SCORE[i]}" for i in SHUFFLED))
     write(path / "sp.txt", (f"{WORDS[i]} {DX[i]}" for i in SHUFFLED))
     write(path / "keep.txt", (f"{WORDS[i]} {WORDS[i]}" for i in SHUFFLED[:50]))
     return path
@@ -89,24 +84,6 @@ def same_models(first, second):
 # --- the command line ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("kernel", "labels", "expected"),
-    [
-        ("k.csv", "site_first.csv:dx", DX),
-        ("k.csv", "sp.txt", DX),
-        ("k.csv", "fid0.csv", SCORE),
-        ("kn.csv", "eid.csv:score", SCORE),
-        ("kn.csv", "pheno.txt", SCORE),
-    ],
-)
-def test_import_matches_labels_by_name(run, tmp_path, folder, kernel, labels, expected):
-    status, _, err = run("import", tmp_path / "set.zarr", folder / kernel, "--labels", folder / labels)
-    assert status == 0, err
-    K = dmkl.open(tmp_path / "set.zarr")
-    assert K.labels.tolist() == expected.tolist()
-    assert K.samples.tolist() == (WORDS if kernel == "k.csv" else NUMBERS)
-
-
 def test_splits_and_covariates_are_matched_by_name(run, tmp_path, folder):
     models = []
     for table in ("site_first.csv", "patient_first.csv"):
@@ -119,12 +96,6 @@ def test_splits_and_covariates_are_matched_by_name(run, tmp_path, folder):
         assert status == 0, err
         models.append(dmkl.load(place))
     same_models(*models)
-
-
-def test_groups_of_a_file_parted_by_blanks_are_whole_subjects(tmp_path, named):
-    subjects = [f"G{i // 8}" for i in range(N)]
-    blanks = write(tmp_path / "blanks.txt", (f"{WORDS[i]} {subjects[i]}" for i in SHUFFLED))
-    assert read_groups(blanks, named.samples, np.arange(N)).values.tolist() == subjects
 
 
 def test_groups_that_are_all_different_are_an_error(run, tmp_path, store):
@@ -148,16 +119,6 @@ def test_build_matches_labels_by_name(run, tmp_path, folder, table, turn):
     assert K.samples.tolist() == WORDS
     assert K.labels.tolist() == DX.tolist()
     np.testing.assert_allclose(np.asarray(K)[0], X @ X.T, rtol=1e-12, atol=1e-12)
-
-
-def test_numeric_names_of_features_are_no_feature(run, tmp_path, folder):
-    arguments = ("build", tmp_path / "set.zarr", folder / "features.csv", "--function", "linear", "--labels")
-    status, _, err = run(*arguments, f"{folder / 'eid.csv'}:score", *HERE)
-    assert status == 0, err
-    K = dmkl.open(tmp_path / "set.zarr")
-    assert K.samples.tolist() == [NUMBERS[i] for i in SHUFFLED]
-    assert K.labels.tolist() == SCORE[SHUFFLED].tolist()
-    np.testing.assert_allclose(np.asarray(K)[0], (X @ X.T)[np.ix_(SHUFFLED, SHUFFLED)], rtol=1e-12, atol=1e-12)
 
 
 def test_build_repairs_what_is_not_positive_semidefinite(run, tmp_path):
@@ -307,15 +268,8 @@ def test_a_symmetric_matrix_of_r_is_square_and_says_how_to_name_its_rows(tmp_pat
     assert known.labels.tolist() == DX[:6].tolist()
 
 
-def test_a_phenotype_is_chosen_by_its_title(tmp_path):
-    lines = [f"f{i} {own} {20 + i}.5 {150 + i}" for i, own in enumerate(FEW)]
-    path = write(tmp_path / "y.txt", ["FID IID BMI height", *lines[::-1]])
-    for column, expected in (("BMI", [20.5 + i for i in range(6)]), ("height", [150.0 + i for i in range(6)])):
-        _, known = open_files(kernel(tmp_path / "k.csv"), labels=Path(f"{path}:{column}"))
-        assert np.asarray(known.labels).tolist() == expected
-    write(tmp_path / "one.txt", ["FID IID BMI", *(line.rpartition(" ")[0] for line in lines[::-1])])
-    _, known = open_files(kernel(tmp_path / "k.csv"), labels=Path(f"{tmp_path / 'one.txt'}:BMI"))
-    assert np.asarray(known.labels).tolist() == [20.5 + i for i in range(6)]
+def test_a_title_that_a_file_lacks_is_refused_with_those_it_has(tmp_path):
+    path = write(tmp_path / "y.txt", ["FID IID BMI height", *(f"f{i} {own} {20 + i}.5 1" for i, own in enumerate(FEW))])
     with pytest.raises(InputError, match=r"no column 'weight'; it has .*'BMI'"):
         open_files(kernel(tmp_path / "k.csv"), labels=Path(f"{path}:weight"))
 

@@ -34,7 +34,7 @@ from dmkl.inputs.formats.file_arrays import (
     vector,
 )
 from dmkl.inputs.formats.hdf5 import check_stored, hdf5_array, nodes_of, opened
-from dmkl.inputs.formats.zarr_folders import check_chunks, nodes_in, zarr_array
+from dmkl.inputs.formats.zarr_folders import check_chunks, is_zarr, nodes_in, zarr_array
 from dmkl.inputs.labels import OF_SAMPLES, LabelTable
 from dmkl.inputs.matrices import plain
 from dmkl.inputs.names import Names, as_text
@@ -54,7 +54,7 @@ def is_annotated_object(values: Any) -> bool:
 
 def is_annotated(path: Path) -> bool:
     """Whether a folder is AnnData or MuData in Zarr."""
-    if not any((path / name).is_file() for name in ("zarr.json", ".zgroup")):
+    if not is_zarr(path):
         return False
     with damaged_as(f"{path} cannot be read as Zarr", Exception):
         root: Any = zarr.open(PlainStore(path), mode="r")
@@ -81,14 +81,14 @@ def annotation(path: Path, column: str | None) -> LabelTable:
     InputError is raised if there is no such column, or none is named.
     """
     with _nodes(path) as nodes:
-        whole, *modalities = _parts(path, nodes)
-        columns = {name: (whole.samples, read) for name, read in whole.columns.items()}
-        for part in modalities:
-            columns = {
-                f"{part.title[:-1]}:{name}": (part.samples, read) for name, read in part.columns.items()
-            } | columns
+        parts = list(_parts(path, nodes))
+        columns = {  # of one name, that of the whole
+            part.title.replace("/", ":") + name: (part.samples, read)
+            for part in reversed(parts)
+            for name, read in part.columns.items()
+        }
         if column == "obs_names":
-            return LabelTable(np.array(whole.samples, dtype=str), whole.samples)
+            return LabelTable(np.array(parts[0].samples, dtype=str), parts[0].samples)
         if column not in columns:
             problem = f"has no column {column!r} in obs" if column is not None else "describes its samples in columns"
             names = ", ".join(map(repr, columns)) or "none"
@@ -129,12 +129,9 @@ def _arrays(path: Path, part: _Part) -> Iterator[FileArray]:
     # Columns with titles such as sample or id state the origin of a sample, and may repeat.
     for name, read in part.columns.items() if not part.title else ():
         if ROLES.get(plain_title(name)) in OF_SAMPLES:
-            values = partial(_values_of_column, read()) if path is _OBJECT else partial(_labels, path, name)
+            of_file = partial(lambda column: annotation(path, column).values, name)
+            values = partial(_values_of_column, read()) if path is _OBJECT else of_file
             yield FileArray(path, f"obs/{name}", (len(part.samples),), np.dtype("U1"), values, rows=part.samples)
-
-
-def _labels(path: Path, column: str) -> Array:
-    return annotation(path, column).values
 
 
 def _values_of_column(values: Any) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -123,6 +124,12 @@ def unreadable(
 def listed(arrays: Sequence[FileArray | str], most: int = 12) -> str:
     """Return arrays as messages list them: the first ones, and their number."""
     return ", ".join(map(str, arrays[:most])) + f" … ({len(arrays)} in all)" * (len(arrays) > most)
+
+
+def natural_order(text: str) -> list[tuple[int, int | str]]:
+    """Return a sort key that puts K2 before K10."""
+    parts = filter(None, re.split(r"(\d+)", text))
+    return [*((0, int(part)) if part.isdecimal() else (1, part.casefold()) for part in parts), (2, text)]
 
 
 def shape_text(shape: Sequence[int]) -> str:

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from copy import copy
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from dmkl.inputs.formats.file_arrays import (
     check_part,
     damaged_as,
     n_bytes,
+    natural_order,
     unreadable,
 )
 from dmkl.inputs.formats.reader_process import run
@@ -71,9 +72,10 @@ def _read_structures(file: str) -> tuple[None, list[Array]]:
 
 
 def hdf5_arrays(path: Path) -> list[FileArray]:
-    """Return the data sets of an HDF5 file, including those in groups."""
+    """Return the data sets of an HDF5 file, including those in groups, by their names, since files keep no order."""
     with opened(path) as file:
-        return [hdf5_array(path, name, node) for name, node in nodes_of(file) if not isinstance(node, h5py.Group)]
+        nodes = sorted(nodes_of(file), key=lambda pair: natural_order(pair[0]))
+        return [hdf5_array(path, name, node) for name, node in nodes if not isinstance(node, h5py.Group)]
 
 
 def hdf5_array(path: Path, name: str, node: h5py.Dataset | None) -> FileArray:
@@ -82,8 +84,8 @@ def hdf5_array(path: Path, name: str, node: h5py.Dataset | None) -> FileArray:
         return unreadable(path, name, (), ELSEWHERE)
     array = H5Array(path, name, node)
     if h5py.check_string_dtype(node.dtype) is not None:
-        return FileArray(path, name, array.shape, np.dtype("U1"), array.strings)
-    return FileArray(path, name, array.shape, array.dtype, array.fresh)
+        return FileArray(path, name, array.shape, np.dtype("U1"), lambda: copy(array).strings())
+    return FileArray(path, name, array.shape, array.dtype, partial(copy, array))
 
 
 # --- nodes and links -----------------------------------------------------------------------------------------------
@@ -144,7 +146,7 @@ def may_be_read(node: h5py.Dataset) -> bool:
 
 
 class H5Array:
-    """A data set that is opened when a part of it is read.
+    """A data set that is opened when a part of it, or of a copy, is read.
 
     `reverse` shows the axes in reverse order: MATLAB writes an array of shape (a, b, c) as (c, b, a).
     """
@@ -157,12 +159,6 @@ class H5Array:
         self.shape: tuple[int, ...] = tuple(node.shape[::step])
         self.chunks: tuple[int, ...] | None = None if node.chunks is None else tuple(node.chunks[::step])
         self.dtype: np.dtype[Any] = node.dtype
-
-    def fresh(self) -> H5Array:
-        """Return the same data set, not opened."""
-        twin = copy(self)
-        twin._node = None
-        return twin
 
     def __getitem__(self, key: Any) -> Array:
         check_part(self.what, self.shape, self.chunks or (), key, self.dtype.itemsize)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -138,7 +139,7 @@ def _v73_variable(path: Path, name: str, node: h5py.Dataset) -> FileArray:
         problem = "complex"
     elif array.dtype.kind not in "fiub" or kind not in ("", *_NUMBERS):
         problem = kind or "not numbers"
-    return FileArray(path, name, array.shape, array.dtype, array.fresh, problem=problem, matlab=True)
+    return FileArray(path, name, array.shape, array.dtype, partial(copy, array), problem=problem, matlab=True)
 
 
 def _v73_cell(path: Path, name: str, node: h5py.Dataset) -> FileArray:
@@ -160,7 +161,7 @@ def _v73_cell(path: Path, name: str, node: h5py.Dataset) -> FileArray:
     whole = len(arrays) == len(targets) and not any(empty)
     if whole and all(array.dtype.kind in "fiub" and set(array.shape) == {1} for array in arrays):
         return FileArray(path, name, (len(arrays),), _NUMBER, partial(_items, arrays))
-    return _cell(path, name, node.shape[::-1], arrays if whole else [], lambda: [array.fresh() for array in arrays])
+    return _cell(path, name, node.shape[::-1], arrays if whole else [], lambda: list(map(copy, arrays)))
 
 
 def _characters(array: H5Array) -> Array:

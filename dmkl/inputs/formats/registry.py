@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,18 +13,18 @@ from dmkl.errors import refuse
 from dmkl.files.urls import local_path
 from dmkl.inputs.columns import ROLES, Columns, plain_title
 from dmkl.inputs.formats.annotated import annotated_arrays, annotation, is_annotated
-from dmkl.inputs.formats.file_arrays import FileArray, stem
+from dmkl.inputs.formats.file_arrays import FileArray, natural_order, stem
 from dmkl.inputs.formats.genotypes import bed_arrays
 from dmkl.inputs.formats.hdf5 import hdf5_arrays
 from dmkl.inputs.formats.matlab import matlab_arrays
 from dmkl.inputs.formats.matrix_market import mtx_arrays
 from dmkl.inputs.formats.numpy_files import npy_arrays, npz_arrays
-from dmkl.inputs.formats.tables import looks_like_text, parquet_arrays, parquet_columns, text_columns
+from dmkl.inputs.formats.tables import Text, looks_like_text, parquet_columns
 from dmkl.inputs.formats.text_kernels import (
-    gcta_arrays,
+    binary_arrays,
     gcta_text_arrays,
     matrix_of_prefix,
-    plink_arrays,
+    parquet_arrays,
     plink_text_arrays,
     text_arrays,
 )
@@ -42,7 +41,7 @@ _OF_R = (
 
 @dataclass(frozen=True)
 class Format:
-    """A file format: its file names, and its readers.
+    """A file format: its file names, its readers, and what its files may hold.
 
     `arrays` lists the arrays of a file, after reading headers only. `columns` opens a file as a table of features or
     labels; its arguments are the path, the names of samples, if they are known, and the title of the requested column.
@@ -50,39 +49,30 @@ class Format:
     """
 
     suffixes: tuple[str, ...] = ()  # the extensions of its files, in lower case; none if it is a folder
-    arrays: Callable[[Path], list[FileArray]] | None = None  # None if its files hold no kernels
-    array_features: bool = True  # whether these arrays may also be feature matrices
+    arrays: Callable[[Path], list[FileArray]] = lambda _: []
+    holds: tuple[Content, ...] = ("kernels", "features", "labels")
     columns: Callable[[Path, Collection[str] | None, str | None], Columns] | None = None
     labels: Callable[[Path, str | None], LabelTable] | None = None
-    only_labels: bool = False  # whether its tables are no features
-    sorted_by_name: bool = False  # whether arrays are sorted by their names, since the file keeps no order of them
     is_folder: Callable[[Path], bool] | None = None  # whether a folder is of this format
-
-    def may_hold(self, content: Content) -> bool:
-        """Whether its files may hold kernels, features, or labels, names and splits."""
-        if content == "features":
-            return self.array_features and not self.only_labels
-        return self.array_features if content == "labels" else self.arrays is not None
 
 
 _PLAIN = (".txt", ".dat", ".csv", ".tsv", ".tab")
-_TEXT = Format((*_PLAIN, *(f"{suffix}.gz" for suffix in _PLAIN)), text_arrays, columns=text_columns)
+_TEXT = Format((*_PLAIN, *(f"{suffix}.gz" for suffix in _PLAIN)), text_arrays, columns=Text)
 FORMATS = (
     Format((".npy",), npy_arrays),
     Format((".npz",), npz_arrays),
     Format((".mat",), matlab_arrays),
-    Format((".h5", ".hdf5"), hdf5_arrays, sorted_by_name=True),
+    Format((".h5", ".hdf5"), hdf5_arrays),
     Format((".parquet",), parquet_arrays, columns=parquet_columns),
     Format((".mtx",), mtx_arrays),
-    Format((".grm.bin",), gcta_arrays, array_features=False),
-    Format((".grm.gz",), gcta_text_arrays, array_features=False),
-    Format((".rel.bin",), plink_arrays, array_features=False),
-    Format((".rel", ".rel.gz"), plink_text_arrays, array_features=False),
+    Format((".grm.bin", ".rel.bin"), binary_arrays, ("kernels",)),
+    Format((".grm.gz",), gcta_text_arrays, ("kernels",)),
+    Format((".rel", ".rel.gz"), plink_text_arrays, ("kernels",)),
     Format((".bed",), bed_arrays),
     Format((".h5ad", ".h5mu"), annotated_arrays, labels=annotation),
     Format((), annotated_arrays, labels=annotation, is_folder=is_annotated),
-    Format((), zarr_arrays, sorted_by_name=True, is_folder=is_zarr),
-    Format((".phen", ".pheno", ".fam", ".covar", ".qcovar"), columns=text_columns, only_labels=True),
+    Format((), zarr_arrays, is_folder=is_zarr),
+    Format((".phen", ".pheno", ".fam", ".covar", ".qcovar"), holds=("labels",), columns=Text),
     _TEXT,
 )
 
@@ -98,7 +88,7 @@ def format_of(path: Path, *, any_text: bool = False) -> Format | None:
 
 def expected_files(content: Content) -> str:
     """Return the formats of a content, as messages list them."""
-    suffixes = [suffix for file_format in FORMATS if file_format.may_hold(content) for suffix in file_format.suffixes]
+    suffixes = [suffix for file_format in FORMATS if content in file_format.holds for suffix in file_format.suffixes]
     return f"{', '.join(suffixes)} or a Zarr folder"
 
 
@@ -110,10 +100,10 @@ def check_file(path: Path, content: Content) -> Format:
     if not path.exists():
         refuse(f"there is no file {path}")
     file_format = format_of(path, any_text=True)
-    if file_format is None or not file_format.may_hold(content):
+    if file_format is None or content not in file_format.holds:
         what = "is a folder without Zarr metadata" if path.is_dir() else f"has the extension {path.suffix!r}"
         way_out = _OF_R if path.suffix.lower() in (".rds", ".rdata", ".rda") else ""
-        if file_format is not None and not file_format.array_features:
+        if file_format is not None and file_format.holds == ("kernels",):
             what, way_out = "is a relationship matrix, a kernel", "; dmkl import reads it"
         refuse(f"{path} {what}, expected {expected_files(content)}{way_out}")
     return file_format
@@ -122,16 +112,7 @@ def check_file(path: Path, content: Content) -> Format:
 def arrays_in(path: Path) -> list[FileArray]:
     """Return the arrays of a file, after reading headers only."""
     file_format = format_of(path, any_text=True)
-    arrays = [] if file_format is None or file_format.arrays is None else file_format.arrays(path)
-    if file_format is not None and file_format.sorted_by_name:
-        arrays.sort(key=lambda array: natural_order(array.name))
-    return arrays
-
-
-def natural_order(text: str) -> list[tuple[int, int | str]]:
-    """Return a sort key that puts K2 before K10."""
-    parts = filter(None, re.split(r"(\d+)", text))
-    return [*((0, int(part)) if part.isdecimal() else (1, part.casefold()) for part in parts), (2, text)]
+    return [] if file_format is None else file_format.arrays(path)
 
 
 # --- files of a path -----------------------------------------------------------------------------------------------
@@ -164,7 +145,7 @@ def find_files(
             name, file_format = plain_title(stem(entry)), format_of(entry)
             # "kernel.npy" is a kernel; its name would be in "names.txt".
             role = None if name in ("kernel", "kernels") else ROLES.get(name)
-            may_hold = not is_folder or (file_format is not None and file_format.may_hold(content))
+            may_hold = not is_folder or (file_format is not None and content in file_format.holds)
             if role is not None and role in roles and (file_format is not None or not is_folder):
                 check_file(entry, "labels")
                 beside.append((role, entry))

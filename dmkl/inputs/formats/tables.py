@@ -13,7 +13,7 @@ from array import array
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -22,8 +22,8 @@ import numpy as np
 from dmkl import settings
 from dmkl.arrays import Array
 from dmkl.errors import refuse
-from dmkl.inputs.columns import Columns, are_numbers, counts, find_names, is_number, is_numeral, is_title, matched_share
-from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
+from dmkl.inputs.columns import Columns, are_numbers, counts, is_number, is_numeral, is_title, matched_share
+from dmkl.inputs.formats.file_arrays import damaged_as
 from dmkl.inputs.matrices import Lazy
 from dmkl.inputs.names import Names, listed_names
 from dmkl.settings import check_memory
@@ -59,13 +59,13 @@ class Text(Columns):
     InputError is raised if the file holds no lines or no text.
     """
 
+    titles: Names = None  # "" above the names of the rows, where R writes none
     _unpacked: IO[bytes] | None = None
 
     def __init__(self, path: Path, expected: Collection[str] | None = None, title: str | None = None) -> None:
         self.path, self.where = path, str(path)
         self.index, self.notes = None, []
         self.count: int | None = None  # the number of rows that the file states in a line of its own
-        self.titles: Names = None  # "" above the names of the rows, where R writes none
         lines, size = [], 0  # the first ones that are not blank, as (number from 1, text)
         for number, _, text in lines_of(path):
             lines += [(number, text)] if text.strip() else []
@@ -107,6 +107,8 @@ class Text(Columns):
         for comment in comments[:3]:
             self._note(*comment, "a comment")
         self._index_rows(self._first + has_titles)
+        if self.n_columns == len(FAM_TITLES) and path.name.lower().endswith((".fam", ".fam.gz")):
+            self.titles = self.titles or FAM_TITLES
         # Titles that may be a row are taken if each has a row, of the same name if the first column holds names.
         more = len(rows[0]) - self.n_rows
         if doubtful and (more not in (0, 1) or (more == 1 and set(self.texts([0])[0]) != set(rows[0][1:]))):
@@ -257,8 +259,9 @@ class Text(Columns):
 
     # --- numbers ---
 
+    @cached_property
     def numeric(self) -> list[bool]:
-        """Return for each column whether it holds numbers, truth values or nothing."""
+        """Whether each column holds numbers, truth values or nothing."""
         numeric = [self._is_number(cell) for cell in self.head_row()]
         for start in range(0, self.n_rows, step := max(1, _STRIP_CELLS // self.n_columns)):
             stop = min(start + step, self.n_rows)
@@ -330,14 +333,6 @@ class Text(Columns):
             return file.read(self._starts[stop] - self._starts[start] if stop < self.n_rows else -1)
 
 
-def text_columns(path: Path, expected: Collection[str] | None = None, title: str | None = None) -> Text:
-    """Open a text file as a table; PLINK's .fam files get the titles of their columns."""
-    text = Text(path, expected, title)
-    if path.name.lower().endswith((".fam", ".fam.gz")) and text.titles is None and text.n_columns == 6:
-        text.titles = FAM_TITLES
-    return text
-
-
 def parquet_columns(path: Path, expected: Collection[str] | None = None, title: str | None = None) -> Columns:
     """Read the table in a Parquet file as a whole; needs pyarrow."""
     try:
@@ -348,19 +343,6 @@ def parquet_columns(path: Path, expected: Collection[str] | None = None, title: 
 
     with damaged_as(f"{path} cannot be read as a table", Exception):  # pyarrow and pandas raise many exceptions
         return Columns(str(path), pd.read_parquet(path))
-
-
-def parquet_arrays(path: Path) -> list[FileArray]:
-    """Return the matrix in a Parquet file, with the names of its rows and columns."""
-    table = parquet_columns(path)
-    numeric = table.numeric()
-    names, used = find_names(table, None, numeric)
-    columns = [at for at in range(table.n_columns) if numeric[at] and at not in used]
-    titles = tuple(str(table.frame.columns[at]) for at in columns)
-    matrix = partial(table.numbers, columns)
-    dtype = matrix().dtype if columns else np.dtype(np.float64)
-    named: dict[str, Any] = {"rows": names, "columns": None if counts(titles) else titles}
-    return [FileArray(path, "", (table.n_rows, len(columns)), dtype, matrix, **named)]
 
 
 # --- the layout of a text file -------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,17 @@ import numpy as np
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import refuse
-from dmkl.inputs.columns import RowNames, counts, find_names, is_number, is_numeral
+from dmkl.inputs.columns import Columns, counts, find_names, is_number, is_numeral
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
-from dmkl.inputs.formats.tables import Text, lines_of
+from dmkl.inputs.formats.tables import Text, lines_of, parquet_columns
 from dmkl.inputs.matrices import Lazy
 from dmkl.inputs.names import Individual, Names
 from dmkl.settings import check_memory
+
+
+def parquet_arrays(path: Path) -> list[FileArray]:
+    """Return the matrix in a Parquet file, with the names of its rows and columns."""
+    return [_labelled(parquet_columns(path))]
 
 
 def text_arrays(path: Path) -> list[FileArray]:
@@ -32,60 +38,71 @@ def text_arrays(path: Path) -> list[FileArray]:
         return [_array(text, (n, n), partial(_matrix_of_pairs, text, pairs[1], pairs[2], n, 2), pairs[0])]
     if text.titles is None and text.n_rows == text.n_columns + 1 and all(map(str.isdecimal, text.head_row())):
         text.take_first_row_as_titles()
-    rows, used = _row_names(text)
-    columns = [at for at in range(text.n_columns) if at not in used]
-    if not columns:
-        what = f"{text.n_rows} lines of words and no numbers, expected a matrix; labels and names of samples"
-        refuse(f"{path} holds {what} are given as such (labels=, samples=, --labels, --samples)")
-    words = [name for name in rows or () if not is_numeral(name)]
+    if text.count not in (None, text.n_rows):
+        refuse(f"{path} states {text.count} rows in its first line, and has {text.n_rows}; it is not whole")
+    # Reading all rows of a kernel for the types of its columns would take long.
+    text.numeric = [is_number(cell, text.decimal_comma) for cell in text.head_row()]
+    matrix = _labelled(text)
+    words = [name for name in matrix.rows or () if not is_numeral(name)]
     if text.titles is None and 0 < len(words) < text.n_rows:
         way_out = "if they are names, add a line of titles with 'sample' above them"
         refuse(f"{path}: {words[0]!r:.60} in the first column is not a number, others in it are; {way_out}")
-    written = titles = None if text.titles is None else tuple(text.titles[at] for at in columns)
-    square = text.n_rows == len(columns)
+    # PHYLIP's distances and TASSEL's kinships are written alike, but for the diagonal.
+    has_distances = text.count is not None and len(set(matrix.shape)) == 1 and not matrix.open()[0:1, 0:1].any()
+    return [replace(matrix, holds="distances" if has_distances else "")]
+
+
+def _labelled(table: Columns) -> FileArray:
+    """Return the matrix in a table, with names of its rows and columns that do not only count these."""
+    rows, columns = _row_names(table)
+    if not isinstance(table, Text):  # a word among the numbers of a text file is refused when its line is read
+        columns = [at for at in columns if table.numeric[at]]
+    if not columns:
+        what = f"{table.n_rows} lines of words and no numbers, expected a matrix; labels and names of samples"
+        refuse(f"{table.where} holds {what} are given as such (labels=, samples=, --labels, --samples)")
+    written = titles = table.titles_of(columns)
     # Names that pandas and R write if there are none.
     if titles is not None and (counts(titles, 1, "V") or counts(titles, 1, "X")):
         titles, rows = None, None if rows is not None and counts(rows, 1) else rows
     titles, rows = (None if names is not None and counts(names) else names for names in (titles, rows))
-    if square and rows is not None and titles is not None and set(rows) != set(titles):
+    if table.n_rows == len(columns) and rows is not None and titles is not None and set(rows) != set(titles):
         # R's data frames begin titles with a letter and write a dot for all other signs (make.names).
         made = {re.sub(r"^(?=[\d_]|\.\d)", "X", re.sub(r"[^\w.]", ".", name)): name for name in rows}
         titles = tuple(made[title] for title in titles) if set(made) == set(titles) else titles
     if rows is None and titles is None and written is not None and not counts(written):
         what = "its names of rows and columns only count, as R writes those of a matrix without names"
-        text.notes.append(f"{path}: {what}; give the names of the rows in their order with --order FILE (order=)")
-    numbers = text.numbers(columns)
-    if text.count not in (None, text.n_rows):
-        refuse(f"{path} states {text.count} rows in its first line, and has {text.n_rows}; it is not whole")
-    # PHYLIP's distances and TASSEL's kinships are written alike, but for the diagonal.
-    holds = "distances" if text.count is not None and square and not numbers[0:1, 0:1].any() else ""
-    return [_array(text, numbers.shape, lambda: numbers, rows, columns=titles, holds=holds)]
+        table.notes.append(
+            f"{table.where}: {what}; give the names of the rows in their order with --order FILE (order=)"
+        )
+    numbers = table.numbers(columns)
+    return _array(table, numbers.shape, lambda: numbers, rows, columns=titles, dtype=numbers.dtype)
 
 
-def _array(text: Text, shape: tuple[int, ...], opened: Callable[[], Any], rows: Names, **more: Any) -> FileArray:
-    return FileArray(text.path, "", shape, np.dtype(float), opened, rows=rows, notes=tuple(text.notes), **more)
+def _array(
+    table: Columns, shape: tuple[int, ...], opened: Callable[[], Any], rows: Names, *, dtype: Any = float, **more: Any
+) -> FileArray:
+    path, notes = Path(table.where), tuple(table.notes)
+    return FileArray(path, "", shape, np.dtype(dtype), opened, rows=rows, notes=notes, **more)
 
 
-def _row_names(text: Text) -> RowNames:
-    """Return the names of the rows, from a column with a title or from the columns before the numbers."""
-    numeric = [is_number(cell, text.decimal_comma) for cell in text.head_row()]
-    if text.titles is not None:
-        names, used = find_names(text, frozenset(text.titles), numeric)
-        if names is None and text.n_columns == text.n_rows + 1 and 0 not in used:
-            return tuple(text.texts([0])[0]), frozenset([0])
-        return names, used
-    n_names = [*numeric, True].index(True)
-    more = text.n_columns - text.n_rows
-    if n_names == 0 and more in (1, 2) and all(map(str.isdecimal, text.head_row()[:more])):
+def _row_names(table: Columns) -> tuple[Names, list[int]]:
+    """Return the names of the rows, from a column with a title or from the columns before the numbers, and the rest."""
+    more = table.n_columns - table.n_rows
+    if not isinstance(table, Text) or table.titles is not None:
+        names, rest = find_names(table, frozenset(table.titles or ()))
+        return (tuple(table.texts([0])[0]), rest[1:]) if names is None and more == 1 and rest[0] == 0 else (names, rest)
+    n_names = [*table.numeric, True].index(True)
+    if n_names == 0 and more in (1, 2) and all(map(str.isdecimal, table.head_row()[:more])):
         n_names = more
-        what = "names of the rows, since as many numbers follow"
-        text.notes.append(f"{text.path}: column {n_names} was taken for {what}")
-    elif n_names == 0 and more == 2 and not numeric[1]:
+        table.notes.append(
+            f"{table.where}: {table.title(more - 1)} was taken for names of the rows, since as many numbers follow"
+        )
+    elif n_names == 0 and more == 2 and not table.numeric[1]:
         n_names = 2
-    cells = text.texts(range(n_names))
+    cells, rest = table.texts(range(n_names)), list(range(n_names, table.n_columns))
     if n_names == 2 and not counts(cells[0]) and not counts(cells[0], 1):
-        return Individual.of(cells[1], cells[0]), frozenset((0, 1))
-    return tuple(cells[-1]) if cells else None, frozenset(range(n_names))
+        return Individual.of(cells[1], cells[0]), rest
+    return tuple(cells[-1]) if cells else None, rest
 
 
 # --- pairs ---------------------------------------------------------------------------------------------------------
@@ -162,13 +179,32 @@ def _matrix_of_rows(path: Path, rows: Sequence[Sequence[str]], *, decimal_comma:
 # --- geneticists' files --------------------------------------------------------------------------------------------
 
 
-def gcta_arrays(path: Path) -> list[FileArray]:
-    """Return the relationship matrix of GCTA in NAME.grm.bin, of the individuals in NAME.grm.id.
+def binary_arrays(path: Path) -> list[FileArray]:
+    """Return the relationship matrix of GCTA in NAME.grm.bin or PLINK in NAME.rel.bin, of individuals in an .id file.
 
-    It holds the lower triangle as float32, row after row: entry (i, k), i ≥ k from 0, is number i(i + 1)/2 + k. The
-    numbers of variants (NAME.grm.N.bin) are not needed.
+    GCTA writes the lower triangle as float32, row after row: entry (i, k), i ≥ k from 0, is number i(i + 1)/2 + k.
+    PLINK writes this or the square matrix, as float64 or float32, which the size of the file shows. The numbers of
+    variants (NAME.grm.N.bin) are not needed.
     """
-    return _binary_arrays(path, ("<f4",), may_be_square=False)
+    names, of_plink = _individuals(path), path.name.lower().endswith(".rel.bin")
+    n, size = len(names), path.stat().st_size
+    lengths, dtypes = (n * (n + 1) // 2, n * n)[: 1 + of_plink], ("<f4", "<f8")[: 1 + of_plink]
+    forms = {length * np.dtype(kind).itemsize: (length, np.dtype(kind)) for length in lengths for kind in dtypes}
+    if size not in forms:
+        sizes = " or ".join(map(str, sorted(forms)))
+        refuse(f"{path} has {size} bytes, expected {sizes} for the {n} individuals of the .id file beside it")
+    length, dtype = forms[size]
+
+    def entries(key: tuple[slice, slice]) -> Array:
+        rows, cols = (np.arange(n)[part] for part in key)
+        stored = np.memmap(path, dtype, "r")
+        low, high = np.minimum(rows[:, None], cols), np.maximum(rows[:, None], cols)
+        return np.asarray(stored[high * (high + 1) // 2 + low])
+
+    def opened() -> Any:
+        return Lazy((n, n), dtype, entries) if length < n * n else np.memmap(path, dtype, "r", 0, (n, n))
+
+    return [FileArray(path, "", (n, n), dtype, opened, rows=names)]
 
 
 def gcta_text_arrays(path: Path) -> list[FileArray]:
@@ -186,11 +222,6 @@ def gcta_text_arrays(path: Path) -> list[FileArray]:
     rows, cols = at.astype(np.int64).T
     opened = partial(_matrix_of_pairs, text, rows, cols, n, 3)
     return [FileArray(path, "", (n, n), np.dtype(float), opened, rows=names)]
-
-
-def plink_arrays(path: Path) -> list[FileArray]:
-    """Return the relationship matrix of PLINK in NAME.rel.bin, square or its lower triangle, as float64 or float32."""
-    return _binary_arrays(path, ("<f8", "<f4"), may_be_square=True)
 
 
 def plink_text_arrays(path: Path) -> list[FileArray]:
@@ -230,26 +261,3 @@ def _individuals(path: Path) -> tuple[str, ...]:
     if any(len(row) == 1 for row in rows):
         return tuple(row[-1] for row in rows)
     return Individual.of((row[1] for row in rows), (row[0] for row in rows))
-
-
-def _binary_arrays(path: Path, dtypes: Sequence[str], *, may_be_square: bool) -> list[FileArray]:
-    """Return a matrix; the size of its file determines its type, and whether it holds the lower triangle or all."""
-    names = _individuals(path)
-    n, size = len(names), path.stat().st_size
-    lengths = [n * (n + 1) // 2, n * n][: 1 + may_be_square]
-    forms = {length * np.dtype(kind).itemsize: (length, np.dtype(kind)) for length in lengths for kind in dtypes}
-    if size not in forms:
-        sizes = " or ".join(map(str, sorted(forms)))
-        refuse(f"{path} has {size} bytes, expected {sizes} for the {n} individuals of the .id file beside it")
-    length, dtype = forms[size]
-
-    def entries(key: tuple[slice, slice]) -> Array:
-        rows, cols = (np.arange(n)[part] for part in key)
-        stored = np.memmap(path, dtype, "r")
-        low, high = np.minimum(rows[:, None], cols), np.maximum(rows[:, None], cols)
-        return np.asarray(stored[high * (high + 1) // 2 + low])
-
-    def opened() -> Any:
-        return Lazy((n, n), dtype, entries) if length < n * n else np.memmap(path, dtype, "r", 0, (n, n))
-
-    return [FileArray(path, "", (n, n), dtype, opened, rows=names)]

@@ -13,7 +13,15 @@ from zarr.storage import LocalStore
 
 from dmkl.errors import refuse
 from dmkl.files.plain import PlainStore, check_plain
-from dmkl.inputs.formats.file_arrays import FileArray, asked_bytes, check_part, damaged_as, n_bytes, ranges_of
+from dmkl.inputs.formats.file_arrays import (
+    FileArray,
+    asked_bytes,
+    check_part,
+    damaged_as,
+    n_bytes,
+    natural_order,
+    ranges_of,
+)
 
 KERNEL_SET = "dmkl-kernel-set"
 """The attribute `format` of kernel sets (`dmkl.store.format.FORMAT`), which are opened and not read."""
@@ -40,7 +48,8 @@ def zarr_arrays(path: Path) -> list[FileArray]:
         if root.attrs.get("format") == KERNEL_SET:
             refuse(f"{path} is a kernel set already; open it with dmkl.open")
         nodes = nodes_in(path)
-    return [zarr_array(path, name, node) for name, node in nodes.items() if isinstance(node, zarr.Array)]
+    arrays = [zarr_array(path, name, node) for name, node in nodes.items() if isinstance(node, zarr.Array)]
+    return sorted(arrays, key=lambda array: natural_order(array.name))
 
 
 def nodes_in(path: Path) -> dict[str, Any]:
