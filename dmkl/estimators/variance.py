@@ -24,6 +24,7 @@ from dmkl.numerics.steps import as_steps
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.elements import weighted_blocks
 from dmkl.passes.execute import machine
+from dmkl.passes.rows import has_thin_factors
 from dmkl.passes.statistics import measure_new
 from dmkl.passes.sums import direct_bytes
 from dmkl.passes.view import View
@@ -31,7 +32,8 @@ from dmkl.solvers.driver import drive
 from dmkl.solvers.in_memory import InMemory
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome, worst
-from dmkl.solvers.variance import VarianceProblem, explained_variances, solve_variances
+from dmkl.solvers.variance import VarianceProblem, explained_variances
+from dmkl.solvers.variance_on_factors import covariances_on_factors, solve_on_factors
 from dmkl.stores import Kernels, as_kernel_set
 from dmkl.variables import describe
 
@@ -68,7 +70,7 @@ class VarianceMethod(InMemory):
     def check(self, jobs: Sequence[Job]) -> None:
         """See `Method.check`."""
         needed = max(_factor_bytes(job.training.square.view) for job in jobs)
-        if self.traces == "exact" and needed > machine().total_bytes:
+        if self.traces == "exact" and needed > machine().total_bytes and not self._on_factors(jobs):
             msg = (
                 f"traces='exact' holds the covariance and its inverse in memory, {needed / 2**30:.3g} GiB, and "
                 f"{machine().total_bytes / 2**30:.3g} GiB are allowed; take traces='probes', or set dmkl.memory higher"
@@ -78,7 +80,12 @@ class VarianceMethod(InMemory):
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
         """See `Method.solve`."""
         context.solver = self.name
+        if self._on_factors(jobs):
+            return solve_on_factors(super().solve, jobs, context)
         return super().solve(jobs, context)
+
+    def _on_factors(self, jobs: Sequence[Job]) -> bool:
+        return self.traces != "probes" and all(has_thin_factors(job.training.square.view) for job in jobs)
 
     def _in_passes(self, jobs: Sequence[Job], context: Context, numbers: Sequence[int] | None = None) -> list[Outcome]:
         needed = max((_factor_bytes(job.training.square.view) for job in jobs), default=1)
@@ -161,6 +168,9 @@ class VarianceComponents(KernelRegressor):
     Liang 1987), and that of all kernels that of Σ_k C(n, k)2⁻ⁿχ²_k, which holds for kernels of independent estimates.
     Standard errors are from the inverse of the average information, and those of shares from the delta method; they are
     conditional on the components on the boundary.
+
+    Kernels kept as factors, with fewer columns in all than training samples, are not formed: sums of one pass give the
+    same likelihood, traces and tests, and one more pass gives Py (`dmkl.solvers.variance_on_factors`).
 
     On the liability scale a share is h²K²(1−K)²/(z²P(1−P)), with the prevalence K, the share of cases P, and the normal
     density z at the threshold (Lee, Wray, Goddard, Visscher 2011).
@@ -259,7 +269,7 @@ class VarianceComponents(KernelRegressor):
         return VarianceMethod(name=self.method, traces=self.traces)
 
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
-        return data.jobs(lambda k: partial(solve_variances, self._problem(data, k)))
+        return data.jobs(partial(self._problem, data))
 
     def _problem(self, data: TrainingSet, k: int) -> VarianceProblem:
         training, rows = data.trainings[k], data.problems.labeled[k]
@@ -328,10 +338,13 @@ class VarianceComponents(KernelRegressor):
             inverse = np.linalg.inv(np.linalg.qr(design)[1])
             covariance = inverse @ solution.extra["effects_covariance"] @ inverse.T
             effects.append((inverse @ solution.extra["effects"], np.sqrt(covariance.diagonal())))
-            diagonal = data.trainings[k].square.diagonal()
-            assert diagonal is not None  # square kernels have one
+            means = solution.extra.get("mean_diagonal")
+            if means is None:
+                diagonal = data.trainings[k].square.diagonal()
+                assert diagonal is not None  # square kernels have one
+                means = diagonal.mean(axis=1)
             kernels = np.arange(len(self.kernel_names_)) if data.fit.kernels is None else data.fit.kernels
-            table = self._components(solution, diagonal.mean(axis=1), kernels)
+            table = self._components(solution, means, kernels)
             table |= self._on_liability_scale(problems.targets.values[k], table)
             tables.append(table)
         terms = np.array([*self.kernel_names_, "residual", "total"], dtype=str)
@@ -476,7 +489,8 @@ class VarianceComponents(KernelRegressor):
         Raises
         ------
         InputError
-            As in `KernelClassifier.decision_function`; if `training` or k(x, x) of the rows is missing.
+            As in `KernelClassifier.decision_function`; if `training` or k(x, x) of the rows is missing, or the estimate
+            of the residual variance is not positive.
         """
         if not return_std:
             return super().predict(K, as_xarray=as_xarray, **new)
@@ -500,6 +514,11 @@ class VarianceComponents(KernelRegressor):
         trained, _ = self._match_kernels(self._new_source(as_kernel_set(training, "prediction", self.train_samples_)))
         weights = self.weights_.values.reshape(len(self.kernel_names_), -1)[used]
         residual = self.components_.variance.sel(term="residual").values.reshape(-1)
+        if not (residual > 0).all():
+            refuse(
+                f"return_std needs a positive residual variance, found {residual.min():.3g}: the regression does not "
+                "keep its estimates positive. Take method='reml', or predict without return_std"
+            )
         new_design, _ = self._design(K.samples.astype(str), self.train_samples_, new.get("covariates"))
         result = np.empty((K.shape[1], weights.shape[1]))
         for part in self.statistics_:
@@ -516,13 +535,20 @@ class VarianceComponents(KernelRegressor):
                     "return_std needs k(x, x) of the new samples, which this rectangular set does not have; give it as "
                     "diagonal= of dmkl.create, or take K[test, train] of a set of all samples"
                 )
-            square = self._with_steps(trained[rows, rows]).lens()
-            design, _ = self._design(self.train_samples_[rows], self.train_samples_)
+            square = self._with_steps(trained[rows, rows])
+            # The factors of new rows follow from the rows alone, unless steps took samples or covariates of training.
+            on_factors = has_thin_factors(square.view) and cross.view.factor_widths is not None and not cross.view.steps
+            on_factors &= not {"residualize", "take"} & {step.name for step in square.view.steps}
+            X, _ = self._design(self.train_samples_[rows], self.train_samples_)
             for k in part.columns:
-                variances = np.append(weights[:, k], max(float(residual[k]), np.finfo(float).tiny))
-                covariances = weighted_blocks(lens, weights[:, k][None])[0]
-                solver = explained_variances(variances, covariances, design, new_design, exact=_fits(square.view))
-                (explained,), _ = drive([(square, solver)])
+                variances = np.append(weights[:, k], residual[k])
+                if on_factors:
+                    over, covariances, design = covariances_on_factors(square.view, cross.view, weights[:, k], X)
+                else:
+                    over, covariances, design = square.lens(), weighted_blocks(lens, weights[:, k][None])[0], X
+                exact = on_factors or _fits(square.view)
+                solver = explained_variances(variances, covariances, design, new_design, exact=exact)
+                (explained,), _ = drive([(over, solver)])
                 result[:, k] = weights[:, k] @ diagonals + variances[-1] - explained
         return np.maximum(result, 0.0)
 

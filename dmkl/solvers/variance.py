@@ -95,6 +95,9 @@ class VarianceProblem:
         Whether the likelihood without each component is maximized too; not with probes.
     n_probes
         Random vectors.
+    n_orthogonal
+        Further contrasts of the samples, which have variance σ_e² and are zero in y: those orthogonal to y, the fixed
+        effects and all kernels, where the samples are pseudo-samples.
     """
 
     y: Float
@@ -109,6 +112,11 @@ class VarianceProblem:
     exact: bool
     n_probes: int
     seed: int
+    n_orthogonal: int = 0
+
+    def __call__(self) -> Steps:
+        """The solver of the problem."""
+        return solve_variances(self)
 
     @property
     def residual(self) -> Float:
@@ -118,7 +126,7 @@ class VarianceProblem:
     @property
     def degrees(self) -> int:
         """Number of error contrasts, m − r."""
-        return int(len(self.y) - self.basis.shape[1])
+        return int(len(self.y) - self.basis.shape[1] + self.n_orthogonal)
 
     @property
     def scale(self) -> float:
@@ -192,13 +200,14 @@ def _spread(block: Float, free: Index, size: int) -> Float:
 def _outcome(
     problem: VarianceProblem, point: _Point, status: Status, steps: Sequence[Step], extra: dict[str, Float]
 ) -> Outcome:
+    effects = point.effects + problem.basis.T @ problem.y
     extra = extra | {
         "variances": extra.get("variances", point.variances),
-        "effects": point.effects[:, 0],
+        "effects": effects[:, 0],
         "effects_covariance": np.linalg.inv(point.gram),
         "log_likelihood_error": np.array(point.error),
     }
-    bias = problem.new_basis @ point.effects
+    bias = problem.new_basis @ effects
     weights, value = point.variances[:-1].copy(), point.log_likelihood
     return Outcome(status, weights, point.dual, value, bias=bias, steps=steps, extra=extra)
 
@@ -212,6 +221,7 @@ def _haseman_elston(problem: VarianceProblem) -> Steps:
     products = yield EachProduct(np.hstack([residual, Q]))
     moments = np.append(products[:, :, 0] @ residual[:, 0], np.sum(residual**2))
     gram = yield InnerProducts(Q, np.ascontiguousarray(products[:, :, 1:]))
+    gram[-1, -1] += problem.n_orthogonal
     _check_independent(problem, gram, products[:, :, 1:])
     return gram, moments
 
@@ -292,6 +302,7 @@ def _regression_covariance(problem: VarianceProblem, variances: Float) -> Steps:
         right = (yield CombinedProduct(columns, variances[:-1], exact=True)) + variances[-1] * columns
         blocks = right.reshape(m, n + 1, -1).transpose(1, 0, 2)
         covariance += 2.0 * np.einsum("ims,jms->ij", np.stack([project(block) for block in left]), blocks)
+    covariance[-1, -1] += 2.0 * problem.n_orthogonal * variances[-1] ** 2
     return 0.5 * (covariance + covariance.T)
 
 
@@ -312,7 +323,7 @@ class _Point:
     gram: Float
     """QᵀV⁻¹Q, (r, r)"""
     effects: Float
-    """b in coordinates of Q, (r, 1)."""
+    """b in coordinates of Q, (r, 1), less those of least squares."""
     error: float = 0.0
     """Standard error of the log-likelihood that random probes leave."""
     probes: Float | None = None
@@ -326,13 +337,14 @@ class _Point:
 def _point(
     problem: VarianceProblem, variances: Float, solved: Float, log_determinants: Float, probes: Float | None = None
 ) -> _Point:
-    """The likelihood from V⁻¹[y, Q] and log|V|, or estimates of it from each probe."""
+    """The likelihood from V⁻¹[My, Q] and log|V|, or estimates of it from each probe."""
     Q, of_basis = problem.basis, solved[:, 1:]
     gram = Q.T @ of_basis
     gram = 0.5 * (gram + gram.T)
+    # Py = PMy, where a large mean of y does not cancel.
     effects = np.asarray(np.linalg.solve(gram, Q.T @ solved[:, :1]), dtype=np.float64)
     dual = solved[:, :1] - of_basis @ effects
-    quadratic = float(problem.y[:, 0] @ dual[:, 0])
+    quadratic = float(problem.residual[:, 0] @ dual[:, 0])
     # The restricted likelihood has log|QᵀV⁻¹Q| in addition to log|V|. Q is orthonormal, so that its scale adds nothing.
     constant = problem.degrees * np.log(2.0 * np.pi) + np.linalg.slogdet(gram)[1]
     value = -0.5 * (constant + log_determinants.mean() + quadratic)
@@ -354,9 +366,9 @@ class _Exact:
         self._factor = None  # frees the memory of the old factor before the new one is requested
         # The factor is that of A = ½(I + K(β)/λ), V = 2λA.
         self._factor = yield CombinedFactor(variances[:-1], lam)
-        block = np.hstack([problem.y, problem.basis])
+        block = np.hstack([problem.residual, problem.basis])
         solved, log_determinant = yield FactorSolve(self._factor, block), FactorLogDeterminant(self._factor)
-        log_determinant = log_determinant + len(problem.y) * np.log(2.0 * lam)
+        log_determinant = log_determinant + len(problem.y) * np.log(2.0 * lam) + problem.n_orthogonal * np.log(lam)
         return _point(problem, variances, solved / (2.0 * lam), log_determinant)
 
     def derive(self, point: _Point) -> Steps:
@@ -369,6 +381,7 @@ class _Exact:
         # P = V⁻¹ − V⁻¹Q(QᵀV⁻¹Q)⁻¹QᵀV⁻¹: the factor gives the trace of the first part, r vectors that of the second.
         inner = np.einsum("ma,nmb->nab", point.solved, products[:, :, 1:])
         traces = traces / scale - np.trace(np.linalg.solve(point.gram, inner), axis1=1, axis2=2)
+        traces[-1] += self.problem.n_orthogonal / point.variances[-1]
         images = products[:, :, 0].T
         solved = (yield FactorSolve(self._factor, images)) / scale
         return _derivatives(self.problem, point, images, solved, traces), None
@@ -385,7 +398,7 @@ class _Probes:
         """The likelihood at these variances: a product of each step of conjugate gradients."""
         problem = self.problem
         width = 1 + problem.basis.shape[1]
-        block = np.hstack([problem.y, problem.basis, self._probes])
+        block = np.hstack([problem.residual, problem.basis, self._probes])
         solved, quadratures = yield from _conjugate_gradients(variances, block)
         log_determinants = len(problem.y) * quadratures[width:]
         return _point(problem, variances, solved[:, :width], log_determinants, solved[:, width:])

@@ -78,6 +78,12 @@ def test_interior_and_boundary_optima_are_among_the_sets():
     assert max(on_boundary) >= 2
 
 
+def test_a_large_mean_of_y_changes_nothing():
+    kernels, y, _ = made(2)
+    model = dmkl.VarianceComponents(tests=False).fit(in_memory(kernels, 25), y + 1e6)
+    assert model.objective_ == pytest.approx(known_maximum(2).log_likelihood, abs=1e-7)
+
+
 @pytest.mark.usefixtures("in_passes", "scheduler")
 def test_passes_find_what_memory_finds():
     kernels, y, Z = made(7)
@@ -211,6 +217,15 @@ def test_predictions_are_the_best_linear_unbiased_ones():
     np.testing.assert_allclose(moved - predicted, effects[1], rtol=1e-8)
     with pytest.raises(InputError, match="return_std needs kernels of the rows and those of training"):
         model.predict(K[test, train], return_std=True)
+
+
+def test_negative_estimates_have_no_prediction_error():
+    # Pairs whose targets are equal, and whose kernels have half of the norms: the regression gives σ_e² = −σ²/2.
+    y = np.repeat(np.random.default_rng(0).normal(size=20), 2)
+    K = in_memory(0.5 * (np.eye(40) + np.kron(np.eye(20), np.ones((2, 2))))[None], 10)
+    model = dmkl.VarianceComponents(method="he", steps=()).fit(K, y)
+    with pytest.raises(InputError, match="positive residual variance, found -"):
+        model.predict(K, return_std=True, training=K)
 
 
 @pytest.mark.parametrize("exact", [True, False])

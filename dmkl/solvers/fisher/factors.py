@@ -1,50 +1,37 @@
 """MK-FDA on kernels that are products of factors, K_j = Z_jZ_jᵀ, from sums over the samples.
 
-Linear kernels of few features, random Fourier features and Nyström features have factors Z_j (m, d_j) with D = Σd_j
-columns in all, mostly fewer than samples. Any orthonormal Q (m, r) whose span contains Z = [Z_1 … Z_n] and the targets
-H turns the problem into the same one over r pseudo-samples, with the factors QᵀZ, the targets QᵀH and α = Qα': norms,
-inner products and K_jα = QQᵀZ_j(QᵀZ_j)ᵀα' are equal, and so are the objective, the weights and the certificate of every
-α'. With G = ZᵀZ = RᵀR (D, D), where R is triangular, and T = ZᵀH (D, C),
-
-    QᵀZ = [R; 0],   QᵀH = [R⁻ᵀT; S],   SᵀS = HᵀH − TᵀG⁻¹T,
-
-over r ≤ D + C pseudo-samples, for which one pass over the samples is enough. Any solver of MK-FDA then solves the whole
-grid over (p, λ). New rows z have the scores Σ_jβ_jz_jᵀ(Z_jᵀα), Z_jᵀα = (QᵀZ_j)ᵀα'; all of them take one more pass.
+The targets H and the factors of pseudo-samples (`dmkl.solvers.pseudo_samples`) make the same problem: the objective,
+the weights and the certificate of every α = Qα' are equal. Any solver of MK-FDA then solves the whole grid over (p, λ).
+New rows z have the scores Σ_jβ_jz_jᵀ(Z_jᵀα), Z_jᵀα = (QᵀZ_j)ᵀα'; all of them take one more pass.
 """
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
-from scipy.linalg import solve_triangular
-from scipy.linalg.lapack import dpstrf
 
-from dmkl import settings
 from dmkl.arrays import Float, Index
 from dmkl.errors import refuse
-from dmkl.features.specs import Recipe
-from dmkl.features.tiles import FeatureTiles, SampleAxis
 from dmkl.passes.blas import factor_threads, pinned_blas
 from dmkl.passes.execute import machine
 from dmkl.passes.rows import Gram, RowFunction, RowMap, gram_matrices, has_thin_factors, row_products
-from dmkl.passes.view import Lens, View, covering
+from dmkl.passes.view import covering
 from dmkl.solvers.driver import Tally
 from dmkl.solvers.fisher.problem import FisherOptions, FisherSolver, Solve
 from dmkl.solvers.jobs import Context, Job, Training
 from dmkl.solvers.outcome import Outcome
+from dmkl.solvers.pseudo_samples import UNIT, PseudoSamples, times
 from dmkl.solvers.workspace import Workspace
-from dmkl.store.features import ArrayTable
 
 __all__ = ["solver_on_factors"]
 
 _TARGETS = 1024
 """Targets that are solved together even if there are fewer components: the stacked solver shares work between them."""
-_UNIT = float(np.finfo(np.float64).eps)
 
 
 def solver_on_factors(solve: Solve) -> FisherSolver:
@@ -160,7 +147,7 @@ class _Solved:
         row_map = replace(self.row_map, view=(training.whole if axis == 0 else training.square).view)
         for group in self._groups(axis) if len(self._positions(axis)) else ():
             W = np.concatenate(self.coefficients[axis][group], axis=1)
-            yield RowFunction(row_map, axis, self._positions(axis), partial(_times, W), W.shape[1])
+            yield RowFunction(row_map, axis, self._positions(axis), partial(times, W), W.shape[1])
 
     def take(self, axis: int, products: Iterator[Float]) -> None:
         """Take the results of the functions as scores or as dual variables."""
@@ -175,32 +162,16 @@ class _Solved:
                     self.solutions[k] = replace(self.solutions[k], dual=dual)
 
 
-def _times(coefficients: Float, Z: Float) -> Float:
-    return np.asarray(Z @ coefficients)
-
-
 def _solve_part(solve: Solve, part: _Unsolved, gram: Gram, jobs: Sequence[Job], options: FisherOptions) -> _Solved:
     """Solve the problems of a part over pseudo-samples."""
-    H, kernel_of = part.targets, gram.row_map.kernel_of
-    D, trace = len(gram.gram), float(np.trace(gram.gram))
-    least_lam = _UNIT * trace
-    with pinned_blas(factor_threads(D)):
-        # Pivots below rounding end it: the components after them are combinations of those before.
-        triangle, pivots, rank, _ = dpstrf(gram.gram, tol=D * _UNIT * float(np.diagonal(gram.gram).max(initial=0.0)))
-    order, R = pivots - 1, np.triu(triangle)[:rank]
-    # With Z_1 the first components and R_1 their square part of R, Q = [Z_1R_1⁻¹, (H − Z_1R_1⁻¹ image)V/√sizes].
-    # R_1 is as well conditioned as its pivots are, so that Q is orthonormal up to the square root of the rounding.
-    image = solve_triangular(R[:, :rank], gram.targets[order[:rank]], trans=1)
-    # The rest of H, orthogonal to all kernels, takes no part in K_jα but in ‖α‖² and tr Hᵀα: without its pseudo-samples
-    # the objective and the relative gap would be others.
-    left = H.T @ H - image.T @ image
-    sizes, directions = np.linalg.eigh((left + left.T) / 2.0)
-    also = sizes > len(sizes) * _UNIT * np.sum(H * H, axis=0).max()
-    sizes, directions = np.sqrt(sizes[also]), directions[:, also]
-    factors = np.zeros((rank + len(sizes), D))
-    factors[:rank, order] = R
-    targets = np.concatenate([image, sizes[:, None] * directions.T])
-    training, column, numbers, inner = _training(part, gram, factors), 0, list[int](), list[Job]()
+    H, D, kernel_of = part.targets, len(gram.gram), gram.row_map.kernel_of
+    least_lam = UNIT * float(np.trace(gram.gram))
+    # Without the pseudo-samples of the rest of H, the objective and the relative gap would be others: see ‖α‖², tr Hᵀα.
+    squares = H.T @ H
+    pseudo = PseudoSamples.of(gram, squares)
+    targets, lens = pseudo.columns(gram.targets, squares), pseudo.lens()
+    training = Training(lens, lens, part.training.names, part.training.title)
+    column, numbers, inner = 0, list[int](), list[Job]()
     for h, numbers_of_block in part.blocks:
         block = targets[:, column : column + h.shape[1]]
         column += h.shape[1]
@@ -214,11 +185,8 @@ def _solve_part(solve: Solve, part: _Unsolved, gram: Gram, jobs: Sequence[Job], 
             inner.append(replace(jobs[number], training=training, problem=replace(problem, h=block)))
             numbers.append(number)
     # The checkpoint keeps outcomes over the samples, so that the files of this solver are temporary.
-    space = Workspace(None, {})
-    try:
+    with closing(Workspace(None, {})) as space:
         solutions = solve(inner, replace(options, leave_one_out=False), Context(space, Tally()))
-    finally:
-        space.close()
     weights, duals, rest = list[Float](), list[Float](), list[Float]()
     # The product of one solution alone would be limited by memory; those of some side by side are not larger than G.
     n_together = max(1, D // max(1, H.shape[1]))
@@ -226,30 +194,10 @@ def _solve_part(solve: Solve, part: _Unsolved, gram: Gram, jobs: Sequence[Job], 
         dual = np.concatenate([np.asarray(solution.dual) for solution in some], axis=1)
         with pinned_blas(factor_threads(D)):
             # Z_jᵀα, and the parts of α in the span of the factors and in that of the targets.
-            products, of_targets = factors.T @ dual, (directions / sizes) @ dual[rank:]
-            of_factors = np.zeros_like(products)
-            of_factors[order[:rank]] = solve_triangular(R[:, :rank], dual[:rank] - image @ of_targets)
+            products, (of_factors, of_targets) = pseudo.factors.T @ dual, pseudo.coefficients(dual)
         ends = np.cumsum([np.asarray(solution.dual).shape[1] for solution in some])[:-1]
         for solution, product in zip(some, np.split(products, ends, axis=1), strict=True):
             weights.append(solution.weights[kernel_of][:, None] * product)
         duals += np.split(of_factors, ends, axis=1)
         rest += np.split(of_targets, ends, axis=1)
     return _Solved(part, gram.row_map, numbers, list(solutions), (weights, duals), rest)
-
-
-def _training(part: _Unsolved, gram: Gram, factors: Float) -> Training:
-    """The training set of the pseudo-samples, whose features are their factors."""
-    view, samples = gram.row_map.view, np.arange(len(factors)).astype(str)
-    names = [view.source.names[k] for k in view.kernels]
-    tables = {}
-    for k, name in enumerate(names):
-        Z = factors[:, gram.row_map.kernel_of == k]
-        content = hashlib.blake2b(Z.tobytes(), digest_size=16).hexdigest()
-        tables[name] = ArrayTable(name, Z.shape, Z.dtype, None, content, np.zeros(Z.shape[1]), 0, Z)
-    recipes = [Recipe(name, "linear", name, None, {}) for name in names]
-    source = FeatureTiles(
-        recipes, SampleAxis(samples, tables), None, np.float64, settings.tile_size(len(samples), None)
-    )
-    rows = np.arange(len(samples))
-    lens = Lens(View(source, np.arange(len(names)), rows, rows))
-    return Training(lens, lens, part.training.names, part.training.title)
