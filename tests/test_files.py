@@ -163,31 +163,6 @@ def test_links_that_older_versions_renamed_are_removed_and_a_link_to_itself_is_r
         dmkl.create(tmp_path / "link", [np.eye(4)])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dangling", [False, True])
-def test_commands_write_where_links_lead(tmp_path, stored, capsys, dangling):
-    """A set, a result with its state, and a folder of files; twice, with --overwrite."""
-    (tmp_path / "inner").mkdir()
-    for name in ("set", "found", "state", "pictures"):
-        (tmp_path / name).symlink_to(tmp_path / "inner" / name)
-        if not dangling and name in ("state", "pictures"):
-            (tmp_path / "inner" / name).mkdir()
-    np.save(tmp_path / "kernel.npy", np.eye(6) + 1)
-    np.savetxt(tmp_path / "y.txt", [0, 1] * 3, fmt="%d")
-    at = {name: str(tmp_path / name) for name in ("set", "found", "state", "pictures")}
-    imported = ["import", at["set"], str(tmp_path / "kernel.npy"), "--labels", str(tmp_path / "y.txt")]
-    search = ["search", at["set"], at["found"], "--state", at["state"], "--cv", "2", "--lam", "1"]
-    for again in ([], ["--overwrite"]):
-        assert main([*imported, *again]) == 0
-        assert main([*search, *again]) == 0, capsys.readouterr().err
-        assert main(["analyze", at["set"], "--plot", at["pictures"], *again]) == 0, capsys.readouterr().err
-    assert all((tmp_path / name).is_symlink() for name in at)
-    kept = {entry.name for entry in (tmp_path / "inner").iterdir()}
-    assert kept <= set(at)
-    assert kept >= {"set", "found", "pictures"}
-    assert {entry.name for entry in tmp_path.iterdir()} == {*at, "inner", "kernel.npy", "y.txt"}
-
-
 # --- locks -----------------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,6 @@ import dmkl.progress
 from dmkl.cli import demo as demo_module
 from dmkl.cli.commands import COMMANDS
 from dmkl.cli.demo import Digits
-from dmkl.cli.output import bar, size
 from dmkl.store.writer import StoreWriter
 
 pytest_plugins = ["helpers.command_line"]
@@ -151,22 +150,6 @@ def test_import_of_rectangular_kernels_and_repair(run, output_of, tmp_path, kern
     assert warning.startswith("dmkl: warning: kernel 'bad' is not positive semidefinite")
 
 
-def test_bad_input_to_import_leaves_nothing(error_of, tmp_path, kernels):
-    broken = kernels[0].copy()
-    broken[2, 7] = np.nan
-    np.save(tmp_path / "broken.npy", broken)
-    np.save(tmp_path / "fine.npy", kernels[0])
-    (tmp_path / "short.txt").write_text("a\nb\n")
-    for file, options, words in (
-        ("broken.npy", [], "(2, 7)"),
-        ("nothing.npy", [], "nothing.npy"),
-        ("fine.npy", ["--labels", tmp_path / "short.txt"], "short.txt"),
-        ("fine.npy", ["--names", "a,b"], "names"),
-    ):
-        assert words in error_of("import", tmp_path / "set.zarr", tmp_path / file, *options)
-        assert not (tmp_path / "set.zarr").exists()
-
-
 def test_info_explains_what_is_no_kernel_set(error_of, tmp_path, kernels, monkeypatch):
     assert "there is no kernel set at" in error_of("info", tmp_path / "nowhere")
 
@@ -248,18 +231,6 @@ def test_the_demo_twice(output_of, tmp_path, monkeypatch):
     assert model.gap_ <= 1e-4
     assert f"{model.weights_.values[0]:.4f}" in out
     output_of("check", tmp_path / "digits.zarr")
-
-
-@pytest.mark.parametrize(
-    ("part", "expected"), [(0, ""), (1, "█" * 4), (0.5, "██"), (1 / 32, "▏"), (2, "████"), (-1, "")]
-)
-def test_bars(part, expected):
-    assert bar(part, 4) == expected
-
-
-@pytest.mark.parametrize(("n", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**40 * 5000, "5000 TiB")])
-def test_sizes(n, text):
-    assert size(n) == text
 
 
 # --- logs and completion ------------------------------------------------------------------------------------------

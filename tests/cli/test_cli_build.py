@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,6 +13,7 @@ from sklearn.metrics.pairwise import euclidean_distances, linear_kernel, manhatt
 import dmkl
 from dmkl.cli import creating
 from dmkl.cli.main import main
+from dmkl.store.writer import StoreWriter
 
 pytest_plugins = ["helpers.command_line"]
 
@@ -82,29 +80,7 @@ def rbf(values, rows, bandwidth):
     return np.exp(-gamma(distances, rows, bandwidth) * distances)
 
 
-def files(path):
-    return {entry.relative_to(path): entry.read_bytes() for entry in sorted(path.rglob("*")) if entry.is_file()}
-
-
 # --- what is built ---------------------------------------------------------------------------------------------------
-
-
-def test_kernels_without_a_file_of_specs(run, tmp_path, folder, tables, classes):
-    out = tmp_path / "set.zarr"
-    status, text, err = run("build", out, folder / "all.npz", *RBF, "--function", "linear", "--feature", "sh*")
-    assert status == 0
-    lines = text.splitlines()
-    assert lines[0].startswith(f"{out}: 3 kernels of 45 × 45, float64, ")
-    assert lines[1] == f"Describe it with dmkl info {out}, learn with dmkl fit {out} MODEL."
-    assert err == "dmkl: note: no kernel is made of 'color': left out\n"
-    K = dmkl.open(out)
-    assert K.names == ("shape-rbf-bandwidth0.5", "shape-rbf-bandwidth2", "shape-linear")
-    assert K.labels.tolist() == classes.tolist()
-    assert K.split(0).test.tolist() == list(range(TRAIN, M))
-    train = np.arange(TRAIN)
-    expected = [rbf(tables["shape"], train, 0.5), rbf(tables["shape"], train, 2), linear_kernel(tables["shape"])]
-    np.testing.assert_allclose(np.asarray(K), expected, rtol=1e-10)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["set.zarr"]
 
 
 @pytest.mark.filterwarnings("always::dmkl.errors.FeatureWarning")
@@ -188,29 +164,6 @@ def test_samples_that_lack_a_table(error_of, json_of, output_of, tmp_path, folde
     assert printed["samples_have_names"]
 
 
-def test_a_set_is_replaced_when_asked_for(error_of, output_of, tmp_path, folder):
-    out = tmp_path / "set.zarr"
-    output_of("build", out, folder / "all.npz", *RBF)
-    before, command = files(out), ("build", out, folder / "all.npz", "--function", "linear")
-    assert "exists already" in error_of(*command)
-    assert files(out) == before
-    output_of(*command, "--overwrite")
-    assert dmkl.open(out).names == ("shape-linear", "color-linear")
-
-
-@pytest.mark.slow
-def test_processes_build_the_same(output_of, tmp_path, folder, built, cluster):
-    out = tmp_path / "set.zarr"
-    output_of("build", out, folder / "all.npz", *RBF, "--tile", 16, "--cluster", cluster.scheduler_address)
-    assert dmkl.open(out).content_id == dmkl.open(built).content_id
-
-
-def test_what_a_set_without_labels_is_good_for(output_of, tmp_path, tables):
-    np.save(tmp_path / "X.npy", tables["shape"])
-    text = output_of("build", tmp_path / "set.zarr", tmp_path / "X.npy", *RBF)
-    assert text.splitlines()[1] == f"Describe it with dmkl info {tmp_path / 'set.zarr'}."
-
-
 # --- new samples -----------------------------------------------------------------------------------------------------
 
 
@@ -230,7 +183,7 @@ def test_new_samples_against_a_set(output_of, tmp_path, folder, built, classes):
     assert "rbf of shape, gamma " in text
 
 
-def test_predictions_from_features_are_those_from_the_set(run, output_of, tmp_path, folder, built, fitted):
+def test_predictions_from_features_are_those_from_the_set(run, json_of, output_of, tmp_path, folder, built, fitted):
     first = output_of("predict", fitted, built, "--split", 0, "--out", tmp_path / "store.csv").splitlines()[0]
     status, text, err = run("predict", fitted, "--features", folder / "new.npz", "--out", tmp_path / "new.csv")
     assert (status, err) == (0, "")
@@ -241,23 +194,8 @@ def test_predictions_from_features_are_those_from_the_set(run, output_of, tmp_pa
     assert of_features["predicted"].tolist() == of_store["predicted"].tolist()
     numbers = (table.drop(columns="sample") for table in (of_features, of_store))
     pd.testing.assert_frame_equal(*numbers, rtol=1e-6, atol=1e-8)
-
-
-def test_predictions_of_features_in_several_files(json_of, output_of, tmp_path, fitted, tables):
-    arguments = ["predict", fitted]
-    for name, values in tables.items():
-        np.save(tmp_path / f"{name}.npy", values[TRAIN:].astype(np.float32))
-        arguments += ["--features", tmp_path / f"{name}.npy"]
-    assert output_of(*arguments).startswith("Predicted 15 samples of ")
-    assert json_of(*arguments) == {
-        "model": str(fitted),
-        "store": None,
-        "features": [str(tmp_path / "shape.npy"), str(tmp_path / "color.npy")],
-        "samples": 15,
-        "trained_on": 0,
-        "accuracy": None,
-        "out": None,
-    }
+    printed = json_of("predict", fitted, "--features", folder / "new.npz")
+    assert (printed["store"], printed["features"]) == (None, [str(folder / "new.npz")])
 
 
 def test_predictions_of_samples_that_lack_a_table(error_of, output_of, tmp_path, built, tables):
@@ -311,54 +249,23 @@ def test_info_says_how_kernels_were_made(json_of, output_of, tmp_path, folder, t
 # --- interruption ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def long(tmp_path_factory):
-    """Arguments of a build of some seconds, without OUT."""
-    path = tmp_path_factory.mktemp("long") / "big.npz"
-    np.savez(path, big=np.random.default_rng(2).random((500, 64)))
-    widths = ",".join(map(str, range(1, 13)))
-    return [str(path), "--function", "laplacian", "--bandwidth", widths, "--tile", "50", "--workers", "1"]
-
-
-def standing(out):
-    """When each tile of an unfinished set was written."""
-    folder = out.with_name(f"{out.name}.partial") / "gram_upper" / "c"
-    tiles = (file for file in folder.rglob("*") if file.name.isdecimal() and file.is_file())
-    return {file.relative_to(folder): file.stat().st_mtime_ns for file in tiles}
-
-
-@pytest.mark.slow
-def test_after_an_interrupt_the_same_command_goes_on(error_of, output_of, tmp_path, long):
+def test_after_an_interrupt_the_same_command_goes_on(run, error_of, output_of, tmp_path, folder, built, monkeypatch):
     """Builds that are killed are in tests/features and tests/faults."""
-    out = tmp_path / "set.zarr"
-    with subprocess.Popen(
-        [sys.executable, "-m", "dmkl", "build", str(out), *long],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=Path(dmkl.__file__).parents[1],
-    ) as process:
-        while len(standing(out)) < 40:
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.005)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert err.splitlines()[-1] == (
-        f"dmkl: note: the finished part is kept next to {out}; the same command resumes from there"
-    )
-    assert "Traceback" not in err
-    assert not out.exists()
-    before = standing(out)
-    err = error_of("info", out)
-    assert "is not finished" in err
-    assert "of 12 kernels over 500 samples are finished" in err
-    output_of("build", out, *long)
-    folder = out / "gram_upper" / "c"
-    assert {tile: (folder / tile).stat().st_mtime_ns for tile in before} == before
-    output_of("build", tmp_path / "whole.zarr", *long)
-    assert files(out) == files(tmp_path / "whole.zarr")
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["set.zarr", "whole.zarr"]
+    out, command = tmp_path / "set.zarr", ("build", tmp_path / "set.zarr", folder / "all.npz", *RBF, "--tile", 16)
+
+    def end(self, *given, ended=StoreWriter.end_kernel):
+        ended(self, *given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoreWriter, "end_kernel", end)
+        status, _, err = run(*command)
+    assert status == 130
+    note = f"dmkl: note: the finished part is kept next to {out}; the same command resumes from there"
+    assert err.splitlines()[-1] == note
+    assert "of 4 kernels over 45 samples are finished" in error_of("info", out)
+    output_of(*command)
+    assert dmkl.open(out).content_id == dmkl.open(built).content_id
 
 
 def test_an_interrupt_before_anything_was_done_says_nothing(run, tmp_path, folder, monkeypatch):
@@ -417,6 +324,8 @@ def test_an_interrupt_says_nothing_of_what_it_cut_short(tmp_path, folder):
         (["new.npz", "--against", "set.zarr", "--split", "0", "--tile", "8"], "leave out --split and --tile"),
         (["genes.csv", "--against", "set.zarr"], "which the new features lack"),
         (["new.npz", "--against", "nowhere.zarr"], "there is no kernel set at"),
+        (["all.npz", *RBF, "--missing-features", "zero"], "--missing-features is for --against STORE"),
+        (["new.npz", "--against", "set.zarr", "--storage", "factors"], "leave out --storage"),
     ],
 )
 def test_bad_input_leaves_nothing(error_of, tmp_path, folder, tables, built, arguments, words):
@@ -430,17 +339,6 @@ def test_bad_input_leaves_nothing(error_of, tmp_path, folder, tables, built, arg
     assert all(note.startswith("dmkl: note: ") for note in notes)
     assert words in error
     assert not out.parent.exists() or not list(out.parent.iterdir())
-
-
-def test_too_little_memory_is_told_before_anything_is_computed(error_of, output_of, tmp_path, folder, built):
-    out = tmp_path / "set.zarr"
-    arguments = ["build", out, folder / "all.npz", *RBF, "--tile", 16]
-    err = error_of(*arguments, "--memory", "10KiB")
-    assert err.startswith("dmkl: error: building these kernels would take ")
-    assert not out.exists()
-    assert not standing(out)
-    output_of(*arguments)
-    assert dmkl.open(out).content_id == dmkl.open(built).content_id
 
 
 @pytest.mark.parametrize(

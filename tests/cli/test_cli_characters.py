@@ -43,9 +43,9 @@ COMMANDS = [
     ["analyze", "SET"],
     ["fit", "SET", "OUT", "--lam", "0.1", "--log", "LOG"],
     ["fit", "SET", "OUT", "--kernels", "none such"],
-    ["search", "SET", "OUT", "--baselines", "none", "--cv", "2", "--lam", "0.1", "--json"],
-    ["search", "SET", "OUT", "--baselines", "none", "--cv", "2", "--lam", "0.1"],
-    ["evaluate", "SET", "OUT", "--baselines", "none", "--outer", "2", "--inner", "2", "--lam", "1"],
+    ["search", "SET", "OUT", "--baselines", "none", "--cv", "2", "-p", "2", "--lam", "0.1", "--json"],
+    ["search", "SET", "OUT", "--baselines", "none", "--cv", "2", "-p", "2", "--lam", "0.1"],
+    ["evaluate", "SET", "OUT", "--baselines", "none", "--outer", "2", "--inner", "2", "-p", "2", "--lam", "1"],
     ["import", "SET", "nothing\x1b[2J"],
     ["info", "nothing\x1b[2J"],
 ]

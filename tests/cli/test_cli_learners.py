@@ -77,26 +77,6 @@ def test_every_solver_is_among_the_choices():
     assert get_args(SolverName) == (AUTO, *SOLVERS)
 
 
-def test_names():
-    assert OWN == [
-        "easy-mkl",
-        "gmkl",
-        "gsmkl",
-        "kernel-kmeans",
-        "localized-mkl",
-        "lpboost",
-        "mkfda",
-        "mkridge",
-        "mksvm",
-        "multiple-kernel-kmeans",
-        "ncuts",
-        "product",
-        "single-best",
-        "uniform",
-        "variance-components",
-    ]
-
-
 @pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize("command", ["fit", "search"])
 def test_help_fits_two_screens_and_lists_the_learners(output_of, command):

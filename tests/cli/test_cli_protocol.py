@@ -97,17 +97,6 @@ def test_evaluate(error_of, json_of, output_of, tmp_path, plain):
     assert "--outer takes a number of folds" in error_of(*command, "--overwrite", "--outer", "Fold(3)")
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::dmkl.errors.SampleOrderWarning")
-def test_evaluate_keeps_groups_whole(output_of, tmp_path, plain):
-    groups, question = np.arange(M) // 5, {"grid": {"p": [2.0], "lam": [0.01]}, "outer": 2, "inner": 2}
-    (tmp_path / "groups.txt").write_text("\n".join(map(str, groups)))
-    arguments = [*POINT, *NO_BASELINES, "--outer", 2, "--inner", 2, "--groups", tmp_path / "groups.txt"]
-    output_of("evaluate", plain, tmp_path / "estimate", *arguments)
-    expected = dmkl.evaluate(dmkl.MKFDA(), dmkl.open(plain), groups=groups, baselines="none", **question)
-    np.testing.assert_allclose(dmkl.load(tmp_path / "estimate").scores["test_score"], expected.scores["test_score"])
-
-
 # --- stability -----------------------------------------------------------------------------------------------
 
 
@@ -138,10 +127,10 @@ def test_stability(error_of, json_of, output_of, tmp_path, plain):
 # --- predict and fit -----------------------------------------------------------------------------------------
 
 
-def test_predicting_after_a_search_on_all_samples(json_of, output_of, tmp_path, plain):
+def test_predicting_after_training_on_all_samples(json_of, output_of, tmp_path, plain):
     """There is nothing new in the set: samples by name are told to be no test."""
     result, out = tmp_path / "result", tmp_path / "predictions.csv"
-    output_of("search", plain, result, *POINT, *NO_BASELINES, "--cv", 2)
+    output_of("fit", plain, result, *POINT, "--all")
     (tmp_path / "rows.txt").write_text("s03\ns01\n")
     command = ["predict", result, plain, "--rows", tmp_path / "rows.txt"]
     text = output_of(*command, "--out", out)

@@ -231,29 +231,6 @@ def test_new_samples_that_lack_the_features_are_the_mean(tmp_path):
 # --- what is stored --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_kernels_with_and_without_a_rank_of_the_same_features(tmp_path):
-    specs = [
-        {"function": "rbf"},
-        {"function": "linear"},
-        {"function": "rbf", "rank": 40, "bandwidth": 4, "name": "low"},
-    ]
-    K = built(tmp_path / "set", specs)
-    assert [record.get("storage") for record in K.provenance] == [None, None, "factors"]
-    assert not problems(tmp_path / "set")
-    assert "x" in read_tables(tmp_path / "set")
-    dense = built(None, specs)
-    np.testing.assert_allclose(K, dense, atol=1e-12)
-    new = table(10, seed=1)
-    np.testing.assert_allclose(dmkl.build_cross(K, {"x": new}), dmkl.build_cross(dense, {"x": new}), atol=1e-12)
-    tiles = built(tmp_path / "tiles", specs[2], storage="tiles")
-    assert "storage" not in tiles.provenance[0]
-    np.testing.assert_allclose(np.asarray(tiles.to_dask())[0], np.asarray(K.to_dask())[2], atol=1e-12)
-    np.testing.assert_allclose(
-        dmkl.build_cross(tiles, {"x": new}), np.asarray(dmkl.build_cross(K, {"x": new}).to_dask())[2:], atol=1e-12
-    )
-
-
 def test_half_precision_rounds_the_factors_and_not_the_features(tmp_path):
     K = built(tmp_path / "set", {"function": "rbf", "bandwidth": 4, "rank": 40}, dtype="float16")
     exact = built(None, {"function": "rbf", "bandwidth": 4, "rank": 40})

@@ -187,22 +187,6 @@ def test_a_second_file_of_cells_in_another_order_of_genes(tmp_path, capsys):
     assert "--missing-features is for --features" in capsys.readouterr().err
 
 
-def test_cells_beside_another_file_keep_the_name_of_their_matrix(tmp_path):
-    for name, frame in {"old": OLD, "new": SHUFFLED}.items():
-        data = cells(frame)
-        del data.layers["lognorm"]
-        with quietly():
-            data.write(tmp_path / f"{name}.h5ad")
-        frame.iloc[:, :2].to_csv(tmp_path / f"{name}_sheet.csv")
-    K = dmkl.build(None, [tmp_path / "old.h5ad", tmp_path / "old_sheet.csv"], {"function": "linear"})
-    assert K.names == ("old/X-linear", "old_sheet-linear")
-    counts = [np.round(10 * frame[GENES]) for frame in (SHUFFLED, OLD)]
-    for new in (tmp_path / "new.h5ad", [tmp_path / "new.h5ad", tmp_path / "new_sheet.csv"]):
-        with pytest.warns(FeatureWarning, match="X' are taken for 'old/X' of training"):
-            cross = dmkl.build_cross(K.select(["old/X-linear"]), new)
-        np.testing.assert_allclose(np.asarray(cross)[0], linear_kernel(*counts), rtol=1e-6)
-
-
 def test_kernels_without_weight_need_no_columns():
     y = pd.Series(np.where(OLD["g7"] + OLD["g2"] > 1, "a", "b"), OLD.index)
     K = dmkl.build(None, {"genes": OLD}, SPECS[2], labels=y)
@@ -243,25 +227,6 @@ def test_tables_are_found_by_their_place_in_a_file():
     for K, new in ((two, ["X"]), (one, ["X"]), (dmkl.build(None, {"X": OLD}, spec), ["a/X", "b/X"])):
         with pytest.raises(InputError, match="which the new features lack; they have"):
             dmkl.build_cross(K, dict.fromkeys(new, LATER))
-
-
-def test_the_command_that_builds_against_a_set_fills_in_columns(tmp_path, capsys):
-    OLD.to_csv(tmp_path / "genes.csv")
-    (tmp_path / "new").mkdir()
-    SHUFFLED.drop(columns="g3").to_csv(tmp_path / "new" / "genes.csv")
-    old, new, out = tmp_path / "old.zarr", tmp_path / "new" / "genes.csv", tmp_path / "new.zarr"
-    fill = ["--missing-features", "zero"]
-    assert main([*map(str, ["build", old, tmp_path / "genes.csv", "--function", "linear"]), *fill]) == 1
-    assert "--missing-features is for --against STORE" in " ".join(capsys.readouterr().err.split())
-    assert main([*map(str, ["build", old, tmp_path / "genes.csv", "--function", "linear"])]) == 0
-    against = [*map(str, ["build", out, new, "--against", old])]
-    assert main(against) == 1
-    assert "lack 1 of the 12 columns of 'genes' that kernels use: g3" in " ".join(capsys.readouterr().err.split())
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", FeatureWarning)
-        assert main([*against, *fill]) == 0
-    expected = linear_kernel(LATER.assign(g3=0.0), OLD)
-    np.testing.assert_allclose(np.asarray(dmkl.open(out))[0], expected, rtol=1e-10)
 
 
 @pytest.mark.slow

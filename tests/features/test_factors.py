@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import pickle
 import shutil
-import time
 from pathlib import Path
 
 import dask
@@ -16,7 +14,6 @@ import zarr
 from helpers.conformance import check_store, problems, tree, unseal
 from helpers.damage import flip
 from sklearn.base import clone
-from zarr.storage import MemoryStore
 
 import dmkl
 from dmkl.cli.main import main
@@ -155,18 +152,6 @@ def test_the_content_id_is_that_of_features_and_recipes(sets, tmp_path):
     assert len({K.content_id, *(other.content_id for other in others)}) == 6
 
 
-def test_a_hundred_thousand_samples_take_the_space_of_their_features(tmp_path):
-    rng = np.random.default_rng(0)
-    features = {name: rng.normal(size=(100_000, 20)).astype(np.float32) for name in "abc"}
-    started = time.monotonic()
-    K = dmkl.build(tmp_path / "large.zarr", features, {"function": "linear"}, labels=np.arange(100_000) % 3)
-    assert time.monotonic() - started < 20
-    assert sum(len(content) for content in tree(tmp_path).values()) < 1.1 * 3 * 100_000 * 20 * 4
-    V = rng.normal(size=(100_000, 2))
-    expected = features["b"] @ (features["b"].T.astype(np.float64) @ V)
-    np.testing.assert_allclose(K.select("b-linear").apply(V, dtype="float64")[0], expected, rtol=1e-5, atol=1e-2)
-
-
 # --- what is computed ------------------------------------------------------------------------------------------------
 
 
@@ -256,24 +241,6 @@ def test_large_scores_pass_through_files():
 # --- other processes, other content ----------------------------------------------------------------------------------
 
 
-def content_and_products(source):
-    view = dmkl.passes.view.View(source, np.arange(len(source.names)), np.arange(M), np.arange(M))
-    return source.content_id, np.asarray(dmkl.KernelSet(view).apply(np.ones((M, 2)))).tobytes()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("which", [0, 1])
-def test_a_process_opens_the_set_again(sets, which):
-    K = sets[which]
-    assert len(pickle.dumps(K.view.source)) < 600
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        content, products = pool.apply(content_and_products, (K.view.source,))
-    assert content == K.content_id
-    assert products == np.asarray(K.apply(np.ones((M, 2)))).tobytes()
-    with dask.config.set(scheduler="processes", num_workers=2):
-        np.testing.assert_array_equal(K.center().apply(np.ones((M, 2))), K.center().apply(np.ones((M, 2))))
-
-
 @pytest.mark.parametrize("m", [M, 80_000])
 def test_a_replaced_set_is_noticed(tmp_path, m):
     """Tables that are kept in memory, and larger ones."""
@@ -290,14 +257,6 @@ def test_a_replaced_set_is_noticed(tmp_path, m):
     shutil.rmtree(tmp_path / "set")
     with pytest.raises(StoreError, match="the features 'x' are gone from"):
         K.apply(np.ones(m)).compute()
-
-
-def test_other_stores_hold_factors_too(sets):
-    store = MemoryStore()
-    K = built(store)
-    np.testing.assert_array_equal(K, sets[0])
-    assert not [key for key in store._store_dict if key.startswith(("gram_upper/c", "row_sum/c"))]
-    np.testing.assert_array_equal(built(store, storage="tiles", overwrite=True), sets[2].select(K.names))
 
 
 # --- interruptions ---------------------------------------------------------------------------------------------------
@@ -327,7 +286,7 @@ def test_an_interrupted_build_continues_with_the_tables_that_it_has(tmp_path, mo
     assert built(tmp_path / "set.zarr", overwrite=True).content_id == K.content_id
 
 
-@pytest.mark.parametrize(("first", "then"), [("tiles", "factors"), ("factors", "tiles"), ("factors", "factors")])
+@pytest.mark.parametrize(("first", "then"), [("tiles", "factors"), ("factors", "factors")])
 def test_a_build_that_was_interrupted_among_the_tiles(tmp_path, monkeypatch, capsys, sets, first, then):
     write, left = TileWriter.write, [7 if first == "factors" else 75]
 
@@ -467,19 +426,3 @@ def test_repeated_factors_are_told(tmp_path):
     report = check(K)
     assert report.repeats.values.tolist() == ["", "a-linear", "a-linear"]
     np.testing.assert_allclose(report.factor, [1, 1, 4])
-
-
-@pytest.mark.slow
-def test_the_command_builds_factors(tmp_path, capsys):
-    features, y = tables()
-    np.savez(tmp_path / "x.npz", **features, labels=y)
-    arguments = ["build", str(tmp_path / "set"), str(tmp_path / "x.npz"), "--function", "linear", "--overwrite"]
-    for more, kept in (([], True), (["--storage", "tiles"], False), (["--dtype", "float16"], True)):
-        assert main([*arguments, *more]) == 0
-        assert (dmkl.open(tmp_path / "set").view.factor_widths is not None) == kept
-    against = ["build", str(tmp_path / "new"), str(tmp_path / "x.npz"), "--against", str(tmp_path / "set")]
-    assert main([*against, "--storage", "factors"]) == 1
-    assert "leave out --storage" in capsys.readouterr().err
-    assert main(against) == 0
-    new = dmkl.open(tmp_path / "new")
-    np.testing.assert_allclose(new, dmkl.open(tmp_path / "set"), atol=0.05)

@@ -238,13 +238,3 @@ def test_bad_arguments(stored):
         check(stored, n_steps=0)
     with dask.config.set({"dmkl.memory": 1000}), pytest.raises(MemoryBudgetError, match="examining this set"):
         check(stored)
-
-
-@pytest.mark.parametrize("scale", [1e300, 1e-300])
-def test_figures_of_kernels_of_any_scale(tmp_path, scale):
-    dense = psd(2, M)
-    plain = check(make(tmp_path, dense), n_steps=M)
-    scaled = check(dmkl.create(tmp_path / "scaled.zarr", dense * scale, tile=TILE), n_steps=M)
-    assert scaled.sizes["finding"] == 0
-    for name in ("largest_entry", "trace", "centered_trace", "highest_eigenvalue"):
-        np.testing.assert_allclose(scaled[name], plain[name] * scale, rtol=1e-9)

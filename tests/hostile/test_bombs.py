@@ -90,6 +90,9 @@ def test_hdf5_shapes_and_chunks_of_nothing(tmp_path):
         node = file.create_dataset("K", (5, 5), "f8", chunks=(4000, 4000), maxshape=(None, None), compression="gzip")
         node[...] = np.eye(5)
     refused(MemoryBudgetError, "a part of variable 'K' of .*c.h5 takes 1.28e.08 bytes", tmp_path / "c.h5", tmp_path)
+    with h5py.File(tmp_path / "n.h5", "w") as file:
+        file.create_dataset("K", (5, 5), "f8")
+    refused(InputError, "but none of its values was ever written", tmp_path / "n.h5", tmp_path)
 
 
 def test_hdf5_chunks_that_inflate_beyond_their_size(tmp_path):

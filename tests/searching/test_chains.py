@@ -58,16 +58,6 @@ def test_each_chain_is_searched_as_if_it_were_alone(dtype, tmp_path):
     assert again.scores["status"].equals(result.scores["status"])
 
 
-def test_a_grid_of_the_papers_lam_on_float32_leaves_out_what_a_chain_does_not_resolve():
-    """All values of λ are given for both chains, of which each alone works with them."""
-    kernels, y = unlike()
-    grid = {"p": 2.0, "lam": LAM_TRACE, "steps": BOTH}
-    result = dmkl.search(dmkl.MKFDA(), in_memory(kernels, 25), y, grid, cv=2, refit=False, baselines="none")
-    assert 1e-8 not in result.grid["lam"]
-    assert result.grid_asked["lam"] == list(LAM_TRACE)
-    assert values(result, BOTH[1], "score").lam.values.min() > values(result, BOTH[0], "score").lam.values.min()
-
-
 @pytest.mark.slow
 def test_other_questions_take_chains_with_lam_of_their_own():
     kernels, y = unlike()

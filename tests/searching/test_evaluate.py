@@ -63,35 +63,20 @@ def test_each_outer_fold_is_a_search_of_its_own(estimator, kind, grid):
         assert (fold["n_train"], fold["n_test"]) == (len(train), len(test))
 
 
-@pytest.mark.parametrize(
-    ("kind", "scoring"),
-    [("multiclass", ["accuracy", "matthews"]), pytest.param("multilabel", None, marks=pytest.mark.slow)],
-)
-def test_the_plain_sum_beside_it_is_an_evaluation_of_its_own(kind, scoring, result, tmp_path):
+def test_the_plain_sum_beside_it_is_an_evaluation_of_its_own(result, tmp_path):
     """Against the evaluation of the discriminant on the sum, solved directly."""
-    folds = {"outer": OUTER, "inner": INNER} if kind == "multiclass" else {"outer": KFold(2), "inner": KFold(2)}
-    more, grid = {**folds, "scoring": scoring}, {"lam": GRID["lam"]}
-    beside = result
-    if kind == "multilabel":
-        beside = dmkl.evaluate(dmkl.MKFDA(p=2.0), kernels(), labels(kind), grid, **more)
-    alone = dmkl.evaluate(dmkl.Uniform(solver="direct"), kernels(), labels(kind), grid, **more)
+    beside, more = result, {"outer": OUTER, "inner": INNER, "scoring": ["accuracy", "matthews"]}
+    alone = dmkl.evaluate(dmkl.Uniform(solver="direct"), kernels(), labels("multiclass"), {"lam": GRID["lam"]}, **more)
     assert alone.baselines is None
     assert alone.beside() == []
     plain_sum = beside.baselines.sel(baseline="plain sum of the kernels")
-    for name in ("test_score", *([] if scoring is None else ["test_score_matthews"]), "inner_score", "lam"):
+    for name in ("test_score", "test_score_matthews", "inner_score", "lam"):
         np.testing.assert_allclose(plain_sum[name], alone.scores[name], atol=1e-12)
     np.testing.assert_allclose(plain_sum["objective"], alone.scores["objective"], rtol=1e-3)
     for name, search in beside.searches.items():
         np.testing.assert_allclose(search.baselines["score"][0], alone.searches[name].chosen["score"], atol=1e-12)
     (line,) = beside.beside()
     assert line in beside.summary()
-    difference = float((beside.scores["test_score"] - alone.scores["test_score"]).mean())
-    verdicts = {
-        -1: "it scores higher than the choice",
-        0: "it scores as the choice does",
-        1: "the choice scores higher",
-    }
-    assert verdicts[int(np.sign(np.round(difference, 12)))] in line
     beside.save(tmp_path / "result")
     xr.testing.assert_identical(dmkl.load(tmp_path / "result").baselines, beside.baselines)
 
@@ -246,14 +231,6 @@ def test_round_trip(tmp_path, result):
         dmkl.EvaluationResult(result.scores.drop_vars("weight"), result.searches)
     with pytest.raises(InputError, match="over the folds of searches"):
         dmkl.EvaluationResult(result.scores, {})
-
-
-def test_values_of_any_kind_are_told(tmp_path):
-    grid = {"steps": [("center", "trace"), ()], "lam": [0.1]}
-    result = dmkl.evaluate(dmkl.Uniform(), kernels(), labels("binary"), grid, outer=2, inner=2)
-    assert set(result.table()["steps"]) <= {("center", "trace"), ()}
-    result.save(tmp_path / "result")
-    assert dmkl.load(tmp_path / "result").table()["steps"].tolist() == result.table()["steps"].tolist()
 
 
 def test_going_on_from_a_state(tmp_path):

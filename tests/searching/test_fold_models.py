@@ -40,7 +40,7 @@ def assert_scored(result, name, K, y, path):
 )
 def test_an_evaluation_keeps_the_models_that_it_tests(learner, grid, tmp_path):
     K, y = kernels()
-    result = dmkl.evaluate(learner, K, y, grid, outer=StratifiedKFold(3), inner=2, baselines="none")
+    result = dmkl.evaluate(learner, K, y, grid, outer=StratifiedKFold(2), inner=2, baselines="none")
     assert_scored(result, "test_score", K, y, tmp_path / "result")
     for fold, search in result.searches.items():
         assert search.models_ == {}

@@ -16,7 +16,6 @@ Y = np.arange(M) % 2
 TABLES = {"shape": RNG.normal(size=(M, 4)) + Y[:, None], "color": RNG.normal(size=(M, 3))}
 SPECS = [{"function": "rbf", "bandwidth": [0.5, 2]}, {"function": "linear"}]
 PARTS = np.where(np.arange(M) < 40, 0, 2)
-OUTER, INNER = 2, 2
 WORDS = {False: ("smallest", "smaller"), True: ("largest", "larger")}
 
 
@@ -59,26 +58,6 @@ def test_an_end_is_told_of_tasks_and_of_machines():
         edges = list(expected_edges(name, values, result.chosen[name])) if len(values) > 2 else []  # both are ends
         assert result.notes() == edges
         assert (edges == []) == (len(values) == 2)
-
-
-@pytest.mark.slow
-def test_an_end_is_told_by_evaluations_and_on_screen(run, tmp_path):
-    set_ = dmkl.create(tmp_path / "set.zarr", np.asarray(K()), labels=labels().astype(int))
-    lams = [1e3, 1e4, 1e5]
-    result = dmkl.evaluate(dmkl.MKFDA(p=2), set_, grid={"lam": lams}, outer=OUTER, inner=INNER)
-    notes = list(expected_edges("lam", lams, result.scores["lam"]))
-    assert result.notes() == notes != []
-    assert set(notes) <= set(result.summary().splitlines())
-    options = ("--p", "2", "--lam", "1e3,1e4,1e5", "--cluster", "threads")
-    status, text, _ = run(
-        "evaluate", tmp_path / "set.zarr", tmp_path / "estimate", *options, "--outer", OUTER, "--inner", INNER
-    )
-    assert status == 0
-    assert notes[0] in text
-    status, text, _ = run("search", tmp_path / "set.zarr", tmp_path / "found", *options, "--cv", 3)
-    assert status == 0
-    (note,) = dmkl.load(tmp_path / "found").notes()
-    assert note in text
 
 
 @pytest.mark.parametrize("splits", [None, PARTS])

@@ -75,17 +75,6 @@ def test_a_joint_choice_where_no_row_that_chooses_is_tested(kernels, noise):
         dmkl.search(*question, choice="each")
 
 
-def test_rows_that_are_tested_and_take_part_otherwise_are_refused_everywhere(kernels, noise):
-    """The rows are told in test_search_parts.py."""
-    train, validation, test = THREE
-    question = dmkl.MKFDA(), kernels, noise[:, 0], GRID
-    with pytest.raises(InputError, match="fold 0 has 20 validation rows that are test rows too"):
-        dmkl.search(*question, (train, validation, validation))
-    folds = [(train, validation), (np.union1d(train, test), test)]
-    with pytest.raises(InputError, match="outer fold 1 has 20 training rows that are test rows too"):
-        dmkl.evaluate(*question, outer=folds, inner=2)
-
-
 def test_the_same_sample_in_two_rows_is_the_same_sample(kernels, noise):
     rows = np.concatenate([np.arange(40), np.arange(10)])
     K, y = kernels[rows, rows], noise[rows, 0]

@@ -36,10 +36,8 @@ from dmkl.searching.grid import LAM_COSINE, LAM_TRACE, P_VALUES, as_grid
 from dmkl.searching.scoring import (
     OWN_METRICS,
     as_metrics,
-    average_precision_voc,
     average_precision_voc07,
     evaluate,
-    evaluate_each,
 )
 
 M = 48
@@ -103,21 +101,6 @@ def test_every_splitter(splitter):
         names = list("abcdef") if isinstance(splitter, LeaveOneGroupOut) else None
         folds = make_folds(splitter, y, groups=np.repeat(list("abcdef"), 8))
         same_folds(folds, list(splitter.split(y, y, groups)), names)
-
-
-def test_folds_may_have_names():
-    folds = make_folds({"left": (TRAIN, VALIDATION), 7: (TRAIN, TEST)}, LABELS["binary"])
-    assert [(fold.name, fold.title) for fold in folds] == [("left", "fold left"), ("7", "fold 7")]
-
-
-@pytest.mark.parametrize("dtype", [object, np.dtypes.StringDType(), "U3"])
-def test_labels_are_stratified_whatever_they_are_stored_as(dtype):
-    y = LABELS["binary"].astype(dtype)
-    expected = stratified(4, LABELS["binary"])
-    same_folds(make_folds(4, y), expected)
-    same_folds(make_folds(4, y[:, None]), expected)  # one column of labels is a vector
-    same_folds(make_folds(StratifiedKFold(4), y), expected)
-    same_folds(make_folds(4, LABELS["multiclass"].astype(object)), stratified(4, LABELS["multiclass"]))
 
 
 def stratified(n, y):
@@ -403,20 +386,6 @@ def plain(positive, scores):
 REFERENCES = {"average_precision": plain, "average_precision_voc": voc, "average_precision_voc07": voc07}
 
 
-def test_average_precision_by_hand():
-    # Positives at ranks 2, 3 and 5: precision 1/2, 2/3, 3/5 at recall 1/3, 2/3, 1. The first is below the envelope.
-    case = ranked(0, 1, 1, 0, 1, 0)
-    # Levels 0 to 0.6 have 2/3, levels 0.7 to 1 have 3/5.
-    assert average_precision_voc07(*case) == pytest.approx((7 * 2 / 3 + 4 * 3 / 5) / 11, rel=1e-14)
-    assert average_precision_voc(*case) == pytest.approx((2 / 3 + 2 / 3 + 3 / 5) / 3, rel=1e-14)
-    (uninterpolated,) = measure("average_precision", "binary", [0, 1], case[0].astype(int), case[1])
-    assert uninterpolated == pytest.approx((1 / 2 + 2 / 3 + 3 / 5) / 3, rel=1e-14)
-    # No interpolation changes a ranking whose precision falls throughout: 1, 2/3, 3/5 at recall 1/3, 2/3, 1.
-    case = ranked(1, 0, 1, 0, 1)
-    assert average_precision_voc07(*case) == pytest.approx((4 * 1 + 3 * 2 / 3 + 4 * 3 / 5) / 11, rel=1e-14)
-    assert average_precision_voc(*case) == pytest.approx((1 + 2 / 3 + 3 / 5) / 3, rel=1e-14)
-
-
 @pytest.mark.parametrize("n", [10, 20, 30, 70])
 def test_a_recall_of_k_tenths_reaches_the_level(n):
     """Of n positives 3n/10 (or 6n/10, 7n/10) come first, the others last: levels up to there have precision one."""
@@ -510,28 +479,6 @@ def test_own_measures(kind, seed):
         assert expected["matthews"] == pytest.approx(skm.matthews_corrcoef(truth, best))
 
 
-@pytest.mark.parametrize("missing", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_several_points_are_measured_as_one_by_one(kind, missing):
-    """Also on rows that lack a class, or labels of a task."""
-    classes, truth, _ = problem(kind, 0)
-    decisions = np.stack([problem(kind, seed)[2] for seed in range(4)])
-    if missing and kind == "multilabel":
-        truth = truth.astype(float)
-        truth[:9, 1] = np.nan
-    elif missing:
-        decisions, truth = decisions[:, truth != classes[0]], truth[truth != classes[0]]
-    names = ["accuracy", "mean_class_accuracy", "average_precision"]
-    measured = evaluate_each(as_metrics(names, kind), kind, classes, truth, decisions)
-    for k, decision in enumerate(decisions):
-        np.testing.assert_array_equal(measured[:, k], measure(names, kind, classes, truth, decision))
-        if kind != "multilabel":
-            best = predict(classes, decision)
-            assert measured[0, k] == pytest.approx(skm.accuracy_score(truth, best), rel=1e-12)
-            of_classes = [np.mean(best[truth == c] == c) for c in np.unique(truth)]
-            assert measured[1, k] == pytest.approx(np.mean(of_classes), rel=1e-12)
-
-
 @pytest.mark.parametrize("name", [*OWN_METRICS, "f1", "roc_auc"])
 def test_tasks_are_binary_problems(name):
     _, truth, decision = problem("multilabel", 0)
@@ -606,16 +553,6 @@ def test_scorers_may_name_their_positive_class_and_losses_have_their_sign_turned
         (skm.make_scorer(skm.zero_one_loss, greater_is_better=False), -np.mean(best != truth)),
     ):
         assert measure(scorer, "binary", classes, truth, decision) == pytest.approx([expected], rel=1e-12)
-
-
-def test_the_order_and_the_names_are_kept():
-    assert list(as_metrics(None, "binary")) == list(as_metrics(None, "multiclass")) == ["accuracy"]
-    assert as_metrics(None, "multilabel") == {"average_precision": OWN_METRICS["average_precision"]}
-    assert list(as_metrics(("f1", "accuracy", "matthews"), "binary")) == ["f1", "accuracy", "matthews"]
-    mapping, given = {"MAP": "average_precision", "right": "accuracy"}, problem("multiclass", 0)
-    assert list(as_metrics(mapping, "multiclass")) == ["MAP", "right"]
-    by_name = measure(list(mapping.values()), "multiclass", *given)
-    np.testing.assert_array_equal(measure(mapping, "multiclass", *given), by_name)
 
 
 @pytest.mark.parametrize(
@@ -730,29 +667,3 @@ def test_means_are_over_the_classes_that_are_there():
     # Scikit-learn's that need a column for each label have no value; those of predictions have.
     scores = measure(["top_k_accuracy", "f1_macro", "balanced_accuracy"], "multiclass", classes, truth, decision)
     assert np.isnan(scores).tolist() == [True, False, False]
-
-
-def test_one_class_alone_is_measured_by_what_remains():
-    classes, truth, decision = problem("multiclass", 0)
-    rows, names = truth == 8, ["matthews", "mean_class_accuracy", "average_precision_voc"]
-    scores = measure(names, "multiclass", classes, truth[rows], decision[rows])
-    np.testing.assert_array_equal(scores, [np.nan, np.mean(np.argmax(decision[rows], axis=1) == 2), 1.0])
-
-
-def test_undefined_callables():
-    classes, truth, decision = problem("binary", 0)
-    rows = truth == "no"
-    scorers = {
-        "f1": skm.make_scorer(skm.f1_score, pos_label="yes"),
-        "auc": skm.make_scorer(skm.roc_auc_score, response_method="decision_function"),
-        "right": skm.make_scorer(skm.accuracy_score),
-    }
-    scores = measure(scorers, "binary", classes, truth[rows], decision[rows])
-    np.testing.assert_array_equal(scores, [np.nan, np.nan, np.mean(decision[rows] <= 0)])
-
-
-def test_never_predicting_a_class_that_is_there_is_a_value():
-    """No warning escapes, and the value is the one that scikit-learn falls back on."""
-    classes, truth, decision = problem("binary", 0)
-    names = ["precision", "f1", "matthews", "matthews_corrcoef", "mean_class_accuracy"]
-    np.testing.assert_array_equal(measure(names, "binary", classes, truth, decision - 99), [0, 0, 0, 0, 0.5])

@@ -5,11 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import textwrap
-import time
 import warnings
 import weakref
 from pathlib import Path
@@ -21,7 +16,7 @@ import pytest
 import zarr
 from helpers.conformance import problems, tree, unseal
 from helpers.damage import flip, swap, tile_file
-from helpers.references import InMemory, psd
+from helpers.references import psd
 from hypothesis import given
 from hypothesis import strategies as st
 from zarr.core.buffer import default_buffer_prototype
@@ -395,59 +390,6 @@ def test_no_positive_semidefinite_kernel_is_accused(tmp_path_factory, seed, rank
 
 # --- interruption --------------------------------------------------------------------------------------------
 
-IMPORT = """
-    import sys, time
-    import numpy as np
-    from dmkl.store import writer
-    from dmkl.inputs import open_files
-    from dmkl.store.ingest import ingest
-
-    write = writer.StoreWriter.write_tile
-    def slowly(self, *args):
-        time.sleep(0.004)
-        write(self, *args)
-    writer.StoreWriter.write_tile = slowly
-    source, labels = open_files(sys.argv[1])
-    print("begun", flush=True)
-    ingest(sys.argv[2], source, labels, tile=4)
-"""
-
-
-def begin_import(source, target):
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(IMPORT), str(source), str(target)],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    )
-
-
-@pytest.mark.slow
-def test_a_killed_import_goes_on_and_ends_as_if_nothing_had_been(tmp_path):
-    np.savez(tmp_path / "k.npz", K=psd(8, 15), y=np.arange(15) % 3)
-    rng = np.random.default_rng(int.from_bytes(os.urandom(4)))
-    target, whole = tmp_path / "set.zarr", tmp_path / "whole.zarr"
-    kills = 0
-    for wait in sorted(rng.uniform(0.02, 0.55, 3)):  # all of it takes some 0.8 s
-        with begin_import(tmp_path / "k.npz", target) as process:
-            assert process.stdout.readline() == b"begun\n"
-            time.sleep(wait)
-            process.send_signal(signal.SIGKILL)
-        kills += process.returncode == -signal.SIGKILL
-        if target.exists():
-            break
-        with pytest.raises((IncompleteStoreError, StoreNotFoundError)):
-            dmkl.open(target)
-    assert kills
-    if not target.exists():
-        assert (tmp_path / "set.zarr.partial").exists()
-    for path in (target, whole):
-        if not path.exists():
-            with begin_import(tmp_path / "k.npz", path) as process:
-                assert process.wait() == 0
-    assert not problems(target)
-    assert tree(target) == tree(whole)
-    assert not (tmp_path / "set.zarr.partial").exists()
-
 
 class Interrupted(Exception):
     pass
@@ -769,13 +711,3 @@ def test_other_codecs_are_read(damaged, codecs):
     unseal(damaged)
     np.testing.assert_array_equal(entries(damaged), upper(K))
     assert not problems(damaged)
-
-
-def test_the_test_source_agrees_with_a_stored_set(tmp_path):
-    """`references.InMemory` stands for a stored set in other tests."""
-    dmkl.create(tmp_path / "set.zarr", upper(K), tile=4)
-    reader, model = StoreReader(tmp_path / "set.zarr"), InMemory(upper(K), 4)
-    for key in [(0, 0, 0), (1, 0, 2), (2, 2, 2)]:
-        np.testing.assert_array_equal(reader.tile(key), next(model.stream([key]))[1])
-    np.testing.assert_allclose(reader.row_sum(np.arange(3)), model.row_sum(np.arange(3)))
-    np.testing.assert_array_equal(reader.diagonal(np.arange(3)), model.diagonal(np.arange(3)))

@@ -29,7 +29,6 @@ from dmkl.store.ingest import ingest
 from helpers.annotated import cells, write
 from helpers.fuzzing.mutations import (
     mutated_bytes,
-    mutated_hdf5,
     mutated_json,
     mutated_npy,
     mutated_npz,
@@ -323,10 +322,10 @@ FORMATS = {
     "npy": Format(lambda: _written("K.npy", np.save, _K, _K[0], np.asfortranarray(_K[1])), _kernels, (mutated_npy,)),
     "npz": Format(_npz, _kernels, (mutated_npz,)),
     "MATLAB 5": Format(_mat5, _kernels),
-    "MATLAB 7.3": Format(_mat73, _kernels, (mutated_hdf5,)),
-    "HDF5": Format(_hdf5, _kernels, (mutated_hdf5,)),
+    "MATLAB 7.3": Format(_mat73, _kernels),
+    "HDF5": Format(_hdf5, _kernels),
     "Zarr": Format(lambda: _written("K.zarr", _write_zarr, 2, 3), _kernels, (mutated_json,), _JSON),
-    "annotated": Format(_annotated_files, _annotated, (mutated_hdf5,), ".h5ad"),
+    "annotated": Format(_annotated_files, _annotated),
     "text": Format(_csv, _kernels, (mutated_numbers,)),
     "tables": Format(_tables, _features, (mutated_numbers,)),
     "Parquet": Format(lambda: _written("X.parquet", lambda path, x: x.to_parquet(path), _FRAME), _features),

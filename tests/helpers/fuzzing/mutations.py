@@ -1,4 +1,4 @@
-"""Mutations of files: of bytes, of numbers in text, of JSON, and of what the headers of NumPy and HDF5 say."""
+"""Mutations of files: of bytes, of numbers in text, of JSON, and of what the headers of NumPy say."""
 
 from __future__ import annotations
 
@@ -11,12 +11,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-import h5py
-import numpy as np
-
 __all__ = [
     "mutated_bytes",
-    "mutated_hdf5",
     "mutated_json",
     "mutated_npy",
     "mutated_npz",
@@ -182,61 +178,3 @@ def mutated_npz(random: Random, data: bytes) -> bytes:
         at = mutated.find(b"PK\x01\x02") + random.choice((8, 10, 16, 20, 24, 28, 30, 42))
         return mutated[:at] + struct.pack("<I", random.choice(EXTREMES) % 2**32) + mutated[at + 4 :]
     return mutated
-
-
-# --- HDF5 ------------------------------------------------------------------------------------------------------------
-
-
-def mutated_hdf5(random: Random, data: bytes) -> bytes:
-    """An HDF5 file with other attributes, data sets of absurd shapes, or cells that refer to anything."""
-    file = io.BytesIO(data)
-    try:
-        with h5py.File(file, "r+") as opened:
-            for _ in range(random.choice((1, 1, 2))):
-                random.choice((_attribute, _absurd, _absurd, _references))(random, opened)
-    except (ValueError, TypeError, OSError, KeyError, RuntimeError, OverflowError, AttributeError):
-        pass  # what the library itself refuses to write
-    mutated = file.getvalue()
-    return mutated_bytes(random, mutated, data) if random.random() < 0.2 else mutated
-
-
-def _any_name(random: Random, file: h5py.File) -> str:
-    names: list[str] = []
-    file.visit(names.append)
-    return random.choice(names or ["x"])
-
-
-def _attribute(random: Random, file: h5py.File) -> None:
-    key = random.choice(("MATLAB_class", "MATLAB_empty", "MATLAB_sparse", "MATLAB_int_decode", "x"))
-    texts = [b"char", b"cell", b"double", b"struct", b"logical", b"", b"\xff\xfe"]
-    values: list[Any] = [*(0, 1, -1, 2**63 - 1, 1.5, "char"), np.arange(3), np.zeros(0), h5py.Empty("f8")]
-    file[_any_name(random, file)].attrs[key] = random.choice([*values, *map(np.bytes_, texts)])
-
-
-def _absurd(random: Random, file: h5py.File) -> None:
-    """A data set of which nothing is written, of any shape, type and chunks."""
-    shape = random.choice(((10**6, 10**6), (2**40,), (0, 0), (6, 6), (2, 6, 6), (), (1,) * 32, (2**62, 2)))
-    plain = ("f8", ">f4", "i1", "u8", "f2", "c16", "S5", "S9999", "V7", [("real", "f8"), ("imag", "f8")])
-    special = (h5py.string_dtype(), h5py.ref_dtype, h5py.regionref_dtype, h5py.vlen_dtype("f8"))
-    options: dict[str, Any] = {}
-    if random.random() < 0.5 and shape:
-        options["chunks"] = tuple(min(length or 1, random.choice((1, 3, 6, 1000, 16_000))) for length in shape)
-        options["maxshape"] = tuple(None for _ in shape)
-        options["compression"] = random.choice((None, "gzip", "lzf"))
-        options["fletcher32"] = random.random() < 0.3
-    if random.random() < 0.2:
-        options["fillvalue"] = 0
-    name = _any_name(random, file)
-    attributes = dict(file[name].attrs)
-    del file[name]
-    made = file.create_dataset(name, shape, random.choice((*plain, *special)), **options)
-    if random.random() < 0.7:
-        made.attrs.update(attributes)
-
-
-def _references(random: Random, file: h5py.File) -> None:
-    """Cells that refer to themselves, to groups, to nothing."""
-    targets = [h5py.Reference(), file.ref, file[_any_name(random, file)].ref]
-    chosen = [random.choice(targets) for _ in range(random.choice((1, 2, 6)))]
-    cells = file.create_dataset("cells", data=np.array([chosen], dtype=h5py.ref_dtype), dtype=h5py.ref_dtype)
-    cells.attrs["MATLAB_class"] = np.bytes_(b"cell")
