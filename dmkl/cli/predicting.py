@@ -156,7 +156,7 @@ def predict(
         source = {"K": K[chosen, columns_of_model(K, estimator, model)]}
         truth = None if K.labels is None else K.labels[chosen]
         new = _is_new(K, estimator)[chosen]
-        known = np.ones(len(new), dtype=bool)
+        has_label = np.ones(len(new), dtype=bool)
     else:
         from dmkl.inputs import as_features
         from dmkl.inputs.labels import Labels, labels_in
@@ -167,15 +167,15 @@ def predict(
         n_samples = next(iter(tables.blocks.values())).shape[0]
         source = {"features": tables, "join": join, "missing": missing, "missing_features": missing_features}
         given, new = np.asarray(tables.labels.labels), np.ones(n_samples, dtype=bool)
-        known = is_known(given) if given.ndim == 1 else new
-        labeled = given[known] if given.ndim and known.any() else None
-        n_known = int(known.sum())
+        has_label = is_known(given) if given.ndim == 1 else new
+        labeled = given[has_label] if given.ndim and has_label.any() else None
+        n_known = int(has_label.sum())
         truth = labels_in(
             Labels(labels=labeled, tasks=tables.labels.tasks).checked(n_known, n_known, rectangular=False)
         )
-        if truth is not None and not known.all():
-            say_aside("note", f"{count(int((~known).sum()), 'sample')} without a label: predicted and not scored")
-            truth = truth[np.maximum(0, np.cumsum(known) - 1)]  # any label for those, which are left out of scores
+        if truth is not None and not has_label.all():
+            say_aside("note", f"{count(int((~has_label).sum()), 'sample')} without a label: predicted and not scored")
+            truth = truth[np.maximum(0, np.cumsum(has_label) - 1)]  # any label for those, which are left out of scores
     if covariates is not None:
         names = source["features"].samples if K is None else sample_names(K)
         source["covariates"] = read_covariates(f"--covariates={covariates}", names)
@@ -202,7 +202,7 @@ def predict(
     if truth is not None and not is_known(truth).any():
         truth = None
     labels = scores.values if regression else estimator.labels_of(scores.values)
-    scored = (new if new.any() else ~new) & (True if truth is None else known)
+    scored = (new if new.any() else ~new) & (True if truth is None else has_label)
     result = None if truth is None else score_model(estimator, scores.values[scored], truth[scored], measures, unknown)
     has_probabilities = getattr(estimator, "calibrated_on_", None) is not None
     calibrated = estimator.probabilities_of(scores) if has_probabilities else None

@@ -337,8 +337,8 @@ def _matrix_of_columns(name: str, table: Columns, unaligned: _Unaligned, expecte
         if 0 < len(numerals) < table.n_columns and all(cell.isdecimal() for cell in numerals):
             table.refuse_first_line(table.head_row())
     if words or not features:
-        found = listed(list(map(table.title, range(table.n_columns))), 8)
-        refuse(f"{table.where} has no column of numbers, found {found}; expected columns with a delimiter")
+        titles = listed(list(map(table.title, range(table.n_columns))), 8)
+        refuse(f"{table.where} has no column of numbers, found {titles}; expected columns with a delimiter")
     if names is None:
         _check_first_column(table, features)
     if table.titles is None:

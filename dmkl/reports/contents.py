@@ -22,7 +22,7 @@ from dmkl.errors import refuse
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.saving import decode_parameters, encode, models
 from dmkl.files.writing import write_whole
-from dmkl.reports.page import WIDTH, Page, Section, render
+from dmkl.reports.page import WIDTH, Page, Section, render, sentences
 from dmkl.reports.several import compose
 from dmkl.searching.evaluation import EvaluationResult
 from dmkl.searching.fits import values_of
@@ -244,7 +244,7 @@ def _search(search: SearchResult) -> Page:
 
 
 def _answer(result: SearchResult | EvaluationResult, lines: Sequence[str]) -> str:
-    """What was chosen, how good it is, whether it beats the baselines, and which kernels matter."""
+    """The chosen point, its score, whether it beats the baselines, and which kernels matter."""
     at_choice = result.chosen if isinstance(result, SearchResult) else result.scores
     if isinstance(result, EvaluationResult):
         chosen = "; ".join(chosen_text(name, values_of(at_choice[name])) for name in result.parameters)
@@ -257,7 +257,7 @@ def _answer(result: SearchResult | EvaluationResult, lines: Sequence[str]) -> st
     lines = [line for line in lines if not line.startswith(("Chosen", "  ", "Time:")) and line not in said]
     compared = _verdict(result.comparison())
     weights = at_choice["weight"].mean([dim for dim in at_choice["weight"].dims if dim != "kernel"])
-    return f"{_sentences([f'Chosen: {chosen}', *lines, *compared])} {_largest_weights(weights)}"
+    return f"{sentences([f'Chosen: {chosen}', *lines, *compared])} {_largest_weights(weights)}"
 
 
 def _verdict(compared: pd.DataFrame) -> list[str]:
@@ -270,7 +270,7 @@ def _verdict(compared: pd.DataFrame) -> list[str]:
 
 
 def _compared(result: GridResult) -> Section:
-    """The choice beside the baselines, with paired differences."""
+    """The choice and the baselines, with paired differences."""
     compared = result.comparison()
     rows = compared.to_dict("records")
     measure = f"{result.scores.attrs['scoring']} in {compared.attrs['rows']}".replace("_", " ")
@@ -400,12 +400,7 @@ def _result(result: Result) -> Page:
         sections.append(Section("Picture", axes=result.plot(), caption=first))
     if hasattr(result, "table"):
         sections.append(Section("Table", table=result.table().reset_index(drop=True)))
-    return Page(result.TITLE.capitalize(), _sentences(lines), facts, (), tuple(sections))
-
-
-def _sentences(lines: list[str]) -> str:
-    """Lines of a summary as sentences."""
-    return " ".join(f"{line[:1].upper()}{line[1:].removesuffix('.')}." for line in lines)
+    return Page(result.TITLE.capitalize(), sentences(lines), facts, (), tuple(sections))
 
 
 # --- code that repeats the work ------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from importlib.resources import files
@@ -11,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-__all__ = ["Page", "Section", "render"]
+__all__ = ["Page", "Section", "render", "sentences"]
 
 FIRST_ROWS, MOST_ROWS = 10, 200
 """Rows of a table that are shown at once, and after it is unfolded."""
@@ -212,6 +213,14 @@ def _template() -> Any:
 def render(page: Page) -> str:
     """The page as HTML that needs no other file."""
     return str(_template().render(page=page))
+
+
+def sentences(lines: Iterable[str]) -> str:
+    """Lines of a summary as sentences; a measure at the beginning is in words."""
+    words = [line[:1].upper() + line[1:].removesuffix(".") for line in lines]
+    return " ".join(
+        f"{first.replace('_', ' ')}{space}{rest}." for first, space, rest in (w.partition(" ") for w in words)
+    )
 
 
 def _breakable(text: str) -> Any:

@@ -19,7 +19,7 @@ from dmkl.inference.importance import Importance
 from dmkl.inference.permutation import PermutationTest, p_value_text
 from dmkl.inference.stability import Stability
 from dmkl.numerics.steps import STEPS, as_steps
-from dmkl.reports.page import Page, Section
+from dmkl.reports.page import Page, Section, sentences
 from dmkl.searching.evaluation import EvaluationResult
 from dmkl.searching.search import GridResult, SearchResult
 from dmkl.searching.texts import count, listed
@@ -122,10 +122,9 @@ def compose(results: Sequence[Any], page_of: Callable[[Any], Page], describe_fol
 
 
 def _evidence(result: Any) -> list[str]:
-    """What a result adds to the answer, in a sentence."""
+    """The sentence that a result adds to the answer."""
     if isinstance(result, EvaluationResult):
-        score = result.summary().splitlines()[1]
-        return [f"{score[:1].upper()}{score[1:]}."]
+        return [sentences(result.summary().splitlines()[1:2])]
     if isinstance(result, PermutationTest) and result.data["p_value"].ndim == 0:
         return [f"Against permuted labels: {p_value_text(result.data)}."]
     return []

@@ -1,4 +1,4 @@
-"""Genotypes of PLINK: NAME.bed with NAME.bim and NAME.fam beside it, read by bed-reader."""
+"""Genotypes of PLINK: NAME.bed with NAME.bim and NAME.fam, read by bed-reader."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def bed_arrays(path: Path) -> list[FileArray]:
 
     @cache
     def means() -> Float:
-        total, known = np.zeros(len(variants)), np.zeros(len(variants), dtype=np.int64)
+        total, counts = np.zeros(len(variants)), np.zeros(len(variants), dtype=np.int64)
         for start in range(0, len(variants), _VARIANTS):
             part = slice(start, start + _VARIANTS)
             values = stored(np.s_[:, part])
-            total[part], known[part] = np.nansum(values, axis=0, dtype=np.float64), np.isfinite(values).sum(axis=0)
-        lacking = [variants[k] for k in np.flatnonzero(known == 0)]
+            total[part], counts[part] = np.nansum(values, axis=0, dtype=np.float64), np.isfinite(values).sum(axis=0)
+        lacking = [variants[k] for k in np.flatnonzero(counts == 0)]
         if lacking:
             refuse(
                 f"{path} has no genotype of {len(lacking)} variants: {first_names(lacking)}; leave them out (plink2 "
                 "--exclude), of new samples with the means of training in their place (--missing-features mean)"
             )
-        return total / known
+        return total / counts
 
     def dosages(key: Any) -> Array:
         values = stored(key)
