@@ -218,7 +218,9 @@ def test_the_order_puts_those_alike_together():
 # --- the whole ----------------------------------------------------------------------------------------------
 
 
-def test_the_same_everywhere(tmp_path, kernels, scheduler):
+@pytest.mark.usefixtures("scheduler")
+@pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.slow)], indirect=True)
+def test_the_same_everywhere(tmp_path, kernels):
     dense, y = kernels
     K = dmkl.create(tmp_path / "set.zarr", dense, labels=y, tile=32)
     result = dmkl.analyze(K, seed=3).data

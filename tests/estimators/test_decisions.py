@@ -273,9 +273,14 @@ def test_each_point_of_a_grid_is_scored_as_a_fit(kind, together, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("kind", "grid"), [("binary", {"p": [1.0, 1.5, 2.0], "lam": [0.01, 0.1]}), ("multiclass", {"lam": [0.1]})]
+    ("learner", "kind", "grid"),
+    [
+        (dmkl.MKFDA(), "binary", {"p": [1.0, 1.5, 2.0], "lam": [0.01, 0.1]}),
+        (dmkl.MKFDA(), "multiclass", {"lam": [0.1]}),
+        (dmkl.MKSVM(decision="means"), "multiclass", {"C": [1.0, 4.0]}),
+    ],
 )
-def test_labels_of_held_out_rows_teach_nothing(kind, grid):
+def test_labels_of_held_out_rows_teach_nothing(learner, kind, grid):
     """What is decided about a row depends on the rows that trained alone."""
     K, y, train, test = thinned(kind)
     decisions = []
@@ -288,7 +293,7 @@ def test_labels_of_held_out_rows_teach_nothing(kind, grid):
     changed[test] = np.random.default_rng(3).permutation(y[test])
     for labels in (y, changed):
         options = {"cv": [(train, test)], "scoring": {"kept": keep}, "refit": False, "baselines": "none"}
-        dmkl.search(dmkl.MKFDA(), K, labels, grid, **options)
+        dmkl.search(learner, K, labels, grid, **options)
     half = len(decisions) // 2
     for before, after in zip(decisions[:half], decisions[half:], strict=True):
         np.testing.assert_array_equal(before, after)

@@ -14,19 +14,16 @@ import pytest
 from distributed import Client, LocalCluster
 from scipy.sparse import csr_array
 from sklearn.base import clone
-from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import pairwise, r2_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import dmkl
 from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.estimators import scikit_learn
-from dmkl.features.tiles import FeatureTiles
 from dmkl.passes.execute import machine
 
 
@@ -102,14 +99,6 @@ def test_blocks_are_columns_by_name_position_slice_or_mask(data):
         assert model.kernel_names_ == K.names
         np.testing.assert_allclose(model.decision_function(new_frame), scores, rtol=0, atol=1e-12, err_msg=repr(left))
         np.testing.assert_array_equal(model.feature_names_in_, NAMES)
-
-
-def test_a_single_column_is_a_block_too(data):
-    X, y, _ = data
-    alone = dmkl.MKLClassifier(dmkl.Uniform()).fit(X[:, [4]], y).decision_function(X[:, [4]])
-    for column, table in ((4, X), ("e", pd.DataFrame(X, columns=NAMES))):
-        model = dmkl.MKLClassifier(dmkl.Uniform(), blocks={"one": column}).fit(table, y)
-        np.testing.assert_array_equal(model.decision_function(table), alone)
 
 
 def test_specs_name_the_columns_of_a_data_frame(data):
@@ -236,20 +225,6 @@ def test_kernels_that_do_not_fit_are_refused_before_anything_is_computed(data, m
             wider.fit(X, y)
 
 
-def test_what_training_left_out_is_not_computed(data, monkeypatch):
-    X, y, new = data
-    model = dmkl.MKLClassifier(dmkl.SingleBest()).fit(X, y)
-    computed = set()
-
-    def tile(self, key, scratch, original=FeatureTiles._tile):
-        computed.add(self.names[key[0]])
-        return original(self, key, scratch)
-
-    monkeypatch.setattr(FeatureTiles, "_tile", tile)
-    model.predict(new)
-    assert computed == {model.estimator_.best_}
-
-
 def test_the_model_keeps_what_it_was_fitted_on(data):
     X, y, new = data
     table = X.copy()
@@ -289,19 +264,6 @@ def test_several_targets_and_a_search_over_the_default(data):
 
 
 # --- inside scikit-learn ---------------------------------------------------------------------------------------------
-
-
-def test_a_search_over_a_pipeline_is_no_worse_than_a_support_vector_machine():
-    X, y = load_digits(return_X_y=True)
-    halves = {"upper": slice(0, 32), "lower": slice(32, 64)}
-    model = make_pipeline(StandardScaler(), dmkl.MKLClassifier(dmkl.MKFDA(), blocks=halves))
-    grid = {"mklclassifier__estimator__p": [1, 2], "mklclassifier__estimator__lam": [1e-3]}
-    search = GridSearchCV(model, grid, cv=3).fit(X[:300], y[:300])
-    machine = GridSearchCV(make_pipeline(StandardScaler(), SVC()), {"svc__C": [1, 10]}, cv=3).fit(X[:300], y[:300])
-    assert search.best_score_ > 0.9
-    assert search.best_score_ > machine.best_score_ - 0.02
-    assert search.score(X[300:600], y[300:600]) > machine.score(X[300:600], y[300:600]) - 0.02
-    assert search.best_estimator_[-1].weights_.sizes == {"kernel": 10}
 
 
 GRID = {"mklclassifier__estimator__lam": [1e-3, 1e-1], "mklclassifier__kernels": [None, {"function": "laplacian"}]}
@@ -394,15 +356,6 @@ def test_parameters_of_the_default_estimator_can_be_set(data):
 
 def pickled(model):
     return pickle.loads(pickle.dumps(model))
-
-
-def test_copies_predict_the_same(data):
-    X, y, new = data
-    model = dmkl.MKLClassifier(blocks={"left": [0, 1], "right": [3, 4]}).fit(pd.DataFrame(X, columns=NAMES), y)
-    frame = pd.DataFrame(new, columns=NAMES)
-    for copied in (copy_of(model) for copy_of in (copy.copy, copy.deepcopy, pickled)):
-        np.testing.assert_array_equal(copied.decision_function(frame), model.decision_function(frame))
-        assert not hasattr(clone(copied), "estimator_")
 
 
 @pytest.mark.parametrize(

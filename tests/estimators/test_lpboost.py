@@ -10,7 +10,6 @@ from sklearn.svm import SVC
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.estimators import engine
 
 M = 60
 
@@ -120,21 +119,6 @@ def test_searches_tasks_and_saved_models(kernels, tmp_path):
     tasks = dmkl.LPBoost(cv=3).fit(kernels, np.stack([y == 0, y == 1], axis=1).astype(int))
     assert tasks.weights_.dims == ("kernel", "task")
     assert tasks.predict(kernels).shape == (M, 2)
-
-
-def test_points_of_a_grid_share_the_machines_of_their_folds(kernels, monkeypatch):
-    sizes, plan = [], engine.Plan
-    monkeypatch.setattr(engine, "Plan", lambda K, fits, **options: sizes.append(len(fits)) or plan(K, fits, **options))
-    grid = {"nu": [0.2, 0.3, 0.5], "tol": [1e-3, 1e-4]}
-    dmkl.search(dmkl.LPBoost([0.1, 2.0], cv=3), kernels, classes(3), grid, cv=2, refit=False, baselines="none")
-    assert sizes == [2 * 3 * 2 * 4 * 2]  # folds of the search, inner folds, C, kernels, tol
-
-
-@pytest.mark.slow
-def test_importance_leaves_kernels_out(kernels):
-    y = classes(3)
-    without = dmkl.importance(dmkl.LPBoost(cv=3), kernels, y, cv=2)
-    assert without.data.sizes["source"] == 4
 
 
 def test_parameters_out_of_range_are_refused(kernels):

@@ -101,6 +101,8 @@ def check_machines(model, K, y):
     ("scheduler", "p", "C"),
     [
         ("synchronous", 1.0, 16.0),
+        ("synchronous", 1.0625, 64.0),
+        ("synchronous", 8.0, 0.25),
         ("threads", 1.5, 0.25),
         pytest.param("processes", np.inf, 4.0, marks=pytest.mark.slow),
     ],
@@ -251,7 +253,7 @@ def test_what_a_fit_refuses(kernels):
 
 @pytest.mark.parametrize(
     ("scheduler", "constrained"),
-    [("threads", False), ("synchronous", True), ("processes", True)],
+    [("threads", False), ("synchronous", True), pytest.param("processes", True, marks=pytest.mark.slow)],
     indirect=["scheduler"],
 )
 def test_the_optimum_of_varma_and_ray(kernels, scheduler, constrained):
@@ -276,26 +278,6 @@ def test_the_optimum_of_varma_and_ray(kernels, scheduler, constrained):
     np.testing.assert_allclose(model.decision_function(kernels[rows, rows]), combined @ u + bias, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("multiclass", ["ovr", "ovo"])
-def test_classes_with_prices_and_constraints(kernels, multiclass):
-    A, b = np.array([[0, 1.0, -1.0, 0], [-1.0, 0, 0, 0]]), np.array([0.0, -0.1])  # d_1 ≥ d_2 and d_0 ≤ 0.1
-    model = dmkl.GMKL(10.0, [1.0, 1.0, 1.0, 1e4], A, b, multiclass).fit(kernels, three())
-    free = dmkl.GMKL(10.0, multiclass=multiclass).fit(kernels, three())
-    d, others = model.weights_.values, free.weights_.values
-    assert d.shape == (4, 3)
-    assert (A @ d >= b[:, None] - 1e-8).all()
-    assert d.min() >= 0
-    assert d[3].max() <= 1e-4 * d[1].max()
-    assert (others[3] > 1e-3).any()
-    assert (others[1] < others[2]).any()
-    for fitted in (model, free):
-        assert fitted.gap_.max() <= fitted.tol
-        assert fitted.score(kernels, three()) > 0.85
-    # Three problems side by side take fewer passes than each by itself.
-    alone = [dmkl.GMKL(10.0).fit(kernels[own, own], signs) for signs, own in problems(free, three())]
-    assert free.n_passes_ < sum(each.n_passes_ for each in alone)
-
-
 def test_constraints_that_contradict_each_other_are_named_before_any_pass(kernels):
     K, source = over(kernels, Counting)
     A, b = np.eye(4)[[0, 1, 0]] * [[1], [1], [-1]], [2.0, 0.1, -1.0]  # d_0 ≥ 2 and d_0 ≤ 1
@@ -318,17 +300,16 @@ def test_tasks_with_a_C_of_their_own_by_either_method(kernels):
 # --- searches --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("multiclass", ["ovr", "ovo"])
-def test_a_search_finds_what_single_fits_do(kernels, multiclass):
+def test_a_search_finds_what_single_fits_do(kernels):
     grid = {"p": [1.0, 2.0], "C": [0.5, 4.0]}
     folds = [(np.setdiff1d(np.arange(M), np.arange(f, M, 3)), np.arange(f, M, 3)) for f in range(2)]
-    learner = dmkl.MKSVM(multiclass=multiclass, tol=TIGHT)
+    learner = dmkl.MKSVM(multiclass="ovo", tol=TIGHT)
     result = dmkl.search(learner, kernels, three(), grid, folds, baselines="none")
     fits, passes = result.scores, 0
     for p in grid["p"]:
         for C in grid["C"]:
             for f, (train, held) in enumerate(folds):
-                single = dmkl.MKSVM(p, C, multiclass=multiclass, tol=TIGHT).fit(kernels[train, train], three()[train])
+                single = clone(learner).set_params(p=p, C=C).fit(kernels[train, train], three()[train])
                 passes += single.n_passes_ + 1
                 at = {"p": p, "C": C, "fold": fits.fold.values[f]}
                 assert fits["score"].sel(at) == single.score(kernels[held, train], three()[held])
@@ -339,11 +320,11 @@ def test_a_search_finds_what_single_fits_do(kernels, multiclass):
                 assert fits["gap"].sel(at) <= TIGHT
     assert set(np.unique(fits["status"])) == {0}
     assert result.n_passes_ < passes / 3
-    assert result.best_.get_params() == dmkl.MKSVM(**result.best_params_, multiclass=multiclass, tol=TIGHT).get_params()
+    assert result.best_.get_params() == clone(learner).set_params(**result.best_params_).get_params()
     check_machines(result.best_, dense_view(dense(), steps=STEPS), three())
 
 
-def test_the_default_grid_and_the_simplest_point(kernels, tmp_path):
+def test_the_simplest_point(kernels):
     grid, options = {"p": [2.0, 1.0], "C": [64.0, 0.25, 4.0]}, {"rule": "one_standard_error", "baselines": "none"}
     result = dmkl.search(dmkl.MKSVM(), kernels, None, grid, 3, **options)
     mean, error = result.scores["mean_score"], result.scores["standard_error"]
@@ -353,42 +334,3 @@ def test_the_default_grid_and_the_simplest_point(kernels, tmp_path):
     near = mean >= float(mean.sel(C=C, p=p)) - float(error.sel(C=C, p=p)) - 1e-9
     simplest = min(near.where(near).stack(point=("C", "p")).dropna("point").point.values)
     assert result.best_params_ == dict(zip(("C", "p"), simplest, strict=True))
-    result.save(tmp_path / "found")
-    loaded = dmkl.load(tmp_path / "found")
-    assert loaded.best_params_ == result.best_params_
-    np.testing.assert_array_equal(loaded.best_.predict(kernels), result.best_.predict(kernels))
-
-
-@pytest.mark.parametrize(
-    ("model", "grid"),
-    [
-        (dmkl.MKSVM(), {"p": [1.0, 2.0], "C": [0.25, 16.0]}),
-        pytest.param(dmkl.GMKL(), {"C": [0.25, 16.0]}, marks=pytest.mark.slow),
-    ],
-)
-def test_tasks_choose_each_for_themselves(tmp_path, model, grid):
-    tasks = np.stack([three() == "plum", binary() == "yes", np.arange(M) % 2 == 0], axis=1).astype(int)
-    parts = np.where(np.arange(M) % 5 == 4, 2, np.where(np.arange(M) % 5 == 3, 1, 0))
-    K = dmkl.create(tmp_path / "set.zarr", dense(), labels=tasks, tasks=["plum", "yes", "even"], splits=parts, tile=16)
-    options = {"scoring": "roc_auc", "baselines": "none"}
-    result = dmkl.search(model, K, None, grid, "splits", **options)
-    assert result.tasks == ("plum", "yes", "even")
-    train, validation, test = K.split(0)
-    for t, task in enumerate(result.tasks):
-        alone = dmkl.search(model, K, tasks[:, t], grid, "splits", **options)
-        assert result.best_params_[task] == alone.best_params_
-        for name in ("score", "test_score", "refit_test_score"):
-            np.testing.assert_allclose(result.scores[name].sel(task=task), alone.scores[name], atol=1e-9)
-        np.testing.assert_allclose(result.best_.objective_.values[t], alone.best_.objective_, rtol=2e-3)
-    assert result.best_.n_features_in_ == len(train) + len(validation)
-    assert result.best_.predict(K[test, np.union1d(train, validation)]).shape == (len(test), 3)
-
-
-def test_a_search_over_steps_of_the_kernels(kernels):
-    grid = {"steps": ["center+multiplicative", "center+cosine"], "C": [0.5, 4.0]}
-    result = dmkl.search(dmkl.MKSVM(1.5), kernels, None, grid, 2, baselines="none")
-    for steps in grid["steps"]:
-        learner, prices = dmkl.MKSVM(1.5, steps=steps), {"C": [0.5, 4.0]}
-        part = dmkl.search(learner, kernels, None, prices, 2, refit=False, baselines="none")
-        np.testing.assert_allclose(result.scores["score"].sel(steps=steps), part.scores["score"])
-    assert result.best_.gap_ <= 1e-3

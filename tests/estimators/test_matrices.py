@@ -58,13 +58,12 @@ def test_columns_with_names_are_put_in_order():
     np.testing.assert_array_equal(model.decision_function(shuffled), model.decision_function(new))
 
 
-def test_searches_evaluations_and_analyses():
+def test_searches_and_analyses():
     kernels, y = digits()[0][:, :60][:, :, :60], digits()[1][:60] % 3
     K = in_memory(kernels, 25)
     grid = {"lam": [1e-2, 1.0]}
     for compute in (
         lambda kernels: dmkl.search(dmkl.MKFDA(), kernels, y, grid, 3, baselines="none").scores["score"],
-        lambda kernels: dmkl.evaluate(dmkl.Uniform(), kernels, y, grid, outer=2, inner=2).scores["test_score"],
         lambda kernels: dmkl.analyze(kernels, y, steps="center").data["alignment"],
     ):
         np.testing.assert_allclose(compute(list(kernels)), compute(K), atol=1e-12)

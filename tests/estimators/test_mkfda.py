@@ -569,7 +569,7 @@ def replaced(kernel, values):
     return digits()._replace(kernels=kernels)
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", [*SOLVERS, "subspace", "dual", "interleaved"])
 def test_indefinite_kernels(solver):
     features = np.random.default_rng(6).standard_normal((90, 50))
     K, y = replaced(1, (features * np.where(np.arange(50) < 30, 1, -1)) @ features.T).training

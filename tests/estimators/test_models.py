@@ -39,8 +39,11 @@ LABELS = {
 MODELS = {
     "MKFDA": lambda: dmkl.MKFDA(1.0, 0.5, steps=("center", "cosine"), solver=dmkl.CG(master="exact"), max_iter=300),
     "MKFDA p=inf": lambda: dmkl.MKFDA(np.inf, 0.5),
+    "MKFDA penalty": lambda: dmkl.MKFDA(2.0, 0.5, solver=dmkl.Dual(mu=0.5)),
     "MKFDA bare": lambda: dmkl.MKFDA(np.float64(1.5), np.float32(0.5), steps=()),
     "MKSVM": lambda: dmkl.MKSVM(1.0, 4.0, multiclass="ovo"),
+    "MKSVM shared": lambda: dmkl.MKSVM(sharing="classes"),
+    "EasyMKL": lambda: dmkl.EasyMKL(0.2),
     "GMKL": lambda: dmkl.GMKL(4.0, [1.0, 2.0, 3.0], A=np.eye(3)[:2], b=[0.1, 0.2], steps=("multiplicative",)),
     "NCuts": lambda: dmkl.NCuts(2, sharing="own"),
     "NCuts joint": lambda: dmkl.NCuts(2, sharing="joint"),
@@ -75,7 +78,7 @@ def fitted(name="MKFDA", labels="words"):
     [
         *((name, "words") for name in MODELS),
         *(("Uniform", labels) for labels in LABELS if labels != "words"),
-        *((name, "tasks") for name in ("MKFDA", "MKSVM", "NCuts", "SingleBest")),
+        *((name, "tasks") for name in ("MKFDA bare", "MKSVM", "NCuts", "SingleBest")),
     ],
 )
 def test_round_trip(tmp_path, name, labels):

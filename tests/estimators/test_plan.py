@@ -93,28 +93,6 @@ def test_rows_differ_in_steps_and_points():
         )
 
 
-def test_a_search_of_cuts_takes_one_pass_for_all_of_them(monkeypatch):
-    """The weights do not depend on C: over 4 C × 3 folds one pass, and one program for each fold and class."""
-    from dmkl.solvers import cuts
-
-    kernels, y = digits()
-    K, _ = over(in_memory(kernels, 25), Counting)
-    programs, solved = [], cuts.best_cut
-
-    def counted(*arguments):
-        programs.append(arguments)
-        return solved(*arguments)
-
-    monkeypatch.setattr("dmkl.estimators.ncuts.best_cut", counted)
-    grid = {"C": [2.0**k for k in range(-3, 7, 3)]}
-    result = dmkl.search(dmkl.NCuts(2), K, (y < 5).astype(int), grid, cv=3, refit=False, baselines="none")
-    assert len(programs) == 3
-    kinds = list(result.scores["round_kind"].values)
-    # Statistics, the cuts of all folds, one sum for each fold's machines, scores.
-    assert kinds.count("products") - kinds[-1:].count("products") == 1
-    assert kinds[:2] == ["statistics", "products"] or kinds[0] == "products"
-
-
 def test_the_cap_on_passes_binds_in_a_search():
     K, y = kernels()
     grid = {"p": [1.0, 1.5], "lam": [1e-6, 1e-4]}
@@ -125,20 +103,6 @@ def test_the_cap_on_passes_binds_in_a_search():
     assert few.n_passes_ <= 5 < many.n_passes_
     assert "open" in set(few.table()["status"])
     assert set(many.table()["status"]) == {"certified"}
-
-
-def test_a_subclass_keeps_the_shared_subspace(models):
-    class Renamed(dmkl.MKFDA):
-        """A learner of a user's own."""
-
-    assert models["Renamed"] is Renamed
-    K, y = kernels()
-    grid = {"p": [1.0, 2.0], "lam": [1e-2, 1.0]}
-    options = {"cv": 2, "refit": False, "baselines": "none"}
-    own, plain = (dmkl.search(kind(), K, y, grid, **options) for kind in (Renamed, dmkl.MKFDA))
-    assert own.scores.attrs["solver"] == "subspace"
-    assert own.n_passes_ == plain.n_passes_
-    np.testing.assert_allclose(own.scores["score"], plain.scores["score"])
 
 
 @pytest.mark.parametrize("max_iter", [2, 100])

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers.references import digits, in_memory
-from sklearn.base import clone
 from sklearn.metrics import r2_score
 from sklearn.model_selection import KFold, cross_val_predict, cross_val_score
 from sklearn.utils import get_tags
@@ -24,15 +23,12 @@ def data():
     return np.moveaxis(kernels, 0, 2), y % 3
 
 
-@pytest.mark.parametrize(
-    "estimator", [None, dmkl.MKSVM(1.5, 4.0), pytest.param(dmkl.Uniform(), marks=pytest.mark.slow)]
-)
-def test_folds_are_cut_along_both_axes(estimator):
+def test_folds_are_cut_along_both_axes():
     X, y = data()
-    result = cross_val_predict(dmkl.PrecomputedMKLClassifier(estimator), X, y, cv=FOLDS)
+    result = cross_val_predict(dmkl.PrecomputedMKLClassifier(), X, y, cv=FOLDS)
     K = in_memory(digits()[0], 25)
     for train, test in FOLDS.split(y):
-        model = clone(dmkl.MKFDA() if estimator is None else estimator).fit(K[train, train], y[train])
+        model = dmkl.MKFDA().fit(K[train, train], y[train])
         np.testing.assert_array_equal(result[test], model.predict(K[test, train]))
 
 

@@ -216,16 +216,6 @@ def test_a_search_is_saved_and_goes_on(tmp_path, Y, K):
 
 
 @pytest.mark.slow
-def test_workers_of_a_cluster_solve_the_same(tmp_path, dense, Y, client):
-    K = dmkl.create(tmp_path / "set.zarr", dense, tile=16)
-    result = dmkl.search(shared(n_candidates=2), K, Y, {"lam": LAMS}, FOLDS, refit=False, baselines="none")
-    weights = result.scores["weight"].isel(lam=0, fold=0).transpose("candidate", "kernel").values
-    scores = reference_scores(dense, Y, ("center", "trace"), weights)
-    mean = result.scores["mean_score"].transpose("candidate", "lam", "target")
-    np.testing.assert_allclose(mean, scores, rtol=0, atol=1e-10)
-
-
-@pytest.mark.slow
 def test_commands(tmp_path, dense, Y, output_of, error_of):
     store, out = tmp_path / "set.zarr", tmp_path / "found"
     names = [f"s{i}" for i in range(M)]

@@ -113,26 +113,6 @@ def test_scores_of_left_out_rows_are_those_of_fits_without_them(kernels):
     np.testing.assert_allclose(equal.predict_proba(kernels), shared.predict_proba(kernels), rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("estimator", "grid"),
-    [
-        (dmkl.MKSVM(sharing="classes"), {"p": [1, 2], "C": [1.0, 10.0]}),
-        (dmkl.MKFDA(sharing="none"), {"p": [1, 2], "lam": [0.1, 1.0]}),
-    ],
-)
-def test_searches_and_saved_models(kernels, estimator, grid, tmp_path):
-    result = dmkl.search(estimator, kernels, labels(), grid, cv=2, baselines="none")
-    assert result.best_.sharing == estimator.sharing
-    result.best_.save(tmp_path / "model")
-    loaded = dmkl.load(tmp_path / "model")
-    np.testing.assert_array_equal(loaded.predict(kernels), result.best_.predict(kernels))
-    assert loaded.get_params()["sharing"] == estimator.sharing
-    # A search scores a fold as a fit on its training rows does.
-    point = result.best_params_
-    half = np.asarray(result.scores["score"].sel(**{name: value for name, value in point.items()}).isel(fold=0))
-    assert 0.0 <= float(half) <= 1.0
-
-
 def test_rules_of_sharing(kernels):
     with pytest.raises(InputError, match="sharing must be 'none' or 'classes'"):
         dmkl.MKSVM(sharing="all").fit(kernels, labels())

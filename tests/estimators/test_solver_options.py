@@ -6,7 +6,6 @@ import json
 
 import numpy as np
 import pytest
-from sklearn.base import clone
 
 import dmkl
 from dmkl.errors import InputError
@@ -33,24 +32,6 @@ def K():
 def test_an_object_is_read_from_text_and_json(text, solver):
     assert parse_solver(text) == solver
     assert decode(json.loads(json.dumps(encode(solver)))) == solver
-
-
-SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in (dmkl.MKRidge, dmkl.Uniform, dmkl.Product)]
-
-
-@pytest.mark.parametrize("kind", [dmkl.MKFDA, dmkl.SingleBest, *SLOW])
-def test_learners_take_objects(K, kind, tmp_path):
-    model = kind(solver=dmkl.Subspace(finish="report"))
-    assert "Subspace" in repr(model)
-    copy = clone(model)
-    assert copy.get_params()["solver"] == dmkl.Subspace(finish="report")
-    if kind is dmkl.SingleBest:
-        copy.set_params(cv=2)
-    copy.fit(K, np.arange(8) % 2)
-    assert copy.solver_ == "subspace"
-    copy.save(tmp_path / "model")
-    assert dmkl.load(tmp_path / "model").solver == model.solver
-    assert copy.set_params(solver="direct").fit(K, np.arange(8) % 2).solver_ == "direct"
 
 
 def test_the_bound_on_disk_space_and_the_penalty_reach_the_solver(K):

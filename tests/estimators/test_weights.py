@@ -272,6 +272,7 @@ def test_weights_of_classes_are_those_of_their_samples(make):
     [
         (lambda: dmkl.MKFDA(class_weight="even"), None, "'balanced'"),
         (lambda: dmkl.Uniform(class_weight={7: 1.0}), None, r"weights for \[7\]"),
+        (lambda: dmkl.GMKL(class_weight={1: -1.0}), None, "not positive"),
         (dmkl.MKRidge, np.ones(3), r"each of the 30 samples, got shape \(3,\)"),
         (dmkl.MKFDA, np.arange(30.0), "with 0 in it; leave out samples of weight zero"),
         (lambda: dmkl.GSMKL(loss="square"), np.ones(30), "are for the hinge loss"),

@@ -103,6 +103,7 @@ LEARNERS = {
         name: {}
         for name in dir(dmkl)
         if getattr(models().get(name), "_TAKES_KERNELS", False) and models()[name]._LEARNS_FROM_LABELS
+        if name != "GSMKL"  # below, with its options
     },
     "NCuts": {"n_examples": 2},
 }

@@ -10,6 +10,7 @@ import dmkl
 from dmkl.errors import InputError
 from dmkl.features.specs import FUNCTIONS
 from dmkl.numerics import functions
+from dmkl.numerics.compiling import compiled
 
 GAMMA = 0.3
 WIDTHS, WEIGHTS = (1, 4, 16), (0.25, 0.25, 0.5)
@@ -317,3 +318,40 @@ def test_bandwidths_know_nothing_of_other_rows(function):
 def test_training_rows_that_make_no_sense(train):
     with pytest.raises(InputError, match=r"train must be different positions among the 50 samples, or a mask"):
         built(data("rbf", 50), {"function": "rbf"}, train=train)
+
+
+# --- compiled loops: the same bits as NumPy's, operation by operation -----------------------------------------------
+
+
+def chi2(x, y):
+    with np.errstate(invalid="ignore"):
+        return np.where(x == 0, y, (x - y) * (x - y) / (x + y))  # zeros are passed over without a division
+
+
+STEPS = {"chi2": chi2, "minimum": np.minimum, "l1": lambda x, y: np.abs(x - y)}
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("name", STEPS)
+def test_sums_are_rounded_after_every_operation(name, dtype):
+    rng = np.random.default_rng(0)
+    X = (rng.random((41, 13)) * (rng.random((41, 13)) < 0.7)).astype(dtype)
+    sums, expected = np.zeros((2, 41, 41), dtype)
+    getattr(functions, f"add_{name}")(X, np.ascontiguousarray(X.T), sums)
+    for x in X.T:
+        expected += STEPS[name](x[:, None], x[None, :])
+    np.testing.assert_array_equal(sums, expected)
+
+
+def test_loops_run_where_nothing_compiled_can_be_kept(monkeypatch):
+    monkeypatch.setattr("numba.core.caching.CacheImpl._locator_classes", [])
+
+    @compiled()
+    def add_one(out):
+        for i in range(len(out)):
+            out[i] += 1
+
+    out = np.zeros(3)
+    add_one(out)
+    np.testing.assert_array_equal(out, 1)
+    assert add_one.__name__ == "add_one"

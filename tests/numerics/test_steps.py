@@ -1,4 +1,4 @@
-"""Steps as classes: the registry, what is saved of them, and a step that dmkl does not have."""
+"""Steps: what is saved of them, statistics that are missing, and rounding told from small kernels."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from helpers.references import dense_view, error, in_memory, psd, stepped
 
+import dmkl
+from dmkl.errors import InputError
 from dmkl.numerics.steps import STEPS, FittedStep, Step, Take, load_step
 from dmkl.passes.run import run_pass
 from dmkl.passes.statistics import chain_statistics, measure
@@ -94,3 +96,33 @@ def test_a_new_step_needs_no_other_change(rows):
     (lens,), _ = measure([replace(view, steps=(Weight(), STEPS["center"]))])
     (computed,), _ = run_pass([lens], [Columns(np.eye(len(COLS)), "each", None, np.dtype(np.float64))])
     assert error(computed, len(COLS) * dense_view(kernels, rows, COLS, ["center"])) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        ("center", "a rectangular set holds new samples"),
+        ("cosine", "this view lacks the diagonal .*through a fitted model"),
+    ],
+)
+def test_a_missing_statistic_is_named(step, message):
+    K = dmkl.create(None, psd(2, M)[:, :4], symmetric=False)
+    with pytest.raises(InputError, match=message):
+        stepped(K, [step]).apply(np.ones(M)).compute()
+
+
+@pytest.mark.parametrize("kind", ["trace", "multiplicative"])
+def test_a_kernel_without_size_is_named(kind):
+    with pytest.raises(InputError, match=r"'kernel_1' cannot be normalized: its (trace|variance).* is -\d"):
+        in_memory(psd(2, 5) * [[[1]], [[-1]]], 5).normalize(kind).apply(np.ones(5)).compute()
+
+
+@pytest.mark.parametrize("factor", [1e-30, 1.0, 1e30])
+def test_rounding_noise_is_told_from_small_kernels(factor):
+    """Centring leaves 1e-9 of one kernel, rounding noise of the other, whatever their unit."""
+    small, noise = psd(1, 7) * 1e-9 + 1, np.full((1, 7, 7), 0.1)
+    for chain in [("center", "trace"), ("center", "cosine"), ("multiplicative",), ("center", "trace", "cosine")]:
+        computed = stepped(in_memory(small * factor, 7), chain).apply(np.eye(7))
+        assert error(computed, dense_view(small, steps=chain)) < 1e-5
+        with pytest.raises(InputError, match="'kernel_0'"):
+            stepped(in_memory(noise * factor, 7), chain).apply(np.eye(7)).compute()

@@ -43,7 +43,7 @@ def reads(K, **options):
 
 @pytest.mark.parametrize(
     ("dtype", "scheduler"),
-    [("float32", "synchronous"), ("float64", "synchronous"), ("float32", "threads"), ("float64", "processes")],
+    [("float64", "synchronous"), ("float32", "threads"), pytest.param("float64", "processes", marks=pytest.mark.slow)],
     indirect=["scheduler"],
 )
 def test_alignments_agree_everywhere(tmp_path, dense, dtype, scheduler):

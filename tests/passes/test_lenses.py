@@ -133,15 +133,6 @@ def test_a_shared_pass_is_each_lens_alone(kernels):
         check_products(kernels, own, run_pass([seen], [replace(c, lens=0) for c in own])[0])
 
 
-@pytest.mark.usefixtures("cutting")
-@pytest.mark.parametrize("cutting", ["together"], indirect=True)
-def test_shared_passes_agree_everywhere(kernels, scheduler):
-    K = in_memory(kernels, 9)
-    lenses = [lens(K, name) for name in LENSES]
-    columns = riders(lenses)
-    check_products(kernels, columns, run_pass(lenses, columns)[0])
-
-
 @pytest.mark.usefixtures("cutting", "tasks_of_parts")
 def test_kernels_in_parts(kernels):
     """Several tasks for each kernel: the offsets of rectangular centrings are added once, sums always in one order."""
@@ -195,16 +186,6 @@ def test_many_narrow_sums_fill_their_passes(kernels, width):
         computed, passes = run_pass(lenses, columns)
     assert passes == -(-sum(c.width for c in columns) // width)
     check_products(kernels.astype(np.float32), columns, computed)
-
-
-def test_a_shared_pass_reads_each_tile_once(kernels):
-    """And none that no lens needs: samples of the first and the last of four rows of tiles."""
-    K, source = over(in_memory(kernels, 8), Counting)
-    corner = np.array([30, 1, 25])
-    lenses = [view.lens() for view in (K[:5, :5], K[corner, corner])]
-    source.reads.clear()
-    run_pass(lenses, riders(lenses))
-    assert source.reads == {(k, i, j): 1 for k in range(N) for i, j in [(0, 0), (0, 3), (3, 3)]}
 
 
 # --- statistics ---------------------------------------------------------------------------------------------

@@ -30,7 +30,6 @@ from helpers.references import (
     stepped,
     unit_keys,
 )
-from hypothesis import given
 from hypothesis import strategies as st
 from threadpoolctl import ThreadpoolController, threadpool_limits
 from zarr.codecs import Crc32cCodec, ZstdCodec
@@ -117,21 +116,6 @@ def test_vectors_of_any_real_type_and_one_vector(stored, dense):
     assert applied.dtype == DOUBLE  # single precision is not asked of kernels in double precision
     assert error(applied, dense @ v) < 1e-12
     np.testing.assert_allclose(projected, v @ dense @ v, rtol=1e-12)
-
-
-@given(st.integers(1, 12), STEPS, st.integers(0, 2**16), st.booleans())
-def test_tiles_do_not_show(m, steps, seed, square):
-    """The cut of the kernels changes rounding alone, whatever their size, their rows and the steps."""
-    kernels, rng = psd(2, m + 1, seed), np.random.default_rng(seed)
-    rows, V = rng.permutation(m + 1)[: max(2, m // 2)], rng.standard_normal((m + 1, 2))
-    V = V[: len(rows)] if square else V
-    expected = dense_view(kernels, rows, rows if square else None, steps)
-    for tile in range(1, m + 2):
-        view = stepped(in_memory(kernels, tile)[rows, rows if square else slice(None)], steps)
-        assert error(view.apply(V).compute(), expected @ V) < 1e-11
-        if square:
-            projected, exact = view.project(V).compute(), V.T @ expected @ V
-            assert np.abs(projected - exact).max() < 1e-11 * np.abs(expected).max() * np.sum(V**2)
 
 
 # --- the graph ----------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from concurrent.futures import CancelledError
+from functools import partial
 
 import dask
 import numpy as np
@@ -12,7 +13,7 @@ from distributed import Client, LocalCluster, Worker, get_task_stream
 
 from dmkl.errors import SmallWorkerWarning
 from dmkl.passes import execute
-from dmkl.passes.execute import machine
+from dmkl.passes.execute import machine, run_tasks
 from dmkl.passes.run import run_pass
 from dmkl.passes.sweep import Columns
 
@@ -116,3 +117,22 @@ def test_workers_of_one_job_share_its_memory(monkeypatch):
     workers = {one.address: one for one in execute.look_at(Asked(), infos)}
     assert [workers[name].task_bytes for name in "abcd"] == [GIB, GIB, GIB, 3 * GIB]
     assert [workers[name].total_bytes for name in "abcd"] == [4 * GIB, 4 * GIB, 2 * GIB, 6 * GIB]
+
+
+# --- functions as tasks ---------------------------------------------------------------------------------------------
+
+
+def begin(number, begun, more=()):
+    begun.append(number)
+    return number, len(more)
+
+
+@pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
+@pytest.mark.parametrize("own", [None, [[0] * k for k in range(25)]])
+def test_the_first_task_begins_first(scheduler, own):
+    """On one slot; more than ten tasks, of which names are not in the order of numbers as they are."""
+    begun = []
+    with dask.config.set(scheduler=scheduler, num_workers=1):
+        results = run_tasks("some", [partial(begin, k, begun) for k in range(25)], own=own)
+    assert results == [(k, 0 if own is None else k) for k in range(25)]
+    assert begun == list(range(25))

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import dmkl
 from dmkl.solvers import in_memory
-from dmkl.solvers.driver import Tally, drive
 from dmkl.solvers.in_memory import answer, combined, composite, group_forms
 from dmkl.solvers.requests import CombinedEntries, CombinedProduct, EachProduct, FactorDiagonal, Projection
 
@@ -137,18 +136,3 @@ def test_a_search_goes_on_from_its_state(kernels, tmp_path, monkeypatch):
     solution = search()
     assert 100 - left == 18 - 9  # rounds of three: nine were kept
     assert (solution.scores["gap"] <= 1e-3).all()
-
-
-def test_equal_entries_are_read_once_and_belong_to_each(kernels):
-    lens = kernels.center().measured()[0].lens()
-    weights, index = np.array([0.5, 0.0, 1.0, 2.0]), np.arange(60)
-
-    def asks(change):
-        block = yield CombinedEntries(weights, index)
-        block *= change
-        return block
-
-    tally = Tally()
-    (same, twice, _), _ = drive([(lens, asks(1)), (lens, asks(2)), (lens, asks(0))], tally=tally)
-    np.testing.assert_allclose(twice, 2 * same)
-    assert tally.n_passes <= 1

@@ -65,7 +65,6 @@ def gmkl(
     tol: float = 1e-3,
     max_iter: int = 100,
     facts: KernelFacts = UNKNOWN,
-    start: Float | None = None,
 ) -> Generator[SVM | EachProduct, Any, Outcome]:
     """Solve one problem of generalized MKL: a generator that requests two passes in each step.
 
@@ -88,13 +87,11 @@ def gmkl(
         Largest number of steps, each with one evaluation of weights; at least one.
     facts
         Properties of the kernels.
-    start
-        The initial d, (n,), moved to the nearest point of the polyhedron; 1/n each by default.
 
     Raises
     ------
     InputError
-        If n_kernels is not the number of prices, or `start` has a wrong shape.
+        If n_kernels is not the number of prices.
     IndefiniteKernelError
         If a quadratic form uᵀK_ju is negative.
 
@@ -109,14 +106,11 @@ def gmkl(
     """
     if n_kernels != len(problem.sigma):
         refuse(f"sigma holds {len(problem.sigma)} prices for {n_kernels} kernels, expected one for each")
-    first = np.full(n_kernels, 1.0 / n_kernels) if start is None else np.asarray(start, dtype=np.float64)
-    if first.shape != (n_kernels,) or not np.isfinite(first).all():
-        refuse(f"start has shape {first.shape}, expected {n_kernels} finite weights")
     watch = progress.current()
     steps: list[Step] = []
     planes: list[tuple[Float, Float]] = []
     hull = Hull(problem)
-    candidate, violation = _project(problem, first)
+    candidate, violation = _project(problem, np.full(n_kernels, 1.0 / n_kernels))
     best: _Trial | None = None
     lower, widest, accuracy = -np.inf, np.inf, 0.1 * tol
     length = 0.0

@@ -99,11 +99,6 @@ class MarginCertificate:
         return relative_gap(self.upper, self.lower, self.upper)
 
     @property
-    def machine_gap(self) -> float:
-        """The part of the gap that a better u for the same weights would close."""
-        return relative_gap(self.upper, self.objective, self.upper)
-
-    @property
     def weights_gap(self) -> float:
         """The part of the gap that better weights would close, or a u that is closer to that of such weights."""
         return relative_gap(self.objective, self.lower, self.upper)
@@ -167,7 +162,6 @@ def mk_svm(
     tol: float = 1e-3,
     max_iter: int = 100,
     facts: KernelFacts = UNKNOWN,
-    start: Float | None = None,
 ) -> Generator[SVM | EachProduct | Task | tuple[SVM, ...], Any, MarginOutcome]:
     """Solve one problem of ℓp MK-SVM: a generator that requests two passes in each step.
 
@@ -191,13 +185,11 @@ def mk_svm(
         Largest number of steps, each with one evaluation of weights.
     facts
         Properties of the kernels.
-    start
-        The initial β, (n,), scaled to norm one; uniform weights by default.
 
     Raises
     ------
     InputError
-        If max_iter is below 1, or start has not n finite nonnegative values, one of them positive.
+        If max_iter is below 1.
     IndefiniteKernelError
         If a quadratic form uᵀK_ju is negative.
     """
@@ -206,7 +198,7 @@ def mk_svm(
     watch = progress.current()
     y, C, p = problem.y, problem.C, problem.p
     given = problem.given is not None
-    candidate = np.asarray(problem.given) if given else _first_weights(start, n_kernels, p)
+    candidate = np.asarray(problem.given) if given else uniform_weights(n_kernels, p)
     # With one kernel or p = ∞ the weights are known, and a single SVM solves the problem.
     fixed = n_kernels == 1 or np.isinf(p) or given
     best: MarginOutcome | None = None
@@ -285,15 +277,6 @@ def _machine_tolerance(gap: float, tol: float, *, fixed: bool) -> float:
     """
     # The tolerance follows the gap of the weights, so that early SVMs, at weights far from the optimum, are cheap.
     return 0.9 * tol if fixed else max((0.03 * max(tol, gap)) ** 2, _FINEST_MACHINE)
-
-
-def _first_weights(start: Float | None, n: int, p: float) -> Float:
-    if start is None:
-        return uniform_weights(n, p)
-    beta = np.asarray(start, dtype=np.float64)
-    if beta.shape != (n,) or not np.isfinite(beta).all() or beta.min() < 0 or not beta.any():
-        refuse(f"start must hold {n} finite weights, none negative and not all zero, one a kernel; found {beta!r}")
-    return onto_sphere(beta, p)
 
 
 def _direction(p: float, beta: Float, v: Float, curvature: Float | None) -> Float:

@@ -7,7 +7,6 @@ import tracemalloc
 import dask
 import numpy as np
 import pytest
-from helpers.references import dense_view
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
@@ -15,8 +14,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
 from dmkl.errors import IndefiniteKernelError, MemoryBudgetError
-from dmkl.numerics.fisher import encode_targets
-from dmkl.solvers.fisher.cg import InverseModel, block_cg, side_by_side
+from dmkl.solvers.fisher.cg import InverseModel, block_cg
 
 
 def operator(m, seed=0, spread=4.0):
@@ -43,21 +41,6 @@ def solved(a, b, target=None, max_iter=200, multiply=None, **options):
     return x, products, blocks
 
 
-def plain_cg(a, b, target):
-    """Textbook conjugate gradients on each column by itself, in step, until all residuals together are small."""
-    x = np.zeros_like(b)
-    r = b.copy()
-    s, rho, products = r.copy(), np.sum(r * r, axis=0), 0
-    while rho.sum() > target:
-        t = a @ s
-        products += 1
-        step = rho / np.sum(s * t, axis=0)
-        x, r = x + step * s, r - step * t
-        rho, before = np.sum(r * r, axis=0), rho
-        s = r + rho / before * s
-    return x, products
-
-
 # --- solutions ----------------------------------------------------------------------------------------------
 
 
@@ -72,26 +55,6 @@ def test_any_rank_of_the_right_hand_sides(m, columns, rank, spread, seed):
     assert (products == 0) == (not b.any())
     np.testing.assert_array_equal(x[:, ~b.any(axis=0)], 0)
     np.testing.assert_allclose(x, np.linalg.solve(a, b), rtol=0, atol=1e-8 * max(np.abs(x).max(), 1e-300))
-
-
-def test_a_block_that_spans_everything_takes_one_product():
-    a, b = operator(40), np.random.default_rng(1).standard_normal((40, 100))
-    x, products, blocks = solved(a, b)
-    assert products == 1
-    assert blocks[0].shape == (40, 40)
-    np.testing.assert_allclose(x, np.linalg.solve(a, b), rtol=0, atol=1e-10 * np.abs(x).max())
-
-
-@pytest.mark.parametrize(("columns", "spread"), [(1, 3.0), (2, 1.0), (10, 3.0)])
-def test_no_more_products_than_plain_cg(columns, spread):
-    a, b = operator(120, spread=spread), np.random.default_rng(3).standard_normal((120, columns))
-    target = 1e-14 * np.sum(b**2)
-    x, products, _ = solved(a, b, target)
-    other, plain = plain_cg(a, b, target)
-    # With one column both are the same iteration, and rounding decides whether a step more is needed.
-    assert products <= plain + 1 if columns == 1 else products < plain
-    for solution in (x, other):
-        assert np.sum((b - a @ solution) ** 2) <= 1.01 * target
 
 
 # --- indefinite operators -----------------------------------------------------------------------------------
@@ -137,45 +100,6 @@ def test_curvature_is_exact_where_the_directions_span_everything():
     # A ⪰ ½I: without directions, A⁻¹ is modelled by 2I.
     flat = w.reshape(5, -1)
     np.testing.assert_allclose(InverseModel().curvature(w), 2 * flat @ flat.T, rtol=1e-12)
-
-
-@pytest.mark.parametrize("lam", [1e-4, 1.0])
-def test_curvature_of_kernels(lam):
-    """What an α-step asks for: near the truth from the directions of its solution, nearer with those that W lacks."""
-    features = np.random.default_rng(10).standard_normal((5, 90, 4))
-    kernels = np.stack([rbf_kernel(x, gamma=0.1) for x in features])
-    kernels = dense_view(kernels, steps=("center", "trace"))
-    a = 0.5 * (np.eye(90) + kernels.mean(axis=0) / lam)
-    h = encode_targets(np.arange(90) % 3, 90).problems[0]
-    directions = InverseModel()
-    alpha, _, _ = solved(a, h, 1e-6 * np.sum(h**2), directions=directions)
-    w = kernels @ alpha
-    exact, wide = exact_curvature(a, w), side_by_side(w)
-    scale = np.linalg.norm(exact)
-    before = np.linalg.norm(directions.curvature(w) - exact) / scale
-    assert before < 0.25
-
-    missing = directions.outside(wide, 54)
-    np.testing.assert_allclose(missing.T @ missing, np.eye(missing.shape[1]), atol=1e-6)
-    assert np.abs(np.hstack(directions.s).T @ missing).max() < 1e-6
-    directions.add(missing, a @ missing)
-    curvature = directions.curvature(w)
-    assert np.linalg.norm(curvature - exact) / scale < min(0.5 * before, 0.05)
-    np.testing.assert_allclose(curvature, curvature.T, rtol=1e-10)
-    # W is inside now: there the Galerkin model never exceeds A⁻¹.
-    assert np.linalg.eigvalsh(exact - curvature)[0] > -1e-8 * scale
-
-
-def test_a_model_keeps_pairs_of_s_and_as_up_to_its_capacity():
-    rng, directions = np.random.default_rng(15), InverseModel(capacity=7)
-    a = operator(40)
-    _, products, _ = solved(a, rng.standard_normal((40, 3)), directions=directions, max_iter=6)
-    assert products == 6
-    assert [s.shape[1] for s in directions.s] == [t.shape[1] for t in directions.t] == [3, 3, 1]
-    assert all(block.base is None for block in (*directions.s, *directions.t) if block.shape[1] == 1)
-    for s, t in zip(directions.s, directions.t, strict=True):
-        np.testing.assert_allclose(s.T @ s, np.eye(s.shape[1]), atol=1e-12)
-        np.testing.assert_allclose(t, a @ s, atol=1e-9 * np.abs(t).max())
 
 
 # --- its memory ---------------------------------------------------------------------------------------------

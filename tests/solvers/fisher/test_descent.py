@@ -7,16 +7,22 @@ from functools import cache
 import dask
 import numpy as np
 import pytest
-from helpers.optima import bounds, case, few_digits, norm, optimum, value
-from helpers.references import Counting, in_memory, over
+import scipy.optimize
+from helpers.optima import bounds, case, conjugate, few_digits, norm, optimum, slopes, value
+from helpers.references import Counting, in_memory, over, psd
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
-from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, MemoryBudgetError
+from dmkl.errors import ConvergenceWarning, InputError, MemoryBudgetError
 from dmkl.solvers.driver import drive
-from dmkl.solvers.fisher.descent import GradientSource, WorkingSetSource, descend, least_columns
+from dmkl.solvers.fisher.descent import Span, WorkingSetSource, descend, least_columns
+from dmkl.solvers.fisher.mkfda import solve_restricted
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
 from dmkl.solvers.fisher.working_sets import working_sets
 from dmkl.solvers.outcome import Status
+from dmkl.solvers.semidefinite import UNKNOWN
 from dmkl.solvers.weight_sets.balls import Ball
 
 POINTS = [
@@ -73,24 +79,15 @@ def test_agrees_with_the_optimum_and_proves_it(solver, p, lam, kind):
         assert set(source.reads.values()) == {model.n_passes_}
 
 
-@pytest.mark.parametrize("solver", ["dual", "interleaved"])
-def test_certifies_with_the_least_memory(solver):
-    """The fewest directions there may be, and one factor of a working set."""
+def test_one_factor_of_a_working_set_is_enough():
     kernels, _, (h,) = case("multiclass")
     lens = in_memory(kernels, 8).lens()
-
-    def solved(capacity=None):
-        source = GradientSource(3) if solver == "dual" else WorkingSetSource(working_sets(lens, 10**6), 1e-2, 3, 1)
-        capacity = capacity or least_columns(3, source.width)
-        descent = descend(FisherProblem(h, 1e-2, Ball(1.5)), 5, source, FisherOptions(), capacity=capacity)
-        return drive([(lens, descent)])[0][0]
-
-    little, plenty = solved(), solved(len(h))
-    assert len(plenty.steps) <= len(little.steps)
-    for solution in (little, plenty):
-        assert solution.status is Status.CERTIFIED
-        lower, upper = bounds(kernels, solution.dual, solution.weights, h, 1e-2, 1.5)
-        assert (upper - lower) / abs(solution.objective) <= 1.001e-4
+    source = WorkingSetSource(working_sets(lens, 10**6), 1e-2, 3, 1)
+    problem = FisherProblem(h, 1e-2, Ball(1.5))
+    descent = descend(problem, 5, source, FisherOptions(), capacity=least_columns(3, source.width))
+    ((solution,), _) = drive([(lens, descent)])
+    lower, upper = bounds(kernels, solution.dual, solution.weights, h, 1e-2, 1.5)
+    assert (upper - lower) / abs(solution.objective) <= 1.001e-4
 
 
 @pytest.mark.parametrize("solver", ["dual", "interleaved"])
@@ -115,20 +112,107 @@ def test_what_is_left_is_told(solver):
     assert stalled.gap_ < 1e-8
 
 
-@pytest.mark.parametrize("solver", ["dual", "interleaved"])
-def test_an_indefinite_kernel_is_named(solver):
-    kernels, y = few_digits()
-    bad = kernels.copy()
-    bad[2] -= 3 * np.outer(bad[2][0], bad[2][0]) / bad[2][0, 0]
-    with pytest.raises(IndefiniteKernelError, match="dmkl check"):
-        dmkl.MKFDA(2.0, 1e-2, solver=solver, steps=("center",)).fit(in_memory(bad, 8), y)
+# --- Tikhonov form --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("solver", ["dual", "interleaved"])
-def test_searches(solver):
-    K, labels = in_memory(few_digits()[0], 20), case("multiclass")[1]
-    grid = {"p": [1.5, 2] if solver == "dual" else [1, 2], "lam": [1e-2, 1e-1]}
-    results = dmkl.search(dmkl.MKFDA(solver=solver), K, labels, grid, cv=2, baselines="none")
-    assert (results.scores.gap.values <= 1e-4).all()
-    assert results.best_.solver_ == solver
-    assert results.best_.gap_ <= 1e-4
+@pytest.mark.parametrize(("p", "mu"), [(1.0625, 0.1), (2.0, 1e-3), (np.inf, 10.0)])
+def test_tikhonov_agrees_with_its_own_optimum(p, mu):
+    kernels, labels, (h,) = case("multiclass")
+    lam = 1e-2
+    model = dmkl.MKFDA(p, lam, solver=dmkl.Dual(mu=mu), tol=1e-6).fit(in_memory(few_digits()[0], 20), labels)
+    alpha, beta = model.dual_coef_.values, model.weights_.values
+    rho = norm(beta, p)
+    penalized = model.objective_ - lam * mu * rho**2
+    bounded = [optimum(kernels, h, lam / r, p) - lam * mu * r**2 for r in (0.9 * rho, rho, 1.1 * rho)]
+    assert penalized == pytest.approx(bounded[1], rel=1e-5)
+    assert bounded[1] > max(bounded[0], bounded[2])
+    # What is returned has the bound that its own slopes give, and the gap holds for both forms.
+    dual_norm = norm(slopes(kernels, alpha, lam), conjugate(p))
+    assert rho == pytest.approx(dual_norm / (2 * lam * mu), rel=1e-9)
+    lower, _ = bounds(kernels, alpha, beta, h, lam, p)
+    upper = 0.25 * np.sum(alpha**2) - np.sum(h * alpha) + dual_norm**2 / (4 * lam * mu)
+    gap = (upper - (lower - lam * mu * rho**2)) / abs(model.objective_)
+    assert model.gap_ == pytest.approx(gap, rel=1e-3, abs=1e-10)
+    assert gap <= 1e-6
+
+
+@pytest.mark.parametrize("p", [1.0625, 8.0])
+def test_tikhonov_in_the_scaling_of_the_paper(p):
+    """Eq. 26 is stationary at C α/2 with C = 1/λ, and its closed form for β gives the weights."""
+    kernels, labels, (h,) = case("multiclass")
+    lam, mu, q = 1e-2, 0.1, conjugate(p)
+    model = dmkl.MKFDA(p, lam, solver=dmkl.Dual(mu=mu), tol=1e-9).fit(in_memory(few_digits()[0], 20), labels)
+    alpha, beta = model.dual_coef_.values, model.weights_.values
+    C = 1 / lam
+    a = C / 2 * alpha
+    s = np.array([np.trace(a.T @ kernel @ a) for kernel in kernels])
+    closed = norm(s, q) ** (2 - q) * s ** (q / p) / (2 * mu)
+    np.testing.assert_allclose(beta, closed, atol=1e-3 * beta.max())
+    gradient = h - a / C - np.tensordot(closed, kernels @ a, axes=1)
+    assert np.linalg.norm(gradient) <= 1e-2 * np.linalg.norm(h)
+
+    def paper(t):
+        forms = t**2 * s
+        return np.sum(h * t * a) - np.sum((t * a) ** 2) / (2 * C) - norm(forms, q) ** 2 / (8 * mu)
+
+    assert scipy.optimize.minimize_scalar(lambda t: -paper(t), bounds=(0.5, 2), method="bounded").x == pytest.approx(
+        1.0, abs=1e-4
+    )
+
+
+# --- the span -------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 10**6), st.integers(1, 4), st.integers(8, 14))
+def test_a_span_keeps_what_it_says(seed, width, capacity):
+    """Whatever comes, dependent directions too: D orthonormal, K_jD its products, α kept, and S never falls back."""
+    rng = np.random.default_rng(seed)
+    kernels, h = psd(3, 12, seed=seed) / 100, rng.standard_normal((12, 2))
+    span, coefficients, beta = Span(h, 3, capacity), np.zeros((0, 2)), np.full(3, 3**-0.5)
+    last = np.inf
+    for number in range(8):
+        block = rng.standard_normal((12, width)) * 10.0 ** rng.integers(-8, 8, width)
+        if number % 3 == 2:
+            block[:, 0] = span.combine(np.ones((span.size, 1)))[0][:, 0]  # nothing new
+            block[:, -1] = 0.0
+        alpha = span.combine(coefficients)[0]
+        grown = span.extend(block, kernels @ block, coefficients)
+        if not grown:
+            assert width <= 2 or span.size == 12
+            coefficients = np.linalg.lstsq(span.combine(np.eye(span.size))[0], alpha, rcond=None)[0]
+        basis, products = span.combine(np.eye(span.size))
+        assert span.size <= capacity
+        np.testing.assert_allclose(basis.T @ basis, np.eye(span.size), atol=1e-10)
+        np.testing.assert_allclose(products, kernels @ basis, atol=1e-6 * np.abs(kernels).max())
+        np.testing.assert_allclose(basis @ (basis.T @ alpha), alpha, atol=1e-7 * (1 + np.abs(alpha).max()))
+        oracle = span.oracle(0.1, Ball(2.0), UNKNOWN)
+        np.testing.assert_allclose(oracle.kernels, basis.T @ kernels @ basis, atol=1e-6 * np.abs(kernels).max())
+        solution = solve_restricted(oracle, beta, 1e-10)
+        coefficients, beta = solution.alpha, solution.beta
+        assert solution.certificate.upper <= last + 1e-6 * abs(last)
+        last = solution.certificate.upper
+
+
+# --- how it ends, and what it refuses ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", ["dual", dmkl.Dual(mu=1.0)])
+def test_a_norm_without_gradient_is_refused(solver):
+    with pytest.raises(InputError, match="p = 1; take solver='interleaved'"):
+        dmkl.MKFDA(1.0, solver=solver).fit(in_memory(few_digits()[0], 20), few_digits()[1])
+
+
+# --- what "auto" takes out of core ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("p", "n_tasks", "solver"), [(2.0, 1, "dual"), (1.0, 1, "interleaved"), (2.0, 2, "subspace")])
+def test_auto_descends_on_the_dual_where_lambda_is_ample(p, n_tasks, solver):
+    """Tasks share a subspace."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 1200)
+    kernels = [rbf_kernel(rng.standard_normal((1200, 5)) + s * y[:, None], gamma=0.1) for s in (0.0, 1.0)]
+    labels = np.stack([y, 1 - y], axis=1) if n_tasks > 1 else y
+    with dask.config.set({"dmkl.memory": "14MB"}):
+        model = dmkl.MKFDA(p, 1.0).fit(in_memory(np.stack(kernels), 256), labels)
+    assert model.solver_ == solver
+    assert np.max(model.gap_) <= 1e-4

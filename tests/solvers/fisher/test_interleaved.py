@@ -1,8 +1,6 @@
-"""The interleaved solver: what its steps read, and products of tile columns against dense matrices."""
+"""The interleaved solver: shared passes, and products of tile columns against dense matrices."""
 
 from __future__ import annotations
-
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -11,12 +9,8 @@ from helpers.references import Counting, dense_view, error, in_memory, over, psd
 
 import dmkl
 from dmkl.solvers.driver import drive
-from dmkl.solvers.fisher.descent import WorkingSetSource, descend
-from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
 from dmkl.solvers.fisher.working_sets import working_sets
-from dmkl.solvers.outcome import Status
 from dmkl.solvers.requests import CombinedEntries, EachProduct
-from dmkl.solvers.weight_sets.balls import Ball
 
 
 def single(request):
@@ -25,50 +19,6 @@ def single(request):
 
 
 # --- what a step reads ----------------------------------------------------------------------------------------
-
-
-def test_a_step_reads_its_tile_columns_and_no_more():
-    _, _, (h,) = case("multiclass")
-    shuffled = np.random.default_rng(0).permutation(45)
-    K, source = over(in_memory(few_digits()[0], 8), Counting)
-    K = K[shuffled, shuffled].center().normalize("trace")
-    h, lens = h[shuffled], K.lens()
-    kernels = dense_view(few_digits()[0], shuffled, shuffled, STEPS)
-    sets = working_sets(lens, 10**6)
-    solver = descend(
-        FisherProblem(h, 1e-3, Ball(1.5)), len(K), WorkingSetSource(sets, 1e-3, 3, 9), FisherOptions(1e-6), capacity=45
-    )
-    seen, answer = Counter(), None
-    while True:
-        try:
-            request = solver.send(answer)
-        except StopIteration as stop:
-            solution = stop.value
-            break
-        index = request.columns if isinstance(request, EachProduct) else request.index
-        (number,) = [k for k, one in enumerate(sets) if np.array_equal(one.index, index)]
-        # All samples of one tile column, the most violating of all; its factor is asked for once.
-        (tile,) = set((shuffled[index] // 8).tolist())
-        source.reads.clear()
-        (answer,), read = drive([(lens, single(request))])
-        tiles = {(i, j) for _, i, j in source.reads}
-        if isinstance(request, CombinedEntries):
-            assert number not in seen
-            assert tiles == {(tile, tile)}
-            assert read == pytest.approx(sets[number].block_passes)
-            np.testing.assert_allclose(
-                answer, np.tensordot(request.weights, kernels[:, index][:, :, index], axes=1), atol=1e-12
-            )
-        else:
-            assert tiles == {(min(i, tile), max(i, tile)) for i in range(6)}
-            assert read == pytest.approx(sets[number].column_passes) == pytest.approx(6 / 21)
-            seen[number] += 1
-            assert request.block.shape[1] <= 5
-        assert set(source.reads.values()) == {1}
-        assert len(source.reads) == len(K) * len(tiles)
-    assert solution.status is Status.CERTIFIED
-    assert set(seen) == set(range(6))
-    assert sum(seen.values()) == len(solution.steps) == solution.steps[-1].figures["products"]
 
 
 def test_problems_share_what_they_read():
@@ -110,7 +60,7 @@ def test_columns_and_blocks_of_any_view(steps):
     assert error(block[None], np.tensordot(beta, expected, 1)[index][:, index][None]) < 1e-12
 
 
-def test_columns_beside_whole_passes(scheduler):
+def test_columns_beside_whole_passes():
     """Both kinds of products in one pass, through two lenses."""
     kernels = psd(3, 31, seed=4)
     K = in_memory(kernels, 6)
@@ -142,16 +92,3 @@ def test_working_sets_follow_the_tiles():
         assert len(sets) == min(n_tiles, 16 if largest > 1 else n_tiles)
         for one in sets:
             assert 0 < one.block_passes <= one.column_passes <= 1
-
-
-# --- memory, endings, neighbours ----------------------------------------------------------------------------------
-
-
-def test_reads_memory_and_is_saved(tmp_path):
-    K, labels = in_memory(few_digits()[0], 12), case("multiclass")[1]
-    held = dmkl.MKFDA(1.5, solver="interleaved").fit(K.persist(), labels)
-    fresh = dmkl.MKFDA(1.5, solver="interleaved").fit(K, labels)
-    np.testing.assert_allclose(held.weights_, fresh.weights_, rtol=1e-9)
-    assert held.objective_ == pytest.approx(fresh.objective_, rel=1e-9)
-    held.save(tmp_path / "model")
-    assert dmkl.load(tmp_path / "model").n_passes_ == held.n_passes_

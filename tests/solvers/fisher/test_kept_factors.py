@@ -9,7 +9,6 @@ from collections import namedtuple
 import numpy as np
 import pytest
 
-import dmkl
 from dmkl.numerics.cholesky import Cholesky, RoughFactor
 from dmkl.solvers.fisher.subspace import preconditioners as factors
 from dmkl.solvers.fisher.subspace import tasks
@@ -123,30 +122,3 @@ def test_those_not_used_for_longest_give_way(tmp_path, disk):
     assert not kept_bytes([tmp_path])
     disk["bytes"] = factor_bytes(40)
     assert choose_kept([tmp_path], {stems[0]: factor_bytes(40)}) == set()
-
-
-def test_a_search_makes_no_factor_twice_and_finds_the_same(monkeypatch):
-    rng = np.random.default_rng(0)
-    y = np.arange(90) % 3
-    views = [rng.standard_normal((90, 6)) + (k % 2) * np.eye(6)[y] for k in range(5)]
-    K = [np.exp(-((v[:, None] - v[None]) ** 2).sum(axis=2) / 12).astype(np.float32) for v in views]
-    real, counted = RoughFactor.of, []
-
-    def counting(matrix, ridge):
-        counted.append(ridge)
-        return real(matrix, ridge)
-
-    def search():
-        counted.clear()
-        grid = {"p": [1, 2], "lam": [1e-6, 1e-4, 1e-2]}
-        model = dmkl.MKFDA(solver="subspace", tol=1e-6)
-        return dmkl.search(model, K, y, grid, 2, refit=False, baselines="none"), len(counted)
-
-    monkeypatch.setattr(tasks.RoughFactor, "of", counting)
-    kept, n_kept = search()
-    monkeypatch.setattr(tasks, "is_kept", lambda stem: False)
-    again, n_again = search()
-    assert n_again > n_kept
-    assert kept.n_passes_ == again.n_passes_
-    np.testing.assert_array_equal(kept.scores["weight"], again.scores["weight"])
-    np.testing.assert_array_equal(kept.scores["gap"], again.scores["gap"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from itertools import product
 
 import dask
 import numpy as np
@@ -30,14 +29,10 @@ def sets(seed, m, widths, n_classes=3, mean=1.0):
 
 WIDTHS = [(3, 5, 2), (20, 20), (40, 30, 1)]
 """D below, equal to and above m."""
-CASES = list(product(WIDTHS, (1, 1.5, np.inf, 1.0625, 2, 8), (1e-8, 1e-4, 1e-1, 10)))
 
 
-# Each width with each ridge, at a norm that differs from ridge to ridge.
-@pytest.mark.parametrize(
-    ("widths", "p", "lam"),
-    [pytest.param(*case, marks=[pytest.mark.slow] * (i % 24 not in (0, 5, 10, 3))) for i, case in enumerate(CASES)],
-)
+@pytest.mark.parametrize("widths", WIDTHS)
+@pytest.mark.parametrize(("p", "lam"), [(1, 1e-8), (1.5, 1e-4), (np.inf, 1e-1), (1, 10)])
 def test_models_are_those_of_the_matrices(widths, p, lam):
     K, dense = sets(0, 60 if widths[0] == 3 else 45, widths)
     new = np.arange(1, len(K.samples), 9)
@@ -55,7 +50,7 @@ def test_models_are_those_of_the_matrices(widths, p, lam):
     np.testing.assert_allclose(model.decision_function(K[new, train]), scores, atol=atol)
 
 
-@settings(deadline=None, max_examples=10, phases=[Phase.generate])
+@settings(deadline=None, max_examples=6, phases=[Phase.generate])
 @given(
     st.integers(0, 2**16),
     st.lists(st.integers(1, 5), min_size=1, max_size=4),

@@ -142,22 +142,6 @@ def test_the_optimum_is_cvxpys_and_bounds_hold_at_every_step(seed, method):
     assert solution.gap >= (solution.objective - best) / solution.objective - 1e-7
 
 
-@pytest.mark.parametrize(("C", "rows"), [(0.25, "none"), (4.0, "few"), (64.0, "sum")])
-def test_newton_needs_few_weightings(C, rows):
-    n, m = 20, 100
-    rng, kernels, y = made(3, n, m)
-    A, b = np.zeros((0, n)), np.zeros(0)
-    if rows == "few":
-        A = rng.normal(size=(3, n))
-        b = A @ rng.uniform(0, 0.2, n)
-    if rows == "sum":
-        A, b = np.vstack([-np.ones(n), np.eye(n)[:2]]), np.array([-1.0, 0.1, 0.2])
-    problem = GeneralizedProblem(y, C, rng.uniform(0.2, 2, n) * m * min(0.1, 0.1 * C), A, b)
-    solution, weightings = run(gmkl(problem, n, tol=1e-4), kernels)
-    assert solution.status is Status.CERTIFIED
-    assert weightings == len(solution.steps) <= 15
-
-
 def bounded_below(scale):
     """Kernels, labels and d ≥ (.4, .3, .2), Σd ≤ 1, at a scale of the weights."""
     rng = np.random.default_rng(11)
@@ -250,41 +234,7 @@ def test_no_weights_at_all_are_proven_where_they_are_best(seed):
     assert max(len(above.steps), len(below.steps)) <= 40
 
 
-@pytest.mark.parametrize("size", [1e-8, 1e4])
-def test_any_start(size):
-    kernels, problem = constrained(10)
-    solution, weightings = run(gmkl(problem, 5, start=size * np.array([1.0, 0, 3, 0, 0])), kernels)
-    assert solution.status is Status.CERTIFIED
-    assert solution.objective == pytest.approx(reference(kernels, problem), rel=1e-3)
-    assert weightings <= 20
-    with pytest.raises(InputError, match="start has shape"):
-        next(gmkl(problem, 5, start=np.ones(4)))
-
-
 # --- what cannot be solved ---------------------------------------------------------------------------------------
-
-
-def test_rows_that_contradict_each_other_are_named():
-    y, sigma = np.array([1.0, -1.0]), np.ones(3)
-    A = np.array([[1.0, 0, 0], [0, 1, 0], [-1, -1, 0], [0, 0, 1]])
-    b = np.array([0.6, 0.6, -1.0, 5.0])
-    with pytest.raises(InputError, match=r"color .*shape .*both") as caught:
-        GeneralizedProblem(y, 1.0, sigma, A, b, rows=("color", "shape", "both", "texture"))
-    assert "texture" not in str(caught.value)
-    with pytest.raises(InputError, match="row 0"):
-        GeneralizedProblem(y, 1.0, sigma, np.array([[-1.0, -1, 0]]), np.array([0.1]))
-    with pytest.raises(InputError, match="row 1"):
-        GeneralizedProblem(y, 1.0, sigma, np.array([[1.0, 0, 0], [0, 0, 0]]), np.array([0.1, 0.1]))
-    GeneralizedProblem(y, 1.0, sigma, 1e-8 * np.eye(3), np.ones(3))  # far away, but there
-
-
-def test_weights_without_a_price_are_named():
-    y = np.array([1.0, -1.0])
-    with pytest.raises(InputError, match="kernels 1 may grow"):
-        GeneralizedProblem(y, 1.0, np.array([1.0, 0.0, 1.0]))
-    with pytest.raises(InputError, match="kernels 2 may grow"):
-        GeneralizedProblem(y, 1.0, np.array([1.0, 1.0, -1.0]))
-    GeneralizedProblem(y, 1.0, np.array([1.0, -1.0]), np.array([[0.0, -1.0]]), np.array([-3.0]))  # bounded
 
 
 @pytest.mark.parametrize(

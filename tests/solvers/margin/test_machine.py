@@ -109,19 +109,6 @@ def test_columns_agree_with_dense(C, share, width, tol):
         assert len(every) == len(np.unique(every))
 
 
-@pytest.mark.parametrize("share", [1.0, 0.5])
-def test_warm_start_from_other_weights(share):
-    kernel, y = rbf(100, 7)
-    other, _ = rbf(100, 8)
-    before = solve_dense(0.9 * kernel + 0.1 * other, y, 4.0, 1e-8)
-    cold, warm = (by_columns(kernel, y, 4.0, 1e-8, share, start)[1] for start in (None, before.u))
-    assert sum(map(len, warm.calls)) <= sum(map(len, cold.calls))
-    assert solve_dense(kernel, y, 4.0, 1e-8, before.u).gap <= 1e-8
-    for C in (1.0, 16.0):  # the start is cut to a smaller box, or lies inside a larger one
-        by_columns(kernel, y, C, 1e-6, share, before.u)
-        checked(solve_dense(kernel, y, C, 1e-6, before.u), kernel, y, C)
-
-
 def equal_rows():
     """Samples three times, some with opposite labels."""
     kernel, y = rbf(40)

@@ -8,7 +8,6 @@ from helpers.references import in_memory, psd
 from sklearn.svm import SVC
 
 import dmkl
-from dmkl.errors import InputError
 from dmkl.solvers.margin.svm import solve_by_columns, solve_dense
 
 
@@ -86,19 +85,3 @@ def test_the_classifier_of_cuts_is_that_of_scikit_learn():
     counts = weights * np.where(labels == 1, 2.0, 1.0)
     theirs = SVC(C=0.5, kernel="precomputed", tol=1e-8).fit(combined, labels, counts)
     np.testing.assert_allclose(model.decision_function(K), theirs.decision_function(combined), atol=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("make", "weights", "words"),
-    [
-        (lambda: dmkl.MKSVM(class_weight="even"), None, "'balanced'"),
-        (lambda: dmkl.MKSVM(class_weight={7: 1.0}), None, r"weights for \[7\]"),
-        (lambda: dmkl.GMKL(class_weight={1: -1.0}), None, "not positive"),
-        (dmkl.MKSVM, np.ones(3), r"each of the 40 samples, got shape \(3,\)"),
-        (dmkl.MKSVM, np.arange(40.0), "with 0 in it; leave out samples of weight zero"),
-    ],
-)
-def test_weights_that_are_none(make, weights, words):
-    kernels, y, _ = problem()
-    with pytest.raises(InputError, match=words):
-        make().fit(in_memory(kernels, 20), y.astype(int), sample_weight=weights)
