@@ -4,8 +4,8 @@
     python pipelines/thin_kernels.py --samples 1000000 --kernels 50 --features 100 --classes 10 --folds 5
 
 Simulated: half of the kernels, of standard normal features, carry means that differ between the classes. The script
-builds the set in a folder, searches the default grid, refits the choice, tests on a part that no other step has seen and
-predicts new samples from their features. It prints seconds and passes of each step, certified fits, and the memory.
+builds the set in a folder, searches the default grid, refits the choice, tests on a part that no other step has seen
+and predicts new samples from their features. It prints seconds and passes of each step, certified fits, and the memory.
 """
 
 from __future__ import annotations

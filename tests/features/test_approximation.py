@@ -347,7 +347,7 @@ def test_what_is_lost_is_told(tmp_path, run):
     text = " ".join(err.split())
     lost = [record["approximation"]["trace_lost"] for record in dmkl.open(tmp_path / "set").provenance]
     assert f"the approximation of kernel 'x-rbf-rank5' by rank 5 lacks {lost[0]:.1%} of its trace" in text
-    assert "landmarks are taken from all 90 samples" in text
+    assert "transforms are taken from all 90 samples" in text
     text = " ".join(run("info", tmp_path / "set")[1].split())
     assert f"rank 5 (nystroem, {lost[0]:.2%} of the trace lost)" in text
     kernels = json.loads(run("info", "--json", tmp_path / "set")[1])["kernels"]

@@ -107,24 +107,27 @@ class _Member:
         index = key if isinstance(key, tuple) else (key,)
         position = index[self._slowest] if len(self.shape) == len(index) == 3 else None
         if not isinstance(position, int):
-            return np.asarray(open_alone(self._last, None, self._read)[key])
-        part = open_alone(self._last, position, lambda: self._read(position))
-        return np.asarray(part[(*index[: self._slowest], *index[self._slowest + 1 :])])
+            return np.asarray(open_alone(self._last, None, self._whole)[key])
+        slab = open_alone(self._last, position, lambda: self._slab(position))
+        return np.asarray(slab[(*index[: self._slowest], *index[self._slowest + 1 :])])
 
-    def _read(self, position: int | None = None) -> Array:
-        """Read all, or the part at a position along the slowest axis."""
-        shape = self.shape
-        if position is not None:
-            shape = (*shape[: self._slowest], *shape[self._slowest + 1 :])
-        size = n_bytes(shape, self.dtype.itemsize)
-        check_memory(f"a kernel of {self._what}" if position is not None else self._what, size, _IN_PARTS)
+    def _whole(self) -> Array:
+        check_memory(self._what, n_bytes(self.shape, self.dtype.itemsize), _IN_PARTS)
+        damaged = damaged_as(f"{self._what} is damaged", Exception)
+        with damaged, zipfile.ZipFile(self._path) as archive, archive.open(f"{self._name}.npy") as file:
+            return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
+
+    def _slab(self, position: int) -> Array:
+        rest = (*self.shape[: self._slowest], *self.shape[self._slowest + 1 :])
+        size = n_bytes(rest, self.dtype.itemsize)
+        check_memory(f"a kernel of {self._what}", size, _IN_PARTS)
         with damaged_as(f"{self._what} is damaged", Exception):
             if self._file is None:
                 self._file = zipfile.ZipFile(self._path).open(f"{self._name}.npy")
                 self._start = _header(self._file)[-1]
             # Seeking forward reads on; seeking back reads from the beginning, which only a second pass needs.
-            self._file.seek(self._start + (position or 0) * size)
+            self._file.seek(self._start + position * size)
             data = self._file.read(size)
             if len(data) < size:
                 refuse(f"{self._what} is damaged: it ends too early")
-        return np.ndarray(shape, self.dtype, data, order="F" if self._fortran else "C")
+        return np.frombuffer(data, dtype=self.dtype).reshape(rest, order="F" if self._fortran else "C")

@@ -69,8 +69,6 @@ def test_reaches_the_optimum(p, C):
     assert solution.objective == pytest.approx(best, rel=1e-4)
     if p == np.inf:
         np.testing.assert_array_equal(solution.weights, np.ones(5))
-    # Weights of any size are a start, and those of the solution end at once.
-    assert len(solved(kernels, y, C, p, tol=1e-3, start=3 * solution.weights).steps) == 1
 
 
 @pytest.mark.parametrize(("p", "C"), [(1.0, 64.0), (1.0625, 0.25), (1.5, 64.0), (8.0, 4.0)])
@@ -95,7 +93,6 @@ def test_the_gap_of_any_pair_encloses_the_optimum(p):
         assert certificate.lower <= best * (1 + 1e-6)
         assert certificate.upper >= best * (1 - 1e-6)
         assert certificate.lower <= certificate.objective + 1e-12
-        assert certificate.gap >= certificate.machine_gap
 
 
 @pytest.mark.parametrize(
@@ -167,8 +164,5 @@ def test_refusals():
         MarginProblem(y, 0.0, 2.0)
     with pytest.raises(InputError, match="both present"):
         MarginProblem(np.ones(4), 1.0, 2.0)
-    for start in (np.ones(2), np.array([1.0, -1.0, 1.0]), np.zeros(3), np.full(3, np.nan)):
-        with pytest.raises(InputError, match="start must hold 3 finite weights"):
-            solved(kernels, y, 1.0, 2.0, start=start)
     with pytest.raises(InputError, match="max_iter must be at least 1"):
         solved(kernels, y, 1.0, 2.0, max_iter=0)
