@@ -601,8 +601,13 @@ class Checker(ZarrRules):
     def factors(self) -> Iterator[str]:
         """The features that kernels are kept as."""
         tables = {}
-        for _, table in self.group["features"].groups() if self.kept else ():
+        for _, table in self.group["features"].groups() if "features" in self.group else ():
             tables[table.attrs["name"]] = table
+        for j, entry in enumerate(self.kernels):
+            exact = (entry.get("approximation") or {}).get("of", entry)
+            for step in exact.get("transform", {}).get("steps", ()):
+                if step["step"] == "tfidf" and step.get("factors") not in tables:
+                    yield f"kernel {j} is of transformed features, and has no table {step.get('factors')!r}"
         for j in sorted(self.kept):
             entry = self.kernels[j]
             table = tables.get(entry.get("feature"))

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+import zarr
 from helpers.conformance import problems
 from sklearn.feature_extraction.text import TfidfTransformer
 
@@ -54,6 +55,14 @@ def test_kernels_are_of_transformed_counts(steps, form, tmp_path):
     assert K.names == ("X-linear",)
     assert K.provenance[0].get("training_rows") == (None if steps == "log1p" else 25)
     assert not problems(tmp_path / "k")
+
+
+def test_a_set_without_its_learned_factors_breaks_the_format(tmp_path):
+    dmkl.build(tmp_path / "k", {"X": COUNTS}, {"function": "linear", "transform": "tfidf"}, storage="tiles")
+    tables = zarr.open_group(tmp_path / "k", mode="r+")["features"]
+    (key,) = (key for key, table in tables.groups() if table.attrs["name"].endswith("factors 0"))
+    del tables[key]
+    assert "has no table 'X: tfidf: factors 0'" in problems(tmp_path / "k")
 
 
 @pytest.mark.parametrize("more", [{}, {"rank": 6, "gamma": 0.05}])
