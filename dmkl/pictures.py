@@ -152,7 +152,7 @@ def kernel_labels(names: Iterable[Any]) -> tuple[list[str], str]:
 
 
 def _common_start(names: Sequence[str]) -> str:
-    """What all names begin with, without all of any name."""
+    """The longest common beginning of all names, shorter than any name."""
     first, last = min(names), max(names)
     ends = (k for k, letters in enumerate(zip(first, last, strict=False)) if len(set(letters)) > 1)
     return first[: min(next(ends, len(first)), min(map(len, names)) - 1)]
@@ -241,7 +241,7 @@ def bars(
         rest = np.abs(values).sum() - np.abs(values[shown]).sum()
         few += f"; the others have {100 * rest / np.abs(values).sum():.0f} % of the weight"
         ax.barh(len(shown), rest, height=0.72, color="#c4c4c4")
-        ax.set_xlim(right=max(right, min(1.05 * rest, 2 * right)))  # beside a long bar the others remain legible
+        ax.set_xlim(right=max(right, min(1.05 * rest, 2 * right)))  # with a long bar the others remain legible
     name_rows(ax, labels)
     ax.set_xlim(left=min(0.0, ax.get_xlim()[0]))
     ax.set_xlabel(label or "kernel weight β", fontsize=9)

@@ -52,7 +52,7 @@ class Transform:
         return cls(tuple(steps))
 
     def __call__(self, values: Array, name: str, first: int, samples: Sequence[str] | None, columns: Names) -> Array:
-        """Transform the rows from `first` on, in place; InputError if a value is negative, or NaN beside others."""
+        """Transform the rows from `first` on, in place; InputError if a value is negative, or NaN in part of a row."""
         check_rows(name, values, first, samples, columns)
         if (values < 0).any():
             i, k = map(int, np.argwhere(values < 0)[0])
@@ -77,7 +77,7 @@ class Transform:
         return self(values, matrix.name, key[0].start or 0, samples, matrix.columns)
 
     def learn(self, step: str, matrix: FeatureMatrix, samples: Sequence[str] | None, train: Index) -> Learned:
-        """What a further step learns from the training rows, transformed by the steps before it."""
+        """Learn the next step from the training rows, transformed by the steps before it."""
         if step == "log1p":
             return None
         totals, n, n_present = [np.zeros(0)], 0, np.zeros((1, matrix.shape[1]))
@@ -100,7 +100,7 @@ def transform_tables(
 ) -> tuple[list[Recipe], dict[str, FeatureMatrix], list[FeatureTable]]:
     """Learn the transforms that recipes ask for, from the training samples at the positions `train`.
 
-    Returns recipes of transformed tables, such as ``X: size-factor,log1p``, these tables beside the given ones, and the
+    Returns recipes of transformed tables, such as ``X: size-factor,log1p``, these tables with the given ones, and the
     tables of factors. A transformed table is read from the given one, some rows at a time.
     """
     recipes, results, learned = list(planned), dict(tables), list[FeatureTable]()

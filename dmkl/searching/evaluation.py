@@ -194,7 +194,7 @@ class EvaluationResult(GridResult):
         return class_scores(self.confusion)
 
     def plot(self, task: str | None = None, *, ax: Axes | None = None) -> Axes:
-        """Draw the test scores beside those of the baselines; see `dmkl.searching.figures.plot_evaluation`."""
+        """Draw the test scores and those of the baselines; see `dmkl.searching.figures.plot_evaluation`."""
         from dmkl.searching.figures import plot_evaluation
 
         return plot_evaluation(self, task, ax)

@@ -410,7 +410,7 @@ def _weights_of(result: Any, task: str | None, name: str, place: int) -> Float:
 
 
 def plot_evaluation(result: Any, task: str | None = None, ax: Axes | None = None) -> Axes:
-    """Draw the test scores of an evaluation beside those of its baselines: means, one standard error, and outer folds.
+    """Draw the test scores of an evaluation and of its baselines: means, one standard error, and outer folds.
 
     A line joins the scores of an outer fold, whose models are tested on the same rows.
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _OBJECT = Path("the annotated data")
-"""What messages call an object in memory."""
+"""The name of an object in memory in messages."""
 
 
 def is_annotated_object(values: Any) -> bool:
