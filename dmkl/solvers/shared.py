@@ -37,7 +37,7 @@ from dmkl.solvers.outcome import Outcome, Status, Step
 __all__ = ["SharedMethod", "SharedProblem", "candidate_weights"]
 
 _MATRICES = 8
-"""Matrices (rows, m) that a task holds in addition to its sums: a kernel before and after its steps, and eigenvectors."""
+"""Matrices (rows, m) that a task holds with its sums: a kernel before and after its steps, and eigenvectors."""
 _TASKS = 4
 """Tasks for each slot: after each round of tasks, progress is reported and outcomes are kept."""
 _READING = 100
