@@ -29,7 +29,9 @@ def cells(n: int, seed: int) -> anndata.AnnData:
     """Simulated cells: genes of set k mark cells of type k, for k = 0, 1, 2."""
     rng = np.random.default_rng(seed)
     kind = rng.integers(len(TYPES), size=n)
-    log_rates = np.repeat(rng.normal(1.0, 0.5, N_GENES)[None].astype(np.float32), n, axis=0)
+    # The genes have the same rates in all files.
+    of_genes = np.random.default_rng(0).normal(1.0, 0.5, N_GENES).astype(np.float32)
+    log_rates = np.repeat(of_genes[None], n, axis=0)
     for k in range(3):
         log_rates[:, k * SET_SIZE : (k + 1) * SET_SIZE] += 0.25 * (kind == k)[:, None]
     values = np.log1p(rng.poisson(np.exp(log_rates))).astype(np.float32)

@@ -254,7 +254,9 @@ def test_many_targets(tmp_path):
 def test_thin_kernels(tmp_path):
     printed = run("thin_kernels.py", "--samples", 600, "--features", 5, cwd=tmp_path)
     assert ", factors\n" in printed
-    assert "360 fits (360 certified)" in printed
+    # Both words mean a proven gap within the tolerance.
+    certified, finished = map(int, re.search(r"360 fits \((\d+) certified(?:, (\d+) finished)?\)", printed).groups("0"))
+    assert certified + finished == 360
     assert float(printed.split("new samples ")[1].split()[0]) > 0.4
 
 
