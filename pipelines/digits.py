@@ -33,9 +33,8 @@ def main() -> None:
     views["FFT"] = np.abs(np.fft.rfft2(images))
     views["noise"] = np.random.default_rng(0).normal(size=(len(y), 20))
     views = {name: view.reshape(len(y), -1) for name, view in views.items()}
-    K = dmkl.build(
-        options.output / "kernels.zarr", views, {"function": "rbf", "bandwidth": [0.5, 2]}, labels=y, overwrite=True
-    )
+    spec = {"function": "rbf", "bandwidth": [0.5, 2]}
+    K = dmkl.build(options.output / "kernels.zarr", views, spec, labels=y, overwrite=True)
     grid = {"p": [1, 1.2, 1.5, 2, np.inf], "lam": [1e-3, 0.01, 0.1, 1]}
     result = dmkl.search(dmkl.MKFDA(), K, grid=grid, cv=3)
     estimate = dmkl.evaluate(dmkl.MKFDA(), K, grid=grid, outer=5, inner=3, baselines="rules")

@@ -33,7 +33,7 @@ def write_subjects(folder: Path, n: int, n_sites: int = 6, seed: int = 0) -> Non
         pd.DataFrame(values, subjects).add_prefix("region").to_csv(folder / f"{name}.csv")
     mixing = rng.normal(size=(n_sites, 20, 20))[site] + rng.normal(size=(n, 20, 20))
     series = mixing @ rng.normal(size=(n, 20, 80))
-    edges = np.array([np.corrcoef(one)[np.triu_indices(20, 1)] for one in series])
+    edges = np.array([np.corrcoef(regions)[np.triu_indices(20, 1)] for regions in series])
     pd.DataFrame(edges, subjects).add_prefix("edge").drop(subjects[::12]).to_csv(folder / "connectivity.csv")
     pd.DataFrame({"diagnosis": np.where(patient, "patient", "control")}, subjects).to_csv(folder / "diagnosis.csv")
     pd.DataFrame({"age": age, "site": [f"site{k}" for k in site]}, subjects).to_csv(folder / "covariates.csv")
@@ -49,12 +49,12 @@ def main() -> None:
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
     write_subjects(options.output, options.subjects)
-    asked = "-p 1,2 --lam 1e-2,1e-1,1 --steps residualize=covariates.csv,trace --scoring balanced_accuracy"
+    learning = "-p 1,2 --lam 1e-2,1e-1,1 --steps residualize=covariates.csv,trace --scoring balanced_accuracy"
     for step in (
         "build kernels.zarr gray.csv white.csv connectivity.csv --function linear --labels diagnosis.csv --join outer",
-        f"evaluate kernels.zarr estimate {asked} --groups sites.csv --outer 3 --inner 2 --plot scores.png",
-        f"importance kernels.zarr added {asked} --groups sites.csv --cv 3",
-        f"permute kernels.zarr significance {asked} --groups sites.csv --blocks sites.csv --cv 3 "
+        f"evaluate kernels.zarr estimate {learning} --groups sites.csv --outer 3 --inner 2 --plot scores.png",
+        f"importance kernels.zarr added {learning} --groups sites.csv --cv 3",
+        f"permute kernels.zarr significance {learning} --groups sites.csv --blocks sites.csv --cv 3 "
         f"--permutations {options.permutations}",
         "report estimate significance added -o report.html",
     ):

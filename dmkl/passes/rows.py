@@ -382,7 +382,8 @@ class RowFunction:
 def row_products(items: Sequence[RowFunction]) -> tuple[list[Float], float]:
     """The results of functions of rows, (positions, width), on the same axis, and the number of passes.
 
-    Large results are mapped from temporary files, in column-major order: each column is contiguous.
+    Results of more than 1/32 of the memory are mapped from temporary files, in column-major order: solutions are read
+    column by column.
     """
     n_bytes = sum(8 * len(item.positions) * item.width for item in items)
     if not any(item.file for item in items) and 32 * n_bytes <= machine().total_bytes:

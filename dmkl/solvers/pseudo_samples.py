@@ -28,7 +28,7 @@ from dmkl.passes.rows import Gram, RowMap
 from dmkl.passes.view import Lens, View
 from dmkl.store.features import ArrayTable
 
-__all__ = ["PseudoSamples", "times"]
+__all__ = ["UNIT", "PseudoSamples", "times"]
 
 UNIT = float(np.finfo(np.float64).eps)
 
@@ -57,7 +57,7 @@ class PseudoSamples:
         # With Z_1 the first components and R_1 their square part of R, Q = [Z_1R_1⁻¹, (H − Z_1R_1⁻¹ image)V/√sizes].
         # R_1 is as well conditioned as its pivots are, so that Q is orthonormal up to the square root of the rounding.
         image = solve_triangular(R[:, :rank], gram.targets[order[:rank]], trans=1)
-        # The rest of H is orthogonal to all kernels, and takes no part in K_jα but in norms.
+        # The rest of H is orthogonal to all kernels: it changes norms, but no product K_jα.
         left = inner - image.T @ image
         sizes, directions = np.linalg.eigh((left + left.T) / 2.0)
         also = sizes > len(sizes) * UNIT * np.diagonal(inner).max(initial=0.0)

@@ -82,7 +82,7 @@ def annotation(path: Path, column: str | None) -> LabelTable:
     """
     with _nodes(path) as nodes:
         parts = list(_parts(path, nodes))
-        columns = {  # of one name, that of the whole
+        columns = {  # a column of the whole replaces one of a modality with the same name
             part.title.replace("/", ":") + name: (part.samples, read)
             for part in reversed(parts)
             for name, read in part.columns.items()

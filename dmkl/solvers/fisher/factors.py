@@ -166,7 +166,7 @@ def _solve_part(solve: Solve, part: _Unsolved, gram: Gram, jobs: Sequence[Job], 
     """Solve the problems of a part over pseudo-samples."""
     H, D, kernel_of = part.targets, len(gram.gram), gram.row_map.kernel_of
     least_lam = UNIT * float(np.trace(gram.gram))
-    # Without the pseudo-samples of the rest of H, the objective and the relative gap would be others: see ‖α‖², tr Hᵀα.
+    # The pseudo-samples of the rest of H are needed: ‖α‖² and tr Hᵀα, and so the objective and the gap, depend on it.
     squares = H.T @ H
     pseudo = PseudoSamples.of(gram, squares)
     targets, lens = pseudo.columns(gram.targets, squares), pseudo.lens()
