@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from dask.delayed import Delayed, delayed
@@ -250,17 +251,61 @@ def gram_matrices(views: Sequence[View], targets: Sequence[Float]) -> tuple[Iter
     on_rows = [number for number in range(len(views)) if number not in on_sums]
     fitted, n_passes = fit_row_maps([views[n] for n in on_rows])
     maps = dict(zip(on_rows, fitted, strict=True))
-    works, members = [], []
+    works, members, earlier = [], [], list[Float | None]()
     for rows, numbers, positions in _parts(views, on_sums):
-        blocks = [targets[n][at] for n, at in zip(numbers, positions, strict=True)]
-        works.append(_Work(rows, partial(_part_of_gram, blocks, partial(_shifted, shift))))
+        # Side by side: a product for each training set would read the rows again.
+        columns = np.concatenate([targets[n][at] for n, at in zip(numbers, positions, strict=True)], axis=1)
+        earlier.append(_earlier_gram(views[0], rows))
+        fill = partial(_shift, shift)
+        works.append(_Work(rows, partial(_part_of_gram, columns, fill, with_gram=earlier[-1] is None)))
         members.append(numbers)
+    n_shared = len(works)
     for n, row_map in maps.items():
         places = row_map.places(1)
-        works.append(_Work(places[-1], partial(_part_of_gram, [targets[n]], partial(_mapped, row_map, places, 1))))
+        fill = partial(_map, row_map, places, 1)
+        works.append(_Work(places[-1], partial(_part_of_gram, targets[n], fill, with_gram=True)))
         members.append([n])
-    sums = _added_over_rows("gram", views[0], works, 8 * len(works) * (1 + len(shift)) ** 2)
-    return _grams(views, sums, members, maps, shift), 1.0 + n_passes
+    n_grams = len(works) - sum(gram is not None for gram in earlier)
+    sums = _added_over_rows("gram", views[0], works, 8 * n_grams * (1 + len(shift)) ** 2)
+    new = [(works[k].samples, sums[k][0]) for k in range(n_shared) if earlier[k] is None]
+    if new:
+        _GRAMS[views[0].source] = (views[0].kernels.tobytes(), [(rows, _on_disk(gram)) for rows, gram in new])
+    for k, gram in enumerate(earlier):
+        if gram is not None:
+            sums[k][0] = gram
+    widths = [h.shape[1] for h in targets]
+    return _grams(views, sums, members, maps, shift, widths), 1.0 + n_passes
+
+
+_GRAMS: WeakKeyDictionary[Any, tuple[bytes, list[tuple[Index, Float]]]] = WeakKeyDictionary()
+"""For each source the kernels of its last pass, and the samples and sums ZᵀZ of each part, while the source exists.
+
+The samples of a refit are the parts of the folds together: their products take some hundred times the time of a pass
+that reads the rows.
+"""
+
+
+def _earlier_gram(view: View, rows: Index) -> Float | None:
+    """The sum over some samples, if parts of the last pass make these up."""
+    kernels, parts = _GRAMS.get(view.source, (b"", []))
+    inside = [(samples, gram) for samples, gram in parts if np.isin(samples, rows).all()]
+    if kernels != view.kernels.tobytes() or not inside:
+        return None
+    together = np.sort(np.concatenate([samples for samples, _ in inside]))
+    if not np.array_equal(together, np.sort(rows)):
+        return None
+    total = inside[0][1].copy(order="K")
+    for _, gram in inside[1:]:
+        total += gram
+    return np.asarray(total)
+
+
+def _on_disk(values: Float) -> Float:
+    """The values in a temporary file, which stays until the array is gone."""
+    with TemporaryFile(dir=temporary_root()) as file:
+        mapped: Float = np.memmap(file, values.dtype, "w+", shape=values.shape, order="F")
+    mapped[:] = values
+    return mapped
 
 
 def _grams(
@@ -269,13 +314,19 @@ def _grams(
     members: Sequence[Sequence[int]],
     maps: Mapping[int, RowMap],
     shift: Float,
+    widths: Sequence[int],
 ) -> Iterator[Gram]:
-    """The sums of each view, from those of the parts that it has."""
+    """The sums of each view, from those of the parts that it has; `widths` are the columns of the views' targets."""
     for n, view in enumerate(views):
-        parts = [
-            (part[0], part[1 + numbers.index(n)]) for part, numbers in zip(sums, members, strict=True) if n in numbers
-        ]
-        gram, product = (sum(arrays[1:], start=arrays[0].copy()) for arrays in zip(*parts, strict=True))
+        parts = []
+        for (gram, product), numbers in zip(sums, members, strict=True):
+            if n in numbers:
+                start = sum(widths[k] for k in numbers[: numbers.index(n)])
+                parts.append((gram, product[:, start : start + widths[n]]))
+        gram, product = (arrays[0].copy(order="K") for arrays in zip(*parts, strict=True))
+        for gram_of_part, product_of_part in parts[1:]:
+            gram += gram_of_part
+            product += product_of_part
         gram += np.triu(gram, 1).T
         if n in maps:
             yield Gram(maps[n], gram[1:, 1:], product[1:])
@@ -334,30 +385,38 @@ def _parts(views: Sequence[View], numbers: Sequence[int]) -> Iterator[tuple[Inde
 _MOST_BITS = 62
 
 
-def _shifted(shift: Float, Z: Float, at: Index) -> Float:
-    return np.asarray(Z - shift)
+def _shift(shift: Float, Z: Array, at: Index, out: Float) -> None:
+    np.subtract(Z, shift, out=out)
 
 
-def _mapped(row_map: RowMap, places: Sequence[Index], axis: int, Z: Float, at: Index) -> Float:
-    return row_map(Z, [place[at] for place in places], axis)
+def _map(row_map: RowMap, places: Sequence[Index], axis: int, Z: Array, at: Index, out: Float) -> None:
+    out[:] = _mapped(row_map, places, axis, Z, at)
+
+
+def _mapped(row_map: RowMap, places: Sequence[Index], axis: int, Z: Array, at: Index) -> Float:
+    return row_map(Z.astype(np.float64), [place[at] for place in places], axis)
 
 
 def _part_of_gram(
-    targets: Sequence[Float],
-    rows_of: Callable[[Float, Index], Float],
+    targets: Float,
+    fill: Callable[[Array, Index, Float], None],
     total: list[Float] | None,
-    Z: Float,
+    Z: Array,
     at: Index,
+    *,
+    with_gram: bool,
 ) -> list[Float]:
-    """Add [1, Z]ᵀ[1, Z], its upper triangle, and [1, Z]ᵀH for each block of targets."""
+    """Add [1, Z]ᵀ[1, Z], its upper triangle, and [1, Z]ᵀH; `fill` writes the rows after the steps."""
     rows = np.empty((len(Z), 1 + Z.shape[1]))
-    rows[:, 0], rows[:, 1:] = 1.0, rows_of(Z, at)
+    rows[:, 0] = 1.0
+    fill(Z, at, rows[:, 1:])
     if total is None:
-        total = [np.zeros(2 * [rows.shape[1]], order="F"), *(np.zeros((rows.shape[1], h.shape[1])) for h in targets)]
-    # Without the interpreter's lock: other tasks multiply, and the next part is read, meanwhile.
-    add_gram(total[0], rows)
-    for sums, block in zip(total[1:], targets, strict=True):
-        sums += rows.T @ block[at]
+        side = rows.shape[1] if with_gram else 0
+        total = [np.zeros((side, side), order="F"), np.zeros((rows.shape[1], targets.shape[1]))]
+    if with_gram:
+        # Without the interpreter's lock: other tasks multiply, and the next part is read, meanwhile.
+        add_gram(total[0], rows)
+    total[1] += rows.T @ targets[at]
     return total
 
 
@@ -460,12 +519,20 @@ def _leverages(vectors: Float, shrinkage: Float, Z: Float) -> Float:
     return np.asarray((Z @ vectors) ** 2 @ shrinkage)
 
 
+_STRIP_BYTES = 2**26
+"""Bytes of the rows that each work adds at a time: sums of few rows would take as long as reading the old ones."""
+
+
 # --- passes over rows -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Work:
-    """A function of its result so far, the factor rows (r, D) of some samples, and their places (r,) among all."""
+    """A function of its result so far, the factor rows (r, D) of some samples, and their places (r,) among all.
+
+    The rows are as they are stored, and functions compute in double precision: the least λ of a default grid is 1e-8 of
+    the trace.
+    """
 
     samples: Index
     """Positions in the source."""
@@ -536,12 +603,11 @@ def _of_range(
             values = ahead.pop().result()
             if following is not None:
                 ahead.append(reader.submit(read, following))
-            for strip in strips(n_columns, part):
+            for strip in strips(n_columns, part, len(works) * _STRIP_BYTES):
                 for k, (samples, order, function) in enumerate(works):
                     start, stop = np.searchsorted(samples, (strip.start, strip.stop))
                     if start < stop:
-                        # Float64 from here on: the least λ of a default grid is 1e-8 of the trace.
-                        Z = values[samples[start:stop] - part.start].astype(np.float64)
+                        Z = values[samples[start:stop] - part.start]
                         results[k] = function(results[k], Z, order[start:stop])
     return results
 

@@ -132,6 +132,18 @@ def test_searches_take_the_factors_and_one_pass_for_all_points(sets, tmp_path):
     assert without.data.sizes["source"] == 4
 
 
+@pytest.mark.parametrize("steps", [("center", "trace"), ("cosine", "center")])
+def test_a_refit_after_a_search_is_the_fit_of_its_choice(steps):
+    # The refit adds up the products of the folds if its steps act on sums.
+    features, y = tables()
+    result = dmkl.search(
+        dmkl.MKFDA(steps=steps), dmkl.build(None, features, SPECS, labels=y), grid={"p": [2], "lam": [1e-2]}, cv=3
+    )
+    alone = dmkl.MKFDA(p=2, lam=1e-2, steps=steps).fit(dmkl.build(None, features, SPECS, labels=y))
+    np.testing.assert_allclose(result.best_.weights_, alone.weights_, rtol=1e-10)
+    np.testing.assert_allclose(result.best_.dual_coef_, alone.dual_coef_, atol=1e-10)
+
+
 def test_new_samples_are_predicted_from_features(sets):
     K, _ = sets
     features, _ = tables(20, seed=5)
