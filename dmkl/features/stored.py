@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from dmkl import settings
 from dmkl.arrays import Array, Index
 from dmkl.errors import StoreError
 from dmkl.features.specs import Recipe
@@ -101,11 +103,16 @@ class FactorReader(StoreReader):
         # All kernels of a table at once: its rows are read and unpacked once.
         widths = self.factors.widths[kernels[kept]]
         n_columns, every = int(widths.sum()), slice(0, len(self.samples))
-        for part in strips(n_columns, every, READ_BYTES, self.dtype.itemsize) if kept.any() else ():
+
+        def add(part: slice) -> None:
             stored = self.factors.read(kernels[kept], 0, part)
             for rows in strips(n_columns, part):
                 Z = stored[rows.start - part.start : rows.stop - part.start].astype(np.float64)
                 values[kept, rows] = np.add.reduceat(Z * Z, np.cumsum(widths) - widths, axis=1).T
+
+        if kept.any():
+            with ThreadPoolExecutor(settings.tasks_at_once()) as pool:
+                list(pool.map(add, strips(n_columns, every, READ_BYTES, self.dtype.itemsize)))
         if not kept.all():
             values[~kept] = super()._read_statistic(name, kernels[~kept])
         return values

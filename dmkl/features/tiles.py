@@ -156,21 +156,22 @@ class FeatureFactors:
             before = used.get(recipe.feature, np.empty(0, dtype=np.int64))
             columns = None if recipe.columns is None or before is None else np.union1d(before, recipe.columns)
             used[recipe.feature] = columns
-        values, blocks = {}, []
+        values = dict[str | None, Array]()
         for recipe in recipes:
-            columns = used[recipe.feature]
             if recipe.feature not in values:
-                table = table_of(recipe, self._axes[axis])
-                values[recipe.feature] = table.read(rows, columns).astype(self._dtype, copy=False)
-            block = values[recipe.feature]
+                values[recipe.feature] = table_of(recipe, self._axes[axis]).read(rows, used[recipe.feature])
+        widths = self.widths[kernels]
+        result = np.empty((len(next(iter(values.values()))), widths.sum()), self._dtype)
+        for recipe, end, width in zip(recipes, np.cumsum(widths), widths, strict=True):
+            block, columns, out = values[recipe.feature], used[recipe.feature], result[:, end - width : end]
             if recipe.columns is not None:
                 block = block[:, recipe.columns if columns is None else np.searchsorted(columns, recipe.columns)]
+            out[:] = block
             if recipe.function == "cosine":
-                norms = np.sqrt(functions.sizes("dot", block))[:, None]
+                norms = np.sqrt(functions.sizes("dot", out))[:, None]
                 # A sample of zeros has no direction: its row of the kernel is zero.
-                block = np.divide(block, norms, out=np.zeros_like(block), where=norms > 0, casting="same_kind")
-            blocks.append(block)
-        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
+                out /= np.where(norms > 0, norms, 1.0).astype(self._dtype)
+        return result
 
 
 class FeatureTiles:

@@ -243,9 +243,12 @@ def _add_by_factors(
         kernels = view.kernels[np.asarray(used)[group]]
         X = factors.read(kernels, 0, tiling.row_slice(tile.i)).astype(np.float64)
         Z = factors.read(kernels, 1, tiling.col_slice(tile.j)).astype(np.float64)
+        # Triangular factors, as those of pseudo-samples, and indicators are zero in all rows of many tiles.
+        used_columns = np.flatnonzero(X.any(axis=0) & Z.any(axis=0))
+        X, Z = X[:, used_columns], Z[:, used_columns]
         for c, weights, total in zip(combinations, scaled, totals, strict=True):
             rows, cols = orders[c.lens].inside(total.rows), orders[c.lens].inside(total.cols)
-            total.entries[:] += X[rows] * np.repeat(weights[group], widths[group]) @ Z[cols].T
+            total.entries[:] += X[rows] * np.repeat(weights[group], widths[group])[used_columns] @ Z[cols].T
 
 
 _SIDES_BYTES = 2**26
