@@ -2,11 +2,15 @@
 
     python pipelines/ridge.py                                        # 40 targets, a small grid, all three
     python pipelines/ridge.py --targets 1000 --ps 2 --lams 1e-3      # what a thousand targets take
+    python pipelines/ridge.py --targets 4000 --candidates 20         # weights shared by thousands of targets
 
 Each simulated target depends on three of the kernels and on noise. Three quarters of the samples train; where the grid
 has several points, a quarter of those chooses, for each target, and what is chosen is fitted anew on all of them. The
 rest tests. himalaya's MultipleKernelRidgeCV chooses by random search on the same rows, with the same values of λ, on
 kernels that are centered and scaled as dmkl does it; it runs where it is installed (pip install himalaya).
+
+With --candidates, dmkl and himalaya try the same weight vectors, drawn as himalaya draws them, in five folds of the
+training samples, and each target chooses one of them and λ.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import numpy as np
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.metrics import r2_score
 from sklearn.metrics.pairwise import rbf_kernel
-from sklearn.model_selection import PredefinedSplit
+from sklearn.model_selection import KFold, PredefinedSplit
 
 import dmkl
 
@@ -107,6 +111,45 @@ def with_himalaya(
     told("himalaya", seconds, y[test], found, f"{n_iter} weightings tried")
 
 
+def with_candidates(
+    K: dmkl.KernelSet, kernels: np.ndarray, y: np.ndarray, rows: dict[str, np.ndarray], lams: list[float], n: int
+) -> None:
+    """Choose one of n weight vectors and λ for each target, by dmkl and by himalaya."""
+    train, test = rows["train"], rows["test"]
+    ridges = [lam * len(train) for lam in lams]  # in units of the traces: k(x, x) = 1, and no kernel is scaled
+    learner = dmkl.MKRidge(weights="shared", n_candidates=n, random_state=0, steps=("center",))
+    started = time.monotonic()
+    result = dmkl.search(learner, K[train, train], y[train], {"lam": ridges}, cv=KFold(5))
+    told("dmkl", time.monotonic() - started, y[test], result.best_.predict(K[test, train]).values, f"{n} candidates")
+    if find_spec("himalaya") is None:
+        print("himalaya     is not installed; pip install himalaya")
+        return
+    from himalaya.kernel_ridge import generate_dirichlet_samples, solve_multiple_kernel_ridge_random_search
+    from himalaya.scoring import r2_score as r2_scores
+
+    candidates = np.asarray(generate_dirichlet_samples(n, len(kernels), [0.1, 1.0], random_state=0))
+    candidates[0] = 1.0 / len(kernels)
+    started = time.monotonic()
+    log_weights, dual, scores, intercept = solve_multiple_kernel_ridge_random_search(
+        kernels[:, train][:, :, train],
+        y[train],
+        n_iter=candidates,
+        alphas=np.array(ridges),
+        score_func=r2_scores,
+        cv=KFold(5),
+        return_weights="dual",
+        fit_intercept=True,
+        progress_bar=False,
+    )
+    seconds = time.monotonic() - started
+    images = kernels[:, test][:, :, train] @ dual
+    told("himalaya", seconds, y[test], (np.exp(log_weights)[:, None] * images).sum(axis=0) + intercept, "the same")
+    difference = np.abs(result.chosen["mean_score"].values - scores.max(axis=0)).max()
+    weights = result.best_.weights_.values / result.chosen["lam"].values
+    n_equal = np.isclose(weights, np.exp(log_weights)).all(axis=0).sum()
+    print(f"weights and λ are equal for {n_equal} of {y.shape[1]} targets, R² in validation to {difference:.1e}")
+
+
 def main() -> None:
     """Run all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -117,6 +160,7 @@ def main() -> None:
     parser.add_argument("--ps", type=float, nargs="+", default=[1.0, 1.5, 2.0])
     parser.add_argument("--lams", type=float, nargs="+", default=[1e-4, 1e-3, 1e-2])
     parser.add_argument("--n-iter", type=int, default=100, help="weightings that himalaya tries")
+    parser.add_argument("--candidates", type=int, help="number of weight vectors that all targets share")
     parser.add_argument("--output", type=Path, default=Path("out"), help="folder for the kernels")
     chosen = parser.parse_args()
     kernels, y = simulated(chosen.kernels, chosen.samples, chosen.targets, chosen.noise)
@@ -125,6 +169,9 @@ def main() -> None:
     learn, choose = train[np.arange(len(train)) % 4 > 0], train[::4]
     rows = {"train": train, "test": test, "learn": learn, "choose": choose}
     K = dmkl.create(chosen.output / "ridge.zarr", kernels, overwrite=True).persist()
+    if chosen.candidates is not None:
+        with_candidates(K, kernels, y, rows, chosen.lams, chosen.candidates)
+        return
 
     one = K.select([K.names[0]])
     ours = dmkl.MKRidge(lam=0.1, steps=()).fit(one[train, train], y[train]).predict(one[test, train])

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
@@ -27,7 +27,8 @@ import numpy as np
 from dask.base import tokenize
 
 from dmkl import progress, settings
-from dmkl.arrays import Array, Float, Index
+from dmkl.arrays import Float, Index
+from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan, Problems, TrainingSet, score_function, side_by_side
 from dmkl.kernelset import KernelSet, measure
 from dmkl.passes.rows import has_thin_factors
@@ -70,16 +71,20 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
             space.check_shared()
         sets, trainings, statistics = _training_sets(plan.K, plan.fits, space, tally)
         sets = _run_nested(plan.K, sets, tally)
-        prepared, n_prepared, made = _prepare(sets, space, tally)
-        methods = _by_method(sets, prepared)
-        for method, members in methods.items():
-            method.check([job for _, job in members])
-        if statistics is not None:  # only after all checks: a plan that is refused leaves no files
+        if statistics is not None:
+            space.discard()
             if "steps" not in statistics:
                 statistics["steps"] = space.save_statistics([training.whole.fitted for training in trainings])
             space.commit({"statistics": statistics})
-        for number, arrays in made.items():
-            space.keep_prepared(number, arrays)
+        try:
+            prepared, n_prepared = _prepare(sets, space, tally)
+            methods = _by_method(sets, prepared)
+            for method, members in methods.items():
+                method.check([job for _, job in members])
+        except (InputError, MemoryBudgetError):
+            if statistics is not None:  # a plan that is refused leaves no files
+                space.discard()
+            raise
         outcomes: list[list[Outcome]] = [[] for _ in sets]
         solvers: list[str | None] = [None] * len(sets)
         for place, (method, members) in enumerate(methods.items()):
@@ -301,16 +306,13 @@ def _measure(sets: Sequence[KernelSet], workspace: Workspace, tally: Tally) -> t
 # --- work that fits share --------------------------------------------------------------------------------------------
 
 
-def _prepare(
-    sets: Sequence[TrainingSet], workspace: Workspace, tally: Tally
-) -> tuple[list[Any], float, dict[int, Mapping[str, Array]]]:
+def _prepare(sets: Sequence[TrainingSet], workspace: Workspace, tally: Tally) -> tuple[list[Any], float]:
     """The results of the preparation of each row, one for each part, and the passes that all of them took.
 
-    Preparations with equal keys on equal training sets are done once; all of them share passes. The last result is the
-    arrays of those that the workspace does not have yet, by number.
+    Preparations with equal keys on equal training sets are done once; all of them share passes.
     """
     keys: list[list[Hashable]] = []
-    wanted: dict[Hashable, tuple[Lens, Solver[Any], Any]] = {}
+    wanted: dict[Hashable, tuple[Lens, Solver[Any]]] = {}
     for data in sets:
         keys.append([])
         preparation = data.fit.learner._preparation(data)
@@ -318,15 +320,12 @@ def _prepare(
             kernels = None if data.fit.kernels is None else data.fit.kernels.tobytes()
             shared = (id(data.problems), kernels, type(data.fit.learner), preparation.key)
             keys[-1] += [(id(part.training), *shared) for part in data.parts]
-            for key, part, solver in zip(keys[-1], data.parts, preparation.solvers, strict=True):
-                wanted.setdefault(key, (part.training.square, solver, preparation.of_arrays))
-    kept = {key: of and workspace.prepared(n) for n, (key, (_, _, of)) in enumerate(wanted.items())}
-    results = {key: wanted[key][2](arrays) for key, arrays in kept.items() if arrays}
-    missing = [key for key in wanted if key not in results]
-    made, passes = drive([wanted[key][:2] for key in missing], tally=tally)
-    results |= zip(missing, made, strict=True)
-    new = {n: results[key].arrays() for n, key in enumerate(wanted) if not kept[key] and wanted[key][2]}
-    return [[results[key] for key in row] or None for row in keys], passes, new
+            for key, part, solver_of in zip(keys[-1], data.parts, preparation.solvers, strict=True):
+                if key not in wanted:
+                    wanted[key] = part.training.square, solver_of(workspace.prepared(len(wanted)))
+    made, passes = drive(list(wanted.values()), tally=tally)
+    results = dict(zip(wanted, made, strict=True))
+    return [[results[key] for key in row] or None for row in keys], passes
 
 
 # --- scores of held-out rows ---------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, Self, cast
@@ -49,6 +49,8 @@ from dmkl.solvers.in_memory import InMemory
 from dmkl.solvers.jobs import Job, together
 from dmkl.solvers.outcome import Status, worst
 from dmkl.solvers.requests import CombinedEntries, CombinedProduct, EachProduct, Solver, Task
+from dmkl.solvers.semidefinite import KernelFacts
+from dmkl.solvers.workspace import Prepared
 from dmkl.stores import Kernels
 
 __all__ = ["GSMKL", "Grouping", "feature_table"]
@@ -269,11 +271,10 @@ class GSMKL(KernelClassifier):
         # Groups do not depend on C or λ of the classifiers.
         choices = (self.n_groups, self.grouping, self.across, self.regroup, self.feature, self.random_state)
         kernels = np.arange(len(data.kernels)) if data.fit.kernels is None else data.fit.kernels
-        solvers = [self._groups(data, part, kernels) for part in data.parts]
-        return Preparation(repr(choices), solvers, partial(_Grouped.of_arrays, kernels, self._given))
+        return Preparation(repr(choices), [partial(self._groups, data, part, kernels) for part in data.parts])
 
-    def _groups(self, data: TrainingSet, part: Part, kernels: Index) -> Solver[_Grouped]:
-        """The groups of the training samples of some problems."""
+    def _groups(self, data: TrainingSet, part: Part, kernels: Index, prepared: Prepared) -> Solver[_Grouped]:
+        """The groups of the training samples of some problems; those in the files of `prepared` are read."""
         rows = slice(None) if part.rows is None else part.rows
         if self._given is not None:
             given = GivenGroups.of_samples(self._given, data.kernels.samples[rows])
@@ -281,6 +282,11 @@ class GSMKL(KernelClassifier):
         targets, counts = data.problems.targets, self._counts()
         shared = targets.kind != "multilabel" or (self.across and len(counts) == 1)
         counts = one_for_each("n_groups", counts, len(targets.problems))
+        members = part.members[: 1 if shared else None].tolist()
+        made = {k: groups_from_arrays(arrays) for k in members if (arrays := prepared.load(k))}
+        missing = [k for k in members if k not in made]
+        if not missing:
+            return _Grouped(tuple(made.values()), kernels)
         table, matrix = None, None
         mean = _mean_weights(kernels, part.training.n_kernels)
         if self.grouping != "kernel":
@@ -295,15 +301,19 @@ class GSMKL(KernelClassifier):
             anew = self.regroup and not self.across and counts[k] != "samples"
             if table is not None:
                 group = group_by_kmeans if self.grouping == "kmeans" else group_by_plsa
-                made: FeatureGroups = yield Task("group", partial(group, **options), (table,))
-                return made.as_new(table) if anew else made
+                work = partial(group, **options), table, anew, partial(prepared.save, k)
+                by_features: FeatureGroups = yield Task("group", _group_by_features, work)
+                return by_features
             diagonal = part.training.square.diagonal()
             assert diagonal is not None  # symmetric sources have a diagonal
             groups: KernelGroups = yield from _by_mean(group_by_kernel(mean @ diagonal, **options), mean, matrix)
-            return (yield from _by_mean(groups.as_new(mean @ diagonal), mean, matrix)) if anew else groups
+            if anew:
+                groups = yield from _by_mean(groups.as_new(mean @ diagonal), mean, matrix)
+            prepared.save(k, groups.arrays())
+            return groups
 
-        grouped = yield from together([groups_of(int(k)) for k in part.members[: 1 if shared else None]])
-        return _Grouped(tuple(grouped), kernels)
+        made |= zip(missing, (yield from together([groups_of(k) for k in missing])), strict=True)
+        return _Grouped(tuple(made[k] for k in members), kernels)
 
     @property
     def _given(self) -> Mapping[str, Any] | None:
@@ -338,14 +348,17 @@ class GSMKL(KernelClassifier):
                 lam=ridges[k] if square else None,
                 name=problems.title(k),
             )
-            return partial(self._descents, problem, data.n_kernels, n_groups)
+            facts = data.trainings[k].facts.select(data.fit.kernels)
+            return partial(self._descents, problem, data.n_kernels, n_groups, facts)
 
         return data.jobs(solver_of)
 
-    def _descents(self, problem: GroupProblem, n_kernels: int, n_groups: int) -> Solver[GroupOutcome]:
+    def _descents(
+        self, problem: GroupProblem, n_kernels: int, n_groups: int, facts: KernelFacts
+    ) -> Solver[GroupOutcome]:
         """The lowest of descents from several weights, the first equal ones; zeros fill its weights to `n_groups`."""
         seeds = [None, *(self.random_state + restart for restart in range(1, self.restarts))]
-        run = partial(gs_mkl, problem, n_kernels, weighting=self.weighting, tol=self.tol, max_iter=self.max_iter)
+        run = partial(gs_mkl, problem, n_kernels, facts, weighting=self.weighting, tol=self.tol, max_iter=self.max_iter)
         outcomes = yield from together([run(seed=seed, spread=self.spread) for seed in seeds])
         outcome = min(outcomes, key=lambda outcome: outcome.objective)
         return replace(outcome, weights=np.pad(outcome.weights, ((0, 0), (0, n_groups - problem.n_groups))))
@@ -464,6 +477,16 @@ def feature_table(
     names = [name for name in features.tables if name in used] if feature is None else [feature]
     tables = [features.tables[name] for name in names]
     return np.concatenate([t.read(slice(0, t.shape[0])).astype(np.float64) for t in tables], axis=1)
+
+
+def _group_by_features(
+    group: Callable[[Float], FeatureGroups], table: Float, anew: bool, keep: Callable[[Mapping[str, Array]], None]
+) -> FeatureGroups:
+    """Group by features, assign the samples as if they were new if wanted, and keep the result: a task."""
+    groups = group(table)
+    groups = groups.as_new(table) if anew else groups
+    keep(groups.arrays())
+    return groups
 
 
 def _by_problem(members: Sequence[Index], prepared: Sequence[_Grouped]) -> dict[int, SampleGroups]:

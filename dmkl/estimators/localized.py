@@ -109,7 +109,8 @@ class LocalizedMKL(MarginClassifier):
         def solver_of(k: int) -> partial[Solver[GroupOutcome]]:
             C, name = self._prices(data, k), data.problems.title(k)
             problem = GroupProblem(data.problems.h[k], np.arange(everyone), everyone, C=C, name=name)
-            return partial(localized_mkl, problem, data.n_kernels, gating, tol=self.tol, max_iter=self.max_iter)
+            rule = partial(localized_mkl, problem, data.n_kernels, gating, data.facts)
+            return partial(rule, tol=self.tol, max_iter=self.max_iter)
 
         return data.jobs(solver_of)
 

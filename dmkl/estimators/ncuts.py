@@ -193,7 +193,7 @@ class NCuts(MarginClassifier):
     def _preparation(self, data: TrainingSet) -> Preparation:
         # The weights do not depend on C or λ of the classifiers.
         key = (self.n_examples, self.sharing, self.tol, self.max_iter, self.random_state)
-        return Preparation(key, [self._cuts(data)])
+        return Preparation(key, [lambda _: self._cuts(data)])
 
     def _cuts(self, data: TrainingSet) -> Solver[list[KernelCut]]:
         """A cut for each problem, or one for all."""

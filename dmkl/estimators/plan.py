@@ -34,6 +34,7 @@ from dmkl.solvers.jobs import Job, Method, SideBySide, Training
 from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.requests import CombinedProduct, Solver
 from dmkl.solvers.semidefinite import KernelFacts
+from dmkl.solvers.workspace import Prepared
 from dmkl.unknown import is_known
 
 __all__ = [
@@ -575,14 +576,12 @@ class Preparation(NamedTuple):
     key
         The parameters that it depends on: equal keys on equal training sets are done once.
     solvers
-        One for each of `TrainingSet.parts`. They ask for passes, and return the result of the part.
-    of_arrays
-        Makes a result of what its method ``arrays`` returns, if the checkpoint keeps it.
+        A function for each of `TrainingSet.parts`: of the files in which the checkpoint keeps what is done, it returns
+        the solver, which asks for passes and returns the result of the part.
     """
 
     key: Hashable
-    solvers: Sequence[Solver[Any]]
-    of_arrays: Callable[[Mapping[str, Array]], Any] | None = None
+    solvers: Sequence[Callable[[Prepared], Solver[Any]]]
 
 
 @dataclass(frozen=True, eq=False)

@@ -67,6 +67,7 @@ from dmkl.numerics.grouping import one_hot
 from dmkl.solvers.masters import LineSearch
 from dmkl.solvers.outcome import Outcome, Status, Step
 from dmkl.solvers.requests import CombinedEntries, EachProduct, GroupClassifier, Projection
+from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
 
 __all__ = [
     "GroupOutcome",
@@ -177,6 +178,7 @@ class GroupOutcome(Outcome):
 def gs_mkl(
     problem: GroupProblem,
     n_kernels: int,
+    facts: KernelFacts = UNKNOWN,
     *,
     weighting: WeightForm = "root",
     seed: int | None = None,
@@ -195,6 +197,8 @@ def gs_mkl(
         Labels, groups and loss.
     n_kernels
         n
+    facts
+        Properties of the kernels.
     weighting
         "root" or the paper's "softmax"; see the module.
     seed
@@ -206,6 +210,11 @@ def gs_mkl(
         are ten times as accurate.
     max_iter
         Largest number of steps.
+
+    Raises
+    ------
+    IndefiniteKernelError
+        If the classifier shows that a kernel is not positive semidefinite.
     """
     n_groups = problem.n_groups
     indicator = one_hot(problem.groups, n_groups)
@@ -221,6 +230,7 @@ def gs_mkl(
 
     def gradient(weights: Float, u: Float) -> Generator[Any, Any, Float]:
         projected = yield Projection(indicator * u[:, None])
+        check_forms(np.einsum("ng,ngh,nh->n", weights, projected, weights), facts, float(u @ u))
         return np.stack(parameter_gradients(weights, statistics, projected, problem.scale, weighting))
 
     outcome, _ = yield from _descend(problem, start, logits, gradient, weighting=weighting, tol=tol, max_iter=max_iter)
@@ -301,13 +311,19 @@ def gating_gradient(weights: Float, u: Float, products: Float, scale: float, fea
 
 
 def localized_mkl(
-    problem: GroupProblem, n_kernels: int, gating: Float | None, *, tol: float, max_iter: int
+    problem: GroupProblem,
+    n_kernels: int,
+    gating: Float | None,
+    facts: KernelFacts = UNKNOWN,
+    *,
+    tol: float,
+    max_iter: int,
 ) -> Generator[Any, Any, GroupOutcome]:
     """Localized MKL by descent from equal weights: a generator of requests.
 
     Each sample is a group of the problem. `gating` holds g(x_i), (m, q), the row of x_i in the mean of the kernels if
-    None; `tol` and `max_iter` are as in `gs_mkl`. The weights of the outcome are the means of η over the samples, (n,),
-    and ``extra["column_weights"]`` is η of the samples, v and c side by side, (n, m + q + 1, 1).
+    None; the other parameters and errors are as in `gs_mkl`. The weights of the outcome are the means of η over the
+    samples, (n,), and ``extra["column_weights"]`` is η of the samples, v and c side by side, (n, m + q + 1, 1).
     """
     m = len(problem.y)
     if gating is None:
@@ -319,6 +335,7 @@ def localized_mkl(
 
     def gradient(weights: Float, u: Float) -> Generator[Any, Any, Float]:
         products = yield EachProduct((weights * u).T)
+        check_forms(np.einsum("ji,i,jij->j", weights, u, products), facts, float(u @ u))
         return gating_gradient(weights, u, products, problem.scale, features)
 
     start = np.zeros((n_kernels, features.shape[1]))

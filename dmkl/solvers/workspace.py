@@ -6,7 +6,7 @@
     scores-<point>.npy               decision scores of the held-out rows of a finished point
     alpha-<point>.npy                its dual variables, if they were requested
     outcome-<n>.npz                  the outcome of a problem that another solver has finished
-    prepared-<n>.npz                 a preparation that fits share, such as groups of samples
+    prepared-<n>-<k>.npz             a part of a preparation that fits share, such as the groups of samples of a task
     part-<name>/                     the same for a part of the plan with its own solver
     dmkl-<random>/                   temporary files of refits and of single steps, left by a killed process
     fold-<f>/basis-<n>.npy           V, (m, r)
@@ -25,9 +25,9 @@
 
 Files that state.json does not name are left over from interrupted work and are written anew, except for outcomes,
 preparations, and factors of the anchors that it names: these are read if complete (factors if undamaged), and made
-again otherwise. Workers write the products and the anchors themselves, so all of them must be able to reach the folder.
-Each file carries checksums: those of arrays follow them (see `dmkl.files.arrays`), that of state.json is one of its
-keys.
+again otherwise. Workers write products, anchors and preparations themselves, so all of them must be able to reach the
+folder. Each file carries checksums: those of arrays follow them (see `dmkl.files.arrays`), that of state.json is one of
+its keys.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ from dmkl.numerics.steps import Fitted, load_step
 from dmkl.passes.execute import check_shared, temporary_root
 from dmkl.solvers.outcome import Outcome, Status, Step
 
-__all__ = ["FORMAT", "Workspace", "read_state_file", "state_folder"]
+__all__ = ["FORMAT", "Prepared", "Workspace", "read_state_file", "state_folder"]
 
 
 FORMAT, FORMAT_VERSION = "dmkl-search-state", 4
@@ -92,6 +93,28 @@ def read_state_file(file: Path) -> dict[str, Any]:
 def state_folder(folder: str | Path) -> Path:
     """The folder of a state as an absolute path, with links resolved; InputError for a URL."""
     return resolved(local_path(folder, "the state of a search", "give one that all workers see"))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The files of a preparation that fits share, one for each of its parts; tasks write them when they end."""
+
+    folder: Path | None
+    """None: nothing is kept."""
+    number: int
+
+    def _file(self, part: int) -> Path:
+        assert self.folder is not None
+        return self.folder / f"prepared-{self.number}-{part}.npz"
+
+    def load(self, part: int) -> dict[str, Array] | None:
+        """The arrays of a part, if an earlier run of the same work kept them."""
+        return load_arrays(self._file(part)) if self.folder is not None and self._file(part).exists() else None
+
+    def save(self, part: int, arrays: Mapping[str, Array]) -> None:
+        """Keep the arrays of a part for a later run."""
+        if self.folder is not None:
+            save_arrays(self._file(part), dict(arrays))
 
 
 class Workspace:
@@ -249,15 +272,9 @@ class Workspace:
 
     # --- preparations --------------------------------------------------------------------------------------------
 
-    def keep_prepared(self, number: int, arrays: Mapping[str, Array]) -> None:
-        """Keep the arrays of a preparation for a later run; not in a temporary folder."""
-        if not self.temporary:
-            save_arrays(self.path / f"prepared-{number}.npz", dict(arrays))
-
-    def prepared(self, number: int) -> dict[str, Array] | None:
-        """The arrays of a preparation, if an earlier run of the same work kept them."""
-        file = self.path / f"prepared-{number}.npz"
-        return load_arrays(file) if self.state and file.exists() else None
+    def prepared(self, number: int) -> Prepared:
+        """The files of a preparation; none in a temporary folder, which no later run reads."""
+        return Prepared(None if self.temporary else self.path, number)
 
     # --- the end -------------------------------------------------------------------------------------------------
 
@@ -270,6 +287,13 @@ class Workspace:
             If a worker cannot.
         """
         check_shared(self.path, "where the state of this work is kept")
+
+    def discard(self) -> None:
+        """Remove the state, and preparations that no state names."""
+        # state.json goes last: where it is missing, no preparation is left.
+        for file in [*self.path.glob("prepared-*.npz"), self.path / "statistics.npz", self.path / "state.json"]:
+            file.unlink(missing_ok=True)
+        self.state = {}
 
     def remove_temporary(self) -> None:
         """Remove the temporary folders that a killed process left in this folder."""

@@ -1,5 +1,6 @@
 """Group-sensitive MKL as an estimator, against the dense composite kernel."""
 
+import dask
 import numpy as np
 import pytest
 import xarray as xr
@@ -10,6 +11,7 @@ from sklearn.svm import SVC
 
 import dmkl
 from dmkl.errors import InputError
+from dmkl.estimators import groups
 from dmkl.searching.grid import C_VALUES, as_grid, class_values
 
 
@@ -297,26 +299,48 @@ def test_each_task_chooses_its_numbers_by_its_average_precision(built):
 # --- a search that goes on ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("grouping", ["kernel", "kmeans"])
+@pytest.mark.parametrize(("grouping", "done"), [("kernel", 8), ("kernel", 3), ("kmeans", 3), ("plsa", 3)])
 @pytest.mark.slow
-def test_a_continued_search_keeps_its_groups(built, grouping, tmp_path, monkeypatch):
+def test_a_continued_search_computes_the_missing_groups(built, grouping, done, tmp_path, monkeypatch):
+    """Two folds, two tasks and two numbers of groups make eight groupings; the search ends after some of them."""
     K, y = built
-    learner, labels = dmkl.GSMKL(grouping=grouping, max_iter=2), tasks_of(y)
-    arguments = (learner, K, labels, {"n_groups": [1, 2], "C": [1.0]})
+    if grouping == "plsa":
+        views = {name: np.abs(view) for name, view in made(0)[0].items()}
+        K = dmkl.build(None, views, {"function": "rbf", "gamma": 0.2}, tile=40)
+    arguments = (dmkl.GSMKL(grouping=grouping, max_iter=2), K, tasks_of(y), {"n_groups": [1, 2], "C": [1.0]})
     options = {"cv": 2, "baselines": "none", "refit": False}
     expected = dmkl.search(*arguments, **options)
+    group, n_calls, most = getattr(groups, f"group_by_{grouping}"), 0, done
+
+    def counted(*given, **more):
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls > most:
+            raise KeyboardInterrupt
+        return group(*given, **more)
 
     def stop(*_):
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, dask.config.set(scheduler="synchronous"):
+        patch.setattr(groups, f"group_by_{grouping}", counted)
         patch.setattr("dmkl.solvers.in_memory.InMemory.solve", stop)
         with pytest.raises(KeyboardInterrupt):
             dmkl.search(*arguments, **options, state=tmp_path / "state")
-    for name in ("group_by_kernel", "group_by_kmeans"):
-        monkeypatch.setattr(f"dmkl.estimators.groups.{name}", stop)
+    assert len(list((tmp_path / "state").glob("prepared-*.npz"))) == done
+    n_calls, most = 0, 8 - done
+    monkeypatch.setattr(groups, f"group_by_{grouping}", counted)
     result = dmkl.search(*arguments, **options, state=tmp_path / "state")
+    assert n_calls == 8 - done
     np.testing.assert_array_equal(result.scores.score, expected.scores.score)
+
+
+def test_groups_that_are_refused_leave_no_state(built, tmp_path):
+    K, y = built
+    arguments = (dmkl.GSMKL(max_iter=1), K, y, {"n_groups": [1, 1000]})
+    with pytest.raises(InputError, match="1000 groups"):
+        dmkl.search(*arguments, cv=2, baselines="none", state=tmp_path / "state")
+    assert not list((tmp_path / "state").iterdir())
 
 
 def test_the_default_grid_has_the_numbers_of_the_paper():

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import anndata
@@ -248,6 +249,15 @@ def test_many_targets(tmp_path):
     np.testing.assert_allclose(sums, scores, rtol=1e-6)
     np.testing.assert_allclose(table.groupby("target")["total_r2"].first(), scores, rtol=1e-6)
     assert float(printed.split("true one for ")[1].split(" %")[0]) > 70
+
+
+@pytest.mark.slow
+def test_shared_candidates_beside_himalaya(tmp_path):
+    options = ("--targets", 30, "--samples", 80, "--kernels", 3, "--candidates", 4)
+    printed = run("ridge.py", *options, "--output", tmp_path / "out", cwd=tmp_path)
+    assert re.search(r"^dmkl .* 4 candidates$", printed, re.MULTILINE)
+    if find_spec("himalaya") is not None:
+        assert "equal for 30 of 30 targets" in printed
 
 
 @pytest.mark.slow

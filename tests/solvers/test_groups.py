@@ -9,22 +9,25 @@ from helpers.margin import composite_kernel, conic_optimum
 from sklearn.metrics import balanced_accuracy_score
 from sklearn.metrics.pairwise import rbf_kernel
 
-from dmkl.errors import InputError
+from dmkl.errors import IndefiniteKernelError, InputError
 from dmkl.numerics.fisher import encode_targets
 from dmkl.numerics.grouping import group_by_kmeans, one_hot
 from dmkl.solvers.groups import (
     GroupProblem,
     group_weights,
     gs_mkl,
+    localized_mkl,
     parameter_gradients,
 )
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
 from dmkl.solvers.margin.svm import fit_square, solve_dense
 from dmkl.solvers.outcome import Status
-from dmkl.solvers.requests import GroupClassifier, Projection
+from dmkl.solvers.requests import EachProduct, GroupClassifier, Projection
 
 
 def answer(request, kernels):
+    if isinstance(request, EachProduct):
+        return kernels @ request.block
     if isinstance(request, Projection):
         return np.einsum("mg,nmk,kh->ngh", request.block, kernels, request.block, optimize=True)
     assert isinstance(request, GroupClassifier)
@@ -118,6 +121,20 @@ def test_each_step_lowers_the_objective(weighting, loss):
         K = composite_kernel(kernels, solution.weights, groups)
         trained = solve_dense(K, y, 4.0, 1e-9) if "C" in loss else fit_square(K, y, 0.3)
         assert solution.objective == pytest.approx(trained.primal, rel=1e-4)
+
+
+def test_an_indefinite_kernel_is_named():
+    _, kernels, y, groups = made(2)
+    values, vectors = np.linalg.eigh(kernels[1])
+    values[-3:] *= -1
+    kernels[1] = (vectors * values) @ vectors.T
+    problem = GroupProblem(y, groups, 3, C=2.0)
+    with pytest.raises(IndefiniteKernelError, match="kernel number 1 is not positive semidefinite"):
+        run(gs_mkl(problem, 4), kernels)
+    gating = np.eye(3)[groups]
+    localized = localized_mkl(GroupProblem(y, np.arange(40), 40, C=8.0), 4, gating, tol=1e-4, max_iter=5)
+    with pytest.raises(IndefiniteKernelError, match="kernel number 1 is not positive semidefinite"):
+        run(localized, kernels)
 
 
 @pytest.mark.parametrize(
