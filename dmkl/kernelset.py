@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     import dask.array as da
     import xarray as xr
 
-__all__ = ["KernelSet", "Split", "measure", "positions"]
-
 
 class Split(NamedTuple):
     """Positions of the samples in the parts of a predefined split."""

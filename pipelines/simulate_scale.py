@@ -76,13 +76,23 @@ def send(values: Mapping[str, Any]) -> list[None]:
     return [None]
 
 
+def part_bytes(unit: Any, lens: Any, c: Any) -> int:
+    """Bytes that the task of a unit returns for one of the columns."""
+    if c.want == "project":
+        return len(unit.kernels) * c.width**2 * 8
+    if c.want == "sum":
+        return lens.view.shape[1] * c.width * 8
+    n_rows = len(unit.kernels) * lens.view.shape[1] if unit.whole else len(unit.rows(lens.view))
+    return n_rows * c.width * c.dtype.itemsize
+
+
 async def sweep(_: Any, __: Any, number: int, *more: Any) -> Any:
     """In place of a task that multiplies."""
     EVENTS["first"] = EVENTS["first"] or time.perf_counter()
     await asyncio.sleep(EVENTS["seconds"] * np.random.default_rng(number).uniform(0.8, 1.2))
     shared = EVENTS["work"]
     unit = shared.units[number]
-    parts = [Sized(run.part_bytes(unit, shared.lenses[c.lens], c)) for c in shared.columns]
+    parts = [Sized(part_bytes(unit, shared.lenses[c.lens], c)) for c in shared.columns]
     return more[-1](parts) if more and callable(more[-1]) else parts
 
 

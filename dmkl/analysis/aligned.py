@@ -16,8 +16,6 @@ from dmkl.errors import refuse
 from dmkl.stores import Kernels
 from dmkl.variables import describe
 
-__all__ = ["aligned_weights"]
-
 Alignment = Literal["align", "alignf", "cka", "statis"]
 
 

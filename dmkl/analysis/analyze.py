@@ -44,12 +44,10 @@ from dmkl.passes.run import refuse_damage
 from dmkl.passes.view import Lens
 from dmkl.store.results import Result
 from dmkl.stores import Kernels, as_kernel_set
-from dmkl.variables import VARIABLES, describe
+from dmkl.variables import describe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-__all__ = ["RELEVANT", "Analysis", "analyze"]
 
 RELEVANT = ("relevant_dimension", "relevant_dimension_most", "label_noise", "label_explained")
 """The variables of `dmkl.relevant_dimension`."""
@@ -335,20 +333,17 @@ def _to_dataset(
     """Everything as labeled data. `exact` are the inner products of the kernels; they are estimated if None."""
     variables: dict[str, Any] = {}
 
-    def put(name: str, dims: tuple[str, ...], values: Array, about: str) -> None:
-        variables[name] = (dims, values, {"long_name": about} | ({"units": "1"} if values.dtype.kind in "iuf" else {}))
-
-    def measure(name: str, dims: tuple[str, ...], statistic: Any, about: str) -> Float:
+    def measure(name: str, dims: tuple[str, ...], statistic: Any) -> Float:
         """Compute a statistic of the inner products, with its standard error if these are estimates."""
         if exact is not None:
             value: Float = statistic(exact)
         else:
             value, error = estimated(sketch.projections, statistic)
-            put(f"{name}_error", dims, error, f"standard error of the {about}")
-        put(name, dims, value, about)
+            variables[f"{name}_error"] = dims, error
+        variables[name] = dims, value
         return value
 
-    alignment = measure("alignment", ("kernel", "kernel_2"), lambda gram: alignments(gram, floor), "alignment")
+    alignment = measure("alignment", ("kernel", "kernel_2"), lambda gram: alignments(gram, floor))
     coords: dict[str, Any] = {"kernel": np.array(K.names, dtype=str), "kernel_2": np.array(K.names, dtype=str)}
     if ideal is not None:
         dims: tuple[str, ...] = ("kernel",) if ideal.tasks is None else ("kernel", "task")
@@ -358,7 +353,7 @@ def _to_dataset(
             values = target_alignments(sketch.forms, _norm(gram, floor), factors)
             return values[:, 0] if factors.tasks is None else values
 
-        measure("target_alignment", dims, of_targets, "alignment with the ideal kernel")
+        measure("target_alignment", dims, of_targets)
         if ideal.tasks is not None:
             coords["task"] = np.array(ideal.tasks, dtype=str)
     diagonal = lens.diagonal()
@@ -367,17 +362,17 @@ def _to_dataset(
     gram = inner_products(sketch.projections) if exact is None else exact
     norm = _norm(gram, floor)
     clear = ~np.isnan(norm)
-    put("trace", ("kernel",), trace, "tr K")
-    measure("norm", ("kernel",), lambda gram: _norm(gram, floor), "Frobenius norm ‖K‖")
+    variables["trace"] = "kernel", trace
+    measure("norm", ("kernel",), lambda gram: _norm(gram, floor))
     if ideal is not None and centered:
         shares = shares_between_classes(sketch.forms, trace, ideal)
-        put("class_share", dims, shares if ideal.tasks is not None else shares[:, 0], "share of tr K between classes")
+        variables["class_share"] = dims, shares if ideal.tasks is not None else shares[:, 0]
         # With few samples, or hardly more samples than classes, any kernel may depend on the classes only by chance.
         few = [not by_chance(codes, 1) for codes in label_codes(labels)]
         several = np.array(few if len(few) == shares.shape[1] else [False])  # targets have no classes
         exact_share = 1 - max(32 * float(np.finfo(K.dtype).eps), 1e-10)
         is_labels = np.asarray(((shares >= exact_share) & several).any(axis=1))
-        put("is_labels", ("kernel",), is_labels, "whether the kernel depends on the classes alone")
+        variables["is_labels"] = "kernel", is_labels
         m, width = len(ideal.columns), sketch.energies.shape[1]
         # The last vectors are far from eigenvectors, unless there are all of them.
         energies = np.where(clear, sketch.energies.T, np.nan).T[:, : width if width == m else -_OVERSAMPLING]
@@ -386,9 +381,8 @@ def _to_dataset(
         totals = [float(np.sum(factor**2)) for factor in ideal.factors]
         relevant = np.stack([relevant_dimensions(z, total, m) for z, total in zip(of_tasks, totals, strict=True)], 2)
         for name, values in zip(RELEVANT, relevant, strict=True):
-            put(name, dims, values if ideal.tasks is not None else values[:, 0], VARIABLES[name].meaning)
-    about = "effective rank (tr K)²/‖K‖²"
-    ratio = measure("effective_rank", ("kernel",), lambda gram: participation_ratio(trace, _norm(gram, floor)), about)
+            variables[name] = dims, values if ideal.tasks is not None else values[:, 0]
+    ratio = measure("effective_rank", ("kernel",), lambda gram: participation_ratio(trace, _norm(gram, floor)))
     negative = np.array(K.names)[clear & np.isnan(sketch.eigenvalues[:, 0])].tolist()
     if negative:
         refuse_damage(K.view)
@@ -399,9 +393,9 @@ def _to_dataset(
         warnings.warn(msg, IndefiniteKernelWarning, stacklevel=3)
     # Eigenvalues of a kernel that is only rounding error are meaningless.
     eigenvalues = np.where(clear[:, None], sketch.eigenvalues, np.nan)
-    bounds = {"below": eigenvalues, "above": upper_bounds(eigenvalues, trace, None if exact is None else norm)}
-    for (side, values), name in zip(bounds.items(), ("eigenvalue", "eigenvalue_upper"), strict=True):
-        put(name, ("kernel", "component"), values[:, :n_eigenvalues], f"leading eigenvalues, proven from {side}")
+    upper = upper_bounds(eigenvalues, trace, None if exact is None else norm)
+    variables["eigenvalue"] = ("kernel", "component"), eigenvalues[:, :n_eigenvalues]
+    variables["eigenvalue_upper"] = ("kernel", "component"), upper[:, :n_eigenvalues]
     n_probes = sketch.projections.shape[1]
     # Below 1e-10 a difference is meaningless whatever the precision: sums over many entries round too.
     relative = max(4 * float(np.finfo(K.dtype).eps), 1e-10)
@@ -409,15 +403,12 @@ def _to_dataset(
     noise = np.where(clear, n_probes * (relative * np.nan_to_num(norm) + floor), np.inf)
     first = multiples(sketch.projections, noise)
     for share in (90, 99):
-        about = f"leading eigenvalues that make up {share} % of the trace, at"
-        put(f"components_{share}_least", ("kernel",), least_captured(ratio, share / 100), f"{about} least")
-        put(f"components_{share}_most", ("kernel",), captured(eigenvalues, trace, share / 100), f"{about} most")
-    put(
-        "group", ("kernel",), group_alike(alignment, threshold).astype(np.int32), "number of the group of kernels alike"
-    )
-    repeats = np.array([K.names[f] if f != j else "" for j, f in enumerate(first)], dtype=str)
-    put("repeats", ("kernel",), repeats, "earlier kernel that this is a multiple of")
-    put("order", ("kernel",), order_by_similarity(alignment).astype(np.int32), "positions, those alike side by side")
+        variables[f"components_{share}_least"] = "kernel", least_captured(ratio, share / 100)
+        variables[f"components_{share}_most"] = "kernel", captured(eigenvalues, trace, share / 100)
+    variables["group"] = "kernel", group_alike(alignment, threshold).astype(np.int32)
+    repeats = [K.names[f] if f != j else "" for j, f in enumerate(first)]
+    variables["repeats"] = "kernel", np.array(repeats, dtype=str)
+    variables["order"] = "kernel", order_by_similarity(alignment).astype(np.int32)
     coords["component"] = np.arange(1, variables["eigenvalue"][1].shape[1] + 1, dtype=np.int32)
     return describe(xr.Dataset(variables, coords=coords))
 

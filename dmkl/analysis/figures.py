@@ -13,8 +13,6 @@ from matplotlib.ticker import MaxNLocator
 from dmkl.arrays import Float
 from dmkl.pictures import bars, dress, kernel_labels, panels, set_title, shortened, widest
 
-__all__ = ["plot_alignment", "plot_spectra", "plot_targets"]
-
 
 def plot_alignment(data: xr.Dataset, ax: Axes | None = None) -> Axes:
     """Draw the map of alignments, ordered by hierarchical clustering, as `data["order"]` has it.

@@ -12,8 +12,6 @@ from dmkl.analysis.analyze import RELEVANT, analyze
 from dmkl.errors import refuse
 from dmkl.stores import Kernels, as_kernel_set
 
-__all__ = ["relevant_dimension"]
-
 
 def relevant_dimension(
     K: Kernels,

@@ -26,16 +26,6 @@ from dmkl.errors import refuse
 from dmkl.numerics.alignment import proportional_groups
 from dmkl.numerics.fisher import encode_targets
 
-__all__ = [
-    "IdealKernels",
-    "group_alike",
-    "ideal_kernels",
-    "multiples",
-    "order_by_similarity",
-    "shares_between_classes",
-    "target_alignments",
-]
-
 
 def group_alike(alignment: Float, threshold: float) -> Index:
     """Numbers of the groups of kernels that chains of alignments of at least `threshold` connect, (n,)."""
@@ -90,14 +80,10 @@ class IdealKernels:
 
 
 def ideal_kernels(y: npt.ArrayLike, n_samples: int, tasks: Array | None, *, centered: bool) -> IdealKernels:
-    """The ideal kernels of labels, (m,) classes or (m, tasks) of 0 and 1; raises as `encode_targets`.
+    """The ideal kernels of labels, (m,) classes or (m, tasks) of 0 and 1.
 
-    Tasks without names are numbered; `centered` is for the comparison with centered kernels.
-
-    Raises
-    ------
-    InputError
-        If a label is unknown.
+    Tasks without names are numbered; `centered` is for the comparison with centered kernels. Raises as
+    `encode_targets`, and InputError if a label is unknown.
     """
     targets = encode_targets(y, n_samples, tasks)
     if any(len(h) < n_samples for h in targets.problems):

@@ -30,17 +30,6 @@ from dmkl.passes.run import alone, pass_graph, run_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens
 
-__all__ = [
-    "Sketch",
-    "captured",
-    "least_captured",
-    "nystrom",
-    "participation_ratio",
-    "relevant_dimensions",
-    "sketch_pass",
-    "upper_bounds",
-]
-
 _DOUBLE = np.dtype(np.float64)
 _COUNTER = itertools.count(1)
 

@@ -35,18 +35,6 @@ from dmkl.store.format import Header, check_dtype
 from dmkl.store.groups import Location
 from dmkl.store.writer import writing_set
 
-__all__ = [
-    "Missing",
-    "Storage",
-    "build",
-    "check_missing",
-    "check_present",
-    "check_values",
-    "computed_set",
-    "copy_tables",
-    "provenances",
-]
-
 Missing = Literal["refuse", "zero"]
 Storage = Literal["auto", "factors", "tiles"]
 
@@ -376,19 +364,9 @@ def check_present(absent: Mapping[str, Mask], missing: Missing) -> None:
 
 def copy_tables(tables: Mapping[str, FeatureMatrix], scans: Mapping[str, Scan]) -> dict[str, FeatureTable]:
     """Copies of the tables in memory, for kernels that are computed on demand."""
-    return {
-        name: ArrayTable(
-            name,
-            table.shape,
-            table.dtype,
-            table.columns,
-            scans[name].content,
-            scans[name].center,
-            int(scans[name].absent.sum()),
-            np.array(table.read(slice(0, table.shape[0]))),  # the caller may change its array
-        )
-        for name, table in tables.items()
-    }
+    # The caller may change its arrays.
+    values = {name: np.array(table.read(slice(0, table.shape[0]))) for name, table in tables.items()}
+    return {name: ArrayTable.of(name, values[name], table.columns, scans[name]) for name, table in tables.items()}
 
 
 def _source(

@@ -46,8 +46,6 @@ from dmkl.store.reader import StoreReader
 from dmkl.store.saved import Saved
 from dmkl.store.writer import writing_set
 
-__all__ = ["MissingFeatures", "TrainingFeatures", "build_cross", "cross_tiles", "row_features", "training_features"]
-
 MissingFeatures = Literal["refuse", "zero", "mean"]
 _PART = 1024
 """Columns whose means are computed together."""

@@ -166,11 +166,11 @@ def _describe(store: tuple[str, str] | None, mark: Path | None) -> Host:
 
 
 def _problems_of_store(name: str, location: str, content_id: str) -> Iterator[str]:
-    from dmkl.store.reader import Root
+    from dmkl.store.reader import open_root
 
     shared = "the path must mean the same folder on every machine"
     try:
-        identity = str(Root(location).open().attrs.get("content_id"))
+        identity = str(open_root(location).attrs.get("content_id"))
     except (DmklError, OSError) as error:
         yield f"{name} does not see the kernel set {location} ({one_line(error)}); {shared}"
         return

@@ -203,7 +203,7 @@ class DecisionRule:
         for part, classes, q, d, unit in zip(scores, index, priors, weights, units, strict=True):
             n_classes = q.shape[-1]
             of_all = whitened(part, classes, n_classes, d)
-            discriminants.append(Discriminant.of_whitened(of_all, q) if ordered else Discriminant.unordered(of_all))
+            discriminants.append(Discriminant.of(of_all, q) if ordered else Discriminant.unordered(of_all))
             left_out = left_out_densities(part, classes, n_classes, d, of_all)
             scores_in_units = part / unit[..., None, :]
             a, b = weigh(left_out, directions(scores_in_units), classes, d)

@@ -37,8 +37,6 @@ from dmkl.features.tasks import TileIndex, check_task_memory, run_batch
 from dmkl.features.tiles import FeatureTiles, SampleAxis
 from dmkl.store.features import ArrayTable, FeatureTable, TableOfRows, scan
 
-__all__ = ["approximate", "table_in_memory", "tables_of_new"]
-
 _SAMPLE, _SAMPLE_BYTES = 10_000, 2**28
 """Most training samples that are clustered, and the bytes that they may take."""
 
@@ -54,12 +52,8 @@ def approximate(
     """Replace recipes that have a rank by linear ones of new tables; returns all recipes and the tables they need.
 
     `train` are positions of the training samples, all of which have the features; `keep` stores a table and returns the
-    stored one. The factors have the precision `dtype`.
-
-    Warns
-    -----
-    ApproximationWarning
-        If more than 10 % of the trace is lost (Fourier features: of the norm), or rank="auto" cannot keep the share.
+    stored one. The factors have the precision `dtype`. ApproximationWarning is issued if more than 10 % of the trace is
+    lost (Fourier features: of the norm), or rank="auto" cannot keep the share.
     """
     tables, results = dict(axis.tables), list(recipes)
     for k, recipe in enumerate(recipes):
@@ -136,9 +130,8 @@ def table_in_memory(
 ) -> ArrayTable:
     """A table of an array, by default with its own mean as the center."""
     bare = ArrayTable(name, values.shape, values.dtype, columns, "", np.zeros(values.shape[1]), 0, values)
-    made = scan(bare, None)
-    center = made.center if center is None else center
-    return replace(bare, content=made.content, center=center, n_missing=int(made.absent.sum()))
+    scanned = scan(bare, None)
+    return ArrayTable.of(name, values, columns, scanned if center is None else replace(scanned, center=center))
 
 
 # --- landmarks -------------------------------------------------------------------------------------------------------

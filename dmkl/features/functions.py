@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["FUNCTIONS", "WORDS"]
-
 FUNCTIONS: dict[str, str] = {
     "linear": "x·y",
     "polynomial": "(gamma x·y + coef0)^degree; degree=3, gamma=1/columns, coef0=1",

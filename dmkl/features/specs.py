@@ -123,23 +123,11 @@ class Recipe:
 
 
 def read_specs(specs: Any) -> list[dict[str, Any]]:
-    """Read specifications from a mapping, a list or a file; `plan` checks their content.
+    """Read specifications, in their order; `plan` checks their content.
 
-    Parameters
-    ----------
-    specs
-        A list of mappings, one mapping, or the path of a .toml file with one table ``[[kernel]]`` for each. Paths in
-        such a file are relative to it.
-
-    Returns
-    -------
-    list of dict
-        One for each specification, in their order.
-
-    Raises
-    ------
-    InputError
-        If there are none, one is not a mapping, or the file cannot be read.
+    They are a list of mappings, one mapping, or the path of a .toml file with one table ``[[kernel]]`` for each. Paths
+    in such a file are relative to it. InputError is raised if there are none, one is not a mapping, or the file cannot
+    be read.
     """
     if isinstance(specs, str | os.PathLike):
         return _read_toml(Path(specs))

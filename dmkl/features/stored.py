@@ -19,8 +19,6 @@ from dmkl.passes.view import TileKey
 from dmkl.store.features import content_of, read_tables
 from dmkl.store.reader import StoreReader
 
-__all__ = ["FactorReader", "recipes_of"]
-
 _NO_RECIPE = ("name", "feature_content", "training_content", "identity", "n_missing", "storage")
 
 

@@ -16,7 +16,6 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from dask.delayed import delayed
 
 from dmkl import progress
 from dmkl.arrays import Array, Float, Index, Mask
@@ -26,13 +25,11 @@ from dmkl.features.tiles import FeatureTiles, MeanFill, RandomTable, SampleAxis
 from dmkl.files.arrays import crc32c
 from dmkl.numerics.functions import STATISTIC
 from dmkl.passes.blas import pinned_blas
-from dmkl.passes.execute import again, check_memory, check_shared, execute, graph_token, machine, send_all
+from dmkl.passes.execute import check_memory, check_shared, machine, run_tasks
 from dmkl.store.features import FeatureTable, TableOfRows
 from dmkl.store.format import kept_as_factors
 from dmkl.store.tiles import TileWriter
 from dmkl.store.writer import StoreWriter
-
-__all__ = ["check_task_memory", "fill_absent", "refuse_overflow", "resolve_bandwidths", "run_batch", "write_kernels"]
 
 Part = TypeVar("Part")
 TileIndex = tuple[int, int]
@@ -110,7 +107,9 @@ def run_batch(
     Each worker receives `shared` once; `verb` names the tasks in displays of progress.
     """
     work = [(group, tile) for group in batch for tile in tiles]
-    results = again(partial(_run, source, work, of_tile, shared, verb), verb)
+    tasks = [partial(_on_one_thread, of_tile, group, tile) for group, tile in work]
+    n_bytes = sum(len(group) for group, _ in work) * source.tiling.tile**2 * source.dtype.itemsize
+    results = run_tasks(verb, tasks, source, shared, task_bytes=n_bytes // len(work))
     parts: dict[int, list[Part]] = {k: [] for group in batch for k in group}
     for (group, _), of_group in zip(work, results, strict=True):
         for k, part in zip(group, of_group, strict=True):
@@ -118,28 +117,8 @@ def run_batch(
     return parts
 
 
-def _run(
-    source: FeatureTiles,
-    work: Sequence[tuple[tuple[int, ...], TileIndex]],
-    of_tile: TileFunction[Part],
-    shared: Any,
-    verb: str,
-) -> list[list[Part]]:
-    token = graph_token(machine(), source, work)
-    sent_source, sent_shared = send_all({f"{verb}-features-{token}": source, f"{verb}-shared-{token}": shared})
-    tasks = [
-        delayed(_on_one_thread, pure=False)(
-            of_tile, sent_source, sent_shared, group, tile, dask_key_name=f"{verb}-tile-{number}-{token}"
-        )
-        for number, (group, tile) in enumerate(work)
-    ]
-    tile_bytes = source.tiling.tile**2 * source.dtype.itemsize
-    sizes = [len(group) * tile_bytes for group, _ in work]
-    return execute(tasks, list(zip(tasks, sizes, strict=True)), verb)
-
-
 def _on_one_thread(
-    of_tile: TileFunction[Part], source: FeatureTiles, shared: Any, group: tuple[int, ...], tile: TileIndex
+    of_tile: TileFunction[Part], group: tuple[int, ...], tile: TileIndex, source: FeatureTiles, shared: Any
 ) -> list[Part]:
     with pinned_blas(1):  # products round differently with more threads
         return of_tile(source, shared, group, tile)
@@ -161,16 +140,9 @@ class _TilePart:
 def write_kernels(source: FeatureTiles, writer: StoreWriter, provenances: Sequence[dict[str, Any]]) -> None:
     """Write all kernels of a source that are not written yet, nor kept as factors.
 
-    Tiles that an interrupted run has written are read for their sums, and not computed again.
-
-    Raises
-    ------
-    InputError
-        If an entry overflows the stored precision.
-    MemoryBudgetError
-        If a task would take more than its share of the memory; nothing is written.
-    DiskFullError
-        If the disk is full; the same build continues from there.
+    Tiles that an interrupted run has written are read for their sums, and not computed again. InputError is raised if
+    an entry overflows the stored precision, MemoryBudgetError, before anything is written, if a task would take more
+    than its share of the memory, and DiskFullError if the disk is full; the same build continues from there.
     """
     n_kernels, kept = len(source.recipes), kept_as_factors(provenances)
     todo = [k for k in range(n_kernels) if k not in kept and not writer.is_done(k, provenances[k]["identity"])]
@@ -272,14 +244,9 @@ def fill_absent(
 ) -> FeatureTiles:
     """Fill the entries of samples that lack a table with the mean over training samples that have it.
 
-    Parameters
-    ----------
-    source
-        Has zeros for absent features, and is returned unchanged if there are none.
-    rows_absent, cols_absent
-        For each table, masks of the samples of either axis that lack it.
-    present
-        For each table, ascending positions among the columns of the training samples that have it.
+    The source has zeros for absent features, and is returned unchanged if there are none. Each table has masks of the
+    samples of either axis that lack it, and in `present` ascending positions, among the columns, of the training
+    samples that have it.
     """
     used = {recipe.feature for recipe in source.recipes}
     incomplete = {name for name in cols_absent if name in used and (rows_absent[name].any() or cols_absent[name].any())}

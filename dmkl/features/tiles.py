@@ -26,8 +26,6 @@ from dmkl.numerics.tiling import Tiling
 from dmkl.passes.view import TileKey
 from dmkl.store.features import FeatureTable
 
-__all__ = ["FACTORED", "FeatureFactors", "FeatureTiles", "MeanFill", "RandomTable", "SampleAxis", "table_of"]
-
 FACTORED = ("linear", "cosine")
 """Functions whose kernels are K = ZZᵀ for a matrix Z with the columns of the features."""
 _ROWS_BYTES = 128 * 2**20

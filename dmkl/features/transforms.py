@@ -27,9 +27,6 @@ from dmkl.inputs.matrices import Lazy
 from dmkl.inputs.names import Names
 from dmkl.store.features import FeatureTable, check_rows, strips
 
-__all__ = ["Transform", "transform_tables"]
-
-
 Learned = float | Float | None  # t, the factors of the columns (1, columns), or nothing
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import xarray as xr
-from dask.delayed import delayed
 from zarr import Array as ZarrArray
 from zarr.abc.store import Store
 
@@ -22,15 +21,13 @@ from dmkl.kernelset import KernelSet
 from dmkl.numerics.alignment import proportional_groups
 from dmkl.numerics.determined import label_codes
 from dmkl.passes.blas import one_blas_thread
-from dmkl.passes.execute import again, check_memory, execute, machine, send
+from dmkl.passes.execute import check_memory, machine, run_tasks
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.view import TileSource, View
 from dmkl.store.format import FORMAT, PER_KERNEL, kept_as_factors
 from dmkl.store.groups import differing_metadata, has_checksum, open_group
 from dmkl.store.reader import StoreReader
 from dmkl.variables import describe
-
-__all__ = ["SEVERITIES", "UNSEALED", "check", "damage"]
 
 SEVERITIES = ("error", "warning", "note")
 """In descending order: with an error results are wrong, a warning needs a decision."""
@@ -125,20 +122,8 @@ def _examine_all(
     hold = sum(needed.values()) + whole <= host.task_bytes
     plan = Examination(n_steps, seed, hold, host.slots_per_host, codes)
     passes = 1 if hold or not source.symmetric else 2 + n_steps
-    return again(lambda: _run(source, kernels, plan, passes * view.bytes_per_pass), "check")
-
-
-def _run(source: TileSource, kernels: Index, plan: Examination, n_bytes: int) -> list[Figures]:
-    token = uuid.uuid4().hex
-    shared = send(source, f"check-source-{token}")
-    tasks = [
-        delayed(examine, pure=False)(shared, int(kernel), plan, dask_key_name=f"check-kernel-{number}-{token}")
-        for number, kernel in enumerate(kernels)
-    ]
-    # A task of its own gathers the results: the results of watched tasks are released when they end.
-    report = delayed(list, pure=False)(tasks, dask_key_name=f"check-report-{token}")
-    reports: list[list[Figures]] = execute([report], [(task, n_bytes) for task in tasks], "check")
-    return reports[0]
+    work = [partial(examine, kernel=int(kernel), plan=plan) for kernel in kernels]
+    return run_tasks("check", work, source, task_bytes=passes * view.bytes_per_pass)
 
 
 def _repetitions(source: TileSource, kernels: Index, figures: Sequence[Figures]) -> tuple[Index, Float]:
@@ -175,8 +160,9 @@ def _to_dataset(
     def column(values: Sequence[Any] | Array, about: str) -> tuple[str, Array, dict[str, str]]:
         return "kernel", np.array(values), {"long_name": about}
 
-    spectra = [f.extremes for f in figures]
-    missing = float("nan")
+    def ends(name: str) -> Array:
+        return np.array([getattr(f.extremes, name, np.nan) for f in figures])
+
     report = xr.Dataset(
         {
             "tiles": column([f.n_tiles for f in figures], "stored tiles"),
@@ -187,12 +173,12 @@ def _to_dataset(
             "trace": column([f.trace for f in figures], "tr K"),
             "mean_diagonal": column([f.mean_diagonal for f in figures], "tr K/m"),
             "centered_trace": column([f.centered_trace for f in figures], "tr K − 1ᵀK1/m"),
-            "lowest_eigenvalue": column([e.lowest if e else missing for e in spectra], "lowest Ritz value"),
-            "lowest_bound": column([e.lowest_bound if e else missing for e in spectra], "residual of the lowest"),
-            "highest_eigenvalue": column([e.highest if e else missing for e in spectra], "highest Ritz value"),
-            "highest_bound": column([e.highest_bound if e else missing for e in spectra], "residual of the highest"),
+            "lowest_eigenvalue": column(ends("lowest"), "lowest Ritz value"),
+            "lowest_bound": column(ends("lowest_bound"), "residual of the lowest"),
+            "highest_eigenvalue": column(ends("highest"), "highest Ritz value"),
+            "highest_bound": column(ends("highest_bound"), "residual of the highest"),
             "negative_part": column(
-                [_negative_part(f) if f.extremes else missing for f in figures], "|λ_min|/|λ|_max where λ_min < 0"
+                [_negative_part(f) if f.extremes else np.nan for f in figures], "|λ_min|/|λ|_max where λ_min < 0"
             ),
             "repeats": column(
                 [names[first] if first != j else "" for j, first in enumerate(same)], "earlier kernel that this repeats"
@@ -279,7 +265,17 @@ def _kernel_problems(figures: Figures, resolution: float) -> Iterator[tuple[str,
         )
     if figures.extremes is None:
         return
-    yield from _spectral_problems(figures, resolution)
+    if (part := _negative_part(figures)) > resolution:
+        lowest = min(figures.extremes.lowest, figures.lowest_diagonal)
+        figure = f"it has an eigenvalue of {lowest:.3g} or less, {_percent(part)} of its largest"
+        if part <= 1e-6:
+            yield "note", f"{figure}: no more than a computation in single precision leaves behind; ignore it"
+        else:
+            yield (
+                "warning",
+                f"{figure}. Learners that need positive semidefinite kernels may refuse it; import it again with "
+                "--repair clip, flip or shift (repair= in dmkl.create)",
+            )
     if _is_constant(figures, resolution):
         yield (
             "warning",
@@ -293,23 +289,6 @@ def _kernel_problems(figures: Figures, resolution: float) -> Iterator[tuple[str,
             f"{figures.zero_diagonal} samples have k(x, x) = 0, such as samples without any feature: cosine "
             "normalization will refuse them, the others will not",
         )
-
-
-def _spectral_problems(figures: Figures, resolution: float) -> Iterator[tuple[str, str]]:
-    part, extremes = _negative_part(figures), figures.extremes
-    if extremes is None or part <= resolution:
-        return
-    lowest = min(extremes.lowest, figures.lowest_diagonal)
-    figure = f"it has an eigenvalue of {lowest:.3g} or less, {_percent(part)} of its largest"
-    if part <= 1e-6:
-        message = f"{figure}: no more than a computation in single precision leaves behind; ignore it"
-        yield "note", message
-        return
-    yield (
-        "warning",
-        f"{figure}. Learners that need positive semidefinite kernels may refuse it; import it again with "
-        "--repair clip, flip or shift (repair= in dmkl.create)",
-    )
 
 
 def _percent(part: float) -> str:
@@ -360,15 +339,7 @@ def _set_problems(
 def damage(location: str | Store | Place, but: Collection[str] = ()) -> Iterator[str]:
     """A sentence for each part of a kernel set, a model or a result that is missing or damaged.
 
-    Parameters
-    ----------
-    but
-        Arrays that are checked by other means.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError, TypeError, KeyError
-        If it is not a Zarr group, as raised by Zarr.
+    Arrays in `but` are checked by other means. Raises as `dmkl.store.groups.open_group` if it is not a Zarr group.
     """
     try:
         group = open_group(location)

@@ -18,8 +18,6 @@ from dmkl.numerics.steps import Fitted
 from dmkl.passes.sweep import Columns, Want, sweep
 from dmkl.passes.view import Lens, TileKey, TileSource, Unit, View
 
-__all__ = ["PROBES", "Examination", "Figures", "examine"]
-
 PROBES = 4
 """Random vectors for the comparison of kernels: 10 different numbers for each kernel."""
 

@@ -12,8 +12,6 @@ import numpy as np
 from dmkl.arrays import Array, Float
 from dmkl.errors import refuse
 
-__all__ = ["alignments", "centered_probes", "estimated", "inner_products", "proportional_groups", "sign_probes"]
-
 # --- alignments ----------------------------------------------------------------------------------------------------
 
 

@@ -22,8 +22,6 @@ import scipy.linalg.cython_lapack
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import DegenerateKernelError, IndefiniteKernelError
 
-__all__ = ["Cholesky", "Factor", "LowerTriangle", "RoughFactor", "add_gram", "call", "refined_and_bounded", "status"]
-
 # --- LAPACK and BLAS without the lock of the interpreter -----------------------------------------------------------
 
 
@@ -38,10 +36,7 @@ def call(name: str, *arguments: Argument) -> None:
 def status(name: str, *arguments: Argument) -> int:
     """Call a routine such as "dpotrf" and return its status, the last argument, which is left out here; 0 is success.
 
-    Raises
-    ------
-    ValueError
-        If an argument is invalid.
+    ValueError is raised if an argument is invalid.
     """
     info = ctypes.c_int(0)
     _routine(name, len(arguments) + 1)(*map(_pointer, arguments), ctypes.byref(info))
@@ -91,15 +86,10 @@ _PREFIX = {np.dtype(np.float32): "s", np.dtype(np.float64): "d"}
 
 @dataclass(frozen=True, eq=False)
 class Cholesky:
-    """The factor L of A = LLᵀ, a positive definite matrix, in single or double precision.
-
-    Parameters
-    ----------
-    lower
-        (m, m), column-major; the part above the diagonal is undefined.
-    """
+    """The factor L of A = LLᵀ, a positive definite matrix, in single or double precision."""
 
     lower: Array
+    """L, (m, m), column-major; the part above the diagonal is undefined."""
 
     @property
     def _prefix(self) -> str:
@@ -109,10 +99,7 @@ class Cholesky:
     def of(cls, matrix: Array) -> Cholesky:
         """Factorize a symmetric matrix, of which only the lower triangle is read; a column-major one is overwritten.
 
-        Raises
-        ------
-        LinAlgError
-            If it is not positive definite.
+        LinAlgError is raised if it is not positive definite.
         """
         # A factor of one triangle needs half the operations and memory traffic; the upper triangle is never touched.
         lower = np.asfortranarray(matrix)
@@ -129,16 +116,12 @@ class Cholesky:
         status(self._prefix + "potrs", b"L", m, solved.size // max(m, 1), self.lower, m, solved, m)
         return solved
 
-    def half_solve(self, b: Array) -> Array:
-        """L⁻¹B for B (m, c), with (L⁻¹B)ᵀL⁻¹B = BᵀA⁻¹B: half the operations of A⁻¹B; column-major B is overwritten."""
-        return self._half_solved(b, b"N")
+    def half_solve(self, b: Array, *, transposed: bool = False) -> Array:
+        """L⁻¹B, or L⁻ᵀB, for B (m, c); a column-major B is overwritten.
 
-    def half_solve_transposed(self, b: Array) -> Array:
-        """L⁻ᵀB for B (m, c); a column-major B is overwritten."""
-        return self._half_solved(b, b"T")
-
-    def _half_solved(self, b: Array, how: bytes) -> Array:
-        m = len(self.lower)
+        (L⁻¹B)ᵀL⁻¹B = BᵀA⁻¹B, by half the operations of A⁻¹B.
+        """
+        m, how = len(self.lower), b"T" if transposed else b"N"
         solved = np.asfortranarray(b, dtype=self.lower.dtype)
         status(self._prefix + "trtrs", b"L", how, b"N", m, solved.shape[1], self.lower, m, solved, m)
         return solved
@@ -194,7 +177,6 @@ def _mirrored(lower: Array) -> Array:
 
 
 _PANEL = 256
-_MIRRORED = 512
 
 
 class LowerTriangle:
@@ -251,42 +233,63 @@ class LowerTriangle:
         """Keep the samples at these positions, in this order."""
         if self.order is not None:
             positions = np.argsort(self.order)[positions]
-        lower = np.tril(self.entries)
-        whole = lower + np.tril(lower, -1).T
         # Rows in a new order mix the two triangles, so that both are needed here.
-        self.entries = np.asfortranarray(whole[np.ix_(positions, positions)])
+        self.entries = np.asfortranarray(_mirrored(self.entries)[np.ix_(positions, positions)])
         self._sums, self.order = self.entries.sum(axis=1), None
 
     def whole(self) -> Float:
         """Both triangles, (m, m), with rows in the order of the samples; `entries` are overwritten."""
-        lower = self.entries
-        for start in range(0, len(lower), _MIRRORED):
-            stop = min(start + _MIRRORED, len(lower))
-            lower[:start, start:stop] = lower[start:stop, :start].T
-            # The strip left of the diagonal block is copied above it; then the block itself is mirrored.
-            corner = np.tril(lower[start:stop, start:stop])
-            lower[start:stop, start:stop] = corner + np.tril(corner, -1).T
-        if self.order is None or np.array_equal(self.order, np.arange(len(lower))):
-            return lower.T  # symmetric, and row-major this way
+        whole = _mirrored(self.entries).T  # symmetric, and row-major this way
+        if self.order is None or np.array_equal(self.order, np.arange(len(whole))):
+            return whole
         back = np.argsort(self.order)
-        return np.ascontiguousarray(lower.T[np.ix_(back, back)])
+        return np.ascontiguousarray(whole[np.ix_(back, back)])
 
 
-class Factor:
+# --- factors of I + K/λ --------------------------------------------------------------------------------------------
+
+
+class OrderedFactor:
+    """A factor of a matrix over samples; `order` is the position of each of its rows among them, None for the same."""
+
+    def __init__(self, factor: Cholesky, order: Index | None = None) -> None:
+        self.factor, self.order = factor, order
+
+    @property
+    def _samples(self) -> Any:
+        return slice(None) if self.order is None else self.order
+
+    @property
+    def size(self) -> int:
+        """The order of the matrix, m."""
+        return len(self.factor.lower)
+
+    def solve(self, b: Array) -> Float:
+        """A⁻¹B for B (m, c), in double precision."""
+        solved = np.empty(b.shape)
+        solved[self._samples] = self.factor.solve(b[self._samples])
+        return solved
+
+    def inverse_diagonal(self) -> Float:
+        """The diagonal of A⁻¹, (m,), in double precision."""
+        diagonal = np.empty(self.size)
+        diagonal[self._samples] = self.factor.inverse_diagonal()
+        return diagonal
+
+
+class Factor(OrderedFactor):
     """The Cholesky factor of A = ½(I + K(β)/λ); IndefiniteKernelError if A is not positive definite.
 
-    Only the lower triangle of `combined`, K(β) (m, m), is read; it is overwritten. `order` is the position of each of
-    its rows among the samples if they are in another order.
+    Only the lower triangle of `combined`, K(β) (m, m), is read; it is overwritten.
     """
 
     def __init__(self, combined: Float, lam: float, order: Index | None = None) -> None:
-        self._order = order
         # A is formed in place of K(β): one matrix of 8·m² bytes in all. A ⪰ ½I for positive semidefinite kernels, so a
         # failed factorization proves an eigenvalue of K(β) below −λ (up to rounding).
         combined *= 0.5 / lam
         combined[np.diag_indices_from(combined)] += 0.5
         try:
-            self._factor = Cholesky.of(combined)
+            super().__init__(Cholesky.of(combined), order)
         except np.linalg.LinAlgError as error:
             msg = (
                 f"I + K(β)/λ is not positive definite at λ = {lam:g}: a kernel has an eigenvalue below −λ over these "
@@ -295,42 +298,18 @@ class Factor:
             )
             raise IndefiniteKernelError(msg) from error
 
-    @property
-    def size(self) -> int:
-        """The order of the matrix, m."""
-        return len(self._factor.lower)
-
-    def solve(self, b: Array) -> Float:
-        """A⁻¹B for B (m, c)."""
-        if self._order is None:
-            return self._factor.solve(b)
-        solved = np.empty(b.shape)
-        solved[self._order] = self._factor.solve(b[self._order])
-        return solved
-
-    def inverse_diagonal(self) -> Float:
-        """The diagonal of A⁻¹, (m,)."""
-        return _in_order(self._factor.inverse_diagonal(), self._order)
-
     def log_determinant(self) -> Float:
         """log|A|, (1,)."""
-        return np.array([2.0 * np.log(np.diagonal(self._factor.lower)).sum()])
+        return np.array([2.0 * np.log(np.diagonal(self.factor.lower)).sum()])
 
     def inverse(self, order: Index | None = None) -> Float:
         """A⁻¹ of the samples at these positions, in this order; of all samples in their order where None."""
-        inverse, have = self._factor.inverse(), np.arange(self.size) if self._order is None else self._order
+        inverse, have = self.factor.inverse(), np.arange(self.size) if self.order is None else self.order
         wanted = np.arange(self.size) if order is None else order
         if np.array_equal(have, wanted):
             return inverse
         places = np.argsort(have)[wanted]
         return inverse[np.ix_(places, places)]
-
-
-def _in_order(values: Array, order: Index | None) -> Float:
-    """Values by row of a matrix, in the order of the samples and in double precision."""
-    ordered = np.empty(len(values))
-    ordered[slice(None) if order is None else order] = values
-    return ordered
 
 
 # --- factors that need not be trusted ------------------------------------------------------------------------------
@@ -342,39 +321,18 @@ _SHARP = 0.02
 _REFINEMENTS = 4
 
 
-@dataclass(frozen=True, eq=False)
-class RoughFactor:
+class RoughFactor(OrderedFactor):
     """An approximate solver of MX = B, M = ½(I + K/ρ), by a Cholesky factor in single precision: 4·m² bytes.
 
     Its solutions have no guarantee by themselves: see `refined_and_bounded`.
-
-    Parameters
-    ----------
-    factor
-        The factor of M.
-    order
-        The position of each of its rows among the samples, if they are in another order.
     """
-
-    factor: Cholesky
-    order: Index | None = None
 
     @classmethod
     def of(cls, matrix: Callable[[], tuple[Array, Index | None]], ridge: float) -> RoughFactor:
-        """Factorize M; if rounding makes it indefinite, a multiple of the identity is added to it.
+        """Factorize M for a ridge ρ; if rounding makes it indefinite, a multiple of the identity is added to it.
 
-        Parameters
-        ----------
-        matrix
-            Makes K anew, in single precision and column-major, with a correct lower triangle, which is overwritten;
-            and the position of each of its rows among the samples, if they are in another order.
-        ridge
-            ρ
-
-        Raises
-        ------
-        DegenerateKernelError
-            If the sum is not finite.
+        `matrix` makes K anew, column-major, with a correct lower triangle, which is overwritten, and the order of its
+        rows. DegenerateKernelError is raised if K is not finite.
         """
         shift = 0.0
         while True:
@@ -394,19 +352,6 @@ class RoughFactor:
                 # further ones grow tenfold. A failed attempt destroys the matrix, so it is made anew.
                 shift = max(10.0 * shift, 8.0 * float(np.finfo(lower.dtype).eps) * largest)
 
-    def inverse_diagonal(self) -> Float:
-        """The diagonal of M⁻¹ (approximate), (m,)."""
-        return _in_order(self.factor.inverse_diagonal(), self.order)
-
-    def solve(self, b: Float) -> Float:
-        """M⁻¹B (approximate), (m, c)."""
-        solution = self.factor.solve(b if self.order is None else b[self.order])
-        if self.order is None:
-            return np.asarray(solution, dtype=np.float64)
-        solved = np.empty(b.shape)
-        solved[self.order] = solution
-        return solved
-
 
 def refined_and_bounded(
     x: Float, solve: Solve, product: Callable[[Float], Float], ridge: float, b: Float
@@ -417,20 +362,8 @@ def refined_and_bounded(
 
         bᵀM⁻¹b = xᵀ(b + r) + rᵀM⁻¹r ≤ xᵀ(b + r) + 2‖r‖²,
 
-    so the bound holds for any factor. The solution is refined until the last term is small.
-
-    Parameters
-    ----------
-    x
-        The approximate solution that `solve` returns for B.
-    solve
-        See `RoughFactor`.
-    product
-        Maps X to KX in double precision.
-    ridge
-        ρ
-    b
-        B, (m, c).
+    so the bound holds for any factor. The solution is refined until the last term is small. `x` is what `solve` returns
+    for B, (m, c); `product` maps X to KX in double precision, and `ridge` is ρ.
     """
     for step in range(_REFINEMENTS):
         # The residual is computed from x itself in double precision: the proof above uses nothing else.

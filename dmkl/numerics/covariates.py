@@ -12,8 +12,6 @@ import numpy as np
 from dmkl.arrays import Array
 from dmkl.errors import refuse
 
-__all__ = ["Covariates", "basis", "of_new", "residualize"]
-
 # Singular values of the standardized design below this fraction of the largest are zero: columns are collinear.
 _TOLERANCE = 1e-8
 
@@ -122,17 +120,10 @@ def residualize(Z: Any) -> Covariates:
 def of_new(Z: Any, trained: Covariates, samples: Array) -> Covariates:
     """Covariates of new samples, in the columns of a trained model; its training samples are kept.
 
-    Parameters
-    ----------
-    Z
-        A DataFrame by sample, as `residualize` takes it, for some or all of the samples; an array has a row for each
-        sample, in their order. A category that was absent from training has zeros for all trained levels; further
-        columns are ignored.
-
-    Raises
-    ------
-    InputError
-        If a covariate is missing, or is categorical but was numeric in training; also as `residualize`.
+    Z is a DataFrame by sample, as `residualize` takes it, for some or all of the samples; an array has a row for each
+    sample, in their order. A category that was absent from training has zeros for all trained levels; further columns
+    are ignored. InputError is raised as by `residualize`, and if a covariate is missing, or is categorical but was
+    numeric in training.
     """
     import pandas as pd
 

@@ -12,8 +12,6 @@ import numpy as np
 
 from dmkl.arrays import Array, Float, Index
 
-__all__ = ["LabelColumns", "LabelKernel", "TargetColumns", "by_chance", "label_codes", "label_columns"]
-
 # Expected number of columns that determine the labels by chance, above which no column is reported.
 _EXPECTED = 0.01
 _MOST_CLASSES = 2048
@@ -51,12 +49,7 @@ def by_chance(codes: Index, n_columns: int) -> bool:
 class LabelColumns:
     """Search for the columns of a table that determine the labels, while the table is read strip by strip.
 
-    Parameters
-    ----------
-    codes
-        (m,), the classes as returned by `label_codes`.
-    n_columns
-        Columns of the table.
+    `codes` (m,) are classes as returned by `label_codes`.
     """
 
     def __init__(self, codes: Index, n_columns: int) -> None:
@@ -138,12 +131,7 @@ def label_columns(labels: Array | None, n_columns: int) -> list[LabelColumns | T
 class LabelKernel:
     """Test whether a symmetric kernel determines the labels, while its tiles are read.
 
-    Parameters
-    ----------
-    codes
-        (m,), the classes as returned by `label_codes`.
-    dtype
-        Type of the stored entries, whose rounding is tolerated.
+    `codes` (m,) are classes as returned by `label_codes`; the rounding of entries stored in `dtype` is tolerated.
     """
 
     def __init__(self, codes: Index, dtype: np.dtype[np.floating]) -> None:

@@ -34,18 +34,6 @@ import numpy as np
 
 from dmkl.arrays import Float, Index
 
-__all__ = [
-    "ClassEstimates",
-    "Discriminant",
-    "directions",
-    "excess",
-    "indicators",
-    "leave_one_out",
-    "left_out_densities",
-    "null_leverages",
-    "whitened",
-]
-
 _RIDGE = 1e-10
 """Of the total variance: what keeps the covariance within classes regular, as scores of several classes, which sum to a
 constant, need it. In the direction of that sum the classes have one mean, so nothing is decided by it."""
@@ -103,26 +91,9 @@ def leave_one_out(
     Where rows have weights d, A = ½(I + D^{1/2}KD^{1/2}/λ) and A(D^{−1/2}α) = D^{1/2}H. The row that is left out goes
     with all its weight: D^{1/2}Y takes the place of Y, and both errors are divided by d_i^{1/2}.
 
-    Parameters
-    ----------
-    alpha
-        (m, columns), the solution for the targets H.
-    diagonal
-        (m,), of A⁻¹; (m, columns) if each column has its own kernel weights.
-    index
-        (m,), the class of each row.
-    n_classes
-        The number of classes.
-    null_vectors
-        N, (m, k), of full column rank; of D^{1/2}KD^{1/2} where rows have weights. None where K has none that are
-        known.
-    weights
-        d, (m,); ones where None.
-
-    Returns
-    -------
-    ndarray
-        (m, columns)
+    `alpha` (m, columns) solves for the targets H of the classes `index` (m,). The `diagonal` of A⁻¹ is (m,), or
+    (m, columns) if each column has its own kernel weights. N (m, k) has full column rank, and belongs to
+    D^{1/2}KD^{1/2} if rows have weights; None if no such vectors are known. Returns g, (m, columns).
     """
     root = np.sqrt(np.ones(len(index)) if weights is None else weights)[:, None]
     sizes = np.bincount(index, root[:, 0] ** 2, minlength=n_classes).astype(np.float64)
@@ -143,43 +114,26 @@ def leave_one_out(
 
 @dataclass(frozen=True, eq=False)
 class Discriminant:
-    """Class means, and coordinates in which the covariance within classes is the identity.
-
-    Parameters
-    ----------
-    means
-        (classes, columns), of scores.
-    scalings
-        (columns, r), r ≤ classes − 1: the discriminant coordinates of scores s are (s − x̄)ᵀ scalings, the most
-        discriminative first, where x̄ is the mean of the class means by prior probability.
-    """
+    """Class means, and coordinates in which the covariance within classes is the identity."""
 
     means: Float
+    """(classes, columns), of scores."""
     scalings: Float
+    """(columns, r), r ≤ classes − 1: the discriminant coordinates of scores s are (s − x̄)ᵀ scalings, the most
+    discriminative first, where x̄ is the mean of the class means by prior probability."""
 
     @classmethod
-    def of(
-        cls, scores: Float, index: Index, n_classes: int, priors: Float, weights: Float | None = None
-    ) -> Discriminant:
-        """Estimate means and covariance from scores (rows, columns) of rows whose classes are known.
-
-        Every class has a row at least. `priors` (classes,) weight the classes in the order of the coordinates;
-        `weights` (rows,) say how often a row counts, once where None.
-        """
-        return cls.of_whitened(whitened(scores, index, n_classes, weights), priors)
-
-    @classmethod
-    def of_whitened(cls, found: ClassEstimates, priors: Float) -> Discriminant:
-        """The same from what `whitened` has found."""
-        means, white, _ = found
+    def of(cls, estimates: ClassEstimates, priors: Float) -> Discriminant:
+        """Coordinates in the order in which they separate the classes, weighted by `priors` (classes,)."""
+        means, white, _ = estimates
         between = np.sqrt(priors)[..., None] * ((means - priors[..., None, :] @ means) @ white)
         _, _, turned = np.linalg.svd(between, full_matrices=False)
         return cls(means, white @ turned.mT[..., : means.shape[-2] - 1])
 
     @classmethod
-    def unordered(cls, found: ClassEstimates) -> Discriminant:
+    def unordered(cls, estimates: ClassEstimates) -> Discriminant:
         """The same but for the order of the coordinates, which takes most of the time, and no function depends on."""
-        means, white, _ = found
+        means, white, _ = estimates
         apart = (means[..., 1:, :] - means[..., :1, :]) @ white
         return cls(means, white @ np.linalg.qr(apart.mT).Q)
 
@@ -203,25 +157,18 @@ class Discriminant:
 
 
 class ClassEstimates(NamedTuple):
-    """Estimates from scores of rows whose classes are known.
-
-    Parameters
-    ----------
-    means
-        (classes, columns), of each class.
-    white
-        B, (columns, columns), with BᵀWB = I, W the covariance within classes.
-    inside
-        (columns, rows), deviations from the mean of the class.
-    """
+    """Estimates from scores of rows whose classes are known."""
 
     means: Float
+    """(classes, columns)"""
     white: Float
+    """B, (columns, columns), with BᵀWB = I, W the covariance within classes."""
     inside: Float
+    """(columns, rows), deviations from the mean of the class."""
 
 
 def whitened(scores: Float, index: Index, n_classes: int, weights: Float | None) -> ClassEstimates:
-    """Estimate class means and the covariance within classes."""
+    """Estimate class means and the covariance within classes; each class has a row; `weights` count rows."""
     d = np.ones(len(index)) if weights is None else weights
     counted = np.eye(n_classes)[:, index] * d[..., None, :]
     sizes, n = counted.sum(axis=-1), d.sum(axis=-1)

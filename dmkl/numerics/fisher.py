@@ -30,28 +30,6 @@ from dmkl.arrays import Array, Float, Index, plain_repr
 from dmkl.errors import refuse
 from dmkl.unknown import is_known
 
-__all__ = [
-    "Certificate",
-    "Kind",
-    "Support",
-    "Targets",
-    "as_exponent",
-    "certify",
-    "class_of",
-    "dual_exponent",
-    "dual_norm",
-    "encode_targets",
-    "encode_values",
-    "gradient",
-    "norm",
-    "onto_sphere",
-    "relative_gap",
-    "steepest",
-    "uniform_weights",
-    "with_unknown",
-    "zero_or_one",
-]
-
 # From this value on p counts as infinite: every weight of the optimum is one to within 1e-5.
 _INFINITE_P = 1e6
 

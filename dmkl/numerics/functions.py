@@ -28,6 +28,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,20 +37,6 @@ import scipy.special
 
 from dmkl.arrays import Array, Float
 from dmkl.numerics.compiling import compiled
-
-__all__ = [
-    "BANDED",
-    "NONNEGATIVE",
-    "PANEL",
-    "STATISTIC",
-    "PairSum",
-    "diagonal",
-    "entries",
-    "gaussians",
-    "precision",
-    "sample_keys",
-    "sizes",
-]
 
 # --- compiled loops ---------------------------------------------------------------------------------------------------
 
@@ -62,43 +49,7 @@ _compiled = compiled({"nsz"})
 
 
 @_compiled
-def add_chi2(X: Array, YT: Array, out: Array) -> None:
-    """Add Σ_k (x_ik − y_jk)²/(x_ik + y_jk), 0/0 being 0, for X (r, d) and Yᵀ (d, c), both ≥ 0, to out (r, c)."""
-    for start in range(0, YT.shape[1], _COLUMNS):
-        stop = min(YT.shape[1], start + _COLUMNS)
-        for i in range(X.shape[0]):
-            total = out[i, start:stop]
-            for k in range(X.shape[1]):
-                x = X[i, k]
-                y = YT[k, start:stop]
-                if x == 0:
-                    # (0 − y)²/(0 + y) = y, and 0 for y = 0: no division.
-                    for j in range(stop - start):
-                        total[j] += y[j]
-                else:
-                    for j in range(stop - start):
-                        apart = x - y[j]
-                        total[j] += apart * apart / (x + y[j])
-
-
-@_compiled
-def add_minimum(X: Array, YT: Array, out: Array) -> None:
-    """Add Σ_k min(x_ik, y_jk) for X (r, d) and Yᵀ (d, c), both ≥ 0, to out (r, c)."""
-    for start in range(0, YT.shape[1], _COLUMNS):
-        stop = min(YT.shape[1], start + _COLUMNS)
-        for i in range(X.shape[0]):
-            total = out[i, start:stop]
-            for k in range(X.shape[1]):
-                x = X[i, k]
-                y = YT[k, start:stop]
-                # min(0, y) = 0 for y ≥ 0.
-                if x != 0:
-                    for j in range(stop - start):
-                        total[j] += min(x, y[j])
-
-
-@_compiled
-def add_l1(X: Array, YT: Array, out: Array) -> None:
+def _add_l1(X: Array, YT: Array, out: Array) -> None:
     """Add Σ_k |x_ik − y_jk| for X (r, d) and Yᵀ (d, c) to out (r, c)."""
     for start in range(0, YT.shape[1], _COLUMNS):
         stop = min(YT.shape[1], start + _COLUMNS)
@@ -111,7 +62,29 @@ def add_l1(X: Array, YT: Array, out: Array) -> None:
                     total[j] += abs(x - y[j])
 
 
-_LOOPS = {"chi2": add_chi2, "minimum": add_minimum, "l1": add_l1}
+@_compiled
+def _add_of_histograms(chi2: bool, X: Array, YT: Array, out: Array) -> None:
+    """Add Σ_k (x_ik − y_jk)²/(x_ik + y_jk), 0/0 being 0, or Σ_k min(x_ik, y_jk); X (r, d), Yᵀ (d, c) ≥ 0."""
+    for start in range(0, YT.shape[1], _COLUMNS):
+        stop = min(YT.shape[1], start + _COLUMNS)
+        for i in range(X.shape[0]):
+            total = out[i, start:stop]
+            for k in range(X.shape[1]):
+                x = X[i, k]
+                y = YT[k, start:stop]
+                if x == 0:
+                    # (0 − y)²/(0 + y) = y, and 0 for y = 0: no division. min(0, y) = 0 for y ≥ 0: nothing to add.
+                    if chi2:
+                        for j in range(stop - start):
+                            total[j] += y[j]
+                elif chi2:
+                    for j in range(stop - start):
+                        apart = x - y[j]
+                        total[j] += apart * apart / (x + y[j])
+                else:
+                    for j in range(stop - start):
+                        total[j] += min(x, y[j])
+
 
 STATISTIC = {
     "linear": "dot",
@@ -181,7 +154,7 @@ class PairSum:
         else:
             if self._empty:
                 self.total[:] = 0
-            loop = _LOOPS[self.statistic]
+            loop = _add_l1 if self.statistic == "l1" else partial(_add_of_histograms, self.statistic == "chi2")
             loop(np.ascontiguousarray(X), np.ascontiguousarray(Y.T), self.total)
         self._empty = False
 

@@ -10,8 +10,6 @@ import numpy as np
 
 from dmkl.arrays import Array, Float
 
-__all__ = ["Extremes", "Repair", "extreme_eigenvalues", "repair_psd", "worst_minor"]
-
 # --- ends of a spectrum from products with vectors -----------------------------------------------------------------
 
 

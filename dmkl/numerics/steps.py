@@ -43,30 +43,6 @@ from dmkl.arrays import Array, Index, plain_repr
 from dmkl.errors import DegenerateKernelError, refuse
 from dmkl.numerics.covariates import Covariates, basis
 
-__all__ = [
-    "NORMALIZATIONS",
-    "STEPS",
-    "Centering",
-    "CenteringOfColumns",
-    "ChainState",
-    "CosineScaling",
-    "Fitted",
-    "FittedStep",
-    "KernelSum",
-    "Residualize",
-    "Residualizing",
-    "ResidualizingOfColumns",
-    "Scaling",
-    "Step",
-    "Take",
-    "Weighing",
-    "as_step",
-    "as_steps",
-    "load_step",
-    "mean_over",
-    "restricted",
-]
-
 # --- chains --------------------------------------------------------------------------------------------------------
 
 
@@ -437,10 +413,6 @@ class ChainState:
             None if mean is None or step.forgets_means else step.means(mean),
         )
 
-    def without_means(self) -> ChainState:
-        """The state without its means, for a step with other weights."""
-        return replace(self, col_mean=None, row_mean=None)
-
     def need(self, name: str) -> Array:
         """A statistic that a step needs; InputError if it is missing."""
         value: Array | None = getattr(self, name)
@@ -597,9 +569,9 @@ class Residualizing(FittedStep):
         near = None if near is None else near[:, rows]
         return replace(self, row_projected=near, row_basis=row_basis[rows], square=False), rows
 
-    def for_columns(self, cols: Index) -> tuple[ResidualizingOfColumns, Index]:
+    def for_columns(self, cols: Index) -> tuple[ProjectedColumns, Index]:
         assert self.square
-        return ResidualizingOfColumns(self.projected, self.basis, self.dual, self.basis[cols]), cols
+        return ProjectedColumns(self.projected, self.basis, self.dual, self.basis[cols]), cols
 
     @property
     def has_offset(self) -> bool:
@@ -646,10 +618,14 @@ class Residualizing(FittedStep):
 
 
 @dataclass(frozen=True)
-class ResidualizingOfColumns(FittedStep):
-    """Some columns of square kernels that are residualized over all: P K Pᵀ V = P (KV − T QᵀV), V in these columns."""
+class ProjectedColumns(FittedStep):
+    """Some columns of square kernels that are centered or residualized over all columns.
 
-    name = "residualize columns"
+    The projector changes V in all columns. With V in these columns, P K Pᵀ V = P (KV − T QᵀV), T = KG; for centering Q
+    is a column of ones, and G = w.
+    """
+
+    name = "projected columns"
     same_for_all = False
     shared = frozenset({"basis", "dual", "chosen"})
 
@@ -668,7 +644,6 @@ class ResidualizingOfColumns(FittedStep):
 
     def left(self, j: int, y: Array, v: Array | None = None) -> Array:
         if v is not None:
-            # KPᵀV = KV − T(QᵀV) for V in the chosen columns; P is applied to all rows below.
             y -= self.projected[j] @ (self.chosen.T @ v)
         y -= self.basis @ (self.dual.T @ y)
         return y
@@ -718,10 +693,14 @@ class Centering(FittedStep):
         mean = self.col_mean if self.square else self.row_mean
         return replace(self, row_mean=None if mean is None else mean[:, rows], square=False), rows
 
-    def for_columns(self, cols: Index) -> tuple[CenteringOfColumns, Index]:
+    def for_columns(self, cols: Index) -> tuple[ProjectedColumns, Index]:
         assert self.square
         assert self.col_mean is not None
-        return CenteringOfColumns(self.col_mean, self.weights), cols
+        m = self.col_mean.shape[1]
+        weights = np.full(m, 1.0 / m) if self.weights is None else self.weights
+        return ProjectedColumns(
+            self.col_mean[:, :, None], np.ones((m, 1)), weights[:, None], np.ones((len(cols), 1))
+        ), cols
 
     @property
     def has_offset(self) -> bool:
@@ -776,32 +755,6 @@ class Centering(FittedStep):
         return replace(self, col_mean=None if self.square else self.col_mean, row_mean=None)
 
 
-@dataclass(frozen=True)
-class CenteringOfColumns(FittedStep):
-    """Some columns of square kernels that are centered over all columns.
-
-    Centering changes V in all columns; with C = I − 1wᵀ and μ = Kw, C K Cᵀ V = C (KV − μ 1ᵀV), where w = 1/m unless
-    samples have weights.
-    """
-
-    name = "center columns"
-    shared = frozenset({"weights"})
-
-    mean: Array
-    """μ of each kernel, (kernel, rows)."""
-    weights: Array | None = None
-    """w, (rows,)"""
-
-    @property
-    def has_offset(self) -> bool:
-        return True
-
-    def left(self, j: int, y: Array, v: Array | None = None) -> Array:
-        if v is not None:
-            y -= self.mean[j][:, None] * v.sum(axis=0)
-        return _less_mean(y, self.weights)
-
-
 def _less_mean(y: Array, weights: Array | None) -> Array:
     """Subtract from Y, which is overwritten, the mean of its rows, with weights that sum to one if given."""
     # A float32 product is averaged in float64: the mean of many rows would otherwise lose digits.
@@ -841,17 +794,62 @@ class Scaling(FittedStep):
 
 
 @dataclass(frozen=True)
-class CosineScaling(FittedStep):
-    """Multiply the rows and the columns of each kernel by factors."""
+class _SampleScaling(FittedStep):
+    """Multiply rows and columns by factors of the samples."""
 
-    name = "cosine"
-    needs_row_diagonal = forgets_means = scales_columns = True
-    same_for_all = False
+    forgets_means = scales_columns = True
 
     col_scale: Array
-    """(kernel, cols)"""
+    """(kernel, cols), or (cols,) if all kernels have the same factors."""
     row_scale: Array | None = None
-    """(kernel, rows); None before the rows are chosen."""
+    """(kernel, rows) or (rows,); None before the rows are chosen."""
+
+    def _of(self, j: int, *, rows: bool) -> Array:
+        """The factors of kernel j, (samples,)."""
+        scale = self.row_scale if rows else self.col_scale
+        assert scale is not None
+        return scale if scale.ndim == 1 else np.asarray(scale[j])
+
+    def training(self) -> Self:
+        return self._with({"row_scale": self.col_scale})
+
+    def for_rows(self, rows: Index) -> tuple[Self, Index]:
+        assert self.row_scale is not None
+        return self._with({"row_scale": self.row_scale[..., rows]}), rows
+
+    def for_columns(self, cols: Index) -> tuple[Self, Index]:
+        return self._with({"col_scale": self.col_scale[..., cols]}), cols
+
+    def right_alone(self) -> Self:
+        return self._with({"row_scale": np.ones_like(self.col_scale[..., :1])})
+
+    def right(self, j: int, v: Array) -> Array:
+        return np.asarray(v * self._of(j, rows=False)[:, None])
+
+    def left(self, j: int, y: Array, v: Array | None = None) -> Array:
+        y *= self._of(j, rows=True)[:, None]
+        return y
+
+    def elementwise(self, j: int, block: Array, rows: Index, cols: Index) -> Array:
+        down, across = self._of(j, rows=True)[rows], self._of(j, rows=False)[cols]
+        return np.asarray(block * down[:, None] * across[None, :])
+
+    def diagonal(self, diagonal: Array, *, rows: bool = False) -> Array:
+        scale = self.row_scale if rows else self.col_scale
+        assert scale is not None
+        return np.asarray(diagonal * scale**2)
+
+    def removed(self, removed: Array | float) -> Array | float:
+        return np.asarray(removed * (self.col_scale**2).mean(axis=-1))
+
+
+@dataclass(frozen=True)
+class CosineScaling(_SampleScaling):
+    """Multiply the rows and the columns of each kernel by factors of its own."""
+
+    name = "cosine"
+    needs_row_diagonal = True
+    same_for_all = False
 
     def fit(self, state: ChainState) -> CosineScaling:
         diagonal = state.need("diag_rows")
@@ -862,77 +860,13 @@ class CosineScaling(FittedStep):
         assert self.row_scale is not None
         return CosineScaling(self.row_scale, self.row_scale)
 
-    def training(self) -> CosineScaling:
-        return replace(self, row_scale=self.col_scale)
-
-    def for_rows(self, rows: Index) -> tuple[CosineScaling, Index]:
-        assert self.row_scale is not None
-        return replace(self, row_scale=self.row_scale[:, rows]), rows
-
-    def for_columns(self, cols: Index) -> tuple[CosineScaling, Index]:
-        return replace(self, col_scale=self.col_scale[:, cols]), cols
-
-    def right_alone(self) -> CosineScaling:
-        return replace(self, row_scale=np.ones((len(self.col_scale), 1)))
-
-    def right(self, j: int, v: Array) -> Array:
-        return np.asarray(v * self.col_scale[j][:, None])
-
-    def left(self, j: int, y: Array, v: Array | None = None) -> Array:
-        assert self.row_scale is not None
-        y *= self.row_scale[j][:, None]
-        return y
-
-    def elementwise(self, j: int, block: Array, rows: Index, cols: Index) -> Array:
-        assert self.row_scale is not None
-        return np.asarray(block * self.row_scale[j][rows][:, None] * self.col_scale[j][cols][None, :])
-
-    def diagonal(self, diagonal: Array, *, rows: bool = False) -> Array:
-        scale = self.row_scale if rows else self.col_scale
-        assert scale is not None
-        return np.asarray(diagonal * scale**2)
-
-    def removed(self, removed: Array | float) -> Array | float:
-        return np.asarray(removed * (self.col_scale**2).mean(axis=1))
-
 
 @dataclass(frozen=True)
-class Weighing(FittedStep):
+class Weighing(_SampleScaling):
     """Multiply rows and columns by factors that are common to all kernels: a step without statistics."""
 
     name = "weigh"
-    forgets_means = scales_columns = True
     shared = frozenset({"col_scale", "row_scale"})
-
-    col_scale: Array
-    """(cols,)"""
-    row_scale: Array
-    """(rows,)"""
-
-    def training(self) -> Weighing:
-        return replace(self, row_scale=self.col_scale)
-
-    def for_rows(self, rows: Index) -> tuple[Weighing, Index]:
-        return replace(self, row_scale=self.row_scale[rows]), rows
-
-    def for_columns(self, cols: Index) -> tuple[Weighing, Index]:
-        return replace(self, col_scale=self.col_scale[cols]), cols
-
-    def right_alone(self) -> Weighing:
-        return replace(self, row_scale=np.ones(1))
-
-    def right(self, j: int, v: Array) -> Array:
-        return np.asarray(v * self.col_scale[:, None])
-
-    def left(self, j: int, y: Array, v: Array | None = None) -> Array:
-        y *= self.row_scale[:, None]
-        return y
-
-    def elementwise(self, j: int, block: Array, rows: Index, cols: Index) -> Array:
-        return np.asarray(block * self.row_scale[rows][:, None] * self.col_scale[cols][None, :])
-
-    def diagonal(self, diagonal: Array, *, rows: bool = False) -> Array:
-        return np.asarray(diagonal * (self.row_scale if rows else self.col_scale) ** 2)
 
     def counts(self, counts: Array) -> Array:
         return np.asarray(counts * self.col_scale**2)
@@ -942,10 +876,8 @@ class Weighing(FittedStep):
         return None if vectors is None else np.asarray(vectors / self.col_scale[:, None])
 
     def apply_to(self, total: KernelSum) -> None:
+        assert self.row_scale is not None
         total.scale(self.row_scale)
-
-    def removed(self, removed: Array | float) -> Array | float:
-        return removed * float((self.col_scale**2).mean())
 
 
 @dataclass(frozen=True)
@@ -1098,15 +1030,8 @@ def as_step(name: str, weights: Array | None = None) -> Step:
 def as_steps(steps: str | Iterable[str | Covariates] | None) -> tuple[Any, ...]:
     """The names of steps, and covariates, in the order in which they are applied.
 
-    Parameters
-    ----------
-    steps
-        Names of `STEPS`, or a text with commas or + between them, as "cosine,center"; no step for None, () and "none".
-
-    Raises
-    ------
-    InputError
-        If a name is not one of them.
+    They are names of `STEPS`, or a text with commas or + between them, as "cosine,center"; no step for None, () and
+    "none". InputError is raised for another name.
     """
     if isinstance(steps, str):
         steps = [] if steps.strip() in ("", "none") else [name.strip() for name in re.split("[,+]", steps)]

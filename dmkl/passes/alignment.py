@@ -1,4 +1,4 @@
-"""Inner products of all pairs of kernels: one pass whose tasks read the same tile of every kernel.
+"""Inner products of all pairs of kernels, and with an inverse: one pass whose tasks read the same tile of every kernel.
 
     ⟨K_i, K_j⟩ = Σ_ab (K_i)_ab (K_j)_ab
 
@@ -11,24 +11,25 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from dask.delayed import delayed
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import refuse
+from dmkl.files.arrays import load_array, save_array
 from dmkl.numerics.alignment import alignments, estimated
-from dmkl.numerics.steps import Fitted
+from dmkl.numerics.cholesky import Factor
+from dmkl.numerics.steps import Fitted, Residualizing
 from dmkl.passes.blas import blas_threads, pinned_blas
-from dmkl.passes.execute import Machine, active_client, again, check_memory, execute, machine, send_all
-from dmkl.passes.memory import HeldTiles
+from dmkl.passes.execute import Machine, again, check_memory, execute, machine, run_tasks, send_all, shared_folder
 from dmkl.passes.run import add_in_tree, run_pass
+from dmkl.passes.sums import FactorHandle, by_factors
 from dmkl.passes.sweep import Columns
-from dmkl.passes.view import Lens, StoreOrder, TileKey, View
-
-__all__ = ["align", "check_alignable", "gram_pass", "rounding"]
+from dmkl.passes.view import Lens, StoreOrder, TileKey, TileTask, View
 
 # Entries of each kernel that are transformed and multiplied at a time: a few such arrays fit in a core's cache.
 _PANEL_ENTRIES = 2**15
@@ -53,9 +54,10 @@ class _Band:
         return self.rows.stop - self.rows.start, self.cols.stop - self.cols.start
 
 
-def _samples(lens: Lens) -> StoreOrder:
-    """The samples after all steps, in the order of the store."""
-    return StoreOrder.of(lens.view.final_positions()[0], lens.view.source.tiling.tile)
+def _samples_of_tiles(view: View) -> tuple[StoreOrder, list[TileTask]]:
+    """The samples of a square view after all steps, in the order of the store, and the tiles that hold them."""
+    final = view.final_positions()[0]
+    return StoreOrder.of(final, view.source.tiling.tile), replace(view, rows=final, cols=final, steps=()).tile_tasks()
 
 
 def rounding(lens: Lens) -> Float:
@@ -114,9 +116,7 @@ def _gram_pass(lens: Lens) -> Float:
     # with any number of workers.
     cuts = np.array_split(np.arange(len(bands)), min(len(bands), _TASKS))
     plan = [[bands[b] for b in cut] for cut in cuts]
-    shared = send_all(
-        {f"{name}-lens-{token}": lens, f"{name}-plan-{token}": plan, f"{name}-held-{token}": _loaded_tiles(lens)}
-    )
+    shared = send_all({f"{name}-lens-{token}": lens, f"{name}-plan-{token}": plan})
     side_by_side = min(host.slots_per_host, len(plan))
     tasks = [
         (
@@ -151,10 +151,9 @@ def _bands(lens: Lens, host: Machine) -> list[_Band]:
         "tiles",
     )
     height = min(side, (host.task_bytes - sum(needed.values())) // row_bytes)
-    samples = _samples(lens)
-    final = view.final_positions()[0]
+    samples, tiles = _samples_of_tiles(view)
     bands = []
-    for tile in replace(view, rows=final, cols=final, steps=()).tile_tasks():
+    for tile in tiles:
         # The last band of a tile may be lower than the others; its bytes are counted as an equal share.
         rows, cols = samples.run(tile.i), samples.run(tile.j)
         starts = range(rows.start, rows.stop, height)
@@ -165,25 +164,12 @@ def _bands(lens: Lens, host: Machine) -> list[_Band]:
     return bands
 
 
-def _loaded_tiles(lens: Lens) -> dict[TileKey, Array]:
-    """The tiles in this process's memory; workers of a cluster read their tiles from the source instead."""
-    source = lens.view.source
-    if not isinstance(source, HeldTiles) or active_client() is not None:
-        return {}
-    parts = [loaded for kernel in lens.view.kernels for _, loaded in source.parts[int(kernel)]]
-    return {key: tile for loaded in parts if isinstance(loaded, Mapping) for key, tile in loaded.items()}
-
-
-def _add_bands(
-    lens: Lens, plan: Sequence[Sequence[_Band]], loaded: Mapping[TileKey, Array], number: int, tasks_per_machine: int
-) -> Float:
+def _add_bands(lens: Lens, plan: Sequence[Sequence[_Band]], number: int, tasks_per_machine: int) -> Float:
     """The inner products over the bands of one task, (n, n)."""
     view = lens.view
-    keys = [(int(k), band.i, band.j) for band in plan[number] for k in view.kernels]
-    inside = all(key in loaded for key in keys)
-    stream = ((key, loaded[key]) for key in keys) if inside else view.source.stream(keys)
+    stream = view.source.stream([(int(k), band.i, band.j) for band in plan[number] for k in view.kernels])
     n = len(view.kernels)
-    samples, gram = _samples(lens), np.zeros((n, n))
+    (samples, _), gram = _samples_of_tiles(view), np.zeros((n, n))
     # Two arrays serve all bands of the task: new ones for each band would cost as much in page faults as the products.
     stored = np.empty(n * max(band.shape[0] * band.shape[1] for band in plan[number]), view.source.dtype)
     scratch = np.empty((n, max(_panel_rows(n, *band.shape) * band.shape[1] for band in plan[number])))
@@ -221,3 +207,82 @@ def _panels(raw: Array, band: _Band, fitted: Fitted, order: Index, scratch: Floa
         for k in range(n):
             panel[k] = fitted.elementwise(k, raw[k, rows], trail).reshape(-1)
         yield panel
+
+
+# --- inner products with an inverse, and of projected kernels -------------------------------------------------------
+
+
+_PANEL = 64
+"""Rows of a tile that are multiplied at once."""
+
+
+def traces_by_factor(factor: FactorHandle) -> Float:
+    """Traces of A⁻¹K_j for every kernel, and of A⁻¹ last, (n + 1,), by a factor of A: one pass.
+
+    The process that holds the factor writes A⁻¹ to a file, from which the tasks of the pass read what belongs to their
+    tiles.
+    """
+    lens, view = factor.lens, factor.lens.view
+    order, tiles = _samples_of_tiles(view)
+    # A fixed number of partial sums, added in order: the result does not depend on the number of workers.
+    cuts = np.array_split(np.arange(len(tiles)), min(len(tiles), _TASKS))
+    side_by_side = min(machine().slots_per_host, len(cuts))
+    task_bytes = len(tiles) * len(view.kernels) * view.bytes_per_tile // len(cuts)
+    with shared_folder("where the inverse of a sum of kernels is written") as folder:
+        file = str(folder / "inverse.npy")
+        (trace,) = by_factors("inverse", _write_inverse, [factor], [file], [order.order])
+        work = [partial(_add_tiles, tuple(tiles[t] for t in cut), file, side_by_side) for cut in cuts]
+        return np.append(sum(run_tasks("trace-pass", work, lens, task_bytes=task_bytes)), trace)
+
+
+def _write_inverse(factor: Factor, file: str, order: Index) -> float:
+    """Write A⁻¹ in the order of the store; returns its trace."""
+    inverse = factor.inverse(order)
+    save_array(file, inverse.T)  # symmetric, and row-major this way
+    return float(np.trace(inverse))
+
+
+def _add_tiles(tiles: Sequence[TileTask], file: str, tasks_per_machine: int, lens: Lens) -> Float:
+    """The inner products of a matrix in a file and some tiles of each kernel, (n,)."""
+    view, (samples, _), matrix = lens.view, _samples_of_tiles(lens.view), load_array(file)
+    totals = np.zeros(len(view.kernels))
+    stream = view.source.stream([(int(k), tile.i, tile.j) for tile in tiles for k in view.kernels])
+    with pinned_blas(blas_threads(tasks_per_machine)):
+        for tile in tiles:
+            rows, cols = samples.run(tile.i), samples.run(tile.j)
+            part = np.ascontiguousarray(matrix[rows, cols])
+            # Only the upper tiles are read; the mirror image of a tile above the diagonal has the same inner product.
+            times = 1.0 if tile.i == tile.j else 2.0
+            for k in range(len(totals)):
+                _, stored = next(stream)
+                raw = stored[samples.inside(rows)][:, samples.inside(cols)]
+                # Panels stay in the cache while they are centered, widened and multiplied.
+                for start in range(0, len(part), _PANEL):
+                    panel = raw[start : start + _PANEL]
+                    if lens.fitted.steps:
+                        positions = samples.order[rows][start : start + _PANEL], samples.order[cols]
+                        panel = lens.fitted.elementwise(k, panel, lens.fitted.positions(*positions))
+                    numbers = np.ascontiguousarray(panel, dtype=np.float64)
+                    totals[k] += times * np.vdot(part[start : start + _PANEL], numbers)
+    return totals
+
+
+def projected_inner_products(lens: Lens, basis: Float, products: Float) -> Float:
+    """⟨PK_iP, PK_jP⟩ and ⟨PK_iP, P⟩ for P = I − QQᵀ, (n + 1, n + 1), with P as the last matrix: one pass.
+
+    Q is the basis, (m, r), with orthonormal columns, and the products are K_jQ, (n, m, r).
+    """
+    m, r = basis.shape
+    if r:
+        # Projecting is a step without new statistics: residualizing with Q as covariates, whose products are given.
+        nothing = np.zeros((0, r)), np.zeros(0, dtype=str), np.zeros((0, 0))
+        projecting = Residualizing(basis, basis, products, *nothing, basis, products)
+        lens = replace(lens, statistics=Fitted((*lens.fitted.steps, projecting)))
+    diagonal = lens.diagonal()
+    assert diagonal is not None  # square kernels have one
+    n = len(diagonal)
+    gram = np.empty((n + 1, n + 1))
+    gram[:n, :n] = gram_pass(lens)
+    gram[n, :n] = gram[:n, n] = diagonal.sum(axis=1)
+    gram[n, n] = m - r
+    return gram

@@ -20,8 +20,6 @@ from threadpoolctl import ThreadpoolController
 
 from dmkl import progress, settings
 
-__all__ = ["blas_threads", "factor_threads", "one_blas_thread", "pinned_blas"]
-
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +15,6 @@ from dmkl.passes.view import Lens, View
 
 if TYPE_CHECKING:
     import dask.array as da
-
-__all__ = ["combined_kernels", "entries", "view_blocks", "weighted_blocks", "whole_kernels"]
 
 
 def raw_block(view: View, k: int, rows: Index, cols: Index) -> Array:
@@ -113,31 +111,36 @@ def view_blocks(view: View, state: ChainState | Delayed, chunk: int | None) -> d
     """The whole view as a lazy array, one task for each block."""
     import dask.array as da
 
-    n, n_rows, n_cols = view.shape
     side = view.source.tiling.tile if chunk is None else chunk
     dtype = np.dtype(np.float64) if view.steps else view.source.dtype
-    if 0 in view.shape:
-        nothing: da.Array = da.empty(view.shape, dtype=dtype)
-        return nothing
     token = graph_token(machine(), view, side)
     shared = send(view, f"block-view-{token}")
     statistics: Any = send(state, f"block-statistics-{token}") if isinstance(state, ChainState) else state
     block = delayed(_block, pure=False)
-    rows = [np.arange(start, min(start + side, n_rows)) for start in range(0, n_rows, side)]
-    cols = [np.arange(start, min(start + side, n_cols)) for start in range(0, n_cols, side)]
+
+    def kernel(j: int) -> da.Array:
+        def task(a: int, b: int, rows: Index, cols: Index) -> Any:
+            return block(shared, statistics, j, rows, cols, dask_key_name=f"block-{j}-{a}-{b}-{token}")
+
+        return _of_blocks(task, (1, *view.shape[1:]), side, dtype)
+
+    whole: da.Array = da.concatenate([kernel(j) for j in range(len(view.kernels))])
+    return whole
+
+
+def _of_blocks(
+    task: Callable[[int, int, Index, Index], Any], shape: tuple[int, int, int], side: int, dtype: np.dtype[Any]
+) -> da.Array:
+    """A lazy array of blocks (shape[0], rows, columns), each made by a task with these numbers and positions."""
+    import dask.array as da
+
+    if 0 in shape:
+        nothing: da.Array = da.zeros(shape, dtype=dtype)
+        return nothing
+    rows, cols = ([np.arange(start, min(start + side, n)) for start in range(0, n, side)] for n in shape[1:])
     layers = [
-        [
-            [
-                da.from_delayed(
-                    block(shared, statistics, j, r, c, dask_key_name=f"block-{j}-{a}-{b}-{token}"),
-                    (1, len(r), len(c)),
-                    dtype=dtype,
-                )
-                for b, c in enumerate(cols)
-            ]
-            for a, r in enumerate(rows)
-        ]
-        for j in range(n)
+        [da.from_delayed(task(a, b, r, c), (shape[0], len(r), len(c)), dtype=dtype) for b, c in enumerate(cols)]
+        for a, r in enumerate(rows)
     ]
     whole: da.Array = da.block(layers)
     return whole
@@ -153,34 +156,21 @@ def weighted_blocks(lens: Lens, weights: Float, chunk: int | None = None) -> da.
     A block holds all sets of weights, so that its tiles are read once. The blocks below the diagonal of a square view
     are transposes of the blocks above it.
     """
-    import dask.array as da
-
-    view = lens.view
-    _, n_rows, n_cols = view.shape
-    side = view.source.tiling.tile if chunk is None else chunk
-    if 0 in (n_rows, n_cols):
-        nothing: da.Array = da.zeros((len(weights), n_rows, n_cols))
-        return nothing
+    view, side = lens.view, lens.view.source.tiling.tile if chunk is None else chunk
     token = graph_token(machine(), lens, weights, side)
     shared = send((lens, weights), f"weighted-lens-{token}")
     block, turned = delayed(_weighted, pure=False), delayed(_turned, pure=False)
-    starts = [range(0, n, side) for n in (n_rows, n_cols)]
     made: dict[tuple[int, int], Delayed] = {}
-    layers: list[list[da.Array]] = []
-    for a, r in enumerate(starts[0]):
-        layers.append([])
-        for b, c in enumerate(starts[1]):
-            rows, cols = np.arange(r, min(r + side, n_rows)), np.arange(c, min(c + side, n_cols))
-            key = f"weighted-{a}-{b}-{token}"
-            # Row a is built after all rows b < a, so the block above the diagonal exists already.
-            if view.is_square and b < a:
-                made[a, b] = turned(made[b, a], dask_key_name=key)
-            else:
-                made[a, b] = block(shared, rows, cols, dask_key_name=key)
-            shape = (len(weights), len(rows), len(cols))
-            layers[-1].append(da.from_delayed(made[a, b], shape, dtype=np.dtype(np.float64)))
-    whole: da.Array = da.block(layers)
-    return whole
+
+    def task(a: int, b: int, rows: Index, cols: Index) -> Any:
+        key = f"weighted-{a}-{b}-{token}"
+        # Row a is built after all rows b < a, so the block above the diagonal exists already.
+        if view.is_square and b < a:
+            return turned(made[b, a], dask_key_name=key)
+        made[a, b] = block(shared, rows, cols, dask_key_name=key)
+        return made[a, b]
+
+    return _of_blocks(task, (len(weights), *view.shape[1:]), side, np.dtype(np.float64))
 
 
 def _weighted(shared: tuple[Lens, Float], rows: Index, cols: Index) -> Float:

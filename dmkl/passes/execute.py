@@ -15,7 +15,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,9 +41,10 @@ from dmkl.errors import (
 )
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, Future, as_completed
 
-__all__ = ["Worker", "common", "look_at", "run_tasks"]
+Result = TypeVar("Result")
+Value = TypeVar("Value")
 
 # Bytes of a worker's limit that the interpreter and its libraries take before the first array.
 _BESIDE_ARRAYS = 200 * 2**20
@@ -103,19 +104,13 @@ def look_at(client: Client, reports: Mapping[str, Any], kept: int = 0) -> list[W
     workers = []
     for address, worker in reports.items():
         place, threads = places[address], worker["nthreads"]
-        limit = _usable(worker["memory_limit"]) or budgets[place]
+        # Dask stops giving a worker tasks at 80 % of its limit, which is 0 if it has none.
+        limit = worker["memory_limit"]
+        limit = max(int(0.8 * limit) - _BESIDE_ARRAYS, 2**20) if limit else budgets[place]
         # Two bounds: Dask's limit is for one worker process and its threads, the budget for all slots of the host.
         task = min(limit // threads, budgets[place] // slots[place])
         workers.append(Worker(address, place, threads, task, min(limit, budgets[place])))
     return workers
-
-
-def _usable(memory_limit: int) -> int:
-    """Bytes of a worker's limit that arrays may take; 0 without a limit.
-
-    Dask stops giving a worker tasks at 80 %.
-    """
-    return max(int(0.8 * memory_limit) - _BESIDE_ARRAYS, 2**20) if memory_limit else 0
 
 
 def common(workers: Sequence[Worker]) -> list[Worker]:
@@ -147,29 +142,6 @@ _TOLD: set[tuple[str, ...]] = set()
 # --- running tasks -------------------------------------------------------------------------------------------------
 
 
-if TYPE_CHECKING:
-    from distributed import Client, as_completed
-
-__all__ = [
-    "Machine",
-    "active_client",
-    "again",
-    "check_memory",
-    "check_shared",
-    "computing_here",
-    "execute",
-    "graph_token",
-    "keeping",
-    "machine",
-    "shared_folder",
-    "temporary_files_in",
-    "temporary_root",
-    "workers_of_scheduler",
-]
-
-Result = TypeVar("Result")
-
-
 @dataclass(frozen=True)
 class Machine:
     """The limits of the place where tasks run that a pass needs."""
@@ -190,29 +162,28 @@ _HERE: ContextVar[Machine | None] = ContextVar("dmkl-here", default=None)
 
 
 @contextmanager
-def computing_here(limits_here: Machine) -> Iterator[None]:
+def _inside(variable: ContextVar[Value], value: Value) -> Iterator[None]:
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def computing_here(limits_here: Machine) -> AbstractContextManager[None]:
     """Let passes inside this context run in this thread: for a task, which may take these limits of its machine.
 
     Dask's own configuration of the scheduler is one for all threads of a process, so tasks cannot set it.
     """
-    token = _HERE.set(limits_here)
-    try:
-        yield
-    finally:
-        _HERE.reset(token)
+    return _inside(_HERE, limits_here)
 
 
 _KEPT: ContextVar[int] = ContextVar("dmkl-kept", default=0)
 
 
-@contextmanager
-def keeping(n_bytes: int) -> Iterator[None]:
+def keeping(n_bytes: int) -> AbstractContextManager[None]:
     """Reserve bytes of this machine's budget for values that this process itself holds inside this context."""
-    token = _KEPT.set(_KEPT.get() + n_bytes)
-    try:
-        yield
-    finally:
-        _KEPT.reset(token)
+    return _inside(_KEPT, _KEPT.get() + n_bytes)
 
 
 def active_client() -> Client | None:
@@ -293,17 +264,12 @@ def workers_of_scheduler(client: Client) -> Mapping[str, Any]:
 _TEMPORARY: ContextVar[Path | None] = ContextVar("dmkl-temporary", default=None)
 
 
-@contextmanager
-def temporary_files_in(folder: Path | None) -> Iterator[None]:
+def temporary_files_in(folder: Path | None) -> AbstractContextManager[None]:
     """Put temporary files that workers share into `folder` inside this context; into TMPDIR for None.
 
     The folder of a checkpoint is on a file system that all machines share, and TMPDIR (/tmp) often is not.
     """
-    token = _TEMPORARY.set(folder)
-    try:
-        yield
-    finally:
-        _TEMPORARY.reset(token)
+    return _inside(_TEMPORARY, folder)
 
 
 def temporary_root() -> Path:
@@ -313,13 +279,7 @@ def temporary_root() -> Path:
 
 @contextmanager
 def shared_folder(what: str) -> Iterator[Path]:
-    """Make a temporary folder that every worker can reach, for files that workers write or read.
-
-    Raises
-    ------
-    InputError
-        If a worker cannot reach it; the message says `what` the folder is for.
-    """
+    """Make a temporary folder that every worker can reach, for files that workers write or read: `check_shared`."""
     with tempfile.TemporaryDirectory(prefix="dmkl-", dir=temporary_root()) as name:
         check_shared(Path(name), what)
         yield Path(name)
@@ -395,7 +355,8 @@ def again(run: Callable[[], Result], what: str) -> Result:
         try:
             return run()
         except (CancelledError, OSError) as error:  # CommClosedError is an OSError
-            check_scheduler(client, what, error)
+            if client.status != "running":
+                raise _scheduler_lost(what) from error
             if not isinstance(error, CancelledError | CommClosedError):
                 raise
             lost = error
@@ -404,12 +365,6 @@ def again(run: Callable[[], Result], what: str) -> Result:
         "want of memory. Give the workers more memory, or set dmkl.memory or dmkl.block-width lower"
     )
     raise WorkerLostError(msg) from lost
-
-
-def check_scheduler(client: Client, what: str, error: BaseException) -> None:
-    """Raise SchedulerLostError if an error comes from a scheduler that is gone."""
-    if client.status != "running":
-        raise _scheduler_lost(what) from error
 
 
 def _scheduler_lost(what: str = "the computation") -> SchedulerLostError:
@@ -448,15 +403,10 @@ def _executed(
         schedule = get_scheduler(collections=results) if _HERE.get() is None else get_sync
         # Dask's default number of threads may be more than memory, or the grant of a batch system, allows.
         slots = _local_slots()
-        return list(schedule(_tasks_of(results), [result.key for result in results], num_workers=slots))
-
-
-def _tasks_of(results: Sequence[Delayed]) -> dict[Any, Any]:
-    """The tasks of all results by key; `dask.compute` would first make an expression of them and hash all arrays."""
-    layers: dict[str, Mapping[Any, Any]] = {}
-    for result in results:
-        layers |= result.dask.layers
-    return {key: task for layer in layers.values() for key, task in layer.items()}
+        # `dask.compute` would first make an expression of the results and hash all arrays.
+        layers = {name: layer for result in results for name, layer in result.dask.layers.items()}
+        tasks = {key: task for layer in layers.values() for key, task in layer.items()}
+        return list(schedule(tasks, [result.key for result in results], num_workers=slots))
 
 
 def _on_cluster(
@@ -529,11 +479,6 @@ def _as_they_end(client: Client, allowed: Sequence[str] | None, ended: as_comple
 
 # --- sending values to workers -------------------------------------------------------------------------------------
 
-
-if TYPE_CHECKING:
-    from distributed import Client, Future
-
-__all__ = ["send", "send_all"]
 
 # Time limit for sending: a fixed part, and a second for so many bytes to each worker.
 _SECONDS, _BYTES_PER_SECOND = 30.0, 1e6
@@ -615,19 +560,10 @@ def run_tasks(
 ) -> list[Any]:
     """Run functions side by side, with shared arguments; returns their results in order.
 
-    Parameters
-    ----------
-    what
-        Prefix of the tasks' keys.
-    work
-        The functions that the tasks call, the longest first; arguments of a single task are bound by
-        `functools.partial`, which Dask does not search for futures.
-    shared
-        Arguments of all tasks, sent to a cluster's workers once.
-    own
-        One more argument for each task, after the shared ones, which may be large.
-    task_bytes
-        Bytes of kernels that each task reads, for the progress report.
+    `what` is the prefix of the tasks' keys. The functions of `work` are sorted by time, the longest first; arguments of
+    a single task are bound by `functools.partial`, which Dask does not search for futures. The `shared` arguments are
+    sent to a cluster's workers once; `own` has one more argument for each task, which may be large. `task_bytes` are
+    the bytes of kernels that each task reads, for the progress report.
     """
     if not work:
         return []

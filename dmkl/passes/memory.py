@@ -14,18 +14,18 @@ from dmkl.arrays import Array, Index
 from dmkl.passes.execute import active_client, check_memory, execute, machine
 from dmkl.passes.view import TileKey, TileSource, Unit, View, units_of
 
-__all__ = ["HeldTiles", "persisted"]
-
 
 class HeldTiles:
     """A source with some tiles in memory, in the parts in which they were loaded.
 
-    `parts` maps each kernel to pairs of a set of tile positions and a mapping with these tiles (or a future of it).
-    Single entries are still read from `origin`, the source of the tiles.
+    `parts` maps each kernel to pairs of a set of tile positions and a dictionary with these tiles (or a future of it).
+    Tiles that are not in this process are read from `origin`, the source of the tiles.
     """
 
     def __init__(self, origin: TileSource, parts: dict[int, list[tuple[frozenset[tuple[int, int]], Any]]]) -> None:
         self.origin, self.parts = origin, parts
+        held = [loaded for of_kernel in parts.values() for _, loaded in of_kernel if isinstance(loaded, dict)]
+        self._tiles: dict[TileKey, Array] = {key: tile for loaded in held for key, tile in loaded.items()}
         self.token = uuid.uuid4().hex  # a set that is cut into other parts needs other task keys
         self.names, self.samples, self.train_samples = origin.names, origin.samples, origin.train_samples
         self.dtype, self.tiling, self.symmetric = origin.dtype, origin.tiling, origin.symmetric
@@ -35,14 +35,16 @@ class HeldTiles:
 
     def __getstate__(self) -> dict[str, Any]:
         # Only the description of the set is sent to workers; the tiles are there already and arrive as arguments.
-        return {**self.__dict__, "parts": {}}
+        return {**self.__dict__, "parts": {}, "_tiles": {}}
 
     def __dask_tokenize__(self) -> Any:
         return type(self).__name__, self.content_id, self.token
 
     def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
         """See `TileSource`."""
-        return self.origin.stream(keys)
+        if not all(key in self._tiles for key in keys):
+            return self.origin.stream(keys)
+        return ((key, self._tiles[key]) for key in keys)
 
     def diagonal(self, kernels: Index) -> Array | None:
         """See `TileSource`."""

@@ -23,7 +23,7 @@ from dmkl import settings
 from dmkl.arrays import Array
 from dmkl.errors import DegenerateKernelError, DmklError, IndefiniteKernelError, refuse
 from dmkl.numerics.steps import Fitted
-from dmkl.passes.execute import Machine, again, check_memory, execute, graph_token, machine, send, send_all
+from dmkl.passes.execute import Machine, again, check_memory, execute, graph_token, machine, run_tasks, send_all
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.sweep import (
     Buffers,
@@ -42,19 +42,6 @@ from dmkl.passes.sweep import (
 )
 from dmkl.passes.view import Lens, TileKey, Unit, View, covering, units_of
 from dmkl.store.reader import StoreReader
-
-__all__ = [
-    "PassGraph",
-    "Then",
-    "add_in_tree",
-    "alone",
-    "looking_for_damage",
-    "part_bytes",
-    "pass_bytes",
-    "pass_graph",
-    "refuse_damage",
-    "run_pass",
-]
 
 # Results that one task adds: few enough to bound its memory, many enough to keep the tree flat.
 _FAN_IN = 8
@@ -123,7 +110,11 @@ def pass_graph(
     # All tasks take one node: the graph holds it once, and a worker receives it once.
     parts_of = [unit for unit, _ in cut]
     riding = columns if vectors is None else [c.without_vectors() for c in columns]
-    everything = _shared(lenses, riding, parts_of, bench, vectors, load=fitted is None and vectors is None)
+    through = [replace(lens, statistics=lens.fitted.for_products()) for lens in lenses]
+    lanes = lanes_of(lenses, riding) if view.factor_widths is None else []
+    everything = _Shared(through, list(riding), parts_of, lanes, None, bench, vectors)
+    if fitted is None and vectors is None:
+        everything = everything.loaded()
     (shared,) = send_all({f"{name}-shared-{token}": everything})
     sweeping = delayed(_sweep_part, pure=False)
     members: dict[int, list[int]] = {}
@@ -216,8 +207,20 @@ class _Shared:
             made: _Shared | None = self.__dict__.get("_made")
             if made is None:
                 columns = [replace(c, block=block) for c, block in zip(self.columns, self.vectors(), strict=True)]
-                made = self.__dict__["_made"] = _loaded_once(replace(self, columns=columns, vectors=None))
+                made = self.__dict__["_made"] = replace(self, columns=columns, vectors=None).loaded()
             return made
+
+    def loaded(self) -> _Shared:
+        """The same inputs with the vectors in the form that products take, if all kernels share them."""
+        factored = self.lenses[0].view.factor_widths is not None  # products with factors take whole vectors
+        if factored or not all(lens.fitted.same_for_all for lens in self.lenses):
+            return self
+        ready = loaded(self.lenses, self.columns, self.lanes, 0)
+        return replace(self, ready=ready, columns=[c.without_vectors() for c in self.columns])
+
+    def lenses_with(self, fitted: Fitted | None) -> list[Lens]:
+        """The lenses, the first one with these statistics if there are some."""
+        return self.lenses if fitted is None else [replace(self.lenses[0], statistics=fitted)]
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_made"}
@@ -226,30 +229,6 @@ class _Shared:
         # Dask and `send_all` estimate the time of sending from this size.
         vectors = sum(c.block.nbytes for c in self.columns) + (0 if self.ready is None else sys.getsizeof(self.ready))
         return vectors + sum(lens.fitted.n_bytes for lens in self.lenses)
-
-
-def _shared(
-    lenses: Sequence[Lens],
-    columns: Sequence[Columns],
-    units: list[Unit],
-    bench: Workbench | None,
-    vectors: Callable[[], Sequence[Array]] | None,
-    *,
-    load: bool,
-) -> _Shared:
-    through = [replace(lens, statistics=lens.fitted.for_products()) for lens in lenses]
-    lanes = lanes_of(lenses, columns) if lenses[0].view.factor_widths is None else []
-    shared = _Shared(through, list(columns), units, lanes, None, bench, vectors)
-    return _loaded_once(shared) if load else shared
-
-
-def _loaded_once(shared: _Shared) -> _Shared:
-    """The same inputs with the vectors in the form that products take, if all kernels share them."""
-    factored = shared.lenses[0].view.factor_widths is not None  # products with factors take whole vectors
-    if factored or not all(lens.fitted.same_for_all for lens in shared.lenses):
-        return shared
-    ready = loaded(shared.lenses, shared.columns, shared.lanes, 0)
-    return replace(shared, ready=ready, columns=[c.without_vectors() for c in shared.columns])
 
 
 def _sweep_part(
@@ -262,7 +241,7 @@ def _sweep_part(
 ) -> Any:
     shared = shared.with_vectors()
     return sweep(
-        _lenses(shared, fitted),
+        shared.lenses_with(fitted),
         shared.units[number],
         shared.columns,
         tasks_per_machine,
@@ -288,12 +267,8 @@ def _finish(
     ready = (
         None if shared.ready is None else replace(shared.ready, offsets=[shared.ready.offsets[p] for p in positions])
     )
-    results = finish(_lenses(shared, fitted), columns, kernel, ready, parts)
+    results = finish(shared.lenses_with(fitted), columns, kernel, ready, parts)
     return results if last is None else last(results, Buffers())
-
-
-def _lenses(shared: _Shared, fitted: Fitted | None) -> list[Lens]:
-    return shared.lenses if fitted is None else [replace(shared.lenses[0], statistics=fitted)]
 
 
 def _units(lenses: Sequence[Lens], columns: Sequence[Columns], host: Machine) -> list[tuple[Unit, Any]]:
@@ -308,16 +283,6 @@ def _units(lenses: Sequence[Lens], columns: Sequence[Columns], host: Machine) ->
 
 def _bytes_per_kernel(lenses: Sequence[Lens], columns: Sequence[Columns]) -> int:
     return sum(c.width * c.dtype.itemsize * lenses[c.lens].view.shape[1] for c in columns if c.want == "each")
-
-
-def part_bytes(unit: Unit, lens: Lens, c: Columns) -> int:
-    """Bytes that the task of a unit returns for one of the columns."""
-    if c.want == "project":
-        return len(unit.kernels) * c.width**2 * 8
-    if c.want == "sum":
-        return lens.view.shape[1] * c.width * 8
-    n_rows = len(unit.kernels) * lens.view.shape[1] if unit.whole else len(unit.rows(lens.view))
-    return n_rows * c.width * c.dtype.itemsize
 
 
 def _check_pass(lenses: Sequence[Lens], columns: Sequence[Columns], host: Machine) -> None:
@@ -428,14 +393,12 @@ def _loads(columns: Sequence[Columns]) -> list[list[tuple[int, Columns]]]:
                 loads.append([])
                 room = width
             end = c.width if c.want == "project" else min(c.width, start + room)
-            loads[-1].append((owner, c if end - start == c.width else _part(c, slice(start, end))))
+            part = slice(start, end)
+            weights = None if c.weights is None else c.weights[:, part]
+            loads[-1].append((owner, replace(c, block=c.block[:, part], weights=weights)))
             room = max(0, room - (end - start))
             start = end
     return loads
-
-
-def _part(c: Columns, chosen: slice) -> Columns:
-    return replace(c, block=c.block[:, chosen], weights=None if c.weights is None else c.weights[:, chosen])
 
 
 # --- damage that appears during work ----------------------------------------------------------------------------------
@@ -445,10 +408,7 @@ def _part(c: Columns, chosen: slice) -> Columns:
 def looking_for_damage(view: View) -> Iterator[None]:
     """If work on a view fails in a way that sound kernels cannot cause, check its tiles on disk first.
 
-    Raises
-    ------
-    CorruptTileError
-        If a tile is missing or differs from what was written; otherwise the original error is raised.
+    CorruptTileError is raised if a tile is missing or differs from what was written, otherwise the original error.
     """
     try:
         yield
@@ -461,27 +421,14 @@ def looking_for_damage(view: View) -> Iterator[None]:
 
 
 def refuse_damage(view: View, reason: Exception | None = None) -> None:
-    """Read all tiles of the kernels of a view again and compare each with its checksum: one pass.
-
-    Raises
-    ------
-    CorruptTileError
-        If a tile is missing or differs from what was written.
-    """
+    """Read all tiles of the kernels of a view again: one pass; CorruptTileError if one is not what was written."""
     source = view.source
     if not isinstance(source, StoreReader):
         return
-    token = uuid.uuid4().hex
-    shared = send(source, f"verify-source-{token}")
+    n_bytes = source.tiling.tile**2 * source.dtype.itemsize * sum(1 for _ in source.tiling.pairs())
     # One task for each kernel, which returns an error instead of raising it: one damaged tile must not hide the others'
     # tasks.
-    look = delayed(StoreReader.verify, pure=False)
-    tasks = [
-        look(shared, int(kernel), dask_key_name=f"verify-kernel-{k}-{token}") for k, kernel in enumerate(view.kernels)
-    ]
-    tile_bytes = source.tiling.tile**2 * source.dtype.itemsize
-    n_bytes = tile_bytes * sum(1 for _ in source.tiling.pairs())
-    outcomes = execute(tasks, [(task, n_bytes) for task in tasks], "verify")
-    for error in outcomes:
+    work = [partial(StoreReader.verify, kernel=int(kernel)) for kernel in view.kernels]
+    for error in run_tasks("verify", work, source, task_bytes=n_bytes):
         if error is not None:
             raise error from reason

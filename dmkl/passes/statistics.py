@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -20,8 +22,6 @@ from dmkl.numerics.steps import ChainState, Fitted, FittedStep
 from dmkl.passes.run import alone, pass_graph, run_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens, View
-
-__all__ = ["chain_statistics", "measure", "measure_new"]
 
 
 @dataclass(frozen=True)
@@ -72,27 +72,25 @@ def _fitting(view: View, trained: Sequence[FittedStep] = (), *, elements: bool =
     for position, step in enumerate(steps):
         if position == len(view.steps):
             # From here on the rows are new samples: the means of rows and of columns differ.
-            state, square = _call(_as_new_samples, state), False
+            state, square = _call(partial(replace, square=False), state), False
         prefix = replace(view, steps=view.steps[:position])
         vectors = step.vectors
         recompute = vectors is not None or step.weights is not weights
         # Means are reused from step to step only if they were taken with the same weights of the samples.
         if (step.needs_means or step.needs_row_means) and recompute:
-            state, has_col_mean, has_row_mean, weights = (
-                _call(ChainState.without_means, state),
-                False,
-                False,
-                step.weights,
-            )
+            state = _call(partial(replace, col_mean=None, row_mean=None), state)
+            has_col_mean, has_row_mean, weights = False, False, step.weights
         wanted = {}
         if step.needs_means and not has_col_mean:
-            chain = _call(_training_chain, state)
+            chain = _call(Fitted.training, _call(attrgetter("fitted"), state))
             wanted["col_mean"] = _Means(prefix.training(), chain, "center-pass", step.weights, vectors)
         # Products need no row means: the centered right-hand side sums to zero, so that their term vanishes. They are
         # computed only for single entries and for a later step that needs the diagonal of the rows.
         later = elements or any(following.needs_row_diagonal for following in steps[position + 1 :])
         if step.needs_row_means and later and not has_row_mean and not square:
-            wanted["row_mean"] = _Means(prefix, _call(_chain, state), "center-rows-pass", step.weights, vectors)
+            wanted["row_mean"] = _Means(
+                prefix, _call(attrgetter("fitted"), state), "center-rows-pass", step.weights, vectors
+            )
         answers = dict(zip(wanted, (yield list(wanted.values())), strict=True)) if wanted else {}
         state = _call(ChainState.step, state, step, answers.get("col_mean"), answers.get("row_mean"))
         square = square and step.keeps_square
@@ -150,18 +148,6 @@ def _call(function: Callable[..., Any], *values: Any) -> Any:
     # `traverse=False` keeps Dask from searching the fields of the dataclasses among the arguments for tasks.
     arguments = [value if isinstance(value, Delayed) else delayed(value, pure=True, traverse=False) for value in values]
     return delayed(function, pure=True)(*arguments)
-
-
-def _chain(state: ChainState) -> Fitted:
-    return state.fitted
-
-
-def _training_chain(state: ChainState) -> Fitted:
-    return state.fitted.training()
-
-
-def _as_new_samples(state: ChainState) -> ChainState:
-    return replace(state, square=False)
 
 
 def _drive(fittings: Sequence[_Fitting], answer: Callable[[list[_Means]], list[Any]]) -> list[Any]:

@@ -27,28 +27,6 @@ from dmkl.passes.execute import active_client, again, execute, machine, send_all
 from dmkl.passes.factors import factors_of
 from dmkl.passes.view import Lens, StoreOrder, TileTask, View, bytes_of_task, covering
 
-__all__ = [
-    "Combination",
-    "FactorHandle",
-    "Share",
-    "StoredSum",
-    "SumColumns",
-    "SumPlan",
-    "SumTile",
-    "add_tiles",
-    "by_factors",
-    "combine_pass",
-    "diagonals_of_inverses",
-    "direct_bytes",
-    "factor_pass",
-    "for_sums",
-    "inverse_diagonals_pass",
-    "log_determinants",
-    "put_together",
-    "solve_by_factors",
-    "sum_order",
-]
-
 # --- sums of kernels, tile by tile ---------------------------------------------------------------------------------
 
 
@@ -101,25 +79,19 @@ def put_together(tiles: Iterable[SumTile], lens: Lens, dtype: npt.DTypeLike = np
 _BESIDE = 8
 
 
-@dataclass(frozen=True)
-class Share:
-    """The share of its machine that a task of a sum may use."""
-
-    tasks_per_machine: int
-    """Tasks that run at the same time on one machine."""
-    beside: int
-    """Kernels whose tiles the task may hold at once."""
-
-
-def add_tiles(
-    lenses: Sequence[Lens], combinations: Sequence[Combination], tiles: tuple[TileTask, ...], share: Share
+def _add_tiles(
+    lenses: Sequence[Lens],
+    combinations: Sequence[Combination],
+    tiles: tuple[TileTask, ...],
+    tasks_per_machine: int,
+    most_beside: int,
 ) -> Iterator[tuple[TileTask, list[SumTile]]]:
     """Yield every combination over some tiles, in float64, tile by tile.
 
     If the steps are the same for all kernels up to a factor (`Fitted.same_for_all`), they are linear in the kernel and
     commute with the sum: raw tiles are added and the steps are applied to the whole sum. Otherwise each tile is
-    transformed entry by entry first. The number of tiles held at once does not change the result: each entry receives
-    the kernels one after another, in the same order.
+    transformed entry by entry first. `most_beside` tiles may be held at once, which does not change the result: each
+    entry receives the kernels one after another, in the same order.
     """
     source, kernels = lenses[0].view.source, lenses[0].view.kernels
     orders = [sum_order(lens) for lens in lenses]
@@ -127,7 +99,7 @@ def add_tiles(
     by_factors = lenses[0].view.factor_widths is not None and all(lens.fitted.same_for_all for lens in lenses)
     if by_factors and all(c.scales is None for c in combinations):
         for tile in tiles:
-            with pinned_blas(blas_threads(share.tasks_per_machine)):
+            with pinned_blas(blas_threads(tasks_per_machine)):
                 totals = [_empty(orders[c.lens], tile) for c in combinations]
                 _add_by_factors(lenses, combinations, orders, tile, used, totals)
                 yield tile, totals
@@ -137,10 +109,10 @@ def add_tiles(
     stacks = _stacks(lenses, combinations) if source.tiling.rows > SMALL else []
     alone = sorted({*range(len(combinations))} - {number for stack in stacks for number in stack.numbers})
     side = source.tiling.tile
-    together = share.beside if stacks else 1
+    together = most_beside if stacks else 1
     beside = np.empty((together, side, side) if stacks else 0, source.dtype)
     for tile in tiles:
-        with pinned_blas(blas_threads(share.tasks_per_machine)):
+        with pinned_blas(blas_threads(tasks_per_machine)):
             totals = [_empty(orders[c.lens], tile) for c in combinations]
             for stack in stacks:
                 stack.begin(orders[stack.lens], tile)
@@ -161,19 +133,11 @@ def add_tiles(
 
 
 class _Stack:
-    """The combinations through one lens over raw tiles: added row by row, for several kernels at once.
-
-    Attributes
-    ----------
-    numbers : list of int
-        Positions of the combinations.
-    totals : ndarray
-        (combinations, rows, columns), of the current tile.
-    """
+    """The combinations, by position, through one lens over raw tiles: added row by row, for several kernels at once."""
 
     def __init__(self, lens: int, numbers: list[int], weights: Float) -> None:
         self.lens, self.numbers, self._weights = lens, numbers, weights
-        self.totals: Float = np.empty((0, 0, 0))
+        self.totals: Float = np.empty((0, 0, 0))  # of the current tile, (combinations, rows, columns)
 
     def begin(self, order: StoreOrder, tile: TileTask) -> None:
         """Start a tile."""
@@ -216,10 +180,10 @@ def _add_alone(
         parts[c.lens] = _part(lens, order, total, k, stored)
     weight = c.weights[k] * (lens.fitted.factor(k) if lens.fitted.same_for_all else 1.0)
     if c.scales is None:
-        _add(total.entries, parts[c.lens], weight)
+        total.entries[:] += weight * parts[c.lens].astype(np.float64, copy=False)
     else:
         down, across = (c.scales[k][order.order[run]] for run in (total.rows, total.cols))
-        _add(total.entries, parts[c.lens], weight * down[:, None], across)
+        total.entries[:] += (weight * down[:, None]) * parts[c.lens] * across
 
 
 def _add_by_factors(
@@ -269,80 +233,55 @@ def _part(lens: Lens, order: StoreOrder, place: SumTile, k: int, stored: Array) 
     return lens.fitted.elementwise(k, part, trail)
 
 
-# Rows added at a time, so that the scratch array stays in the cache (0.8 instead of 1.35 ns for an entry).
-_PANEL = 32
-
-
-def _add(total: Float, part: Array, weight: float | Float, across: Float | None = None) -> None:
-    """Add weight · part to total, in float64; `weight` is a number or a column, `across` a row."""
-    scratch = np.empty((_PANEL, total.shape[1]))
-    for start in range(0, len(total), _PANEL):
-        rows = slice(start, min(start + _PANEL, len(total)))
-        panel = scratch[: rows.stop - start]
-        panel[:] = part[rows]
-        panel *= weight[rows] if isinstance(weight, np.ndarray) else weight
-        if across is not None:
-            panel *= across
-        total[rows] += panel
-
-
 _COUNTER = itertools.count(1)
 
 
-@dataclass(frozen=True)
-class SumPlan:
+class _SumTasks(NamedTuple):
     """The tasks that add up a list of combinations."""
 
+    tasks: list[tuple[Delayed, int]]
+    """Each with the bytes that it reads."""
+    tiles: list[TileTask]
     lenses: list[Lens]
     """The lenses, with the statistics that sums need."""
-    sent: tuple[Any, Any]
-    """The lenses and the combinations in the form that tasks take."""
-    cuts: list[tuple[str, tuple[TileTask, ...], int]]
-    """For each task its key, its tiles and the bytes that it reads."""
-    share: Share
-    """The share of a machine that a task may use."""
+    shared: Any
+    """The same in the form that tasks take."""
     name: str
     token: str
     """Prefix and end of every key."""
 
-    @classmethod
-    def of(cls, lenses: Sequence[Lens], combinations: Sequence[Combination]) -> SumPlan:
-        """Cut into tasks by the data alone: workers may come and go, and sums must be added in the same order."""
-        host = machine()
-        name, token = f"combine-pass-{next(_COUNTER)}", uuid.uuid4().hex
-        through = [for_sums(lens) for lens in lenses]
-        sent = send_all({f"{name}-lenses-{token}": through, f"{name}-weights-{token}": list(combinations)})
-        view = covering([lens.view for lens in lenses])
-        tiles = view.tile_tasks()
-        used = int(np.count_nonzero(np.any([c.weights for c in combinations], axis=0)))
-        n_bytes = len(tiles) * used * view.bytes_per_tile
-        parts = max(1, min(len(tiles), round(n_bytes / bytes_of_task(n_bytes))))
-        cuts = np.array_split(np.arange(len(tiles)), parts)
-        tasks = [
-            (f"{name}-{number}-{token}", tuple(tiles[t] for t in cut), len(cut) * used * view.bytes_per_tile)
-            for number, cut in enumerate(cuts)
-        ]
-        beside = host.task_bytes // 4 // (view.source.tiling.tile**2 * view.source.dtype.itemsize)
-        share = Share(host.slots_per_host, max(1, min(_BESIDE, beside)))
-        return cls(through, (sent[0], sent[1]), tasks, share, name, token)
 
-    def tasks(self, work: Callable[..., Any], *more: Any) -> list[tuple[Delayed, int]]:
-        """For each cut a task, `work(lenses, combinations, tiles, share, *more)`, and the bytes that it reads."""
-        call = delayed(work, pure=False)
-        return [
-            (call(*self.sent, tiles, self.share, *more, dask_key_name=key), n_bytes)
-            for key, tiles, n_bytes in self.cuts
-        ]
+def _sum_tasks(
+    lenses: Sequence[Lens], combinations: Sequence[Combination], work: Callable[..., Any], *more: Any
+) -> _SumTasks:
+    """Tasks of some tiles each, ``work(lenses, combinations, tiles, tasks per machine, kernels held at once, *more)``.
 
-
-# --- combined kernels and their factors ----------------------------------------------------------------------------
-
-
-# Columns whose squares are added up at once.
-_DIAGONAL_COLUMNS = 256
+    They are cut by the data alone: workers may come and go, and sums must be added in the same order.
+    """
+    host = machine()
+    name, token = f"combine-pass-{next(_COUNTER)}", uuid.uuid4().hex
+    through = [for_sums(lens) for lens in lenses]
+    sent = send_all({f"{name}-lenses-{token}": through, f"{name}-weights-{token}": list(combinations)})
+    view = covering([lens.view for lens in lenses])
+    tiles = view.tile_tasks()
+    used = int(np.count_nonzero(np.any([c.weights for c in combinations], axis=0)))
+    n_bytes = len(tiles) * used * view.bytes_per_tile
+    parts = max(1, min(len(tiles), round(n_bytes / bytes_of_task(n_bytes))))
+    beside = host.task_bytes // 4 // (view.source.tiling.tile**2 * view.source.dtype.itemsize)
+    share = host.slots_per_host, max(1, min(_BESIDE, beside))
+    task = delayed(work, pure=False)
+    tasks = []
+    for number, cut in enumerate(np.array_split(np.arange(len(tiles)), parts)):
+        of_task, key = tuple(tiles[t] for t in cut), f"{name}-{number}-{token}"
+        tasks.append((task(*sent, of_task, *share, *more, dask_key_name=key), len(cut) * used * view.bytes_per_tile))
+    return _SumTasks(tasks, tiles, through, sent[0], name, token)
 
 
 # --- factors in memory -------------------------------------------------------------------------------------------
+
+
+_DIAGONAL_COLUMNS = 256
+"""Columns whose squares are added up at once."""
 
 
 def direct_bytes(view: View, n_systems: int) -> int:
@@ -374,16 +313,6 @@ def solve_by_factors(factors: Sequence[FactorHandle], blocks: Sequence[Float]) -
     return by_factors("solve", Factor.solve, factors, blocks)
 
 
-def diagonals_of_inverses(factors: Sequence[FactorHandle]) -> list[Float]:
-    """The diagonal of A⁻¹ of each factor, (m,)."""
-    return by_factors("diagonal", Factor.inverse_diagonal, factors)
-
-
-def log_determinants(factors: Sequence[FactorHandle]) -> list[Float]:
-    """log|A| of each factor, (1,)."""
-    return by_factors("determinant", Factor.log_determinant, factors)
-
-
 def by_factors(
     name: str, function: Callable[..., Any], factors: Sequence[FactorHandle], *blocks: Sequence[Any]
 ) -> list[Any]:
@@ -393,9 +322,12 @@ def by_factors(
         return [_pinned(function, factor.held, *block_of) for factor, *block_of in zip(factors, *blocks, strict=True)]
 
     def run() -> list[Any]:
-        lost = [factor for factor in factors if factor.held.status != "finished"]
-        for factor, made in zip(lost, _made_again(lost), strict=True):
-            factor.held = made.held
+        # Factors of lost workers are made again, by one pass for all of them.
+        if lost := [factor for factor in factors if factor.held.status != "finished"]:
+            combinations = [replace(factor.combination, lens=number) for number, factor in enumerate(lost)]
+            made = factor_pass([factor.lens for factor in lost], combinations, [factor.lam for factor in lost])
+            for factor, new in zip(lost, made, strict=True):
+                factor.held = new.held
         sent = [send_all({f"{name}-{k}": b for k, b in enumerate(block)}, broadcast=False) for block in blocks]
         futures = [
             client.submit(_pinned, function, factor.held, *block_of, pure=False, key=f"alpha-{name}-{uuid.uuid4().hex}")
@@ -404,14 +336,6 @@ def by_factors(
         return list(client.gather(futures))
 
     return again(run, f"alpha-{name}")
-
-
-def _made_again(lost: Sequence[FactorHandle]) -> list[FactorHandle]:
-    """Make the factors of lost workers again, by one pass for all of them."""
-    if not lost:
-        return []
-    combinations = [replace(factor.combination, lens=number) for number, factor in enumerate(lost)]
-    return factor_pass([factor.lens for factor in lost], combinations, [factor.lam for factor in lost])
 
 
 def _pinned(function: Callable[..., Any], factor: Factor, *blocks: Any) -> Any:
@@ -457,9 +381,8 @@ def _of_sums(
     """Apply a function to each combination and its argument: one pass, and a central task for each combination."""
 
     def run() -> list[Any]:
-        plan = SumPlan.of(lenses, combinations)
-        tasks = plan.tasks(_sum_tiles)
-        parts = [part for part, _ in tasks]
+        plan = _sum_tasks(lenses, combinations, _sum_tiles)
+        tasks, parts = plan.tasks, [part for part, _ in plan.tasks]
         wanted = list(enumerate(zip(combinations, arguments, strict=True)))
         threads = max(factor_threads(plan.lenses[c.lens].view.shape[1]) for c in combinations)
         # On this machine the factors are made one after another, each with all cores: a Cholesky factor of this
@@ -469,7 +392,7 @@ def _of_sums(
             return [function(tile_parts, number, plan.lenses, c.lens, argument) for number, (c, argument) in wanted]
         task = delayed(function, pure=False)
         results = [
-            task(parts, number, plan.sent[0], c.lens, argument, dask_key_name=f"{name}-{number}-{plan.token}")
+            task(parts, number, plan.shared, c.lens, argument, dask_key_name=f"{name}-{number}-{plan.token}")
             for number, (c, argument) in wanted
         ]
         return list(execute(results, tasks, plan.name, keep=keep))
@@ -477,11 +400,9 @@ def _of_sums(
     return list(again(run, "combine"))
 
 
-def _sum_tiles(
-    lenses: Sequence[Lens], combinations: Sequence[Combination], tiles: tuple[TileTask, ...], share: Share
-) -> list[list[SumTile]]:
+def _sum_tiles(lenses: Sequence[Lens], combinations: Sequence[Combination], *work: Any) -> list[list[SumTile]]:
     """For each combination, the tiles that one task adds up."""
-    totals_of_tiles = [totals for _, totals in add_tiles(lenses, combinations, tiles, share)]
+    totals_of_tiles = [totals for _, totals in _add_tiles(lenses, combinations, *work)]
     return [[totals[number] for totals in totals_of_tiles] for number in range(len(combinations))]
 
 
@@ -585,14 +506,13 @@ def combine_pass(lenses: Sequence[Lens], combinations: Sequence[Combination], st
     workers share (see `StoredSum`).
     """
 
-    def run() -> SumPlan:
-        plan = SumPlan.of(lenses, combinations)
-        tasks = plan.tasks(_write_tiles, list(stems))
-        execute([task for task, _ in tasks], tasks, plan.name)
+    def run() -> _SumTasks:
+        plan = _sum_tasks(lenses, combinations, _write_tiles, list(stems))
+        execute([task for task, _ in plan.tasks], plan.tasks, plan.name)
         return plan
 
     plan = again(run, "combine")
-    tiles = tuple((tile.i, tile.j) for _, cut, _ in plan.cuts for tile in cut)
+    tiles = tuple((tile.i, tile.j) for tile in plan.tiles)
     return [StoredSum(stem, tiles, plan.lenses[c.lens]) for c, stem in zip(combinations, stems, strict=True)]
 
 
@@ -600,10 +520,11 @@ def _write_tiles(
     lenses: Sequence[Lens],
     combinations: Sequence[Combination],
     tiles: tuple[TileTask, ...],
-    share: Share,
+    tasks_per_machine: int,
+    most_beside: int,
     stems: Sequence[str],
 ) -> None:
-    for tile, totals in add_tiles(lenses, combinations, tiles, share):
+    for tile, totals in _add_tiles(lenses, combinations, tiles, tasks_per_machine, most_beside):
         for stem, total in zip(stems, totals, strict=True):
             save_array(_tile_file(stem, tile.i, tile.j), total.entries)
 

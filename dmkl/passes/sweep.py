@@ -26,38 +26,20 @@ from __future__ import annotations
 
 import itertools
 import math
-import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from dmkl.arrays import Array, Index
-from dmkl.numerics.compiling import SMALL, add, gather, take_rows
+from dmkl.numerics.compiling import SMALL, gather
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.factors import factor_products
 from dmkl.passes.view import Lens, TileKey, TileSource, TileTask, Unit
-
-__all__ = [
-    "Buffers",
-    "Columns",
-    "Last",
-    "Loaded",
-    "Partial",
-    "Rows",
-    "Want",
-    "Workbench",
-    "finish",
-    "is_whole",
-    "loaded",
-    "merge",
-    "merge_partials",
-    "offsets_of",
-    "sweep",
-]
 
 # --- blocks of right-hand sides ------------------------------------------------------------------------------------
 
@@ -92,11 +74,6 @@ class Columns:
 
 # --- sharing the products of a tile --------------------------------------------------------------------------------
 
-
-if TYPE_CHECKING:
-    from dmkl.passes.sweep import Columns
-
-__all__ = ["Axis", "Block", "Lane", "lanes_of"]
 
 # Nanoseconds of one multiplication and addition on one core, by the bytes of a number (measured).
 _MULTIPLY = {4: 0.03, 8: 0.06}
@@ -198,31 +175,22 @@ class _Group:
     """Subsets that are cut out of a tile together."""
 
     subsets: tuple[_Subset, ...]
-    row_bits: Index
-    col_bits: Index
-    """For each sample of an axis a number with one bit for each subset that has it."""
     symmetric: bool
-
-    def joined(self, subset: _Subset) -> _Group:
-        """The group with one more subset."""
-        bit = 1 << len(self.subsets)
-        return _Group(
-            (*self.subsets, subset),
-            self.row_bits + bit * subset.rows,
-            self.col_bits + bit * subset.cols,
-            self.symmetric,
-        )
 
     @cached_property
     def segments(self) -> tuple[tuple[Array, Index], tuple[Array, Index]]:
         """For rows and columns, the subsets of each segment, (segments, 2), and the segment of each sample."""
-        if self.symmetric:
-            # On a symmetric source rows and columns share one cut, so that a mirrored tile needs no second copy. Its
-            # segments must then agree in both roles of a sample.
-            both = self.row_bits << _BITS | self.col_bits
-            segments = _segments(both)
-            return segments, segments
-        return _segments(self.row_bits << _BITS), _segments(self.col_bits)
+        # Each sample of an axis has a number with one bit for each subset that has it.
+        rows, cols = (
+            np.sum([mask.astype(np.int64) << bit for bit, mask in enumerate(masks)], axis=0)
+            for masks in ([subset.rows for subset in self.subsets], [subset.cols for subset in self.subsets])
+        )
+        if not self.symmetric:
+            return _segments(rows << _BITS), _segments(cols)
+        # On a symmetric source rows and columns share one cut, so that a mirrored tile needs no second copy. Its
+        # segments must then agree in both roles of a sample.
+        segments = _segments(rows << _BITS | cols)
+        return segments, segments
 
     @cached_property
     def blocks(self) -> list[tuple[int, tuple[int, int], int]]:
@@ -273,7 +241,11 @@ def lanes_of(lenses: Sequence[Lens], columns: Sequence[Columns]) -> list[Lane]:
     """The lanes of a pass: the cheapest way for its columns to share the products of each tile."""
     source = lenses[0].view.source
     tiling = source.tiling
-    masks = [_masks(lens) for lens in lenses]
+    masks = []
+    for lens in lenses:
+        rows, cols = np.zeros(tiling.rows, dtype=bool), np.zeros(tiling.cols, dtype=bool)
+        rows[lens.view.rows], cols[lens.view.cols] = True, True
+        masks.append((rows, cols))
     alike: dict[Any, dict[Any, list[int]]] = {}
     for position, c in enumerate(columns):
         # A projection multiplies the product of its own block by that block alone, so it has its own lane.
@@ -292,7 +264,7 @@ def lanes_of(lenses: Sequence[Lens], columns: Sequence[Columns]) -> list[Lane]:
             rows, cols = (np.ones(length, dtype=bool) for length in (tiling.rows, tiling.cols))
             everyone = [k for subset in subsets for k in subset.columns]
             everything = _Subset(rows, cols, everyone, sum(subset.width for subset in subsets))
-            groups = [_group(everything, symmetric=tiling.upper)]
+            groups = [_Group((everything,), tiling.upper)]
         lanes += [_lane(group, columns, dtype, tiling.tile, project=projected >= 0) for group in groups]
     return lanes
 
@@ -306,29 +278,15 @@ def _whole_nanoseconds(subsets: Sequence[_Subset], source: TileSource, dtype: np
     return tiling.rows * (multiplied + tiling.cols * cast) + _CALL * down * across
 
 
-def _masks(lens: Lens) -> tuple[Array, Array]:
-    tiling, view = lens.view.source.tiling, lens.view
-    rows, cols = np.zeros(tiling.rows, dtype=bool), np.zeros(tiling.cols, dtype=bool)
-    rows[view.rows], cols[view.cols] = True, True
-    return rows, cols
-
-
-def _group(subset: _Subset, *, symmetric: bool) -> _Group:
-    empty = _Group(
-        (), np.zeros(len(subset.rows), dtype=np.int64), np.zeros(len(subset.cols), dtype=np.int64), symmetric
-    )
-    return empty.joined(subset)
-
-
 def _grouped(subsets: Sequence[_Subset], side: int, itemsize: int, *, symmetric: bool) -> tuple[list[_Group], float]:
     """Join neighboring subsets while this costs less than cutting them apart; return the groups and the total cost."""
     groups: list[_Group] = []
     costs: list[float] = []
     for subset in subsets:
-        alone = _group(subset, symmetric=symmetric)
+        alone = _Group((subset,), symmetric)
         cost = alone.nanoseconds(side, itemsize)
         if groups and len(groups[-1].subsets) < _MOST_SUBSETS:
-            together = groups[-1].joined(subset)
+            together = _Group((*groups[-1].subsets, subset), symmetric)
             cost_together = together.nanoseconds(side, itemsize)
             if cost_together < costs[-1] + cost:
                 groups[-1], costs[-1] = together, cost_together
@@ -492,15 +450,15 @@ def merge(partials: list[Array]) -> Array:
 
 def merge_partials(partials: list[Partial]) -> Partial:
     """Add up the parts of all results, of the same kernels or of sums over all kernels."""
-    return [
-        _merged_rows(same) if isinstance(same[0], Rows) else merge(list(same)) for same in zip(*partials, strict=True)
-    ]
-
-
-def _merged_rows(parts: Sequence[Rows]) -> Rows:
-    reached = np.unique(np.concatenate([part.positions for part in parts]))
-    total = _added(parts, int(reached.max(initial=-1)) + 1)[reached]
-    return Rows(reached, total.astype(parts[0].products.dtype, copy=False))
+    merged: Partial = []
+    for same in zip(*partials, strict=True):
+        if not isinstance(same[0], Rows):
+            merged.append(merge(list(same)))
+            continue
+        reached = np.unique(np.concatenate([part.positions for part in same]))
+        total = _added(same, int(reached.max(initial=-1)) + 1)[reached]
+        merged.append(Rows(reached, total.astype(same[0].products.dtype, copy=False)))
+    return merged
 
 
 def _added(parts: Sequence[Rows], n_rows: int) -> Array:
@@ -550,8 +508,7 @@ class Workbench:
     """The buffers of a pass in one process: tasks reuse the buffers of tasks that have ended."""
 
     def __init__(self) -> None:
-        self._idle: list[Buffers] = []
-        self._lock = threading.Lock()
+        self._idle: deque[Buffers] = deque()  # whose operations are atomic
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Workbench, ()  # another process makes its own buffers
@@ -559,13 +516,14 @@ class Workbench:
     @contextmanager
     def buffers(self) -> Iterator[Buffers]:
         """Buffers for the exclusive use of one task inside this context."""
-        with self._lock:
-            buffers = self._idle.pop() if self._idle else Buffers()
+        try:
+            buffers = self._idle.pop()
+        except IndexError:
+            buffers = Buffers()
         try:
             yield buffers
         finally:
-            with self._lock:
-                self._idle.append(buffers)
+            self._idle.append(buffers)
 
 
 def sweep(
@@ -610,11 +568,13 @@ def _sweep(
     results: list[Any] = [
         np.zeros((lens.view.shape[1], c.width))
         if c.want == "sum"
+        # The blocks K_j V are the one large result: they are stored in the precision of the products, not of the sums.
         else (buffers if reused else Buffers()).take(
             ("result", position),
-            _out(c),
+            c.dtype if c.want == "each" else np.dtype(np.float64),
             len(unit.kernels) if unit.whole or c.want == "project" else 0,
-            *_shape(c, lens.view.shape[1]),
+            c.width if c.want == "project" else lens.view.shape[1],
+            c.width,
         )
         for position, (c, lens) in enumerate(zip(columns, seen, strict=True))
     ]
@@ -687,15 +647,6 @@ def _split(
             yield position, products[lens.view.rows][:, place]
 
 
-def _shape(c: Columns, n_rows: int) -> tuple[int, int]:
-    return (c.width, c.width) if c.want == "project" else (n_rows, c.width)
-
-
-def _out(c: Columns) -> np.dtype[Any]:
-    # The blocks K_j V are the one large result: they are stored in the precision of the products, not of the sums.
-    return c.dtype if c.want == "each" else np.dtype(np.float64)
-
-
 # Extra columns between the rows of a part that was cut out: rows whose distance is a power of two compete for the same
 # lines of the cache, and products with their transpose take some percent longer.
 _APART = 32
@@ -758,12 +709,10 @@ class _Running:
             rows = self._total[:, place]
             if is_whole(rows_of_view, len(rows)):
                 yield position, rows
-            elif self._whole:
-                yield position, rows[rows_of_view]
-            else:
-                chosen = self._buffers.take("rows", rows.dtype, len(rows_of_view), rows.shape[1])
-                take_rows(rows, rows_of_view.astype(np.uint64), chosen)
-                yield position, chosen
+                continue
+            chosen = self._buffers.take("rows", rows.dtype, len(rows_of_view), rows.shape[1])
+            # With mode="raise" NumPy would make a copy of the result first.
+            yield position, np.take(rows, rows_of_view, axis=0, out=chosen, mode="clip")
 
     def _looks_at(self, i: int, j: int) -> bool:
         """Whether the lane has samples among the rows and among the columns of a tile."""
@@ -807,8 +756,5 @@ class _Running:
         rows, start = slice(begin + down.start, begin + down.stop), 0
         for place in block.vectors:
             stop = start + place.stop - place.start
-            if self._whole:
-                self._total[rows, place] += product[:, start:stop]
-            else:
-                add(self._total[rows, place], product[:, start:stop])
+            self._total[rows, place] += product[:, start:stop]
             start = stop

@@ -20,21 +20,6 @@ from dmkl.errors import refuse
 from dmkl.numerics.steps import Fitted, Step, Take, restricted
 from dmkl.numerics.tiling import Tiling
 
-__all__ = [
-    "Factors",
-    "GeometricMean",
-    "Lens",
-    "StoreOrder",
-    "TileKey",
-    "TileSource",
-    "TileTask",
-    "Unit",
-    "View",
-    "bytes_of_task",
-    "covering",
-    "units_of",
-]
-
 # --- views ---------------------------------------------------------------------------------------------------------
 
 
@@ -243,18 +228,20 @@ class Lens:
         Rows and columns keep the statistics that they have in the whole view: for a fold with the training samples as
         columns, this is K[test, train].
         """
-        steps, rows = restricted(self.view.steps, positions, rows=True)
-        fitted, _ = restricted(self.fitted.steps, positions, rows=True)
-        return Lens(replace(self.view, rows=self.view.rows[rows], steps=steps), replace(self.fitted, steps=fitted))
+        return self._restricted(positions, "rows")
 
     def columns(self, positions: Index) -> Lens:
         """The lens of some of the columns of a square view: a pass through it reads only their tiles.
 
         Products through it are K_j[:, positions] V, centered over all columns. Its steps cannot be fitted again.
         """
-        steps, cols = restricted(self.view.steps, positions, rows=False)
-        fitted, _ = restricted(self.fitted.steps, positions, rows=False)
-        return Lens(replace(self.view, cols=self.view.cols[cols], steps=steps), replace(self.fitted, steps=fitted))
+        return self._restricted(positions, "cols")
+
+    def _restricted(self, positions: Index, axis: str) -> Lens:
+        steps, before = restricted(self.view.steps, positions, rows=axis == "rows")
+        fitted, _ = restricted(self.fitted.steps, positions, rows=axis == "rows")
+        view = replace(self.view, steps=steps, **{axis: getattr(self.view, axis)[before]})
+        return Lens(view, replace(self.fitted, steps=fitted))
 
     def diagonal(self) -> Array | None:
         """The diagonals of the kernels of a square view after all steps, (n, m); None if the source has none."""

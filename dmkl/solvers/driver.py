@@ -14,19 +14,19 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dmkl.errors import DmklError
+from dmkl.numerics.cholesky import Factor
+from dmkl.passes.alignment import projected_inner_products, traces_by_factor
 from dmkl.passes.execute import again, run_tasks
 from dmkl.passes.rows import has_thin_factors, inverse_diagonals_by_factors
 from dmkl.passes.run import run_pass
 from dmkl.passes.sums import (
     Combination,
-    diagonals_of_inverses,
+    by_factors,
     factor_pass,
     inverse_diagonals_pass,
-    log_determinants,
     solve_by_factors,
 )
 from dmkl.passes.sweep import Columns, Want
-from dmkl.passes.traces import projected_inner_products, traces_by_factor
 from dmkl.passes.view import Lens, covering
 from dmkl.solvers.fisher.working_sets import add_blocks, columns_lens, finish_columns, fraction_of_tiles
 from dmkl.solvers.margin.svm import train_together
@@ -202,11 +202,11 @@ def _solves(requests: Asked) -> tuple[list[Any], float]:
 
 
 def _diagonals(requests: Asked) -> tuple[list[Any], float]:
-    return list(diagonals_of_inverses([request.factor for _, request in requests])), 0.0
+    return by_factors("diagonal", Factor.inverse_diagonal, [request.factor for _, request in requests]), 0.0
 
 
 def _log_determinants(requests: Asked) -> tuple[list[Any], float]:
-    return list(log_determinants([request.factor for _, request in requests])), 0.0
+    return by_factors("determinant", Factor.log_determinant, [request.factor for _, request in requests]), 0.0
 
 
 def _traces(requests: Asked) -> tuple[list[Any], float]:

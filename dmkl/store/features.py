@@ -14,36 +14,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Self
 
 import numpy as np
 from zarr.abc.store import Store
-from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.errors import DmklError, StoreError, one_line, refuse
 from dmkl.inputs.features import FeatureMatrix
 from dmkl.inputs.formats.zarr_folders import check_chunks
 from dmkl.numerics.determined import LabelColumns, TargetColumns
-from dmkl.store.format import check_tables, create_strings
+from dmkl.store.format import check_tables, create_array, create_strings
 from dmkl.store.groups import open_part
 from dmkl.store.tiles import FileVersion, root_version
-
-__all__ = [
-    "FEATURES",
-    "ArrayTable",
-    "FeatureTable",
-    "Scan",
-    "StoredTable",
-    "TableOfRows",
-    "check_rows",
-    "content_of",
-    "read_tables",
-    "scan",
-    "strips",
-    "write_table",
-]
 
 FEATURES = "features"
 
@@ -84,6 +68,12 @@ class ArrayTable(FeatureTable):
     """A table in memory: `values` is an array (samples, columns)."""
 
     values: Array
+
+    @classmethod
+    def of(cls, name: str, values: Array, columns: tuple[str, ...] | None, scanned: Scan) -> Self:
+        """The table of these values, which were scanned."""
+        n_missing = int(scanned.absent.sum())
+        return cls(name, values.shape, values.dtype, columns, scanned.content, scanned.center, n_missing, values)
 
     def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
         """See `FeatureTable`."""
@@ -328,12 +318,14 @@ def write_table(
             return
         del root[path]
     group = root.require_group(FEATURES).create_group(str(number))
-    values = _array(
-        group, "values", ("sample", "feature"), table.shape, chunks, table.dtype.name, "values of the features"
-    )
+    # NaN is a possible value, of a sample that lacks the table; infinity is not, and shows a missing chunk.
+    create = partial(create_array, group, fill=np.inf, compressed=True)
+    dims, dtype, meaning = ("sample", "feature"), table.dtype.name, "values of the features"
+    values = create("values", table.shape, chunks, dtype, dims=dims, meaning=meaning)
     for strip in strips(table, chunks[0]):
         values[strip] = table.read(strip)
-    center = _array(group, "center", ("feature",), (columns,), (columns,), "float64", "mean of the feature in training")
+    meaning = "mean of the feature in training"
+    center = create("center", (columns,), (columns,), "float64", dims=("feature",), meaning=meaning)
     center[:] = scanned.center
     if table.columns is not None:
         create_strings(group, "column", np.array(table.columns, dtype=object), ("feature",), "names of the features")
@@ -341,38 +333,8 @@ def write_table(
     group.update_attributes({"name": table.name, "n_missing": int(scanned.absent.sum()), "content": scanned.content})
 
 
-def _array(
-    group: Any,
-    name: str,
-    dims: tuple[str, ...],
-    shape: tuple[int, ...],
-    chunks: tuple[int, ...],
-    dtype: str,
-    meaning: str,
-) -> Any:
-    return group.create_array(
-        name,
-        shape=shape,
-        chunks=chunks,
-        dtype=dtype,
-        # NaN is a possible value, of a sample that lacks the table; infinity is not, and shows a missing chunk.
-        fill_value=np.inf,
-        config={"write_empty_chunks": True},
-        dimension_names=dims,
-        filters=None,
-        compressors=[ZstdCodec(level=1), Crc32cCodec()],
-        attributes={"long_name": meaning, "units": "1"},
-    )
-
-
 def read_tables(location: str | Store, within: str = "") -> dict[str, FeatureTable]:
-    """The feature tables of a kernel set or a model, by name; empty if there are none.
-
-    Parameters
-    ----------
-    within
-        Path of the model within the group at the location.
-    """
+    """The feature tables of a kernel set, or of a model `within` the group, by name; empty if there are none."""
     path = f"{within}/{FEATURES}".lstrip("/")
     try:
         keys = sorted(open_part(location, path).group_keys(), key=int)

@@ -16,33 +16,12 @@ from typing import Any, Final, NoReturn, Self
 
 import numpy as np
 import numpy.typing as npt
-from zarr.codecs import Crc32cCodec
+from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from dmkl.arrays import Array
 from dmkl.errors import StoreError, refuse
 from dmkl.numerics.tiling import Tiling
 from dmkl.settings import check_memory, memory_budget_bytes
-
-__all__ = [
-    "FORMAT",
-    "FORMAT_VERSION",
-    "NODES",
-    "PER_KERNEL",
-    "Header",
-    "Node",
-    "check_dtype",
-    "check_metadata",
-    "check_names",
-    "check_room",
-    "check_tables",
-    "content_id",
-    "create_array",
-    "create_strings",
-    "factors_content",
-    "is_recoverable",
-    "kept_as_factors",
-    "provenance_of",
-]
 
 FORMAT: Final = "dmkl-kernel-set"
 FORMAT_VERSION: Final = 2
@@ -232,9 +211,11 @@ def create_array(
     fill: float,
     dims: tuple[str, ...] | None = None,
     *,
+    meaning: str | None = None,
+    compressed: bool = False,
     overwrite: bool = False,
 ) -> Any:
-    """Create an array of numbers with the dimensions and the description of `NODES`."""
+    """Create an array of numbers, by default with the dimensions and the description of `NODES`."""
     return group.create_array(
         name,
         shape=shape,
@@ -242,12 +223,12 @@ def create_array(
         dtype=dtype,
         fill_value=fill,
         dimension_names=NODES[name].dims if dims is None else dims,
-        # Kernel matrices hardly compress. An uncompressed local tile can be memory-mapped instead of decoded.
         filters=None,
-        compressors=[Crc32cCodec()],
+        # Kernel matrices hardly compress. An uncompressed local tile can be memory-mapped instead of decoded.
+        compressors=[ZstdCodec(level=1), Crc32cCodec()] if compressed else [Crc32cCodec()],
         # A tile of zeros is written like any other: a tile that is absent was never written.
         config={"write_empty_chunks": True},
-        attributes={"long_name": NODES[name].doc, "units": "1"},
+        attributes={"long_name": NODES[name].doc if meaning is None else meaning, "units": "1"},
         overwrite=overwrite,
     )
 
@@ -284,12 +265,8 @@ _ATTRIBUTES: dict[str, tuple[str, Callable[[Any], bool]]] = {
 def check_metadata(group: Any, attrs: Mapping[str, Any], where: str) -> None:
     """Check attributes and arrays of a kernel set against `storage/FORMAT.md`.
 
-    Raises
-    ------
-    StoreError
-        If the type or the shape of one does not fit the others.
-    MemoryBudgetError
-        If names and labels alone take more memory than a computation may.
+    StoreError is raised if the type or the shape of one does not fit the others, MemoryBudgetError if names and labels
+    alone take more memory than a computation may.
     """
     for key, (rule, holds) in _ATTRIBUTES.items():
         if not holds(attrs[key]):

@@ -32,25 +32,6 @@ from dmkl.files.documents import json_crc32c, parse_json
 from dmkl.files.plain import PlainStore, check_plain
 from dmkl.files.urls import Place, Url, as_place, is_url, resolved, storage_options
 
-__all__ = [
-    "CHECKSUM",
-    "ROOT",
-    "Location",
-    "as_location",
-    "clear",
-    "consolidate",
-    "differing_metadata",
-    "has_checksum",
-    "move",
-    "open_group",
-    "open_part",
-    "partial_path",
-    "remove",
-    "root_attributes",
-    "upload",
-    "zarr_store",
-]
-
 Location = str | os.PathLike[str] | Store
 ROOT = "zarr.json"
 CHECKSUM = "metadata_crc32c"
@@ -95,10 +76,7 @@ def _url_store(url: str, options: str, pid: int) -> FsspecStore:
 def consolidate(location: str | Store | Path | Url, attrs: Mapping[str, Any] | None = None) -> None:
     """Gather the metadata of all arrays of a group at its root, and write them with their checksum in one write.
 
-    Parameters
-    ----------
-    attrs
-        The attributes of the root; those that it has if None.
+    `attrs` are the attributes of the root; those that it has if None.
     """
     with warnings.catch_warnings():
         # Zarr warns that consolidated metadata are not part of the specification of v3; xarray warns without them.
@@ -117,14 +95,8 @@ def has_checksum(group: Any) -> bool:
 def open_group(location: str | Store | Path | Url) -> Any:
     """Open a Zarr group for reading; its metadata are checked if they carry a checksum.
 
-    Raises
-    ------
-    DamagedFileError
-        If they differ from what was written.
-    StoreError
-        If an object store does not answer.
-    FileNotFoundError, ValueError, TypeError, KeyError
-        If it is not a Zarr group, as Zarr raises them.
+    DamagedFileError is raised if they differ from what was written, StoreError if an object store does not answer, and
+    FileNotFoundError, ValueError, TypeError or KeyError, by Zarr, if it is not a Zarr group.
     """
     if isinstance(location, Store):
         group = zarr.open_group(location, mode="r", zarr_format=3)
@@ -232,12 +204,9 @@ def remove(url: Url) -> None:
 
 
 def upload(folder: Path, url: Url, attrs: Mapping[str, Any]) -> None:
-    """Upload a complete group from a folder, its root last; the previous content of the URL is removed.
+    """Upload a complete group from a folder, its root last, which has the attributes `attrs` until then.
 
-    Parameters
-    ----------
-    attrs
-        Attributes of the root until then.
+    The previous content of the URL is removed.
     """
     clear(url, attrs)
     names = [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*")) if file.is_file()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,6 @@ from dmkl.numerics.spectrum import Repair, repair_psd, worst_minor
 from dmkl.store.format import Header, check_dtype, check_names
 from dmkl.store.groups import Location
 from dmkl.store.writer import StoreWriter, writing_set
-
-__all__ = ["ingest"]
 
 
 def ingest(
@@ -71,9 +70,10 @@ def ingest(
     if diagonal is not None:
         diagonal = _check_diagonal(diagonal, source.n_kernels, rows)
     with writing_set(location, header, source.n_kernels, overwrite=overwrite) as writer:
-        codes = label_codes(labels_in(nodes))
+        if symmetry_tol is None:
+            symmetry_tol = 1e-5 if header.dtype == "float32" else 1e-8  # rounding
         tol = np.inf if symmetrize else symmetry_tol
-        intake = _Intake(writer, repair, tol, symmetrize=symmetrize, asked_dtype=dtype is not None, codes=codes)
+        intake = _Intake(writer, repair, tol, symmetrize, dtype is not None, label_codes(labels_in(nodes)))
         watch = progress.current()
         kernel_bytes = sum(1 for _ in writer.tiling.pairs()) * header.tile**2 * np.dtype(header.dtype).itemsize
         watch.begin("import", kernel_bytes * (source.n_kernels or 0))
@@ -82,9 +82,13 @@ def ingest(
         del first
         try:
             for j, matrix in enumerate(matrices):
-                name = _name_of(source, j)
+                if source.names is not None and j >= len(source.names):
+                    refuse(f"found more kernels than the {len(source.names)} names")
+                name = f"kernel_{j}" if source.names is None else as_text(source.names[j])
                 names.append(name)
-                diagonal_row = _row_of(diagonal, j)
+                if diagonal is not None and j >= len(diagonal):
+                    refuse(f"found more kernels than the {len(diagonal)} rows of the diagonal")
+                diagonal_row = None if diagonal is None else np.asarray(diagonal[j])
                 identity = source.identity(j)
                 if identity is not None and repair is not None:
                     identity = {**identity, "repair": repair}
@@ -112,22 +116,6 @@ def _all(first: Matrix, others: Iterator[Matrix]) -> Iterator[Matrix]:
     yield from others
 
 
-def _row_of(diagonal: Array | None, j: int) -> Array | None:
-    if diagonal is None:
-        return None
-    if j >= len(diagonal):
-        refuse(f"found more kernels than the {len(diagonal)} rows of the diagonal")
-    return np.asarray(diagonal[j])
-
-
-def _name_of(source: KernelSource, j: int) -> str:
-    if source.names is None:
-        return f"kernel_{j}"
-    if j >= len(source.names):
-        refuse(f"found more kernels than the {len(source.names)} names")
-    return as_text(source.names[j])
-
-
 def _narrowest(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The smallest stored type that represents entries of this type exactly."""
     return np.dtype(np.float32 if dtype.kind == "f" and dtype.itemsize <= 4 else np.float64)
@@ -145,32 +133,22 @@ def _check_diagonal(diagonal: Array, n_kernels: int | None, rows: int) -> Array:
     return diagonal
 
 
+@dataclass(frozen=True)
 class _Intake:
     """Checks and writes one matrix after another."""
 
-    def __init__(
-        self,
-        writer: StoreWriter,
-        repair: Repair | None,
-        symmetry_tol: float | None,
-        *,
-        symmetrize: bool,
-        asked_dtype: bool,
-        codes: Sequence[Index],
-    ) -> None:
-        self.symmetrize = symmetrize
-        self.writer, self.header, self.repair, self.asked_dtype = writer, writer.header, repair, asked_dtype
-        # Rounding differences of the halves of a kernel, relative to its largest entry.
-        rounding = 1e-5 if self.header.dtype == "float32" else 1e-8
-        self._codes, self._like_labels = codes, list[LabelKernel]()
-        self.symmetry_tol = rounding if symmetry_tol is None else symmetry_tol
+    writer: StoreWriter
+    repair: Repair | None
+    symmetry_tol: float
+    """Largest difference of the halves of a kernel, relative to its largest entry."""
+    symmetrize: bool
+    asked_dtype: bool
+    codes: Sequence[Index]
 
-    def _refuse_labels(self, name: str) -> None:
-        if any(kernel.result() for kernel in self._like_labels):
-            refuse(
-                f"kernel {name!r} is the labels under another name: its entries depend only on the classes of both "
-                "samples. Leave it out. If it is intended, import without labels, and give them to `fit` (y)"
-            )
+    @property
+    def header(self) -> Header:
+        """Shape and type of every kernel."""
+        return self.writer.header
 
     def take(self, j: int, name: str, matrix: Matrix, provenance: dict[str, Any], diagonal: Array | None) -> None:
         """Check matrix j and write it, a tile at a time."""
@@ -239,7 +217,7 @@ class _Intake:
         tiling, watch = self.writer.tiling, progress.current()
         row_sum, diagonal = np.zeros(self.header.rows), np.zeros(self.header.rows)
         largest, proof, difference = 0.0, (0.0, 0, 0), _NO_DIFFERENCE
-        self._like_labels = [LabelKernel(codes, np.dtype(self.header.dtype)) for codes in self._codes]
+        like_labels = [LabelKernel(codes, np.dtype(self.header.dtype)) for codes in self.codes]
         for row in range(tiling.shape[0]):
             rows = tiling.row_slice(row)
             # The diagonal tile first: the check for indefinite minors needs the diagonal of both samples.
@@ -269,7 +247,7 @@ class _Intake:
                     else:
                         row_sum[cols] += block.sum(axis=0, dtype=np.float64)
                     row_sum[rows] += block.sum(axis=1, dtype=np.float64)
-                    for kernel in self._like_labels:
+                    for kernel in like_labels:
                         kernel.take(rows, cols, block)
                     self.writer.write_tile(j, row, col, block)
                     watch.advance(tiling.tile**2 * block.itemsize)
@@ -281,7 +259,11 @@ class _Intake:
                         proof = min(proof, (diagonal[a] if a == b else minor[0], a, b))
         # The tolerance is relative to the largest entry, which is known only now.
         self._check_symmetric(name, difference, largest)
-        self._refuse_labels(name)
+        if any(kernel.result() for kernel in like_labels):
+            refuse(
+                f"kernel {name!r} is the labels under another name: its entries depend only on the classes of both "
+                "samples. Leave it out. If it is intended, import without labels, and give them to `fit` (y)"
+            )
         if self.symmetrize and self.repair is None:
             self.writer.add_provenance(j, {"symmetrized": {"largest_asymmetry": difference[0]}})
         if proof[0] < 0:

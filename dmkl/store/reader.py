@@ -8,7 +8,6 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import google_crc32c
@@ -35,55 +34,8 @@ from dmkl.store.format import FORMAT, FORMAT_VERSION, check_metadata, kept_as_fa
 from dmkl.store.groups import Location, as_location, has_checksum, open_group, partial_path
 from dmkl.store.tiles import FileVersion, chunk_reader, root_version
 
-__all__ = ["Root", "StoreReader"]
-
 TileKey = tuple[int, int, int]
 """(kernel, tile row, tile column)"""
-
-
-class Root:
-    """The root of a set, opened and checked for changes while the set is read."""
-
-    def __init__(self, location: str | Store) -> None:
-        self.location = location
-        self._version: FileVersion | None = None
-
-    def open(self) -> Any:
-        """Open the group.
-
-        Raises
-        ------
-        StoreNotFoundError, IncompleteStoreError, FormatVersionError, StoreError
-            As `StoreReader` does.
-        """
-        self._version = root_version(self.location)
-        group = _open_group(self.location)
-        _check_root(dict(group.attrs), str(self.location))
-        return group
-
-    def check(self, content_id: str) -> None:
-        """Check that a set in a local folder was not deleted, moved or replaced since it was opened; one `stat`.
-
-        Raises
-        ------
-        StoreNotFoundError
-            If it was deleted or moved.
-        StoreError
-            If it was replaced.
-        """
-        if self._version is None or self._version == (now := root_version(self.location)):
-            return
-        try:
-            present = str(_open_group(self.location).attrs.get("content_id"))
-        except StoreNotFoundError as error:
-            msg = (
-                f"the kernel set at {self.location} is gone from {socket.gethostname()}: it was deleted or moved while "
-                "it was read. Put it back and run the same again, or import or build it again"
-            )
-            raise StoreNotFoundError(msg) from error
-        if present != content_id:
-            _refuse_other_set(self.location, content_id, present)
-        self._version = now
 
 
 def _refuse_other_set(location: str | Store, before: str, now: str) -> NoReturn:
@@ -114,7 +66,10 @@ def _open_group(location: str | Store) -> Any:
         raise StoreError(msg) from error
 
 
-def _check_root(attrs: dict[str, Any], where: str) -> None:
+def open_root(location: str | Store) -> Any:
+    """The group of a kernel set; raises as `StoreReader`."""
+    group, where = _open_group(location), str(location)
+    attrs = dict(group.attrs)
     if attrs.get("format") != FORMAT:
         msg = (
             f"{where} is a Zarr group but not a kernel set: its attribute 'format' is "
@@ -134,6 +89,7 @@ def _check_root(attrs: dict[str, Any], where: str) -> None:
     if attrs.get("complete") is not True:
         msg = f"{where} is not finished: its import or build was interrupted. Run the same command again to continue it"
         raise IncompleteStoreError(msg)
+    return group
 
 
 class StoreReader:
@@ -142,21 +98,8 @@ class StoreReader:
     A pickle contains only the location and the content id. The copy opens the set at the first access to an attribute,
     in the task that reads it: if the set cannot be opened, that task fails, and not the unpickling.
 
-    Parameters
-    ----------
-    location
-        A folder, a URL or a Zarr store.
-
-    Raises
-    ------
-    StoreNotFoundError
-        If there is nothing at `location`.
-    IncompleteStoreError
-        If the set was never finished.
-    FormatVersionError
-        If it was written by a newer dmkl.
-    StoreError
-        If it is not a kernel set.
+    StoreNotFoundError is raised if there is nothing at the location, IncompleteStoreError if the set was never
+    finished, FormatVersionError if it was written by a newer dmkl, StoreError if it is not a kernel set.
     """
 
     reads_per_tile = 1  # stored tiles that are read for one tile
@@ -165,8 +108,8 @@ class StoreReader:
 
     def __init__(self, location: Location) -> None:
         self.location = as_location(location)
-        self._root = Root(self.location)
-        self._group = self._root.open()
+        self._version = root_version(self.location)
+        self._group = open_root(self.location)
         self.attrs: dict[str, Any] = dict(self._group.attrs)
         self.has_checksum = has_checksum(self._group)
         try:
@@ -183,6 +126,25 @@ class StoreReader:
                 "it again"
             )
             raise StoreError(msg) from error
+
+    def _check_same_set(self) -> None:
+        """Check that a set in a local folder was not deleted, moved or replaced since it was opened; one `stat`.
+
+        StoreNotFoundError is raised if it was deleted or moved, StoreError if it was replaced.
+        """
+        if self._version is None or self._version == (now := root_version(self.location)):
+            return
+        try:
+            present = str(_open_group(self.location).attrs.get("content_id"))
+        except StoreNotFoundError as error:
+            msg = (
+                f"the kernel set at {self.location} is gone from {socket.gethostname()}: it was deleted or moved while "
+                "it was read. Put it back and run the same again, or import or build it again"
+            )
+            raise StoreNotFoundError(msg) from error
+        if present != self.content_id:
+            _refuse_other_set(self.location, self.content_id, present)
+        self._version = now
 
     def _open(self) -> None:
         attrs = self.attrs
@@ -211,6 +173,7 @@ class StoreReader:
             self.labels = self._optional("target")
         self.tasks: Array | None = self._optional("task")
         self.splits: Array | None = self._optional("split")
+        self._has_diagonal = "diagonal" in self._group
         self._chunks = chunk_reader(self._gram)
         self._verified: dict[TileKey, FileVersion | None] = {}
         self._statistics: dict[str, dict[int, Array]] = {}
@@ -225,7 +188,7 @@ class StoreReader:
         def __getattr__(self, name: str) -> Any:
             if not name.startswith("__"):  # pickle and copy look for such names
                 with _OPENING:
-                    if "_root" not in self.__dict__:  # a copy at its first access
+                    if "_group" not in self.__dict__:  # a copy at its first access
                         self.__dict__.update(vars(_open_again(self.location, self.content_id)))
                 if name in self.__dict__:
                     return self.__dict__[name]
@@ -249,10 +212,6 @@ class StoreReader:
     def diagonal(self, kernels: Index) -> Array | None:
         """k(x, x) of every sample, (kernel, sample) in float64; None where a rectangular set has none."""
         return self._statistic("diagonal", kernels) if self._has_diagonal else None
-
-    @cached_property
-    def _has_diagonal(self) -> bool:
-        return "diagonal" in self._group
 
     def row_sum(self, kernels: Index) -> Array | None:
         """Sum of every row over all columns, (kernel, sample) in float64."""
@@ -307,7 +266,7 @@ class StoreReader:
         """
         if not keys:
             return
-        self._root.check(self.content_id)
+        self._check_same_set()
         try:
             upcoming = self._begin(keys[0])
             for position, key in enumerate(keys):
@@ -317,9 +276,9 @@ class StoreReader:
                 yield key, self._finish(key, current)
         except StoreError:
             # If the set was deleted or replaced meanwhile, the error says so instead of naming a damaged tile.
-            self._root.check(self.content_id)
+            self._check_same_set()
             raise
-        self._root.check(self.content_id)
+        self._check_same_set()
 
     def tile(self, key: TileKey) -> Array:
         """One tile, without padding."""

@@ -16,8 +16,6 @@ from dmkl.store.groups import CHECKSUM, consolidate
 from dmkl.store.saved import Saved, check_version, replace_group, write_dataset
 from dmkl.variables import describe
 
-__all__ = ["READERS", "Result", "of_task", "task_dim"]
-
 READERS: dict[str, Callable[[Saved], Any]] = {}
 """Functions that read saved data, by the attribute "format"; `dmkl.load` looks here."""
 
@@ -144,13 +142,7 @@ class Result(ABC):
 
 
 def _read_dataset(saved: Saved) -> xr.Dataset:
-    """The labeled arrays of a result, with names as NumPy strings.
-
-    Raises
-    ------
-    ValueError, RuntimeError
-        If an array has missing values or fails its checksum.
-    """
+    """The labeled arrays of a result, with names as NumPy strings; raises as `Saved.dataset`."""
     stored = saved.dataset().drop_encoding()
     stored.attrs.pop(CHECKSUM, None)
     strings = {

@@ -34,49 +34,47 @@ from dmkl.files.writing import (
 from dmkl.store.groups import consolidate, has_checksum, open_group, root_attributes, upload, zarr_store
 from dmkl.variables import describe
 
-__all__ = ["Saved", "check_version", "has_format", "replace_group", "save_dataset", "write_dataset"]
-
-
 # --- writing -------------------------------------------------------------------------------------------------------
 
 
 def replace_group(path: Any, write: Callable[[Path], None], form: str, what: str, *, overwrite: bool) -> None:
     """Write a Zarr group under a temporary name and rename it, so that `path` is always the old or the new group.
 
-    A group for a URL is written to a temporary folder first. Object stores cannot rename: the old group is removed
-    before the new one is uploaded (see `dmkl.store.groups`).
+    `write` writes it at the path of its argument. A group for a URL is written to a temporary folder first. Object
+    stores cannot rename: the old group is removed before the new one is uploaded (see `dmkl.store.groups`).
 
-    Parameters
-    ----------
-    write
-        Writes a Zarr group at the path of its argument.
-    form
-        The attribute "format" of a group that may be replaced.
-    what
-        Its name in messages.
-
-    Raises
-    ------
-    StoreExistsError
-        If something is at `path` and `overwrite` was not given, or it is of another format.
-    LockedError
-        If another process writes there, or has taken the lock over meanwhile.
-    DiskFullError
-        If the disk is full.
+    StoreExistsError is raised if something is at `path` and `overwrite` is false, or its attribute "format" is not
+    `form`; LockedError if another process writes there; DiskFullError if the disk is full.
     """
     final = resolved(path)
     with lock(final):
         if isinstance(final, Path):
             remove_leftovers(final)
-        _check_replaceable(final, form, what, overwrite=overwrite)
+        if final.exists() and not overwrite:
+            msg = (
+                f"{final} exists already; choose another path, or ask for it to be replaced (overwrite=True, "
+                "--overwrite)"
+            )
+            raise StoreExistsError(msg)
+        if final.exists() and not has_format(final, form):
+            msg = f"{final} is not a {what}, and nothing else is replaced; choose another path, or move it away"
+            raise StoreExistsError(msg)
         if isinstance(final, Url):
             with tempfile.TemporaryDirectory(prefix="dmkl-") as folder:
                 written = Path(folder) / "written"
                 with reporting_full_disk(folder, "Free some space, or choose another TMPDIR, and save it again"):
                     write(written)
                 upload(written, final, {"format": form})
-        else:
-            _replace_folder(final, write)
+            return
+        written = temporary_name(final)
+        try:
+            with reporting_full_disk(final, "Free some space, or choose another path, and save it again"):
+                write(written)
+            check_lock(final)
+        except BaseException:
+            shutil.rmtree(written, ignore_errors=True)
+            raise
+        replace_folder(written, final)
 
 
 def save_dataset(path: Any, dataset: xr.Dataset, form: str, what: str, *, overwrite: bool) -> None:
@@ -88,31 +86,6 @@ def save_dataset(path: Any, dataset: xr.Dataset, form: str, what: str, *, overwr
         consolidate(written)
 
     replace_group(path, write, form, what, overwrite=overwrite)
-
-
-def _check_replaceable(final: Place, form: str, what: str, *, overwrite: bool) -> None:
-    if final.exists():
-        if not overwrite:
-            msg = (
-                f"{final} exists already; choose another path, or ask for it to be replaced (overwrite=True, "
-                "--overwrite)"
-            )
-            raise StoreExistsError(msg)
-        if not has_format(final, form):
-            msg = f"{final} is not a {what}, and nothing else is replaced; choose another path, or move it away"
-            raise StoreExistsError(msg)
-
-
-def _replace_folder(final: Path, write: Callable[[Path], None]) -> None:
-    written = temporary_name(final)
-    try:
-        with reporting_full_disk(final, "Free some space, or choose another path, and save it again"):
-            write(written)
-        check_lock(final)
-    except BaseException:
-        shutil.rmtree(written, ignore_errors=True)
-        raise
-    replace_folder(written, final)
 
 
 def has_format(path: Place, form: str) -> bool:
@@ -169,14 +142,8 @@ class Saved:
     def open(cls, path: Any) -> Saved:
         """Open a model or a result.
 
-        Raises
-        ------
-        StoreNotFoundError
-            If there is nothing at the path.
-        IncompleteStoreError
-            If it was not written completely, at a URL.
-        DamagedFileError, StoreError
-            If it is damaged, or not a Zarr group.
+        StoreNotFoundError is raised if there is nothing at the path, IncompleteStoreError if it was not written
+        completely (at a URL), DamagedFileError or StoreError if it is damaged or no Zarr group.
         """
         final = as_place(path)
         try:
@@ -212,13 +179,7 @@ class Saved:
         return Saved(self.path, self.group[name], f"{self.within}/{name}".lstrip("/"))
 
     def dataset(self) -> xr.Dataset:
-        """Read the labeled arrays of the group.
-
-        Raises
-        ------
-        ValueError, RuntimeError
-            If a chunk is missing or damaged.
-        """
+        """Read the labeled arrays of the group; ValueError or RuntimeError if a chunk is missing or damaged."""
         for name, array in self.group.arrays():
             if array.nchunks_initialized < array.nchunks:
                 msg = f"{name} has missing values"

@@ -31,17 +31,6 @@ from dmkl.files.urls import is_url
 from dmkl.numerics.tiling import Tiling
 from dmkl.store.groups import ROOT, zarr_store
 
-__all__ = [
-    "FetchedChunks",
-    "FileVersion",
-    "MappedChunks",
-    "TileWriter",
-    "chunk_folder",
-    "chunk_reader",
-    "file_version",
-    "root_version",
-]
-
 _RANGE_BYTES = 4 * 2**20
 """Bytes of one request: a chunk of 16 MiB takes four concurrent requests."""
 _FETCHES = 8

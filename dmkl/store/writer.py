@@ -62,32 +62,14 @@ from dmkl.store.groups import (
 )
 from dmkl.store.tiles import TileWriter, chunk_folder
 
-__all__ = ["StoreWriter", "writing_set"]
-
 
 class StoreWriter:
     """A kernel set while it is written.
 
-    Parameters
-    ----------
-    location
-        A folder, a URL or a Zarr store.
-    header
-        Shape, type and tiles.
-    n_kernels
-        Number of kernels; None if it is not known yet.
-    kept
-        How many of them are kept as factors.
-    overwrite
-        Whether a finished set, or an unfinished one with another header, may be replaced. The old set stays until the
-        new one is complete (except in stores that cannot rename).
-
-    Raises
-    ------
-    StoreExistsError
-        If there is a finished set, or anything else, at the location.
-    InputError
-        If there is an unfinished set with another header.
+    `n_kernels` is None if it is not known yet; `kept` of the kernels are kept as factors. With `overwrite` a finished
+    set, or an unfinished one with another header, is replaced; the old set stays until the new one is complete (except
+    in stores that cannot rename). Otherwise StoreExistsError is raised if there is a finished set, or anything else, at
+    the location, and InputError if there is an unfinished set with another header.
     """
 
     def __init__(
@@ -166,8 +148,10 @@ class StoreWriter:
             attrs = {}
         if attrs.get("format") != FORMAT or attrs.get("format_version") not in range(1, FORMAT_VERSION + 1):
             # `_begin` refuses to replace anything else.
-            if self.folder is not None and _holds_only_strays(self.folder):
-                shutil.rmtree(self.folder)
+            # Only temporary files of a killed first write.
+            if self.folder is not None and self.folder.is_dir():
+                if all(entry.name.endswith(".partial") and entry.is_file() for entry in self.folder.iterdir()):
+                    shutil.rmtree(self.folder)
             return None
         complete = attrs.get("complete") is True
         if complete and self._place is None:
@@ -328,13 +312,7 @@ class StoreWriter:
             self._group.update_attributes({"kernels": self._provenance})
 
     def writing(self) -> AbstractContextManager[None]:
-        """Check that this process still holds the lock, and explain what to do if the disk is full inside.
-
-        Raises
-        ------
-        LockedError
-            If another process holds the lock.
-        """
+        """Check that this process still holds the lock (LockedError), and explain a full disk inside this context."""
         if self._final is not None:
             check_lock(self._final)
         return reporting_full_disk(self.location)
@@ -392,7 +370,9 @@ class StoreWriter:
             ]
             if not self._features and FEATURES in self._group:  # from an interrupted build
                 del self._group[FEATURES]
-            self._remove_strays()
+            folder = self._target.root if isinstance(self._target, LocalStore) else self.folder
+            for stray in () if folder is None else Path(folder).rglob("*.partial"):
+                stray.unlink()  # a temporary file of a write that was killed
             # One write of the root completes the set, also at a URL.
             consolidate(self._target, attrs)
         if self._final is not None:
@@ -403,13 +383,6 @@ class StoreWriter:
         elif isinstance(self._place, Url) and isinstance(self._final, Url) and self._place != self._final:
             move(self._place, self._final, {"format": FORMAT, "format_version": FORMAT_VERSION})
         return self.location
-
-    def _remove_strays(self) -> None:
-        """Remove temporary files of writes that were killed."""
-        folder = self._target.root if isinstance(self._target, LocalStore) else self.folder
-        if folder is not None:
-            for stray in Path(folder).rglob("*.partial"):
-                stray.unlink()
 
     def _label(self, name: str, values: Array) -> None:
         dims = NODES[name].dims
@@ -446,8 +419,3 @@ def writing_set(
 def _refuse_existing(place: Place) -> NoReturn:
     msg = f"{place} exists already; choose another path, or ask for it to be replaced (overwrite=True, --overwrite)"
     raise StoreExistsError(msg)
-
-
-def _holds_only_strays(folder: Path) -> bool:
-    """Whether a folder holds only temporary files of a killed first write."""
-    return folder.is_dir() and all(entry.name.endswith(".partial") and entry.is_file() for entry in folder.iterdir())

@@ -41,7 +41,7 @@ def test_it_is_the_linear_discriminant(sizes, columns, priors):
     shares = np.bincount(index) / len(index)
     q = {"empirical": shares, "uniform": np.full(len(sizes), 1 / len(sizes)), "given": shares[::-1]}[priors]
     theirs = LinearDiscriminantAnalysis(priors=q).fit(scores, index)
-    ours = Discriminant.of(scores, index, len(sizes), q)
+    ours = Discriminant.of(whitened(scores, index, len(sizes), None), q)
     logits = ours.log_densities(new) + np.log(q)
     np.testing.assert_allclose(softmax(logits, axis=1), theirs.predict_proba(new), atol=1e-6)
     np.testing.assert_array_equal(np.argmax(logits, axis=1), theirs.predict(new))
@@ -54,7 +54,7 @@ def test_scores_that_sum_to_a_constant_are_as_good_as_all_but_one_of_them():
     scores, index = sample((20, 30, 9), 2)
     whole = np.column_stack([scores, 1.0 - scores.sum(axis=1)])
     q = np.full(3, 1 / 3)
-    few, all_of_them = (Discriminant.of(each, index, 3, q) for each in (scores, whole))
+    few, all_of_them = (Discriminant.of(whitened(each, index, 3, None), q) for each in (scores, whole))
     some, others = few.log_densities(scores), all_of_them.log_densities(whole)
     np.testing.assert_allclose(softmax(others, axis=1), softmax(some, axis=1), atol=1e-6)
 
@@ -157,7 +157,7 @@ def test_rules_learnt_together_are_those_learnt_one_by_one(sizes, columns, chang
         of_all = whitened(scores, index, n, d)
         left_out = left_out_densities(scores, index, n, d, of_all)
         own = np.concatenate([scores] * n, axis=-1)[..., :n] if n > 2 else directions(scores)
-        densities = Discriminant.of_whitened(of_all, q).log_densities(scores)
+        densities = Discriminant.of(of_all, q).log_densities(scores)
         return densities, left_out, *weigh(left_out, own, index, d)
 
     together = learnt(scores, q, d)

@@ -115,7 +115,7 @@ def test_a_set_that_is_copied_back_goes_on(path, tmp_path):
 def test_a_copy_opens_when_it_is_asked(path, monkeypatch):
     sent = dumps(StoreReader(path))
     opened = []
-    monkeypatch.setattr(reading, "Root", lambda place, root=reading.Root: opened.append(place) or root(place))
+    monkeypatch.setattr(reading, "open_root", lambda place, of=reading.open_root: opened.append(place) or of(place))
     arrived = loads(sent)
     arrived.forget()
     assert dumps(arrived) == sent

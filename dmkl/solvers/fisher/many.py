@@ -462,7 +462,7 @@ class _Whitened:
     def duals(self, x: Array) -> Float:
         """Compute α = L⁻ᵀx of some targets, (t, m, c)."""
         t, c, m = x.shape
-        alpha = self._factor.half_solve_transposed(x.reshape(t * c, m).T.astype(np.float64))
+        alpha = self._factor.half_solve(x.reshape(t * c, m).T.astype(np.float64), transposed=True)
         return np.asarray(alpha.T.reshape(t, c, m).mT)
 
     def scores(self, betas: Float, x: Array) -> Array:
