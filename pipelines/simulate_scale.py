@@ -34,7 +34,7 @@ from dmkl.numerics.tiling import Tiling
 from dmkl.passes import run
 from dmkl.passes.view import Lens, TileKey, View
 from dmkl.solvers.fisher.subspace import directions
-from dmkl.solvers.fisher.subspace.space import TargetSet, TrainingSubspace
+from dmkl.solvers.fisher.subspace.space import TrainingSubspace
 from dmkl.solvers.fisher.subspace.tasks import Strips, keep
 from dmkl.solvers.jobs import Training
 
@@ -157,7 +157,7 @@ def block_list(source: Invented, columns: int, folds: int, folder: Path) -> list
         whole = Lens(View(source, np.arange(n), rows, train), Fitted((Centering(mean, square=False),)))
         place = folder / f"fold-{fold}"
         place.mkdir()
-        space = TrainingSubspace(TargetSet(Training(square, square if folds == 1 else whole), ()), place)
+        space = TrainingSubspace(Training(square, square if folds == 1 else whole), (), place)
         width = columns // folds
         vectors = keep(rng.standard_normal((len(train), width)), str(place / "vectors.npy"))
         strips = Strips((vectors,), len(train), (0, width))

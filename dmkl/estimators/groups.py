@@ -44,10 +44,10 @@ from dmkl.numerics.grouping import (
     one_hot,
 )
 from dmkl.passes.execute import machine
-from dmkl.solvers.groups import GroupOutcome, GroupProblem, WeightForm, gs_mkl
+from dmkl.solvers.groups import GroupProblem, WeightForm, gs_mkl
 from dmkl.solvers.in_memory import InMemory
 from dmkl.solvers.jobs import Job, together
-from dmkl.solvers.outcome import Status, worst
+from dmkl.solvers.outcome import Outcome, Status, worst
 from dmkl.solvers.requests import CombinedEntries, CombinedProduct, EachProduct, Solver, Task
 from dmkl.solvers.semidefinite import KernelFacts
 from dmkl.solvers.workspace import Prepared
@@ -339,7 +339,7 @@ class GSMKL(KernelClassifier):
         n_groups = max(made.n_groups for made in groups.values())
         ridges = one_for_each("lam", check_positive("lam", self.lam), len(problems)) if square else []
 
-        def solver_of(k: int) -> partial[Solver[GroupOutcome]]:
+        def solver_of(k: int) -> partial[Solver[Outcome]]:
             problem = GroupProblem(
                 columns[k] if square else problems.h[k],
                 groups[k].labels,
@@ -353,9 +353,7 @@ class GSMKL(KernelClassifier):
 
         return data.jobs(solver_of)
 
-    def _descents(
-        self, problem: GroupProblem, n_kernels: int, n_groups: int, facts: KernelFacts
-    ) -> Solver[GroupOutcome]:
+    def _descents(self, problem: GroupProblem, n_kernels: int, n_groups: int, facts: KernelFacts) -> Solver[Outcome]:
         """The lowest of descents from several weights, the first equal ones; zeros fill its weights to `n_groups`."""
         seeds = [None, *(self.random_state + restart for restart in range(1, self.restarts))]
         run = partial(gs_mkl, problem, n_kernels, facts, weighting=self.weighting, tol=self.tol, max_iter=self.max_iter)
@@ -367,7 +365,7 @@ class GSMKL(KernelClassifier):
         outcomes = fit_outcome.outcomes
         self._prepared = fit_outcome.prepared
         self.converged_ = outcomes[worst(outcomes)].status is Status.SMALL_DECREASE
-        self.n_trainings_ = sum(outcome.trainings for outcome in outcomes if isinstance(outcome, GroupOutcome))
+        self.n_trainings_ = sum(int(outcome.extra.get("trainings", 0)) for outcome in outcomes)
         # The first entry of the history is the objective before the first step.
         self.history_ = self.history_.assign_coords(iteration=self.history_.iteration - 1)
         self.n_iter_ -= 1

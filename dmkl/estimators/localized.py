@@ -18,9 +18,10 @@ from dmkl.estimators.groups import feature_table
 from dmkl.estimators.margin import MarginClassifier
 from dmkl.estimators.plan import ClassWeight, FitOutcome, Multiclass, ScoreFunction, TrainingSet, features_of
 from dmkl.kernelset import KernelSet
-from dmkl.solvers.groups import GroupOutcome, GroupProblem, localized_mkl
+from dmkl.solvers.groups import GroupProblem, localized_mkl
 from dmkl.solvers.in_memory import InMemory
 from dmkl.solvers.jobs import Job
+from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.requests import CombinedProduct, Solver
 
 __all__ = ["LocalizedMKL"]
@@ -106,7 +107,7 @@ class LocalizedMKL(MarginClassifier):
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
         gating, everyone = self._gating_features(data.kernels, features_of), data.training.n_train
 
-        def solver_of(k: int) -> partial[Solver[GroupOutcome]]:
+        def solver_of(k: int) -> partial[Solver[Outcome]]:
             C, name = self._prices(data, k), data.problems.title(k)
             problem = GroupProblem(data.problems.h[k], np.arange(everyone), everyone, C=C, name=name)
             rule = partial(localized_mkl, problem, data.n_kernels, gating, data.facts)

@@ -31,8 +31,7 @@ from dmkl.numerics.fisher import Targets, as_exponent
 from dmkl.solvers.in_memory import InMemory
 from dmkl.solvers.jobs import Job, SideBySide
 from dmkl.solvers.margin.easymkl import easy_mkl
-from dmkl.solvers.margin.gmkl import Method, gmkl
-from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
+from dmkl.solvers.margin.gmkl import GeneralizedProblem, Method, gmkl
 from dmkl.solvers.margin.mksvm import MarginProblem, mk_svm
 from dmkl.solvers.margin.svm import Bounds
 from dmkl.solvers.requests import Solver

@@ -24,7 +24,6 @@ from dmkl.passes.sums import (
     by_factors,
     factor_pass,
     inverse_diagonals_pass,
-    solve_by_factors,
 )
 from dmkl.passes.sweep import Columns, Want
 from dmkl.passes.view import Lens, covering
@@ -57,6 +56,7 @@ __all__ = ["ANSWERS", "Tally", "drive"]
 Result = TypeVar("Result")
 Asked = Sequence[tuple[Lens, Any]]
 """Requests of one kind, each with the lens of its solver."""
+Answer = Callable[[Asked], tuple[list[Any], float]]
 
 
 class Tally:
@@ -82,31 +82,15 @@ def drive(
     tally: Tally | None = None,
     done: Callable[[int, Result], None] | None = None,
 ) -> tuple[list[Result], float]:
-    """Run solvers to their ends, side by side.
+    """Run solvers to their ends side by side; return their results in order, and the passes over the stored kernels.
 
-    Parameters
-    ----------
-    solvers
-        One for each independent problem, with the lens through which it uses the kernels. All lenses belong to the same
-        kernels of one source.
-    at_once
-        The largest number of solvers that run at the same time; all by default. A running solver keeps its objects in
-        memory (a factor) until its next request.
-    tally
-        Receives every pass.
-    done
-        Called with the number of a solver and its result, as soon as it ends.
+    There is a solver for each independent problem, with the lens through which it uses the kernels; all lenses belong
+    to the same kernels of one source. At most `at_once` solvers run at the same time, each of which keeps its objects
+    in memory (a factor) until its next request. A request for parts of the kernels counts as the fraction of the tiles
+    that were read. `tally` receives every pass, and `done` is called with the number of a solver and its result as soon
+    as it ends.
 
-    Returns
-    -------
-    tuple
-        The solvers' results in order, and the number of passes over the stored kernels. A request for parts of the
-        kernels counts as the fraction of the tiles that were read.
-
-    Raises
-    ------
-    DmklError
-        Errors of answers; a solver that runs alone receives them first.
+    Raises DmklError for errors of answers, which a solver that runs alone receives first.
     """
     tally = Tally() if tally is None else tally
     before = tally.n_passes
@@ -195,18 +179,14 @@ def _factors(requests: Asked) -> tuple[list[Any], float]:
     return list(factor_pass(lenses, combinations, [request.lam for _, request in requests])), 1.0
 
 
-def _solves(requests: Asked) -> tuple[list[Any], float]:
-    return list(
-        solve_by_factors([request.factor for _, request in requests], [request.block for _, request in requests])
-    ), 0.0
+def _by_factors(name: str, function: Callable[..., Any], *fields: str) -> Answer:
+    """Answers from factors alone, without a pass, and from other fields of the requests."""
 
+    def answer(requests: Asked) -> tuple[list[Any], float]:
+        values = [[getattr(request, field) for _, request in requests] for field in ("factor", *fields)]
+        return by_factors(name, function, *values), 0.0
 
-def _diagonals(requests: Asked) -> tuple[list[Any], float]:
-    return by_factors("diagonal", Factor.inverse_diagonal, [request.factor for _, request in requests]), 0.0
-
-
-def _log_determinants(requests: Asked) -> tuple[list[Any], float]:
-    return by_factors("determinant", Factor.log_determinant, [request.factor for _, request in requests]), 0.0
+    return answer
 
 
 def _traces(requests: Asked) -> tuple[list[Any], float]:
@@ -298,15 +278,14 @@ def _verb(requests: Sequence[Request]) -> str:
     return "predict" if any(isinstance(r, CombinedProduct) and r.exact for r in requests) else "cg"
 
 
-Answer = Callable[[Asked], tuple[list[Any], float]]
 ANSWERS: list[tuple[tuple[type, ...], str, Answer]] = [
     ((Task,), "task", _tasks),
     ((Tasks,), "task", _batches),
     ((Pass,), "pass", _passes),
     ((CombinedFactor,), "factor", _factors),
-    ((FactorSolve,), "solve", _solves),
-    ((FactorDiagonal,), "diagonal", _diagonals),
-    ((FactorLogDeterminant,), "determinant", _log_determinants),
+    ((FactorSolve,), "solve", _by_factors("solve", Factor.solve, "block")),
+    ((FactorDiagonal,), "diagonal", _by_factors("diagonal", Factor.inverse_diagonal)),
+    ((FactorLogDeterminant,), "determinant", _by_factors("determinant", Factor.log_determinant)),
     ((FactorTraces,), "traces", _traces),
     ((InnerProducts,), "alignment", _inner_products),
     ((InverseDiagonals,), "leave-out", _inverse_diagonals),

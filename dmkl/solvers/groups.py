@@ -70,7 +70,6 @@ from dmkl.solvers.requests import CombinedEntries, EachProduct, GroupClassifier,
 from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
 
 __all__ = [
-    "GroupOutcome",
     "GroupProblem",
     "WeightForm",
     "gating_gradient",
@@ -119,13 +118,7 @@ def _logit_gradient(weights: Float, pull: Float, weighting: WeightForm) -> Float
 
 @dataclass(frozen=True)
 class GroupProblem:
-    """One binary problem; its values are checked on construction.
-
-    Raises
-    ------
-    InputError
-        If shapes or values are wrong, or if not exactly one of C and lam is given.
-    """
+    """One binary problem; InputError is raised for wrong values, and unless exactly one of C and lam is given."""
 
     y: Float
     """(m,): 1 and −1 for the hinge loss, any targets for the square loss."""
@@ -164,17 +157,6 @@ class GroupProblem:
         return 0.5 if self.lam is None else self.lam
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class GroupOutcome(Outcome):
-    """The weights β (n, G) and the classifier f(x) = Σ_i u_i K(x_i, x) + bias, without a proof of optimality.
-
-    The steps are the accepted ones, each with a lower objective than the one before.
-    """
-
-    trainings: int
-    """Number of classifiers trained, including those of steps that the line search refused."""
-
-
 def gs_mkl(
     problem: GroupProblem,
     n_kernels: int,
@@ -185,36 +167,18 @@ def gs_mkl(
     spread: float = 1.0,
     tol: float = 1e-4,
     max_iter: int = 100,
-) -> Generator[GroupClassifier | Projection, Any, GroupOutcome]:
+) -> Generator[GroupClassifier | Projection, Any, Outcome]:
     """Learn weights for each group by descent with a line search (Algorithm 1): a generator of requests.
 
     The direction is that of limited-memory BFGS in (a, b); a step is kept if the objective of the trained classifier
-    falls by Armijo's rule. A kept step costs a training and a projection, a refused step a training.
+    falls by Armijo's rule. A kept step costs a training and a projection, a refused step a training. The iteration ends
+    when five steps together lower the objective by less than the fraction `tol` of it (trainings are ten times as
+    accurate), or after `max_iter` steps.
 
-    Parameters
-    ----------
-    problem
-        Labels, groups and loss.
-    n_kernels
-        n
-    facts
-        Properties of the kernels.
-    weighting
-        "root" or the paper's "softmax"; see the module.
-    seed
-        None starts from equal weights, a number from a and b drawn from a normal distribution with deviation `spread`
-        (small for the paper's "small random numbers"). Kernels of unit diagonal have |ρ| ≤ 1; with far larger ρ a
-        random a gives all of the weight to one kernel.
-    tol
-        The iteration ends when five steps together lower the objective by less than this fraction of it; trainings
-        are ten times as accurate.
-    max_iter
-        Largest number of steps.
-
-    Raises
-    ------
-    IndefiniteKernelError
-        If the classifier shows that a kernel is not positive semidefinite.
+    Without a `seed` it starts from equal weights, otherwise from a and b drawn from a normal distribution with
+    deviation `spread` (small for the paper's "small random numbers"). Kernels of unit diagonal have |ρ| ≤ 1; with far
+    larger ρ a random a gives all of the weight to one kernel. IndefiniteKernelError is raised if the classifier
+    shows that a kernel is not positive semidefinite.
     """
     n_groups = problem.n_groups
     indicator = one_hot(problem.groups, n_groups)
@@ -246,8 +210,10 @@ def _descend(
     weighting: WeightForm,
     tol: float,
     max_iter: int,
-) -> Generator[Any, Any, tuple[GroupOutcome, Float]]:
+) -> Generator[Any, Any, tuple[Outcome, Float]]:
     """Minimize W over the parameters θ of the weights, from `theta` on; returns the outcome and θ.
+
+    ``extra["trainings"]`` counts the classifiers, including those of steps that the line search refused.
 
     `logits` gives z (n, G) of θ, a linear function, and `gradient` asks for ∂W/∂θ at the weights (n, G) and u (m,).
     """
@@ -292,14 +258,14 @@ def _descend(
         else:
             status = Status.SMALL_DECREASE  # no lower point within the accuracy of a training
             break
-    outcome = GroupOutcome(
+    outcome = Outcome(
         status,
         weights,
         np.asarray(answer.u)[:, None],
         objectives[-1],
         bias=np.array([answer.bias]),
         steps=[Step(None, {"objective": objective}) for objective in objectives],
-        trainings=trainings,
+        extra={"trainings": np.array(float(trainings))},
     )
     return outcome, theta
 
@@ -318,7 +284,7 @@ def localized_mkl(
     *,
     tol: float,
     max_iter: int,
-) -> Generator[Any, Any, GroupOutcome]:
+) -> Generator[Any, Any, Outcome]:
     """Localized MKL by descent from equal weights: a generator of requests.
 
     Each sample is a group of the problem. `gating` holds g(x_i), (m, q), the row of x_i in the mean of the kernels if
@@ -344,7 +310,9 @@ def localized_mkl(
     )
     slopes = theta[:, :-1] / scale
     columns = np.hstack([outcome.weights, slopes, theta[:, -1:] - slopes @ center[:, None]])
-    return replace(outcome, weights=outcome.weights.mean(axis=1), extra={"column_weights": columns[..., None]})
+    return replace(
+        outcome, weights=outcome.weights.mean(axis=1), extra={**outcome.extra, "column_weights": columns[..., None]}
+    )
 
 
 # Number of steps over which the decrease is compared with the tolerance; `Status.SMALL_DECREASE` names it.

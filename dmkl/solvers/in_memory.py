@@ -29,7 +29,7 @@ from dmkl.passes.rows import RowFunction, fit_row_maps, has_thin_factors, row_pr
 from dmkl.passes.sums import Combination, StoredSum, combine_pass
 from dmkl.passes.view import covering
 from dmkl.solvers.driver import drive
-from dmkl.solvers.jobs import Context, Job, SideBySide, Training, over_all_kernels, over_all_rows
+from dmkl.solvers.jobs import Context, Job, SideBySide, Training
 from dmkl.solvers.margin.linear import FactoredKernels
 from dmkl.solvers.margin.svm import train
 from dmkl.solvers.outcome import Outcome, check_finite
@@ -202,9 +202,7 @@ def _as_task(job: Job, files: dict[int, Path], threads: int, thin: bool) -> Solv
     stack = (files[id(job.training)], _shape(job.training, thin=thin))
     widths = job.training.square.view.factor_widths if thin else None
     outcome: Outcome = yield Task("solve", _solve, (stack, widths, job.kernels, job.rows, job.problem, threads))
-    if job.rows is not None:
-        outcome = over_all_rows(outcome, job.rows, job.training.n_train)
-    return outcome if job.kernels is None else over_all_kernels(outcome, job.kernels, job.training.n_kernels)
+    return job.over_all(outcome)
 
 
 def _solve(

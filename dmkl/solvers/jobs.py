@@ -35,18 +35,7 @@ from dmkl.solvers.requests import (
 from dmkl.solvers.semidefinite import KernelFacts
 from dmkl.solvers.workspace import Workspace
 
-__all__ = [
-    "Context",
-    "Job",
-    "Method",
-    "SideBySide",
-    "Training",
-    "on_kernels",
-    "on_rows",
-    "over_all_kernels",
-    "over_all_rows",
-    "together",
-]
+__all__ = ["Context", "Job", "Method", "SideBySide", "Training", "on_rows", "together"]
 
 Running = Generator[Request | tuple[Request, ...], Any, Outcome]
 Item = TypeVar("Item")
@@ -56,16 +45,9 @@ Item = TypeVar("Item")
 class Training:
     """The kernels of one training set, with the rows whose scores are wanted.
 
-    Parameters
-    ----------
-    square
-        K[train, train] with its statistics.
-    whole
-        K[train then held out, train], with the same statistics; `square` if nothing is held out.
-    names
-        The kernels' names, for messages.
-    title
-        Its name in messages, for example a fold.
+    `square` is K[train, train] with its statistics, and `whole` is K[train then held out, train] with the same
+    statistics; it is `square` if nothing is held out. `names` of kernels and the `title`, for example a fold, are for
+    messages.
     """
 
     square: Lens
@@ -107,18 +89,10 @@ class Training:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One problem to solve.
+    """One problem to solve, in the form that its method takes: for `SideBySide`, a function that makes a solver.
 
-    Parameters
-    ----------
-    training
-        The training set.
-    problem
-        The problem in the form that its method takes: for `SideBySide`, a function that makes a solver.
-    kernels
-        Positions of the kernels that may have weight; None for all.
-    rows
-        Positions of the training rows of the problem, for solvers that take a subset; None for all.
+    `kernels` are the positions of those that may have weight, and `rows` those of the training rows of the problem, for
+    solvers that take a subset; None for all.
     """
 
     training: Training
@@ -132,7 +106,17 @@ class Job:
             solver = on_rows(solver, self.rows, self.training.n_train)
         if self.kernels is not None:
             solver = on_kernels(solver, self.kernels, self.training.n_kernels)
-        return solver
+        return self.over_all((yield from solver))
+
+    def over_all(self, outcome: Outcome) -> Outcome:
+        """The outcome on its kernels and rows as one on all of them, with zeros elsewhere."""
+        if self.rows is not None and outcome.dual is not None:
+            outcome = replace(outcome, dual=_spread(outcome.dual, self.rows, self.training.n_train))
+        if self.kernels is None:
+            return outcome
+        spread = partial(_spread, places=self.kernels, size=self.training.n_kernels)
+        steps = [s if s.weights is None else replace(s, weights=spread(s.weights)) for s in outcome.steps]
+        return replace(outcome, weights=spread(outcome.weights), steps=steps)
 
     @property
     def n_kernels(self) -> int:
@@ -144,26 +128,14 @@ class Job:
         """The properties of the kernels that may have weight."""
         return self.training.facts.select(self.kernels)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Their names."""
-        return self.facts.names
-
 
 @dataclass(eq=False)
 class Context:
     """The objects that a method works with, in addition to its jobs.
 
-    Parameters
-    ----------
-    workspace
-        The folder of the checkpoint.
-    tally
-        Counts the passes.
-    duals
-        Whether dual variables are wanted, and not only scores of held-out rows.
-    solver
-        The name of the solver that was used, for reports: set by the method.
+    `workspace` is the folder of the checkpoint, and `tally` counts the passes. `duals` says that dual variables are
+    wanted, and not only scores of held-out rows. The method sets `solver`, the name of the solver that was used, for
+    reports.
     """
 
     workspace: Workspace
@@ -207,13 +179,8 @@ class Method(Protocol):
     """Solves jobs together. Methods that compare equal are given their jobs in one call."""
 
     def check(self, jobs: Sequence[Job]) -> None:
-        """Reject jobs that cannot be solved, before any long computation.
-
-        Raises
-        ------
-        InputError, MemoryBudgetError
-            With the reason and the way out.
-        """
+        """Reject jobs that cannot be solved, before any long computation, by InputError or MemoryBudgetError."""
+        return
 
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
         """The outcomes of the jobs, in order."""
@@ -224,25 +191,18 @@ class Method(Protocol):
         `n_points` is the largest number of points at which a target is learned. If the answer depends on more than
         that, the solver checks its folder itself.
         """
+        return False
 
 
 @dataclass(frozen=True)
-class SideBySide:
-    """Each problem has its own solver; the running solvers share passes.
+class SideBySide(Method):
+    """Each problem has its own solver; the running solvers share passes, of which each uses `width` columns.
 
-    Parameters
-    ----------
-    width
-        Columns of a pass that one running solver uses.
-    files
-        Whether the problems' requests are answered through files: `SVM` and `GroupClassifier`.
+    `files` says that the problems' requests are answered through files: `SVM` and `GroupClassifier`.
     """
 
     width: int = 1
     files: bool = False
-
-    def check(self, jobs: Sequence[Job]) -> None:
-        """Accept all jobs."""
 
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
         """See `Method.solve`."""
@@ -268,19 +228,6 @@ def _spread(values: Float, places: Index, size: int) -> Float:
     return wide
 
 
-def over_all_rows(outcome: Outcome, rows: Index, n_samples: int) -> Outcome:
-    """The outcome of a problem over some samples as an outcome over all of them."""
-    assert outcome.dual is not None
-    return replace(outcome, dual=_spread(outcome.dual, rows, n_samples))
-
-
-def over_all_kernels(outcome: Outcome, kernels: Index, n_kernels: int) -> Outcome:
-    """The outcome of a problem over some kernels as an outcome over all of them, with zero weights elsewhere."""
-    spread = partial(_spread, places=kernels, size=n_kernels)
-    steps = [s if s.weights is None else replace(s, weights=spread(s.weights)) for s in outcome.steps]
-    return replace(outcome, weights=spread(outcome.weights), steps=steps)
-
-
 def on_rows(solver: Running, rows: Index, n_samples: int) -> Running:
     """A solver of a problem over some samples, as a solver over all: its requests concern those samples alone."""
     answer: Any = None
@@ -288,7 +235,7 @@ def on_rows(solver: Running, rows: Index, n_samples: int) -> Running:
         try:
             request = solver.send(answer)
         except StopIteration as stop:
-            return over_all_rows(stop.value, rows, n_samples)
+            return stop.value  # type: ignore[no-any-return]
         if isinstance(request, SVM):
             answer = yield replace(request, rows=rows)
         elif isinstance(request, EachProduct):
@@ -332,7 +279,7 @@ def on_kernels(solver: Running, kernels: Index, n_kernels: int) -> Running:
         try:
             request = solver.send(answer)
         except StopIteration as stop:
-            return over_all_kernels(stop.value, kernels, n_kernels)
+            return stop.value  # type: ignore[no-any-return]
         if isinstance(request, tuple):
             wide = tuple(map(over_all, request))
             answer = [of_some(*parts) for parts in zip(request, wide, (yield wide), strict=True)]

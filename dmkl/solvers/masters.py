@@ -254,11 +254,9 @@ def ascent_direction(aim: Float, q: Float, beta: Float, weights: WeightSet) -> F
     return direction if (q - level) @ direction > 0 else weights.steepest(q) - beta
 
 
-def _cutting_planes(planes: Sequence[CuttingPlane], units: Float, spares: int) -> tuple[ConicProgram, Float]:
-    """A program in the variables (β/units, spare …, θ): maximize θ subject to S(α^(r), β) ≥ θ."""
-    n = len(units)
-    width = n + spares + 1
-    program = ConicProgram(width)
+def _cutting_planes(program: ConicProgram, planes: Sequence[CuttingPlane], units: Float) -> Float:
+    """Add θ ≤ S(α^(r), β) to a program in the variables (β/units, …, θ), and return the objective that maximizes θ."""
+    n, width = len(units), program.width
     gradients = [plane.gradient * units for plane in planes]
     sizes = [*(float(np.abs(gradient).max()) for gradient in gradients), *(abs(plane.constant) for plane in planes)]
     # θ and the planes are divided by a common scale, which does not change the minimizer.
@@ -270,15 +268,15 @@ def _cutting_planes(planes: Sequence[CuttingPlane], units: Float, spares: int) -
     program.at_most(rows, np.array([plane.constant / scale for plane in planes]))
     linear = np.zeros(width)
     linear[-1] = -1.0
-    return program, linear
+    return linear
 
 
 def exact_master(planes: Sequence[CuttingPlane], weights: WeightSet) -> Float:
     """Maximize the minimum of the planes over the set; returns β, (n,)."""
     n = len(planes[0].gradient)
     units = weights.units(n)
-    program, linear = _cutting_planes(planes, units, weights.spares(n))
-    weights.add_to(program, n)
+    program = weights.program(n).widened(1)
+    linear = _cutting_planes(program, planes, units)
     return units * weights.clean(program.minimize(linear)[0][:n])
 
 
@@ -305,7 +303,8 @@ def taylor_master(planes: Sequence[CuttingPlane], beta: Float, weights: WeightSe
     if p == 1 or np.isinf(p):
         return exact_master(planes, weights)
     units = weights.units(n)
-    program, linear = _cutting_planes(planes, units, 0)
+    program = ConicProgram(n + 1)
+    linear = _cutting_planes(program, planes, units)
     program.at_most(np.eye(n, program.width) * -1.0, np.zeros(n))
     a, slope, constant = taylor_form(beta / units, p)
     # bᵀDb + lᵀb + c ≤ 1 as a second-order cone: with r = 1 − c − lᵀb, ‖(2 D^½ b, r − 1)‖ ≤ r + 1.

@@ -72,14 +72,9 @@ class Status(enum.Enum):
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One step of a solver, for its history.
+    """One step of a solver, for its history: kernel weights (n,), if it has them, and figures by name.
 
-    Parameters
-    ----------
-    weights
-        (n,), the kernel weights of the step; None if the history has none.
-    figures
-        Objective, bounds and counts by name; every step of a solver has the same names.
+    The figures are objective, bounds and counts; every step of a solver has the same names.
     """
 
     weights: Float | None
@@ -90,33 +85,16 @@ class Step:
 class Outcome:
     """The solution of one problem, as far as the solver came.
 
-    Parameters
-    ----------
-    status
-        How the solver ended.
-    weights
-        Kernel weights, (n,), or (n, groups).
-    dual
-        Dual variables, (m, columns): the score of a sample x is Σ_j weights_j Σ_i k_j(x, x_i) dual_i + bias. None if
-        they were not requested.
-    objective
-        The objective of the returned pair.
-    bound
-        A proven bound of the optimum from the other side; NaN without a proof.
-    gap
-        The proven relative gap; NaN without a proof, infinite if objective and bound contradict each other
-        (`dmkl.numerics.fisher.relative_gap`).
-    bias
-        (columns,)
-    steps
-        The history, oldest first.
-    scores
-        Scores of the held-out rows, (rows, columns), if the solver has them from the same products; otherwise None.
-    inverse
-        The diagonal of A⁻¹, (m,), where A is the system that the dual variables solve, if leave-one-out scores were
-        requested and combined kernels fit in memory (`dmkl.solvers.fisher.registry`); otherwise None.
-    extra
-        Further arrays of the solver, by name.
+    The kernel weights are (n,), or (n, groups). With dual variables, (m, columns), and the bias, (columns,), the score
+    of a sample x is Σ_j weights_j Σ_i k_j(x, x_i) dual_i + bias; they are None if not requested. `objective` is that of
+    the returned pair, `bound` a proven bound of the optimum from the other side, and `gap` the proven relative gap:
+    both are NaN without a proof, and the gap is infinite if objective and bound contradict each other
+    (`dmkl.numerics.fisher.relative_gap`). `steps` is the history, oldest first.
+
+    `scores` of the held-out rows, (rows, columns), are there if the solver has them from the same products. `inverse`
+    is the diagonal of A⁻¹, (m,), where A is the system that the dual variables solve, if leave-one-out scores were
+    requested and combined kernels fit in memory (`dmkl.solvers.fisher.registry`). `extra` are further arrays of the
+    solver, by name.
     """
 
     status: Status
@@ -137,30 +115,14 @@ class Outcome:
             msg = f"an outcome is certified by a finite gap of zero or more, got {self.gap}"
             raise ValueError(msg)
 
-    @property
-    def proven(self) -> bool:
-        """Whether the optimum is proven to be between objective and bound."""
-        return bool(np.isfinite(self.gap))
-
 
 @dataclass(frozen=True)
 class Round:
     """One pass over the kernels, or the passes of one step, for the history of a plan.
 
-    Parameters
-    ----------
-    kind
-        The purpose of the pass.
-    seconds
-        Its duration.
-    n_bytes
-        Stored bytes that were read.
-    basis
-        Number of vectors of the largest basis, if there is one.
-    certified
-        Number of problems that are certified, if known.
-    worst_gap
-        The largest gap of the other problems.
+    `kind` is its purpose, and `n_bytes` are the stored bytes that were read. `basis` counts the vectors of the largest
+    basis, if there is one, and `certified` the problems that are certified, if known; `worst_gap` is the largest gap of
+    the others.
     """
 
     kind: str
@@ -178,12 +140,9 @@ def worst(outcomes: Sequence[Outcome]) -> int:
 
 
 def check_finite(answer: Any) -> None:
-    """Reject products with kernels that are not finite: stored kernels are finite, so only a damaged tile gives them.
+    """Raise DegenerateKernelError if an array, or one in a list, contains NaN or infinity.
 
-    Raises
-    ------
-    DegenerateKernelError
-        If an array, or an array in a list, contains NaN or infinity.
+    Stored kernels are finite, so only a damaged tile gives products that are not.
     """
     for array in answer if isinstance(answer, list | tuple) else [answer]:
         # A finite sum proves finite entries, and unlike a mask it takes no memory. Float64 keeps a sum of finite

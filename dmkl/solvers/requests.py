@@ -35,14 +35,19 @@ __all__ = [
     "Solver",
     "Task",
     "Tasks",
+    "ask",
 ]
 
 Index = npt.NDArray[np.intp]
 Result = TypeVar("Result", covariant=True)
 
 
+class Request:
+    """What a solver asks for."""
+
+
 @dataclass(frozen=True, eq=False)
-class EachProduct:
+class EachProduct(Request):
     """K_jV for every kernel, in float64; answered by (n, rows, b)."""
 
     block: Float
@@ -52,7 +57,7 @@ class EachProduct:
 
 
 @dataclass(frozen=True, eq=False)
-class CombinedProduct:
+class CombinedProduct(Request):
     """Σ_j K_j V diag(w_j); answered by (rows, b)."""
 
     block: Float
@@ -64,14 +69,14 @@ class CombinedProduct:
 
 
 @dataclass(frozen=True, eq=False)
-class Projection:
+class Projection(Request):
     """BᵀK_jB for every kernel, in float64; answered by (n, b, b) for a block B (m, b)."""
 
     block: Float
 
 
 @dataclass(frozen=True, eq=False)
-class CombinedEntries:
+class CombinedEntries(Request):
     """K(β) over some samples, in float64; answered by (b, b)."""
 
     weights: Float
@@ -79,7 +84,7 @@ class CombinedEntries:
 
 
 @dataclass(frozen=True, eq=False)
-class CombinedFactor:
+class CombinedFactor(Request):
     """A Cholesky factor of ½(I + K(β)/λ); answered by a handle of the factor, for `FactorSolve`."""
 
     weights: Float
@@ -87,40 +92,36 @@ class CombinedFactor:
 
 
 @dataclass(frozen=True, eq=False)
-class FactorSolve:
-    """A⁻¹B by a factor of A; answered by (m, c) for a block B (m, c)."""
+class FactorSolve(Request):
+    """A⁻¹B by a factor of A, the answer to `CombinedFactor`; answered by (m, c) for a block B (m, c)."""
 
     factor: Any
-    """The answer to `CombinedFactor`."""
     block: Float
 
 
 @dataclass(frozen=True, eq=False)
-class FactorDiagonal:
+class FactorDiagonal(Request):
     """The diagonal of A⁻¹ by a factor of A; answered by (m,)."""
 
     factor: Any
-    """The answer to `CombinedFactor`."""
 
 
 @dataclass(frozen=True, eq=False)
-class FactorLogDeterminant:
+class FactorLogDeterminant(Request):
     """log|A| by a factor of A; answered by (1,)."""
 
     factor: Any
-    """The answer to `CombinedFactor`."""
 
 
 @dataclass(frozen=True, eq=False)
-class FactorTraces:
+class FactorTraces(Request):
     """tr A⁻¹K_j of every kernel, and tr A⁻¹ last, by a factor of A; answered by (n + 1,)."""
 
     factor: Any
-    """The answer to `CombinedFactor`."""
 
 
 @dataclass(frozen=True, eq=False)
-class InnerProducts:
+class InnerProducts(Request):
     """⟨PK_iP, PK_jP⟩ and ⟨PK_iP, P⟩ for P = I − QQᵀ, in float64; answered by (n + 1, n + 1), with P as the last one."""
 
     basis: Float
@@ -130,7 +131,7 @@ class InnerProducts:
 
 
 @dataclass(frozen=True, eq=False)
-class InverseDiagonals:
+class InverseDiagonals(Request):
     """The diagonal of A⁻¹ − 2P, A = ½(I + K(β)/λ), at one or more λ; answered by (λ, m).
 
     P is the projection onto the vectors that the steps project out of the kernels, on which A⁻¹ = 2I.
@@ -143,7 +144,7 @@ class InverseDiagonals:
 
 
 @dataclass(frozen=True, eq=False)
-class SVM:
+class SVM(Request):
     """A support vector machine on K(β); answered by a `SVMSolution`."""
 
     weights: Float
@@ -166,7 +167,7 @@ class SVM:
 
 
 @dataclass(frozen=True, eq=False)
-class GroupClassifier:
+class GroupClassifier(Request):
     """A classifier on the composite kernel Σ_j β_j^{c(i)} β_j^{c(k)} K_j(i, k) of group-sensitive MKL.
 
     It is answered by a `SVMSolution` if C is given, and by a `SquareSolution` if lam is given.
@@ -187,7 +188,7 @@ class GroupClassifier:
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class Task(Request):
     """A function of small arguments, run as a Dask task; answered by its result."""
 
     name: str
@@ -197,7 +198,7 @@ class Task:
 
 
 @dataclass(frozen=True, eq=False)
-class Tasks:
+class Tasks(Request):
     """Functions run as tasks side by side (see `dmkl.passes.execute.run_tasks`); answered by the list of results."""
 
     name: str
@@ -213,7 +214,7 @@ class Tasks:
 
 
 @dataclass(frozen=True, eq=False)
-class Pass:
+class Pass(Request):
     """A pass over the kernels whose results stay where tasks make them; answered by the function's result.
 
     The solver counts the pass and chooses what it multiplies.
@@ -225,23 +226,10 @@ class Pass:
     """Runs the pass; called again if workers are lost"""
 
 
-Request = (
-    EachProduct
-    | CombinedProduct
-    | Projection
-    | CombinedEntries
-    | CombinedFactor
-    | FactorDiagonal
-    | FactorLogDeterminant
-    | FactorSolve
-    | FactorTraces
-    | InnerProducts
-    | InverseDiagonals
-    | SVM
-    | GroupClassifier
-    | Task
-    | Tasks
-    | Pass
-)
 Solver = Generator[Request | tuple[Request, ...], Any, Result]
 """Yields a request and receives its answer, or yields a tuple of requests and receives a list of answers."""
+
+
+def ask(request: Request) -> Solver[Any]:
+    """A solver that makes one request and returns the answer."""
+    return (yield request)

@@ -25,14 +25,8 @@ _REPAIR = "repair='clip', 'flip' or 'shift'"
 class KernelFacts:
     """The properties of kernels that are known before solving.
 
-    Parameters
-    ----------
-    names
-        Names for messages; without them the kernels are numbered.
-    traces
-        tr K of each kernel, (n,), before centering removed any of it; None if unknown.
-    precision
-        ε of the precision in which the kernels are stored.
+    Without names, kernels are numbered in messages. `traces` are tr K of each kernel, (n,), before centering removed
+    any of it, and `precision` is ε of the precision in which the kernels are stored.
     """
 
     names: tuple[str, ...] = ()
@@ -61,23 +55,10 @@ UNKNOWN = KernelFacts()
 
 
 def check_forms(q: Float, facts: KernelFacts, size: float, noise: float = 0.0) -> None:
-    """Raise an error for quadratic forms that prove that a kernel is not positive semidefinite.
+    """Raise IndefiniteKernelError for quadratic forms that prove that a kernel is not positive semidefinite.
 
-    Parameters
-    ----------
-    q
-        (n,), αᵀK_jα or a multiple of it.
-    facts
-        Properties of the kernels.
-    size
-        The same multiple of ‖α‖².
-    noise
-        How far below zero the arithmetic may bring the forms.
-
-    Raises
-    ------
-    IndefiniteKernelError
-        With the name of the kernel.
+    q (n,) are αᵀK_jα or a multiple of it, and `size` is the same multiple of ‖α‖². `noise` is how far below zero the
+    arithmetic may bring the forms.
     """
     least = max(_NOTHING * float(np.abs(q).max()), noise)
     # A form counts as negative only beyond both tolerances: that of the arithmetic, and that of the stored entries.
@@ -93,14 +74,9 @@ def check_forms(q: Float, facts: KernelFacts, size: float, noise: float = 0.0) -
 
 
 def lowest_on_span(inner: Float, forms: Array) -> Float:
-    """The smallest xᵀK_jx over unit vectors x in the span of V, (n,): an upper bound of its lowest eigenvalue.
+    """The smallest xᵀK_jx over unit vectors x in the span of V, (n,), from VᵀV and the forms VᵀK_jV, (n, r, r).
 
-    Parameters
-    ----------
-    inner
-        VᵀV, (r, r).
-    forms
-        VᵀK_jV, (n, r, r).
+    It is an upper bound of the lowest eigenvalue.
     """
     values, vectors = np.linalg.eigh(inner)
     # V may be nearly dependent: directions with a tiny eigenvalue of VᵀV have lost their digits and are left out. With
@@ -115,12 +91,7 @@ def lowest_on_span(inner: Float, forms: Array) -> Float:
 def tell_indefinite(lowest: Float, facts: KernelFacts) -> None:
     """Warn of kernels that were fitted although they are not positive semidefinite (IndefiniteKernelWarning).
 
-    Parameters
-    ----------
-    lowest
-        An upper bound of the lowest eigenvalue of each kernel, (n,).
-    facts
-        Properties of the kernels; there is no warning if their traces are unknown.
+    `lowest` are upper bounds of the lowest eigenvalue of each kernel, (n,). There is no warning if traces are unknown.
     """
     if facts.traces is None:
         return

@@ -31,7 +31,7 @@ from dmkl.passes.view import Lens, covering
 from dmkl.solvers.fisher.mkfda import not_positive_definite
 from dmkl.solvers.fisher.registry import check_resolution
 from dmkl.solvers.in_memory import batches
-from dmkl.solvers.jobs import Context, Job
+from dmkl.solvers.jobs import Context, Job, Method
 from dmkl.solvers.outcome import Outcome, Status, Step
 
 __all__ = ["SharedMethod", "SharedProblem", "candidate_weights"]
@@ -75,7 +75,7 @@ class SharedProblem:
 
 
 @dataclass(frozen=True)
-class SharedMethod:
+class SharedMethod(Method):
     """Solve problems by one decomposition for each training set and its weights.
 
     `tol` is the gap that solutions with dual variables are to prove.
@@ -92,10 +92,6 @@ class SharedMethod:
         parts = {"the combined kernel": largest, "a kernel and eigenvectors": _MATRICES * largest}
         way_out = "Set dmkl.memory higher, or learn weights of each target by MKRidge without weights='shared'"
         check_memory("a decomposition of combined kernels", parts, machine().task_bytes, way_out)
-
-    def needs_folder(self, *, n_points: int) -> bool:
-        """See `Method.needs_folder`."""
-        return False
 
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
         """See `Method.solve`."""

@@ -48,7 +48,7 @@ from dmkl.solvers.requests import (
     Request,
 )
 
-__all__ = ["VarianceProblem", "explained_variances", "solve_variances"]
+__all__ = ["VarianceProblem", "explained_variances"]
 
 Steps = Generator[Request | tuple[Request, ...], Any, Any]
 
@@ -71,33 +71,14 @@ _LEAST_SHARE = 2.0**-20
 
 @dataclass(frozen=True, eq=False)
 class VarianceProblem:
-    """One target.
+    """One target y, (m, 1), and the fixed effects q(x)ᵀb, by an orthonormal basis Q, (m, r), of their columns.
 
-    Parameters
-    ----------
-    y
-        (m, 1)
-    basis
-        Q, (m, r).
-    new_basis
-        q(x)ᵀ of the held-out rows, (rows, r): their fixed effects are q(x)ᵀb.
-    names
-        The kernels that may have weight.
-    title
-        Beginning of messages.
-    method
-        "reml" or "he".
-    tol
-        Largest increase of the log-likelihood that the last quadratic model may promise.
-    max_iter
-        Most steps.
-    tests
-        Whether the likelihood without each component is maximized too; not with probes.
-    n_probes
-        Random vectors.
-    n_orthogonal
-        Further contrasts of the samples, which have variance σ_e² and are zero in y: those orthogonal to y, the fixed
-        effects and all kernels, where the samples are pseudo-samples.
+    `new_basis` are q(x)ᵀ of the held-out rows, (rows, r), and `names` those of the kernels that may have weight;
+    `title` begins messages. `method` is "reml" or "he". The iteration ends when the last quadratic model promises an
+    increase of the log-likelihood of at most `tol`, or after `max_iter` steps. With `tests` the likelihood without each
+    component is maximized too; not with probes, of which there are `n_probes` if it is not `exact`. `n_orthogonal`
+    counts further contrasts of the samples, which have variance σ_e² and are zero in y: those orthogonal to y, the
+    fixed effects and all kernels, where the samples are pseudo-samples.
     """
 
     y: Float

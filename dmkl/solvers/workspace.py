@@ -64,12 +64,8 @@ FORMAT, FORMAT_VERSION = "dmkl-search-state", 4
 def read_state_file(file: Path) -> dict[str, Any]:
     """Read the content of a file state.json.
 
-    Raises
-    ------
-    StoreError
-        If it is not the state of a search, or is of another version.
-    DamagedFileError
-        If its content differs from what was written.
+    Raises StoreError if it is not the state of a search, or is of another version; DamagedFileError if its content
+    differs from what was written.
     """
     way_out = "move the folder away to start anew"
     try:
@@ -120,21 +116,10 @@ class Prepared:
 class Workspace:
     """The folder of the checkpoint of a plan of fits.
 
-    Parameters
-    ----------
-    folder
-        The folder; None for a temporary folder in `dmkl.passes.execute.temporary_root`, which `close` removes.
-    identity
-        Properties of the computation by name: data, grid, folds … A folder with other properties is rejected.
-    unsaid
-        Values of properties that an earlier dmkl did not write: the defaults of its parameters.
-    keep
-        Whether `close` leaves the folder in place.
-
-    Raises
-    ------
-    InputError
-        If the folder holds the state of other work, or other files.
+    None stands for a temporary folder in `dmkl.passes.execute.temporary_root`, which `close` removes, as it does any
+    folder without `keep`. `identity` holds properties of the computation by name (data, grid, folds …), and `unsaid`
+    the values of those that an earlier dmkl did not write: the defaults of its parameters. InputError is raised for a
+    folder with other properties, or with other files.
     """
 
     def __init__(
@@ -279,13 +264,7 @@ class Workspace:
     # --- the end -------------------------------------------------------------------------------------------------
 
     def check_shared(self) -> None:
-        """Make sure that every worker can reach the folder.
-
-        Raises
-        ------
-        InputError
-            If a worker cannot.
-        """
+        """Raise InputError if a worker cannot reach the folder."""
         check_shared(self.path, "where the state of this work is kept")
 
     def discard(self) -> None:

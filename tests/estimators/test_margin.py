@@ -17,7 +17,7 @@ from sklearn.svm import SVC
 import dmkl
 from dmkl.errors import ConvergenceWarning, InputError
 from dmkl.estimators.margin import votes
-from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
+from dmkl.solvers.margin.gmkl import GeneralizedProblem
 from dmkl.solvers.outcome import Status
 
 M = 45

@@ -130,28 +130,12 @@ def _gram(a: Float, b: Float, n: int) -> Float:
 def block_cg(
     b: Float, target: float, max_iter: int, directions: InverseModel | None = None, n_wanted: int | None = None
 ) -> Generator[Float, Any, tuple[Float, int]]:
-    """Solve A X = B from X = 0.
+    """Solve A X = B from X = 0; yields blocks S (m, c), is sent A S, and returns X and the number of products.
 
-    Yields blocks S (m, c) and is sent A S; returns X and the number of products.
+    The iteration stops when ‖B − A X‖_F² of the recurrence, over the first `n_wanted` columns, is at most `target`, or
+    after `max_iter` products; the other columns only enlarge the common space. `directions` collects S and A S.
 
-    Parameters
-    ----------
-    b
-        B, (m, c).
-    target
-        Stop when ‖B − A X‖_F² of the recurrence, over the wanted columns, is at most this.
-    max_iter
-        Most products.
-    directions
-        Collects S and A S, if given.
-    n_wanted
-        The number of leading columns of B that the stopping rule considers; the others only enlarge the common
-        space. All if None.
-
-    Raises
-    ------
-    IndefiniteKernelError
-        If a direction proves that A is not positive definite.
+    Raises IndefiniteKernelError if a direction proves that A is not positive definite.
     """
     x = np.zeros_like(b)
     q, phi = np.linalg.qr(b)
@@ -291,11 +275,6 @@ class CGStep(AlphaStep):
             self._directions.add(missing, self._system(missing, (yield CombinedProduct(missing, self._beta))))
         self._companions = missing
         return self._directions.curvature(products)
-
-    def inverse(self, beta: Float) -> Generator[Request, Any, Float | None]:
-        """See `AlphaStep.inverse`: there is no factor."""
-        yield from ()
-        return None
 
     def _system(self, block: Float, product: Array) -> Float:
         """A S from S and K(β)S."""

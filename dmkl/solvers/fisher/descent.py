@@ -60,14 +60,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import numpy as np
 import scipy.linalg
 
 from dmkl import progress
 from dmkl.arrays import Array, Float
-from dmkl.errors import MemoryBudgetError, refuse
+from dmkl.errors import refuse
 from dmkl.numerics.cholesky import Factor
 from dmkl.numerics.fisher import certify
 from dmkl.passes.blas import pinned_blas
@@ -82,7 +83,7 @@ from dmkl.solvers.fisher.working_sets import WorkingSet, working_sets
 from dmkl.solvers.fisher.wrapper import side_by_side
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome, Status, Step
-from dmkl.solvers.requests import CombinedEntries, CombinedFactor, EachProduct, FactorSolve, Request, Solver
+from dmkl.solvers.requests import CombinedEntries, CombinedFactor, EachProduct, FactorSolve, Request, ask
 from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.solvers.weight_sets.base import WeightSet
 
@@ -91,15 +92,10 @@ __all__ = [
     "COMPANIONS",
     "DUAL",
     "INTERLEAVED",
-    "DirectionSource",
-    "GradientSource",
-    "Iterate",
-    "PreconditionedSource",
     "Span",
-    "WorkingSetSource",
+    "WorkingSetRule",
     "anchored_fits",
     "descend",
-    "descend_jobs",
     "least_columns",
 ]
 
@@ -111,20 +107,11 @@ _DEPENDENT = 1e-7
 
 
 class Span:
-    """Orthonormal directions D, (m, r), with the products K_jD in float64.
+    """At most `capacity` orthonormal directions D, (m, r), with the products K_jD in float64, 8 (n + 1) m bytes each.
 
     D and the products are changed by the same linear maps, so that K_jD stays the product. The certificate is computed
-    from α and K_jα as they are returned, and does not rely on D being orthonormal.
-
-    Parameters
-    ----------
-    h
-        H, (m, c).
-    n_kernels
-        n
-    capacity
-        Most directions, r; each takes 8 (n + 1) m bytes. If more are added, all but the current α and the latest
-        directions are dropped.
+    from α and K_jα as they are returned, and does not rely on D being orthonormal. If more directions are added, all
+    but the current α and the latest ones are dropped.
     """
 
     def __init__(self, h: Float, n_kernels: int, capacity: int) -> None:
@@ -142,10 +129,7 @@ class Span:
     def extend(self, directions: Float, products: Array, coefficients: Float) -> bool:
         """Add directions (m, b) with their products (n, m, b); return whether any of them is new.
 
-        Parameters
-        ----------
-        coefficients
-            a of the current α, (r, c), which stays in the span whatever is dropped.
+        `coefficients` are a of the current α, (r, c), which stays in the span whatever is dropped.
         """
         # Directions are dropped before new ones are added, so that memory never exceeds the capacity.
         if self.size + directions.shape[1] > self._capacity:
@@ -224,14 +208,8 @@ class Iterate:
     products: Float | None
 
 
-class DirectionSource(Protocol):
-    """A rule that chooses new directions."""
-
-    width: int
-    """Most directions of one step."""
-
-    def __call__(self, at: Iterate) -> Generator[Request, Any, tuple[Float, Float, float]]:
-        """Compute directions (m, b) and their products (n, m, b); also return the passes that this takes."""
+DirectionRule = Callable[[Iterate], Generator[Request, Any, tuple[Float, Float, float]]]
+"""Computes new directions (m, b) and their products (n, m, b); also returns the passes that this takes."""
 
 
 def least_columns(n_classes: int, width: int) -> int:
@@ -242,33 +220,18 @@ def least_columns(n_classes: int, width: int) -> int:
 def descend(
     problem: FisherProblem,
     n_kernels: int,
-    source: DirectionSource,
+    rule: DirectionRule,
     options: FisherOptions,
     *,
     capacity: int,
     facts: KernelFacts = UNKNOWN,
 ) -> Generator[Request, Any, Outcome]:
-    """Solve one problem; yields requests, returns an `Outcome`.
+    """Solve one problem by a rule for new directions; yields requests, returns an `Outcome`.
 
-    Parameters
-    ----------
-    problem
-        Targets, ridge and set of weights.
-    n_kernels
-        n
-    source
-        The rule for new directions.
-    options
-        `tol`, `mu`, and `max_iter`: no step begins after this number of passes.
-    capacity
-        Most directions that are kept, at least `least_columns`.
-    facts
-        Names and traces of the kernels.
+    Of the options it takes `tol`, `mu`, and `max_iter`: no step begins after this number of passes. `capacity`
+    directions are kept, at least `least_columns`.
 
-    Raises
-    ------
-    IndefiniteKernelError
-        If a quadratic form αᵀK_jα is negative, or I + K(β)/λ is not positive definite.
+    Raises IndefiniteKernelError if a quadratic form αᵀK_jα is negative, or I + K(β)/λ is not positive definite.
     """
     watch, tol = progress.current(), options.tol
     beta = problem.weights.start(n_kernels) if problem.start is None else problem.start
@@ -280,7 +243,7 @@ def descend(
     steps: list[Step] = []
     read, status = 0.0, Status.ITERATIONS
     while read < options.max_iter:
-        directions, products, more = yield from source(at)
+        directions, products, more = yield from rule(at)
         read += more
         if not span.extend(directions, products, coefficients):
             # Only rounding is left of the residual.
@@ -339,30 +302,18 @@ def _solve_on_span(
 _COLUMNS = 400
 """Most directions: more make the problem on the span slower, and the convergence hardly faster."""
 
-SourceOf = Callable[[Job, int, int], DirectionSource]
+RuleOf = Callable[[Job, int, int], DirectionRule]
 """Makes the direction rule of a problem, from the number of problems that run at once and the memory in bytes."""
 
 
 def descend_jobs(
-    jobs: Sequence[Job], options: FisherOptions, context: Context, name: str, extra_width: int, source_of: SourceOf
+    jobs: Sequence[Job], options: FisherOptions, context: Context, name: str, extra_width: int, rule_of: RuleOf
 ) -> list[Outcome]:
     """Solve problems by descent, as many side by side as half of the memory budget has room for.
 
-    That half holds the directions and their products; the other half is for the direction rules.
-
-    Parameters
-    ----------
-    name
-        Name of the solver, for messages.
-    extra_width
-        Most directions of a step in addition to one for each column of H.
-    source_of
-        Makes the direction rule of a problem.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If the fewest directions do not fit.
+    That half holds the directions and their products; the other half is for the direction rules. A step has at most one
+    direction for each column of H and `extra_width` more. Raises MemoryBudgetError, naming the solver, if the fewest
+    directions do not fit.
     """
     widest = max((job.problem.h for job in jobs), key=lambda h: h.size)
     (m, c), budget = widest.shape, machine().total_bytes
@@ -379,8 +330,8 @@ def descend_jobs(
     capacity = min(_COLUMNS + c, budget // 2 // at_once // column_bytes)
 
     def solver_of(job: Job) -> Generator[Request, Any, Outcome]:
-        source = source_of(job, at_once, budget)
-        return descend(job.problem, job.n_kernels, source, options, capacity=capacity, facts=job.facts)
+        rule = rule_of(job, at_once, budget)
+        return descend(job.problem, job.n_kernels, rule, options, capacity=capacity, facts=job.facts)
 
     return context.drive(jobs, solver_of, at_once=at_once)
 
@@ -388,22 +339,10 @@ def descend_jobs(
 # --- residuals: dual -----------------------------------------------------------------------------------------------
 
 
-class GradientSource:
-    """The gradient of F: one pass.
-
-    Parameters
-    ----------
-    n_classes
-        c, the columns of H.
-    """
-
-    def __init__(self, n_classes: int) -> None:
-        self.width = n_classes
-
-    def __call__(self, at: Iterate) -> Generator[Request, Any, tuple[Float, Float, float]]:
-        """See `dmkl.solvers.fisher.descent.DirectionSource`."""
-        products = yield EachProduct(at.residual)
-        return at.residual, products, 1.0
+def residual_directions(at: Iterate) -> Generator[Request, Any, tuple[Float, Float, float]]:
+    """The residual, which is minus the gradient of F: one pass."""
+    products = yield EachProduct(at.residual)
+    return at.residual, products, 1.0
 
 
 def _check_parameters(options: FisherOptions, exponents: Sequence[float]) -> None:
@@ -415,7 +354,7 @@ def _check_parameters(options: FisherOptions, exponents: Sequence[float]) -> Non
 
 
 def _solve_dual(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
-    return descend_jobs(jobs, options, context, "dual", 0, lambda job, *_: GradientSource(job.problem.h.shape[1]))
+    return descend_jobs(jobs, options, context, "dual", 0, lambda *_: residual_directions)
 
 
 DUAL = FisherSolver(
@@ -433,30 +372,19 @@ COMPANIONS = 2
 """Directions in addition to the step: its changes with the weights, which save a sixth of the passes."""
 
 
-class WorkingSetSource:
-    """The step on the most violating working set.
+class WorkingSetRule:
+    """The step on the most violating of disjoint working sets that together contain all samples.
 
-    It reads the tile columns of the set, and the tiles on the set when it is first chosen.
-
-    Parameters
-    ----------
-    sets
-        Disjoint working sets that together contain all samples.
-    lam
-        λ
-    n_classes
-        c, the columns of H.
-    n_factors
-        Most factors that are kept, at least one; the oldest is dropped for another.
+    It reads the tile columns of the set, and the tiles on the set when it is first chosen. At most `n_factors` factors
+    are kept; the oldest is dropped for another.
     """
 
-    def __init__(self, sets: Sequence[WorkingSet], lam: float, n_classes: int, n_factors: int) -> None:
-        self.width = n_classes + COMPANIONS
+    def __init__(self, sets: Sequence[WorkingSet], lam: float, n_factors: int) -> None:
         self._sets, self._lam, self._most = sets, lam, n_factors
         self._factors: dict[int, Factor] = {}
 
     def __call__(self, at: Iterate) -> Generator[Request, Any, tuple[Float, Float, float]]:
-        """See `dmkl.solvers.fisher.descent.DirectionSource`."""
+        """The step on the chosen set, and its products."""
         # R_B is minus the gradient on the set, so its norm measures how much a step on the set can gain.
         violation = [float(np.sum(at.residual[working_set.index] ** 2)) for working_set in self._sets]
         number = int(np.argmax(violation))
@@ -479,16 +407,16 @@ class WorkingSetSource:
         return directions, products, read
 
 
-def _source(job: Job, at_once: int, budget: int) -> WorkingSetSource:
+def _working_set_rule(job: Job, at_once: int, budget: int) -> WorkingSetRule:
     sets = working_sets(job.training.square, largest=int(np.sqrt(budget / 256)))
     # A quarter of the memory is for factors.
     factor_bytes = 8 * max(len(working_set.index) for working_set in sets) ** 2
     n_factors = max(1, budget // 4 // at_once // factor_bytes)
-    return WorkingSetSource(sets, job.problem.lam, job.problem.h.shape[1], n_factors)
+    return WorkingSetRule(sets, job.problem.lam, n_factors)
 
 
 def _solve_interleaved(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
-    return descend_jobs(jobs, options, context, "interleaved", COMPANIONS, _source)
+    return descend_jobs(jobs, options, context, "interleaved", COMPANIONS, _working_set_rule)
 
 
 INTERLEAVED = FisherSolver(
@@ -505,25 +433,11 @@ FactorKey = tuple[int, bytes, float]
 """A training set, kernels, and the ridge of their sum."""
 
 
-class PreconditionedSource:
-    """The preconditioned residual M⁻¹R: one pass.
-
-    Parameters
-    ----------
-    factor
-        A factor of M.
-    n_classes
-        c, the columns of H.
-    """
-
-    def __init__(self, factor: FactorHandle, n_classes: int) -> None:
-        self._factor, self.width = factor, n_classes
-
-    def __call__(self, at: Iterate) -> Generator[Request, Any, tuple[Float, Float, float]]:
-        """See `dmkl.solvers.fisher.descent.DirectionSource`."""
-        directions = yield FactorSolve(self._factor, at.residual)
-        products = yield EachProduct(directions)
-        return directions, products, 1.0
+def preconditioned_directions(factor: FactorHandle, at: Iterate) -> Generator[Request, Any, tuple[Float, Float, float]]:
+    """M⁻¹R by a factor of M: one pass."""
+    directions = yield FactorSolve(factor, at.residual)
+    products = yield EachProduct(directions)
+    return directions, products, 1.0
 
 
 def _factor_key(job: Job) -> FactorKey:
@@ -549,32 +463,26 @@ def _needed_bytes(jobs: Sequence[Job]) -> int:
 
 
 def _check_anchored(jobs: Sequence[Job]) -> None:
-    if not anchored_fits(jobs):
-        msg = (
-            f"solver='anchored' holds combined kernels in memory, {_needed_bytes(jobs) / 2**30:.3g} GiB, and "
-            f"{machine().total_bytes / 2**31:.3g} GiB are allowed; use solver='subspace', or set dmkl.memory higher"
-        )
-        raise MemoryBudgetError(msg)
+    parts, way_out = {"combined kernels": _needed_bytes(jobs)}, "Take solver='subspace', or set dmkl.memory higher"
+    check_memory("solver='anchored'", parts, machine().total_bytes // 2, way_out, "at once")
 
 
 def _solve_anchored(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
     examples = {_factor_key(job): job for job in jobs}
-    lenses = [job.training.square for job in examples.values()]
-    factoring = [_factor_of(job, ridge) for (_, _, ridge), job in examples.items()]
-    factors, _ = drive(list(zip(lenses, factoring, strict=True)), tally=context.tally)
+    asking = [(job.training.square, ask(_factor_request(job, ridge))) for (_, _, ridge), job in examples.items()]
+    factors, _ = drive(asking, tally=context.tally)
     factor_of = dict(zip(examples, factors, strict=True))
 
-    def source_of(job: Job, *_: int) -> PreconditionedSource:
-        return PreconditionedSource(factor_of[_factor_key(job)], job.problem.h.shape[1])
+    def rule_of(job: Job, *_: int) -> DirectionRule:
+        return partial(preconditioned_directions, factor_of[_factor_key(job)])
 
-    return descend_jobs(jobs, options, context, "anchored", 0, source_of)
+    return descend_jobs(jobs, options, context, "anchored", 0, rule_of)
 
 
-def _factor_of(job: Job, ridge: float) -> Solver[FactorHandle]:
+def _factor_request(job: Job, ridge: float) -> CombinedFactor:
     weights = np.zeros(job.training.n_kernels)
     weights[slice(None) if job.kernels is None else job.kernels] = 1.0
-    factor: FactorHandle = yield CombinedFactor(weights, ridge)
-    return factor
+    return CombinedFactor(weights, ridge)
 
 
 ANCHORED = FisherSolver(

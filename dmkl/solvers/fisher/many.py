@@ -36,13 +36,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.arrays import Array, Float, Index
-from dmkl.errors import MemoryBudgetError, refuse
+from dmkl.errors import refuse
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.numerics.cholesky import Cholesky
 from dmkl.numerics.fisher import Certificate, onto_sphere, uniform_weights
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.elements import whole_kernels
-from dmkl.passes.execute import machine, shared_folder
+from dmkl.passes.execute import check_memory, machine, shared_folder
 from dmkl.passes.view import Lens, covering
 from dmkl.solvers.driver import drive
 from dmkl.solvers.fisher.mkfda import MemoryOracle, not_positive_definite
@@ -106,18 +106,9 @@ _Point = tuple[float, float]
 class PointSolution(NamedTuple):
     """The solution of a target at a point (p, λ).
 
-    Parameters
-    ----------
-    weights
-        β, (n,).
-    objective, upper, gap
-        S(α, β), F(α) and the relative gap that they prove with a bound of S(α, β) − min_α S.
-    left
-        The gap relative to βᵀq, the part of S that the kernels make.
-    scores
-        Σ_j β_jK_jα on the held-out rows, (rows, c), in single precision.
-    dual
-        α, (m, c); None if dual variables are not wanted.
+    `gap` follows from the objective S(α, β), `upper` F(α) and a bound of S(α, β) − min_α S; `left` is the gap relative
+    to βᵀq, the part of S that the kernels make. `scores` are Σ_j β_jK_jα on the held-out rows, (rows, c), in single
+    precision, and `dual` is α, (m, c), if dual variables are wanted.
     """
 
     weights: Float
@@ -140,31 +131,12 @@ def solve_grid(
     *,
     duals: bool = True,
 ) -> list[dict[_Point, PointSolution]]:
-    """Solve some targets at all points (p, λ).
+    """Solve targets H, (m, c) each, at all points (p, λ), to a gap of `tol` relative to βᵀq.
 
-    Parameters
-    ----------
-    kernels
-        K_j of the training rows, (n, m, m).
-    held_out
-        K_j of the held-out rows, (n, rows, m).
-    targets
-        H of each target, (m, c).
-    points
-        Pairs (p, λ).
-    tol
-        The gap to prove, relative to βᵀq.
-    max_steps
-        Most weights that are tried for a target at a point.
-    facts
-        Names and traces of the kernels.
-    duals
-        Whether dual variables are wanted.
+    K_j are given over the training rows, (n, m, m), and of the held-out rows, (n, rows, m). At most `max_steps` weights
+    are tried for a target at a point.
 
-    Raises
-    ------
-    IndefiniteKernelError
-        If I + K(β)/λ is not positive definite, or a form αᵀK_jα is negative.
+    Raises IndefiniteKernelError if I + K(β)/λ is not positive definite, or a form αᵀK_jα is negative.
     """
     # Targets are replaced by as few independent columns as they have, of unit norm, and solutions are turned back at
     # the end: fewer columns in every product, and no underflow of squares in single precision.
@@ -259,10 +231,6 @@ class _TargetOracle:
         """The model at the weights that were evaluated last."""
         yield from ()
         return self._curvature
-
-    def counts(self) -> dict[str, float]:
-        """There is nothing to count."""
-        return {}
 
 
 def _run_in_lockstep(
@@ -512,17 +480,9 @@ class _Whitened:
         return gradients
 
     def certify(self, x: Array, h: Array, betas: Float, ball: Ball, excess: Float) -> list[Evaluation]:
-        """The certificates of targets with x and h (t, c, m) at weights (t, n).
+        """The certificates of targets with x and h (t, c, m) at weights (t, n), from bounds of S(α, β) − min_α S, (t,).
 
-        Parameters
-        ----------
-        excess
-            Bounds of S(α, β) − min_α S, (t,).
-
-        Raises
-        ------
-        IndefiniteKernelError
-            If a form αᵀK_jα is negative.
+        Raises IndefiniteKernelError if a form αᵀK_jα is negative.
         """
         q = self.gradients(x)
         # ‖α‖² is not computed from α: with x = Lᵀα and q° = Σ_j β°_jq_j, ½‖x‖² = ½αᵀA(β°)α = ¼‖α‖² + q°.
@@ -558,22 +518,10 @@ class _Mean:
         return np.asarray((r.reshape(-1, r.shape[2]) @ self._inverse).reshape(r.shape))
 
     def solve(self, betas: Float, h: Array, x: Array, allowed: Float) -> tuple[Array, Float]:
-        """Solve W(β)x = h by conjugate gradients from x.
+        """Solve W(β)x = h from x, (t, c, m), by conjugate gradients; also return bounds of S(α, β) − min_α S, (t,).
 
-        The residual r = h − Wx gives two bounds of S(α, β) − min_α S: rᵀW̄⁻¹r/2μ, since W ⪰ μW̄ with
-        μ = min_j β_j/β̄_j ≤ 1, and ‖R‖² with R = Lr, which is useful if a weight is zero.
-
-        Parameters
-        ----------
-        betas, h, x
-            Of some targets, (t, n), (t, c, m) and (t, c, m).
-        allowed
-            The bound of S(α, β) − min_α S to reach, (t,).
-
-        Returns
-        -------
-        ndarray, ndarray
-            x, and bounds of S(α, β) − min_α S, (t,).
+        Each target stops at its `allowed` bound. The residual r = h − Wx gives two of them: rᵀW̄⁻¹r/2μ, since W ⪰ μW̄
+        with μ = min_j β_j/β̄_j ≤ 1, and ‖R‖² with R = Lr, which is useful if a weight is zero.
         """
         white, x, tiny = self._white, x.copy(), np.finfo(x.dtype).tiny
         # W(β) − μW̄ = (1 − μ)(I − Σ_j β°_jÃ_j) + Σ_j (β_j − μβ̄_j)Ã_j is positive semidefinite for μ ≤ 1, as both parts
@@ -638,19 +586,13 @@ def _maximize_models(q: Float, curvatures: Float, betas: Float, p: float) -> Flo
     """Weights b > 0 with ‖b‖_p = 1, (t, n), that are optimal by models of the gradient, for 1 < p < ∞.
 
     No weight of the optimum with a positive gradient is zero: b is optimal if q(b) is proportional to b^(p−1). With the
-    model log q_j(b) = log q_j − [C(b − β)]_j/q_j
+    model log q_j(b) = log q_j − [C(b − β)]_j/q_j of positive gradients q at weights β, (t, n) each, and positive
+    semidefinite curvatures C, (t, n, n),
 
         log q_j(b) = log μ + (p − 1) log b_j,   Σ_j b_j^p = 1
 
     is solved by Newton's method for log b and log μ. In these variables tiny weights, as for p near 1, are not special,
     and the gradient stays positive for steps of any length.
-
-    Parameters
-    ----------
-    q, betas
-        Positive gradients, and the weights at which they were taken, (t, n).
-    curvatures
-        C, (t, n, n), positive semidefinite.
     """
     t, n = q.shape
     relative = curvatures / q[:, :, None]
@@ -741,12 +683,10 @@ def _check(jobs: Sequence[Job]) -> None:
             "solver='stacked' learns weights in the ball of a norm only; for groups of kernels, prices and constraints "
             "use another solver, such as solver='subspace'"
         )
-    if not fits(jobs):
-        msg = (
-            f"solver='stacked' holds all kernels of a training set in a task, {_task_bytes(jobs) / 2**30:.3g} GiB, and "
-            f"{machine().task_bytes / 2**30:.3g} GiB are allowed; use solver='subspace', or set dmkl.memory higher"
-        )
-        raise MemoryBudgetError(msg)
+    needed, way_out = round(_task_bytes(jobs)), "Take solver='subspace', or set dmkl.memory higher"
+    check_memory("solver='stacked'", {"all kernels of a training set": needed}, machine().task_bytes, way_out)
+    largest = max(_kernel_bytes(job.training) for job in jobs)
+    check_memory("solver='stacked'", {"kernels on disk": largest}, machine().total_bytes // 2, way_out, "at once")
 
 
 def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:

@@ -29,7 +29,7 @@ from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.solvers.weight_sets.balls import Ball
 from dmkl.solvers.weight_sets.base import WeightSet
 
-__all__ = ["MemoryOracle", "not_positive_definite", "run_here", "solve_mkfda", "solve_restricted"]
+__all__ = ["MemoryOracle", "not_positive_definite", "solve_mkfda", "solve_restricted"]
 
 
 _DENSE = 100
@@ -112,23 +112,10 @@ def solve_mkfda(
 
 
 class MemoryOracle:
-    """α, S and its gradient from kernels in memory (see `dmkl.solvers.fisher.newton.Oracle`).
+    """α, S and its gradient from kernels (n, m, m) in memory (see `dmkl.solvers.fisher.newton.Oracle`).
 
-    Parameters
-    ----------
-    kernels
-        K_j, (n, m, m); in a subspace G_j.
-    h
-        H, (m, c); in a subspace VᵀH.
-    lam
-        λ
-    weights
-        The set of weights.
-    inner
-        N = VᵀV in a subspace, (m, m), where the residual is not computed: it belongs to the full space. The identity
-        where None.
-    facts
-        Names and traces of the kernels.
+    In a subspace the kernels are G_j, H is VᵀH, and `inner` is N = VᵀV, (m, m); the residual is not computed there,
+    since it belongs to the full space. `inner` is None for the identity.
     """
 
     def __init__(
@@ -189,18 +176,11 @@ class MemoryOracle:
             return np.asarray(rows @ rows.T)
         return Factored(rows if c * m < n else np.asarray(np.linalg.qr(rows.T, mode="r")).T)
 
-    def counts(self) -> dict[str, float]:
-        """There is nothing to count."""
-        return {}
-
 
 def solve_restricted(oracle: MemoryOracle, beta: Float, tol: float, max_steps: int = 60) -> Solution:
     """Maximize J in a subspace from β, until F − S ≤ tol · min(|S|, βᵀq); the history is left out.
 
-    Raises
-    ------
-    IndefiniteKernelError
-        If N + G(β)/λ is not positive definite, or a quadratic form αᵀK_jα is negative.
+    Raises IndefiniteKernelError if N + G(β)/λ is not positive definite, or a quadratic form αᵀK_jα is negative.
     """
     solution = run_here(maximize(oracle, oracle.weights, beta, tol, max_steps=max_steps, of_kernels=True))
     return replace(solution, steps=())

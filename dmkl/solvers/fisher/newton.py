@@ -18,8 +18,8 @@ targets at once (`many`).
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from dmkl import progress
@@ -41,6 +41,8 @@ class Evaluation:
 
     alpha: Any
     certificate: Certificate
+    counts: Mapping[str, float] = field(default_factory=dict)
+    """Figures for the history, by name: products with the combined kernel so far, say."""
 
 
 class Oracle(Protocol):
@@ -58,27 +60,10 @@ class Oracle(Protocol):
     def curvature(self, evaluation: Evaluation, beta: Float) -> Generator[Any, Any, Float | Factored]:
         """C at the weights that were evaluated last, (n, n) or by a factor, or a positive semidefinite model of it."""
 
-    def counts(self) -> dict[str, float]:
-        """Figures for the history, by name: products with the combined kernel so far, say."""
-
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """The best pair (α, β) of an iteration, and what is proven about it.
-
-    Parameters
-    ----------
-    alpha
-        α, in the form that the oracle keeps it.
-    beta
-        (n,), kernel weights.
-    certificate
-        S, F, the gradient and ‖R‖² at the pair.
-    status
-        How the iteration ended.
-    steps
-        Its history.
-    """
+    """The best pair (α, β) of an iteration, α in the form that the oracle keeps it, and what is proven about it."""
 
     alpha: Any
     beta: Float
@@ -105,30 +90,13 @@ def maximize(
 ) -> Generator[Any, Any, Solution]:
     """Maximize J over a set of weights; yields what the oracle asks for, and the restricted master as a `Task`.
 
-    Parameters
-    ----------
-    oracle
-        Computes α and the gradient at given weights.
-    weights
-        The set of weights.
-    start
-        β of the set to begin with, (n,).
-    tol
-        The relative gap to prove.
-    max_steps
-        Most weights that are evaluated.
-    master
-        How the next weights are chosen: "newton", or by the cutting planes of JMLR, "exact" or in Taylor's form.
-    of_kernels
-        Whether the gap is relative to βᵀq, the part of S that the kernels make, instead of |S|. For large λ, S hardly
-        depends on the weights: a small gap relative to |S| then says little about them.
-    name
-        The problem, whose progress is shown; none is where None.
+    It begins with the weights `start`, (n,), of the set, evaluates at most `max_steps` weights, and ends when the
+    relative gap `tol` is proven. `master` chooses the next weights: "newton", or by the cutting planes of JMLR, "exact"
+    or in Taylor's form. With `of_kernels` the gap is relative to βᵀq, the part of S that the kernels make, instead of
+    |S|: for large λ, S hardly depends on the weights, and a small gap relative to |S| says little about them. Progress
+    is shown of a problem with a `name`.
 
-    Raises
-    ------
-    IndefiniteKernelError
-        If the oracle finds that a kernel is not positive semidefinite.
+    Raises IndefiniteKernelError if the oracle finds that a kernel is not positive semidefinite.
     """
     # A set of one element (one kernel, p = ∞) leaves only the α-step to be solved.
     fixed = weights.is_fixed(len(start))
@@ -147,7 +115,7 @@ def maximize(
         q, objective = certificate.gradient, certificate.objective
         # JMLR's criterion |1 − S/θ|, θ the least S(α, β) of earlier α: Eq. 16 where a cutting plane method chose β.
         theta = min((plane.constant + float(plane.gradient @ beta) for plane in planes), default=-math.inf)
-        steps.append(certificate_step(certificate, beta, violation=abs(1.0 - objective / theta), **oracle.counts()))
+        steps.append(certificate_step(certificate, beta, violation=abs(1.0 - objective / theta), **evaluation.counts))
         # S(α, ·) is linear in β and at least J: a plane above J that touches it at β.
         planes.append(CuttingPlane(objective - float(beta @ q), q))
         if best is not None and certificate.gap > 0.5 * best.certificate.gap:

@@ -44,18 +44,8 @@ Finish = Literal["auto", "direct", "cg", "report"]
 class FisherProblem:
     """One problem: minimize S(α, β) over α, maximize it over a set of weights β (see `dmkl.numerics.fisher`).
 
-    Parameters
-    ----------
-    h
-        Targets H, (m, c).
-    lam
-        Ridge λ.
-    weights
-        The set of feasible weights.
-    name
-        Its name in messages.
-    start
-        Initial β, (n,), a member of the set; equal weights where None.
+    `h` are the targets H, (m, c), `name` begins messages, and `start` is the initial β, (n,), a member of the set;
+    equal weights where None.
     """
 
     h: Float
@@ -186,10 +176,7 @@ CONFIGURABLE: dict[str, type[ConfiguredSolver]] = {kind.name: kind for kind in (
 def parse_solver(text: str) -> str | ConfiguredSolver:
     """A solver from text such as "direct" or "subspace(basis=8GiB, finish=report)".
 
-    Raises
-    ------
-    InputError
-        If the text has another form, or the solver has no such option.
+    Raises InputError if the text has another form, or the solver has no such option.
     """
     match = re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*", text)
     if match is None or (match[2] is not None and match[1] not in CONFIGURABLE):
@@ -247,21 +234,10 @@ def _basis_bytes(value: int | str | None) -> int | None:
 class FisherOptions:
     """Options of all solvers together; each solver reads those that concern it.
 
-    Parameters
-    ----------
-    tol
-        The relative gap to prove.
-    max_iter
-        Maximum number of weight vectors tried, or of passes.
-    master, finish, mu
-        As in `Direct`, `Subspace` and `Dual`.
-    basis_bytes
-        Maximum number of bytes on disk for the bases of the subspace solver and their products; half of the free space
-        where None.
-    leave_one_out
-        Whether leave-one-out scores are wanted, which follow from `Outcome.inverse` and the dual variables.
-    only_for_fits
-        Whether they are not wanted where held-out rows alone are scored, as in a search by the largest score.
+    `max_iter` is the maximum number of weight vectors tried, or of passes; `master`, `finish`, `mu` and `basis_bytes`
+    are as in `Direct`, `Subspace` and `Dual`. `leave_one_out` says that leave-one-out scores are wanted, which follow
+    from `Outcome.inverse` and the dual variables, and `only_for_fits` that they are not wanted where held-out rows
+    alone are scored, as in a search by the largest score.
     """
 
     tol: float = 1e-4
@@ -294,23 +270,12 @@ def _anything(*_: object) -> None:
 class FisherSolver:
     """A solver of MK-FDA, available once it is in `dmkl.solvers.fisher.registry.SOLVERS`.
 
-    Parameters
-    ----------
-    name
-        The value of the parameter ``solver``.
-    title
-        A line of help, for the documentation of learners and commands.
-    solve
-        Solves jobs whose problems are `FisherProblem`, with options, in a context; returns the outcomes in order.
-    check
-        Raises an error, such as MemoryBudgetError, for jobs that it cannot solve, before anything is computed.
-    check_parameters
-        Raises InputError for options and norms p that it does not support, before there are data.
-    leaves_out
-        Whether leave-one-out scores of its solutions are worth a pass and a factor (`dmkl.solvers.fisher.registry`);
-        not for solvers whose combined kernels do not fit in memory.
-    files
-        Whether it writes files that all workers must see.
+    `name` is the value of the parameter ``solver``, and `title` a line of help. `solve` solves jobs whose problems are
+    `FisherProblem`, with options, in a context, and returns the outcomes in order. `check` raises an error, such as
+    MemoryBudgetError, for jobs that it cannot solve, before anything is computed; `check_parameters` raises InputError
+    for options and norms p that it does not support, before there are data. `leaves_out` says that leave-one-out scores
+    of its solutions are worth a pass and a factor (`dmkl.solvers.fisher.registry`), which they are not if combined
+    kernels do not fit in memory, and `files` that it writes files that all workers must see.
     """
 
     name: str
@@ -325,13 +290,8 @@ class FisherSolver:
     def from_arrays(cls, name: str, title: str, function: Callable[..., tuple[Float, Float]]) -> FisherSolver:
         """Make a solver from a function of arrays.
 
-        Parameters
-        ----------
-        name, title
-            As above.
-        function
-            Takes kernels (n, m, m), targets H (m, c), λ and the set of weights (`dmkl.solvers.weight_sets`), and
-            returns α (m, c) and β (n,) of the set. The gap of this pair is computed here.
+        The function takes kernels (n, m, m), targets H (m, c), λ and the set of weights (`dmkl.solvers.weight_sets`),
+        and returns α (m, c) and β (n,) of the set. The gap of this pair is computed here.
         """
 
         def solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:

@@ -40,10 +40,10 @@ from dmkl.solvers.fisher.descent import ANCHORED, DUAL, INTERLEAVED, anchored_fi
 from dmkl.solvers.fisher.factors import solver_on_factors
 from dmkl.solvers.fisher.problem import AUTO, ConfiguredSolver, FisherOptions, FisherSolver
 from dmkl.solvers.fisher.subspace import solver as subspace
-from dmkl.solvers.fisher.wrapper import DIRECT, allowed_bytes, direct_fits, needed_bytes
+from dmkl.solvers.fisher.wrapper import DIRECT, direct_fits, needed_bytes
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome
-from dmkl.solvers.requests import InverseDiagonals, Solver
+from dmkl.solvers.requests import InverseDiagonals, ask
 
 __all__ = ["FACTORS", "SOLVERS", "FisherMethod", "check_solver", "choose", "least_lam", "name_of"]
 
@@ -69,13 +69,7 @@ SOLVERS[FACTORS.name] = FACTORS
 
 
 def name_of(solver: Any) -> str:
-    """The name of a solver, which is `AUTO`, one of `SOLVERS` or a `ConfiguredSolver`.
-
-    Raises
-    ------
-    InputError
-        If it is none of these.
-    """
+    """The name of a solver, which is `AUTO`, one of `SOLVERS` or a `ConfiguredSolver`; InputError for anything else."""
     if isinstance(solver, ConfiguredSolver):
         return solver.name
     if not isinstance(solver, str) or (solver != AUTO and solver not in SOLVERS):
@@ -88,17 +82,9 @@ def name_of(solver: Any) -> str:
 
 
 def check_solver(name: str, options: FisherOptions, exponents: Sequence[float], beyond: str = "") -> None:
-    """Refuse parameters that a solver cannot take.
+    """Raise InputError, with the parameters that exclude one another, for parameters that a solver cannot take.
 
-    Parameters
-    ----------
-    beyond
-        The parameter that makes the set of weights more than a ball of some norm; empty where there is none.
-
-    Raises
-    ------
-    InputError
-        Naming the parameters that exclude one another.
+    `beyond` is the parameter that makes the set of weights more than a ball of some norm; empty where there is none.
     """
     if name != AUTO:
         SOLVERS[name].check_parameters(options, exponents)
@@ -210,21 +196,24 @@ def _have_factors(jobs: Sequence[Job]) -> bool:
 
 def _are_many(jobs: Sequence[Job], *, several: bool) -> bool:
     """Whether a training set has many targets, which fill its space where they have several points each."""
-    targets = {(id(job.training), id(job.problem.h)): job for job in jobs if job.n_kernels > 1}
-    counts = Counter(training for training, _ in targets)
-    sizes = {id(job.training): job.training.n_train for job in jobs}
-    least = {training: sizes[training] / _DIRECTIONS if several else _MANY for training in counts}
-    return any(count >= max(_MANY, least[training]) for training, count in counts.items())
+    least = {id(job.training): job.training.n_train / _DIRECTIONS if several else _MANY for job in jobs}
+    return any(count >= max(_MANY, least[training]) for training, count in _targets(jobs).items())
 
 
 def _fill(jobs: Sequence[Job]) -> bool:
     """Whether a subspace for all targets of a training set would be all of its space."""
-    targets = {(id(job.training), id(job.problem.h)): job for job in jobs if job.n_kernels > 1}
-    counts = Counter(training for training, _ in targets)
+    counts = _targets(jobs)
     return any(
-        counts[training] >= _SOME and counts[training] * job.problem.h.shape[1] * _DIRECTIONS >= job.training.n_train
-        for (training, _), job in targets.items()
+        counts[id(job.training)] >= _SOME
+        and counts[id(job.training)] * job.problem.h.shape[1] * _DIRECTIONS >= job.training.n_train
+        for job in jobs
+        if job.n_kernels > 1
     )
+
+
+def _targets(jobs: Sequence[Job]) -> Counter[int]:
+    """The number of targets of each training set for which there are weights to learn."""
+    return Counter(training for training, _ in {(id(j.training), id(j.problem.h)) for j in jobs if j.n_kernels > 1})
 
 
 def least_lam(lens: Lens) -> float:
@@ -247,13 +236,7 @@ def least_lam(lens: Lens) -> float:
 
 
 def check_resolution(lens: Lens, lam: float) -> None:
-    """Refuse a λ that drowns in the rounding of the stored kernels.
-
-    Raises
-    ------
-    InputError
-        If λ is less than `least_lam`.
-    """
+    """Raise InputError for a λ that drowns in the rounding of the stored kernels, below `least_lam`."""
     noise = least_lam(lens)
     if lam < noise:
         dtype = lens.view.source.dtype
@@ -303,9 +286,9 @@ def with_inverse_diagonals(jobs: Sequence[Job], outcomes: Sequence[Outcome], con
     file = context.workspace.path / "inverse-diagonals.npz"
     diagonals = {} if context.workspace.temporary or not file.exists() else dict(load_arrays(file))
     pairs = list(zip(keys, sums, strict=True))
-    new = {key: (total.lens, _ask(total.request)) for key, total in pairs if key not in diagonals}
+    new = {key: (total.lens, ask(total.request)) for key, total in pairs if key not in diagonals}
     # Each request holds a factor while it is answered.
-    at_once = None if thin else max(1, allowed_bytes() // needed_bytes(jobs))
+    at_once = None if thin else max(1, machine().total_bytes // needed_bytes(jobs))
     before = float(diagonals.pop("n_passes", 0.0))
     context.tally.n_passes += before
     answers, n_passes = drive(list(new.values()), at_once=at_once, tally=context.tally)
@@ -361,11 +344,6 @@ def _key(training: str, request: InverseDiagonals) -> str:
     """The name of a sum on a training set in the checkpoint."""
     content = training.encode() + request.weights.tobytes() + np.array(request.lams).tobytes()
     return hashlib.sha256(content).hexdigest()[:32]
-
-
-def _ask(request: InverseDiagonals) -> Solver[Array]:
-    diagonals: Array = yield request
-    return diagonals
 
 
 def _nodes(job: Job, ridges: Sequence[float]) -> Float:

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from dmkl.arrays import Float, Index
-from dmkl.passes.elements import entries, raw_block
+from dmkl.passes.elements import entries
 from dmkl.passes.execute import check_memory, machine, run_tasks
 from dmkl.passes.view import Lens, View
 
@@ -19,15 +19,7 @@ __all__ = ["WorkingSet", "add_blocks", "columns_lens", "finish_columns", "fracti
 
 @dataclass(frozen=True)
 class WorkingSet:
-    """Samples that are updated together.
-
-    Parameters
-    ----------
-    index
-        Positions of the samples in the view.
-    column_passes, block_passes
-        Fractions of a pass for reading the columns of the samples, and the block of rows and columns on them.
-    """
+    """Samples that are updated together, and the fractions of a pass that their columns and their block take."""
 
     index: Index
     column_passes: float
@@ -39,13 +31,7 @@ _MOST = 16
 
 
 def working_sets(lens: Lens, largest: int) -> list[WorkingSet]:
-    """Cut the samples of a square view along its tile columns.
-
-    Parameters
-    ----------
-    largest
-        Most samples of a set, unless a single tile column has more.
-    """
+    """Cut the samples of a square view along its tile columns: at most `largest` together, or one column."""
     view = lens.view
     tile = view.final_positions()[1] // view.source.tiling.tile
     used = np.unique(tile)
@@ -120,24 +106,8 @@ def add_blocks(wanted: Sequence[tuple[Lens, Float, Index]]) -> tuple[list[Float]
 def _add(number: int, weights: Float, kernels: Index, index: Index, lenses: Sequence[Lens]) -> Float:
     view, fitted = lenses[number].view, lenses[number].fitted
     total = np.zeros((len(index), len(index)))
-    if not fitted.same_for_all:
-        for j in kernels:
-            total += weights[j] * entries(view, fitted, int(j), index, index)
-        return total
-    # Centering and scaling turn a raw entry into s_a s_b (f K_ab + r_a + r_b + c), where s is 1 unless samples have
-    # weights. The added terms follow from their first column, so that only raw blocks have to be read.
-    stored = view.rows[fitted.positions(index, index)[0][0]]
-    # The terms r_a + r_b + c are read off the image of a zero matrix: its first column is r_a + r_1 + c.
-    edge, trail = np.zeros((len(index), 1)), fitted.positions(index, index[:1])
     for j in map(int, kernels):
-        total += (weights[j] * fitted.factor(j)) * raw_block(view, int(view.kernels[j]), stored, stored)
-        edge += weights[j] * fitted.elementwise(j, np.zeros_like(edge), trail)
-    scale = np.sqrt(fitted.counts(view.shape[1])[index])[:, None]
-    edge /= scale * scale[0]
-    total += edge
-    total += edge.T - edge[0]
-    total *= scale
-    total *= scale.T
+        total += weights[j] * entries(view, fitted, j, index, index)
     return total
 
 

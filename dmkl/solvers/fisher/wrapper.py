@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from dmkl.arrays import Array, Float
-from dmkl.errors import MemoryBudgetError
 from dmkl.numerics.fisher import certify
-from dmkl.passes.execute import machine
+from dmkl.passes.execute import check_memory, machine
 from dmkl.passes.sums import FactorHandle, direct_bytes
 from dmkl.solvers.fisher.newton import Evaluation, maximize
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, FisherSolver
@@ -31,7 +30,7 @@ __all__ = [
     "DIRECT",
     "AlphaStep",
     "DirectStep",
-    "allowed_bytes",
+    "check_direct",
     "direct_fits",
     "needed_bytes",
     "side_by_side",
@@ -65,9 +64,10 @@ class AlphaStep(ABC):
     def quadratic_forms(self, products: Array) -> Generator[Request, Any, Float]:
         """Σ_k W_ikᵀA⁻¹W_jk of W (n, m, c) for the last weights, (n, n), or a model of it."""
 
-    @abstractmethod
     def inverse(self, beta: Float) -> Generator[Request, Any, Float | None]:
         """The diagonal of A⁻¹ for these weights, (m,), if there is a factor and it is wanted."""
+        yield from ()
+        return None
 
     def evaluate(self, beta: Float, tol: float, *, careful: bool) -> Generator[Request, Any, Evaluation]:
         """See `dmkl.solvers.fisher.newton.Oracle`."""
@@ -95,16 +95,12 @@ class AlphaStep(ABC):
                 break
             alpha, products, certificate, residual = better, better_products, refined, better_residual
         self.alpha, self.each_product = alpha, products
-        return Evaluation(alpha, certificate)
+        return Evaluation(alpha, certificate, {"products": self.products})
 
     def curvature(self, evaluation: Evaluation, beta: Float) -> Generator[Request, Any, Float]:
         """See `dmkl.solvers.fisher.newton.Oracle`."""
         forms = yield from self.quadratic_forms(self.each_product)
         return forms / (4.0 * self.problem.lam**2)
-
-    def counts(self) -> dict[str, float]:
-        """See `dmkl.solvers.fisher.newton.Oracle`."""
-        return {"products": self.products}
 
 
 def _allowed_alpha_gap(tol: float, weights_gap: float, *, careful: bool) -> float:
@@ -125,12 +121,8 @@ def side_by_side(products: Array) -> Float:
 def wrapper(n_kernels: int, step: AlphaStep, options: FisherOptions) -> Generator[Request, Any, Outcome]:
     """Solve the problem of an α-step over n kernels; yields requests, returns an `Outcome`.
 
-    Of the options it takes `tol`, `max_iter` (most weights that are evaluated) and `master`.
-
-    Raises
-    ------
-    IndefiniteKernelError
-        If a quadratic form αᵀK_jα is negative.
+    Of the options it takes `tol`, `max_iter` (most weights that are evaluated) and `master`. Raises
+    IndefiniteKernelError if a quadratic form αᵀK_jα is negative.
     """
     problem = step.problem
     start = problem.weights.start(n_kernels) if problem.start is None else problem.start
@@ -194,7 +186,7 @@ class DirectStep(AlphaStep):
 
 def direct_fits(jobs: Sequence[Job]) -> bool:
     """Whether the combined kernel of the largest problem fits the memory budget."""
-    return needed_bytes(jobs) <= allowed_bytes()
+    return needed_bytes(jobs) <= machine().total_bytes
 
 
 def needed_bytes(jobs: Sequence[Job]) -> int:
@@ -202,18 +194,10 @@ def needed_bytes(jobs: Sequence[Job]) -> int:
     return max(direct_bytes(view, 1) for view in {id(j.training): j.training.square.view for j in jobs}.values())
 
 
-def allowed_bytes() -> int:
-    """Memory that it may take."""
-    return machine().total_bytes
-
-
-def _check(jobs: Sequence[Job]) -> None:
-    if not direct_fits(jobs):
-        msg = (
-            f"solver='direct' holds the combined kernel in memory, {needed_bytes(jobs) / 2**30:.3g} GiB, and "
-            f"{allowed_bytes() / 2**30:.3g} GiB are allowed; use solver='cg', or set dmkl.memory higher"
-        )
-        raise MemoryBudgetError(msg)
+def check_direct(jobs: Sequence[Job], what: str = "solver='direct'", way_out: str = "solver='cg'") -> None:
+    """Raise MemoryBudgetError, with what asked for it and the way out, if the combined kernel does not fit."""
+    parts = {"the combined kernel": needed_bytes(jobs)}
+    check_memory(what, parts, machine().total_bytes, f"Take {way_out}, or set dmkl.memory higher", "at once")
 
 
 def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
@@ -221,12 +205,12 @@ def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> lis
         return wrapper(job.n_kernels, DirectStep(job.problem, job.facts, inverse=options.leave_one_out), options)
 
     # Each running problem holds a factor: as many at once as fit.
-    return context.drive(jobs, solver_of, at_once=max(1, allowed_bytes() // needed_bytes(jobs)))
+    return context.drive(jobs, solver_of, at_once=max(1, machine().total_bytes // needed_bytes(jobs)))
 
 
 DIRECT = FisherSolver(
     "direct",
     "wrapper method with the combined kernel in memory, one Cholesky factor for each weighting",
     _solve,
-    check=_check,
+    check=check_direct,
 )

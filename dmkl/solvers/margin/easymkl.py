@@ -32,18 +32,8 @@ def easy_mkl(
 ) -> Generator[Any, Any, Outcome]:
     """Solve one binary problem; yields two SVMs and two products with all kernels, returns an `Outcome`.
 
-    Parameters
-    ----------
-    y
-        Labels 1 and −1, (m,).
-    lam
-        λ between 0 (the hulls of the samples, a hard margin) and 1 (their means), both excluded.
-    n_kernels
-        n
-    tol
-        The relative gap of each of the two distances to prove.
-    facts
-        Names and traces of the kernels.
+    y are labels 1 and −1, (m,). λ is between 0 (the hulls of the samples, a hard margin) and 1 (their means), both
+    excluded. `tol` is the relative gap of each of the two distances to prove.
     """
     y = as_signs(y, 1.0)
     delta = lam / (1.0 - lam)

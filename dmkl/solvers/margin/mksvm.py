@@ -33,33 +33,15 @@ from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.solvers.weight_sets.balls import Ball
 from dmkl.solvers.weight_sets.base import ConicError
 
-__all__ = [
-    "MarginCertificate",
-    "MarginOutcome",
-    "MarginProblem",
-    "MarginStep",
-    "certify_margin",
-    "closed_form_weights",
-    "mk_svm",
-]
+__all__ = ["MarginProblem", "certify_margin", "mk_svm"]
 
 
 @dataclass(frozen=True, eq=False)
 class MarginProblem:
-    """One binary problem, or several that share the weights.
+    """One binary problem, or several that share the weights; InputError is raised for other values.
 
-    InputError is raised for other values.
-
-    Parameters
-    ----------
-    y
-        Labels 1 and −1, (m,), or (m, c) of c problems.
-    C
-        The bound on α, or one for each sample, (m,).
-    p
-        The norm's exponent, p ≥ 1.
-    given
-        β, (n,), if the weights are given and not learnt.
+    y are labels 1 and −1, (m,), or (m, c) of c problems, C is the bound on α, or one for each sample, (m,), and p ≥ 1.
+    `given` are β, (n,), if the weights are given and not learnt.
     """
 
     y: Float
@@ -137,17 +119,6 @@ class MarginStep(Step):
     """Whether they became the next point of the descent."""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class MarginOutcome(Outcome):
-    """The pair (u, β) with its certificate.
-
-    `objective` is the dual at (u, β). The optimum is proven to be between `bound`, from below, and the certificate's
-    `upper`; `gap` is the length of that interval relative to the latter.
-    """
-
-    certificate: MarginCertificate
-
-
 def closed_form_weights(beta: Float, forms: Float, p: float) -> Float:
     """β_j ∝ (β_j²v_j)^(1/(p+1)), the best weights for the present w_j, ‖w_j‖² = β_j²v_j (Kloft et al. 2011, Eq. 25)."""
     # The scale of the squares cancels on the sphere; dividing by the largest keeps the power in [0, 1].
@@ -162,7 +133,7 @@ def mk_svm(
     tol: float = 1e-3,
     max_iter: int = 100,
     facts: KernelFacts = UNKNOWN,
-) -> Generator[SVM | EachProduct | Task | tuple[SVM, ...], Any, MarginOutcome]:
+) -> Generator[SVM | EachProduct | Task | tuple[SVM, ...], Any, Outcome]:
     """Solve one problem of ℓp MK-SVM: a generator that requests two passes in each step.
 
     The method is Newton's over the norm ball: the quadratic model of J at the best weights so far is minimized exactly
@@ -170,28 +141,13 @@ def mk_svm(
     the interpolated derivative. J falls from one accepted step to the next. If an SVM has no curvature, the step is
     that of `closed_form_weights`, along which J always falls, slowly near p = 1.
 
-    Each step requests an SVM on K(β), and K_ju of all kernels. A gap of the SVM changes v to first order by the square
-    root of the gap, so that an SVM's tolerance is the square of the accuracy that the weights need.
+    Each of at most `max_iter` steps requests an SVM on K(β), and K_ju of all kernels. A gap of the SVM changes v to
+    first order by the square root of the gap, so that an SVM's tolerance is the square of the accuracy that the weights
+    need.
 
-    Parameters
-    ----------
-    problem
-        Labels, C and norm.
-    n_kernels
-        n
-    tol
-        The relative gap to prove.
-    max_iter
-        Largest number of steps, each with one evaluation of weights.
-    facts
-        Properties of the kernels.
-
-    Raises
-    ------
-    InputError
-        If max_iter is below 1.
-    IndefiniteKernelError
-        If a quadratic form uᵀK_ju is negative.
+    The objective of the outcome is the dual D(u; β), and `bound` is below the optimum. The primal of each step, which
+    is above the optimum, is in the history as "upper". Raises InputError if max_iter is below 1, IndefiniteKernelError
+    if a quadratic form uᵀK_ju is negative.
     """
     if max_iter < 1:
         refuse(f"max_iter must be at least 1 (the largest number of steps), got {max_iter}")
@@ -201,7 +157,7 @@ def mk_svm(
     candidate = np.asarray(problem.given) if given else uniform_weights(n_kernels, p)
     # With one kernel or p = ∞ the weights are known, and a single SVM solves the problem.
     fixed = n_kernels == 1 or np.isinf(p) or given
-    best: MarginOutcome | None = None
+    best: Outcome | None = None
     steps: list[Step] = []
     search: LineSearch | None = None
     starts: list[Float | None] = [None] * y.shape[1]
@@ -223,18 +179,8 @@ def mk_svm(
         certified = certificate.gap <= tol
         # The pair with the smallest proven gap is returned, which need not be the last point of the descent.
         if best is None or certificate.gap < best.gap:
-            status = Status.CERTIFIED if certified else Status.ITERATIONS
-            best = MarginOutcome(
-                status,
-                candidate,
-                u,
-                certificate.objective,
-                certificate.lower,
-                certificate.gap,
-                certificate.bias,
-                steps,
-                certificate=certificate,
-            )
+            c, status = certificate, Status.CERTIFIED if certified else Status.ITERATIONS
+            best = Outcome(status, candidate, u, c.objective, c.lower, c.gap, c.bias, steps)
         watch.note(f"{problem.name}step {len(steps)}: gap {certificate.gap:.2e}, aim {tol:.0e}")
         if certified:
             return best

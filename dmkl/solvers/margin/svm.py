@@ -57,7 +57,6 @@ __all__ = [
     "hinge",
     "is_concave",
     "optimize",
-    "solve_among_free",
     "solve_by_columns",
     "solve_dense",
     "train",
@@ -442,33 +441,15 @@ def solve_dense(
 ) -> SVMSolution:
     """Train a support vector machine on a kernel matrix in memory.
 
-    SMO in float64 alternates with Newton steps of the free vectors; its tolerance is reduced until the gap, recomputed
-    from Ku, is within tol. (LIBSVM stores kernels in float32, and for large C it gets no closer to the optimum than
-    1e-3.)
+    SMO in float64 alternates with Newton steps of the free vectors; its tolerance is reduced until the relative gap (P
+    − D)/|P|, recomputed from Ku, is within tol. (LIBSVM stores kernels in float32, and for large C it gets no closer to
+    the optimum than 1e-3.) The gap of the result is above tol if the arithmetic resolves no more (the primal contains C
+    times the rounding error of every score), or if SMO used all of its 1,000 m steps.
 
-    Parameters
-    ----------
-    K
-        (m, m), symmetric; positive semidefinite, or the result is only a point that no small change improves.
-    y
-        (m,), 1 and −1.
-    C
-        The bound on α, or one for each sample, (m,).
-    tol
-        The relative gap (P − D)/|P| to reach.
-    start
-        The initial u, (m,), from any weights or C; zeros by default.
-
-    Returns
-    -------
-    SVMSolution
-        The solution with its gap. The gap is above tol if the arithmetic resolves no more (the primal contains C times
-        the rounding error of every score), or if SMO used all of its 1,000 m steps.
-
-    Raises
-    ------
-    InputError
-        If y holds other values than 1 and −1 or only one of them, C is not positive, or a shape does not match.
+    K (m, m) is symmetric; positive semidefinite, or the result is only a point that no small change improves. C is one
+    bound on α or one for each sample, (m,), and `start` the initial u, (m,), from any weights or C; zeros by default.
+    InputError is raised if y holds other values than 1 and −1 or only one of them, C is not positive, or a shape does
+    not match.
     """
     y = as_signs(y, C)
     K = np.ascontiguousarray(K, dtype=np.float64)
@@ -563,38 +544,16 @@ def solve_by_columns(
     requested in one call; the problem over the working set is solved as in `solve_dense`, and the gradient of all
     samples is updated from the cached columns.
 
-    Parameters
-    ----------
-    columns
-        Returns the columns of K at some positions, (m, len(positions)) float64. It is expensive: it is called with as
-        many positions as possible, and never with one that is cached.
-    diagonal
-        The diagonal of K, (m,).
-    y
-        (m,), 1 and −1.
-    C
-        The bound on α, or one for each sample, (m,).
-    tol
-        The relative gap to reach.
-    max_bytes
-        Memory for all arrays of the solver: 40 m bytes for each column of the working set, for the column itself,
-        another that a call returns, K over the working set, and its factor.
-    start
-        The initial u, (m,), as in `solve_dense`; the columns of its support vectors are requested.
+    `columns` returns the columns of K at some positions, (m, len(positions)) float64. It is expensive: it is called
+    with as many positions as possible, and never with one that is cached. `diagonal` is that of K, (m,). `max_bytes` is
+    the memory for all arrays of the solver: 40 m bytes for each column of the working set, for the column itself,
+    another that a call returns, K over the working set, and its factor. The columns of the support vectors of `start`
+    are requested.
 
-    Returns
-    -------
-    tuple
-        The solution, with scores and gap recomputed from columns, and the number of columns requested. The gap is above
-        tol if the arithmetic resolves no more, or after 1,000 working sets: decomposition is slow if there are more
-        free vectors than the working set holds.
-
-    Raises
-    ------
-    InputError
-        As `solve_dense`.
-    MemoryBudgetError
-        If not even two columns fit.
+    Returns the solution, with scores and gap recomputed from columns, and the number of columns requested. The gap is
+    above tol if the arithmetic resolves no more, or after 1,000 working sets: decomposition is slow if there are more
+    free vectors than the working set holds. Errors are those of `solve_dense`, and MemoryBudgetError if not even two
+    columns fit.
     """
     y = as_signs(y, C)
     m = len(y)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import clarabel
 import numpy as np
@@ -14,54 +13,41 @@ from dmkl.errors import refuse
 from dmkl.numerics.fisher import dual_norm, norm, onto_sphere, steepest, uniform_weights
 from dmkl.solvers.weight_sets.base import ConicProgram, Entries, WeightSet
 
-__all__ = ["Ball", "GivenWeights", "GroupBall", "grouped"]
+__all__ = ["Ball", "GivenWeights", "grouped"]
 
 # Fraction of the largest weight below which a weight of an interior point of a sparse solution is set to zero.
 _ABSENT = 1e-9
 
 
 @dataclass(frozen=True)
-class Ball:
+class Ball(WeightSet):
     """‖β‖_p ≤ 1. S grows with every weight, so that solutions are on the sphere."""
 
     p: float
 
     @property
     def smooth(self) -> bool:
-        """See `WeightSet`."""
         return self.p > 1
 
     def is_fixed(self, n: int) -> bool:
-        """See `WeightSet`."""
         return n == 1 or bool(np.isinf(self.p))
 
     def start(self, n: int, near: Float | None = None) -> Float:
-        """See `WeightSet`."""
         return uniform_weights(n, self.p) if near is None or np.isinf(self.p) else onto_sphere(near, self.p)
 
     def support(self, q: Float) -> float:
-        """See `WeightSet`: the dual norm."""
         return dual_norm(q, self.p)
 
     def steepest(self, q: Float) -> Float:
-        """See `WeightSet`."""
         return steepest(q, self.p)
 
     def select(self, kernels: Index) -> Ball:
-        """See `WeightSet`."""
         return self
 
-    def units(self, n: int) -> Float:
-        """See `WeightSet`."""
-        return np.ones(n)
-
-    def program(self, n: int) -> ConicProgram:
-        """See `WeightSet`."""
-        return _program(self, n)
-
-    def add_to(self, program: ConicProgram, n: int) -> None:
-        """See `WeightSet`; the `spares` for a general p are t_j ≥ β_j^p."""
+    def new_program(self, n: int) -> ConicProgram:
         p = self.p
+        # For a general p there are further variables t_j ≥ β_j^p.
+        program = ConicProgram(n if p in (1, 2) or np.isinf(p) else 2 * n)
         program.at_most(_diagonal(n), np.zeros(n))
         if np.isinf(p):
             program.at_most(_diagonal(n, 1.0), np.ones(n))
@@ -78,34 +64,24 @@ class Ball:
             first = 3 * np.arange(n)
             rows = np.append(first, first + 2), np.append(n + np.arange(n), np.arange(n)), np.full(2 * n, -1.0)
             program.add(rows, np.tile([0.0, 1.0, 0.0], n), *[clarabel.PowerConeT(1.0 / p)] * n)
-
-    def spares(self, n: int) -> int:
-        """See `WeightSet`."""
-        return 0 if self.p in (1, 2) or np.isinf(self.p) else n
+        return program
 
     def clean(self, x: Float) -> Float:
-        """See `WeightSet`: scaled to the sphere."""
         # For p = 1 solutions are sparse, and what an interior point leaves of zero weights is cut off; for p > 1 small
         # weights are part of the solution.
         return onto_sphere(_sparse(x) if self.p == 1 else x, self.p)
 
     def polish(self, aim: Float, q: Float, curvature: Float, x: Float) -> Float:
-        """See `WeightSet`."""
         if np.isinf(self.p):
             return aim
         return _exact(aim, q, curvature, x) if self.p == 1 else _polish(aim, q, curvature, x, self.p)
 
 
 @dataclass(frozen=True)
-class GroupBall:
+class GroupBall(WeightSet):
     """Σ_g ‖β_g‖_p ≤ 1 with 1 < p ≤ ∞: few groups have weight, and a group's weight is spread over its kernels.
 
-    Parameters
-    ----------
-    p
-        The norm inside groups.
-    groups
-        Positions of the kernels of each group; each kernel is in one group.
+    `groups` are the positions of the kernels of each group; each kernel is in one group.
     """
 
     p: float
@@ -114,11 +90,9 @@ class GroupBall:
     smooth = False
 
     def is_fixed(self, n: int) -> bool:
-        """See `WeightSet`."""
         return n == 1
 
     def start(self, n: int, near: Float | None = None) -> Float:
-        """See `WeightSet`: equal weight for every group."""
         if near is not None:
             return self.clean(near)
         beta = np.zeros(n)
@@ -127,11 +101,9 @@ class GroupBall:
         return beta
 
     def support(self, q: Float) -> float:
-        """See `WeightSet`: the largest dual norm of a group."""
         return max(dual_norm(q[group], self.p) for group in self._members())
 
     def steepest(self, q: Float) -> Float:
-        """See `WeightSet`: the best weights of the best group."""
         # Σ_g s_g‖q_g‖_p* with Σs_g ≤ 1 is largest if one group with the largest dual norm has everything.
         best = max(self._members(), key=lambda group: dual_norm(q[group], self.p))
         beta = np.zeros(len(q))
@@ -139,21 +111,14 @@ class GroupBall:
         return beta
 
     def select(self, kernels: Index) -> Ball | GroupBall:
-        """See `WeightSet`."""
         place = {int(kernel): position for position, kernel in enumerate(kernels)}
         kept = [[place[j] for j in group if j in place] for group in self.groups]
         return grouped(self.p, [group for group in kept if group])
 
-    def units(self, n: int) -> Float:
-        """See `WeightSet`."""
-        return np.ones(n)
-
-    def program(self, n: int) -> ConicProgram:
-        """See `WeightSet`."""
-        return _program(self, n)
-
-    def add_to(self, program: ConicProgram, n: int) -> None:
-        """See `WeightSet`; the first spare variables are s_g ≥ ‖β_g‖_p."""
+    def new_program(self, n: int) -> ConicProgram:
+        # After β come s_g ≥ ‖β_g‖_p of each group, then t_j ≥ β_j^p/s_g^(p−1) for a general p.
+        powers = 0 if self.p == 2 or np.isinf(self.p) else sum(len(group) for group in self.groups if len(group) > 1)
+        program = ConicProgram(n + len(self.groups) + powers)
         sizes = n + np.arange(len(self.groups))
         program.at_most(_diagonal(n), np.zeros(n))
         program.at_most(_total(n, len(self.groups)), 1.0)
@@ -177,14 +142,10 @@ class GroupBall:
                 entries = triples, np.concatenate([t, size_columns, group]), np.full(3 * k, -1.0)
                 program.add(entries, np.zeros(3 * k), *[clarabel.PowerConeT(1.0 / self.p)] * k)
                 last += k
-
-    def spares(self, n: int) -> int:
-        """See `WeightSet`."""
-        powers = 0 if self.p == 2 or np.isinf(self.p) else sum(len(group) for group in self.groups if len(group) > 1)
-        return len(self.groups) + powers
+        return program
 
     def clean(self, x: Float) -> Float:
-        """See `WeightSet`: scaled to the sphere, with tiny groups set to zero."""
+        # Scaled to the sphere, with tiny groups set to zero.
         x = np.maximum(x, 0.0)
         sizes = np.array([norm(x[group], self.p) for group in self._members()])
         if not (total := float(_sparse(sizes).sum())) > 0:
@@ -194,10 +155,6 @@ class GroupBall:
             if not size > _ABSENT * float(sizes.max()):
                 beta[group] = 0.0
         return beta
-
-    def polish(self, aim: Float, q: Float, curvature: Float, x: Float) -> Float:
-        """See `WeightSet`: the interior point is not improved."""
-        return aim
 
     def _members(self) -> list[Index]:
         return [np.array(group) for group in self.groups]
@@ -216,7 +173,7 @@ def grouped(p: float, groups: Sequence[Sequence[int]]) -> Ball | GroupBall:
 
 
 @dataclass(frozen=True)
-class GivenWeights:
+class GivenWeights(WeightSet):
     """The set of one element β, so that nothing is learnt; masters, and with them conic programs, are never needed."""
 
     beta: tuple[float, ...]
@@ -225,29 +182,18 @@ class GivenWeights:
     smooth = True
 
     def is_fixed(self, n: int) -> bool:
-        """See `WeightSet`."""
         return True
 
     def start(self, n: int, near: Float | None = None) -> Float:
-        """See `WeightSet`."""
         return np.array(self.beta)
 
     def support(self, q: Float) -> float:
-        """See `WeightSet`: βᵀq."""
         return float(np.dot(self.beta, q))
 
     def steepest(self, q: Float) -> Float:
-        """See `WeightSet`."""
         return np.array(self.beta)
 
     def select(self, kernels: Index) -> GivenWeights:
-        """See `WeightSet`.
-
-        Raises
-        ------
-        InputError
-            If these kernels have no weight.
-        """
         beta = tuple(self.beta[int(j)] for j in kernels)
         if not any(beta):
             refuse(
@@ -255,39 +201,6 @@ class GivenWeights:
                 "of the set by select(), or give them a weight"
             )
         return GivenWeights(beta)
-
-    def units(self, n: int) -> Float:
-        """See `WeightSet`."""
-        return np.ones(n)
-
-    def program(self, n: int) -> ConicProgram:
-        """See `WeightSet`."""
-        return _program(self, n)
-
-    def add_to(self, program: ConicProgram, n: int) -> None:
-        """See `WeightSet`: β ≤ x ≤ β."""
-        program.at_most(_diagonal(n, 1.0), np.array(self.beta))
-        program.at_most(_diagonal(n), -np.array(self.beta))
-
-    def spares(self, n: int) -> int:
-        """See `WeightSet`."""
-        return 0
-
-    def clean(self, x: Float) -> Float:
-        """See `WeightSet`."""
-        return np.array(self.beta)
-
-    def polish(self, aim: Float, q: Float, curvature: Float, x: Float) -> Float:
-        """See `WeightSet`."""
-        return aim
-
-
-@lru_cache(maxsize=64)
-def _program(weights: WeightSet, n: int) -> ConicProgram:
-    """The program of the set alone. Making it takes longer than solving it; a search solves thousands."""
-    program = ConicProgram(n + weights.spares(n))
-    weights.add_to(program, n)
-    return program
 
 
 def _diagonal(n: int, sign: float = -1.0) -> Entries:

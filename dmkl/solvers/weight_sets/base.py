@@ -1,9 +1,11 @@
-"""The protocol of a set of kernel weights, and conic programs over it, solved by Clarabel's interior point method."""
+"""The base class of sets of kernel weights, and conic programs over it, solved by Clarabel's interior point method."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import clarabel
 import numpy as np
@@ -52,6 +54,13 @@ class ConicProgram:
         """Require rows x ≤ b; there may be no rows."""
         if n := np.size(b):
             self.add(rows, b, clarabel.NonnegativeConeT(n))
+
+    def widened(self, n_more: int) -> ConicProgram:
+        """A copy with more variables after these."""
+        copy = ConicProgram(self.width + n_more)
+        copy._entries, copy._b, copy._cones = [*self._entries], [*self._b], [*self._cones]
+        copy._height = self._height
+        return copy
 
     def bounded_square(self, root: Float, shift: Float, row: Float, constant: float) -> None:
         """Require ½‖root x − shift‖² ≤ row x + constant."""
@@ -116,49 +125,64 @@ def _sparse(parts: Sequence[Entries], shape: tuple[int, int]) -> Any:
     return sp.csc_matrix((values[order], i[order], starts), shape=shape)
 
 
-class WeightSet(Protocol):
+class WeightSet(ABC):
     """A closed, convex and bounded set of weights β ≥ 0 (n,).
 
     Masters solve conic programs over it in the variables x = β/`units`, which `program`, `clean` and `polish` use.
     """
 
-    @property
-    def p(self) -> float:
-        """The norm, which orders neighbors in a grid: for a larger p a solution depends less on the kernels."""
+    if TYPE_CHECKING:  # plain attributes in some sets, properties in others
 
-    @property
-    def smooth(self) -> bool:
-        """Whether the support function is differentiable wherever q > 0."""
+        @property
+        def p(self) -> float:
+            """The norm, which orders neighbors in a grid: for a larger p a solution depends less on the kernels."""
 
+        @property
+        def smooth(self) -> bool:
+            """Whether the support function is differentiable wherever q > 0."""
+
+    @abstractmethod
     def is_fixed(self, n: int) -> bool:
         """Whether the same weights are optimal for every q ≥ 0, so that there is nothing to learn."""
 
+    @abstractmethod
     def start(self, n: int, near: Float | None = None) -> Float:
         """Initial weights: equal if the set has such, or those close to `near`."""
 
+    @abstractmethod
     def support(self, q: Float) -> float:
         """The maximum of βᵀq, or an upper bound that is as close as the arithmetic allows."""
 
+    @abstractmethod
     def steepest(self, q: Float) -> Float:
         """The β that maximizes βᵀq."""
 
+    @abstractmethod
     def select(self, kernels: Index) -> WeightSet:
         """The set of these kernels' weights, with zero weight for all others."""
 
     def units(self, n: int) -> Float:
         """The scale β/x of the variables, (n,)."""
+        return np.ones(n)
 
     def program(self, n: int) -> ConicProgram:
-        """A new program with x in the set, for its first n variables; the caller does not change it."""
+        """A program with x in the set, for its first n variables. It is shared: `widened` makes a copy to change."""
+        return _program(self, n)
 
-    def add_to(self, program: ConicProgram, n: int) -> None:
-        """Require the first n variables of a program, with `spares` more after them, to be in the set."""
-
-    def spares(self, n: int) -> int:
-        """Number of further variables for that."""
+    def new_program(self, n: int) -> ConicProgram:
+        """Make the program; sets that are fixed need none."""
+        raise NotImplementedError
 
     def clean(self, x: Float) -> Float:
         """The solution of an interior point method, (n,), moved to a point of the set."""
+        raise NotImplementedError
 
     def polish(self, aim: Float, q: Float, curvature: Float, x: Float) -> Float:
         """The maximizer of qᵀ(b − x) − ½(b − x)ᵀC(b − x) from a point near it, to rounding if possible."""
+        return aim
+
+
+@lru_cache(maxsize=64)
+def _program(weights: WeightSet, n: int) -> ConicProgram:
+    """The program of a set. Making it takes longer than solving it; a search solves thousands."""
+    return weights.new_program(n)

@@ -52,20 +52,10 @@ class UnboundedSetError(ConicError):
 
 @dataclass(frozen=True, eq=False)
 class Cones:
-    """{β : b − Gx ∈ K for some x = (β, …)}, as plain data.
+    """{β : b − Gx ∈ K for some x = (β, …)} over n kernels, as plain data.
 
-    Parameters
-    ----------
-    n
-        Kernels.
-    rows
-        The entries of G, whose first n columns are those of β.
-    b
-        (height,)
-    cones
-        K: the names of its cones, as in `CONES`, each with the arguments of Clarabel's constructor.
-    width
-        Columns of G.
+    `rows` are the entries of G, whose first n of `width` columns are those of β, and b is (height,). `cones` are the
+    names of the cones of K, as in `CONES`, each with the arguments of Clarabel's constructor.
     """
 
     n: int
@@ -120,18 +110,17 @@ class Cones:
 
 
 @dataclass(frozen=True, eq=False)
-class ConicSet(Cones):
+class ConicSet(Cones, WeightSet):
     """A bounded set that is described by cones and contained in β ≥ 0."""
 
     p = 1.0
     smooth = False
 
     def is_fixed(self, n: int) -> bool:
-        """See `WeightSet`."""
         return False
 
     def start(self, n: int, near: Float | None = None) -> Float:
-        """See `WeightSet`: the nearest point of the set."""
+        # The nearest point of the set.
         aim = np.full(n, 1.0 / n) if near is None else near / self.total
         return self.total * self.clean(self.program(n).nearest(aim)[:n])
 
@@ -158,7 +147,7 @@ class ConicSet(Cones):
         return max((1.0 + 1e-8) * max(largest, program.dual(linear, z)[0]), 1e-12)
 
     def support(self, q: Float) -> float:
-        """See `WeightSet`: an upper bound by the multipliers of the conic program.
+        """An upper bound by the multipliers of the conic program.
 
         With multipliers z of the dual cone, r = Gᵀz − (q, 0) and s = b − Gx in the cone, any x of the set has
         βᵀq = (b − s)ᵀz − rᵀx ≤ bᵀz − rᵀx. The solver's tolerance leaves a small r, Σβ ≤ `total`, and β ≥ 0.
@@ -173,7 +162,6 @@ class ConicSet(Cones):
         return size * self.total * (value + rest)
 
     def steepest(self, q: Float) -> Float:
-        """See `WeightSet`."""
         size = float(np.abs(q).max(initial=0.0)) or 1.0
         return self.total * self.clean(self._best(q / size)[1][: self.n])
 
@@ -185,66 +173,34 @@ class ConicSet(Cones):
         return linear, *program.minimize(linear)
 
     def units(self, n: int) -> Float:
-        """See `WeightSet`."""
         return np.full(n, self.total)
 
-    @cached_property
-    def _program(self) -> ConicProgram:
+    def new_program(self, n: int) -> ConicProgram:
         program = ConicProgram(self.width)
         self.demand(program, self.total, self.n)
         return program
 
-    def program(self, n: int) -> ConicProgram:
-        """See `WeightSet`."""
-        return self._program
-
-    def add_to(self, program: ConicProgram, n: int) -> None:
-        """See `WeightSet`."""
-        self.demand(program, self.total, self.n)
-
-    def spares(self, n: int) -> int:
-        """See `WeightSet`."""
-        return self.width - self.n
-
     def clean(self, x: Float) -> Float:
-        """See `WeightSet`: the constraints hold to the solver's tolerance, some 1e-9 of the largest weight."""
+        # The constraints hold to the solver's tolerance, some 1e-9 of the largest weight.
         return np.where(x > 1e-9 * float(x.max(initial=0.0)), x, 0.0)
-
-    def polish(self, aim: Float, q: Float, curvature: Float, x: Float) -> Float:
-        """See `WeightSet`: the interior point is not improved."""
-        return aim
-
-    def __getstate__(self) -> dict[str, object]:
-        # The program is made again in the other process: Clarabel's cones cannot be sent.
-        return {name: value for name, value in vars(self).items() if name != "_program"}
 
 
 # --- prices -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Priced:
-    """{β : (σ_1β_1, …, σ_nβ_n) in `inner`}, which equals the inner set for the kernels K_j/σ_j.
-
-    Parameters
-    ----------
-    inner
-        The other set.
-    prices
-        σ > 0, the price of each kernel.
-    """
+class Priced(WeightSet):
+    """{β : (σ_1β_1, …, σ_nβ_n) in `inner`}, for prices σ > 0, which is the inner set for the kernels K_j/σ_j."""
 
     inner: WeightSet
     prices: tuple[float, ...]
 
     @property
     def p(self) -> float:
-        """See `WeightSet`."""
         return self.inner.p
 
     @property
     def smooth(self) -> bool:
-        """See `WeightSet`."""
         return self.inner.smooth
 
     @property
@@ -252,46 +208,29 @@ class Priced:
         return np.array(self.prices)
 
     def is_fixed(self, n: int) -> bool:
-        """See `WeightSet`."""
         return self.inner.is_fixed(n)
 
     def start(self, n: int, near: Float | None = None) -> Float:
-        """See `WeightSet`: weights of equal cost."""
         return self.inner.start(n, None if near is None else near * self._sigma) / self._sigma
 
     def support(self, q: Float) -> float:
-        """See `WeightSet`: the support function of the inner set at q/σ."""
         # With b = σ∘β, βᵀq = bᵀ(q/σ).
         return self.inner.support(q / self._sigma)
 
     def steepest(self, q: Float) -> Float:
-        """See `WeightSet`."""
         return self.inner.steepest(q / self._sigma) / self._sigma
 
     def select(self, kernels: Index) -> Priced:
-        """See `WeightSet`."""
         return Priced(self.inner.select(kernels), tuple(self.prices[j] for j in kernels))
 
     def units(self, n: int) -> Float:
-        """See `WeightSet`."""
         return self.inner.units(n) / self._sigma
 
     def program(self, n: int) -> ConicProgram:
-        """See `WeightSet`."""
         return self.inner.program(n)
 
-    def add_to(self, program: ConicProgram, n: int) -> None:
-        """See `WeightSet`."""
-        self.inner.add_to(program, n)
-
-    def spares(self, n: int) -> int:
-        """See `WeightSet`."""
-        return self.inner.spares(n)
-
     def clean(self, x: Float) -> Float:
-        """See `WeightSet`."""
         return self.inner.clean(x)
 
     def polish(self, aim: Float, q: Float, curvature: Float, x: Float) -> Float:
-        """See `WeightSet`."""
         return self.inner.polish(aim, q, curvature, x)

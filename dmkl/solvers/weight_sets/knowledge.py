@@ -64,13 +64,9 @@ def conic_set(
 ) -> ConicSet:
     """The set d ≥ 0 that a function of d describes, with the constraints of `more` added.
 
-    Raises
-    ------
-    InputError
-        If the function does not return constraints, if one of them is not convex, or if they contradict each other: the
-        message names an irreducible set of them, of which any could be dropped.
-    UnboundedSetError
-        If weights may grow without bound.
+    Raises InputError if the function does not return constraints, if one of them is not convex, or if they contradict
+    each other: the message names an irreducible set of them, of which any could be dropped. Raises UnboundedSetError if
+    weights may grow without bound.
     """
     d = NamedWeights(names)
     given = _constraints(constraints, d)
@@ -148,10 +144,7 @@ def rows_and_cones(
 ) -> tuple[Float, Float, tuple[str, ...], Cones | None]:
     """A, b of A d ≥ b for the linear constraints, each row as text, and the cones of the other constraints.
 
-    Raises
-    ------
-    InputError
-        If the function returns no convex cvxpy constraints, or if the nonlinear ones cannot be satisfied.
+    Raises InputError if the function returns no convex cvxpy constraints, or if the nonlinear ones cannot be satisfied.
     """
     d = NamedWeights(names)
     rows, demands, texts = [np.zeros((0, len(names)))], [np.zeros(0)], list[str]()

@@ -88,7 +88,7 @@ def test_a_damaged_factor_is_made_again(tmp_path, damage):
 
     stem, b = factor_stem(tmp_path, 0, 1.0), rng.standard_normal((30, 2))
     asked = tasks.FactorRequest(1.0, (Strips.of(b),), None, np.full(2, -1.0), stem)
-    ((first, _),) = tasks.apply_factors(Sum(), 1, [asked])
+    first, _ = tasks.apply_factor(Sum(), 1, asked)
     (file,) = tmp_path.glob("*-0.npy")
     content = bytearray(file.read_bytes())
     if damage == "missing":
@@ -96,9 +96,9 @@ def test_a_damaged_factor_is_made_again(tmp_path, damage):
     else:
         content[-100] ^= 8
         file.write_bytes(content)
-    ((second, _),) = tasks.apply_factors(Sum(), 1, [asked])
+    second, _ = tasks.apply_factor(Sum(), 1, asked)
     np.testing.assert_array_equal(first, second)
-    ((third, _),) = tasks.apply_factors(None, 1, [asked])  # nothing is made: it was written anew
+    third, _ = tasks.apply_factor(None, 1, asked)  # nothing is made: it was written anew
     np.testing.assert_array_equal(first, third)
 
 

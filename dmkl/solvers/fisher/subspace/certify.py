@@ -32,16 +32,7 @@ from dmkl.solvers.fisher.subspace.tasks import (
 )
 from dmkl.solvers.requests import Solver, Tasks
 
-__all__ = [
-    "OpenPoint",
-    "bound_rounding",
-    "products",
-    "residual_strips",
-    "residuals",
-    "scores",
-    "sharpen",
-    "solve_restricted_problems",
-]
+__all__ = ["OpenPoint", "products", "residuals", "scores", "sharpen", "solve_restricted_problems"]
 
 # --- products with the basis ---------------------------------------------------------------------------------------
 
@@ -203,15 +194,7 @@ def solve_restricted_problems(
     starts: Sequence[Float | None],
     tols: Mapping[int, float],
 ) -> Solver[dict[int, Solution]]:
-    """Solve points in their subspaces, each to its tolerance, as tasks.
-
-    Parameters
-    ----------
-    starts
-        β of each point to begin with, if it has one.
-    tols
-        The weights gap to reach, for the points to solve.
-    """
+    """Solve the points that have a tolerance for their weights gap, as tasks, from β of each point if it has one."""
     work, own = [], []
     for f, space in enumerate(spaces):
         chains: dict[tuple[int, float], list[int]] = {}
@@ -263,16 +246,9 @@ def sharpen(
     """Apply the nearest preconditioner to the residual of each point: a sharper bound, and a direction for the basis.
 
     Points whose nearest preconditioner was applied already stay as they are. Returns for each space further directions
-    that fill a block of `width` columns (see `_other_weights`): they cost little once there is a factor.
-
-    Parameters
-    ----------
-    step
-        The factor by which ridges are rounded.
-    rough
-        Whether fewer factors serve all points, for directions alone, which are hardly worse.
-    enough
-        A bound is computed only for points whose first estimate of it is at most this, relative to |S|.
+    that fill a block of `width` columns (see `_other_weights`): they cost little once there is a factor. Ridges are
+    rounded by powers of `step`; with `rough` fewer factors serve all points, for directions alone, which are hardly
+    worse. A bound is computed only for points whose first estimate of it is at most `enough`, relative to |S|.
     """
     sharpened: list[OpenPoint] = []
     wanted: list[Unsolved] = []
@@ -326,11 +302,7 @@ def _other_weights(
     """Directions that other weights will need: preconditioned random combinations Σ_j ω_j K_jα.
 
     To first order a change of β changes α by −(1/2λ) A⁻¹ Σ_j δβ_j K_jα. There are none if the residuals fill a block.
-
-    Parameters
-    ----------
-    groups
-        The points of the space that each preconditioner and ridge serves.
+    `groups` are the points of the space that each preconditioner and ridge serves.
     """
     # Residuals of many points fill a block by themselves; only a few points leave room for directions of other weights.
     columns = [opened[k].residual.width for members in groups.values() for k in members]

@@ -51,24 +51,12 @@ as are wanted: an SVD of X would cost more than a pass, and the range of the com
 
 
 def orthonormal_to(basis: Array, block: Array) -> Array:
-    """An orthonormal basis of the part of the span of `block` outside the span of `basis`, in the precision of both.
+    """An orthonormal basis (m, ≤ b) of the part of the span of `block` (m, b) outside that of an orthonormal `basis`.
 
     Classical Gram-Schmidt in blocks, twice with a Householder QR in between: the first round leaves an error of the
     order of unit roundoff times the cancellation, the second removes it (Giraud, Langou, Rozložník, van den Eshof,
-    Numer. Math. 101, 2005). Columns that are inside the span of the basis to the precision are dropped, as what is
-    left of them would be rounding.
-
-    Parameters
-    ----------
-    basis
-        (m, r), orthonormal.
-    block
-        (m, b)
-
-    Returns
-    -------
-    ndarray
-        (m, at most b)
+    Numer. Math. 101, 2005). Columns that are inside the span of the basis to the precision are dropped, as what is left
+    of them would be rounding. The result has the precision of both.
     """
     unit = float(np.finfo(block.dtype).eps)
     sizes = np.linalg.norm(block, axis=0)
@@ -87,20 +75,10 @@ def orthonormal_to(basis: Array, block: Array) -> Array:
 
 
 def dominant_block(basis: Array, wanted: Array, width: int, cutoff: float, rng: np.random.Generator) -> Array:
-    """The leading left singular vectors of (I − VVᵀ)X, at most `width`: orthonormal and orthogonal to the basis.
+    """The leading left singular vectors of (I − VVᵀ)X, at most `width`: orthonormal and orthogonal to the basis V.
 
-    Parameters
-    ----------
-    basis
-        V, (m, r), orthonormal.
-    wanted
-        X, (m, k), its columns scaled by how much each matters.
-    width
-        Most columns of the result.
-    cutoff
-        Singular values below this share of the largest are left out.
-    rng
-        For the sketch of an X of very many columns.
+    The columns of X, (m, k), are scaled by how much each matters. Singular values below the share `cutoff` of the
+    largest are left out. `rng` is for the sketch of an X of very many columns.
     """
     if wanted.shape[1] > _SKETCH * width:
         wanted = wanted @ rng.standard_normal((wanted.shape[1], 2 * width))
@@ -130,24 +108,11 @@ def choose_directions(
     path: str | None,
     matrices: Sequence[Strips],
 ) -> tuple[Float | str, int]:
-    """Compute the dominant directions of several matrices, each scaled to unit norm; return them and their number.
+    """Compute the dominant directions of several matrices (m, c), each scaled to unit norm, and their number.
 
-    The directions are orthonormal, and orthogonal to a basis.
-
-    Parameters
-    ----------
-    basis
-        The file of V; empty if there is no basis yet.
-    before
-        Columns that are chosen already, which come first in the result.
-    width
-        Most columns, including `before`.
-    seed
-        Seed of the sketch.
-    path
-        The file for the directions; None if they are returned.
-    matrices
-        X, each (m, c).
+    They are orthonormal, and orthogonal to the basis in a file, if there is one. Columns `before` are chosen already:
+    they come first in the result, and count in its largest `width`. The directions are written to a file if there is a
+    `path`; `seed` is that of the sketch.
     """
     chosen = [] if before is None else [before.array()]
     v = load_array(basis) if basis else np.zeros((matrices[0].rows, 0))
@@ -177,16 +142,9 @@ def _eigh(gram: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class Growth:
-    """Chooses blocks of new basis vectors, orthonormal and orthogonal to the bases.
+    """Chooses blocks of new basis vectors, orthonormal and orthogonal to the bases, of at most `width` columns.
 
-    Parameters
-    ----------
-    spaces, points
-        The subspaces, and all points.
-    width
-        Most columns of a block.
-    step
-        The factor by which ridges are rounded (see `preconditioners`).
+    `step` is the factor by which ridges are rounded (see `preconditioners`).
     """
 
     spaces: Sequence[TrainingSubspace]
@@ -197,12 +155,8 @@ class Growth:
     def first_blocks(self, number: int, *, preconditioned: bool) -> Solver[list[Strips]]:
         """The solutions for uniform weights at some ridges; without preconditioners the targets themselves.
 
-        Parameters
-        ----------
-        number
-            The number of the round, which seeds random numbers.
-        preconditioned
-            Whether every space has a preconditioner, the first of which has uniform reference weights.
+        The number of the round seeds random numbers. With `preconditioned` every space has a preconditioner, the first
+        of which has uniform reference weights.
         """
         wanted: dict[tuple[int, int, float], Unsolved] = {}
         for point in self.points:
@@ -227,17 +181,7 @@ class Growth:
     def next_blocks(
         self, number: int, opened: Mapping[int, OpenPoint], more: Mapping[int, Sequence[Strips]]
     ) -> Solver[list[Strips]]:
-        """The dominant errors of the open points, and further directions if these do not fill a block.
-
-        Parameters
-        ----------
-        number
-            The number of the round.
-        opened
-            The open points.
-        more
-            Further directions of each space from its preconditioners.
-        """
+        """The dominant errors of the open points; where these do not fill a block, also `more` directions."""
         lacking = {f: [r.wanted for r in of_space(self.points, opened, f).values()] for f in range(len(self.spaces))}
         blocks = yield from self._choose(number, lacking, {})
         short = [f for f, block in enumerate(blocks) if lacking[f] and block.width < self._room(self.spaces[f])]
@@ -267,17 +211,16 @@ class Growth:
         """
         chosen = [space.columns(0, 0) for space in self.spaces] if blocks is None else list(blocks)
         spaces = [f for f, matrices in candidates.items() if matrices and self._room(self.spaces[f])]
-        work = [self._choosing(number, f, before.get(f)) for f in spaces]
+        work = []
+        for f in spaces:
+            space = self.spaces[f]
+            basis, path = space.file("basis") if space.width else "", numbered(space.round_file(), 0)
+            work.append(partial(choose_directions, basis, before.get(f), self._room(space), [number, f], path))
         new = yield Tasks("choose-directions", work, own=[candidates[f] for f in spaces])
         for f, (block, width) in zip(spaces, new, strict=True):
             # Blocks stay where the tasks made them: only their widths come back to this process.
             chosen[f] = Strips((block,), self.spaces[f].training.n_train, (0, width))
         return chosen
-
-    def _choosing(self, number: int, f: int, before: Strips | None) -> partial[tuple[Float | str, int]]:
-        space = self.spaces[f]
-        basis, path = space.file("basis") if space.width else "", numbered(space.round_file(), 0)
-        return partial(choose_directions, basis, before, self._room(space), [number, f], path)
 
     def _newest(self, number: int, f: int, n_chosen: int) -> Solver[list[Strips]]:
         """Random combinations of the products with the newest basis vectors: the next block of a Krylov space.
@@ -325,18 +268,10 @@ class _Factor:
 def extend(
     spaces: Sequence[TrainingSubspace], blocks: Sequence[Strips], number: int, passed: Callable[[], None]
 ) -> Solver[None]:
-    """Extend each basis by its block, and repeat products in double precision where needed.
+    """Extend each basis by its block, and repeat products in double precision where needed, in as few passes as fit.
 
-    This takes one pass, or as few as memory allows.
-
-    Parameters
-    ----------
-    blocks
-        For each space (m, b), orthonormal and orthogonal to its basis; b may be zero.
-    number
-        The number of the round, for names of files and tasks.
-    passed
-        Called after each pass.
+    The blocks, (m, b) with b ≥ 0, are orthonormal and orthogonal to their bases. The number of the round is for names
+    of files and tasks; `passed` is called after each pass.
     """
     factors = [factor for space, block in zip(spaces, blocks, strict=True) for factor in _factors(space, block)]
     for load in _loads(factors):

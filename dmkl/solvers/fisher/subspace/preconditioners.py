@@ -23,6 +23,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -56,52 +57,40 @@ _USEFUL = 30.0
 """If γ is this many times below the mean ratio, the bound is useless and the preconditioner is poor."""
 
 
-class Closeness:
-    """How weights β compare with the reference weights β̄ of a preconditioner.
+class Closeness(NamedTuple):
+    """How weights β compare with the reference weights β̄ of a preconditioner, by the ratios β_j/β̄_j on its support."""
 
-    Parameters
-    ----------
-    lowest, mean, highest
-        Of the ratios β_j/β̄_j over the support of β̄.
-    total
-        The ratio of the sums, Σβ_j/Σβ̄_j, over the support.
-    """
-
-    def __init__(self, lowest: float, mean: float, highest: float, total: float) -> None:
-        self.bounds = lowest * _USEFUL >= mean > 0
-        """Whether M ⪯ A gives a useful bound."""
-        self.condition = float(_condition(np.array(lowest), np.array(highest)))
-        """Upper bound of the condition number of K(β̄)⁻¹K(β)."""
-        # Not the mean ratio: a kernel with a tiny weight in β̄ would make it huge, and the ridge λ/scale so small that
-        # the rounding of the stored kernels leaves M indefinite.
-        self.scale = lowest if self.bounds else max(total, 1e-12)
-        """K(β) ≈ scale · K(β̄), and K(β) ⪰ scale · K(β̄) if `bounds`."""
-
-
-def _condition(lowest: Float, highest: Float) -> Float:
-    usable = (highest > 0) & (highest < np.inf)
-    highest = np.where(usable, highest, 1.0)
-    return np.where(usable, np.minimum(highest / np.maximum(lowest, highest / _FAR), _FAR), _FAR)
+    bounds: bool
+    """Whether M ⪯ A gives a useful bound."""
+    condition: float
+    """Upper bound of the condition number of K(β̄)⁻¹K(β)."""
+    scale: float
+    """K(β) ≈ scale · K(β̄), and K(β) ⪰ scale · K(β̄) if `bounds`."""
 
 
 def conditions(betas: Float, preconditioner: Float) -> Float:
-    """`Closeness.condition` of many weights (k, n) relative to reference weights (n,), in one vectorized step."""
+    """`Closeness.condition` of many weights (k, n) relative to reference weights (n,)."""
     support = preconditioner > 0
     # K(β) ⪯ (max_j β_j/β̄_j)K(β̄) and ⪰ (min_j β_j/β̄_j)K(β̄) on the support of β̄: the ratio bounds the condition
-    # number.
+    # number. With weight outside the support nothing bounds it.
     ratios = betas[:, support] / preconditioner[support]
     outside = betas[:, ~support].sum(axis=1) > 1e-9 * betas.sum(axis=1)
-    return _condition(ratios.min(axis=1), np.where(outside, np.inf, ratios.max(axis=1)))
+    lowest, highest = ratios.min(axis=1), np.where(outside, np.inf, ratios.max(axis=1))
+    usable = (highest > 0) & (highest < np.inf)
+    highest = np.where(usable, highest, 1.0)
+    return np.where(usable, np.minimum(highest / np.maximum(lowest, highest / _FAR), _FAR), _FAR)
 
 
 def closeness(beta: Float, preconditioner: Float) -> Closeness:
     """Compare weights with reference weights, both (n,)."""
     support = preconditioner > 0
     ratios = beta[support] / preconditioner[support]
-    # With weight outside the support of β̄ nothing bounds the condition number.
-    outside = float(beta[~support].sum()) > 1e-9 * float(beta.sum())
+    lowest, mean = float(ratios.min()), float(ratios.mean())
+    bounds = lowest * _USEFUL >= mean > 0
+    # Not the mean ratio but that of the sums: a kernel with a tiny weight in β̄ would make the mean huge, and the ridge
+    # λ/scale so small that the rounding of the stored kernels leaves M indefinite.
     total = float(beta[support].sum() / preconditioner[support].sum())
-    return Closeness(float(ratios.min()), float(ratios.mean()), np.inf if outside else float(ratios.max()), total)
+    return Closeness(bounds, float(conditions(beta[None], preconditioner)[0]), lowest if bounds else max(total, 1e-12))
 
 
 def grid_step(lams: Sequence[float]) -> float:
@@ -130,20 +119,10 @@ def rough_ridge(lam: float, scale: float, step: float) -> float:
 def choose_reference_weights(
     betas: Sequence[Float], gaps: Sequence[float], preconditioners: Sequence[Float], most: int, far: float = 3.0
 ) -> list[Float]:
-    """Choose new reference weights among the weights of points, farthest first.
+    """Choose at most `most` new reference weights among the weights of open points, farthest first.
 
-    Each is the one with the highest condition number relative to all reference weights so far.
-
-    Parameters
-    ----------
-    betas, gaps
-        Weights and gaps of the open points.
-    preconditioners
-        The present reference weights.
-    most
-        Most weights that are chosen.
-    far
-        Points whose condition number is below this need no new preconditioner.
+    Each is the one with the highest condition number relative to all reference weights so far; of equal ones the point
+    with the larger gap. Points whose condition number is at most `far` need no new preconditioner.
     """
     if not betas:
         return []

@@ -50,15 +50,7 @@ _UNLIKELY = 1e-9
 
 @dataclass(frozen=True)
 class Rounding:
-    """Error bounds for one point.
-
-    Parameters
-    ----------
-    residual
-        d, an upper bound of the norm of the error of the residual.
-    weights
-        An upper bound of the error of F − S.
-    """
+    """Error bounds for one point: d, of the norm of the error of the residual, and that of the error of F − S."""
 
     residual: float
     weights: float
@@ -81,18 +73,10 @@ def rounding(
     lams: Sequence[float],
     sets: Sequence[Support],
 ) -> list[Rounding]:
-    """Bound the errors of rounding for some points of one subspace.
+    """Bound the errors of rounding for points of one subspace, given by pairs of β (n,) and a (r, c), λ, and sets.
 
-    Parameters
-    ----------
-    errors
-        ZᵀE_j, (n, s, r).
-    blocks
-        First and last column of each block of the basis in single precision.
-    pairs
-        β (n,) and a (r, c) of each point.
-    lams, sets
-        λ and the set of weights of each point.
+    `errors` are ZᵀE_j, (n, s, r), and `blocks` the first and last columns of the blocks of the basis in single
+    precision.
     """
     if not blocks or not pairs:
         return [Rounding(0.0, 0.0) for _ in pairs]

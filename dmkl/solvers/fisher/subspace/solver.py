@@ -32,7 +32,7 @@ import numpy as np
 
 from dmkl import progress, settings
 from dmkl.arrays import Float
-from dmkl.errors import IndefiniteKernelError, MemoryBudgetError
+from dmkl.errors import IndefiniteKernelError
 from dmkl.passes.execute import check_memory, keeping, machine
 from dmkl.passes.run import pass_bytes
 from dmkl.passes.sweep import Columns
@@ -59,25 +59,14 @@ from dmkl.solvers.fisher.subspace.space import (
     save,
 )
 from dmkl.solvers.fisher.subspace.tasks import Strips
-from dmkl.solvers.fisher.wrapper import DIRECT, allowed_bytes, direct_fits, needed_bytes
+from dmkl.solvers.fisher.wrapper import DIRECT, check_direct, direct_fits
 from dmkl.solvers.jobs import Context, Job, Training
 from dmkl.solvers.outcome import Outcome, Round, Status, Step
 from dmkl.solvers.requests import Solver, Tasks
 from dmkl.solvers.semidefinite import tell_indefinite
 from dmkl.solvers.workspace import Workspace
 
-__all__ = [
-    "SOLVER",
-    "SubspaceSolver",
-    "block_width",
-    "check_room",
-    "factor_task_bytes",
-    "finish_open",
-    "fits",
-    "held_bytes",
-    "missing_preconditioners_note",
-    "points_of",
-]
+__all__ = ["SOLVER", "SubspaceSolver", "block_width", "check_room", "finish_open", "fits", "held_bytes", "points_of"]
 
 # --- memory --------------------------------------------------------------------------------------------------------
 
@@ -100,13 +89,7 @@ def held_bytes(spaces: Sequence[TrainingSubspace], points: Sequence[Point], widt
 
 
 def check_room(jobs: Sequence[Job], block: int) -> None:
-    """Check that memory suffices for a first block of each basis and for the tasks of a pass.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If it does not, with the memory that would suffice.
-    """
+    """Raise MemoryBudgetError unless memory suffices for a first block of each basis and for the tasks of a pass."""
     trainings = list({id(job.training): job.training for job in jobs}.values())
     slots = machine().slots_per_host
     needed = {
@@ -207,34 +190,9 @@ def block_width(n_sets: int) -> int:
 class SubspaceSolver:
     """Solve many points over several training sets of the same kernels (see the module).
 
-    Parameters
-    ----------
-    learnt
-        The training sets and their targets.
-    points
-        What to solve.
-    workspace
-        The folder of the checkpoint. A checkpoint that it contains is continued.
-    options
-        Tolerance and limits.
-    n_passes
-        Passes made before, for the statistics.
-
-    Attributes
-    ----------
-    points : sequence of Point
-        The problems.
-    progress : list of Progress
-        The present solution of each point.
-    history : list of Round
-        One entry for each pass, or for the passes of one step.
-    n_passes : float
-        Passes so far.
-
-    Raises
-    ------
-    InputError
-        If the workers do not all see the workspace.
+    The workspace is the folder of the checkpoint; a checkpoint that it contains is continued. `progress` holds the
+    present solution of each point, `history` an entry for each pass or for the passes of one step, and `n_passes`
+    counts them, those made before included. Raises InputError if the workers do not all see the workspace.
     """
 
     def __init__(
@@ -249,7 +207,7 @@ class SubspaceSolver:
         self.progress = [Progress() for _ in points]
         self.history: list[Round] = []
         self.n_passes = n_passes
-        self._spaces = [TrainingSubspace(targets, workspace.fold(f)) for f, targets in enumerate(learnt)]
+        self._spaces = [TrainingSubspace(*targets, workspace.fold(f)) for f, targets in enumerate(learnt)]
         width = options.block or block_width(len(learnt))
         self._step = grid_step([point.lam for point in points])
         self._growth = Growth(self._spaces, points, width, self._step)
@@ -275,11 +233,7 @@ class SubspaceSolver:
         """Solve all points; those that are certified are on disk after every pass.
 
         Points that the allowed basis or passes do not certify are returned with their true gap, as `Status.BASIS`.
-
-        Raises
-        ------
-        IndefiniteKernelError
-            If a kernel proves not to be positive semidefinite.
+        Raises IndefiniteKernelError if a kernel proves not to be positive semidefinite.
         """
         # N and VᵀH are not part of the checkpoint, since they follow from V and the targets.
         self._note(np.inf)
@@ -581,7 +535,7 @@ def points_of(jobs: Sequence[Job]) -> tuple[list[TargetSet], list[Point]]:
     for job in jobs:
         targets.setdefault(id(job.training), {})[id(job.problem.h)] = job.problem.h
     number_of = {key: number for number, key in enumerate(trainings)}
-    learnt = [TargetSet(training, tuple(targets[key].values())) for key, training in trainings.items()]
+    learnt = [(training, tuple(targets[key].values())) for key, training in trainings.items()]
     points = []
     for job in jobs:
         key, problem = id(job.training), cast(FisherProblem, job.problem)
@@ -603,7 +557,7 @@ def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> lis
         alphas=context.duals or options.leave_one_out,
     )
     solver = SubspaceSolver(learnt, points, context.workspace, limits, context.tally.n_passes)
-    (outcomes,), _ = drive([(learnt[0].training.square, solver.run())])
+    (outcomes,), _ = drive([(jobs[0].training.square, solver.run())])
     context.tally.n_passes = solver.n_passes
     context.tally.rounds += solver.history
     return finish_open(jobs, outcomes, options, context)
@@ -614,10 +568,7 @@ def finish_open(
 ) -> list[Outcome]:
     """Solve the open points by another solver, each from its weights in the subspace.
 
-    Raises
-    ------
-    MemoryBudgetError
-        If finish="direct" does not fit in memory.
+    Raises MemoryBudgetError if finish="direct" does not fit in memory.
     """
     outcomes = list(outcomes)
     left = [k for k, outcome in enumerate(outcomes) if outcome.status.word == "open"]
@@ -642,13 +593,8 @@ def _finisher(how: Finish, jobs: Sequence[Job]) -> str:
     """The solver for points that the subspace leaves open."""
     if how == "auto":
         return DIRECT.name if direct_fits(jobs) else cg.SOLVER.name
-    if how == DIRECT.name and not direct_fits(jobs):
-        msg = (
-            f"finish='direct' holds a combined kernel in memory, {needed_bytes(jobs) / 2**30:.3g} GiB, and "
-            f"{allowed_bytes() / 2**30:.3g} GiB are allowed; use finish='cg' or 'report', or set dmkl.memory "
-            "higher"
-        )
-        raise MemoryBudgetError(msg)
+    if how == DIRECT.name:
+        check_direct(jobs, "finish='direct'", "finish='cg' or 'report'")
     return how
 
 

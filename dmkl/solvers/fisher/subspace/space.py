@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,7 +32,7 @@ from dmkl.solvers.fisher.subspace.tasks import (
     FactorRequest,
     ProductFiles,
     Strips,
-    apply_factors,
+    apply_factor,
     basis_times,
     lowest,
     numbered,
@@ -69,36 +69,15 @@ __all__ = [
 Item = TypeVar("Item")
 
 
-@dataclass(frozen=True, eq=False)
-class TargetSet:
-    """One training set and its targets, which share a subspace.
-
-    Parameters
-    ----------
-    training
-        The kernels.
-    targets
-        H of each independent problem, (m, c).
-    """
-
-    training: Training
-    targets: tuple[Float, ...]
+TargetSet = tuple[Training, tuple[Float, ...]]
+"""A training set and its targets H, (m, c) each, which share a subspace."""
 
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """One problem: a training set, one of its targets, a ridge, a set of weights, and kernels.
+    """One problem: a training set and one of its targets, by number, a set of weights of some kernels, and a ridge λ.
 
-    Parameters
-    ----------
-    space
-        Number of the training set, and of its subspace.
-    target
-        Number of the target.
-    weights, lam
-        The set of weights of `kernels`, and the ridge.
-    kernels
-        Positions of the kernels that may have weight; all if None.
+    `kernels` are the positions of those that may have weight; all if None.
     """
 
     space: int
@@ -114,22 +93,10 @@ class Point:
 
 @dataclass
 class Progress:
-    """The present solution of a point.
+    """The present solution of a point: weights β (n,), the proven relative gap, S(α, β) and F(α).
 
-    Parameters
-    ----------
-    beta
-        Kernel weights, (n,).
-    gap, objective, upper
-        The proven relative gap, S(α, β) and F(α).
-    settled
-        Whether the point is certified.
-    scores
-        Σ_j β_j K_j α on the held-out rows, (rows, c), of a settled point.
-    alpha
-        (m, c), of a settled point, if it is wanted.
-    steps
-        The history, if `alpha` is wanted.
+    `settled` points are certified: they have scores Σ_j β_j K_j α on the held-out rows, (rows, c), and α (m, c) and the
+    history if α is wanted.
     """
 
     beta: Float | None = None
@@ -161,20 +128,10 @@ class Progress:
 class SubspaceOptions:
     """Tolerance and limits of the subspace solver.
 
-    Parameters
-    ----------
-    tol
-        The relative gap to prove.
-    block
-        New basis vectors of each training set and pass; chosen by the number of training sets if None.
-    basis_bytes
-        Most bytes of all bases and products on disk; half of the free space if None.
-    max_passes
-        Most passes; points that are open then stay open.
-    use_preconditioners
-        Whether to use preconditioners; decided by memory if None.
-    alphas
-        Whether α of every point is wanted.
+    A block has as many new basis vectors of each training set and pass as the number of training sets suggests, if
+    `block` is None. All bases and products take at most `basis_bytes` on disk; half of the free space if None. After
+    `max_passes` passes open points stay open. Memory decides on preconditioners where `use_preconditioners` is None.
+    `alphas` says that α of every point is wanted.
     """
 
     tol: float = 1e-4
@@ -223,16 +180,11 @@ class Preconditioner:
 class TrainingSubspace:
     """The subspace of one training set: its basis V, the K_jV, G_j = VᵀK_jV, all on disk, and the preconditioners.
 
-    Parameters
-    ----------
-    learnt
-        The training set and its targets.
-    folder
-        The folder for its files.
+    It has targets H, (m, c) each, and a folder for its files.
     """
 
-    def __init__(self, learnt: TargetSet, folder: Path) -> None:
-        self.training, self.targets, self.folder = learnt.training, learnt.targets, folder
+    def __init__(self, training: Training, targets: tuple[Float, ...], folder: Path) -> None:
+        self.training, self.targets, self.folder = training, targets, folder
         self.width = 0
         """Basis vectors, r."""
         self.gram = ""
@@ -461,18 +413,9 @@ def add_preconditioners(spaces: Sequence[TrainingSubspace], chosen: Sequence[tup
 
 @dataclass(frozen=True)
 class Unsolved:
-    """X for which M⁻¹X is wanted, M = ½(I + K(β̄)/ρ).
+    """X, (m, k), for which M⁻¹X is wanted, M = ½(I + K(β̄)/ρ) at the ridge ρ, by a preconditioner of a subspace.
 
-    Parameters
-    ----------
-    space, preconditioner
-        The subspace, and its preconditioner.
-    ridge
-        ρ
-    columns
-        X, (m, k).
-    worth
-        The largest xᵀM⁻¹x of a column for which a bound is wanted too; negative if none is wanted.
+    `worth` is the largest xᵀM⁻¹x of a column for which a bound is wanted too; negative if none is wanted.
     """
 
     space: int
@@ -516,21 +459,10 @@ def apply_preconditioners(
         for key, positions in groups.items()
     }
     needed = max(preconditioner_bytes(spaces[f].training.square.view, r.width) for (f, _, _), r in requests.items())
-    alone = needed > host.task_bytes
-    # Ridges of one preconditioner share a task, which assembles its sum once; yet every worker should have a task.
-    most = max(1, len(groups) // (3 * host.slots)) if 2 * needed <= host.task_bytes else 1
-    parts: list[list[tuple[int, int, float]]] = []
-    for key in groups:
-        if parts and parts[-1][0][:2] == key[:2] and len(parts[-1]) < most:
-            parts[-1].append(key)
-        else:
-            parts.append([key])
-    side_by_side = 1 if alone else host.slots_per_host
-    work = [
-        partial(apply_factors, spaces[part[0][0]].preconditioners[part[0][1]].total, side_by_side) for part in parts
-    ]
-    own = [[requests[key] for key in part] for part in parts]
-    if alone:
+    side_by_side = 1 if needed > host.task_bytes else host.slots_per_host
+    work = [partial(apply_factor, spaces[f].preconditioners[place].total, side_by_side) for f, place, _ in groups]
+    own = list(requests.values())
+    if needed > host.task_bytes:
         # One request per factor: the driver runs the tasks of a request side by side, which memory does not allow here.
         solved = []
         for task, argument in zip(work, own, strict=True):
@@ -538,10 +470,10 @@ def apply_preconditioners(
     else:
         solved = yield Tasks("precondition", work, own=own)
     result: list[Any] = [None] * len(wanted)
-    for key, (x, bounds) in zip((key for part in parts for key in part), chain.from_iterable(solved), strict=True):
-        ends = np.cumsum([0, *(wanted[k].columns.width for k in groups[key])]).tolist()
+    for (key, positions), (x, bounds) in zip(groups.items(), solved, strict=True):
+        ends = np.cumsum([0, *(wanted[k].columns.width for k in positions)]).tolist()
         whole = Strips((x,), spaces[key[0]].training.n_train, (0, ends[-1]))
-        for k, (first, last) in zip(groups[key], pairwise(ends), strict=True):
+        for k, (first, last) in zip(positions, pairwise(ends), strict=True):
             result[k] = whole.part(first, last), bounds[first:last]
     return result
 
@@ -576,12 +508,8 @@ def save(
 ) -> None:
     """Save the present state, from which a later run continues, and delete files that only the last state needed.
 
-    Parameters
-    ----------
-    worst
-        The largest gap after each round.
-    ended
-        The limits for which the iteration has ended; None if it has not.
+    `worst` holds the largest gap after each round; `ended` the limits for which the iteration has ended, None if it has
+    not.
     """
     # The order of writing makes a kill harmless: first new files, then the state that names them, which replaces the
     # old one at once, then the deletion of files that no state names.
@@ -621,11 +549,8 @@ def restore(
 ) -> tuple[list[Round], float, list[float], dict[str, Any] | None] | None:
     """Restore the state that was saved last, of these points or of the first of them: the others are new.
 
-    Returns
-    -------
-    tuple or None
-        History, passes, the largest gap after each round, and the limits for which the iteration has ended; None if
-        nothing was saved. With new points the gaps are empty, and the iteration continues.
+    Returns history, passes, the largest gap after each round, and the limits for which the iteration has ended; None if
+    nothing was saved. With new points the gaps are empty, and the iteration continues.
     """
     saved: dict[str, Any] | None = workspace.state.get("solver")
     longer = False

@@ -37,7 +37,7 @@ __all__ = [
     "ProductFiles",
     "SolveJob",
     "Strips",
-    "apply_factors",
+    "apply_factor",
     "basis_times",
     "combined_products",
     "keep",
@@ -72,14 +72,8 @@ def numbered(kept: str | None, number: int) -> str | None:
 class Strips:
     """Columns of a matrix in strips of rows: arrays of this process, or files if tasks run in other processes.
 
-    Parameters
-    ----------
-    parts
-        The strips from the first row to the last, each an array (rows, k) or its file.
-    rows
-        Rows of all strips together.
-    columns
-        The first column, and the one after the last.
+    `parts` are the strips from the first row to the last, each an array (rows, k) or its file, and `rows` counts the
+    rows of all. `columns` are the first column, and the one after the last.
     """
 
     parts: tuple[Array | str, ...]
@@ -150,16 +144,10 @@ def project(basis: str, inner: str, projected: str, targets: Sequence[Float]) ->
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """Products of a pass with a block U of a basis, projected onto the basis.
+    """Products of a pass with a block U of a basis, some of its columns, projected onto the basis.
 
-    Parameters
-    ----------
-    columns
-        The first column of the block, and the one after the last.
-    cross
-        VᵀK_jU, (n, r, b), in groups of kernels: arrays, or files.
-    hidden
-        ZᵀE_j, (n, s, b), in the same groups; None if rounding is not measured.
+    `cross` holds VᵀK_jU, (n, r, b), in groups of kernels, as arrays or files, and `hidden` ZᵀE_j, (n, s, b), in the
+    same groups; None if rounding is not measured.
     """
 
     columns: tuple[int, int]
@@ -170,14 +158,8 @@ class Made:
 def widen_gram(gram: tuple[str, str], errors: tuple[str, str], shape: tuple[int, int], made: Sequence[Made]) -> None:
     """Write G_j and ZᵀE_j with the products of new basis vectors, or with repeated products of a block.
 
-    Parameters
-    ----------
-    gram, errors
-        The present files, empty before the first block, and the new ones.
-    shape
-        Kernels n and basis vectors r.
-    made
-        The products, those in single precision first.
+    The present files, empty before the first block, come before the new ones. `shape` is that of n kernels and r basis
+    vectors. Products in single precision come first.
     """
     n, r = shape
     g, e = np.empty((n, r, r)), np.zeros((n, PROBES, r))
@@ -242,22 +224,11 @@ class ProductFiles:
 class Keeping:
     """Files for the products W_j = K_jU of a block U of the basis, and for what is computed from them.
 
-    Parameters
-    ----------
-    path
-        The file for W_j.
-    basis
-        The file of V, (m, r), which contains U.
-    columns
-        The columns of V that are U.
-    probes
-        The file of the probes Z, (m, s); empty if rounding is not measured.
-    ahead
-        The file for K_jZ if the columns of Z follow those of U in this pass; empty otherwise.
-    probed
-        The files of K_jZ from an earlier pass.
-    double
-        Other blocks of the basis in double precision: their columns, and the files of their products.
+    W_j is written to `path`. `basis` is the file of V, (m, r), which contains U as some columns. `probes` is the file
+    of Z, (m, s), and empty if rounding is not measured; if the columns of Z follow those of U in this pass, K_jZ is
+    written to `ahead`, and otherwise `probed` are its files of an earlier pass. `double` are the columns of other
+    blocks in double precision with the files of their products, and `results` the prefix of files for results that are
+    not returned.
     """
 
     path: str
@@ -331,20 +302,9 @@ def _between(parts: Sequence[tuple[int, int]], end: int) -> list[tuple[int, int]
 
 @dataclass(frozen=True)
 class SolveJob:
-    """One point to solve in the subspace.
+    """A point to solve in the subspace, by its number, to a weights gap of `tol`.
 
-    Parameters
-    ----------
-    point
-        The number of the point.
-    weights
-        The set of weights.
-    beta
-        β to begin with, (n,); the solution of the point before it if None.
-    tol
-        The weights gap to reach.
-    kernels
-        Positions of the kernels that may have weight; all if None.
+    It starts from β, (n,), or from the solution of the point before it if that is None. `kernels` are as in `Point`.
     """
 
     point: int
@@ -359,16 +319,7 @@ def solve_points(
 ) -> list[tuple[int, Solution]]:
     """Solve points of one fold, target and λ in sequence, each from its present β or from the point before it.
 
-    Parameters
-    ----------
-    files
-        The files of G, N = VᵀV, and VᵀH of all targets side by side.
-    columns
-        The first column of this target, and the one after its last.
-    facts
-        Names and traces of the kernels.
-    jobs
-        The points.
+    The files are those of G, N = VᵀV, and VᵀH of all targets side by side, of which this target has some columns.
     """
     g, inner, targets = map(load_array, files)  # all tasks of a machine share these pages
     h = np.ascontiguousarray(targets[:, slice(*columns)])
@@ -397,14 +348,7 @@ def combined_products(
 ) -> Float | str:
     """Compute Σ_j w_jk K_jV z_k for every column k over some rows; each K_jV is read once for all columns.
 
-    Parameters
-    ----------
-    path
-        The file for the result; None if it is returned.
-    weights
-        (n, k)
-    coefficients
-        z, (r, k)
+    Weights are (n, k), and the coefficients z (r, k). The result is written to a file if there is a path.
     """
     return keep(_combined(files, rows, weights, coefficients, tasks_per_machine), path)
 
@@ -424,18 +368,8 @@ def residual_strip(
 ) -> tuple[Float | str, Float]:
     """Compute R = H − ½Va − (1/2λ) Σ_j β_j K_jV a over some rows, and the sum of squares of each column, (k,).
 
-    Parameters
-    ----------
-    path
-        The file for R; None if it is returned.
-    basis
-        The file of V.
-    weights, coefficients, lams
-        β (n, k), a (r, k) and λ (k,) of each column.
-    chosen
-        The column of the targets that each column belongs to, (k,).
-    targets
-        H over these rows, (rows, all columns of all targets).
+    β (n, k), a (r, k) and λ (k,) belong to the columns, and `chosen` (k,) is the column of the targets, H over these
+    rows, that each belongs to. R is written to a file if there is a path.
     """
     products = _combined(files, rows, weights, coefficients, tasks_per_machine)
     with pinned_blas(blas_threads(tasks_per_machine)):
@@ -465,19 +399,9 @@ def _combined(files: ProductFiles, rows: slice, weights: Float, coefficients: Fl
 class FactorRequest:
     """A request to one factor: M⁻¹X in single precision, M = ½(I + K(β̄)/ρ), and bounds of xᵀM⁻¹x for some columns.
 
-    Parameters
-    ----------
-    ridge
-        ρ
-    columns
-        X, (m, k), side by side.
-    path
-        The file for M⁻¹X; None if it is returned.
-    worth
-        (k,). A bound of xᵀM⁻¹x is computed, with products in double precision, only for columns whose first estimate is
-        at most this.
-    kept
-        The prefix of the files of the factor on disk; None if it is not kept.
+    X, (m, k), is given side by side; M⁻¹X is written to a file if there is a path. A bound is computed, with products
+    in double precision, only for columns whose first estimate is at most `worth` (k,). `kept` is the prefix of the
+    files of the factor on disk; None if it is not kept.
     """
 
     ridge: float
@@ -496,71 +420,38 @@ class FactorRequest:
         return sum(part.held_bytes for part in self.columns)
 
 
-def apply_factors(
-    preconditioner: StoredSum, tasks_per_machine: int, requests: list[FactorRequest]
-) -> list[tuple[Float | str, Float]]:
-    """Compute M⁻¹X, (m, k), and the bounds, (k,), for each ridge; a bound that is not computed is infinite.
+def apply_factor(
+    preconditioner: StoredSum, tasks_per_machine: int, request: FactorRequest
+) -> tuple[Float | str, Float]:
+    """Compute M⁻¹X, (m, k), and the bounds, (k,); a bound that is not computed is infinite.
 
-    The factors are in single precision, 4·m² bytes, and twice that if one task has several ridges, which copy one sum.
+    The factor is in single precision, 4·m² bytes.
     """
-    results = []
-    # Products with the exact sum read it from disk: once, and only if a bound is computed.
-    exact: SumColumns | None = None
     with pinned_blas(blas_threads(tasks_per_machine)):
-        matrices = _Matrices(preconditioner, len(requests))
-        for request in requests:
-            solve = _factor(matrices, request).solve
-            columns = np.concatenate([part.array() for part in request.columns], axis=1)
-            solved, bounds = solve(columns), np.full(request.width, np.inf)
-            # xᵀM⁻¹x from the rough solve decides whether the exact bound can be small enough to be worth its products.
-            promising = np.sum(solved * columns, axis=0) <= request.worth
-            if promising.any():
-                # The factor is in single precision: only refinement with the exact sum gives a bound that holds.
-                exact, b = exact or SumColumns(preconditioner), columns[:, promising]
-                refined = refined_and_bounded(solved[:, promising], solve, exact.product, request.ridge, b)
-                solved[:, promising], bounds[promising] = refined
-            results.append((keep(solved, request.path), bounds))
-    return results
+        solve = _factor(preconditioner, request).solve
+        columns = np.concatenate([part.array() for part in request.columns], axis=1)
+        solved, bounds = solve(columns), np.full(request.width, np.inf)
+        # xᵀM⁻¹x from the rough solve decides whether the exact bound can be small enough to be worth its products.
+        promising = np.sum(solved * columns, axis=0) <= request.worth
+        if promising.any():
+            # The factor is in single precision: only refinement with the exact sum, read from disk, gives a bound that
+            # holds.
+            exact, b = SumColumns(preconditioner), columns[:, promising]
+            refined = refined_and_bounded(solved[:, promising], solve, exact.product, request.ridge, b)
+            solved[:, promising], bounds[promising] = refined
+        return keep(solved, request.path), bounds
 
 
-def _factor(matrices: _Matrices, request: FactorRequest) -> RoughFactor:
+def _factor(preconditioner: StoredSum, request: FactorRequest) -> RoughFactor:
     """Read the factor from disk, or compute it and write it to disk if there is room."""
     if request.kept is not None and is_kept(request.kept):
         with suppress(DamagedFileError):  # a damaged file is computed again
-            return read_factor(request.kept, matrices.scratch(request.columns[0].rows))
-    factor = RoughFactor.of(matrices.sum, request.ridge)
+            m = request.columns[0].rows
+            return read_factor(request.kept, np.empty((m, m), np.float32, order="F"))
+    factor = RoughFactor.of(lambda: preconditioner.matrix(np.float32), request.ridge)
     if request.kept is not None:
         save_factor(request.kept, factor)
     return factor
-
-
-class _Matrices:
-    """The matrices of a task that computes several factors of one sum, one after another in the same memory.
-
-    The sum is assembled once and copied for each factor, since the pages of newly allocated memory take time.
-    """
-
-    def __init__(self, preconditioner: StoredSum, n_factors: int) -> None:
-        self._preconditioner, self._once = preconditioner, n_factors == 1
-        self._whole: tuple[Array, Index | None] | None = None
-        self._scratch: Array | None = None
-
-    def scratch(self, m: int) -> Array:
-        """Memory for one matrix, (m, m) in single precision and column-major."""
-        if self._scratch is None:
-            self._scratch = np.empty((m, m), np.float32, order="F")
-        return self._scratch
-
-    def sum(self) -> tuple[Array, Index | None]:
-        """The combined kernel, which may be overwritten, and the order of its rows."""
-        if self._once:
-            return self._preconditioner.matrix(np.float32)
-        if self._whole is None:
-            self._whole = self._preconditioner.matrix(np.float32)
-        whole, order = self._whole
-        scratch = self.scratch(len(whole))
-        np.copyto(scratch, whole)
-        return scratch, order
 
 
 def group_file(folder: Path, number: int, block: int, group: int) -> str:
