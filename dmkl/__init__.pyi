@@ -46,10 +46,10 @@ from .progress import ConsoleWatch as ConsoleWatch
 from .reports.contents import report as report
 from .searching.assessing import assess as assess
 from .searching.assessing import kernel_scores as kernel_scores
-from .searching.assessing import plot_confusion as plot_confusion
 from .searching.evaluation import EvaluationResult as EvaluationResult
 from .searching.evaluation import evaluate as evaluate
-from .searching.prediction_figures import plot_predictions as plot_predictions
+from .searching.figures import plot_confusion as plot_confusion
+from .searching.figures import plot_predictions as plot_predictions
 from .searching.search import SearchResult as SearchResult
 from .searching.search import search as search
 from .solvers.fisher.mkfda import solve_mkfda as solve_mkfda

@@ -17,44 +17,18 @@ from dmkl.arrays import Float, plain_repr
 from dmkl.errors import refuse
 from dmkl.solvers.weight_sets.balls import Ball, GivenWeights, grouped
 from dmkl.solvers.weight_sets.base import WeightSet
-from dmkl.solvers.weight_sets.conic import Cones, Priced, UnboundedSetError
-
-__all__ = [
-    "Constraints",
-    "Given",
-    "KernelGroups",
-    "Prices",
-    "WeightRules",
-    "check_choice",
-    "check_count",
-    "check_numbers",
-    "check_positive",
-    "given_weights",
-    "one_for_each",
-]
+from dmkl.solvers.weight_sets.conic import Priced, UnboundedSetError
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str | None]) -> None:
-    """Refuse a value that is not among the choices.
-
-    Raises
-    ------
-    InputError
-        Naming the choices.
-    """
+    """Refuse a value that is not among the choices, by an InputError that names them."""
     if value not in choices:
         *others, last = map(repr, choices)
         refuse(f"{name} must be {', '.join(others)} or {last}, got {plain_repr(value)}")
 
 
 def check_numbers(name: str, value: Any) -> list[float]:
-    """The numbers of a parameter, one or several.
-
-    Raises
-    ------
-    InputError
-        If there are none, or a value is not a number.
-    """
+    """The numbers of a parameter, one or several; InputError if there are none, or a value is not a number."""
     if type(value) is float:  # fast, since a permutation test checks tens of thousands
         return [value]
     try:
@@ -66,35 +40,17 @@ def check_numbers(name: str, value: Any) -> list[float]:
     return [float(item) for item in values]
 
 
-def check_positive(name: str, value: Any, otherwise: str = "") -> list[float]:
-    """The numbers of a parameter, one or several, refused if one of them is not positive and finite.
-
-    Parameters
-    ----------
-    otherwise
-        Another allowed value, for the message.
-
-    Raises
-    ------
-    InputError
-        Naming the parameter and the value.
-    """
+def check_positive(name: str, value: Any) -> list[float]:
+    """The numbers of a parameter, one or several, refused by InputError if one is not positive and finite."""
     values = check_numbers(name, value)
     for item in values:
         if not (np.isfinite(item) and item > 0):
-            rule = "positive and finite" + (f", {otherwise}" if otherwise else "")
-            refuse(f"{name} must be {rule}, got {item!r}")
+            refuse(f"{name} must be positive and finite, got {item!r}")
     return values
 
 
 def check_count(name: str, value: Any, least: int = 1) -> int:
-    """A whole number, at least `least`.
-
-    Raises
-    ------
-    InputError
-        If the value is another one.
-    """
+    """A whole number, at least `least`; InputError if the value is another one."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         refuse(f"{name} must be a whole number, at least {least}, got {plain_repr(value)}")
     return int(value)
@@ -104,13 +60,7 @@ Item = TypeVar("Item")
 
 
 def one_for_each(name: str, values: Sequence[Item], n_problems: int) -> list[Item]:
-    """A list with a value for each problem, from one value for all or one for each.
-
-    Raises
-    ------
-    InputError
-        If there are several, and not one for each problem.
-    """
+    """A value for each problem, from one for all or one for each; InputError for another number of values."""
     if len(values) not in (1, n_problems):
         refuse(
             f"{name} has {len(values)} values and there are {n_problems} problems to solve; give one number, or one "
@@ -131,15 +81,7 @@ Constraints = Callable[[Any], Any] | None
 
 @dataclass(frozen=True, eq=False)
 class WeightRules:
-    """Parameters of the set of feasible weights that are not the norm p.
-
-    Parameters
-    ----------
-    kernel_groups, sigma, constraints
-        As in `MKFDA`.
-    given
-        Its parameter `weights`.
-    """
+    """Parameters of the set of feasible weights that are not the norm p, as in `MKFDA`; `given` are its `weights`."""
 
     kernel_groups: Any = None
     sigma: Any = 1.0
@@ -152,13 +94,7 @@ class WeightRules:
         return "constraints" if self.constraints is not None else "" if self.kernel_groups is None else "kernel_groups"
 
     def check(self) -> None:
-        """Refuse values that are wrong for any kernels.
-
-        Raises
-        ------
-        InputError
-            Naming the parameter.
-        """
+        """Refuse values that are wrong for any kernels, by InputError."""
         check_positive("sigma", list(self.sigma.values()) if isinstance(self.sigma, Mapping) else self.sigma)
         if self.given is not None and (self.kernel_groups is not None or self.constraints is not None):
             refuse("weights are given, so that kernel_groups and constraints have nothing to restrict; leave them out")
@@ -174,13 +110,7 @@ class WeightRules:
             )
 
     def weights(self, p: float, names: Sequence[str]) -> WeightSet:
-        """The set of weights of these kernels for a norm p.
-
-        Raises
-        ------
-        InputError
-            If groups, prices or constraints name unknown kernels, or constraints contradict each other.
-        """
+        """The set of weights of these kernels for a norm p; InputError for unknown kernels or contradictions."""
         if self.given is not None:
             return GivenWeights(tuple(given_weights(self.given, names).tolist()))
         unpriced = isinstance(self.sigma, float | int) and self.sigma == 1
@@ -203,12 +133,6 @@ class WeightRules:
                 "them out, or write the norm as a constraint"
             )
         return feasible
-
-    def rows_and_cones(self, names: Sequence[str]) -> tuple[Float, Float, tuple[str, ...], Cones | None]:
-        """A, b and texts of the rows A d ≥ b for linear constraints; cones for the others. Raises as `weights`."""
-        from dmkl.solvers.weight_sets.knowledge import rows_and_cones
-
-        return rows_and_cones(self.constraints, names)
 
     def texts(self, names: Sequence[str]) -> dict[str, str]:
         """The constraints and the given weights as text that is the same in every process."""
@@ -253,13 +177,7 @@ class WeightRules:
 
 
 def given_weights(given: Given, names: Sequence[str]) -> Float:
-    """Weights that a user gives, as (n,) numbers for these kernels.
-
-    Raises
-    ------
-    InputError
-        If there is not one finite number, 0 or more, for each kernel, or all are zero.
-    """
+    """Weights that a user gives, as (n,) numbers: one for each of these kernels, 0 or more, not all zero."""
     if isinstance(given, str):
         refuse(f"weights must be numbers, one for each kernel, got {given!r}; weights='shared' is for MKRidge")
     by_name = isinstance(given, Mapping | xr.DataArray)

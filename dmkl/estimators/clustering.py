@@ -29,8 +29,6 @@ from dmkl.solvers.in_memory import InMemory
 from dmkl.solvers.jobs import Job, SideBySide
 from dmkl.stores import Kernels
 
-__all__ = ["KernelKMeans", "MultipleKernelKMeans", "cluster_agreement"]
-
 
 def cluster_agreement(labels: npt.ArrayLike, y: npt.ArrayLike) -> dict[str, float]:
     """Agreement of clusters with classes, both (m,), that they were not made from.

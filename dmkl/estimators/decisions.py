@@ -29,27 +29,6 @@ from dmkl.numerics.discriminant import (
 from dmkl.numerics.fisher import Targets
 from dmkl.unknown import is_known
 
-__all__ = [
-    "GIVEN",
-    "IN_FOLDS",
-    "LEFT_OUT",
-    "SEARCHED",
-    "Decision",
-    "DecisionRule",
-    "HeldOut",
-    "NotCalibratedError",
-    "Priors",
-    "by_problem",
-    "check_priors",
-    "class_index",
-    "class_weights",
-    "index_of",
-    "joined",
-    "predicted_labels",
-    "prior_probabilities",
-    "weigh",
-]
-
 LEFT_OUT = "leave-one-out scores of the training rows"
 IN_FOLDS = "training rows that a fold of them left out"
 SEARCHED = "held-out rows of the folds of a search"
@@ -68,13 +47,7 @@ Priors = Literal["empirical", "uniform"] | Sequence[float] | Mapping[Any, float]
 
 
 def check_priors(priors: Any, classes: Array | None = None) -> None:
-    """Refuse values that are not prior probabilities.
-
-    Raises
-    ------
-    InputError
-        If they are an unknown word, are not positive, do not sum to one, or are not one for each class.
-    """
+    """Refuse values, by InputError, that are no prior probabilities: words or positive numbers that sum to one."""
     if priors is None or (isinstance(priors, str) and priors in ("empirical", "uniform")):
         return
     rule = "priors must be 'empirical' (None), 'uniform', or a positive number for each class that sum to one"
@@ -120,13 +93,7 @@ def class_index(kind: str, classes: Array, labels: npt.ArrayLike) -> list[Index]
 
 
 def index_of(labels: Array, classes: Array) -> Index:
-    """The number of each label among the sorted classes.
-
-    Raises
-    ------
-    InputError
-        If a label is none of them.
-    """
+    """The number of each label among the sorted classes; InputError if a label is none of them."""
     index = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
     unknown = labels[classes[index] != labels]
     if len(unknown):
@@ -154,30 +121,22 @@ class DecisionRule:
 
     The rules of several fits are one object if scores have a first axis of fits, (fits, rows, columns); its numbers
     then have that axis after the one of the problems. It is not saved.
-
-    Parameters
-    ----------
-    kind
-        "binary", "multiclass" or "multilabel".
-    discriminants
-        One for each problem: one, or one for each task.
-    priors
-        q, (problems, classes).
-    sharpness
-        a, (problems,).
-    direct
-        b, (columns,) for each problem. None in models that an earlier version saved: they decide by
-        a (log q_k + log p(s | k)).
-    learnt_on
-        The rows whose scores this was learnt from; empty for training scores.
     """
 
     kind: str
+    """"binary", "multiclass" or "multilabel"."""
     discriminants: tuple[Discriminant, ...]
+    """One for each problem: one, or one for each task."""
     priors: Float
+    """q, (problems, classes)."""
     sharpness: Float
+    """a, (problems,)."""
     direct: tuple[Float, ...] | None
+    """b, (columns,) for each problem. None in models that an earlier version saved: they decide by
+    a (log q_k + log p(s | k)).
+    """
     learnt_on: str
+    """The rows whose scores this was learnt from; empty for training scores."""
 
     @classmethod
     def learn(
@@ -291,40 +250,25 @@ def by_problem(kind: str, scores: Float) -> list[Float]:
 
 
 def predicted_labels(kind: str, classes: Array, decision: Array) -> Array:
-    """Labels that a decision means: the largest of several classes, the sign for two classes and for tasks.
-
-    `decision` is (rows, classes), (rows, tasks), or (rows,) for two classes.
-    """
+    """Labels that a decision means: the largest of several classes, the sign for two, (rows,), and for tasks."""
     if kind == "multilabel":
         return (decision > 0).astype(np.int64)
     index = (decision > 0).astype(np.int64) if kind == "binary" else np.argmax(decision, axis=1)
     return np.asarray(classes[index])
 
 
-_FEWEST = 2
-"""Rows of each class that a rule needs."""
-
-
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Scores of rows that a fit has not been trained on, from which a decision rule is learnt.
-
-    Parameters
-    ----------
-    scores
-        (rows, columns).
-    index
-        The class of each row, for each problem.
-    by_class
-        Weight of the rows of each class, (classes,), for each problem; one where None.
-    units
-        Factors by which these scores differ from those of the learner, (columns,) for each problem; one where None.
-    """
+    """Scores of rows that a fit has not been trained on, from which a decision rule is learnt."""
 
     scores: Float
+    """(rows, columns)."""
     index: Sequence[Index]
+    """The class of each row, for each problem."""
     by_class: Sequence[Float] | None = None
+    """Weight of the rows of each class, (classes,), for each problem; one where None."""
     units: Sequence[Float] | None = None
+    """Factors by which these scores differ from those of the learner, (columns,) for each problem; one where None."""
 
     def scaled(self, units: Sequence[Float], by_class: Sequence[Float] | None) -> HeldOut:
         """The same rows with scores times `units`, in double precision, and with weights of classes."""
@@ -340,9 +284,9 @@ class HeldOut:
         return DecisionRule.learn(kind, parts, index, priors, learnt_on, weights, self.units)
 
     def enough_for(self, priors: Sequence[Float] | Float) -> bool:
-        """Whether every class of every problem has enough rows to learn a rule."""
+        """Whether every class of every problem has the two rows that a rule needs."""
         counts = [np.bincount(i[i >= 0], minlength=len(q)).min() for i, q in zip(self.index, priors, strict=True)]
-        return bool(min(counts) >= _FEWEST)
+        return bool(min(counts) >= 2)
 
 
 def joined(folds: Sequence[HeldOut]) -> HeldOut:
@@ -371,17 +315,9 @@ def weigh(densities: Float, scores: Float, index: Index, weights: Float | None =
     class by its share and is spread over all rows: the loss of a certain decision is never zero (as in Platt:
     Probabilistic outputs for support vector machines, 1999).
 
-    Parameters
-    ----------
-    densities
-        L, (rows, classes), of `dmkl.numerics.discriminant.left_out_densities`; rows of NaN are left out, for all
-        machines alike.
-    scores
-        f, (rows, classes), of `dmkl.numerics.discriminant.directions`: of rows that the machine was not trained on.
-    index
-        (rows,), the class of each.
-    weights
-        Sample weights, (rows,); all alike where None.
+    `densities` L and `scores` f are (…, rows, classes), of `dmkl.numerics.discriminant.left_out_densities` and
+    `directions`, of rows that the machine was not trained on; rows of which L is NaN are left out, for all machines
+    alike. `index` (rows,) has the class of each row, and `weights` (rows,) its weight, all alike where None.
     """
     *stack, n_rows, n_classes = densities.shape
     # (machines, classes, rows): sums over the classes, the shorter side, run along memory.
@@ -399,7 +335,9 @@ def weigh(densities: Float, scores: Float, index: Index, weights: Float | None =
     truth = (np.eye(n_classes)[:, index] + spread * shares[..., None]) / (1.0 + spread)
     counted, prior = d / d.sum(axis=1, keepdims=True), np.log(shares)[..., None]
     terms = np.stack([part - mean for part, mean in zip(parts, means, strict=True)], axis=1)
-    scale = _deviations(terms)
+    flat = terms.reshape(len(terms), 2, -1)
+    scale = np.sqrt(np.vecdot(flat, flat) / flat.shape[-1])  # standard deviations, in which coefficients count
+    scale[scale == 0.0] = 1.0
     coefficients = np.zeros((len(terms), 2))
     # Exponentials and sums in single precision take half the time; they lead so near that two steps are left.
     for dtype, last in ((np.float32, _ROUGH), (np.float64, _RESOLVED)):
@@ -410,35 +348,13 @@ def weigh(densities: Float, scores: Float, index: Index, weights: Float | None =
     return a, b
 
 
-def _deviations(terms: Array) -> Float:
-    """The standard deviations of L and f, in which coefficients count, (machines, 2); one where there is none."""
-    flat = terms.reshape(len(terms), 2, -1)
-    scale = np.sqrt(np.vecdot(flat, flat) / flat.shape[-1])
-    scale[scale == 0.0] = 1.0
-    return np.asarray(scale)
-
-
 def _log_loss(terms: Array, scale: Float, truth: Float, d: Float, prior: Float) -> _Loss:
-    """The log loss that `weigh` makes least.
+    """The log loss that `weigh` makes least: a function of coefficients (n, 2) of n of the machines, and their numbers.
 
-    Parameters
-    ----------
-    terms
-        L and f, (machines, 2, classes, rows), the mean over the classes being zero; losses have their precision.
-    scale
-        Of `_deviations`.
-    truth
-        The probability of each class for each row, (machines, classes, rows).
-    d
-        Weights of the rows, (machines, rows); they sum to one.
-    prior
-        (machines, classes, 1), logarithms. All of these three may be one for all machines.
-
-    Returns
-    -------
-    function
-        Of coefficients (n, 2) of the machines of some numbers (n,): the loss up to a constant, (n,), its gradient and
-        its curvature.
+    It returns the loss up to a constant, (n,), its gradient and its curvature. `terms` are L and f, (machines, 2,
+    classes, rows), whose mean over the classes is zero; losses have their precision. `truth` is the probability of each
+    class for each row, (machines, classes, rows); d are the weights of the rows, (machines, rows), which sum to one;
+    and `prior` are logarithms, (machines, classes, 1). All of these three may be one for all machines.
     """
     n_machines, precision = len(terms), terms.dtype
     # Sums of L and f over the rows, at their classes.
@@ -465,7 +381,7 @@ def _log_loss(terms: Array, scale: Float, truth: Float, d: Float, prior: Float) 
             product.sum(axis=1, out=means[:, j])
             for k in range(j + 1):
                 curvature[:, j, k] = curvature[:, k, j] = np.vecdot(product.reshape(n, -1), rows[:, k])
-        curvature -= _products(means / weight[:, None], means)
+        curvature -= np.vecdot((means / weight[:, None])[:, :, None], means[:, None])
         value = (weight * logs).sum(axis=1) - (coefficients * true[which]).sum(axis=1)
         gradient = means.sum(axis=2) / size - true[which]
         return value, gradient, curvature / (size[:, :, None] * size[:, None])
@@ -490,15 +406,9 @@ def _minimize(function: _Loss, start: Float, low: Float, last: float, rounding: 
     Newton's steps in the variables that are free, cut off at the bounds (Bertsekas: Projected Newton methods, SIAM
     Journal on Control and Optimization 20, 1982). All functions take them together, each until its own end.
 
-    Parameters
-    ----------
-    function
-        Values (n,), gradients (n, variables) and curvatures (n, variables, variables) of the functions of some numbers,
-        at a point each.
-    last
-        The expected decrease, relative to one plus the value, whose step is the last.
-    rounding
-        Relative error of the values: a rise by less is none.
+    `function` returns values (n,), gradients (n, variables) and curvatures (n, variables, variables) of the functions
+    of some numbers, at a point each. The step whose expected decrease is `last`, relative to one plus the value, is the
+    last one. A rise by less than `rounding`, the relative error of the values, is none.
     """
     x, active = start.copy(), np.arange(len(start))
     value, gradient, curvature = (np.asarray(part, dtype=np.float64) for part in function(x, active))
@@ -533,8 +443,3 @@ def _newton_step(gradient: Float, curvature: Float, free: npt.NDArray[np.bool_])
     along = np.einsum("bi,bij->bj", gradient, vectors)
     along = np.divide(along, values, out=np.zeros_like(along), where=kept)
     return np.where(free, np.einsum("bij,bj->bi", vectors, along), 0.0)
-
-
-def _products(rows: Float, others: Float) -> Float:
-    """Inner products of a few long rows with others."""
-    return np.asarray(np.vecdot(rows[..., :, None, :], others[..., None, :, :]))

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
@@ -40,33 +40,13 @@ from dmkl.solvers.outcome import Outcome, Round
 from dmkl.solvers.requests import Solver
 from dmkl.solvers.workspace import Workspace
 
-__all__ = ["least_lam", "run"]
-
 
 def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
-    """Run a plan.
-
-    Parameters
-    ----------
-    plan
-        The fits.
-    workspace
-        The folder of the state from which the run continues; a temporary one where None.
-
-    Raises
-    ------
-    InputError
-        If a parameter, the labels or the kernels break a rule, or workers do not share the folder for their files.
-    IndefiniteKernelError
-        If a kernel proves not to be positive semidefinite.
-    CorruptTileError
-        If a tile is damaged, also after it was first read.
-    MemoryBudgetError
-        If the solver does not fit the memory budget.
-    """
+    """Run a plan, from the state of the workspace; a temporary one if None. Errors are those of `KernelLearner.fit`."""
     _check(plan)
     tally = Tally()
-    with progress.spending() as tally.phases, _open(workspace) as space, looking_for_damage(plan.K.view):
+    opened = closing(Workspace(None, {})) if workspace is None else nullcontext(workspace)
+    with progress.spending() as tally.phases, opened as space, looking_for_damage(plan.K.view):
         if _needs_folder(plan):  # refused before the first pass
             space.check_shared()
         sets, trainings, statistics = _training_sets(plan.K, plan.fits, space, tally)
@@ -144,31 +124,11 @@ def _needs_folder(plan: Plan) -> bool:
 
 
 def least_lam(plan: Plan) -> list[float]:
-    """The least λ that the stored precision resolves, for each fit of a plan; one pass for the statistics of all.
-
-    Raises
-    ------
-    InputError
-        If a parameter, the labels or the kernels break a rule.
-    CorruptTileError
-        If a tile is damaged.
-    """
+    """The least λ that the stored precision resolves, for each fit of a plan; one pass for the statistics of all."""
     _check(plan)
-    with _open(None) as space, looking_for_damage(plan.K.view):
+    with closing(Workspace(None, {})) as space, looking_for_damage(plan.K.view):
         sets, _, _ = _training_sets(plan.K, plan.fits, space, Tally())
     return [max(data.fit.learner._least_lam(training.square) for training in data.trainings) for data in sets]
-
-
-@contextmanager
-def _open(workspace: Workspace | None) -> Iterator[Workspace]:
-    if workspace is not None:
-        yield workspace
-        return
-    temporary = Workspace(None, {})
-    try:
-        yield temporary
-    finally:
-        temporary.close()
 
 
 def _run_nested(K: KernelSet, sets: list[TrainingSet], tally: Tally) -> list[TrainingSet]:

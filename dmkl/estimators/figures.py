@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from dmkl.arrays import Array, Float
 from dmkl.errors import refuse
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-__all__ = ["plot_contributions", "plot_convergence", "plot_weight_map", "plot_weights"]
 
 
 def plot_weights(model: Any, *, ax: Axes | None = None, top: int | None = None) -> Axes:
@@ -170,19 +167,40 @@ def plot_contributions(
     chosen = _chosen(contributions, "sample", sample)
     if chosen.ndim == 2:
         dim = str(chosen.dims[1])
-        of = (
-            chosen[dim].values[int(np.argmax((chosen.sum("kernel") + _intercept(chosen)).values))] if of is None else of
-        )
+        if of is None:
+            constant = chosen["intercept"].values if "intercept" in chosen.coords else 0.0
+            of = chosen[dim].values[int(np.argmax(chosen.sum("kernel").values + constant))]
         chosen = _chosen(chosen, dim, of)
         score = f"score of {dim} {of}"
     elif of is not None:
         refuse(f"these contributions are to one score, and of={of!r} names another; leave it out")
     else:
         score = "score"
-    names, shares, shared = _bars(chosen, top)
-    size = (4.6 + 0.075 * max(len(name) for name in names), 1.4 + 0.26 * len(names))
-    (ax,) = pictures.panels(ax, {"the bars": size})
-    _draw(ax, names, shares, score)
+    values = np.asarray(chosen.values, dtype=np.float64)
+    shown, _ = pictures.largest(np.abs(values), top)
+    shown, n_others = shown[values[shown] != 0], np.count_nonzero(values) - np.count_nonzero(values[shown])
+    labels, shared = pictures.kernel_labels(chosen["kernel"].values)
+    names, parts = [labels[k] for k in shown], [*values[shown]]
+    if n_others:
+        names.append(f"{n_others} others")
+        parts.append(values.sum() - values[shown].sum())
+    if "intercept" in chosen.coords:
+        names.append("intercept")
+        parts.append(float(chosen["intercept"]))
+    if not names:
+        names, parts, shared = ["no kernel"], [0.0], ""
+    shares = np.array(parts)
+    rows, ends = np.arange(len(names)), np.cumsum(shares)
+    (ax,) = pictures.panels(ax, {"the bars": (4.6 + 0.075 * max(map(len, names)), 1.4 + 0.26 * len(names))})
+    colors = np.where(shares > 0, pictures.BLUE, pictures.RED)
+    colors[-1] = pictures.GRAY if "intercept" in chosen.coords else colors[-1]
+    ax.barh(rows, shares, left=ends - shares, height=0.72, color=colors)
+    ax.vlines(ends[:-1], rows[:-1], rows[1:], color=pictures.GRAY, linewidth=0.6)
+    ax.axvline(0.0, color=pictures.GRAY, linewidth=0.8)
+    ax.axvline(ends[-1], color="black", linestyle=":", linewidth=1.2)
+    pictures.name_rows(ax, names)
+    ax.set_xlabel(f"contributions to the {score} (dotted: their sum, {ends[-1]:.4g})", fontsize=9)
+    pictures.dress(ax, ":", grid="x")
     sample = pictures.shortened(str(sample))
     pictures.set_title([ax], f"Contribution of each kernel to the {score} of sample {sample}", shared)
     return ax
@@ -194,41 +212,3 @@ def _chosen(values: xr.DataArray, dim: str, label: Any) -> xr.DataArray:
     if not same:
         refuse(f"there is no {dim} {label!r} among these contributions; there are {', '.join(map(str, labels[:10]))}")
     return values.isel({dim: same[0]})
-
-
-def _intercept(chosen: xr.DataArray) -> Any:
-    return chosen["intercept"].drop_vars("intercept") if "intercept" in chosen.coords else 0.0
-
-
-def _bars(chosen: xr.DataArray, top: int | None) -> tuple[list[str], Float, str]:
-    """Labels and shares from top to bottom, the intercept last, and a line on the labels; zeros have no bar."""
-    from dmkl import pictures
-
-    values = np.asarray(chosen.values, dtype=np.float64)
-    shown, _ = pictures.largest(np.abs(values), top)
-    shown, n_others = shown[values[shown] != 0], np.count_nonzero(values) - np.count_nonzero(values[shown])
-    labels, shared = pictures.kernel_labels(chosen["kernel"].values)
-    names, shares = [labels[k] for k in shown], [*values[shown]]
-    if n_others:
-        names.append(f"{n_others} others")
-        shares.append(values.sum() - values[shown].sum())
-    if "intercept" in chosen.coords:
-        names.append("intercept")
-        shares.append(float(chosen["intercept"]))
-    return (names, np.array(shares), shared) if names else (["no kernel"], np.zeros(1), "")
-
-
-def _draw(ax: Axes, names: list[str], shares: Float, score: str) -> None:
-    from dmkl import pictures
-
-    rows, ends = np.arange(len(names)), np.cumsum(shares)
-    starts = ends - shares
-    colors: Array = np.where(shares > 0, pictures.BLUE, pictures.RED)
-    colors[[name == "intercept" for name in names]] = pictures.GRAY
-    ax.barh(rows, shares, left=starts, height=0.72, color=colors)
-    ax.vlines(ends[:-1], rows[:-1], rows[1:], color=pictures.GRAY, linewidth=0.6)
-    ax.axvline(0.0, color=pictures.GRAY, linewidth=0.8)
-    ax.axvline(ends[-1], color="black", linestyle=":", linewidth=1.2)
-    pictures.name_rows(ax, names)
-    ax.set_xlabel(f"contributions to the {score} (dotted: their sum, {ends[-1]:.4g})", fontsize=9)
-    pictures.dress(ax, ":", grid="x")

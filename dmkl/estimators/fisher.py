@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from operator import itemgetter
-from typing import Any, ClassVar, Final, Self, cast
+from typing import Any, ClassVar, Final, cast
 
 import numpy as np
 import xarray as xr
@@ -14,7 +14,7 @@ from sklearn.base import clone
 from sklearn.metrics import accuracy_score
 
 from dmkl import settings
-from dmkl.arrays import Array, Float, plain_repr
+from dmkl.arrays import Array, Float
 from dmkl.errors import refuse
 from dmkl.estimators.checks import (
     Constraints,
@@ -72,9 +72,6 @@ from dmkl.solvers.jobs import Job
 from dmkl.stores import Kernels
 from dmkl.variables import describe
 
-__all__ = ["MKFDA", "FisherClassifier", "FisherLearner", "Product", "SingleBest", "Uniform", "Weighted"]
-
-
 OF_WEIGHTS: Final = {"p": np.inf, "kernel_groups": None, "sigma": 1.0, "constraints": None, "weights": None}
 """Parameters of the set of weights, with the values of a plain sum."""
 _TOGETHER = 2**22
@@ -102,29 +99,9 @@ class FisherLearner(KernelLearner, abstract=True):
     weights: Given = None
     _TAKES_WEIGHTS = True
 
-    def __new__(cls, *_: Any, **parameters: Any) -> Self:
-        """Refuse parameters of earlier versions that are options of solvers now."""
-        cls._check_moved(parameters)
-        learner: Self = super().__new__(cls)
-        return learner
-
-    def set_params(self, **parameters: Any) -> Self:
-        """Set parameters by name."""
-        self._check_moved(parameters)
-        super().set_params(**parameters)
-        return self
-
-    @classmethod
-    def _check_moved(cls, parameters: Mapping[str, Any]) -> None:
-        for name in _MOVED.keys() & parameters.keys() - set(cls._get_param_names()):
-            refuse(
-                f"{name} is an option of the solver, not a parameter of {cls.__name__}; give "
-                f"solver=dmkl.{_MOVED[name].__name__}({name}={plain_repr(parameters[name])})"
-            )
-
     @classmethod
     def _upgrade_parameters(cls, parameters: dict[str, Any]) -> dict[str, Any]:
-        options = {name: parameters[name] for name in _MOVED.keys() & parameters.keys() - set(cls._get_param_names())}
+        options = {name: parameters[name] for name in _MOVED & parameters.keys() - set(cls._get_param_names())}
         if not options:
             return parameters
         solver = parameters.get("solver", AUTO)
@@ -209,8 +186,8 @@ class FisherLearner(KernelLearner, abstract=True):
         return data.jobs(problem_of)
 
 
-_MOVED = {"basis": Subspace, "finish": Subspace, "master": Direct, "mu": Dual}
-"""Parameters of earlier versions, and the solver objects that have them now."""
+_MOVED = frozenset({"basis", "finish", "master", "mu"})
+"""Parameters of saved models of earlier versions that are options of solvers now."""
 
 
 class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):

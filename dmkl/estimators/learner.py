@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -15,7 +15,7 @@ from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import KFold, StratifiedKFold
 
 from dmkl.arrays import Array, Float, plain_repr
-from dmkl.errors import ConvergenceWarning, IndefiniteKernelWarning, UninformativeScoresWarning, refuse, warn
+from dmkl.errors import ConvergenceWarning, UninformativeScoresWarning, refuse, warn
 from dmkl.estimators import figures
 from dmkl.estimators.checks import check_choice, check_positive, one_for_each
 from dmkl.estimators.decisions import (
@@ -53,50 +53,18 @@ from dmkl.estimators.plan import (
     total_sample_weights,
 )
 from dmkl.estimators.predicting import Predicting
-from dmkl.estimators.saving import MODELS, decode, encode, models, save_model
+from dmkl.estimators.saving import FORMAT, MODELS, decode, encode, models, write_model
 from dmkl.kernelset import KernelSet
-from dmkl.numerics.covariates import Covariates
+from dmkl.numerics.covariates import Covariates, basis
 from dmkl.numerics.fisher import Targets, encode_targets, encode_values, with_unknown, zero_or_one
 from dmkl.numerics.steps import Weighing, as_steps
 from dmkl.passes.blas import one_blas_thread
 from dmkl.solvers.margin.svm import Bounds
 from dmkl.solvers.outcome import Outcome, worst
+from dmkl.store.saved import replace_group
 from dmkl.stores import Kernels, as_kernel_set
 from dmkl.unknown import is_known
 from dmkl.variables import describe
-
-__all__ = [
-    "KernelClassifier",
-    "KernelLearner",
-    "KernelRegressor",
-    "fitted",
-    "is_labelled",
-    "label_accuracy",
-    "labelled",
-    "mean_r2",
-    "set_results",
-    "warn_if_open",
-]
-
-
-def set_results(model: Any, fit_outcome: FitOutcome) -> None:
-    """Set fitted attributes that all learners have, labeled by kernel, sample, and class, pair or task."""
-    problems, outcomes, rule = fit_outcome.data.problems, fit_outcome.outcomes, fit_outcome.score_function
-    kernels, samples = np.array(model.kernel_names_, dtype=str), model.train_samples_
-    dim, labels = _labels(*problems.columns)
-    model.weights_ = labeled_weights(outcomes, problems, kernels)
-    # In the memory order of a loaded file, so that a loaded model predicts the same to the last bit.
-    model.dual_coef_ = xr.DataArray(
-        np.ascontiguousarray(rule.dual), dims=("sample", dim), coords={"sample": samples, dim: labels}, name="dual_coef"
-    )
-    if model._HAS_INTERCEPT and rule.bias.ndim == 1:  # with covariates MKRidge sets it
-        model.intercept_ = xr.DataArray(rule.bias, dims=(dim,), coords={dim: labels}, name="intercept")
-    model.gap_ = by_problem(problems, [outcome.gap for outcome in outcomes], "gap")
-    model.objective_ = by_problem(problems, [outcome.objective for outcome in outcomes], "objective")
-    model.status_ = outcomes[worst(outcomes)].status.advice
-    model.n_iter_ = max(len(outcome.steps) for outcome in outcomes)
-    model.n_passes_ = float(fit_outcome.n_passes)
-    model.history_ = history(outcomes, problems, kernels)
 
 
 def _labels(dim: str, names: Array) -> tuple[str, Array]:
@@ -113,10 +81,7 @@ def by_problem(problems: Problems, values: Sequence[float], name: str) -> Any:
 
 
 def labeled_weights(outcomes: Sequence[Outcome], problems: Problems, kernels: Array) -> xr.DataArray:
-    """Weights over kernel; over kernel and class, pair or task for several problems.
-
-    Weights of groups of samples are over kernel, group, and class or task, also for a single problem.
-    """
+    """Weights over kernel, then over group if groups of samples have weights, and class, pair or task of several."""
     weights = np.stack([outcome.weights for outcome in outcomes], axis=-1)
     grouped = weights.ndim == 3
     if problems.dim is None and not grouped:
@@ -177,12 +142,9 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
     loaded.
     """
 
-    steps: str | Sequence[str]
     history_: xr.Dataset
     status_: str
     n_iter_: int
-    _TAKES_UNKNOWN_LABELS = True
-    """Whether labels of a task may be unknown for some samples."""
     _OF_TASKS: tuple[str, ...] = ("p", "lam", "C")
     """Parameters of which several values are those of several problems."""
     _TAKES_KERNELS = True
@@ -210,9 +172,6 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
 
     # --- hooks ---------------------------------------------------------------------------------------------------
 
-    def _check_parameters(self) -> None:
-        self._steps()
-
     def _targets(self, labels: npt.ArrayLike, n_samples: int, tasks: Array | None) -> Targets:
         """The targets of labels, refused by InputError if they break a rule."""
         raise NotImplementedError
@@ -229,22 +188,6 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
     def _of_classes(self, kind: str) -> tuple[str, ...]:
         """Parameters that may have a value for each class, as a mapping from classes."""
         return ()
-
-    def _check_data(self, K: KernelSet, targets: Targets) -> None:
-        if not (self._TAKES_UNKNOWN_LABELS or targets.all_known):
-            refuse(
-                f"{type(self).__name__} needs the labels of all samples, and some labels of tasks are unknown; leave "
-                "those samples out, or take a learner such as MKFDA or MKSVM, which trains each task on its own samples"
-            )
-        indefinite = [kernel["name"] for kernel in K.provenance if "indefinite" in kernel]
-        if indefinite and "cosine" in self._steps():
-            msg = (
-                f"{len(indefinite)} kernels have entries |k(x, z)| > √(k(x, x) k(z, z)): {', '.join(indefinite[:3])}"
-                f"{' …' if len(indefinite) > 3 else ''}. Inner products never have; 'cosine' divides by these roots "
-                "and makes such entries larger than those of kernels whose entries are similarities. Take steps "
-                "without 'cosine', or repair the kernels by repair='clip', 'flip' or 'shift'"
-            )
-            warn(msg, IndefiniteKernelWarning)
 
     def _learns_weights(self) -> bool:
         """Whether the weights are learnt, and depend on p, on λ or C, and on the spectra of the kernels."""
@@ -275,14 +218,6 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
     def _machine_on_sum(self, C: float) -> KernelLearner | None:
         """The support vector machine on the sum of all kernels, if `_of_plain_sum` is another learner."""
         return None
-
-    def _check_kernels(self) -> None:
-        """Refuse to leave kernels out of a learner that needs all of them, by InputError."""
-        if not self._TAKES_KERNELS:
-            refuse(
-                f"{type(self).__name__} does not weigh kernels, so that no kernel can be left out; take a learner "
-                "that does, such as MKFDA or MKSVM"
-            )
 
     def _permuted(self, labels: Array, order: Array, samples: Array) -> Array:
         """Labels for a permutation test: row i gets the label of row order[i]."""
@@ -352,17 +287,30 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
 
     def _take(self, outcome: FitOutcome) -> None:
         """Set the fitted attributes, and warn where a gap is open."""
-        data, targets = outcome.data, outcome.data.problems.targets
+        data, problems, targets = outcome.data, outcome.data.problems, outcome.data.problems.targets
+        outcomes, function = outcome.outcomes, outcome.score_function
         self.classes_ = targets.classes
         self.kind_ = targets.kind
-        self.tasks_ = None if targets.dim is None else data.problems.names
+        self.tasks_ = None if targets.dim is None else problems.names
         self.kernel_names_ = data.kernels.names
         self.features_ = features_of(data.kernels)
         self.train_samples_ = data.kernels.train_samples.astype(str)
         self.n_features_in_ = data.kernels.shape[1]
         if outcome.solver is not None:
             self.solver_ = outcome.solver
-        set_results(self, outcome)
+        kernels, (dim, labels) = np.array(self.kernel_names_, dtype=str), _labels(*problems.columns)
+        coords = {"sample": self.train_samples_, dim: labels}
+        self.weights_ = labeled_weights(outcomes, problems, kernels)
+        # In the memory order of a loaded file, so that a loaded model predicts the same to the last bit.
+        self.dual_coef_ = xr.DataArray(np.ascontiguousarray(function.dual), coords, ("sample", dim), "dual_coef")
+        if self._HAS_INTERCEPT and function.bias.ndim == 1:  # with covariates MKRidge sets it
+            self.intercept_ = xr.DataArray(function.bias, {dim: labels}, (dim,), "intercept")
+        self.gap_ = by_problem(problems, [solution.gap for solution in outcomes], "gap")
+        self.objective_ = by_problem(problems, [solution.objective for solution in outcomes], "objective")
+        self.status_ = outcomes[worst(outcomes)].status.advice
+        self.n_iter_ = max(len(solution.steps) for solution in outcomes)
+        self.n_passes_ = float(outcome.n_passes)
+        self.history_ = history(outcomes, problems, kernels)
         self.statistics_ = self._statistics(data)
         self._set_decisions(outcome)
         self._set_attributes(outcome)
@@ -388,13 +336,6 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
             )
         return tuple(statistics)
 
-    def _steps(self) -> tuple[str | Covariates, ...]:
-        return as_steps(self.steps)
-
-    def _with_steps(self, K: KernelSet, weights: Float | None = None) -> KernelSet:
-        stepped = K.with_steps(self.steps, weights)
-        return stepped if weights is None else stepped.weighed(weights)
-
     def _truth(self, K: Kernels | None, y: npt.ArrayLike | None, purpose: str = "score", unknown: Any = None) -> Array:
         """The labels that a score compares with: those given, or those of the kernels."""
         if purpose == "assess" and not self._LEARNS_FROM_LABELS:
@@ -409,13 +350,10 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
     def save(self, path: Any, *, overwrite: bool = False) -> None:
         """Write the model as a Zarr group with JSON attributes: no pickle, readable by any Zarr or xarray.
 
-        Raises
-        ------
-        StoreExistsError
-            If something is at `path` and `overwrite` was not given, or it is no model.
+        Raises StoreExistsError if something is at `path` and `overwrite` was not given, or it is no model.
         """
         self._check_fitted()
-        save_model(self, path, overwrite=overwrite)
+        replace_group(path, partial(write_model, self), FORMAT, "model", overwrite=overwrite)
 
     def _state(self) -> dict[str, Any]:
         """Fitted attributes that are not labeled arrays, as plain JSON values."""
@@ -449,9 +387,6 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
     priors: Priors = None
     class_weight: ClassWeight = None
     decision: Decision | None = None
-    decider_: DecisionRule
-    priors_: Float
-    calibrated_on_: str | None
     _STATE = (*KernelLearner._STATE, "calibrated_on_")
 
     def _check_parameters(self) -> None:
@@ -640,7 +575,18 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
                 f"calibrate takes rows that the model was not trained on, and sample {str(trained[0])!r} is one of its "
                 f"training samples ({len(trained)} are); leave them out: their scores are fitted to their labels"
             )
-        return self._calibrate(scores.values, np.asarray(truth), GIVEN)
+        index = class_index(self.kind_, self.classes_, np.asarray(truth))
+        for k, classes in enumerate(index):
+            counts = np.bincount(classes[classes >= 0], minlength=len(self.classes_))
+            if counts.min() < 2:
+                of_task = f" of task {self.tasks_[k]}" if self.kind_ == "multilabel" and self.tasks_ is not None else ""
+                refuse(
+                    f"calibration needs two rows of each class, and class {self.classes_.tolist()[counts.argmin()]!r}"
+                    f"{of_task} has {counts.min()}; give more rows"
+                )
+        held_out = HeldOut(scores.values.reshape(len(scores), -1), index)
+        self._set_decision_rule(held_out.learn_rule(self.kind_, list(self.priors_), GIVEN))
+        return self
 
     def _decides_by(self) -> Decision:
         """The rule that turns scores into labels."""
@@ -682,42 +628,16 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
         """The factors for each problem that make scores comparable between training sets, one for each column."""
         return [np.ones(len(targets.classes) if targets.kind == "multiclass" else 1) for _ in targets.problems]
 
-    def _calibrate(self, scores: Float, labels: Array, learnt_on: str) -> Self:
-        index = class_index(self.kind_, self.classes_, labels)
-        for k, classes in enumerate(index):
-            counts = np.bincount(classes[classes >= 0], minlength=len(self.classes_))
-            if counts.min() < 2:
-                of_task = f" of task {self.tasks_[k]}" if self.kind_ == "multilabel" and self.tasks_ is not None else ""
-                refuse(
-                    f"calibration needs two rows of each class, and class {self.classes_.tolist()[counts.argmin()]!r}"
-                    f"{of_task} has {counts.min()}; give more rows"
-                )
-        held_out = HeldOut(scores.reshape(len(scores), -1), index)
-        self._set_decision_rule(held_out.learn_rule(self.kind_, list(self.priors_), learnt_on))
-        return self
-
     def _calibrate_on(self, folds: Sequence[HeldOut], targets: Sequence[Targets], own: Targets) -> None:
-        """Learn the rule from the validation rows of a search, if the fit has not and there are enough of them.
-
-        Parameters
-        ----------
-        folds, targets
-            The rows of each fold, and its targets.
-        own
-            The targets of this model.
-        """
+        """Learn the rule from the validation rows of a search, if the fit has not and there are enough of them."""
         if any(not np.array_equal(target.classes, own.classes) for target in targets):
             return
-        held_out = joined([self._comparable(fold, target) for fold, target in zip(folds, targets, strict=True)])
+        # With scores that are comparable between training sets, and with the weights of training.
+        pairs = zip(folds, map(self._weighted, targets), strict=True)
+        held_out = joined([fold.scaled(self._units(target), class_weights(target)) for fold, target in pairs])
         if self.calibrated_on_ is None and held_out.enough_for(self.priors_):
             rule = held_out.learn_rule(self.kind_, list(self.priors_), SEARCHED)
             self._set_decision_rule(rule.scaled(self._units(own)))
-
-    def _comparable(self, fold: HeldOut, targets: Targets) -> HeldOut:
-        """Rows with scores that are comparable between training sets, and with the weights of training."""
-        weighted = self._weighted(targets)
-        units = self._units(weighted)
-        return fold.scaled(units, class_weights(weighted))
 
     def _set_decision_rule(self, decider: DecisionRule | None) -> None:
         if decider is not None:
@@ -754,10 +674,7 @@ def _splitter(labels: Array) -> Any:
 
 
 def label_accuracy(truth: Array, predicted: Array, sample_weight: npt.ArrayLike | None = None) -> float:
-    """Share of the samples whose labels are all predicted correctly; unknown labels of tasks are ignored.
-
-    Samples without known labels are left out.
-    """
+    """Share of the samples with known labels whose known labels are all predicted correctly."""
     is_labeled = is_known(truth)
     if truth.ndim == 2 and not is_labeled.all():
         truth = np.where(is_labeled, truth, predicted).astype(predicted.dtype)
@@ -780,6 +697,14 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
 
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
         return Problems.of_targets(targets, tasks)
+
+    def _covariates(self) -> Covariates | None:
+        """The covariates of the step that takes some out."""
+        return next((step for step in as_steps(self.steps) if isinstance(step, Covariates)), None)
+
+    def _permuted(self, labels: Array, order: Array, samples: Array) -> Array:
+        covariates = self._covariates()
+        return labels[order] if covariates is None else _permuted_residuals(labels, order, covariates.of(samples))
 
     @one_blas_thread
     def predict(self, K: Kernels | None = None, *, as_xarray: bool | None = None, **new: Any) -> Any:
@@ -823,6 +748,17 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
             A code of values that are unknown, as in `fit`.
         """
         return mean_r2(self._truth(K, y, unknown=unknown), self._decision(K, **new).values, sample_weight)
+
+
+def _permuted_residuals(labels: Array, order: Array, design: Array) -> Array:
+    """Labels whose residuals on a design are permuted (Freedman, Lane 1983), each column over its known values."""
+    columns = labels.reshape(len(labels), -1).astype(np.float64)
+    fitted = np.empty(columns.shape)
+    for k, y in enumerate(columns.T):
+        is_labeled = ~np.isnan(y)
+        B = basis(design[is_labeled])
+        fitted[:, k] = design @ (B @ ((design[is_labeled] @ B).T @ y[is_labeled] / is_labeled.sum()))
+    return np.asarray((fitted + (columns - fitted)[order]).reshape(labels.shape))
 
 
 def is_labelled(K: Kernels | None, as_xarray: bool | None) -> bool:

@@ -16,15 +16,13 @@ from dmkl.building.cross import row_features
 from dmkl.estimators.decisions import Decision
 from dmkl.estimators.groups import feature_table
 from dmkl.estimators.margin import MarginClassifier
-from dmkl.estimators.plan import ClassWeight, FitOutcome, Multiclass, ScoreFunction, TrainingSet, features_of
+from dmkl.estimators.plan import ClassWeight, FitOutcome, ScoreFunction, TrainingSet, features_of
 from dmkl.kernelset import KernelSet
 from dmkl.solvers.groups import GroupProblem, localized_mkl
 from dmkl.solvers.in_memory import InMemory
 from dmkl.solvers.jobs import Job
 from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.requests import CombinedProduct, Solver
-
-__all__ = ["LocalizedMKL"]
 
 
 class LocalizedMKL(MarginClassifier):
@@ -70,8 +68,6 @@ class LocalizedMKL(MarginClassifier):
     >>> model = dmkl.LocalizedMKL(C=10.0)
     """
 
-    multiclass: Multiclass = "ovr"
-    gating_: xr.Dataset
     _TAKES_UNKNOWN_LABELS = False
     _TAKES_KERNELS = False
     _TABLES = ("gating_",)

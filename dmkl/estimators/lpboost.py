@@ -21,7 +21,6 @@ from dmkl.estimators.margin import MKSVM, MarginClassifier
 from dmkl.estimators.plan import (
     Fit,
     FitOutcome,
-    Multiclass,
     Problems,
     ScoreFunction,
     Sharing,
@@ -37,28 +36,18 @@ from dmkl.solvers.requests import Solver
 from dmkl.stores import Kernels
 from dmkl.variables import describe
 
-__all__ = ["LPBoost"]
-
 
 class _Choice(NamedTuple):
-    """The result of the linear programs.
-
-    Parameters
-    ----------
-    weights
-        β, (n, problems)
-    objectives
-        The minimum of each program, (problems,)
-    prices
-        C of each kernel, (n,)
-    accuracies
-        Out-of-sample accuracy of each kernel at its C, (n,)
-    """
+    """The result of the linear programs."""
 
     weights: Float
+    """β, (n, problems)"""
     objectives: Float
+    """The minimum of each program, (problems,)"""
     prices: Float
+    """C of each kernel, (n,)"""
     accuracies: Float
+    """Out-of-sample accuracy of each kernel at its C, (n,)"""
 
 
 class LPBoost(MarginClassifier):
@@ -115,14 +104,9 @@ class LPBoost(MarginClassifier):
     >>> model = dmkl.LPBoost(C=[1.0, 10.0], nu=0.3)
     """
 
-    multiclass: Multiclass = "ovr"
     _TAKES_WEIGHTS = False
     _TAKES_UNKNOWN_LABELS = False
     _OF_TASKS = ()
-    gap_: float
-    objective_: float | xr.DataArray
-    C_: xr.DataArray
-    accuracy_: xr.DataArray
 
     def __init__(
         self,

@@ -37,8 +37,6 @@ from dmkl.solvers.margin.svm import Bounds
 from dmkl.solvers.requests import Solver
 from dmkl.solvers.weight_sets.balls import GivenWeights
 
-__all__ = ["GMKL", "MKSVM", "EasyMKL", "MarginClassifier", "votes"]
-
 
 class MarginClassifier(KernelClassifier, abstract=True):
     """Support vector machines on weighted sums of kernels, one with its own weights for each binary problem."""
@@ -327,7 +325,10 @@ class GMKL(MarginClassifier):
         rows: tuple[str, ...] = ()
         cones = None
         if self.constraints is not None and A.shape[1:] == (n,):
-            more, demands, texts, cones = self._rules().rows_and_cones(names)
+            from dmkl.solvers.weight_sets.knowledge import rows_and_cones
+
+            # A, b and texts of the rows A d ≥ b for linear constraints; cones for the others.
+            more, demands, texts, cones = rows_and_cones(self.constraints, names)
             rows = (*(f"row {k}" for k in range(len(b))), *texts)
             A, b = np.concatenate([A, more]), np.concatenate([b, demands])
         if cones is not None and kernels is not None:
@@ -397,8 +398,6 @@ class EasyMKL(MarginClassifier):
     >>> import dmkl
     >>> model = dmkl.EasyMKL(lam=0.1)
     """
-
-    multiclass: Multiclass = "ovr"
 
     def __init__(
         self,

@@ -21,13 +21,13 @@ from sklearn.utils.class_weight import compute_sample_weight
 
 from dmkl.arrays import Array, Float, Index, plain_repr
 from dmkl.building.cross import TrainingFeatures, training_features
-from dmkl.errors import InputError, LabelWarning, refuse, warn
+from dmkl.errors import IndefiniteKernelWarning, InputError, LabelWarning, refuse, warn
 from dmkl.inputs.label_tables import matched
 from dmkl.inputs.labels import single_samples
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.fisher import Targets, encode_targets, with_unknown
-from dmkl.numerics.steps import FittedStep
+from dmkl.numerics.steps import FittedStep, as_steps
 from dmkl.passes.view import Lens
 from dmkl.solvers.driver import Tally
 from dmkl.solvers.jobs import Job, Method, SideBySide, Training
@@ -37,50 +37,15 @@ from dmkl.solvers.semidefinite import KernelFacts
 from dmkl.solvers.workspace import Prepared
 from dmkl.unknown import is_known
 
-__all__ = [
-    "Answers",
-    "ClassWeight",
-    "Fit",
-    "FitOutcome",
-    "Learner",
-    "Loss",
-    "Multiclass",
-    "Part",
-    "Plan",
-    "Preparation",
-    "Problems",
-    "ScoreFunction",
-    "Sharing",
-    "Statistics",
-    "TrainingSet",
-    "as_sample_weight",
-    "check_hinge",
-    "class_sample_weights",
-    "features_of",
-    "fits_of_folds",
-    "given_labels",
-    "inner_folds",
-    "labeled_targets",
-    "score_function",
-    "side_by_side",
-    "tell_new_classes",
-    "total_sample_weights",
-]
-
 # --- problems ---------------------------------------------------------------------------------------------------------
 
 
 def labeled_targets(
     learner: Any, K: KernelSet, y: npt.ArrayLike | None, purpose: str, unknown: Any = None
 ) -> tuple[Targets, Array | None]:
-    """The targets of a learner on square kernels, and the names of the tasks or targets.
+    """The targets of a learner on square kernels, and the names of the tasks or targets; `unknown` is a code of labels.
 
-    `unknown` is a code of unknown labels.
-
-    Raises
-    ------
-    InputError
-        If `K` is not square, or there are no labels.
+    InputError if `K` is not square, or there are no labels.
     """
     if not K.is_square:
         _, rows, cols = K.shape
@@ -114,13 +79,7 @@ def tell_new_classes(truth: Array, classes: Array) -> None:
 
 
 def given_labels(K: KernelSet, y: Any) -> tuple[Array | None, Array | None]:
-    """Labels of the row samples and names of their tasks: those of `y`, matched by name, or the stored ones.
-
-    Raises
-    ------
-    InputError
-        If `y` has names and lacks a sample of `K`.
-    """
+    """Labels of the row samples and names of their tasks: those of `y`, matched by name, or the stored ones."""
     if y is None:
         return K.labels, K.tasks
     table = matched("y", y, K.samples, named=K.view.has_names, stored=K.labels)
@@ -162,10 +121,7 @@ def check_hinge(loss: str) -> None:
 def class_sample_weights(class_weight: ClassWeight, targets: Targets) -> list[Float]:
     """The weight of the class of each sample, (m,), for each task of a multilabel problem, or once for all problems.
 
-    Raises
-    ------
-    InputError
-        If `class_weight` is not "balanced", a positive weight for each of some classes, or None.
+    InputError if `class_weight` is not "balanced", a positive weight for each of some classes, or None.
     """
     labels = targets.labels if targets.kind == "multilabel" else targets.labels[:, None]
     if isinstance(class_weight, Mapping):
@@ -190,10 +146,7 @@ def class_sample_weights(class_weight: ClassWeight, targets: Targets) -> list[Fl
 def total_sample_weights(
     targets: Targets, sample_weight: Float | None, class_weight: ClassWeight
 ) -> list[Float] | None:
-    """The weight of each sample times that of its class, (m,), for each task or target, or once for all problems.
-
-    None if there are neither.
-    """
+    """The weight of each sample times that of its class, (m,), as `class_sample_weights`; None if there are neither."""
     if sample_weight is None and class_weight is None:
         return None
     given = np.ones(len(targets.labels)) if sample_weight is None else sample_weight
@@ -209,31 +162,22 @@ Loss = Literal["hinge", "square"]
 
 @dataclass(frozen=True, eq=False)
 class Problems:
-    """Labels as independent problems.
-
-    Parameters
-    ----------
-    targets
-        The encoded labels.
-    dim
-        Dimension that labels the problems: "task", "target", "class" (one class against the rest) or "pair" (one class
-        against another); None for a single problem.
-    names
-        Names of the problems along that dimension.
-    columns
-        Dimension and labels of the columns of all dual variables side by side.
-    h
-        Targets H of each problem, (m, c), or D^{1/2}H if samples have weights; or signs 1 and −1, (m,).
-    rows
-        The samples of each problem, as positions among its labeled samples; all of them where None.
-    """
+    """Labels as independent problems."""
 
     targets: Targets
+    """The encoded labels."""
     dim: str | None
+    """Dimension that labels the problems: "task", "target", "class" (one class against the rest) or "pair" (one class
+    against another); None for a single problem.
+    """
     names: Array
+    """Names of the problems along that dimension."""
     columns: tuple[str, Array]
+    """Dimension and labels of the columns of all dual variables side by side."""
     h: tuple[Float, ...]
+    """Targets H of each problem, (m, c), or D^{1/2}H if samples have weights; or signs 1 and −1, (m,)."""
     rows: tuple[Index | None, ...]
+    """The samples of each problem, as positions among its labeled samples; all of them where None."""
 
     def __len__(self) -> int:
         return len(self.h)
@@ -315,27 +259,18 @@ def task_names(targets: Targets, tasks: Array | None) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class ScoreFunction:
-    """Weights, dual variables and bias, which give scores Σ_j w_jk Σ_i k_j(x, x_i) α_ik + b_k.
-
-    Parameters
-    ----------
-    weights
-        w, (n, k), or (n, groups, k).
-    dual
-        α, (m, k).
-    bias
-        b, (k,), or one for each row that is scored, (rows, k).
-    dim
-        Dimension of the columns k: "class", "pair" or "task".
-    sums
-        For learners whose scores are sums of several columns: the score that each column belongs to.
-    """
+    """Weights, dual variables and bias, which give scores Σ_j w_jk Σ_i k_j(x, x_i) α_ik + b_k."""
 
     weights: Float
+    """w, (n, k), or (n, groups, k)."""
     dual: Float
+    """α, (m, k)."""
     bias: Float
+    """b, (k,), or one for each row that is scored, (rows, k)."""
     dim: str
+    """Dimension of the columns k: "class", "pair" or "task"."""
     sums: Index | None = None
+    """For learners whose scores are sums of several columns: the score that each column belongs to."""
 
     def of(self, columns: Index, rows: Index | None) -> ScoreFunction:
         """Some of the columns, over some of the training rows."""
@@ -344,21 +279,14 @@ class ScoreFunction:
 
 
 class Statistics(NamedTuple):
-    """The statistics of the training kernels that some columns of dual variables were learnt from.
-
-    Parameters
-    ----------
-    steps
-        The learner's steps with their statistics.
-    columns
-        Positions of the columns.
-    rows
-        Positions of the training samples of these statistics; all where None.
-    """
+    """The statistics of the training kernels that some columns of dual variables were learnt from."""
 
     steps: tuple[FittedStep, ...]
+    """The learner's steps with their statistics."""
     columns: Index
+    """Positions of the columns."""
     rows: Index | None = None
+    """Positions of the training samples of these statistics; all where None."""
 
 
 def side_by_side(scores: Sequence[Float], columns: Sequence[Index]) -> Float:
@@ -370,56 +298,36 @@ def side_by_side(scores: Sequence[Float], columns: Sequence[Index]) -> Float:
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """One row of a plan.
-
-    Parameters
-    ----------
-    learner
-        The learner to fit, with the point and the steps. It is not changed.
-    train
-        Positions of the training rows.
-    targets
-        Their targets. Rows with the same targets share the object.
-    tasks
-        Names of the tasks of a multilabel problem.
-    held_out
-        Positions of the rows to score.
-    kernels
-        Positions of the kernels that may have weight; all where None.
-    starts
-        Initial weights of all kernels, one vector for each problem, for learners that use them.
-    title
-        Name of the training set in messages, such as a fold.
-    sample_weight
-        (m,), weights of the training rows, for learners that use them; equal where None.
-    nested
-        The result of the nested rows.
-    judge
-        Turns predictions of the held-out rows, (rows, targets), and the positions of these targets into scores, for
-        learners that return them as ``extra["scores"]`` of an outcome and no predictions; see `Learner._JUDGES`.
-    """
+    """One row of a plan."""
 
     learner: Learner
+    """The learner to fit, with the point and the steps. It is not changed."""
     train: Index
+    """Positions of the training rows."""
     targets: Targets
+    """Their targets. Rows with the same targets share the object."""
     tasks: Array | None = None
+    """Names of the tasks of a multilabel problem."""
     held_out: Index = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Positions of the rows to score."""
     kernels: Index | None = None
+    """Positions of the kernels that may have weight; all where None."""
     starts: Sequence[Float] | None = None
+    """Initial weights of all kernels, one vector for each problem, for learners that use them."""
     title: str = ""
+    """Name of the training set in messages, such as a fold."""
     sample_weight: Float | None = None
+    """(m,), weights of the training rows, for learners that use them; equal where None."""
     nested: Any = None
+    """The result of the nested rows."""
     judge: Callable[[Float, Index], Float] | None = None
+    """Turns predictions of the held-out rows, (rows, targets), and the positions of these targets into scores, for
+    learners that return them as ``extra["scores"]`` of an outcome and no predictions; see `Learner._JUDGES`.
+    """
 
 
 def inner_folds(fit: Fit, cv: Any) -> list[tuple[Index, Index]]:
-    """Folds of the training rows of a fit, each with training samples of every class.
-
-    Raises
-    ------
-    InputError
-        If a fold has no test samples, or lacks a class.
-    """
+    """Folds of the training rows of a fit; InputError if one has no test samples, or no training samples of a class."""
     labels = fit.targets.labels
     splitter = check_cv(cv, labels, classifier=labels.ndim == 1)
     folds = list(splitter.split(np.zeros(len(labels)), labels))
@@ -442,84 +350,52 @@ def fits_of_folds(fit: Fit, cv: Any) -> list[Fit]:
     for number, (train, test) in enumerate(inner_folds(fit, cv)):
         targets = encode_targets(fit.targets.labels[train], len(train), fit.tasks)
         weights = None if fit.sample_weight is None else fit.sample_weight[train]
-        rows.append(
-            Fit(
-                fit.learner,
-                fit.train[train],
-                targets,
-                fit.tasks,
-                fit.train[test],
-                title=f"fold {number}: ",
-                sample_weight=weights,
-            )
-        )
+        of_fold = Fit(fit.learner, fit.train[train], targets, fit.tasks, fit.train[test], title=f"fold {number}: ")
+        rows.append(replace(of_fold, sample_weight=weights))
     return rows
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Fits on the same kernels.
-
-    Parameters
-    ----------
-    K
-        The kernels of all samples among themselves.
-    fits
-        The rows.
-    duals
-        Whether dual variables are returned. Without them outcomes take less memory: scores of held-out rows, and the
-        values that decision rules are learnt from.
-    """
+    """Fits on the same kernels."""
 
     K: KernelSet
+    """The kernels of all samples among themselves."""
     fits: Sequence[Fit]
+    """The rows."""
     duals: bool = True
+    """Whether dual variables are returned. Without them outcomes take less memory: scores of held-out rows, and the
+    values that decision rules are learnt from.
+    """
 
 
 class Part(NamedTuple):
-    """The problems of a fit that have the same samples.
-
-    Parameters
-    ----------
-    training
-        The kernels over these samples.
-    members
-        Numbers of the problems.
-    rows
-        Positions of the samples among the training rows of the fit; all where None.
-    """
+    """The problems of a fit that have the same samples."""
 
     training: Training
+    """The kernels over these samples."""
     members: Index
+    """Numbers of the problems."""
     rows: Index | None
+    """Positions of the samples among the training rows of the fit; all where None."""
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingSet:
-    """The training set of a row, from which a learner makes jobs.
-
-    Parameters
-    ----------
-    kernels
-        K[train, train], without the learner's steps.
-    new
-        K[held out, train], without them.
-    trainings
-        The kernels of each problem after the steps. Problems with labels of the same samples share the object.
-    problems
-        The problems.
-    fit
-        The row of the plan.
-    given
-        Names of the kernels of the plan, from which `kernels` are made.
-    """
+    """The training set of a row, from which a learner makes jobs."""
 
     kernels: KernelSet
+    """K[train, train], without the learner's steps."""
     new: KernelSet
+    """K[held out, train], without them."""
     trainings: tuple[Training, ...]
+    """The kernels of each problem after the steps. Problems with labels of the same samples share the object."""
     problems: Problems
+    """The problems."""
     fit: Fit
+    """The row of the plan."""
     given: tuple[str, ...]
+    """Names of the kernels of the plan, from which `kernels` are made."""
 
     @property
     def training(self) -> Training:
@@ -569,50 +445,34 @@ class TrainingSet:
 
 
 class Preparation(NamedTuple):
-    """Work that several fits on one training set share.
-
-    Parameters
-    ----------
-    key
-        The parameters that it depends on: equal keys on equal training sets are done once.
-    solvers
-        A function for each of `TrainingSet.parts`: of the files in which the checkpoint keeps what is done, it returns
-        the solver, which asks for passes and returns the result of the part.
-    """
+    """Work that several fits on one training set share."""
 
     key: Hashable
+    """The parameters that it depends on: equal keys on equal training sets are done once."""
     solvers: Sequence[Callable[[Prepared], Solver[Any]]]
+    """A function for each of `TrainingSet.parts`: of the files in which the checkpoint keeps what is done, it returns
+    the solver, which asks for passes and returns the result of the part.
+    """
 
 
 @dataclass(frozen=True, eq=False)
 class FitOutcome:
-    """The outcome of one row.
-
-    Parameters
-    ----------
-    data
-        The training set.
-    outcomes
-        One for each problem; dual variables are over all training rows, zero where a label is unknown.
-    scores
-        Scores of the held-out rows, (rows, classes or tasks); one column for two classes.
-    prepared
-        The result of the preparation for each part; None without one.
-    solver
-        Name of the solver.
-    n_passes
-        Passes of the plan, which all rows share.
-    n_prepared
-        Passes among them for the preparations.
-    """
+    """The outcome of one row."""
 
     data: TrainingSet
+    """The training set."""
     outcomes: Sequence[Outcome]
+    """One for each problem; dual variables are over all training rows, zero where a label is unknown."""
     scores: Float
+    """Scores of the held-out rows, (rows, classes or tasks); one column for two classes."""
     prepared: Any
+    """The result of the preparation for each part; None without one."""
     solver: str | None
+    """Name of the solver."""
     n_passes: float
+    """Passes of the plan, which all rows share."""
     n_prepared: float
+    """Passes among them for the preparations."""
 
     @property
     def decision(self) -> Float:
@@ -641,6 +501,7 @@ class Answers:
 class Learner:
     """The hooks that the engine calls, each with the default for learners that do not need it."""
 
+    steps: str | Sequence[str]
     multiclass: Multiclass = "ovr"
     """How several classes become binary problems."""
     sharing: Any = "none"
@@ -649,24 +510,38 @@ class Learner:
     """Whether labels follow a decision rule that is learnt from the training rows, which takes dual variables."""
     _TAKES_WEIGHTS = False
     """Whether samples may have weights."""
+    _TAKES_UNKNOWN_LABELS = True
+    """Whether labels of a task may be unknown for some samples."""
     _LEARNS_FROM_LABELS = True
     """Whether `fit` needs labels."""
 
     @property
     def _JUDGES(self) -> bool:
-        """Whether searches receive scores of the held-out rows (`Fit.judge`): predictions of all points are too large.
-
-        Such a fit has one outcome for all problems with the same samples (`TrainingSet.parts`).
-        """
+        """Whether searches receive scores of the held-out rows (`Fit.judge`), in an outcome for each of the parts."""
         return False
 
     # --- before the first pass -----------------------------------------------------------------------------------
 
     def _check_parameters(self) -> None:
         """Refuse parameters that break a rule, by InputError."""
+        self._steps()
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         """Refuse kernels and labels that do not go with the parameters, by InputError."""
+        if not (self._TAKES_UNKNOWN_LABELS or targets.all_known):
+            refuse(
+                f"{type(self).__name__} needs the labels of all samples, and some labels of tasks are unknown; leave "
+                "those samples out, or take a learner such as MKFDA or MKSVM, which trains each task on its own samples"
+            )
+        indefinite = [kernel["name"] for kernel in K.provenance if "indefinite" in kernel]
+        if indefinite and "cosine" in self._steps():
+            msg = (
+                f"{len(indefinite)} kernels have entries |k(x, z)| > √(k(x, x) k(z, z)): {', '.join(indefinite[:3])}"
+                f"{' …' if len(indefinite) > 3 else ''}. Inner products never have; 'cosine' divides by these roots "
+                "and makes such entries larger than those of kernels whose entries are similarities. Take steps "
+                "without 'cosine', or repair the kernels by repair='clip', 'flip' or 'shift'"
+            )
+            warn(msg, IndefiniteKernelWarning)
 
     def _check_weights(self) -> None:
         """Refuse weights of samples if the learner has no use for them, by InputError."""
@@ -689,11 +564,12 @@ class Learner:
 
     def _steps(self) -> tuple[str | Covariates, ...]:
         """The preprocessing steps."""
-        raise NotImplementedError
+        return as_steps(self.steps)
 
     def _with_steps(self, K: KernelSet, weights: Float | None = None) -> KernelSet:
         """The kernels with the steps, not measured: D^{1/2}KD^{1/2} if training samples have weights d."""
-        raise NotImplementedError
+        stepped = K.with_steps(self.steps, weights)
+        return stepped if weights is None else stepped.weighed(weights)
 
     def _weighted(self, targets: Targets, sample_weight: Float | None = None) -> Targets:
         """The targets with weights of samples, if statistics and targets depend on them."""
@@ -724,20 +600,14 @@ class Learner:
     # --- held-out rows -------------------------------------------------------------------------------------------
 
     def _scores(self, function: ScoreFunction, new: KernelSet, prepared: Any) -> Solver[Float]:
-        """Scores of new rows, (rows, classes or tasks), by products with the kernels of new rows.
-
-        `prepared` is the result of the preparation for the part that the function belongs to.
-        """
+        """Scores of new rows, (rows, classes or tasks); `prepared` is that of the part that the function belongs to."""
         scores: Float = (yield CombinedProduct(function.dual, function.weights, exact=True)) + function.bias
         if function.sums is not None:
             scores = np.add.reduceat(scores, np.flatnonzero(np.diff(function.sums, prepend=-1)), axis=1)
         return scores
 
     def _decide(self, outcomes: Sequence[FitOutcome]) -> list[Float]:
-        """Decision values of the held-out rows of each fit, in the shape of its scores.
-
-        The fits are of learners of one class, on the same training rows.
-        """
+        """Decision values of the held-out rows of fits of one class of learners on the same training rows."""
         return [outcome.decision for outcome in outcomes]
 
 

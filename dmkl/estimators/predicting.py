@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from dmkl.features.specs import Recipe
     from dmkl.store.features import FeatureTable
 
-__all__ = ["Ask", "NewRows", "Predicting"]
-
-
 Ask = Callable[[ScoreFunction, KernelSet, Any], Solver[Float]]
 """Makes a solver for new rows from a score function, the kernels of these rows, and the preparation of the fit."""
 
@@ -219,7 +216,9 @@ class Predicting(Learner):
             sample by its norm ("cosine"), or weights are those of groups of samples.
         """
         self._check_fitted()
-        place = _place(self, kernel)
+        if kernel not in self.kernel_names_:
+            refuse(f"there is no kernel {kernel!r}; those of the model are {', '.join(self.kernel_names_[:10])}")
+        place = self.kernel_names_.index(kernel)
         recipe, table = _linear_features(self, kernel)
         columns = np.arange(table.shape[1]) if recipe.columns is None else np.array(recipe.columns)
         function = self._score_function(np.array([place]))
@@ -228,17 +227,22 @@ class Predicting(Learner):
                 f"{type(self).__name__} weighs each kernel by groups of samples, so that a feature has no single "
                 "weight in its scores; see contributions"
             )
-        parts = []
+        parts, strip = [], max(1, _STRIP_BYTES // (8 * max(1, table.shape[1])))
         for part in self.statistics_:
             part_function = function.of(part.columns, part.rows)
             effective = _undo_steps(self, kernel, part.steps, part_function.dual, place)
             rows = np.arange(table.shape[0]) if part.rows is None else part.rows
-            parts.append(part_function.weights[0] * _feature_sums(table, kernel, rows, columns, effective))
+            total = np.zeros((len(columns), effective.shape[1]))
+            for at in range(0, len(rows), strip):  # Xᵀc in strips of samples
+                values = np.asarray(table.read(rows[at : at + strip], columns), dtype=np.float64)
+                total += values.T @ effective[at : at + strip]
+            parts.append(part_function.weights[0] * total)
         dim = str(self.dual_coef_.dims[1])
+        names = [str(k) if table.columns is None else table.columns[k] for k in columns]
         weights = xr.DataArray(
             side_by_side(parts, [part.columns for part in self.statistics_]),
             dims=("feature", dim),
-            coords={"feature": _names(table, columns), dim: self.dual_coef_[dim].values},
+            coords={"feature": names, dim: self.dual_coef_[dim].values},
             name="feature_weight",
             attrs={"long_name": f"weight of each feature of kernel {kernel}", "units": "score per unit of the feature"},
         )
@@ -276,7 +280,8 @@ class Predicting(Learner):
         """
         import dask.array as da
 
-        given = _source(self, K)
+        self._check_fitted()
+        given = self._new_source(as_kernel_set(K, "combined_kernel"))
         places = _places(self, given)
         chosen, used = (self._match_kernels if places is None else self._select_kernels)(given)
         weights, dim = _weight_sets(self, used)
@@ -337,7 +342,8 @@ class Predicting(Learner):
         Schölkopf, Smola, Müller: Nonlinear component analysis as a kernel eigenvalue problem. Neural Computation 10
         (1998).
         """
-        given = _source(self, K)
+        self._check_fitted()
+        given = self._new_source(as_kernel_set(K, "combined_kernel"))
         places = _places(self, given)
         if places is None:
             refuse("kernel_pca needs a square set with all training samples and the others, got only new rows")
@@ -468,12 +474,6 @@ def _drop_single_dim(values: xr.DataArray, model: Predicting) -> xr.DataArray:
     return values.isel({dim: 0}).drop_vars(dim) if is_single else values
 
 
-def _place(model: Predicting, kernel: str) -> int:
-    if kernel not in model.kernel_names_:
-        refuse(f"there is no kernel {kernel!r}; those of the model are {', '.join(model.kernel_names_[:10])}")
-    return model.kernel_names_.index(kernel)
-
-
 def _linear_features(model: Predicting, kernel: str) -> tuple[Recipe, FeatureTable]:
     """The recipe of a linear kernel, and the features of the training samples."""
     features: TrainingFeatures | str = model.features_
@@ -504,26 +504,6 @@ def _undo_steps(model: Predicting, kernel: str, steps: Any, dual: Float, place: 
             )
         coefficients = step.right(place, coefficients) * step.scalar(place)
     return coefficients
-
-
-def _feature_sums(table: FeatureTable, kernel: str, rows: Any, columns: Any, effective: Float) -> Float:
-    """Xᵀc, (features, columns), in strips of samples."""
-    total = np.zeros((len(columns), effective.shape[1]))
-    strip = max(1, _STRIP_BYTES // (8 * max(1, table.shape[1])))
-    for start in range(0, len(rows), strip):
-        values = np.asarray(table.read(rows[start : start + strip], columns), dtype=np.float64)
-        total += values.T @ effective[start : start + strip]
-    return total
-
-
-def _names(table: FeatureTable, columns: Any) -> Array:
-    return np.array([str(k) for k in columns] if table.columns is None else [table.columns[k] for k in columns])
-
-
-def _source(model: Predicting, K: Kernels) -> KernelSet:
-    """The kernels as a set."""
-    model._check_fitted()
-    return model._new_source(as_kernel_set(K, "combined_kernel"))
 
 
 def _places(model: Predicting, K: KernelSet) -> Index | None:

@@ -26,7 +26,7 @@ from dmkl.estimators.fisher import OF_WEIGHTS, FisherLearner
 from dmkl.estimators.learner import KernelLearner, KernelRegressor
 from dmkl.estimators.plan import FitOutcome, Statistics, TrainingSet, side_by_side
 from dmkl.kernelset import KernelSet
-from dmkl.numerics.covariates import Covariates, basis, of_new
+from dmkl.numerics.covariates import Covariates, of_new
 from dmkl.numerics.fisher import Targets
 from dmkl.numerics.steps import Fitted, Residualizing
 from dmkl.solvers.fisher.problem import FisherProblem, SolverChoice
@@ -35,20 +35,14 @@ from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.shared import SharedMethod, SharedProblem, candidate_weights
 
-__all__ = ["MKRidge", "RidgeMethod", "RidgeProblem", "permuted_residuals"]
-
 
 @dataclass(frozen=True, eq=False)
 class RidgeProblem(FisherProblem):
-    """A problem with H = y − ȳ, or the residuals of y on covariates.
-
-    Parameters
-    ----------
-    offset
-        The part of predictions that is not the kernels': ȳ, (1,), or the prediction of covariates, (held-out rows, 1).
-    """
+    """A problem with H = y − ȳ, or the residuals of y on covariates."""
 
     offset: Float = field(default_factory=lambda: np.zeros(1))
+    """The part of predictions that is not the kernels': ȳ, (1,), or the prediction of covariates, (held-out rows, 1).
+    """
 
 
 _EXPLAINED = 1e-7
@@ -67,18 +61,13 @@ class RidgeMethod(FisherMethod):
 
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
         """See `Method.solve`."""
-        outcomes = super().solve(jobs, context)
-        return [_as_ridge(job.problem, outcome) for job, outcome in zip(jobs, outcomes, strict=True)]
-
-
-def _as_ridge(problem: RidgeProblem, outcome: Outcome) -> Outcome:
-    scale = 2.0 * problem.lam
-    return replace(
-        outcome,
-        dual=None if outcome.dual is None else outcome.dual / scale,
-        bias=problem.offset,
-        scores=None if outcome.scores is None else outcome.scores / scale + problem.offset,
-    )
+        outcomes = []
+        for job, outcome in zip(jobs, super().solve(jobs, context), strict=True):
+            scale, offset = 2.0 * job.problem.lam, job.problem.offset
+            dual = None if outcome.dual is None else outcome.dual / scale
+            scores = None if outcome.scores is None else outcome.scores / scale + offset
+            outcomes.append(replace(outcome, dual=dual, bias=offset, scores=scores))
+        return outcomes
 
 
 class MKRidge(FisherLearner, KernelRegressor):
@@ -205,11 +194,6 @@ class MKRidge(FisherLearner, KernelRegressor):
 
     _HAS_INTERCEPT = True
     _OF_WEIGHTS: ClassVar = OF_WEIGHTS | {"candidate": None}
-    covariate_effects_: xr.DataArray
-
-    def _covariates(self) -> Covariates | None:
-        """The covariates of the step that takes some out."""
-        return next((step for step in self._steps() if isinstance(step, Covariates)), None)
 
     # --- weights that targets share ------------------------------------------------------------------------------
 
@@ -393,23 +377,6 @@ class MKRidge(FisherLearner, KernelRegressor):
         parts = [design @ self._shared_with_kernels(part) for part in self.statistics_]
         shared = side_by_side(parts, [part.columns for part in self.statistics_])
         return np.asarray(design[:, 1:] @ self.covariate_effects_.values + shared)
-
-    def _permuted(self, labels: Array, order: Array, samples: Array) -> Array:
-        covariates = self._covariates()
-        if covariates is None:
-            return labels[order]
-        return permuted_residuals(labels, order, covariates.of(samples))
-
-
-def permuted_residuals(labels: Array, order: Array, design: Array) -> Array:
-    """Labels whose residuals on a design are permuted (Freedman, Lane 1983), each column over its known values."""
-    columns = labels.reshape(len(labels), -1).astype(np.float64)
-    fitted = np.empty(columns.shape)
-    for k, y in enumerate(columns.T):
-        is_labeled = ~np.isnan(y)
-        B = basis(design[is_labeled])
-        fitted[:, k] = design @ (B @ ((design[is_labeled] @ B).T @ y[is_labeled] / is_labeled.sum()))
-    return np.asarray((fitted + (columns - fitted)[order]).reshape(labels.shape))
 
 
 def _residualizing(steps: Sequence[Any]) -> Residualizing:

@@ -20,20 +20,8 @@ from dmkl.numerics.steps import load_step
 from dmkl.solvers.fisher.problem import CONFIGURABLE, ConfiguredSolver
 from dmkl.store.groups import consolidate
 from dmkl.store.results import READERS
-from dmkl.store.saved import Saved, check_version, replace_group, write_dataset
+from dmkl.store.saved import Saved, check_version, write_dataset
 from dmkl.variables import describe
-
-__all__ = [
-    "MODELS",
-    "decode",
-    "decode_parameters",
-    "encode",
-    "load",
-    "models",
-    "read",
-    "save_model",
-    "write_model",
-]
 
 FORMAT, FORMAT_VERSION = "dmkl-model", 3
 """Version 1 had parameters ``center`` and ``normalize`` in place of ``steps``, and statistics of one part."""
@@ -65,11 +53,6 @@ def models() -> dict[str, type[Any]]:
     for name in dir(dmkl):
         getattr(dmkl, name)
     return MODELS
-
-
-def save_model(model: Any, path: Any, *, overwrite: bool = False) -> None:
-    """Write a fitted model; see `KernelLearner.save`."""
-    replace_group(path, lambda written: write_model(model, written), FORMAT, "model", overwrite=overwrite)
 
 
 def write_model(model: Any, path: Path) -> None:
@@ -181,8 +164,14 @@ def load(path: Any) -> Any:
 
 def read(saved: Saved) -> Any:
     """Read a saved model or result, or a part of it; raises as `load`."""
+    import dmkl
+
     attrs = saved.attrs
-    _import_reader(attrs)
+    # The module of a class registers the reader.
+    if attrs.get("format") == FORMAT and attrs.get("model") in dir(dmkl):
+        getattr(dmkl, attrs["model"])
+    else:
+        models()
     reader = READERS.get(str(attrs.get("format")))
     if reader is None:
         hint = _OPENED_BY.get(str(attrs.get("format")), "")
@@ -192,16 +181,6 @@ def read(saved: Saved) -> Any:
         )
         raise StoreError(msg)
     return reader(saved)
-
-
-def _import_reader(attrs: Mapping[str, Any]) -> None:
-    """Import the module that registers the reader."""
-    import dmkl
-
-    if attrs.get("format") == FORMAT and attrs.get("model") in dir(dmkl):
-        getattr(dmkl, attrs["model"])
-    else:
-        models()
 
 
 def _read_model(saved: Saved) -> Any:

@@ -36,19 +36,6 @@ from dmkl.numerics.tiling import Tiling
 from dmkl.passes.execute import Machine, active_client, check_memory, computing_here, machine
 from dmkl.stores import create
 
-__all__ = [
-    "ClassifierFront",
-    "Front",
-    "MKLClassifier",
-    "MKLRegressor",
-    "PrecomputedFront",
-    "PrecomputedMKLClassifier",
-    "PrecomputedMKLRegressor",
-    "RegressorFront",
-    "TableFront",
-    "in_this_process",
-]
-
 
 class Front(BaseEstimator):  # type: ignore[misc]
     """Base class: an estimator of scikit-learn that makes kernels of X and fits an estimator of dmkl on them."""
@@ -121,14 +108,12 @@ class ClassifierFront(ClassifierMixin, Front):  # type: ignore[misc]
             If X breaks a rule.
         """
         scores = self._predict_by("decision_function", X)
-        decisions: npt.NDArray[np.float64] = self.estimator_.decisions_of(scores)
-        return decisions
+        return np.asarray(self.estimator_.decisions_of(scores))
 
     def predict(self, X: Any) -> Array:
         """Labels of new samples, (n,), or (n, tasks) of 0 and 1; see `MKFDA` for the rule and its `priors`."""
         scores = self._predict_by("decision_function", X)
-        labels: Array = self.estimator_.labels_of(scores)
-        return labels
+        return np.asarray(self.estimator_.labels_of(scores))
 
     @available_if(lambda self: getattr(self.estimator_, "calibrated_on_", None) is not None)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
@@ -227,8 +212,7 @@ class PrecomputedFront(Front):
             )
         with in_this_process():
             K = create(None, kernels, names=self.estimator_.kernel_names_, symmetric=False)
-            values: npt.NDArray[np.float64] = getattr(self.estimator_, method)(K).values
-        return values
+            return np.asarray(getattr(self.estimator_, method)(K).values)
 
 
 class PrecomputedMKLClassifier(PrecomputedFront, ClassifierFront):
@@ -379,8 +363,7 @@ class TableFront(Front):
         X = validate_data(self, X, reset=False, **self._checks())
         with in_this_process():
             predicted = getattr(self.estimator_, method)(features=self._features(X), missing=self.missing)
-        values: npt.NDArray[np.float64] = predicted.values
-        return values
+        return np.asarray(predicted.values)
 
     def _checks(self) -> dict[str, Any]:
         finite = "allow-nan" if self.missing == "zero" else True

@@ -16,7 +16,6 @@ from dmkl.errors import ConvergenceWarning, MemoryBudgetError, refuse, warn
 from dmkl.estimators.checks import check_choice, check_count, check_positive
 from dmkl.estimators.learner import KernelRegressor, is_labelled
 from dmkl.estimators.plan import FitOutcome, Statistics, TrainingSet
-from dmkl.estimators.ridge import permuted_residuals
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.covariates import Covariates, of_new
 from dmkl.numerics.fisher import Targets
@@ -36,8 +35,6 @@ from dmkl.solvers.variance import VarianceProblem, explained_variances
 from dmkl.solvers.variance_on_factors import covariances_on_factors, solve_on_factors
 from dmkl.stores import Kernels, as_kernel_set
 from dmkl.variables import describe
-
-__all__ = ["VarianceComponents"]
 
 Estimation = Literal["reml", "he"]
 Traces = Literal["auto", "exact", "probes"]
@@ -219,9 +216,6 @@ class VarianceComponents(KernelRegressor):
     _HAS_INTERCEPT = True
     _ONE_POINT = ("method",)
     _TABLES = ("components_", "fixed_effects_")
-    components_: xr.Dataset
-    fixed_effects_: xr.Dataset
-    covariate_effects_: xr.DataArray
 
     def _learns_weights(self) -> bool:
         return False  # variances are estimates with standard errors
@@ -236,10 +230,6 @@ class VarianceComponents(KernelRegressor):
     def _with_steps(self, K: KernelSet, weights: Float | None = None) -> KernelSet:
         steps: Any = self._steps()
         return K.with_steps(steps) if steps else K
-
-    def _covariates(self) -> Covariates | None:
-        """The covariates among the fixed effects."""
-        return next((step for step in as_steps(self.steps) if isinstance(step, Covariates)), None)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -320,10 +310,6 @@ class VarianceComponents(KernelRegressor):
             seen.add(category)
         table = covariates if given is None else of_new(given, covariates, samples)
         return table.of(samples)[:, kept], [names[position] for position in kept]
-
-    def _permuted(self, labels: Array, order: Array, samples: Array) -> Array:
-        covariates = self._covariates()
-        return labels[order] if covariates is None else permuted_residuals(labels, order, covariates.of(samples))
 
     # --- results -------------------------------------------------------------------------------------------------
 

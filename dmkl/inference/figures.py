@@ -29,8 +29,6 @@ from dmkl.pictures import (
 from dmkl.searching.grid import mean_and_margin
 from dmkl.store.results import of_task, task_dim
 
-__all__ = ["plot_importance", "plot_permutations", "plot_stability"]
-
 _MOST_PANELS = 6
 """Most tasks with a panel each."""
 
@@ -66,7 +64,12 @@ def plot_importance(result: Any, task: str | None, ax: Any, top: int | None) -> 
         _draw_bars(axes[2], shapley["shapley"], shapley["shapley_standard_error"], colors, label)
     for panel in axes:
         name_rows(panel, labels)
-    set_title(axes, *_importance_title(data, task, scoring), few and f"{few}, by loss", shared)
+    of_tasks = "" if dim is None else f", mean of {data.sizes[dim]} {plural(dim)}" if task is None else f", {task}"
+    interval = " (± 95 % interval, paired over folds)" if data.sizes["fold"] > 1 else ""
+    sources = "kernel or group (darker)" if data.sizes["source"] > data.sizes["kernel"] else "kernel"
+    lines = [f"Loss in {scoring} without each {sources}{shortened(of_tasks)}{interval}"]
+    lines += ["Shapley values: ± 1 s.e. by the sampled orders"] if "shapley" in data else []
+    set_title(axes, *lines, few and f"{few}, by loss", shared)
     return axes
 
 
@@ -90,15 +93,6 @@ def _draw_scores(ax: Axes, values: xr.Dataset, rows: str, shown: Array, colors: 
     ax.hlines(places, mean - np.nan_to_num(error), mean + np.nan_to_num(error), color="#555555", linewidth=1)
     ax.scatter(mean, places, color=colors, s=22, zorder=3)
     ax.set_xlabel(label, fontsize=9)
-
-
-def _importance_title(data: xr.Dataset, task: str | None, scoring: str) -> list[str]:
-    dim = task_dim(data)
-    of_task = "" if dim is None else f", mean of {data.sizes[dim]} {plural(dim)}" if task is None else f", {task}"
-    interval = " (± 95 % interval, paired over folds)" if data.sizes["fold"] > 1 else ""
-    sources = "kernel or group (darker)" if data.sizes["source"] > data.sizes["kernel"] else "kernel"
-    lines = [f"Loss in {scoring} without each {sources}{shortened(of_task)}{interval}"]
-    return [*lines, "Shapley values: ± 1 s.e. by the sampled orders"] if "shapley" in data else lines
 
 
 # --- stability -------------------------------------------------------------------------------------------------------
@@ -145,24 +139,9 @@ def plot_stability(result: Any, task: str | None, ax: Any, top: int | None) -> A
 def plot_permutations(data: xr.Dataset, ax: Any = None, task: str | None = None) -> Any:
     """Draw a histogram of the scores of permuted labels, with the observed score as a line.
 
-    Parameters
-    ----------
-    data
-        The data of a `dmkl.PermutationTest`.
-    ax
-        Axes to draw on, one for each panel; a new figure if None.
-    task
-        The task or target; by default a panel for each of several, and of more than six a histogram of the p-values.
-
-    Returns
-    -------
-    Axes or array of Axes
-        An array if there are several panels.
-
-    Raises
-    ------
-    InputError
-        If there is no such task, or `ax` has a wrong number of axes.
+    By default there is a panel, on axes of its own in `ax` if given, for each task or target, and the result is an
+    array of axes if there are several; of more than six tasks a histogram of the p-values is drawn. InputError if there
+    is no such `task`, or `ax` has a wrong number of axes.
     """
     dim = task_dim(data)
     tasks = [] if dim is None else list(map(str, data[dim].values))

@@ -46,8 +46,6 @@ from dmkl.stores import Kernels
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Importance", "KernelGroups", "Orders", "as_kernel_groups", "importance"]
-
 Choose = Literal["held", "anew"]
 """Fits with fewer kernels have the parameters of the search, or choose their parameters."""
 Subset = tuple[int, ...]
@@ -321,7 +319,11 @@ def importance(
     check_choice("choose", choose, get_args(Choose))
     check_count("shapley", shapley, least=0)
     check_count("random_state", random_state, least=0)
-    estimator._check_kernels()
+    if not estimator._TAKES_KERNELS:
+        refuse(
+            f"{type(estimator).__name__} does not weigh kernels, so that no kernel can be left out; take a learner "
+            "that does, such as MKFDA or MKSVM"
+        )
     question, folds = make_question(
         "importance",
         estimator,
@@ -364,43 +366,19 @@ def importance(
 
 @dataclass(frozen=True)
 class KernelGroups:
-    """Single kernels, then named groups of kernels.
-
-    Parameters
-    ----------
-    kernels
-        Names of all kernels.
-    members
-        Positions of the kernels of each group, by its name.
-    """
+    """Single kernels, then named groups of kernels."""
 
     kernels: tuple[str, ...]
+    """Names of all kernels."""
     members: Mapping[str, Subset]
-
-    @property
-    def table(self) -> Array:
-        """Whether each group contains each kernel, (group, kernel)."""
-        table = np.zeros((len(self.members), len(self.kernels)), dtype=bool)
-        for row, members in zip(table, self.members.values(), strict=True):
-            row[list(members)] = True
-        return table
+    """Positions of the kernels of each group, by its name."""
 
     def without(self, name: str) -> Subset:
         """The kernels outside a group."""
         return tuple(k for k in range(len(self.kernels)) if k not in self.members[name])
 
-    def union(self, names: Sequence[str]) -> Subset:
-        """The kernels of several groups."""
-        return tuple(sorted({k for name in names for k in self.members[name]}))
-
     def partition(self) -> tuple[str, ...]:
-        """Names of the groups, and of the kernels in none: together they contain each kernel once.
-
-        Raises
-        ------
-        InputError
-            If groups share a kernel.
-        """
+        """Names of the groups, and of the kernels in none; InputError if groups share a kernel."""
         groups = [name for name in self.members if name not in self.kernels]
         grouped = [k for name in groups for k in self.members[name]]
         shared = {k for k in grouped if grouped.count(k) > 1}
@@ -417,10 +395,8 @@ class KernelGroups:
 def as_kernel_groups(names: Sequence[str], kernel_groups: Any) -> KernelGroups:
     """Every kernel, and the named groups: a mapping from their names to names of kernels, or None.
 
-    Raises
-    ------
-    InputError
-        If there is only one kernel, or a group has the name of a kernel, no kernels, all kernels, or an unknown one.
+    InputError if there is only one kernel, or a group has the name of a kernel, no kernels, all kernels, or an unknown
+    one.
     """
     if len(names) < 2:
         refuse(f"the importance of kernels needs two kernels at least, and there is {len(names)}; take a set of more")
@@ -451,21 +427,14 @@ def _group_members(group: str, names: Any, place: Mapping[str, int]) -> Subset:
 
 @dataclass(frozen=True)
 class Orders:
-    """Orders in which the players join, drawn uniformly and independently.
-
-    Parameters
-    ----------
-    sources
-        The groups of kernels.
-    players
-        Names of the groups that join; together they contain each kernel once.
-    orders
-        (order, player) positions among the players.
-    """
+    """Orders in which the players join, drawn uniformly and independently."""
 
     sources: KernelGroups
+    """The groups of kernels."""
     players: tuple[str, ...]
+    """Names of the groups that join; together they contain each kernel once."""
     orders: Array
+    """(order, player) positions among the players."""
 
     @classmethod
     def sample(cls, sources: KernelGroups, n_orders: int, seed: int) -> Orders:
@@ -482,25 +451,18 @@ class Orders:
                 yield self._kernels(order[:n])
 
     def _kernels(self, joined: Sequence[int]) -> Subset:
-        return self.sources.union([self.players[place] for place in joined])
+        return tuple(sorted(k for place in joined for k in self.sources.members[self.players[place]]))
 
     def marginals(self, score_of: Callable[[Subset], Float], nothing: Float, everything: Float) -> Float:
         """v(S ∪ {i}) − v(S) for every order and player i, where S joined before: (order, player, …).
 
-        Parameters
-        ----------
-        score_of
-            v of a coalition, by its kernels; an array, of folds and tasks.
-        nothing, everything
-            v of no player, and of all.
+        `score_of` returns v of a coalition from its kernels, an array over folds and tasks; `nothing` and `everything`
+        are v of no player and of all.
         """
         gains = np.full((*self.orders.shape, *np.shape(everything)), np.nan)
         for row, order in zip(gains, self.orders, strict=True):
-            before = nothing
-            for n, place in enumerate(order, start=1):
-                after = everything if n == len(order) else score_of(self._kernels(order[:n]))
-                row[place] = after - before
-                before = after
+            joined = [score_of(self._kernels(order[:n])) for n in range(1, len(order))]
+            row[order] = np.diff([nothing, *joined, everything], axis=0)
         return gains
 
 
@@ -594,7 +556,8 @@ def _to_dataset(question: Question, sources: KernelGroups, results: _Results, ch
         stacked = stacked.drop_vars("weight") if end == "alone" and choose == "held" else stacked
         data = data.assign({_with_end(str(name), end): values for name, values in stacked.data_vars.items()})
     data = data.assign_coords(source=np.array(list(sources.members), dtype=str))
-    data = data.assign(member=(("source", "kernel"), sources.table))
+    member = [[k in members for k in range(len(sources.kernels))] for members in sources.members.values()]
+    data = data.assign(member=(("source", "kernel"), np.array(member)))
     for end in question.name_ends:
         loss, error = mean_over_folds(data[f"score{end}"] - data[f"score_without{end}"])
         # Means of equal scores in another order differ by rounding.

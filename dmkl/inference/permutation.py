@@ -49,8 +49,6 @@ from dmkl.stores import Kernels
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["PermutationTest", "draw_permutation", "exchange_cells", "p_value_text", "permutation_test", "with_p_values"]
-
 Exchange = Literal["samples", "groups"]
 """Samples exchange their labels, or whole groups do."""
 Choosing = Literal["anew", "fixed"]
@@ -102,8 +100,7 @@ class PermutationTest(Result):
     deviation over all permutations, so that the scale of a kernel does not dominate the maximum.
     """
 
-    FORMAT: ClassVar[str] = "dmkl-permutation-test"
-    TITLE: ClassVar[str] = "permutation test"
+    FORMAT, TITLE = "dmkl-permutation-test", "permutation test"
     NEEDED = (
         "score",
         "null_score",
@@ -410,21 +407,11 @@ def draw_permutation(
     """A permutation: row i takes the label of row order[i], (m,).
 
     Equal seeds and numbers give equal permutations, whatever the total number. Permutations that would leave a training
-    set without a class are rejected; the others are equally likely.
+    set without a class are rejected, InputError after many in a row; the others are equally likely.
 
-    Parameters
-    ----------
-    cells
-        See `exchange_cells`.
-    units
-        (m,) groups that change places, row by row, with those of the same size in their cell; None if rows do.
-    labels
-        (m,) or (m, tasks) of classes; None for a regression, which accepts every training set.
-
-    Raises
-    ------
-    InputError
-        If many permutations in a row are rejected.
+    `cells` are those of `exchange_cells`; `units` (m,) are groups that change places, row by row, with those of the
+    same size in their cell, None if rows do; `labels` are (m,) or (m, tasks) of classes, None for a regression, which
+    accepts every training set.
     """
     rng = np.random.default_rng([seed, number])
     members = [np.flatnonzero(cells == cell) for cell in range(cells.max() + 1)]
@@ -467,9 +454,16 @@ def _fit_chunks(question: Question, orders: Index, choose: Choosing, workspace: 
         original = _fit_chunk(question, orders[:1], None, workspace, first)
         yield original
         chosen = original["place"][:1]
-        question, at = _restrict(question, chosen[0])
+        # Only the chosen points of the tasks are fitted, at their places in a grid of these.
+        values, places = zip(*(np.unique(of, return_inverse=True) for of in chosen[0]), strict=True)
+        pairs = zip(question.grid.items(), values, strict=True)
+        grid = {name: tuple(of_name[k] for k in kept) for (name, of_name), kept in pairs}
+        question, at = replace(question, grid=grid), np.stack(places)
         first = 1
-    most = max(1, int(_CHUNK_BYTES / (_SCORE_BYTES * sum(_kept_numbers(question)))))
+    # Each fold keeps its validation scores and its dual variables.
+    n_rows = sum(len(fold.validation) + len(fold.train) for fold in question.folds)
+    n_columns = max(len(question.targets.classes), question.n_tasks) * math.prod(shape(question.grid))
+    most = max(1, int(_CHUNK_BYTES / (_SCORE_BYTES * n_rows * n_columns)))
     # Chunks of equal size: a small chunk at the end would share its passes between few permutations.
     n_chunks = -(-(len(orders) - first) // most)
     size = -(-(len(orders) - first) // n_chunks)
@@ -482,29 +476,8 @@ def _fit_chunks(question: Question, orders: Index, choose: Choosing, workspace: 
         progress.current().note(f"{min(first, len(orders)) - 1:,} of {len(orders) - 1:,} permutations fitted")
 
 
-def _kept_numbers(question: Question) -> Iterator[int]:
-    """Validation scores and dual variables of each fold under a permutation."""
-    columns = max(len(question.targets.classes), question.n_tasks)
-    for fold in question.folds:
-        yield (len(fold.validation) + len(fold.train)) * columns * math.prod(shape(question.grid))
-
-
-def _restrict(question: Question, place: Index) -> tuple[Question, Index]:
-    """The question about the chosen points of the tasks only, and their places in its grid."""
-    chosen = [np.unique(places, return_inverse=True) for places in place]
-    pairs = zip(question.grid.items(), chosen, strict=True)
-    grid = {name: tuple(values[k] for k in positions) for (name, values), (positions, _) in pairs}
-    return replace(question, grid=grid), np.stack([inverse for _, inverse in chosen])
-
-
 def _fit_chunk(question: Question, orders: Index, at: Index | None, workspace: Workspace, first: int) -> Statistics:
-    """Statistics of some permutations.
-
-    Parameters
-    ----------
-    at
-        (parameter, task), places in the grid; those of the best scores if None.
-    """
+    """Statistics of some permutations, at the places `at` (parameter, task) in the grid; at the best scores if None."""
     file = workspace.path / f"outcome-permutations-{first}.npz"
     if file.exists():
         return dict(load_arrays(file))
@@ -531,13 +504,13 @@ def _statistics(question: Question, grid: GridFits, at: Index | None) -> dict[st
             mean.reshape(of_grid), error.reshape(of_grid), question.grid, chooser=lambda t: f"{dim} {names[t[0]]!r}"
         ).reshape(len(sizes), -1)
     chosen = np.ravel_multi_index(tuple(at), sizes)
-    weight = grid.weights[chosen, :, tasks]
+    weight = grid.solved["weights"][chosen, :, tasks]
     return {
         "score": mean[chosen, tasks],
         # All weights are zero where every variance component is on the boundary.
         "share": (weight / np.maximum(weight.sum(axis=-1, keepdims=True), 1e-300)).mean(axis=1),
         "place": at,
-        "gap": np.nan_to_num(grid.gap[chosen, :, tasks]).max(initial=0.0),
+        "gap": np.nan_to_num(grid.solved["gap"][chosen, :, tasks]).max(initial=0.0),
     }
 
 

@@ -44,18 +44,6 @@ from dmkl.stores import Kernels
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = [
-    "Stability",
-    "agreement",
-    "check_threshold",
-    "count_distinct",
-    "draw_resamples",
-    "error_bound",
-    "select",
-    "stability",
-    "unimodal_error_bound",
-]
-
 How = Literal["half", "bootstrap", "folds"]
 N_RESAMPLES: dict[How, int] = {"half": 100, "bootstrap": 100, "folds": 10}
 """Default numbers of resamples."""
@@ -481,49 +469,25 @@ def _to_dataset(question: Question, answers: Answers, how: How, n_selected: int 
 # --- resamples -------------------------------------------------------------------------------------------------------
 
 
-def draw_resamples(
-    how: How,
-    n_resamples: int,
-    seed: int,
-    labels: npt.ArrayLike,
-    *,
-    splits: Array | None = None,
-    groups: Array | None = None,
-    samples: Array | None = None,
-    classes: bool = True,
-) -> list[Fold]:
-    """Draw the training rows of resamples.
+def draw_resamples(how: How, n_resamples: int, seed: int, labels: npt.ArrayLike, **of_rows: Any) -> list[Fold]:
+    """Draw the training rows of resamples, as folds "0", "1" … whose rows left out validate.
 
     Classes keep their shares if each row has one label and there are no groups. Halves of groups have equal shares of
     the groups by their most frequent class; a bootstrap of groups keeps shares on average only. A draw that lacks a
-    class, or leaves out no row, is rejected and drawn again.
+    class, or leaves out no row, is rejected and drawn again, InputError after 100 draws of a resample.
 
-    Parameters
-    ----------
-    how
-        "half": pairs of disjoint halves; 2b and 2b + 1 are a pair. "bootstrap": m rows with replacement, or as many
-        groups as there are, each with all of its rows. "folds": all but one of `n_resamples` folds.
-    n_resamples
-        Even for "half".
-    labels, splits, groups, samples, classes
-        As in `make_folds`; splits are ignored.
-
-    Returns
-    -------
-    list of Fold
-        Named "0", "1" …; the rows left out validate. Those of a bootstrap have the number of draws of each row.
-
-    Raises
-    ------
-    InputError
-        If the number of halves is odd, or each of 100 draws of a resample lacks a class that it leaves out, or leaves
-        out no rows.
+    `how` is "half": pairs of disjoint halves, 2b and 2b + 1; "bootstrap": m rows with replacement, or as many groups as
+    there are, each with all of its rows, in folds with the number of draws of each row; or "folds": all but one of
+    `n_resamples` folds. The labels and what follows are as in `make_folds`.
     """
     if how == "half" and n_resamples % 2:
         refuse(f"n_resamples must be even for how='half', whose halves come in pairs, got {n_resamples}")
     y, rng = np.asarray(labels), np.random.default_rng(seed)
-    stratified = classes and y.ndim == 1
-    make = partial(make_folds, labels=y, groups=groups, samples=samples, classes=classes)
+    groups = of_rows.get("groups")
+    stratified = of_rows.get("classes", True) and y.ndim == 1
+
+    def make(cv: Any) -> list[Fold]:
+        return make_folds(cv, y, **of_rows)
 
     def draw_once() -> list[Fold]:
         if how == "bootstrap":
@@ -583,43 +547,24 @@ def _draw_halves_of_groups(rng: np.random.Generator, y: Array, groups: Array, *,
 
 
 def _draw_counts(rng: np.random.Generator, y: Array, groups: Array | None, *, stratified: bool) -> Index:
-    """Number of draws of each row in a bootstrap, (m,)."""
-    if groups is not None:
-        _, unit = np.unique(groups, return_inverse=True)
-        return _bootstrap_counts(rng, int(unit.max()) + 1)[unit]
-    if not stratified:
-        return _bootstrap_counts(rng, len(y))
-    counts = np.zeros(len(y), dtype=np.int64)
-    _, index = np.unique(y, return_inverse=True)
+    """Number of draws of each row in a bootstrap, (m,): with replacement among groups, or the rows of each class."""
+    _, unit = np.unique(np.arange(len(y)) if groups is None else groups, return_inverse=True)
+    _, index = np.unique(y if stratified and groups is None else np.zeros(len(y)), return_inverse=True)
+    counts = np.zeros(int(unit.max()) + 1, dtype=np.int64)
     for k in range(int(index.max()) + 1):
-        rows = np.flatnonzero(index == k)
-        counts[rows] = _bootstrap_counts(rng, len(rows))
-    return counts
-
-
-def _bootstrap_counts(rng: np.random.Generator, n: int) -> Index:
-    """Number of draws of each of n items among n draws with replacement."""
-    return rng.multinomial(n, np.full(n, 1.0 / n))
+        members = np.unique(unit[index == k])
+        counts[members] = rng.multinomial(len(members), np.full(len(members), 1.0 / len(members)))
+    return np.asarray(counts[unit])
 
 
 # --- selection -------------------------------------------------------------------------------------------------------
 
 
 def select(weights: Float, n_selected: int | None = None) -> npt.NDArray[np.bool_]:
-    """Whether each resample selects each kernel.
+    """Whether each resample selects each kernel, (resamples, n), from weights of that shape that are not negative.
 
-    Parameters
-    ----------
-    weights
-        (resamples, n), not negative.
-    n_selected
-        The number q of kernels with the largest weights that a resample selects; fewer if weights are zero or equal.
-        None: those with more than `LEAST_SHARE` of the largest weight of the resample.
-
-    Returns
-    -------
-    ndarray
-        Booleans, (resamples, n).
+    Each selects the `n_selected` kernels with the largest weights, fewer if weights are zero or equal; if None, those
+    with more than `LEAST_SHARE` of its largest weight.
     """
     if n_selected is None:
         return np.asarray(weights > LEAST_SHARE * weights.max(axis=1, keepdims=True))
@@ -631,13 +576,7 @@ def select(weights: Float, n_selected: int | None = None) -> npt.NDArray[np.bool
 
 
 def check_threshold(threshold: Any) -> None:
-    """Refuse a share of the resamples without a known bound.
-
-    Raises
-    ------
-    InputError
-        If it is not in (1/2, 1].
-    """
+    """Refuse a share of the resamples without a known bound, outside (1/2, 1], by InputError."""
     if isinstance(threshold, bool) or not isinstance(threshold, numbers.Real) or not 0.5 < float(threshold) <= 1.0:
         refuse(
             "threshold, the share of the resamples that must select a kernel, must be above 0.5 and at most 1, got "
@@ -653,30 +592,18 @@ def error_bound(q: float, n: int, threshold: float) -> float:
     samples are independent. If the kernels of noise are selected with equal probabilities, and not more often than at
     random, L contains all of them, and this bounds the expected number of false selections.
 
-    Notes
-    -----
-    Meinshausen, Bühlmann: Stability selection. Journal of the Royal Statistical Society B 72 (2010), Theorem 1. Shah,
-    Samworth: Variable selection with error control: another look at stability selection. Journal of the Royal
-    Statistical Society B 75 (2013), Theorem 1 with θ = q/n, for pairs of halves that share no sample.
+    Meinshausen, Bühlmann (2010), Theorem 1; Shah, Samworth (2013), Theorem 1 with θ = q/n, for pairs of halves that
+    share no sample; see `dmkl.stability`.
     """
     return q**2 / ((2.0 * threshold - 1.0) * n)
 
 
 def unimodal_error_bound(q: float, n: int, threshold: float, n_pairs: int) -> float:
-    """E|Ŝ_π ∩ L| ≤ C(π, B) q²/n for B pairs of halves, sharper than `error_bound`.
+    """E|Ŝ_π ∩ L| ≤ C(π, B) q²/n for B pairs of halves, sharper than `error_bound`: Shah, Samworth (2013), Theorem 2.
 
     C = 1/(2(2π − 1 − 1/2B)) up to π = 3/4, and 4(1 − π + 1/2B)/(1 + 1/B) beyond. The assumption is that, for each
-    kernel of L, the share of pairs of which both halves select it has a unimodal distribution.
-
-    Returns
-    -------
-    float
-        NaN if the theorem does not apply: for q/n above 1/√3, and for π at or below
-        1/2 + min(θ², 1/2B + ¾θ²) with θ = q/n.
-
-    Notes
-    -----
-    Shah, Samworth (2013), Theorem 2.
+    kernel of L, the share of pairs of which both halves select it has a unimodal distribution. NaN if the theorem does
+    not apply: for q/n above 1/√3, and for π at or below 1/2 + min(θ², 1/2B + ¾θ²) with θ = q/n.
     """
     theta, grain = q / n, 1.0 / (2.0 * n_pairs)
     if theta > 1.0 / math.sqrt(3.0) or threshold <= 0.5 + min(theta**2, grain + 0.75 * theta**2):
@@ -689,20 +616,11 @@ def unimodal_error_bound(q: float, n: int, threshold: float, n_pairs: int) -> fl
 
 
 def agreement(weights: Float) -> float:
-    """Kendall's coefficient of concordance W of the order of the kernels, corrected for ties.
+    """Kendall's coefficient of concordance W of the order of the kernels, from weights (B, n), corrected for ties.
 
-    1 if all resamples order the kernels alike, near 1/B for B unrelated orders. Friedman's statistic is B(n − 1)W.
-    Weights up to `LEAST_SHARE` of the largest of the resample are ties.
-
-    Parameters
-    ----------
-    weights
-        (B, n)
-
-    Returns
-    -------
-    float
-        NaN for fewer than three kernels, and if no resample orders them.
+    1 if all resamples order the kernels alike, near 1/B for B unrelated orders; Friedman's statistic is B(n − 1)W.
+    Weights up to `LEAST_SHARE` of the largest of the resample are ties. NaN for fewer than three kernels, and if no
+    resample orders them.
     """
     from scipy.stats import friedmanchisquare
 

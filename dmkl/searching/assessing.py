@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +18,6 @@ from dmkl.searching.scoring import OfProbabilities, as_metrics, evaluate
 from dmkl.stores import Kernels
 from dmkl.unknown import is_known
 from dmkl.variables import describe
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-__all__ = ["assess", "class_scores", "confusion", "kernel_scores", "measures_of", "plot_confusion"]
 
 
 @one_blas_thread
@@ -172,22 +166,10 @@ def kernel_scores(contributions: xr.DataArray, y: npt.ArrayLike) -> xr.Dataset:
 def confusion(
     truth: npt.ArrayLike, predicted: npt.ArrayLike, classes: npt.ArrayLike, tasks: Array | None = None
 ) -> xr.DataArray:
-    """Count how often samples of each class are predicted as each.
+    """Count how often samples of each class are predicted as each; rows with an unknown true label do not count.
 
-    Parameters
-    ----------
-    truth, predicted
-        (rows,) labels, or (rows, tasks) of 0 and 1; rows with an unknown true label do not count.
-    classes
-        Labels that are always in the matrix; unused for several tasks.
-    tasks
-        Names of the tasks.
-
-    Returns
-    -------
-    DataArray
-        Integers over (true, predicted), labeled by the classes and by further labels of the truth; over (task, true,
-        predicted), labeled by 0 and 1, for several tasks.
+    `truth` and `predicted` are (rows,) labels, counted over (true, predicted) of `classes` and further labels of the
+    truth; or (rows, tasks) of 0 and 1, counted over (task, true, predicted) by the names `tasks`.
     """
     truth, predicted = np.asarray(truth), np.asarray(predicted)
     if truth.ndim == 2:
@@ -208,20 +190,10 @@ def confusion(
 
 
 def class_scores(counts: xr.DataArray) -> xr.Dataset:
-    """Recall, precision and support of each class.
+    """Recall, precision and support over class; of the counts of several tasks over task, of the label 1.
 
     N_kl samples of class k are predicted as l: recall_k = N_kk / Σ_l N_kl, precision_k = N_kk / Σ_l N_lk, support_k =
     Σ_l N_kl. The recall of a class without samples is NaN, and so is the precision of one that is never predicted.
-
-    Parameters
-    ----------
-    counts
-        From `confusion`.
-
-    Returns
-    -------
-    Dataset
-        recall, precision and support over class; for several tasks over task, of the label 1.
     """
     if "task" in counts.dims:
         right = counts.sel(true=1, predicted=1, drop=True)
@@ -233,32 +205,3 @@ def class_scores(counts: xr.DataArray) -> xr.Dataset:
         called = xr.DataArray(counts.sum("true").values, labels)
     recall, precision = right / support.where(support > 0), right / called.where(called > 0)
     return describe(xr.Dataset({"recall": recall, "precision": precision, "support": support}))
-
-
-def plot_confusion(counts: xr.Dataset | xr.DataArray, *, ax: Axes | Sequence[Axes] | None = None) -> Any:
-    """Draw a confusion matrix, with the recall and precision of each class.
-
-    Several tasks have no common matrix: the recall and precision of each are drawn.
-
-    Parameters
-    ----------
-    counts
-        The result of `assess` for classes, or counts (true, predicted) or (task, true, predicted), such as
-        `EvaluationResult.confusion`.
-    ax
-        Two axes to draw on, one for tasks; a new figure by default.
-
-    Returns
-    -------
-    Axes or array of Axes
-        An array of two, or those for tasks. A class without samples has no recall, one that is never predicted no
-        precision. The matrix of more than 20 classes has colors only.
-
-    Raises
-    ------
-    InputError
-        If there are no such counts, as for a regression.
-    """
-    from dmkl.searching.figures import plot_confusion
-
-    return plot_confusion(counts, ax)

@@ -27,28 +27,12 @@ from dmkl.estimators.plan import Answers, Fit, Plan
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.passes.execute import check_memory, machine
 from dmkl.progress import PHASES
-from dmkl.searching.fits import GridFits, Question, open_workspace, plan_fits, run_blocks, to_dataset
+from dmkl.searching.fits import SOLVED, GridFits, Question, open_workspace, plan_fits, run_blocks, to_dataset
 from dmkl.searching.grid import Choice, Rule, best_index, mean_and_margin, mean_over_folds, points
 from dmkl.searching.texts import point_text, with_error
 from dmkl.solvers.workspace import Workspace
 from dmkl.store.results import task_dim
 from dmkl.variables import describe
-
-__all__ = [
-    "COSTS",
-    "FEW",
-    "SUM",
-    "TITLES",
-    "TRIED",
-    "Baselines",
-    "baseline_params",
-    "choose_baselines",
-    "compare",
-    "comparison",
-    "fit_with_baselines",
-    "fit_with_sum",
-    "prefixed",
-]
 
 Baselines = Literal["sum", "rules", "all", "none"]
 
@@ -89,19 +73,12 @@ def fit_with_baselines(
 
     A discriminant has the support vector machine on the sum as a further baseline, at the C of `COSTS`, in three or
     four passes after the search. It is left out, and the attribute "svm_left_out" gives the reason, if the machines
-    need more memory or passes than `_check_machines` allows.
+    need more memory or passes than `_check_machines` allows. With "rules" the SVM decides by class means too, and these
+    fits and those of the search are also read with the largest score as the rule, which chooses points of its own.
 
-    With "rules" the SVM decides by class means too, and these fits and those of the search are also read with the
-    largest score as the rule, which chooses points of its own.
-
-    Returns
-    -------
-    GridFits
-        The results of the search, with the passes, rounds and phases of everything.
-    Dataset
-        The results of the baselines, with names that begin with "sum_", "svm_" (over C), "alone_" (over kernel, NaN
-        for kernels that were not tried) and the prefixes of `LARGEST`, and the attribute n_baseline_passes: the passes
-        after the search.
+    The first result has the passes, rounds and phases of everything. The second has the results of the baselines, with
+    names that begin with "sum_", "svm_" (over C), "alone_" (over kernel, NaN for kernels that were not tried) and the
+    prefixes of `LARGEST`, and the attribute n_baseline_passes: the passes after the search.
     """
     plain = _plain_question(question, which)
     alone = which == "all" and plain is not None
@@ -209,20 +186,15 @@ class _Blocks:
         self._sum_rows: list[int] | None = None
         if plain is not None:
             self._targets = [fit.targets for fit in self._fits["search"][:: len(question.models)]]
-            self._sum_rows = self._rows_of_sum(question, plain)
-            if self._sum_rows is None:
+            texts, needed = (
+                [(type(model), model._parameter_texts(self._K.names)) for model in models]
+                for models in (question.models, plain.models)
+            )
+            if all(text in texts for text in needed):  # the search has the sum, as at p = ∞
+                places, firsts = [texts.index(text) for text in needed], range(len(self._targets))
+                self._sum_rows = [f * len(texts) + place for f in firsts for place in places]
+            else:
                 self._fits["sum"] = plan_fits(plain, self._targets)
-
-    def _rows_of_sum(self, question: Question, plain: Question) -> list[int] | None:
-        """Rows of the search that are the plain sum, as those of p = ∞; None if any is missing."""
-        texts, needed = (
-            [(type(model), model._parameter_texts(self._K.names)) for model in models]
-            for models in (question.models, plain.models)
-        )
-        if not all(text in texts for text in needed):
-            return None
-        places = [texts.index(text) for text in needed]
-        return [f * len(texts) + place for f in range(len(self._targets)) for place in places]
 
     def add_alone(self, kernels: Sequence[int]) -> None:
         """Add each of these kernels alone."""
@@ -246,7 +218,7 @@ def _largest_weights(question: Question, grid: GridFits, choice: Choice) -> np.n
     has its own kernels, so that no row that is tested on has an influence here.
     """
     p = np.array([point.get("p", 1.0) for point in points(question.grid)], dtype=np.float64)
-    weights = grid.weights[(p == p.min()) & question.fitted]
+    weights = grid.solved["weights"][(p == p.min()) & question.fitted]
     total = weights.sum(axis=-1, keepdims=True)
     shares = (weights / np.where(total > 0, total, 1.0)).mean(axis=(0, 2))
     if choice == "joint":
@@ -311,24 +283,20 @@ def _fit_machines(
 
 
 def _kept_grid(question: Question, workspace: Workspace) -> GridFits:
-    """Fit a grid on every fold; without a pass if the state has all results.
-
-    The scores of held-out rows are saved here, since solvers of machines do not keep them.
-    """
+    """Fit a grid on every fold, and keep its scores, which solvers of machines do not; no pass if they are there."""
     file = workspace.path / "scores-all.npz"
     n_points, n_folds = len(points(question.grid)), len(question.folds)
     if file.exists():
         arrays = load_arrays(file)
         decisions = [[arrays[f"decision-{f}-{k}"] for k in range(n_points)] for f in range(n_folds)]
         targets = [question.targets_of(fold.train) for fold in question.folds]
-        solved = (arrays["weights"], arrays["gap"], arrays["objective"], arrays["status"])
+        solved = {name: arrays[name] for name in SOLVED}
         decided: list[Sequence[Float]] = [list(arrays[f"decided-{f}"]) for f in range(n_folds)]
         n_passes, phases = float(arrays["n_passes"]), dict.fromkeys(PHASES, 0.0)
-        return GridFits(*solved, decisions, decided, targets, n_passes, [], phases, "own")
+        return GridFits(solved, decisions, decided, targets, n_passes, [], phases, "own")
     grid = GridFits.of(question, run(Plan(question.K, plan_fits(question), duals=False), workspace))
     if not workspace.temporary:
-        names = ("weights", "gap", "objective", "status", "n_passes")
-        arrays = {name: np.asarray(getattr(grid, name)) for name in names}
+        arrays = grid.solved | {"n_passes": np.asarray(grid.n_passes)}
         for f, of_fold in enumerate(grid.decisions):
             arrays |= {f"decision-{f}-{k}": decision for k, decision in enumerate(of_fold)}
             arrays[f"decided-{f}"] = np.stack(grid.decided[f])
@@ -340,14 +308,8 @@ def _check_machines(question: Question) -> None:
     """Refuse machines that need more than a task's memory for their kernel matrix, or many passes.
 
     Kernels that fit in memory are read once, whatever the number of machines. Otherwise machines take two passes for
-    every `settings.block_width` of them, and keep a sum of the kernels.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If the sum does not fit.
-    InputError
-        If there would be more passes.
+    every `settings.block_width` of them, and keep a sum of the kernels. MemoryBudgetError if the sum does not fit,
+    InputError if there would be more passes.
     """
     m, n, allowed = max(len(fold.train) for fold in question.folds), len(question.K), machine().task_bytes
     if 8 * (n + 4) * m**2 <= allowed:

@@ -16,7 +16,6 @@ import pandas as pd
 import xarray as xr
 
 from dmkl._version import __version__
-from dmkl.arrays import Array
 from dmkl.errors import InputError, refuse
 from dmkl.estimators.checks import check_choice
 from dmkl.estimators.decisions import predicted_labels
@@ -33,6 +32,7 @@ from dmkl.searching.fits import (
     as_variable,
     fit_grid,
     fold_data,
+    held_out_variables,
     lock_state,
     make_question,
     per_task,
@@ -43,7 +43,6 @@ from dmkl.searching.fits import (
 )
 from dmkl.searching.folds import OuterFold, nest_folds
 from dmkl.searching.grid import Rule, constant_note, mean_over_folds
-from dmkl.searching.predictions import held_out_variables
 from dmkl.searching.search import GridResult, SearchResult, chosen_fit, fold_models
 from dmkl.searching.texts import chosen_text, cost_and_proof, count, data_notes, edge_notes, with_error
 from dmkl.solvers.outcome import WORDS
@@ -54,8 +53,6 @@ from dmkl.variables import describe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-__all__ = ["EvaluationResult", "evaluate"]
 
 _NEEDED = ("test_score", "inner_score", "weight", "gap", "status")
 
@@ -179,10 +176,7 @@ class EvaluationResult(GridResult):
     def confusion(self) -> xr.DataArray:
         """Number of test rows by true and predicted class, over all outer folds.
 
-        Raises
-        ------
-        InputError
-            If it was a regression.
+        Raises InputError if it was a regression.
         """
         if "confusion" not in self._data:
             refuse("a regression predicts numbers, which no confusion matrix counts; its scores are in scores")
@@ -203,7 +197,7 @@ class EvaluationResult(GridResult):
         """Draw the confusion matrix of all outer folds; see `dmkl.plot_confusion`."""
         from dmkl.searching.figures import plot_confusion
 
-        return plot_confusion(self.confusion, ax)
+        return plot_confusion(self.confusion, ax=ax)
 
     def plot_weights(self, *, ax: Axes | None = None, top: int | None = None) -> Axes:
         """Draw the `top` largest kernel weights of the tested models, on `ax` if given; see `dmkl.pictures.bars`."""
@@ -430,7 +424,7 @@ def _fits_at_choices(question: Question, searches: Mapping[str, SearchResult], f
 
 def _to_dataset(question: Question, searches: Mapping[str, SearchResult], answers: Answers) -> xr.Dataset:
     """The choices of the outer folds, and the results of the models fitted there, as labeled data."""
-    outcomes = answers.fits
+    outcomes, classes = answers.fits, question.targets.classes
     variables = _test_variables(question, searches, outcomes)
     weight, *_, status = per_task(outcomes, len(question.K), question.n_tasks)
     variables["weight"] = question.variable(("fold", "kernel", "task"), weight.swapaxes(1, 2))
@@ -441,7 +435,12 @@ def _to_dataset(question: Question, searches: Mapping[str, SearchResult], answer
     parts = [(fit.held_out, fit.targets, of.decision, of.decided) for fit, of in zip(fits, outcomes, strict=True)]
     variables |= held_out_variables(question, parts)
     if question.targets.kind != "regression":
-        variables["confusion"] = xr.concat([_confusion(question, outcome) for outcome in outcomes], "fold")
+        tasks = np.arange(question.n_tasks) if question.tasks is None else question.tasks
+        counts = [
+            confusion(question.labels[rows], predicted_labels(of_fold.kind, of_fold.classes, decided), classes, tasks)
+            for rows, of_fold, _, decided in parts
+        ]
+        variables["confusion"] = xr.concat(counts, "fold")
     first = next(iter(searches.values())).scores
     kept = ("estimator", "parameters", "scoring", "kind", "parameters_searched", "solver")
     attrs = {name: first.attrs[name] for name in (*kept, "bandwidths_from_all_samples")} | {
@@ -475,11 +474,3 @@ def _test_variables(
     variables["gap"] = question.variable(("fold", "task"), gap)
     variables["objective"] = question.variable(("fold", "task"), objective)
     return variables
-
-
-def _confusion(question: Question, outcome: FitOutcome) -> xr.DataArray:
-    fit = outcome.data.fit
-    predicted = predicted_labels(fit.targets.kind, fit.targets.classes, outcome.decided)
-    truth: Array = question.labels[fit.held_out]
-    tasks = np.arange(question.n_tasks) if question.tasks is None else question.tasks
-    return confusion(truth, predicted, question.targets.classes, tasks)

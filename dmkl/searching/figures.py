@@ -1,22 +1,31 @@
-"""Figures of a search: mean scores over the grid, kernel weights of a point and along a parameter; of confusions."""
+"""Figures of searches and evaluations: scores, kernel weights, confusions and out-of-fold predictions."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.patheffects import Normal, Stroke
-from sklearn.metrics import ConfusionMatrixDisplay
+from sklearn.calibration import calibration_curve
+from sklearn.metrics import (
+    ConfusionMatrixDisplay,
+    average_precision_score,
+    precision_recall_curve,
+    r2_score,
+    roc_auc_score,
+    roc_curve,
+)
 
-from dmkl.arrays import Float, plain_repr
+from dmkl.arrays import Array, Float, plain_repr
 from dmkl.errors import InputError, refuse
+from dmkl.estimators.checks import check_choice
 from dmkl.pictures import (
     BLUE,
     GRAY,
@@ -36,9 +45,7 @@ from dmkl.pictures import (
 from dmkl.searching.assessing import class_scores
 from dmkl.searching.grid import best_index, choose, grid_points, mean_over_folds, within_one_standard_error
 from dmkl.store.results import of_task, task_dim
-
-__all__ = ["plot_confusion", "plot_evaluation", "plot_scores", "plot_weights", "plot_weights_over"]
-
+from dmkl.unknown import is_known
 
 _LINE = 56
 """Characters in a line above a panel."""
@@ -106,24 +113,11 @@ def plot_scores(result: Any, ax: Axes | Sequence[Axes] | None = None, *, task: s
     their bars. A grid of one parameter has the curve only. Of three or more parameters the two with the most values are
     drawn (p and lam if several have as many), the others at their chosen values.
 
-    Parameters
-    ----------
-    ax
-        The axes of map and curve, or those of the curve for one parameter. A new figure by default.
-    task
-        A task of a multilabel problem. By default the scores are means over the tasks, with the standard error of these
-        means, and each chosen point has a ring with the number of tasks; likewise for folds with separate choices.
-
-    Returns
-    -------
-    Axes or array of Axes
-        The axes of the curve, or an array of those of map and curve. Notebooks show them; ``figure`` of each of
-        them is the figure.
-
-    Raises
-    ------
-    InputError
-        If there is no such task, no point can be chosen, or `ax` has a wrong number of axes.
+    `ax` are the axes of map and curve, or those of the curve for one parameter; those of a new figure by default. They
+    are returned, several as an array; ``figure`` of each is the figure, which notebooks show. `task` is a task of a
+    multilabel problem. By default the scores are means over the tasks, with the standard error of these means, and each
+    chosen point has a ring with the number of tasks; likewise for folds with separate choices. InputError if there is
+    no such task, no point can be chosen, or `ax` has a wrong number of axes.
     """
     surface = _surface(result, task)
     side = max(4.2, 1.6 + 0.34 * len(surface.x.order)) + 0.8
@@ -412,19 +406,8 @@ def _weights_of(result: Any, task: str | None, name: str, place: int) -> Float:
 def plot_evaluation(result: Any, task: str | None = None, ax: Axes | None = None) -> Axes:
     """Draw the test scores of an evaluation and of its baselines: means, one standard error, and outer folds.
 
-    A line joins the scores of an outer fold, whose models are tested on the same rows.
-
-    Parameters
-    ----------
-    task
-        A task of a multilabel problem; means over all tasks by default.
-    ax
-        The axes to draw on; a new figure by default.
-
-    Raises
-    ------
-    InputError
-        If there is no such task.
+    A line joins the scores of an outer fold, whose models are tested on the same rows. Of a multilabel problem the
+    scores of `task` are drawn, means over all tasks by default; InputError if there is no such task.
     """
     result._check_task(task)
     baselines = result.baselines
@@ -451,8 +434,30 @@ def plot_evaluation(result: Any, task: str | None = None, ax: Axes | None = None
 # --- confusions ------------------------------------------------------------------------------------------------------
 
 
-def plot_confusion(counts: Any, ax: Any) -> Any:
-    """See `dmkl.plot_confusion`."""
+def plot_confusion(counts: xr.Dataset | xr.DataArray, *, ax: Axes | Sequence[Axes] | None = None) -> Any:
+    """Draw a confusion matrix, with the recall and precision of each class.
+
+    Several tasks have no common matrix: the recall and precision of each are drawn.
+
+    Parameters
+    ----------
+    counts
+        The result of `assess` for classes, or counts (true, predicted) or (task, true, predicted), such as
+        `EvaluationResult.confusion`.
+    ax
+        Two axes to draw on, one for tasks; a new figure by default.
+
+    Returns
+    -------
+    Axes or array of Axes
+        An array of two, or those for tasks. A class without samples has no recall, one that is never predicted no
+        precision. The matrix of more than 20 classes has colors only.
+
+    Raises
+    ------
+    InputError
+        If there are no such counts, as for a regression.
+    """
     counts = counts["confusion"] if isinstance(counts, xr.Dataset) and "confusion" in counts else counts
     if not isinstance(counts, xr.DataArray) or not {"true", "predicted"} <= set(counts.dims):
         given = getattr(counts, "dims", type(counts).__name__)
@@ -503,3 +508,122 @@ def _draw_class_scores(ax: Axes, scores: xr.Dataset, labels: list[str]) -> None:
     ax.set_xlabel("share of its samples (recall),\nof those predicted as it (precision)", fontsize=9)
     ax.legend(ncols=2, fontsize=8, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), handletextpad=0.1)
     dress(ax, ["top", "right", "left"], grid="both")
+
+
+# --- out-of-fold predictions -----------------------------------------------------------------------------------------
+
+_Kind = Literal["roc", "precision_recall", "calibration", "observed", "confusion"]
+_CURVE_AXES = {
+    "roc": ("false positive rate", "true positive rate"),
+    "precision_recall": ("recall", "precision"),
+    "calibration": ("mean predicted probability", "share of the class"),
+    "observed": ("observed", "predicted"),
+    "confusion": ("predicted class", "true class"),
+}
+_AT = np.linspace(0.0, 1.0, 201)
+
+
+def plot_predictions(
+    predictions: Any, kind: _Kind = "roc", ax: Axes | None = None, *, of: Any = None, by: str = "fold"
+) -> Axes:
+    """Draw out-of-fold predictions.
+
+    Parameters
+    ----------
+    predictions
+        A search, an evaluation, or its `predictions`, also of some samples, such as those of a site:
+        ``predictions.isel(sample=predictions.sample_group == "A")``.
+    kind
+        "roc" or "precision_recall": the mean curve over the folds, with a band and areas of one standard deviation; of
+        all folds together "calibration": shares of the class in ten bins of its probability, "observed": predicted
+        against observed numbers, "confusion": the number of samples by true and predicted class.
+    ax
+        The axes; those of a new figure by default.
+    of
+        The class (against the rest), task or target; all of them by default, of two classes the second.
+    by
+        "fold", or "group" for a curve of each group, such as a site or donor. Folds and groups in which the class is
+        all or nothing have no curve.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    InputError
+        If these predictions cannot be drawn so, or there is no such class, task, target or group.
+    """
+    data = getattr(predictions, "predictions", predictions)
+    check_choice("kind", kind, get_args(_Kind))
+    needed = {"calibration": "probability", "observed": "prediction", "confusion": "predicted_label"}.get(kind, "score")
+    for name in (needed, f"sample_{by}"):
+        if name not in data:
+            refuse(f"kind={kind!r}, by={by!r} draws {name}, and these predictions have {', '.join(data.data_vars)}")
+    (ax,) = panels(ax, {"the curves": (4.8, 4.4)})
+    for label, truth, values, parts in _outputs(data, needed, of, by):
+        _draw_curves(ax, kind, label, truth, values, parts, pooled=by == "fold")
+    if kind != "confusion":
+        ax.legend(fontsize=8, frameon=False)
+        if kind != "precision_recall":
+            ax.axline((0.0, 0.0), slope=1.0, color=GRAY, linestyle=":", linewidth=1.0, zorder=0)
+        dress(ax, ["top", "right"])
+    ax.set_xlabel(_CURVE_AXES[kind][0], fontsize=9)
+    ax.set_ylabel(_CURVE_AXES[kind][1], fontsize=9)
+    return ax
+
+
+def _outputs(data: xr.Dataset, needed: str, of: Any, by: str) -> Iterator[tuple[str, Array, Array, Array]]:
+    """Label, true values, predictions and folds or groups of each class, task or target, where the truth is known."""
+    values = data["probability"] if needed == "score" and "probability" in data else data[needed]
+    dim = str(values.dims[1]) if values.ndim == 2 else ""
+    labels = values[dim].values.tolist() if dim else ["" if needed != "score" else data["class"].values[-1]]
+    labels = labels[1:] if dim == "class" and len(labels) == 2 and of is None else labels
+    chosen = [label for label in labels if of is None or str(label) == str(of)]
+    if not chosen or (needed == "predicted_label" and len(chosen) > 1):  # one matrix would be drawn over another
+        check_choice("of", of, [*map(str, labels)])
+    for label in chosen:
+        truth = data["true_label"].sel({dim: label}) if dim in data["true_label"].dims else data["true_label"]
+        column = values.sel({dim: label}).values if dim else values.values
+        rows = is_known(truth.values)
+        of_class = dim == "class" or (needed == "score" and not dim)
+        known = truth.values[rows]
+        yield str(label), known == label if of_class else known, column[rows], data[f"sample_{by}"].values[rows]
+
+
+def _draw_curves(ax: Axes, kind: str, label: str, truth: Array, values: Array, parts: Array, *, pooled: bool) -> None:
+    """Draw the predictions of a class, task or target."""
+    start = f"{shortened(label)}, " if label else ""
+    each = [(shortened(str(part)), truth[parts == part], values[parts == part]) for part in np.unique(parts)]
+    if kind == "confusion":
+        labels = (truth.astype(str), values.astype(str))
+        ConfusionMatrixDisplay.from_predictions(*labels, ax=ax, cmap="Blues", colorbar=False)
+        return
+    if kind in ("observed", "calibration"):
+        for part, t, f in [("all folds", truth, values)] if pooled else each:
+            if kind == "observed":
+                ax.plot(t, f, ".", label=f"{start}{part}" + (f": R² {r2_score(t, f):.3f}" if len(t) > 1 else ""))
+            else:
+                ax.plot(*calibration_curve(t, f, n_bins=10)[::-1], "o-", markersize=3.5, label=f"{start}{part}")
+        return
+    curves = [(part, *_curve(kind, t.astype(int), s)) for part, t, s in each if 0 < t.sum() < len(t)]
+    area = "AUC" if kind == "roc" else "AP"
+    if not pooled:
+        for part, y, size in curves:
+            ax.plot(_AT, y, label=f"{start}{part}: {area} {size:.3f}")
+    elif curves:
+        y, sizes = (np.array(values) for values in list(zip(*curves, strict=True))[1:])
+        spread, wide = (np.std(v, axis=0, ddof=1) if len(v) > 1 else 0 * v[0] for v in (y, sizes))
+        (line,) = ax.plot(_AT, y.mean(axis=0), label=f"{start}{area} {sizes.mean():.3f} ± {wide:.2g}")
+        edges = (y.mean(axis=0) - spread, y.mean(axis=0) + spread)
+        ax.fill_between(_AT, *edges, color=line.get_color(), alpha=0.2, linewidth=0)
+
+
+def _curve(kind: str, truth: Array, scores: Array) -> tuple[Float, float]:
+    """A curve at the places `_AT`, and its area."""
+    if kind == "roc":
+        x, y, _ = roc_curve(truth, scores)
+        return np.interp(_AT, x, y), float(roc_auc_score(truth, scores))
+    precision, recall, _ = precision_recall_curve(truth, scores)
+    # Precision is no linear function between two recalls: that of the next larger one is taken.
+    return precision[::-1][np.searchsorted(recall[::-1], _AT)], float(average_precision_score(truth, scores))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
@@ -17,14 +18,14 @@ import numpy as np
 import numpy.typing as npt
 import sklearn
 import xarray as xr
-from scipy.special import logit
+from scipy.special import expit, logit
 from sklearn.base import clone
 
 from dmkl import progress
 from dmkl._version import __version__
 from dmkl.arrays import Array, Float, Index, plain_repr
 from dmkl.errors import refuse
-from dmkl.estimators.decisions import HeldOut, class_index
+from dmkl.estimators.decisions import HeldOut, class_index, predicted_labels
 from dmkl.estimators.engine import least_lam, run
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan, labeled_targets
@@ -48,34 +49,11 @@ from dmkl.searching.grid import (
     points,
     shape,
 )
-from dmkl.searching.scoring import Metric, OfProbabilities, as_metrics, evaluate, evaluate_each
+from dmkl.searching.scoring import Metric, OfProbabilities, as_metrics, evaluate, evaluate_each, probabilities
 from dmkl.solvers.outcome import WORDS, Round, worst
 from dmkl.solvers.workspace import Workspace, state_folder
 from dmkl.stores import Kernels, as_kernel_set
-from dmkl.variables import variable
-
-__all__ = [
-    "OF_TASKS",
-    "STATUS_FLAGS",
-    "GridFits",
-    "Question",
-    "as_variable",
-    "constant_scores",
-    "digest",
-    "fit_grid",
-    "fold_data",
-    "lock_state",
-    "make_question",
-    "open_workspace",
-    "per_task",
-    "plan_fits",
-    "run_blocks",
-    "score_fits",
-    "score_outcomes",
-    "to_dataset",
-    "values_of",
-    "with_statuses",
-]
+from dmkl.variables import describe, variable
 
 Folds = TypeVar("Folds", bound=Fold | OuterFold)
 OF_TASKS = ("p", "lam", "C", "n_groups", "candidate")
@@ -221,25 +199,11 @@ def make_question(
     grid: Mapping[str, Any] | None = None,
     refit: bool = False,
 ) -> tuple[Question, list[Folds]]:
-    """Check a question, and make its folds.
+    """Check a question, and make its folds; InputError if an argument breaks a rule.
 
-    Parameters
-    ----------
-    caller
-        The name of the function in messages.
-    estimator, K, y, scoring, groups, unknown, grid
-        As in `dmkl.search`.
-    make_folds
-        `folds.make_folds` or `folds.nest_folds` with their first arguments.
-    has_grid
-        False for an estimator with the parameters that it has.
-    refit
-        Whether one model is fitted for all tasks at the points that they choose.
-
-    Raises
-    ------
-    InputError
-        If an argument breaks a rule.
+    `caller` is the name of the function in messages, and `make_folds` is `folds.make_folds` or `folds.nest_folds` with
+    their first arguments. `has_grid` is False for an estimator with the parameters that it has; `refit` tells whether
+    one model is fitted for all tasks at the points that they choose. The others are as in `dmkl.search`.
     """
     K = as_kernel_set(K, caller)
     if not K.is_square:
@@ -301,24 +265,19 @@ def _with_chain_lams(question: Question, *, default: bool) -> Question:
     if LAM_TRACE in by_chain.values() and question.K.dtype != np.float64 and question.K.shape[1] <= _FEW:
         first = {name: values[:1] for name, values in question.grid.items() if name == "candidate"}
         of_chains = replace(question, grid=first | {"steps": tuple(chains)})
-        least = least_lam(Plan(question.K, plan_fits(of_chains), duals=False))
+        of_fits = least_lam(Plan(question.K, plan_fits(of_chains), duals=False))
         for k, chain in enumerate(chains):
-            by_chain[chain] = _resolved_lams(question, chain, by_chain[chain], max(least[k :: len(chains)]))
+            least, lams = max(of_fits[k :: len(chains)]), by_chain[chain]
+            by_chain[chain] = tuple(lam for lam in lams if lam >= least)
+            if left_out := ", ".join(f"{lam:g}" for lam in lams if lam < least):
+                after = f" after {'+'.join(map(str, chain))}" if "steps" in question.grid else ""
+                progress.current().note(
+                    f"lam {left_out} left out{after}: on {question.K.shape[1]} samples {question.K.dtype} resolves λ "
+                    f"from {least:.1e} on"
+                )
     every = tuple(sorted({lam for values in by_chain.values() for lam in values}))
     by_chain = {chain: values for chain, values in by_chain.items() if values != every}
     return replace(question, grid=question.grid | {"lam": every}, chain_lams=by_chain)
-
-
-def _resolved_lams(question: Question, chain: Any, lams: tuple[float, ...], least: float) -> tuple[float, ...]:
-    """The values of λ that the stored precision resolves."""
-    left_out = ", ".join(f"{lam:g}" for lam in lams if lam < least)
-    if left_out:
-        after = f" after {'+'.join(map(str, chain))}" if "steps" in question.grid else ""
-        progress.current().note(
-            f"lam {left_out} left out{after}: on {question.K.shape[1]} samples {question.K.dtype} resolves λ from "
-            f"{least:.1e} on"
-        )
-    return tuple(lam for lam in lams if lam >= least)
 
 
 # --- the plan and its answers ----------------------------------------------------------------------------------------
@@ -327,12 +286,8 @@ def _resolved_lams(question: Question, chain: Any, lams: tuple[float, ...], leas
 def plan_fits(question: Question, targets: Sequence[Targets] | None = None, kernels: Index | None = None) -> list[Fit]:
     """The rows of a plan: every point of the grid on every fold, fold by fold.
 
-    Parameters
-    ----------
-    targets
-        The targets of each fold, shared with other rows: rows with the same object share subspaces and solutions.
-    kernels
-        Positions of the kernels that may have weight; all if None.
+    `targets`, one object for each fold, are shared with other rows, which then share subspaces and solutions; `kernels`
+    are the positions of those that may have weight.
     """
     targets = [question.targets_of(fold.train) for fold in question.folds] if targets is None else targets
     return [
@@ -354,81 +309,63 @@ def _judge(metrics: Mapping[str, Metric], truth: Array, n_validation: int, predi
 
 
 def run_blocks(K: KernelSet, blocks: Mapping[Hashable, Sequence[Fit]], workspace: Workspace) -> dict[Any, Answers]:
-    """Run several blocks of fits as one plan, in passes that all share.
-
-    Returns
-    -------
-    dict
-        The answers to each block, by its key. They share the tally: passes and times of all.
-    """
+    """The answers to each block of fits by its key, run as one plan: they share the tally, passes and times of all."""
     answers = run(Plan(K, [fit for fits in blocks.values() for fit in fits], duals=False), workspace)
     outcomes = iter(answers.fits)
     return {key: replace(answers, fits=list(islice(outcomes, len(fits)))) for key, fits in blocks.items()}
 
 
+SOLVED = ("weights", "gap", "objective", "status")
+"""What solvers find, for each point, fold and task."""
+
+
 @dataclass
 class GridFits:
-    """Results of all points as arrays over (point, fold, task), and the costs.
+    """Results of all points as arrays over (point, fold, task), and the costs."""
 
-    Parameters
-    ----------
-    weights
-        (point, fold, task, kernel); NaN if a point was not fitted.
-    gap, objective, status
-        (point, fold, task); `status` is a position in `WORDS`, −1 if a point was not fitted.
-    decisions
-        Scores of the held-out rows of each fold at each fitted point, (rows,) or (rows, classes or tasks).
-    decided
-        The same after the decision rule of each fit.
-    targets
-        The targets of each fold.
-    n_passes, rounds, phases, solver
-        Passes, the purpose of each, seconds by phase, and the name of the solver.
-    judged
-        (point, fold, metric, 2, task), scores on the validation rows and on the test rows, if solvers return them; then
-        `decisions` and `decided` are empty, and weights, gap, objective and status are those of all tasks.
+    solved: dict[str, Array]
+    """weights (point, fold, task, kernel), and gap, objective and status, a position in `WORDS`, (point, fold, task).
+
+    NaN, and the status −1, if a point was not fitted.
     """
-
-    weights: Float
-    gap: Float
-    objective: Float
-    status: npt.NDArray[np.int8]
     decisions: list[list[Float]]
+    """Scores of the held-out rows of each fold at each fitted point, (rows,) or (rows, classes or tasks)."""
     decided: list[Sequence[Float]]
+    """The same after the decision rule of each fit."""
     targets: list[Targets]
+    """The targets of each fold."""
     n_passes: float
     rounds: Sequence[Round]
     phases: Mapping[str, float]
     solver: str
+    """Passes, the purpose of each, seconds by phase, and the name of the solver."""
     judged: Float | None = None
+    """(point, fold, metric, 2, task), scores on the validation rows and on the test rows, if solvers return them; then
+    `decisions` and `decided` are empty, and `solved` is that of all tasks.
+    """
 
     @classmethod
     def of(cls, question: Question, answers: Answers) -> GridFits:
         """The answers to the rows of `plan_fits`."""
         n_points = len(question.models)
         by_fold = [answers.fits[first : first + n_points] for first in range(0, len(answers.fits), n_points)]
-        arrays = []
-        for values in per_task(answers.fits, len(question.K), question.n_tasks):
+        solved: dict[str, Array] = {}
+        of_tasks = per_task(answers.fits, len(question.K), question.n_tasks)
+        for name, values in zip(SOLVED, of_tasks, strict=True):
             by_point = values.reshape(-1, n_points, *values.shape[1:]).swapaxes(0, 1)
-            arrays.append(np.full((len(question.fitted), *by_point.shape[1:]), np.nan))
-            arrays[-1][question.fitted] = by_point
-        weights, gap, objective, status = arrays
-        status = np.where(np.isnan(status), -1, status).astype(np.int8)
+            solved[name] = np.full((len(question.fitted), *by_point.shape[1:]), -1 if name == "status" else np.nan)
+            solved[name][question.fitted] = by_point
+        solved["status"] = solved["status"].astype(np.int8)
         judged = None
         if question.models[0]._JUDGES:
-            weights, gap, objective, status = (
-                np.broadcast_to(values, (*values.shape[:2], question.n_tasks, *values.shape[3:]))
-                for values in (weights, gap, objective, status)
-            )
-            judged = np.full((*gap.shape[:2], len(question.metrics), 2, question.n_tasks), np.nan)
+            for name, values in solved.items():
+                solved[name] = np.broadcast_to(values, (*values.shape[:2], question.n_tasks, *values.shape[3:]))
+            judged = np.full((*solved["gap"].shape[:2], len(question.metrics), 2, question.n_tasks), np.nan)
             for f, outcomes in enumerate(by_fold):
                 judged[question.fitted, f] = [_judged(outcome) for outcome in outcomes]
             by_fold = []
         return cls(
-            weights,
-            gap,
-            objective,
-            status,
+            solved,
             [[outcome.decision for outcome in outcomes] for outcomes in by_fold],
             [outcomes[0].data.fit.learner._decide(outcomes) for outcomes in by_fold],
             [fit.data.fit.targets for fit in answers.fits[::n_points]],
@@ -444,10 +381,7 @@ class GridFits:
         folds = slice(first, first + n)
         return replace(
             self,
-            weights=self.weights[:, folds],
-            gap=self.gap[:, folds],
-            objective=self.objective[:, folds],
-            status=self.status[:, folds],
+            solved={name: values[:, folds] for name, values in self.solved.items()},
             decisions=self.decisions[folds],
             decided=self.decided[folds],
             targets=self.targets[folds],
@@ -471,7 +405,7 @@ def fit_grid(question: Question, state: str | Path | None) -> GridFits:
 
 
 def per_task(outcomes: Sequence[FitOutcome], n_kernels: int, n_tasks: int) -> tuple[Array, Array, Array, Array]:
-    """Weights (fit, task, kernel), gap, objective and status (fit, task).
+    """The weights (fit, task, kernel), gap, objective and status (fit, task) of `SOLVED`.
 
     Problems that are not tasks (classes, pairs) are combined into one, since they have one choice.
     """
@@ -536,10 +470,7 @@ def _stacked(decisions: Sequence[Float]) -> Iterator[Float]:
 
 
 def score_outcomes(question: Question, outcomes: Sequence[FitOutcome]) -> dict[str, Array]:
-    """Scores of the held-out rows of each fit, (fit,) or (fit, task), by the suffix of their name.
-
-    NaN for fits that hold no rows out.
-    """
+    """Scores of the held-out rows of each fit, (fit[, task]), by the suffix of their name; NaN without such rows."""
     tasks = () if question.targets.dim is None else (question.n_tasks,)
     scores = np.full((len(question.metrics), len(outcomes), *tasks), np.nan)
     for f, outcome in enumerate(outcomes):
@@ -567,10 +498,9 @@ def _class_scores(question: Question, grid: GridFits) -> Float:
 
 
 def constant_scores(question: Question, folds: Sequence[Fold]) -> Float:
-    """The first score of a decision that is the same for all rows: (fold, task).
+    """The first score of a decision that is the same for all rows: (fold, task); of test rows if folds have any.
 
-    Without kernels the probabilities of classes are their shares in training, and a regression has the mean. Test rows
-    are scored if folds have any, and validation rows otherwise.
+    Without kernels the probabilities of classes are their shares in training, and a regression has the mean.
     """
     metric = dict([next(iter(question.metrics.items()))])
     scores = np.full((len(folds), question.n_tasks), np.nan)
@@ -623,10 +553,10 @@ def to_dataset(question: Question, grid: GridFits, choice: Choice, seconds: floa
         variables["class_score"] = ((*names, "fold", "class"), scores.reshape(*sizes, *scores.shape[1:]))
         coords["class"] = labels.astype(str) if labels.dtype.kind in "OTU" else labels
     own = slice(None if grid.judged is None else 1)  # tasks that share all of this have no axis
-    variables["weight"] = by_point(grid.weights[:, :, own].swapaxes(2, 3), "kernel", "task")
-    variables["gap"] = by_point(grid.gap[:, :, own], "task")
-    variables["objective"] = by_point(grid.objective[:, :, own], "task")
-    variables["status"] = (*by_point(grid.status[:, :, own], "task"), STATUS_FLAGS)
+    weights, *others = (grid.solved[name][:, :, own] for name in SOLVED)
+    variables["weight"] = by_point(weights.swapaxes(2, 3), "kernel", "task")
+    variables |= {name: by_point(values, "task") for name, values in zip(SOLVED[1:], others, strict=True)}
+    variables["status"] = (*variables["status"], STATUS_FLAGS)
     for of_round in fields(Round):
         values = np.array([getattr(entry, of_round.name) for entry in grid.rounds])
         variables[f"round_{of_round.name.removeprefix('n_')}"] = ("round", values)
@@ -635,6 +565,8 @@ def to_dataset(question: Question, grid: GridFits, choice: Choice, seconds: floa
     variables |= {str(name): values.variable for name, values in of_folds.data_vars.items()}
     coords["sample"] = of_folds["sample"].variable
     parameters = {name: encode(value) for name, value in question.estimator.get_params(deep=False).items()}
+    # Kernels whose bandwidth or landmarks depend on all samples of the stored set.
+    n_from_all = sum(made.get("training_rows") == len(question.K.view.source.samples) for made in question.K.provenance)
     return xr.Dataset(
         variables,
         coords=coords | question.task_coords(),
@@ -646,7 +578,7 @@ def to_dataset(question: Question, grid: GridFits, choice: Choice, seconds: floa
             "choice": choice,
             "parameters_searched": json.dumps(names),
             "parameters_by_class": json.dumps(question.by_class),
-            "bandwidths_from_all_samples": _count_bandwidths_from_all_samples(question.K),
+            "bandwidths_from_all_samples": n_from_all,
             "n_passes": grid.n_passes,
             "seconds": seconds,
             "n_points": len(question.models) * len(question.folds) * question.n_tasks,
@@ -657,23 +589,14 @@ def to_dataset(question: Question, grid: GridFits, choice: Choice, seconds: floa
     )
 
 
-def _count_bandwidths_from_all_samples(K: KernelSet) -> int:
-    """Number of kernels whose bandwidth or landmarks depend on all samples of the stored set."""
-    n_samples = len(K.view.source.samples)
-    return sum(made.get("training_rows") == n_samples for made in K.provenance)
-
-
 def fold_data(question: Question, folds: Sequence[Fold]) -> xr.Dataset:
     """The folds and samples of a result, for its reproduction.
 
-    Returns
-    -------
-    Dataset
-        part (fold, sample), see `parts_of`; sample_group (sample) if there are groups; constant_score (fold[, task]),
-        see `constant_scores`, unless a scorer is a callable, which may fail on such decisions. Attributes: splitter,
-        see `Fold.splitter`; asked (JSON), `Question.arguments` with "source": "whole" if all kernels and samples of
-        their source were used unchanged, "part" if some of them were, "changed" if steps came before;
-        folds_without_a_class, see `data_notes`, if a scorer needs probabilities.
+    Variables are part (fold, sample), see `parts_of`; sample_group (sample) if there are groups; constant_score (fold[,
+    task]), see `constant_scores`, unless a scorer is a callable, which may fail on such decisions. Attributes are
+    splitter, see `Fold.splitter`; asked (JSON), `Question.arguments` with "source": "whole" if all kernels and samples
+    of their source were used unchanged, "part" if some of them were, "changed" if steps came before; and
+    folds_without_a_class, see `data_notes`, if a scorer needs probabilities.
     """
     view = question.K.view
     whole = len(view.kernels) == len(view.source.names) and all(
@@ -701,6 +624,69 @@ def fold_data(question: Question, folds: Sequence[Fold]) -> xr.Dataset:
     return xr.Dataset(variables, coords, attrs)
 
 
+# --- out-of-fold predictions ------------------------------------------------------------------------------------------
+
+_MOST_OUTPUTS = 100
+"""Most tasks or targets whose predictions are kept."""
+
+
+Part = tuple[Index, Targets, Float, Float]
+"""Rows that a fold holds out, the targets of its training rows, and scores before and after the decision rule."""
+
+
+def held_out_variables(question: Question, parts: Iterable[Part]) -> dict[str, Any]:
+    """The variables of which `predictions_of` makes predictions, from a part of each fold; none for many outputs."""
+    targets, arrays = question.targets, defaultdict[str, list[Array]](list)
+    for fold, (rows, of_fold, scores, decided) in enumerate(parts if question.n_tasks <= _MOST_OUTPUTS else ()):
+        arrays["sample"].append(rows.astype(np.int32))
+        arrays["fold"].append(np.full(len(rows), fold, dtype=np.int32))
+        arrays["true_label"].append(question.labels[rows])
+        if targets.kind == "regression":
+            arrays["prediction"].append(scores)
+            continue
+        arrays["predicted_label"].append(predicted_labels(of_fold.kind, of_fold.classes, decided))
+        arrays["score"].append(_in_columns(targets, of_fold, scores, np.nan))
+        if question.by_means:
+            p = expit(decided) if targets.kind == "multilabel" else probabilities(decided)
+            arrays["probability"].append(_in_columns(targets, of_fold, p, 0.0))
+    joined = {name: np.concatenate(values) for name, values in arrays.items()}
+    dims = ("held_out", targets.dim or "class")
+    variables: dict[str, Any] = {f"held_out_{name}": (dims[: of.ndim], _plain(of)) for name, of in joined.items()}
+    return variables | ({"class": _plain(targets.classes)} if "score" in joined and targets.dim is None else {})
+
+
+def _plain(labels: Array) -> Array:
+    return labels.astype(str) if labels.dtype.kind in "OTU" else labels
+
+
+def _in_columns(targets: Targets, of_fold: Targets, values: Float, missing: float) -> Float:
+    """Columns of the classes of a fold, which may train without one, as columns of all classes."""
+    if targets.kind != "multiclass":
+        return values
+    columns = np.full((len(values), len(targets.classes)), missing)
+    of_classes = np.stack([-values, values], axis=-1) if values.ndim == 1 else values
+    columns[:, np.searchsorted(targets.classes, of_fold.classes)] = of_classes
+    return columns
+
+
+def predictions_of(data: xr.Dataset) -> xr.Dataset:
+    """See `GridResult.predictions`."""
+    if "held_out_sample" not in data:
+        refuse(
+            f"this result has no predictions: it has more than {_MOST_OUTPUTS} tasks or targets, no point could be "
+            "chosen, or an earlier version of dmkl made it"
+        )
+    kept = [str(name) for name in data.data_vars if str(name).startswith("held_out_")]
+    held_out = data[kept].rename({name: name.removeprefix("held_out_") for name in kept})
+    samples, folds = held_out["sample"].values, held_out["fold"].values
+    variables: dict[str, Any] = {"sample_fold": ("sample", data["fold"].values[folds])}
+    if "sample_group" in data:
+        variables["sample_group"] = ("sample", data["sample_group"].values[samples])
+    predictions = held_out.drop_vars(["sample", "fold"]).rename(held_out="sample").assign(variables)
+    predictions = predictions.assign_coords(sample=data["sample"].values[samples]).drop_attrs()
+    return describe(predictions)
+
+
 # --- the folder of a state -------------------------------------------------------------------------------------------
 
 _POLICY = ("max_iter",)
@@ -719,14 +705,10 @@ def lock_state(state: str | Path | None) -> Iterator[Path | None]:
 def open_workspace(
     question: Question, state: str | Path | None, properties: Mapping[str, str] | None = None
 ) -> Iterator[Workspace]:
-    """The workspace of a question, locked for this process while it is open.
+    """The workspace of a question, locked for this process while it is open; a temporary one if `state` is None.
 
-    Parameters
-    ----------
-    state
-        Its folder; temporary if None.
-    properties
-        Further properties of the question, in words: a folder with other values belongs to another question.
+    `properties` are further properties of the question, in words: a folder with other values belongs to another
+    question.
     """
     with lock_state(state) as folder:
         facts = {} if folder is None else _identity(question) | dict(properties or {})

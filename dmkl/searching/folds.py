@@ -19,9 +19,6 @@ from dmkl.errors import InputError, refuse
 from dmkl.kernelset import positions
 from dmkl.unknown import is_known
 
-__all__ = ["Fold", "OuterFold", "check_joint", "make_folds", "nest_folds", "parts_of"]
-
-
 DEFAULT_FOLDS = 5
 INNER_FOLDS = 3
 TRAIN, VALIDATION, TEST = 0, 1, 2
@@ -62,59 +59,29 @@ class OuterFold:
     inner: list[Fold]
 
 
-def make_folds(
-    cv: Any,
-    labels: npt.ArrayLike,
-    *,
-    splits: Array | None = None,
-    groups: npt.ArrayLike | None = None,
-    samples: Array | None = None,
-    classes: bool = True,
-) -> list[Fold]:
-    """Turn any description of a cross-validation into checked folds.
+def make_folds(cv: Any, labels: npt.ArrayLike, **of_rows: Any) -> list[Fold]:
+    """Turn any description of a cross-validation into checked folds, of the `_Rows` of these labels.
 
-    Parameters
-    ----------
-    cv
-        One of
+    `cv` is one of
 
-        - None: the stored splits if any of them has a validation part, 5 folds otherwise;
-        - "splits": the stored splits, one fold each;
-        - an integer: so many folds in the order of the rows, stratified where the labels are classes, of whole groups
-          where there are groups;
-        - a splitter of scikit-learn, such as ``StratifiedGroupKFold(5)``;
-        - an iterable of (train, validation) or (train, validation, test), each part positions or a boolean mask; or a
-          mapping from names to such tuples;
-        - one such tuple: an explicit validation set.
-    labels
-        (m,) classes, (m, tasks) of 0 and 1, or numbers. Rows with an unknown label (see `dmkl.unknown.is_known`) are in
-        no fold of that task.
-    splits
-        The stored splits, (split, m): 0 train, 1 validation, 2 test, -1 in no part (`KernelSet.splits`).
-    groups
-        (m,) groups of rows that no fold may split. They are passed to splitters that need groups.
-    samples
-        (m,) names of the samples if several rows may be the same sample; all rows differ if None.
-    classes
-        Whether labels are classes, not numbers: a number of folds is then stratified, and folds are checked for
-        classes.
+    - None: the stored splits if any of them has a validation part, 5 folds otherwise;
+    - "splits": the stored splits, one fold each;
+    - an integer: so many folds in the order of the rows, stratified where the labels are classes, of whole groups where
+      there are groups;
+    - a splitter of scikit-learn, such as ``StratifiedGroupKFold(5)``;
+    - an iterable of (train, validation) or (train, validation, test), each part positions or a boolean mask; or a
+      mapping from names to such tuples;
+    - one such tuple: an explicit validation set.
 
-    Returns
-    -------
-    list of Fold
-        Named "0", "1" … in the order of `cv`, by the keys of its mapping, or by the groups if a splitter holds out one
-        of them in each fold.
-
-    Raises
-    ------
-    InputError
-        If `cv` is none of these, the splits or groups that it needs are missing or have another length, or a fold has
-        no training or no validation rows, rows or groups in two of its parts, positions out of range, fewer than two
-        classes in training (of the set, or of a task), or a class in validation or test that training lacks.
+    Folds are named "0", "1" … in the order of `cv`, by the keys of its mapping, or by the groups if a splitter holds
+    out one of them in each fold. InputError if `cv` is none of these, the splits or groups that it needs are missing or
+    have another length, or a fold has no training or no validation rows, rows or groups in two of its parts, positions
+    out of range, fewer than two classes in training (of the set, or of a task), or a class in validation or test that
+    training lacks.
     """
-    rows = _Rows.of(labels, splits, groups, samples, classes=classes)
+    rows = _Rows.of(labels, **of_rows)
     if cv is None:
-        cv = SPLITS if splits is not None and (splits == VALIDATION).any() else DEFAULT_FOLDS
+        cv = SPLITS if rows.has_validation else DEFAULT_FOLDS
     title, names = "stored split" if isinstance(cv, str) else "fold", ("train", "validation", "test")
     splitter, parts_by_name = _read_folds(cv, rows, "cv")
     return [
@@ -132,42 +99,23 @@ def parts_of(folds: Sequence[Fold], m: int) -> npt.NDArray[np.int8]:
     return parts
 
 
-def nest_folds(
-    outer: Any,
-    inner: Any,
-    labels: npt.ArrayLike,
-    *,
-    splits: Array | None = None,
-    groups: npt.ArrayLike | None = None,
-    samples: Array | None = None,
-    classes: bool = True,
-) -> list[OuterFold]:
-    """Folds that test, and in the training rows of each the folds that choose its point.
+def nest_folds(outer: Any, inner: Any, labels: npt.ArrayLike, **of_rows: Any) -> list[OuterFold]:
+    """Folds that test, and in the training rows of each the folds that choose its point; neither split groups.
 
-    Parameters
-    ----------
-    outer
-        As `cv` of `make_folds`, with (train, test) as parts; 5 folds if None. With "splits", the training and
-        validation rows of a split train, and its test rows test.
-    inner
-        A number of folds or a splitter, applied to the training rows of each outer fold; 3 folds if None. If the outer
-        folds are the stored splits, None or "splits" means their training and validation rows.
-    labels, splits, groups, samples, classes
-        As in `make_folds`; neither outer nor inner folds split groups.
-
-    Raises
-    ------
-    InputError
-        As in `make_folds`, and if `inner` is something else.
+    `outer` is as `cv` of `make_folds`, with (train, test) as parts; 5 folds if None. With "splits", the training and
+    validation rows of a split train, and its test rows test. `inner` is a number of folds or a splitter, applied to the
+    training rows of each outer fold; 3 folds if None. If the outer folds are the stored splits, None or "splits" means
+    their training and validation rows. InputError as in `make_folds`, and if `inner` is something else.
     """
-    rows = replace(_Rows.of(labels, splits, groups, samples, classes=classes), least=3)
+    rows = replace(_Rows.of(labels, **of_rows), least=3)
     outer = DEFAULT_FOLDS if outer is None else outer
     stored, by_validation = isinstance(outer, str), inner is None or (isinstance(inner, str) and inner == SPLITS)
-    if stored and by_validation and splits is not None and (splits == VALIDATION).any():
-        return [
-            OuterFold(Fold(fold.name, fold.title, fold.seen, fold.test[:0], _test_rows(fold), splitter=SPLITS), [fold])
-            for fold in make_folds(outer, labels, splits=splits, groups=groups, samples=samples, classes=classes)
-        ]
+    if stored and by_validation and rows.has_validation:
+        folds = make_folds(outer, labels, **of_rows)
+        for fold in folds:
+            if not len(fold.test):
+                refuse(f"{fold.title} has no test rows; an evaluation needs them in every outer fold")
+        return [OuterFold(replace(fold, train=fold.seen, validation=fold.test[:0]), [fold]) for fold in folds]
     inner = INNER_FOLDS if inner is None else inner
     if _as_splitter(inner, rows, "inner") is None:
         refuse(
@@ -200,30 +148,34 @@ def _inner_folds(inner: Any, fold: Fold, rows: _Rows) -> list[Fold]:
     return folds
 
 
-def _test_rows(fold: Fold) -> Index:
-    if not len(fold.test):
-        refuse(f"{fold.title} has no test rows; an evaluation needs them in every outer fold")
-    return fold.test
-
-
 # --- reading descriptions of folds ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """Labels and groups of the rows, and a number for each, equal for rows that are the same sample."""
+    """Labels and groups of the rows that folds are made of."""
 
     y: Array
+    """(m,) classes, (m, tasks) of 0 and 1, or numbers. Rows whose label is unknown are in no fold of that task."""
     splits: Array | None
+    """The stored splits, (split, m): 0 train, 1 validation, 2 test, -1 in no part (`KernelSet.splits`)."""
     groups: Array | None
+    """(m,) groups of rows that no fold may split. They are passed to splitters that need groups."""
     numbers: Index
+    """A number for each row, equal for rows that are the same sample by its name."""
     classes: bool
+    """Whether labels are classes: a number of folds is then stratified, and folds are checked for classes."""
     least: int = 2
     """The fewest samples of a class from which folds can hold one out and learn: one more if folds are nested."""
 
     @classmethod
     def of(
-        cls, labels: npt.ArrayLike, splits: Array | None, groups: Any, samples: Array | None, *, classes: bool
+        cls,
+        labels: npt.ArrayLike,
+        splits: Array | None = None,
+        groups: Any = None,
+        samples: Array | None = None,
+        classes: bool = True,
     ) -> _Rows:
         y = np.asarray(labels)
         y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
@@ -232,11 +184,15 @@ class _Rows:
             refuse(f"groups has shape {groups.shape}, expected ({len(y)},): a group for each row")
         return cls(y, splits, groups, np.arange(len(y)) if samples is None else _sample_numbers(samples), classes)
 
+    @property
+    def has_validation(self) -> bool:
+        """Whether a stored split has validation rows."""
+        return self.splits is not None and bool((self.splits == VALIDATION).any())
+
 
 def _sample_numbers(samples: Array) -> Index:
     """A number for each row, equal for rows that are the same sample."""
-    numbers: Index = np.unique(samples.astype(str), return_inverse=True)[1]
-    return numbers
+    return np.asarray(np.unique(samples.astype(str), return_inverse=True)[1])
 
 
 def _read_folds(cv: Any, rows: _Rows, argument: str) -> tuple[str, dict[str, Any]]:
@@ -251,7 +207,7 @@ def _read_folds(cv: Any, rows: _Rows, argument: str) -> tuple[str, dict[str, Any
     elif isinstance(cv, str):
         folds, made_by = _stored_splits(cv, rows.splits, argument), SPLITS
     elif isinstance(cv, Mapping):
-        return made_by, _not_empty({str(name): parts for name, parts in cv.items()}, argument)
+        folds = list(cv.values())
     elif isinstance(cv, tuple) and len(cv) in (2, 3) and all(map(_is_vector, cv)):
         folds = [cv]
     elif isinstance(cv, Iterable):
@@ -261,13 +217,10 @@ def _read_folds(cv: Any, rows: _Rows, argument: str) -> tuple[str, dict[str, Any
             f"{argument} must be a number of folds, a splitter of scikit-learn, 'splits', or folds as (train, "
             f"validation) or (train, validation, test), got {plain_repr(cv)}"
         )
-    return made_by, _not_empty({str(k): parts for k, parts in enumerate(folds)}, argument)
-
-
-def _not_empty(folds: dict[str, Any], argument: str) -> dict[str, Any]:
     if not folds:
         refuse(f"{argument} has no folds; give at least one pair of training and validation rows")
-    return folds
+    names = cv if isinstance(cv, Mapping) else range(len(folds))
+    return made_by, dict(zip(map(str, names), folds, strict=True))
 
 
 def _as_splitter(cv: Any, rows: _Rows, argument: str) -> Any:
@@ -415,13 +368,7 @@ def _advice(column: Array, label: Any, of_task: str, least: int) -> str:
 
 
 def check_joint(folds: Sequence[Fold], samples: Array) -> None:
-    """Refuse a joint choice of all folds that would be tested on samples that it was made from.
-
-    Raises
-    ------
-    InputError
-        If training or validation rows of one fold are test rows of another, naming their number.
-    """
+    """Refuse a joint choice of folds, by InputError, if one tests on rows that another trains or validates on."""
     numbers = _sample_numbers(samples)
     testing = [fold for fold in folds if len(fold.test)]
     for fold, other in itertools.product(folds, testing):

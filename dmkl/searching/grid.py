@@ -21,33 +21,6 @@ from dmkl.numerics.steps import NORMALIZATIONS, STEPS, as_steps
 from dmkl.searching.folds import TEST, TRAIN, VALIDATION, Fold, check_joint
 from dmkl.variables import describe
 
-__all__ = [
-    "CHAINS",
-    "C_VALUES",
-    "LAM_COSINE",
-    "LAM_TRACE",
-    "MOST_VARIATION",
-    "P_VALUES",
-    "Choice",
-    "Rule",
-    "as_choice",
-    "as_grid",
-    "best_index",
-    "choose",
-    "choose_each",
-    "class_values",
-    "constant_note",
-    "diagonal_variation",
-    "grid_points",
-    "lams_of",
-    "mean_and_error",
-    "mean_and_margin",
-    "mean_over_folds",
-    "points",
-    "shape",
-    "within_one_standard_error",
-]
-
 P_VALUES = (1.0, *(1 + 2.0**-k for k in range(6, 0, -1)), 2.0, 3.0, 4.0, 8.0, np.inf)
 """The twelve norms of the papers, with ∞ for their 10⁶ (JMLR Section 3.3, CVPR Section 4.1)."""
 
@@ -74,33 +47,17 @@ C_VALUES = tuple(2.0**k for k in range(-2, 8))
 
 
 def as_grid(grid: Mapping[str, Any] | None, estimator: Any) -> dict[str, tuple[Any, ...]]:
-    """Check a grid of parameters, or make that of the papers.
+    """Check a grid of parameters, or make that of the papers; tuples of values in the order of the results.
 
-    Parameters
-    ----------
-    grid
-        Values of each parameter, in the order of the results; a single value means a list of one, and None the default
-        values of p, lam or C.
-        The default grid has, for the parameters of the estimator, `P_VALUES` for p, `C_VALUES` for C, `N_GROUPS` for
-        n_groups, and for lam `LAM_COSINE` if its steps leave k(x, x) near one ("cosine" or "multiplicative" is the last
-        step that normalizes), `LAM_TRACE` otherwise. With several chains of steps in the grid, lam has the default
-        values of each.
-    estimator
-        Its ``get_params()`` names the parameters.
+    A single value means a list of one, and None the default values of p, lam or C. The default grid has, for the
+    parameters of the estimator, `P_VALUES` for p, `C_VALUES` for C, `N_GROUPS` for n_groups, and for lam `LAM_COSINE`
+    if its steps leave k(x, x) near one ("cosine" or "multiplicative" is the last step that normalizes), `LAM_TRACE`
+    otherwise. With several chains of steps in the grid, lam has the default values of each. p and lam are floats, p
+    from 1e6 on is ∞.
 
-    Returns
-    -------
-    dict
-        Tuples of values by parameter, in the order of `grid`; p and lam as floats, p from 1e6 on as ∞.
+    InputError if a name is not a parameter of the estimator, a list is empty or repeats a value, p is below 1, or lam
+    is not positive and finite.
 
-    Raises
-    ------
-    InputError
-        If a name is not a parameter of the estimator, a list is empty or repeats a value, p is below 1, or lam is not
-        positive and finite.
-
-    Notes
-    -----
     JMLR: Yan, Kittler, Mikolajczyk, Tahir: Non-sparse multiple kernel Fisher discriminant analysis, JMLR 13 (2012).
     CVPR: Yan, Mikolajczyk, Barnard, Cai, Kittler: ℓp norm multiple kernel Fisher discriminant analysis for object and
     image categorisation, CVPR 2010. GS-MKL: Yang, Li, Tian, Duan, Gao: Group-sensitive multiple kernel learning for
@@ -179,10 +136,7 @@ def _value(name: str, value: Any) -> Any:
 
 
 def diagonal_variation(K: KernelSet) -> float:
-    """The largest coefficient of variation of a kernel's diagonal k(x, x): its standard deviation over its mean.
-
-    0 if the diagonals are unknown, or the set has steps already. It needs no pass.
-    """
+    """Largest coefficient of variation of a diagonal k(x, x); 0 if they are unknown, or the set has steps already."""
     diagonal = K.view.source.diagonal(K.view.kernels)
     if diagonal is None or K.view.steps:
         return 0.0
@@ -213,13 +167,7 @@ _ROUNDING = 1e-12
 
 
 def as_choice(choice: Choice | None, folds: Sequence[Fold], samples: Array) -> Choice:
-    """The choice as given; by default "fold" if several folds have test rows, and "joint" otherwise.
-
-    Raises
-    ------
-    InputError
-        If it is neither, or a joint choice would be tested on samples that it was made from.
-    """
+    """The choice as given, checked; by default "fold" if several folds have test rows, and "joint" otherwise."""
     if choice is None:
         choice = "fold" if len(folds) > 1 and any(len(fold.test) for fold in folds) else "joint"
     check_choice("choice", choice, get_args(Choice))
@@ -234,29 +182,14 @@ def as_choice(choice: Choice | None, folds: Sequence[Fold], samples: Array) -> C
 def choose(
     mean: Float, standard_error: Float, rule: Rule = "best", *, lam: npt.ArrayLike = 0.0, p: npt.ArrayLike = 0.0
 ) -> tuple[int, ...]:
-    """Position of the chosen point of a grid.
+    """Position of the chosen point of a grid; InputError if the rule is unknown, or no point can be chosen.
 
-    Parameters
-    ----------
-    mean
-        Mean score of every point over the folds, larger is better. Points that are not finite are never chosen.
-    standard_error
-        Its standard error, of the same shape; NaN (a single fold) counts as zero.
-    rule
-        "best": the largest mean. "one_standard_error": the simplest point with mean ≥ max − s, where s is the standard
-        error of the best point. Simplest is the largest lam (the most regularized), then the smallest p (the fewest
-        kernels), then the first.
-    lam, p
-        Those parameters of every point, of a shape that broadcasts to that of `mean`; constant if the grid does not
-        vary them.
+    The rule "best" chooses the largest mean score over the folds. "one_standard_error" chooses the simplest point with
+    mean ≥ max − s, where s is the standard error of the best point. Simplest is the largest lam (the most regularized),
+    then the smallest p (the fewest kernels), then the first. `mean` and `standard_error` have one shape, to which lam
+    and p of every point broadcast. Means that are not finite are never chosen, and a standard error of NaN (a single
+    fold) counts as zero.
 
-    Raises
-    ------
-    InputError
-        If the rule is unknown, or no point can be chosen.
-
-    Notes
-    -----
     Breiman, Friedman, Olshen, Stone: Classification and regression trees, 1984, Section 3.4.3; Hastie, Tibshirani,
     Friedman: The elements of statistical learning, 2nd ed., 2009, Section 7.10.
     """
@@ -273,26 +206,10 @@ def choose_each(
     rule: Rule = "best",
     chooser: Callable[[tuple[int, ...]], str] = str,
 ) -> Index:
-    """Positions of the chosen points of several folds or tasks with separate choices.
+    """Positions of the chosen points of several folds or tasks with separate choices, (parameter, …).
 
-    Parameters
-    ----------
-    mean, standard_error
-        As in `choose`, with the dimensions of the choosers behind those of the grid.
-    grid
-        The values of each parameter, in the order of the dimensions.
-    chooser
-        The name of a chooser in messages, from its position.
-
-    Returns
-    -------
-    ndarray
-        (parameter, …)
-
-    Raises
-    ------
-    InputError
-        If no point can be chosen; the message names the chooser.
+    `mean` and `standard_error` are as in `choose`, with the dimensions of the choosers behind those of the grid.
+    `chooser` names a chooser, from its position, in the InputError that is raised if it can choose no point.
     """
     chosen = np.zeros((len(grid), *mean.shape[len(grid) :]), dtype=np.int64)
     simple = _simplicity(grid)
@@ -320,12 +237,13 @@ def _simplicity(grid: Mapping[str, npt.ArrayLike]) -> dict[str, Float]:
 def within_one_standard_error(
     mean: Float, standard_error: Float, *, lam: npt.ArrayLike = 0.0, p: npt.ArrayLike = 0.0
 ) -> Bool:
-    """Which points have a mean within one standard error (that of the best point) of the best mean.
-
-    The parameters are those of `choose`; lam and p decide which of equally good points is the best.
-    """
+    """Which points have a mean within one standard error of the best; lam and p decide among equals as in `choose`."""
     best = _best(mean, lam, p)
     return _at_least(mean, mean[best] - np.nan_to_num(standard_error[best]))
+
+
+def _at_least(mean: Float, threshold: float) -> Bool:
+    return np.asarray(np.isfinite(mean) & (mean >= threshold - _ROUNDING * abs(threshold)))
 
 
 def _best(mean: Float, lam: npt.ArrayLike, p: npt.ArrayLike) -> tuple[int, ...]:
@@ -336,11 +254,6 @@ def _best(mean: Float, lam: npt.ArrayLike, p: npt.ArrayLike) -> tuple[int, ...]:
             "validation rows leave it undefined: take folds with rows of every class, or another scoring"
         )
     return _simplest(_at_least(mean, mean[eligible].max()), lam, p)
-
-
-def _at_least(mean: Float, threshold: float) -> Bool:
-    chosen: Bool = np.isfinite(mean) & (mean >= threshold - _ROUNDING * abs(threshold))
-    return chosen
 
 
 def _simplest(candidates: Bool, lam: npt.ArrayLike, p: npt.ArrayLike) -> tuple[int, ...]:
@@ -362,15 +275,8 @@ def grid_points(scores: xr.Dataset, names: Sequence[str]) -> dict[str, Any]:
 def best_index(scores: xr.Dataset, names: Sequence[str], by: Sequence[str], rule: Rule) -> dict[str, xr.DataArray]:
     """Position of the chosen value of each parameter, over the dimensions `by` that have separate choices.
 
-    Parameters
-    ----------
-    scores
-        With mean_score and standard_error over the parameters `names` and the dimensions `by`.
-
-    Raises
-    ------
-    InputError
-        If no point can be chosen; the message names the chooser.
+    `scores` has mean_score and standard_error over the parameters `names` and the dimensions `by`. InputError, which
+    names the chooser, if no point can be chosen.
     """
     mean, error = (scores[name].transpose(*names, *by).values for name in ("mean_score", "standard_error"))
 
@@ -390,19 +296,8 @@ def class_values(
 ) -> dict[Any, Any]:
     """The value of a parameter that each class chooses by its own scores, the other parameters at `index`.
 
-    Parameters
-    ----------
-    scores
-        With class_score over the parameters, fold and class.
-    index
-        Position of the value of each parameter that was chosen for all classes.
-    name, values
-        The parameter and its values; of equally good values the smallest is chosen.
-
-    Returns
-    -------
-    dict
-        By class. A class with undefined scores, since no fold validates it, has the value at `index`.
+    `scores` has class_score over the parameters, fold and class. Of equally good `values` the smallest is chosen. A
+    class with undefined scores, since no fold validates it, has the value at `index`, which was chosen for all classes.
     """
     of_classes = scores["class_score"].isel({other: at for other, at in index.items() if other != name})
     of_classes = of_classes if "fold" in of_classes.dims else of_classes.expand_dims("fold")
@@ -431,10 +326,7 @@ def mean_and_error(score: Float) -> tuple[Float, Float]:
 
 
 def mean_over_folds(score: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
-    """Mean over the folds and its standard error, s/√n with the sample standard deviation s; NaN folds are skipped.
-
-    The standard error of a single fold is NaN.
-    """
+    """Mean over the folds and its standard error s/√n, NaN for a single fold; NaN folds are skipped."""
     mean, error = xr.apply_ufunc(mean_and_error, score, input_core_dims=[["fold"]], output_core_dims=[[], []])
     return mean, error
 
@@ -445,25 +337,12 @@ def mean_and_margin(score: xr.DataArray, scores: xr.Dataset, rows: str) -> tuple
     The half width is t · s · √(1/n + n_test/n_train) with the standard deviation s over n folds, and t the 97.5 percent
     point of Student's distribution with n − 1 degrees of freedom. The second term under the root corrects for folds
     that share training rows. In simulations, intervals of 3 to 10 folds covered the mean over data sets in 92 to 98 of
-    100 cases, without the second term in 88 to 95, and ±1.96 s/√n in 71 to 90.
+    100 cases, without the second term in 88 to 95, and ±1.96 s/√n in 71 to 90. It is NaN for a single fold.
 
-    Parameters
-    ----------
-    score
-        Scores, or differences of scores, over "fold" and other dimensions.
-    scores
-        The result that they are from. Its variable "part" gives the numbers of training and held-out rows. Results of
-        older versions lack it: folds are then assumed to be a partition, of which n_test/n_train is 1/(n − 1).
-    rows
-        Which rows were scored, "test" or "validation".
+    `score` has scores, or differences of scores, of the `rows` "test" or "validation". The variable "part" of `scores`,
+    the result that they are from, gives the numbers of training and held-out rows. Results of older versions lack it:
+    folds are then assumed to be a partition, of which n_test/n_train is 1/(n − 1).
 
-    Returns
-    -------
-    tuple of DataArray
-        The half width is NaN for a single fold.
-
-    Notes
-    -----
     Nadeau, Bengio: Inference for the generalization error. Machine Learning 52 (2003), Section 3.
     """
     mean, error = mean_over_folds(score)
@@ -478,10 +357,7 @@ def mean_and_margin(score: xr.DataArray, scores: xr.Dataset, rows: str) -> tuple
 
 
 def constant_note(score: xr.DataArray, scores: xr.Dataset, rows: str) -> list[str]:
-    """A sentence if held-out scores are not above that of a constant decision; see `mean_and_margin`.
-
-    There is none for results of older versions, callable scorers, and a single fold, of which this is unknown.
-    """
+    """A sentence if held-out scores are known not to be clearly above that of a constant decision."""
     if "constant_score" not in scores:
         return []
     above = score - scores["constant_score"]

@@ -29,23 +29,6 @@ from dmkl.estimators.decisions import index_of
 from dmkl.numerics.fisher import Kind
 from dmkl.unknown import is_known
 
-__all__ = [
-    "OWN_METRICS",
-    "Metric",
-    "OfProbabilities",
-    "accuracy",
-    "as_metrics",
-    "average_precision_voc",
-    "average_precision_voc07",
-    "correlation",
-    "evaluate",
-    "evaluate_each",
-    "matthews",
-    "mean_class_accuracy",
-    "probabilities",
-    "r2",
-]
-
 Metric = Callable[[Array, Array, Array], float]
 """(truth, decision, classes) ↦ a number. For classes: labels (rows,), scores (rows,) for two classes or (rows, classes)
 for more, the classes sorted; the second of two is the positive class. For a regression: numbers, predictions, unused.
@@ -59,20 +42,8 @@ def average_precision_voc07(positive: Array, scores: Array) -> float:
     """Eleven-point interpolated average precision: (1/11) Σ_{r = 0, 0.1, …, 1} max_{r' ≥ r} precision(r').
 
     Everingham, Van Gool, Williams, Winn, Zisserman: The PASCAL Visual Object Classes (VOC) challenge, IJCV 88 (2010),
-    Section 4.2; used up to VOC 2009. Precision and recall are taken where the score changes, so that tied samples
-    count together.
-
-    Parameters
-    ----------
-    positive
-        (rows,) booleans
-    scores
-        (rows,)
-
-    Returns
-    -------
-    float
-        NaN where no row is positive.
+    Section 4.2; used up to VOC 2009. Precision and recall are taken where the score changes, so that tied samples count
+    together. NaN where no row is positive.
     """
     if not positive.any():
         return float("nan")
@@ -126,13 +97,9 @@ def _one_vs_rest(measure: Callable[[Array, Array], float]) -> Metric:
 def matthews(truth: Array, decision: Array, classes: Array) -> float:
     """Matthews correlation coefficient, averaged over the classes in the truth, each against the rest.
 
-    MCC = (TP·TN − FP·FN) / √((TP + FP)(TP + FN)(TN + FP)(TN + FN)), 0 where a class is never predicted. JMLR Section
-    3.6, after Kloft, Brefeld, Sonnenburg, Zien: ℓp-norm multiple kernel learning, JMLR 12 (2011).
-
-    Returns
-    -------
-    float
-        NaN where the truth is of one class.
+    MCC = (TP·TN − FP·FN) / √((TP + FP)(TP + FN)(TN + FP)(TN + FN)), 0 where a class is never predicted, and NaN where
+    the truth is of one class. JMLR Section 3.6, after Kloft, Brefeld, Sonnenburg, Zien: ℓp-norm multiple kernel
+    learning, JMLR 12 (2011).
     """
     several = decision.ndim > 1
     predicted = np.eye(decision.shape[1], dtype=bool)[np.argmax(decision, axis=1)] if several else decision > 0
@@ -150,10 +117,7 @@ def accuracy(truth: Array, decision: Array, classes: Array) -> Any:
 
 
 def mean_class_accuracy(truth: Array, decision: Array, classes: Array) -> Any:
-    """Mean recall of the c classes in the truth: Σ_k recall_k / c.
-
-    Scikit-learn's balanced accuracy, and the average accuracy of JMLR Section 3.4.
-    """
+    """Mean recall of the c classes in the truth, Σ_k recall_k / c: balanced accuracy (JMLR Section 3.4)."""
     index = index_of(truth, classes)
     rows = np.bincount(index, minlength=len(classes))
     right = (index == _predicted(decision, classes)) @ np.eye(len(classes))[:, rows > 0][index]
@@ -171,13 +135,7 @@ def _as_float(values: Any) -> Any:
 
 
 def correlation(truth: Array, predicted: Array) -> float:
-    """Pearson's correlation Σ(y − ȳ)(f − f̄) / √(Σ(y − ȳ)² Σ(f − f̄)²).
-
-    Returns
-    -------
-    float
-        NaN if the truth is constant, 0 if the prediction is.
-    """
+    """Pearson's correlation Σ(y − ȳ)(f − f̄) / √(Σ(y − ȳ)² Σ(f − f̄)²): NaN for a constant y, 0 for a constant f."""
     y, f = truth - truth.mean(), predicted - predicted.mean()
     sizes = [float(np.linalg.norm(values)) for values in (y, f)]
     # A constant less its mean is rounding error.
@@ -274,8 +232,7 @@ class _Scores(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return X[:, 0] if X.shape[1] == 1 else X
 
     def predict(self, X: Array) -> Array:
-        predicted: Array = self.classes_[_predicted(self.decision_function(X), self.classes_)]
-        return predicted
+        return np.asarray(self.classes_[_predicted(self.decision_function(X), self.classes_)])
 
 
 class _Probabilities(_Scores):
@@ -400,37 +357,19 @@ def _of_numbers(name: str, scorer: Any) -> Metric:
 def as_metrics(scoring: Any, kind: Kind, *, probabilistic: bool = False) -> dict[str, Metric]:
     """Turn any description of scorers into metrics by name.
 
-    Parameters
-    ----------
-    scoring
-        One of
+    `scoring` is one of
 
-        - None: "accuracy", "average_precision" for a multilabel problem, "r2" for a regression;
-        - a name of the table below, or of ``sklearn.metrics.get_scorer_names()``;
-        - a callable (estimator, X, y) ↦ a number, such as ``sklearn.metrics.make_scorer`` returns; its estimator has
-          classes_, decision_function and predict, and the labels are as they are;
-        - a list of names;
-        - a mapping from names of your choice to names or callables.
-    kind
-        "binary", "multiclass", "multilabel" (each task is scored as a binary problem) or "regression" (each target is
-        scored separately: by "correlation" (Pearson's), "r2", "neg_mean_squared_error" …).
-    probabilistic
-        Whether scorers of probabilities (`OfProbabilities`) are allowed.
+    - None: "accuracy", "average_precision" for a multilabel problem, "r2" for a regression;
+    - a name of the table below, or of ``sklearn.metrics.get_scorer_names()``;
+    - a callable (estimator, X, y) ↦ a number, such as ``sklearn.metrics.make_scorer`` returns; its estimator has
+      classes_, decision_function and predict, the labels are as they are, and its name is ``__name__``, or "score";
+    - a list of names, or a mapping from names of your choice to names or callables; the first decides.
 
-    Returns
-    -------
-    dict
-        Functions of (truth, decision, classes) by name, in the order given: the first decides. Larger is better. The
-        name of a single callable is its ``__name__``, or "score".
+    Tasks of the kind "multilabel" are scored as binary problems, and targets of a "regression" separately: by
+    "correlation" (Pearson's), "r2", "neg_mean_squared_error" …. Scorers of probabilities, `OfProbabilities`, need
+    `probabilistic`. The metrics are functions of (truth, decision, classes); larger is better. InputError if a name
+    is unknown, a scorer needs probabilities or does not suit this kind of problem, or `scoring` is something else.
 
-    Raises
-    ------
-    InputError
-        If a name is unknown, a scorer needs probabilities or does not suit this kind of problem, or `scoring` is
-        something else.
-
-    Notes
-    -----
     For two classes the second is the positive class, whatever the labels. For more, all but the first two are means
     over the classes in the truth, each against the rest.
 
@@ -512,29 +451,12 @@ def _called(name: str, scorer: Any, kind: Kind, probabilistic: bool) -> Metric:
 def evaluate(
     metrics: Mapping[str, Metric], kind: Kind, classes: npt.ArrayLike, truth: npt.ArrayLike, decision: npt.ArrayLike
 ) -> Float:
-    """Score decisions.
+    """Score decisions by metrics from `as_metrics`: (metrics,), or (metrics, tasks or targets), each scored separately.
 
-    Parameters
-    ----------
-    metrics
-        From `as_metrics`.
-    classes
-        The learnt labels, sorted; unused for a regression.
-    truth
-        (rows,) labels, or (rows, tasks or targets); unknown labels do not count.
-    decision
-        (rows,) for two classes and for one target, (rows, classes), or (rows, tasks or targets).
-
-    Returns
-    -------
-    ndarray
-        (metrics,), or (metrics, tasks or targets), each scored separately. NaN where these labels leave a score
-        undefined.
-
-    Raises
-    ------
-    InputError
-        If a label is not one of the classes, or a scorer fails.
+    The truth is (rows,) labels, or (rows, tasks or targets), of which unknown labels do not count; `classes` are the
+    learnt labels, sorted. The decision is (rows,) for two classes and for one target, (rows, classes), or (rows, tasks
+    or targets). NaN where these labels leave a score undefined. InputError if a label is not one of the classes, or a
+    scorer fails.
     """
     return evaluate_each(metrics, kind, classes, truth, np.asarray(decision)[None])[:, 0]
 
@@ -544,17 +466,8 @@ def evaluate_each(
 ) -> Float:
     """Score the decisions of several points about the same rows, as `evaluate` does.
 
-    Parameters
-    ----------
-    metrics, kind, classes, truth
-        As in `evaluate`.
-    decisions
-        (points, rows), (points, rows, classes) or (points, rows, tasks or targets).
-
-    Returns
-    -------
-    ndarray
-        (metrics, points), or (metrics, points, tasks or targets).
+    Decisions are (points, rows), (points, rows, classes) or (points, rows, tasks or targets), and scores (metrics,
+    points) or (metrics, points, tasks or targets).
     """
     truth, decisions, classes = np.asarray(truth), np.asarray(decisions), np.asarray(classes)
     as_number = {"multilabel": np.int64, "regression": np.float64}.get(kind)

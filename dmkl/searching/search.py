@@ -8,7 +8,9 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import partial, reduce
+from itertools import product
+from operator import getitem
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, get_args
@@ -32,10 +34,13 @@ from dmkl.searching.baselines import Baselines, choose_baselines, compare, compa
 from dmkl.searching.fits import (
     OF_TASKS,
     GridFits,
+    Part,
     Question,
     fit_grid,
+    held_out_variables,
     lock_state,
     make_question,
+    predictions_of,
     score_outcomes,
     to_dataset,
     values_of,
@@ -53,7 +58,6 @@ from dmkl.searching.grid import (
     mean_over_folds,
     shape,
 )
-from dmkl.searching.predictions import Part, held_out_variables, predictions_of
 from dmkl.searching.texts import cost_and_proof, count, data_notes, edge_notes, point_text, with_error
 from dmkl.solvers.outcome import WORDS
 from dmkl.store.results import Result, task_dim
@@ -62,8 +66,6 @@ from dmkl.stores import Kernels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-__all__ = ["GridResult", "SearchResult", "chosen_fit", "fold_models", "search", "shared_value"]
 
 BEST = "best"
 """The subgroup of the refitted model in a saved result."""
@@ -131,10 +133,7 @@ class GridResult(Result):
     def beside(self) -> list[str]:
         """A sentence for each of the `baselines`: its score, and whether the choice has a better one.
 
-        Raises
-        ------
-        InputError
-            If no point can be chosen.
+        Raises InputError if no point can be chosen.
         """
         return compare(self.comparison())
 
@@ -144,10 +143,7 @@ class GridResult(Result):
 
         As `cv` of `dmkl.search` or `outer` of `dmkl.evaluate` they give the same folds again.
 
-        Raises
-        ------
-        InputError
-            If an older version of dmkl made this result, which did not keep them.
+        Raises InputError if an older version of dmkl made this result, which did not keep them.
         """
         if "part" not in self._data:
             refuse("this result has no folds, since an older version of dmkl made it; search or evaluate again")
@@ -310,10 +306,7 @@ class SearchResult(GridResult):
         If folds have test rows or separate choices, it is fitted to the training and validation rows of the first fold,
         otherwise to all rows of the folds.
 
-        Raises
-        ------
-        InputError
-            If there is no model; it is an AttributeError too.
+        Raises InputError if there is no model; it is an AttributeError too.
         """
         if self._best is None:
             msg = (
@@ -458,10 +451,7 @@ class SearchResult(GridResult):
     def notes(self) -> list[str]:
         """Cautions: choices at an end of the grid of λ or C, bandwidths from held-out samples, missing baselines.
 
-        Raises
-        ------
-        InputError
-            If no point can be chosen.
+        Raises InputError if no point can be chosen.
         """
         chosen = {name: self.chosen[name].values.ravel().tolist() for name in self.parameters}
         left_out = self._data.attrs.get("svm_left_out")
@@ -470,17 +460,18 @@ class SearchResult(GridResult):
 
     def _chosen_lines(self) -> list[str]:
         scoring, by = self._data.attrs["scoring"], "" if self.rule == "best" else " (one-standard-error rule)"
-        chosen, params, means = self.chosen, self.best_params_, self.best_score_
+        scores, chosen, params, means = self._data, self.chosen, self.best_params_, self.best_score_
         classes = f", with one {' and '.join(self.by_class)} for all classes" if self.by_class else ""
         if not self.choosers:
             lines = [f"Chosen{by}: {point_text(params)}"]
             mean = with_error(chosen["mean_score"], chosen["standard_error"])
             lines.append(f"{scoring} {mean} in validation{classes}")
             return lines + self._test_lines(chosen, classes)
-        choices = list(_flatten(params, means, len(self.choosers)))
+        every = product(*(map(str, scores[dim].values) for dim in self.choosers))
+        choices = [(labels, reduce(getitem, labels, params), reduce(getitem, labels, means)) for labels in every]
         if self.tasks is not None and len(choices) > MOST_LINES:
-            scores = np.array([mean for *_, mean in choices], dtype=np.float64)
-            return [f"Chosen{by} by each {' and '.join(self.choosers)}", self._distribution(scores)]
+            distribution = self._distribution(np.array([mean for *_, mean in choices], dtype=np.float64))
+            return [f"Chosen{by} by each {' and '.join(self.choosers)}", distribution]
         lines = [f"Chosen{by} by each {' and '.join(self.choosers)}, {scoring} in validation:"]
         lines += [f"  {', '.join(labels)}: {point_text(p)}, {mean:.4g}" for labels, p, mean in choices[:MOST_LINES]]
         if len(choices) > MOST_LINES:
@@ -565,15 +556,6 @@ def _by_label(values: Mapping[str, xr.DataArray], by: Sequence[str], value_of: C
         return {label: nested((*place, k)) for k, label in enumerate(labels[len(place)])}
 
     return nested(())
-
-
-def _flatten(params: Any, means: Any, depth: int, labels: tuple[str, ...] = ()) -> Iterator[tuple[Any, Any, Any]]:
-    """Labels, parameters and mean of each chooser, from nested dicts of this depth."""
-    if not depth:
-        yield labels, params, means
-        return
-    for label in params:
-        yield from _flatten(params[label], means[label], depth - 1, (*labels, label))
 
 
 # --- the search ------------------------------------------------------------------------------------------------------
@@ -727,10 +709,7 @@ def _at_choice(question: Question, result: SearchResult, fold: int, values: Sequ
 
 
 def _refit(question: Question, grid: GridFits, result: SearchResult, state: str | Path | None) -> SearchResult:
-    """Add the model of the chosen point, and its scores on the test rows of the folds.
-
-    Temporary files of the fits are in the folder `state`, which all workers see; in TMPDIR if None.
-    """
+    """Add the model of the chosen point, and its scores on the test rows; `state` has temporary files of the fits."""
     folds = question.folds
     if "fold" in result.choosers or any(len(fold.test) for fold in folds):
         fits = [chosen_fit(question, result, fold.seen, fold.test, fold.name) for fold in folds]
@@ -801,17 +780,10 @@ def chosen_fit(
     fold: str | None = None,
     title: str = "",
 ) -> Fit:
-    """The row of a plan that fits the chosen point of a search.
+    """The row of a plan that fits the chosen point of a search to the rows `train`, and scores the rows `test`.
 
-    Parameters
-    ----------
-    train, test
-        The rows to learn from, and those to score.
-    fold
-        The fold of the search whose choice is taken, and whose weights are the starting values; the joint choice and
-        the mean weights if None.
-    title
-        The name of the fit in messages.
+    `fold` is the fold of the search whose choice is taken, and whose weights are the starting values; the joint choice
+    and the mean weights if None. `title` is the name of the fit in messages.
     """
     weight, params = result.chosen["weight"], dict[Any, Any](result.best_params_)
     weight = weight.mean("fold") if fold is None else weight.sel(fold=fold)

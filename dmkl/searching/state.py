@@ -14,23 +14,15 @@ from dmkl.files.arrays import check_file
 from dmkl.files.urls import resolved
 from dmkl.solvers.workspace import read_state_file
 
-__all__ = ["SearchState", "damage_of_state", "is_empty", "read_state", "remove_state"]
-
 
 @dataclass(frozen=True)
 class SearchState:
-    """The progress of a search; false if there is no state.
-
-    Parameters
-    ----------
-    parts
-        The stored states: of the search, and of its parts with separate solvers.
-    n_outcomes
-        Number of solved problems with separate files.
-    """
+    """The progress of a search; false if there is no state."""
 
     parts: tuple[Mapping[str, Any], ...]
+    """The stored states: of the search, and of its parts with separate solvers."""
     n_outcomes: int = 0
+    """Number of solved problems with separate files."""
 
     def __bool__(self) -> bool:
         return bool(self.parts)
@@ -69,13 +61,7 @@ def is_empty(folder: Path) -> bool:
 
 
 def remove_state(folder: Path) -> None:
-    """Remove the folder of a state, if there is one.
-
-    Raises
-    ------
-    InputError
-        If it has other files.
-    """
+    """Remove the folder of a state, if there is one; InputError if it has other files."""
     if not folder.exists():
         return
     if not (read_state(folder) or is_empty(folder)):

@@ -8,19 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = [
-    "chosen_text",
-    "cost_and_proof",
-    "count",
-    "data_notes",
-    "edge_notes",
-    "listed",
-    "point_text",
-    "value_text",
-    "with_error",
-]
-
-
 _MOST_VALUES = 12
 """Most values of a parameter that are listed."""
 _MOST_CLASSES = 6
@@ -73,10 +60,7 @@ def cost_and_proof(n_passes: float, seconds: float, gap: float) -> str:
 
 
 def edge_notes(grid: Mapping[str, Sequence[Any]], chosen: Mapping[str, Sequence[float]]) -> list[str]:
-    """A sentence for each end of the grid of λ or C that was chosen, with the number of choices.
-
-    Grids of one or two values have no interior, and are left out.
-    """
+    """A sentence for each end of a grid of λ or C that was chosen; grids of one or two values have no interior."""
     notes = []
     for name in ("lam", "C"):
         values = grid.get(name, ())

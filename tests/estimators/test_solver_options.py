@@ -41,13 +41,6 @@ def test_the_bound_on_disk_space_and_the_penalty_reach_the_solver(K):
     assert np.linalg.norm(dmkl.MKFDA(2.0, solver=dmkl.Dual(mu=9.0)).fit(K).weights_) < 0.9
 
 
-@pytest.mark.parametrize("name", ["basis", "finish", "master", "mu"])
-def test_earlier_spellings_are_refused_with_the_new_one(name):
-    for make in (lambda: dmkl.MKFDA(**{name: 3}), lambda: dmkl.MKRidge().set_params(**{name: 3})):
-        with pytest.raises(InputError, match=rf"solver=dmkl\.\w+\({name}=3\)"):
-            make()
-
-
 @pytest.mark.parametrize(
     ("made", "message"),
     [
