@@ -24,21 +24,9 @@ import zarr
 
 from dmkl.arrays import Array
 from dmkl.errors import StoreExistsError, refuse
-from dmkl.files.urls import Place, Url, resolved
-from dmkl.files.writing import check_lock, replace_folder, replacing, reporting_full_disk, temporary_name
+from dmkl.files.urls import Place, Url
+from dmkl.files.writing import check_lock, replacing, replacing_path, reporting_full_disk, temporary_name
 from dmkl.store.saved import save_dataset
-
-__all__ = [
-    "KERNEL_FORMAT",
-    "TABLE_FORMAT",
-    "as_frame",
-    "check_kernel_file",
-    "check_table",
-    "into_annotated",
-    "prediction_table",
-    "write_kernel",
-    "write_table",
-]
 
 KERNEL_FORMAT = "dmkl-combined-kernel"
 TABLE_FORMAT = "dmkl-table"
@@ -60,14 +48,8 @@ def check_table(place: Place) -> None:
 def write_table(place: Place, frame: pd.DataFrame, dataset: xr.Dataset, *, overwrite: bool) -> None:
     """Write the frame as Parquet (.parquet) or CSV (.csv, .csv.gz, any other), or the labeled data as Zarr (.zarr).
 
-    In CSV, floating-point numbers other than labels have nine digits; everything else has all digits.
-
-    Raises
-    ------
-    StoreExistsError
-        If there is a Zarr group at `place` that `overwrite` does not allow to replace.
-    DiskFullError
-        If the disk is full.
+    In CSV, floating-point numbers other than labels have nine digits; everything else has all digits. Only a Zarr group
+    needs `overwrite` to be replaced.
     """
     name = place.name.lower()
     if name.endswith(".zarr"):
@@ -77,13 +59,10 @@ def write_table(place: Place, frame: pd.DataFrame, dataset: xr.Dataset, *, overw
         if name.endswith(".parquet"):
             frame.to_parquet(file, index=False)
         else:
-            texts = {column: frame[column].map("{:.9g}".format) for column in _measured(frame)}
+            numbers = [name for name in map(str, frame) if frame[name].dtype.kind == "f"]
+            measured = [name for name in numbers if not name.startswith(("predicted", "true"))]
+            texts = {name: frame[name].map("{:.9g}".format) for name in measured}
             frame.assign(**texts).to_csv(file, index=False, compression="gzip" if name.endswith(".gz") else None)
-
-
-def _measured(frame: pd.DataFrame) -> list[str]:
-    names = map(str, frame)
-    return [name for name in names if frame[name].dtype.kind == "f" and not name.startswith(("predicted", "true"))]
 
 
 def as_frame(array: xr.DataArray, columns: str, prefix: str = "") -> pd.DataFrame:
@@ -127,12 +106,8 @@ def prediction_table(predictions: xr.Dataset) -> pd.DataFrame:
 def check_kernel_file(place: Place, kernel_dims: tuple[str, ...] | None = None, *, overwrite: bool = False) -> None:
     """Refuse a place that the kernel cannot be written to, before it is computed.
 
-    Raises
-    ------
-    InputError
-        If its name has none of the suffixes, AnnData is not installed, or the format needs other dimensions.
-    StoreExistsError
-        If one of its files exists, and `overwrite` is not given.
+    InputError if its name has none of the suffixes, AnnData is not installed, or the format needs other dimensions;
+    StoreExistsError if one of its files exists, and `overwrite` is not given.
     """
     write = _writer(place)
     if write is _write_anndata and find_spec("anndata") is None:
@@ -165,23 +140,9 @@ def write_kernel(place: Place, kernel: xr.DataArray, *, overwrite: bool = False,
     ``.grm.id`` and, since no variants were counted, ones in ``.grm.N.bin``. ``.h5ad``: in ``obsp``, see
     `into_annotated`.
 
-    Parameters
-    ----------
-    place
-        The output; ``.npy`` and ``.zarr`` may be URLs.
-    kernel
-        The result of `KernelLearner.combined_kernel`.
-    overwrite
-        Replace an existing output.
-    **more
-        For ``.h5ad`` the `key` in ``obsp``, and `source`, an .h5ad file whose contents are copied.
-
-    Raises
-    ------
-    InputError, StoreExistsError
-        As `check_kernel_file`; if names cannot be written in this format, or entries are NaN.
-    DiskFullError
-        If the disk is full.
+    Only ``.npy`` and ``.zarr`` may be URLs. `more` has for ``.h5ad`` the `key` in ``obsp``, and `source`, an .h5ad file
+    whose contents are copied. InputError as `check_kernel_file`; if names cannot be written in this format, or entries
+    are NaN.
     """
     check_kernel_file(place, tuple(map(str, kernel.dims)), overwrite=overwrite)
     _writer(place)(place, kernel, overwrite, **more)
@@ -238,7 +199,8 @@ def _write_grm(place: Path, kernel: xr.DataArray, overwrite: bool) -> None:
     ids, counts, matrix = _grm_files(place)
     with _rows(place, kernel) as strips, replacing(matrix) as file:
         for start, strip in strips:
-            _refuse_nan(place, strip)
+            if np.isnan(strip).any():
+                refuse(f"{place.name} cannot hold the unknown entries (NaN) of this kernel; write .zarr or .npy")
             for i, row in enumerate(strip, start):
                 file.write(row[: i + 1].astype("<f4").tobytes())
         check_lock(place)  # the three files are one output, which has the lock of the matrix
@@ -249,26 +211,15 @@ def _write_grm(place: Path, kernel: xr.DataArray, overwrite: bool) -> None:
             file_of_names.writelines(f"{name}\t{name}\n" for name in names)
 
 
-def _refuse_nan(place: Place, entries: Array) -> None:
-    if np.isnan(entries).any():
-        refuse(f"{place.name} cannot hold the unknown entries (NaN) of this kernel; write .zarr or .npy")
-
-
 def _write_anndata(
     place: Path, kernel: xr.DataArray, overwrite: bool, *, key: str = "dmkl", source: Path | None = None
 ) -> None:
-    partial = temporary_name(place)
-    try:
-        with reporting_full_disk(place, _ANOTHER_PLACE):
-            if source is None:
-                _new_annotated(partial, kernel["sample"].values.astype(str).tolist())
-            else:
-                shutil.copyfile(source, partial)
-            _write_into(partial, {f"obsp/{key}": kernel}, overwrite=True)
-        check_lock(place)
-        os.replace(partial, resolved(place))
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing_path(place, _ANOTHER_PLACE) as partial:
+        if source is None:
+            _new_annotated(partial, kernel["sample"].values.astype(str).tolist())
+        else:
+            shutil.copyfile(source, partial)
+        _write_into(partial, {f"obsp/{key}": kernel}, overwrite=True)
 
 
 _WRITERS: dict[str, Callable[..., None]] = {
@@ -381,25 +332,12 @@ def _copy_of(path: Path) -> Iterator[Path]:
     """A copy that replaces the file unless an exception is raised."""
     if not path.exists():
         refuse(f"there is no file {path}")
-    path = resolved(path)
-    copy = temporary_name(path)
-    try:
-        with reporting_full_disk(path, "Free some space and run it again; the file is unchanged"):
-            if path.is_dir():
-                shutil.copytree(path, copy, symlinks=True)
-            else:
-                shutil.copyfile(path, copy)
-            yield copy
-        check_lock(path)
+    with replacing_path(path, "Free some space and run it again; the file is unchanged") as copy:
         if path.is_dir():
-            replace_folder(copy, path)
+            shutil.copytree(path, copy, symlinks=True)
         else:
-            copy.replace(path)
-    except BaseException:
-        if copy.is_dir():
-            shutil.rmtree(copy)
-        copy.unlink(missing_ok=True)
-        raise
+            shutil.copyfile(path, copy)
+        yield copy
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
+from os.path import commonprefix
 from textwrap import fill
 from typing import Any, Literal
 
@@ -16,31 +17,6 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from dmkl.arrays import Array, Float
 from dmkl.errors import refuse
-
-__all__ = [
-    "BLUE",
-    "GRAY",
-    "LONGEST_NAME",
-    "MOST_BARS",
-    "RED",
-    "ROOM_FOR_LABELS",
-    "SKY",
-    "bars",
-    "color_bar",
-    "dress",
-    "figure_of",
-    "heat_map",
-    "kernel_labels",
-    "largest",
-    "longest_shown",
-    "name_rows",
-    "panels",
-    "plural",
-    "set_title",
-    "shortened",
-    "symbol",
-    "widest",
-]
 
 # Wong: Points of view: color blindness, Nature Methods 8 (2011).
 BLUE, SKY, RED, GRAY = "#0072b2", "#56b4e9", "#d55e00", "#8a8a8a"
@@ -153,9 +129,7 @@ def kernel_labels(names: Iterable[Any]) -> tuple[list[str], str]:
 
 def _common_start(names: Sequence[str]) -> str:
     """The longest common beginning of all names, shorter than any name."""
-    first, last = min(names), max(names)
-    ends = (k for k, letters in enumerate(zip(first, last, strict=False)) if len(set(letters)) > 1)
-    return first[: min(next(ends, len(first)), min(map(len, names)) - 1)]
+    return commonprefix(names)[: min(map(len, names)) - 1]  # noqa: RUF071  by characters
 
 
 def largest(values: Array, top: int | None = None) -> tuple[Array, str]:

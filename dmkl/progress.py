@@ -25,19 +25,6 @@ from rich.text import Text
 
 from dmkl.errors import printable
 
-__all__ = [
-    "LOGGER",
-    "PHASES",
-    "ConsoleWatch",
-    "PlainConsole",
-    "Watch",
-    "current",
-    "shown",
-    "spending",
-    "stage",
-    "watching",
-]
-
 LOGGER = logging.getLogger("dmkl")
 LOGGER.addHandler(logging.NullHandler())
 

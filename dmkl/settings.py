@@ -23,20 +23,6 @@ from dask.utils import parse_bytes
 
 from dmkl.errors import MemoryBudgetError, refuse
 
-__all__ = [
-    "DEFAULTS",
-    "available_cores",
-    "block_width",
-    "bound_cores",
-    "check_memory",
-    "free_bytes",
-    "get",
-    "machine_name",
-    "memory_budget_bytes",
-    "tasks_at_once",
-    "tile_size",
-]
-
 DEFAULTS: dict[str, Any] = {
     # Bytes that the arrays of one computation may take on one machine, all its processes together. "auto" is 60 % of
     # the memory of the machine, the container or the job that is free at that moment. On a cluster each machine of a
@@ -85,13 +71,7 @@ def tasks_at_once() -> int:
 
 
 def memory_budget_bytes() -> int:
-    """Bytes that the arrays of one computation may take on this machine.
-
-    Raises
-    ------
-    InputError
-        If the setting is neither "auto" nor a positive number of bytes ("2GiB", "500MB", 1e9).
-    """
+    """Bytes that the arrays of one computation may take on this machine: "auto", or a size ("2GiB", "500MB", 1e9)."""
     value = get("memory")
     if value == "auto":
         return max(1, int(0.6 * free_bytes()))
@@ -105,13 +85,7 @@ def memory_budget_bytes() -> int:
 
 
 def check_memory(what: str, needed_bytes: int, way_out: str) -> None:
-    """Raise MemoryBudgetError if something takes more memory than a computation may.
-
-    Parameters
-    ----------
-    what, way_out
-        What takes the memory, and what to do about it, for the message.
-    """
+    """Raise MemoryBudgetError if something takes more memory than a computation may; the message ends in `way_out`."""
     budget_bytes = memory_budget_bytes()
     if needed_bytes > budget_bytes:
         msg = (

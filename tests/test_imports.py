@@ -13,6 +13,7 @@ import dmkl
 from dmkl.cli.commands import COMMANDS, command
 
 HEAVY = "clarabel dask dask.array distributed matplotlib numba numpy pandas scipy sklearn xarray zarr".split()
+HEAVY += ["scipy.stats", "sklearn.metrics", "sklearn.model_selection"]
 LEARNERS = ("mkfda", "single-best", "mkridge")
 
 
@@ -52,7 +53,11 @@ def test_what_is_imported_when(tmp_path, stored):
     assert imported == set()
     assert helped == set()
     assert filled == opened == {"dask", "numpy", "zarr"}
-    assert not (named | fitted) & {"distributed", "matplotlib", "numba"}
+    never = {"distributed", "matplotlib", "numba"}
+    assert not (named | fitted) & never
+    alone = [["fit", store, str(tmp_path / "alone"), "--split", "0"], ["predict", str(tmp_path / "alone"), store]]
+    (used,) = loaded("import dmkl.cli.main as cli\n" + run_all.format(lines=alone))
+    assert not used & (never | {"scipy.stats", "sklearn.metrics", "sklearn.model_selection"})
 
 
 @pytest.mark.parametrize("name", COMMANDS)

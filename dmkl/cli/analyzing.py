@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,8 +35,6 @@ from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
     from dmkl.analysis.analyze import Analysis
-
-__all__ = ["analyze"]
 
 _DATA = "analysis.nc"
 _PICTURES = ("alignment.png", "spectra.png", "targets.png")
@@ -157,37 +156,29 @@ def _relevant_table(analysis: Analysis) -> Table:
 
 
 def _with_bar(value: float, error: float | None) -> Text:
-    import numpy as np
-
-    if np.isnan(value):
+    if math.isnan(value):
         return Text("–")
     text = f"{value:.3f}" if error is None else f"{value:.3f} ± {error:.3f}"
     return Text.assemble(f"{text} ", (bar(value, 12), "cyan"))
 
 
 def _share(least: float, most: float) -> str:
-    import numpy as np
-
-    if np.isnan(least):
+    if math.isnan(least):
         return "–"
     low, high = (f"{100 * share:.1f}" for share in (least, min(most, 1.0)))
     return f"{low} %" if low == high else f"{low} to {high} %"
 
 
 def _between(least: float, most: float) -> str:
-    import numpy as np
-
-    if np.isnan(least):
+    if math.isnan(least):
         return "–"
-    if np.isnan(most):
+    if math.isnan(most):
         return f"≥ {least:.0f}"
     return f"{most:.0f}" if least >= most else f"{least:.0f} to {most:.0f}"
 
 
 def _alignments_table(analysis: Analysis) -> Table:
     """The matrix of alignments, with similar kernels side by side; the most similar pairs if there are many kernels."""
-    import numpy as np
-
     data = analysis.data
     if len(analysis.names) > _MOST_COLUMNS:
         pairs = analysis.pairs(least=-1.0).head(_MOST_PAIRS).to_dict("records")
@@ -197,7 +188,7 @@ def _alignments_table(analysis: Analysis) -> Table:
     rows = table("", numbers=[escape(analysis.names[j]) for j in order], title="Alignments")
     for i in order:
         values = data["alignment"].values[i, order]
-        rows.add_row(Text(analysis.names[i]), *("–" if np.isnan(value) else f"{value:.3f}" for value in values))
+        rows.add_row(Text(analysis.names[i]), *("–" if math.isnan(value) else f"{value:.3f}" for value in values))
     return rows
 
 

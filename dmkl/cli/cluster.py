@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,10 +23,8 @@ if TYPE_CHECKING:
     from distributed import Client
     from rich.table import Table
 
-    from dmkl.clusters.preflight import Host, Requirement
+    from dmkl.clusters.preflight import Host
     from dmkl.kernelset import KernelSet
-
-__all__ = ["Resources", "computing_on", "preflight"]
 
 _SMALL_BYTES = 256 * 2**20
 """Sets that are at most this large are computed in threads by default: that is faster than starting processes."""
@@ -48,55 +46,30 @@ class Resources:
     workers: Annotated[int | None, option("Processes or threads. [default: all cores]", "N", panel=RESOURCES)] = None
     memory: Annotated[str | None, option("Memory, as 2GiB. [default: 60 % of free]", "SIZE", panel=RESOURCES)] = None
 
-    def computing(
-        self, reading: KernelSet | None = None, state: Path | None = None
-    ) -> AbstractContextManager[Client | None]:
-        """See `computing_on`."""
-        return computing_on(self.cluster, reading=reading, state=state, workers=self.workers, memory=self.memory)
+    @contextmanager
+    def computing(self, reading: KernelSet | None = None, state: Path | None = None) -> Iterator[Client | None]:
+        """Let computations inside this context run on the backend, and check its hosts first.
 
+        Every host must see the kernel set `reading` and `state`, the folder of a checkpoint. By default the backend is
+        "threads" where a pass reads few bytes of `reading`, else "local".
+        """
+        small = reading is None or reading.bytes_per_pass <= _SMALL_BYTES
+        name, options = _parse_backend(self.cluster or ("threads" if small else "local"))
+        for key, value in {"workers": self.workers, "memory": self.memory}.items():
+            if value is not None and key in options:
+                refuse(f"--{key} {value} and {key}={options[key]} in --cluster say the same; leave one out")
+            if value is not None:
+                options[key] = value
+        with dmkl.cluster(name, **options) as client:
+            if client is not None:
+                from dmkl.clusters.preflight import check_hosts
 
-@contextmanager
-def computing_on(
-    backend: str | None = None,
-    *,
-    reading: KernelSet | None = None,
-    state: Path | None = None,
-    workers: int | None = None,
-    memory: str | None = None,
-) -> Iterator[Client | None]:
-    """Let computations inside this context run on a backend of `dmkl.cluster`, and check its hosts first.
-
-    Parameters
-    ----------
-    backend
-        Its name, address or file, and options of its jobs: ``slurm queue=short jobs=4``. None is "threads" where a
-        pass reads few bytes of `reading`, else "local".
-    reading, state
-        A kernel set and the folder of a checkpoint that every host must see.
-
-    Raises
-    ------
-    InputError
-        If a host does not see them, or an option breaks a rule.
-    """
-    if backend is None:
-        backend = "threads" if reading is None or reading.bytes_per_pass <= _SMALL_BYTES else "local"
-    name, options = _parse_backend(backend)
-    for key, value in {"workers": workers, "memory": memory}.items():
-        if value is not None and key in options:
-            refuse(f"--{key} {value} and {key}={options[key]} in --cluster say the same; leave one out")
-        if value is not None:
-            options[key] = value
-    with dmkl.cluster(name, **options) as client:
-        if client is not None:
-            from dmkl.clusters.preflight import check_hosts
-
-            for difference in check_hosts(None if reading is None else _location(reading), state):
-                say_aside("warning", difference)
-            if client.dashboard_link:
-                needs = "" if find_spec("bokeh") else "; it needs bokeh: pip install 'dask[diagnostics]'"
-                say_aside("note", f"dashboard of the cluster: {client.dashboard_link}{needs}")
-        yield client
+                for difference in check_hosts(None if reading is None else _location(reading), state):
+                    say_aside("warning", difference)
+                if client.dashboard_link:
+                    needs = "" if find_spec("bokeh") else "; it needs bokeh: pip install 'dask[diagnostics]'"
+                    say_aside("note", f"dashboard of the cluster: {client.dashboard_link}{needs}")
+            yield client
 
 
 def _location(K: KernelSet) -> tuple[str, str] | None:
@@ -156,7 +129,16 @@ def preflight(
     if as_json:
         print_json({"hosts": [asdict(host) for host in hosts], "fits": [asdict(fit) for fit in fits]})
     else:
-        show(_hosts_table(hosts), _versions_table(hosts), _fits_table(fits))
+        answers = {True: Text("yes", style="green"), False: Text("no", style=STYLES["warning"])}
+        requirements = ((fit.part, answers[fit.fits], fit.reason) for fit in fits)
+        names = list(dict.fromkeys(name for host in hosts for name in host.versions))
+        by_host = [tuple(host.versions.get(name, "–") for name in names) for host in hosts]
+        versions = ((*row, str(by_host.count(row))) for row in dict.fromkeys(by_host))
+        show(
+            _hosts_table(hosts),
+            table(*names, numbers=("hosts",), rows=versions),
+            table("for all samples", "fits", "", rows=requirements),
+        )
         for host in hosts:
             for style, sentences in [("error", host.problems), ("warning", host.differences)]:
                 for sentence in sentences:
@@ -178,16 +160,3 @@ def _hosts_table(hosts: list[Host]) -> Table:
             size(host.temporary_free_bytes),
         )
     return rows
-
-
-def _versions_table(hosts: list[Host]) -> Table:
-    """A row for each set of versions, with the number of hosts that run it."""
-    names = list(dict.fromkeys(name for host in hosts for name in host.versions))
-    by_host = [tuple(host.versions.get(name, "–") for name in names) for host in hosts]
-    rows = ((*versions, str(by_host.count(versions))) for versions in dict.fromkeys(by_host))
-    return table(*names, numbers=("hosts",), rows=rows)
-
-
-def _fits_table(fits: list[Requirement]) -> Table:
-    answers = {True: Text("yes", style="green"), False: Text("no", style=STYLES["warning"])}
-    return table("for all samples", "fits", "", rows=((fit.part, answers[fit.fits], fit.reason) for fit in fits))

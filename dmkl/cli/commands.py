@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from keyword import iskeyword
 
-__all__ = ["COMMANDS", "LEARNING", "command", "with_options"]
-
 COMMANDS = {
     "demo": ("demo", "Run an example: kernels of handwritten digits, weights with a proven gap, a picture."),
     "import": ("creating", "Import kernel matrices from files into a kernel set."),

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from dmkl.inputs.names import Join
     from dmkl.kernelset import KernelSet
 
-__all__ = ["build", "import_"]
-
 _KERNELS = "Kernels"
 
 
@@ -149,9 +147,7 @@ def import_(
         say_aside(
             "note", f"kernel {record['name']!r} was symmetrized: mirrored entries differed by at most {difference:.3g}"
         )
-    n, rows, cols = K.shape
-    summary = f"{count(n, 'kernel')} of {rows:,} × {cols:,}, {K.dtype}"
-    say(f"{out}: {summary}, in {time.monotonic() - started:.1f} s")
+    _say_written(out, K, started)
     say(f"Describe it with dmkl info {shlex.quote(out)}, check it with dmkl check {shlex.quote(out)}.")
 
 
@@ -322,18 +318,23 @@ def build(
     # Threads by default: a build releases Python's lock, and needs no copies between processes.
     with keeping_kernels(out), ConsoleWatch(), resources.computing():
         K = compute(join=join, missing=missing, overwrite=overwrite)
-    n, n_rows, n_cols = K.shape
-    summary = f"{count(n, 'kernel')} of {n_rows:,} × {n_cols:,}, {K.dtype}, {size(K.bytes_per_pass)}"
-    say(f"{out}: {summary}, in {time.monotonic() - started:.1f} s")
-    if against is None and any(record.get("training_rows") == n_cols for record in K.provenance):
+    _say_written(out, K, started)
+    if against is None and any(record.get("training_rows") == K.shape[2] for record in K.provenance):
         say_aside(
             "note",
-            f"bandwidths (mean distances), landmarks and transforms are taken from all {n_cols:,} samples, including "
-            "those that folds hold out later; give --splits, or the training samples by --train, to exclude these",
+            f"bandwidths (mean distances), landmarks and transforms are taken from all {K.shape[2]:,} samples, "
+            "including those that folds hold out later; give --splits, or the training samples by --train, to exclude "
+            "these",
         )
     quoted = shlex.quote(out)
     learn = "" if K.labels is None else f", learn with dmkl fit {quoted} MODEL"
     say(f"Describe it with dmkl info {quoted}{learn if K.is_square else f', use it with dmkl predict MODEL {quoted}'}.")
+
+
+def _say_written(out: str, K: KernelSet, started: float) -> None:
+    n, rows, cols = K.shape
+    summary = f"{count(n, 'kernel')} of {rows:,} × {cols:,}, {K.dtype}, {size(K.bytes_per_pass)}"
+    say(f"{out}: {summary}, in {time.monotonic() - started:.1f} s")
 
 
 def _refuse(options: Mapping[str, Any], why: str) -> None:

@@ -14,7 +14,6 @@ import dmkl
 from dmkl.cli.cluster import Resources
 from dmkl.cli.options import option
 from dmkl.cli.output import console, save_figure, say, show, size
-from dmkl.cli.tables import summary_table, weights_table
 from dmkl.progress import ConsoleWatch
 from dmkl.searching.texts import count
 
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 
     from dmkl.arrays import Array
     from dmkl.kernelset import KernelSet
-
-__all__ = ["Digits", "demo", "digits"]
 
 
 _LAM = 1e-3
@@ -46,6 +43,8 @@ def demo(
         dmkl demo
         dmkl demo --output /tmp/demo --cluster local
     """
+    from dmkl.cli.tables import summary_table, weights_table
+
     out = console()
     store, saved, drawn = output / "digits.zarr", output / "model", output / "weights.png"
     data = digits()
@@ -59,7 +58,12 @@ def demo(
         f"{size(K.bytes_per_pass)}."
     )
     with _DemoWatch(), resources.computing(reading=K) as client:
-        say("Learning on " + ("threads of this process." if client is None else _backend(client)))
+        where = "threads of this process"
+        if client is not None:
+            scheduler: Any = client.scheduler
+            n_processes = client.scheduler_info(n_workers=0)["n_workers"]
+            where = f"a Dask cluster of {count(n_processes, 'process')} at {scheduler.address}"
+        say(f"Learning on {where}.")
         models, seconds, accuracy = _learn(K)
     prefix = "MK-FDA, "
     weights = {name.removeprefix(prefix): m.weights_ for name, m in models.items() if name.startswith(prefix)}
@@ -91,11 +95,6 @@ class _DemoWatch(ConsoleWatch):
         """See `dmkl.progress.Watch.note`."""
         if self.console.is_terminal:
             super().note(text)
-
-
-def _backend(client: Any) -> str:
-    n = client.scheduler_info(n_workers=0)["n_workers"]
-    return f"a Dask cluster of {count(n, 'process')} at {client.scheduler.address}."
 
 
 def _learn(K: KernelSet) -> tuple[dict[str, Any], dict[str, float], dict[str, float]]:

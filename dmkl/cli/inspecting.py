@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,17 +18,14 @@ from dmkl.cli.options import Anything, Json, Kernels, option
 from dmkl.cli.output import STYLES, console, facts_table, number, print_json, say, say_aside, show, size, table
 from dmkl.cli.samples import open_kernels
 from dmkl.errors import DmklError, IncompleteStoreError, StoreNotFoundError
-from dmkl.files.urls import Place, Url, as_place, files_in, resolved
+from dmkl.files.urls import Place, as_place, files_in, resolved
 from dmkl.progress import ConsoleWatch
 from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from dmkl.arrays import Array
     from dmkl.kernelset import KernelSet
-
-__all__ = ["check", "info"]
 
 
 def info(path: Anything, as_json: Json = False) -> None:
@@ -132,7 +128,7 @@ def _describe_set(K: KernelSet, path: str) -> dict[str, Any]:
     from dmkl.store.features import read_tables
     from dmkl.store.reader import StoreReader
 
-    source = K.view.source
+    labels, kind, source = K.labels, _kind_of_labels(K), K.view.source
     assert isinstance(source, StoreReader)
     sizes = [source.factor_size(k) if isinstance(source, FactorReader) else (0, 0) for k in range(len(K))]
     stored = ["full" if source.full else "upper tiles"] if len(source.kept) < len(K) else []
@@ -140,7 +136,7 @@ def _describe_set(K: KernelSet, path: str) -> dict[str, Any]:
     return {
         "path": path,
         "kernels": [
-            {"name": name, "made_by": _made_by(record), "samples_missing": record.get("n_missing", 0)}
+            {"name": name, "made_by": _recipe(record), "samples_missing": record.get("n_missing", 0)}
             | ({"factor_columns": n_columns, "factor_bytes": n_bytes} if n_columns else {})
             for name, record, (n_columns, n_bytes) in zip(K.names, K.provenance, sizes, strict=True)
         ],
@@ -163,8 +159,8 @@ def _describe_set(K: KernelSet, path: str) -> dict[str, Any]:
         "bytes_on_disk": sum(files_in(as_place(path)).values()),
         "samples_have_names": K.view.has_names,
         "labels": _classes(K),
-        "labels_are": _kind_of_labels(K),
-        "target_range": _range(K.labels) if K.labels is not None and _kind_of_labels(K) == "target" else None,
+        "labels_are": kind,
+        "target_range": None if labels is None or kind != "target" else [float(labels.min()), float(labels.max())],
         "splits": [
             {
                 part: int(np.count_nonzero(split == number))
@@ -176,10 +172,6 @@ def _describe_set(K: KernelSet, path: str) -> dict[str, Any]:
         "created_by": source.attrs.get("created_by"),
         "format_version": source.attrs.get("format_version"),
     }
-
-
-def _range(values: Array) -> list[float]:
-    return [float(values.min()), float(values.max())]
 
 
 _LABELS = {
@@ -216,19 +208,14 @@ def _classes(K: KernelSet) -> dict[str, int] | None:
     return {str(name): int(n) for name, n in zip(classes, sizes, strict=True)}
 
 
-def _made_by(record: dict[str, Any]) -> dict[str, Any]:
-    """How a kernel was made: the record of a build, or the part of the record of a file that helps users."""
-    if not _is_computed(record):
-        return _recipe(record)
-    return {key: value for key, value in record.items() if key not in ("name", "identity", "n_missing")}
-
-
 def _is_computed(record: dict[str, Any]) -> bool:
     return "function" in record and "parameters" in record
 
 
 def _recipe(record: dict[str, Any]) -> dict[str, Any]:
-    """The record of a kernel from a file, without hashes and time stamps."""
+    """How a kernel was made: the record of a build, or that of a file without hashes and time stamps."""
+    if _is_computed(record):
+        return {key: value for key, value in record.items() if key not in ("name", "identity", "n_missing")}
     flat: dict[str, Any] = {}
     for key, value in record.items():
         if isinstance(value, dict):
@@ -378,36 +365,21 @@ class _Kind:
 
     title: str
     facts: Callable[[Place], dict[str, Any]]
-    """Describes it."""
-    damage: Callable[[Place], Iterator[str]]
-    """One sentence for each damaged part."""
-    has_checksums: Callable[[Place], bool]
 
 
 def _kind_of(path: str) -> _Kind | None:
-    """The kind of the folder at a path; None for anything else, such as a kernel set.
+    """The kind of the folder at a path; None for anything else, such as a kernel set."""
+    from dmkl.store.groups import root_attributes
 
-    Raises
-    ------
-    StoreNotFoundError
-        If there is only the checkpoint of an interrupted search.
-    """
     folder = as_place(path)
-    if isinstance(folder, Url):
-        from dmkl.store.groups import root_attributes
-
-        return _KINDS.get(str(root_attributes(folder).get("format")))
-    if (folder / "state.json").is_file():
-        return _STATE
-    partial = folder.with_name(f"{folder.name}.partial")
-    if not folder.exists() and (partial / "state.json").is_file():
-        msg = f"there is nothing at {folder} yet; the checkpoint of an interrupted search of it is {partial}"
-        raise StoreNotFoundError(msg)
-    try:
-        attrs = json.loads((folder / "zarr.json").read_bytes())["attributes"]
-        return _KINDS.get(attrs["format"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None  # opening it gives the error message
+    if isinstance(folder, Path):
+        if (folder / "state.json").is_file():
+            return _STATE
+        partial = folder.with_name(f"{folder.name}.partial")
+        if not folder.exists() and (partial / "state.json").is_file():
+            msg = f"there is nothing at {folder} yet; the checkpoint of an interrupted search of it is {partial}"
+            raise StoreNotFoundError(msg)
+    return _KINDS.get(str(root_attributes(folder).get("format")))
 
 
 def _print_facts(path: str, kind: _Kind, *, as_json: bool) -> None:
@@ -417,7 +389,7 @@ def _print_facts(path: str, kind: _Kind, *, as_json: bool) -> None:
         "kind": kind.title,
         **kind.facts(folder),
         "bytes_on_disk": sum(files_in(folder).values()),
-        "checksums": kind.has_checksums(folder),
+        "checksums": _has_checksums(folder, kind),
     }
     if as_json:
         print_json(facts)
@@ -438,8 +410,8 @@ def _as_text(value: Any) -> str:
 def _check_files(path: str, kind: _Kind, *, strict: bool, as_json: bool) -> None:
     """Compare files with their checksums; the exit status is 1 for damage, and with `strict` without checksums."""
     folder = as_place(path)
-    messages = list(kind.damage(folder))
-    has_checksums = bool(messages) or kind.has_checksums(folder)
+    messages = _damage(folder)
+    has_checksums = bool(messages) or _has_checksums(folder, kind)
     if as_json:
         findings = [{"severity": "error", "message": message} for message in messages]
         print_json({"path": path, "kind": kind.title, "checksums": has_checksums, "findings": findings})
@@ -455,34 +427,28 @@ def _check_files(path: str, kind: _Kind, *, strict: bool, as_json: bool) -> None
         raise typer.Exit(1)
 
 
-def _damage(folder: Place) -> Iterator[str]:
+def _damage(folder: Place) -> list[str]:
+    """One sentence for each damaged part."""
     from dmkl.health.check import damage
-
-    messages = list(damage(folder))
-    if not messages:
-        try:
-            dmkl.load(folder)
-        except DmklError as error:
-            messages = [str(error)]
-    return iter(messages)
-
-
-def _labeled_damage(folder: Place) -> Iterator[str]:
-    """Damage of labeled data, which may be larger than memory: chunk by chunk."""
-    from dmkl.health.check import damage
+    from dmkl.searching.state import damage_of_state
     from dmkl.store.saved import Saved
 
+    if isinstance(folder, Path) and (folder / "state.json").is_file():
+        return list(damage_of_state(folder))
+    messages = list(damage(folder))
     try:
-        Saved.open(folder)
+        attrs = Saved.open(folder).attrs
+        if not messages and attrs["format"] not in _LABELED:  # which may be larger than memory
+            dmkl.load(folder)
     except DmklError as error:
-        return iter([str(error)])
-    return damage(folder)
+        messages = messages or [str(error)]
+    return messages
 
 
-def _has_checksums(folder: Place) -> bool:
+def _has_checksums(folder: Place, kind: _Kind) -> bool:
     from dmkl.store.groups import has_checksum, open_group
 
-    return has_checksum(open_group(folder))
+    return kind is _STATE or has_checksum(open_group(folder))
 
 
 def _model_facts(folder: Place) -> dict[str, Any]:
@@ -541,33 +507,29 @@ def _state_facts(folder: Place) -> dict[str, Any]:
     return {
         "passes_done": state.n_passes,
         "problems_done_by_other_solvers": state.n_outcomes,
-        "belongs_to": {name: _short(value) for name, value in content["identity"].items()},
+        "belongs_to": {
+            name: text if len(text := str(value)) <= 60 else f"{text[:57]}…"
+            for name, value in content["identity"].items()
+        },
         "format_version": content["format_version"],
     }
 
 
-def _short(value: Any) -> str:
-    text = str(value)
+def _short(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
-def _state_damage(folder: Place) -> Iterator[str]:
-    from dmkl.searching.state import damage_of_state
-
-    assert isinstance(folder, Path)
-    return damage_of_state(folder)
-
-
-_STATE = _Kind("checkpoint of a search", _state_facts, _state_damage, lambda folder: True)
+_STATE = _Kind("checkpoint of a search", _state_facts)
+_LABELED = ("dmkl-combined-kernel", "dmkl-table")
 _KINDS = {
-    "dmkl-model": _Kind("model", _model_facts, _damage, _has_checksums),
-    "dmkl-analysis": _Kind("analysis of kernels", _result_facts, _damage, _has_checksums),
-    "dmkl-search": _Kind("result of a search", _result_facts, _damage, _has_checksums),
-    "dmkl-evaluation": _Kind("result of a nested cross-validation", _result_facts, _damage, _has_checksums),
-    "dmkl-importance": _Kind("importance of kernels", _result_facts, _damage, _has_checksums),
-    "dmkl-stability": _Kind("result of resampling", _result_facts, _damage, _has_checksums),
-    "dmkl-permutation-test": _Kind("result of a permutation test", _result_facts, _damage, _has_checksums),
-    "dmkl-combined-kernel": _Kind("weighted kernel", _labeled_facts, _labeled_damage, _has_checksums),
-    "dmkl-table": _Kind("table", _labeled_facts, _labeled_damage, _has_checksums),
+    "dmkl-model": _Kind("model", _model_facts),
+    "dmkl-analysis": _Kind("analysis of kernels", _result_facts),
+    "dmkl-search": _Kind("result of a search", _result_facts),
+    "dmkl-evaluation": _Kind("result of a nested cross-validation", _result_facts),
+    "dmkl-importance": _Kind("importance of kernels", _result_facts),
+    "dmkl-stability": _Kind("result of resampling", _result_facts),
+    "dmkl-permutation-test": _Kind("result of a permutation test", _result_facts),
+    "dmkl-combined-kernel": _Kind("weighted kernel", _labeled_facts),
+    "dmkl-table": _Kind("table", _labeled_facts),
 }
 """By the attribute "format" of the root."""

@@ -14,8 +14,6 @@ from dmkl.errors import InputError, NoWorkersError, SchedulerLostError, StoreExi
 from dmkl.files.urls import Place, Url, resolved
 from dmkl.progress import ConsoleWatch
 
-__all__ = ["Ended", "checkpoint_folder", "keeping_kernels", "orderly_end", "resuming"]
-
 _SIGNALS = {
     "SIGTERM": "as a walltime, scancel or kill sends it",
     "SIGHUP": "as a terminal or a connection sends it when it closes",
@@ -74,21 +72,7 @@ class _ResumingWatch(ConsoleWatch):
 def checkpoint_folder(out: Place, what: str, format_name: str, given: Path | None, *, overwrite: bool) -> Path:
     """The folder of the checkpoint of work whose result goes to `out`: the given one, or OUT.partial.
 
-    Locks `out`, and refuses it before anything runs.
-
-    Parameters
-    ----------
-    what
-        The result, for messages: "a search".
-    format_name
-        The format of the result's files: only such a result is replaced.
-
-    Raises
-    ------
-    StoreExistsError
-        If `out` exists and may not be replaced, or is something else.
-    InputError
-        If `out` is a URL and no folder is given: a checkpoint cannot be at a URL.
+    Locks `out`. Only a result of the same format, `what` in words, may be replaced. A checkpoint cannot be at a URL.
     """
     from dmkl.store.saved import has_format
 

@@ -12,6 +12,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -32,8 +33,6 @@ from dmkl.progress import LOGGER
 
 if TYPE_CHECKING:
     from dmkl.jobs.job_file import JobFile
-
-__all__ = ["UNFINISHED", "run", "submit"]
 
 UNFINISHED = 75
 """Exit status of a job that SIGTERM ended and that goes on when run again: a temporary failure in sysexits.h."""
@@ -92,7 +91,7 @@ def run(
         search = "result"
         permute = "significance"
     """
-    from dmkl.jobs.job_file import as_toml, cluster_option, differences, log_path, read_job
+    from dmkl.jobs.job_file import as_toml, cluster_option, differences, path_beside, read_job
 
     file = read_job(job.expanduser(), SECTIONS)
     if into is not None:
@@ -122,7 +121,7 @@ def run(
             if is_done:
                 say_aside("note", f"{step.out} is there already")
                 continue
-            with logging_to(log_path(step.out, file.path)):
+            with logging_to(path_beside(step.out, file.path, "log")):
                 LOGGER.info("dmkl %s: %s", dmkl.__version__, shlex.join(["dmkl", step.name, *step.arguments]))
                 try:
                     step.run(computing, overwrite=overwrite)
@@ -191,19 +190,8 @@ def submit(
 
 # --- steps: the commands of a job ----------------------------------------------------------------------------------
 
-SECTIONS = (
-    "data",
-    "model",
-    "grid",
-    "folds",
-    "importance",
-    "stability",
-    "permute",
-    "predict",
-    "cluster",
-    "outputs",
-    "recorded",
-)
+_QUESTIONS = ("importance", "stability", "permute")
+SECTIONS = ("data", "model", "grid", "folds", *_QUESTIONS, "predict", "cluster", "outputs", "recorded")
 """The tables of a job file, in the order in which they are written."""
 
 Key = tuple[str, str]
@@ -212,28 +200,17 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class _Form:
-    """A command that a job may ask for.
-
-    Parameters
-    ----------
-    asked_by
-        The key that asks for it.
-    keys
-        The keys that may have the value of a parameter, in the order in which they are tried.
-    section
-        The table of its other options.
-    """
+    """A command that a job may ask for."""
 
     command: str
     asked_by: Key
-    keys: Mapping[str, tuple[Key, ...]]
-    section: str
+    keys: Mapping[str, tuple[Key, ...]]  # those that may have the value of a parameter; the first that is given has it
+    section: str  # the table of its other options
 
 
 _STORE, _SEARCH, _MODEL = ("data", "store"), ("outputs", "search"), ("outputs", "model")
 _EVALUATION, _PREDICTIONS = ("outputs", "evaluation"), ("outputs", "predictions")
 _PLOTS = ("outputs", "evaluation_plot"), ("outputs", "model_plot")
-_QUESTIONS = ("importance", "stability", "permute")
 _FORMS = (
     _Form("import", ("data", "inputs"), {"out": (_STORE,)}, "data"),
     _Form("build", ("data", "features"), {"out": (_STORE,)}, "data"),
@@ -262,23 +239,13 @@ _UsageError: Any = typer.BadParameter.__mro__[1]  # the error for a wrong comman
 
 @dataclass(frozen=True)
 class _Step:
-    """A command of a job, with its command line.
-
-    Parameters
-    ----------
-    out
-        Where its result goes: a path, or a URL.
-    values
-        The values of all its parameters, including defaults.
-    keys
-        The key of each parameter that a job file may give.
-    """
+    """A command of a job, with its command line."""
 
     name: str
-    out: str
+    out: str  # the path or the URL of its result
     arguments: tuple[str, ...]
-    values: Mapping[str, Any]
-    keys: Mapping[str, Key]
+    values: Mapping[str, Any]  # of all its parameters, including defaults
+    keys: Mapping[str, Key]  # of the parameters that a job file may give
 
     @property
     def makes_store(self) -> bool:
@@ -299,7 +266,7 @@ class _Step:
 
     def is_done(self, job: JobFile) -> bool:
         """Whether this job has made the result already."""
-        from dmkl.jobs.job_file import read_job, record_path
+        from dmkl.jobs.job_file import path_beside, read_job
 
         if self.makes_store:
             try:
@@ -307,7 +274,7 @@ class _Step:
             except DmklError:
                 return False
             return True
-        record = record_path(self.out, job.path)
+        record = path_beside(self.out, job.path, "job.toml")
         if not (as_place(self.out).exists() and record.exists()):
             return False
         try:
@@ -347,14 +314,7 @@ def _parser_of(name: str, arguments: tuple[str, ...]) -> Any:
 
 
 def _steps_of(job: JobFile) -> list[_Step]:
-    """The commands that a job asks for, in their order, checked without running them.
-
-    Raises
-    ------
-    InputError
-        With file, line and key: if there is no such table or key, an option does not take a value, a file is missing,
-        or nothing is asked for.
-    """
+    """The commands that a job asks for, in their order, checked without running them: InputError with line and key."""
     forms = [form for form in _FORMS if form.asked_by[1] in job.sections.get(form.asked_by[0], {})]
     if not forms:
         expected = ", ".join(".".join(form.asked_by) for form in _FORMS)
@@ -513,21 +473,20 @@ class _StepReader:
             except DmklError as error:
                 raise self.job.problem(str(error), *given[reading]) from error
             names = list(K.names)
+        checks: list[tuple[Key, Callable[[], Any]]] = []
         for name, key in given.items():
+            if name in _PARSERS:
+                checks.append((key, partial(_PARSERS[name], values[name])))
+            elif name in _GRID and "grid" in values:
+                checks.append((key, partial(parse_grid, [f"{name}={values[name]}"])))
+            elif name in self.learner and name not in self.own and (names or name not in ("sigma", "A")):
+                checks.append((key, partial(self.learner[name].read, values[name], Names(names or ()))))
+        checks += [(("grid", text.partition("=")[0]), partial(parse_grid, [text])) for text in values.get("grid", ())]
+        for key, check in checks:
             try:
-                if name in _PARSERS:
-                    _PARSERS[name](values[name])
-                elif name in _GRID and "grid" in values:
-                    parse_grid([f"{name}={values[name]}"])
-                elif name in self.learner and name not in self.own and (names or name not in ("sigma", "A")):
-                    self.learner[name].read(values[name], Names(names or ()))
+                check()
             except InputError as error:
                 raise self.job.problem(str(error), *key) from error
-        for text in values.get("grid", ()):
-            try:
-                parse_grid([text])
-            except InputError as error:
-                raise self.job.problem(str(error), "grid", text.partition("=")[0]) from error
 
 
 def _text(value: Any) -> str:
@@ -542,18 +501,19 @@ def _text(value: Any) -> str:
 
 def _record(step: _Step, steps: Sequence[_Step], job: JobFile) -> None:
     """Write the job with all defaults, next to a result of it."""
+    from dmkl.clusters.preflight import versions_of
     from dmkl.files.writing import write_whole
-    from dmkl.jobs.job_file import as_toml, contents_of, record_path, versions
+    from dmkl.jobs.job_file import PACKAGES, as_toml, contents_of, path_beside
 
     resolved = {**_resolve(steps), "cluster": job.sections.get("cluster", {})}
     inputs = dict.fromkeys(str(path) for other in steps for path in other.inputs())
     recorded = {
         "step": {"command": step.name, "digest": step.digest},
-        "versions": versions(),
+        "versions": versions_of(PACKAGES),
         "contents": contents_of(inputs),
     }
     title = f"The job that made {Path(step.out).name}."
-    path = record_path(step.out, job.path)
+    path = path_beside(step.out, job.path, "job.toml")
     write_whole(path, as_toml({name: resolved.get(name, {}) for name in SECTIONS}, recorded, title).encode())
     say(f"The job that made it, with defaults and versions, is in {path}.")
 
@@ -600,10 +560,8 @@ def _default_grid(step: _Step) -> dict[str, Any]:
         return {}
     names = learners()[step.values["model"]].signature
     given = {name: value for name, value in step.values.items() if name in names and name not in _GRID}
-    grid, learner = (
-        GridOptions(**{name: step.values[name] for name in _GRID}),
-        make_learner(step.values["model"], given, K),
-    )
+    learner = make_learner(step.values["model"], given, K)
+    grid = GridOptions(**{name: step.values[name] for name in _GRID})
     if step.name in ("search", "evaluate"):
         values, _ = grid.values_and_chains(learner, K, given.get("steps"))
     else:

@@ -16,43 +16,20 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from importlib.resources import files
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import typer
 
 import dmkl
+from dmkl.cli import parsing
 from dmkl.cli.options import STEPS_HELP, option
-from dmkl.cli.parsing import (
-    CONSTRAINTS_FORM,
-    parse_counts,
-    parse_cv,
-    parse_p,
-    parse_priors,
-    parse_steps,
-    parse_value,
-    read_constraints,
-    read_kernel_groups,
-    read_prices,
-    read_weights,
-    sample_names,
-)
 from dmkl.errors import refuse
 
 if TYPE_CHECKING:
     from dmkl.kernelset import KernelSet
-
-__all__ = [
-    "DEFAULT",
-    "DeclaredLearner",
-    "Names",
-    "Parameter",
-    "command_for",
-    "inspect_class",
-    "learner_in",
-    "learners",
-    "make_learner",
-]
 
 DEFAULT = "mkfda"
 """The learner that is used when none is named."""
@@ -94,47 +71,47 @@ _FORMS = {
         "SOLVER",
     ),
     "p": _OptionForm(
-        lambda text, _: {"p": parse_p(text)},
+        lambda text, _: {"p": parsing.parse_p(text)},
         "Norm of the weights, from 1 (few kernels) to inf (all alike); 4/3 and 1+2^-6 are understood.",
         "P",
     ),
-    "steps": _OptionForm(lambda text, names: {"steps": parse_steps(text, names.samples)}, STEPS_HELP, "STEP,…"),
+    "steps": _OptionForm(lambda text, names: {"steps": parsing.parse_steps(text, names.samples)}, STEPS_HELP, "STEP,…"),
     "priors": _OptionForm(
-        lambda text, _: {"priors": parse_priors(text)},
+        lambda text, _: {"priors": parsing.parse_priors(text)},
         'Prior probabilities of the classes: "empirical" (their shares in training), "uniform", or numbers that sum to '
         "one, in the order of the sorted classes or as class=number.",
         "Q,Q,…",
     ),
     "decision": _OptionForm(help='Labels by class "means" of scores (discriminants) or the "largest" (machines).'),
     "sigma": _OptionForm(
-        lambda text, names: {"sigma": read_prices(text, names.kernels)},
+        lambda text, names: {"sigma": parsing.read_prices(text, names.kernels)},
         "Price of a unit of weight: a number, or a CSV file with kernel,price on each line.",
         "PRICE|FILE",
     ),
     "weights": _OptionForm(
-        lambda text, names: {"weights": text if text == "shared" else read_weights(text, names.kernels)},
+        lambda text, names: {"weights": text if text == "shared" else parsing.read_weights(text, names.kernels)},
         "Given weights, which are not learnt (multiple-kernel-kmeans starts from them): a CSV file with kernel,weight "
         "on each line. For mkridge also shared: random candidates, of which dmkl search chooses one for each target.",
         "FILE",
     ),
     "kernel_groups": _OptionForm(
-        lambda text, names: {"kernel_groups": read_kernel_groups(text, names.kernels)},
+        lambda text, names: {"kernel_groups": parsing.read_kernel_groups(text, names.kernels)},
         "Groups of kernels for a mixed norm: GROUP=PATTERN,… of their names, or a CSV file with kernel,group on each "
         "line.",
         "GROUP=PATTERN,…|FILE",
     ),
     "A": _OptionForm(
-        lambda text, names: dict(zip("Ab", read_constraints(text, names.kernels), strict=True)),
+        lambda text, names: dict(zip("Ab", parsing.read_constraints(text, names.kernels), strict=True)),
         "File of linear constraints on the weights, as above; other convex sets of weights are functions in Python.",
         "FILE.toml",
         options=("--constraints",),
-        file=CONSTRAINTS_FORM,
+        file=parsing.CONSTRAINTS_FORM,
     ),
     "cv": _OptionForm(
-        lambda text, _: {"cv": parse_cv(text)}, "Number of folds, or a splitter of scikit-learn.", "N|SPLITTER"
+        lambda text, _: {"cv": parsing.parse_cv(text)}, "Number of folds, or a splitter of scikit-learn.", "N|SPLITTER"
     ),
     "n_groups": _OptionForm(
-        lambda text, _: {"n_groups": parse_counts(text)},
+        lambda text, _: {"n_groups": parsing.parse_counts(text)},
         "Number of groups in each class, or that of each as class=number; samples: each sample is a group.",
         "N|CLASS=N,…|samples",
         options=("--groups", "--n-groups"),
@@ -154,19 +131,11 @@ _LONG = 12
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a learner's constructor, and the option that sets it.
-
-    Parameters
-    ----------
-    kinds
-        Those of bool, str, float and int that it takes.
-    choices
-        The texts that it takes, if it takes no others.
-    """
+    """A parameter of a learner's constructor, and the option that sets it."""
 
     name: str
-    kinds: frozenset[type]
-    choices: tuple[str, ...]
+    kinds: frozenset[type]  # those of bool, str, float and int that it takes
+    choices: tuple[str, ...]  # the texts that it takes, if it takes no others
     default: Any
     description: str = ""
 
@@ -194,7 +163,7 @@ class Parameter:
         """Parameters of the constructor, from the value of the option."""
         if self.form.read is not None:
             return self.form.read(given, names)
-        return {self.name: parse_value(given) if self.kind is str and str not in self.kinds else given}
+        return {self.name: parsing.parse_value(given) if self.kind is str and str not in self.kinds else given}
 
     def as_option(self, panel: str | None, taken: Collection[str] = ()) -> inspect.Parameter:
         """The option as a parameter for Typer; help shows it in `panel`, None hides it.
@@ -229,21 +198,11 @@ class Parameter:
 
 @dataclass(frozen=True, eq=False)
 class DeclaredLearner:
-    """A learner.
+    """A learner."""
 
-    Parameters
-    ----------
-    name
-        The name of its class.
-    documentation
-        The docstrings of the class and of its bases, nearest first.
-    signature
-        All parameters of its constructor, without descriptions.
-    """
-
-    name: str
-    documentation: tuple[str, ...]
-    signature: Mapping[str, Parameter]
+    name: str  # of its class
+    documentation: tuple[str, ...]  # docstrings of the class and of its bases, nearest first
+    signature: Mapping[str, Parameter]  # all parameters of its constructor, without descriptions
 
     @property
     def title(self) -> str:
@@ -257,8 +216,32 @@ class DeclaredLearner:
 
     def make(self, **values: Any) -> Any:
         """An instance of the class, which is imported for it."""
+        import_base()
         made: Any = _classes().get(self.name) or getattr(dmkl, self.name)
         return made(**values)
+
+
+def import_base() -> None:
+    """Import scikit-learn's base class without scipy.stats, which it does not use, and which takes a third of a fit.
+
+    A module that passes on to scipy.stats takes its place meanwhile. `importlib.util.LazyLoader` does not serve: the
+    second import statement of a module reads its attribute ``__spec__``, which would load it.
+    """
+    name = "scipy.stats"
+    if name in sys.modules or "sklearn.base" in sys.modules:
+        return
+    stand_in: Any = ModuleType(name)
+
+    def attribute_of_original(attribute: str) -> Any:
+        if sys.modules.get(name) is stand_in:
+            del sys.modules[name]
+        return getattr(import_module(name), attribute)
+
+    stand_in.__getattr__ = attribute_of_original
+    sys.modules[name] = stand_in
+    import_module("sklearn.base")
+    if sys.modules.get(name) is stand_in:
+        del sys.modules[name]
 
 
 def learners() -> dict[str, DeclaredLearner]:
@@ -434,7 +417,7 @@ def make_learner(name: str, given: Mapping[str, Any], K: KernelSet) -> Any:
             others = [other for other, learner in learners().items() if parameter in learner.parameters]
             flag = learners()[others[0]].parameters[parameter].options[0]
             refuse(f"{flag} is for --model {' or '.join(others)}, and {name} has no such parameter; leave it out")
-        values |= parameters[parameter].read(value, Names(K.names, sample_names(K)))
+        values |= parameters[parameter].read(value, Names(K.names, parsing.sample_names(K)))
     return learners()[name].make(**values)
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.table import Table
 
 import dmkl
 from dmkl.cli.cluster import Resources
@@ -20,7 +19,6 @@ from dmkl.cli.interruption import checkpoint_folder, resuming
 from dmkl.cli.learners import DEFAULT, make_learner
 from dmkl.cli.options import FOLDS, SAMPLES, Choice, Folds, Json, Kernels, Overwrite, Plot, Rule, Store, option
 from dmkl.cli.output import (
-    console,
     lock_figure,
     lock_output,
     lock_pictures,
@@ -33,26 +31,6 @@ from dmkl.cli.output import (
 )
 from dmkl.cli.parsing import parse_cv, parse_grid, parse_scoring, sample_names
 from dmkl.cli.samples import Samples, open_kernels, read_groups
-from dmkl.cli.tables import (
-    ON_WEIGHTS,
-    choices_table,
-    classes_table,
-    confusion_table,
-    estimate_tables,
-    evaluation_as_mapping,
-    importance_as_mapping,
-    importance_table,
-    model_as_mapping,
-    permutation_as_mapping,
-    permutation_table,
-    points_table,
-    score_model,
-    search_as_mapping,
-    stability_as_mapping,
-    stability_table,
-    summary_table,
-    weights_table,
-)
 from dmkl.errors import refuse
 from dmkl.files.urls import as_place
 from dmkl.progress import ConsoleWatch
@@ -62,18 +40,6 @@ if TYPE_CHECKING:
     from dmkl.arrays import Index
     from dmkl.kernelset import KernelSet
     from dmkl.searching.search import SearchResult
-
-__all__ = [
-    "GridOptions",
-    "LearningOptions",
-    "QuestionOptions",
-    "evaluate",
-    "fit",
-    "importance",
-    "permute",
-    "search",
-    "stability",
-]
 
 _GRID = "Grid"
 _KERNELS = "Kernels"
@@ -160,13 +126,8 @@ class GridOptions:
     def values_and_chains(self, estimator: Any, K: KernelSet, steps: Any) -> tuple[dict[str, Any], str]:
         """The values, with both chains of steps of the papers where their choice matters, and a note that says so.
 
-        Both are tried if neither steps nor values of lam were chosen, and the diagonal of a kernel varies by more than
-        `MOST_VARIATION`. Several tasks have one chain in common.
-
-        Parameters
-        ----------
-        steps
-            The value of --steps; None if it is not given.
+        Both are tried if neither `steps`, the value of --steps, nor values of lam were chosen, and the diagonal of a
+        kernel varies by more than `MOST_VARIATION`. Several tasks have one chain in common.
         """
         from dmkl.numerics.steps import as_steps
         from dmkl.searching.grid import CHAINS, MOST_VARIATION, diagonal_variation, lams_of
@@ -252,32 +213,29 @@ class _Run:
             say_aside("note", f"out-of-fold predictions are in {self.predictions}")
         return result
 
-    def print(
-        self,
-        lines: Sequence[str],
-        chosen: Index,
-        on: str,
-        tables: Callable[[], Sequence[Table]],
-        mapping: Callable[[], Mapping[str, Any]],
-    ) -> None:
-        """Print the lines of the summary with the tables below the first line, or all as JSON."""
-        out = self.options.out
+    def as_mapping(self, result: Any, chosen: Index, own: Mapping[str, Any]) -> dict[str, Any]:
+        """The result for JSON: what all results have, and its `own` entries."""
+        attrs = result.data.attrs
+        shared = {"path": self.options.out, "samples": len(chosen)}
+        shared |= {name: attrs[name] for name in ("estimator", "scoring")}
+        return {**shared, **own, "passes": result.n_passes_, "seconds": attrs["seconds"]}
+
+    def print(self, result: Any, chosen: Index, on: str) -> None:
+        """Print the summary with tables below its first line, or all as JSON."""
+        from dmkl.cli.tables import RESULTS
+
+        tables_of, mapping_of = RESULTS[type(result).__name__]
         if self.options.as_json:
-            print_json({"path": out, "samples": len(chosen), **mapping()})
+            print_json(self.as_mapping(result, chosen, mapping_of(result)))
             return
-        first, *others = lines
-        say(f"{first}, on {count(len(chosen), 'sample')} ({on})", style="bold")
-        console().print()
-        show(*tables())
-        console().print()
+        first, *others = result.summary().splitlines()
+        say(f"{first}, on {count(len(chosen), 'sample')} ({on})\n", style="bold")
+        show(*tables_of(result))
+        say()
         for line in others:
-            say(line)
-        say(f"Saved in {out}; dmkl.load reads it.")
-
-
-def _rule(name: str) -> Any:
-    """The rule of `dmkl.searching.grid` by its name on the command line."""
-    return "best" if name == "best" else "one_standard_error"
+            if not line.startswith(("Lost without:", "Alone:", "Shapley")):  # the table of an importance has these
+                say(line)
+        say(f"Saved in {self.options.out}; dmkl.load reads it.")
 
 
 def _samples_and_folds(K: KernelSet, cv: str | None, samples: Samples) -> tuple[Index, str, Any]:
@@ -341,6 +299,8 @@ def fit(
     lock_figure(plot, overwrite=learning.overwrite)
     K = open_kernels(learning.store, learning.kernels)
     estimator = make_learner(learning.model, parameters, K)
+    from dmkl.cli import tables  # after `import_base`
+
     chosen, on = samples.choose(K)
     measures = parse_scoring(scoring)
     held_out, which = _held_out(K, chosen, samples) if measures else (chosen, "")
@@ -354,7 +314,7 @@ def fit(
         if measures and K.labels is not None:  # without labels there is no fit
             predict = estimator.predict if estimator.kind_ == "regression" else estimator.decision_function
             decision = predict(K[held_out, chosen]).values
-            scores = score_model(estimator, decision, K.labels[held_out], measures, samples.unknown)
+            scores = tables.score_model(estimator, decision, K.labels[held_out], measures, samples.unknown)
     estimator.save(model_out, overwrite=learning.overwrite)
     save_figure(estimator.plot_weights, plot)
     agreement = {}
@@ -362,12 +322,14 @@ def fit(
         agreement = {"agreement": dmkl.cluster_agreement(estimator.labels_, K.labels[chosen])}
     if learning.as_json:
         held_out_scores = {} if scores is None else {"held_out": {"samples": len(held_out), **scores.mapping}}
-        print_json({**model_as_mapping(estimator, model_out, len(chosen), seconds), **held_out_scores, **agreement})
+        mapping = tables.model_as_mapping(estimator, model_out, len(chosen), seconds)
+        print_json({**mapping, **held_out_scores, **agreement})
         return
-    weights = weights_table({str(estimator): estimator.weights_})
-    show(weights, *estimate_tables(estimator), summary_table({learning.model: estimator}, {learning.model: seconds}))
+    weights = tables.weights_table({str(estimator): estimator.weights_})
+    summary = tables.summary_table({learning.model: estimator}, {learning.model: seconds})
+    show(weights, *tables.estimate_tables(estimator), summary)
     if estimator._learns_weights():
-        say(ON_WEIGHTS)
+        say(tables.ON_WEIGHTS)
     if warning := estimator._default_price():
         say(warning)
     say(f"Trained on {count(len(chosen), 'sample')} ({on}). {estimator.status_}")
@@ -401,8 +363,6 @@ def _held_out(K: KernelSet, chosen: Index, samples: Samples) -> tuple[Index, str
 # --- dmkl search ---------------------------------------------------------------------------------------------------
 
 _PICTURES = ("scores.png", "weights.png", "weights_over_p.png")
-_MOST_CHOICES = 30
-"""Most choices of folds and tasks that are printed as a table."""
 
 
 def search(
@@ -442,6 +402,7 @@ def search(
         dmkl search kernels.zarr result --grid steps=center+trace,cosine+center
         dmkl search kernels.zarr result --model mksvm -p 1,2 -C 0.25,1,4
     """
+    from dmkl.cli import tables
     from dmkl.searching.search import BEST, SearchResult
 
     run = _Run(options, "a search", SearchResult.FORMAT, parameters, predictions=predictions)
@@ -456,31 +417,32 @@ def search(
         folds,
         note=note,
         refit=refit,
-        rule=_rule(rule),
+        rule=rule.replace("-", "_"),
         choice=choice,
         baselines=baselines,
     )
     over_p = result.plot_weights_over if len(result.grid.get("p", [])) > 1 else None
     save_pictures(dict(zip(_PICTURES, (result.plot_scores, result.plot_weights, over_p), strict=True)), plot)
     if options.as_json:
-        mapping = {"path": options.out, "samples": len(chosen), **search_as_mapping(result)}
+        mapping = run.as_mapping(result, chosen, tables.search_as_mapping(result))
         if best := getattr(result, "best_", None):
             seconds = run.seconds - result.scores.attrs["seconds"]
-            mapping["model"] = model_as_mapping(best, str(run.place / BEST), len(best.train_samples_), seconds)
+            mapping["model"] = tables.model_as_mapping(best, str(run.place / BEST), len(best.train_samples_), seconds)
         print_json(mapping)
         return
     _print_search(result, run, f"{count(len(chosen), 'sample')} ({on})")
 
 
 def _print_search(result: SearchResult, run: _Run, on: str) -> None:
-    screen, out = console(), run.options.out
+    from dmkl.cli import tables
+
+    out = run.options.out
     first, *others = result.summary().splitlines()
-    say(f"{first}, on {on}", style="bold")
-    screen.print()
-    many = math.prod(result.scores.sizes[dim] for dim in result.choosers) > _MOST_CHOICES
+    say(f"{first}, on {on}\n", style="bold")
+    many = math.prod(result.scores.sizes[dim] for dim in result.choosers) > tables.MOST_CHOICES
     if not many:
-        screen.print(points_table(result))
-        screen.print()
+        show(tables.points_table(result))
+        say()
     # The table has the choices of folds and tasks already, but not those of classes.
     if not result.choosers or result.by_class or many:
         lines = others
@@ -494,14 +456,14 @@ def _print_search(result: SearchResult, run: _Run, on: str) -> None:
         say(f"Saved in {out}, without a model; dmkl.load reads it.")
         return
     model, by_fold = result.best_, "refit_test_score" in result.scores or "fold" in result.choosers
-    screen.print()
-    screen.print(weights_table({str(model): model.weights_}))
+    say()
+    show(tables.weights_table({str(model): model.weights_}))
     if model._learns_weights():
-        say(ON_WEIGHTS)
-    screen.print()
-    for estimates in estimate_tables(model):
-        screen.print(estimates)
-        screen.print()
+        say(tables.ON_WEIGHTS)
+    say()
+    for estimates in tables.estimate_tables(model):
+        show(estimates)
+        say()
     which = f"training and validation rows of fold {result.scores.fold.values[0]}" if by_fold else "all of the folds"
     say(f"Refitted on {count(len(model.train_samples_), 'sample')} ({which}). {model.status_}")
     say(f"Saved in {out}; use it with: {_predict_command(model, out, run.K, run.options.store)}")
@@ -568,17 +530,10 @@ def evaluate(
         note=note,
         outer=None if outer is None else parse_cv(outer, "--outer"),
         inner=None if inner is None else parse_cv(inner, "--inner"),
-        rule=_rule(rule),
+        rule=rule.replace("-", "_"),
         baselines=baselines,
     )
-
-    def tables() -> list[Table]:
-        if "confusion" not in result.scores:
-            return [] if result.scores["test_score"].size > _MOST_CHOICES else [choices_table(result)]
-        matrix = confusion_table(result.confusion)
-        return [choices_table(result), classes_table(result.classes), *([] if matrix is None else [matrix])]
-
-    run.print(result.summary().splitlines(), chosen, on, tables, lambda: evaluation_as_mapping(result))
+    run.print(result, chosen, on)
 
 
 # --- dmkl importance -----------------------------------------------------------------------------------------------
@@ -642,12 +597,10 @@ def importance(
         choose=choose,
         shapley=shapley,
         random_state=seed,
-        rule=_rule(rule),
+        rule=rule.replace("-", "_"),
         choice=choice,
     )
-    first, score, *others, took = result.summary().splitlines()
-    lines = [first, score, *(line for line in others if line.startswith("±")), took]
-    run.print(lines, chosen, on, lambda: [importance_table(result)], lambda: importance_as_mapping(result))
+    run.print(result, chosen, on)
 
 
 def _kernel_groups(texts: Sequence[str], names: Sequence[str]) -> dict[str, list[str]]:
@@ -729,8 +682,7 @@ def stability(
         threshold=threshold,
         random_state=seed,
     )
-    lines = result.summary().splitlines()
-    run.print(lines, chosen, on, lambda: [stability_table(result)], lambda: stability_as_mapping(result))
+    run.print(result, chosen, on)
 
 
 # --- dmkl permute --------------------------------------------------------------------------------------------------
@@ -798,5 +750,4 @@ def permute(
         choose=choose,
         random_state=seed,
     )
-    lines = result.summary().splitlines()
-    run.print(lines, chosen, on, lambda: [permutation_table(result)], lambda: permutation_as_mapping(result))
+    run.print(result, chosen, on)

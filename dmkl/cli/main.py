@@ -21,8 +21,6 @@ from dmkl.cli.output import locking_outputs, log_option, logging_to, plain_warni
 from dmkl.errors import DmklError
 from dmkl.progress import LOGGER
 
-__all__ = ["main"]
-
 
 def _version(wanted: bool) -> None:
     if wanted:

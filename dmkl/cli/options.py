@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, signature
@@ -12,40 +12,6 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 import typer
 
 from dmkl.files.urls import local_path
-
-__all__ = [
-    "FOLDS",
-    "LABELS",
-    "RESOURCES",
-    "SAMPLES",
-    "STEPS_HELP",
-    "STORAGE",
-    "Anything",
-    "Choice",
-    "Covariates",
-    "Dtype",
-    "Folds",
-    "Join",
-    "Json",
-    "Kernels",
-    "Labels",
-    "Missing",
-    "MissingFeatures",
-    "NewStore",
-    "Overwrite",
-    "Plot",
-    "Repair",
-    "Rows",
-    "Rule",
-    "SampleNames",
-    "SavedModel",
-    "Splits",
-    "Store",
-    "Tile",
-    "Unknown",
-    "expand_groups",
-    "option",
-]
 
 SAMPLES = "Samples"
 LABELS = "Labels and names"
@@ -221,12 +187,8 @@ def _rank(item: Parameter) -> int:
     return _LAST_PANELS.index(panel) + 1 if panel in _LAST_PANELS else 0
 
 
-def _hints(group: Any) -> Mapping[str, Any]:
-    return get_type_hints(group, include_extras=True)
-
-
 def _options_of(group: Any) -> Iterator[Parameter]:
-    hints = _hints(group)
+    hints = get_type_hints(group, include_extras=True)
     for field in fields(group):
         if is_dataclass(hints[field.name]):
             yield from _options_of(hints[field.name])
@@ -237,7 +199,5 @@ def _options_of(group: Any) -> Iterator[Parameter]:
 
 def _collect(group: Any, values: dict[str, Any]) -> Any:
     """An instance of a group, whose options are taken out of `values`."""
-    given = {
-        name: _collect(hint, values) if is_dataclass(hint) else values.pop(name) for name, hint in _hints(group).items()
-    }
-    return group(**given)
+    hints = get_type_hints(group).items()
+    return group(**{name: _collect(hint, values) if is_dataclass(hint) else values.pop(name) for name, hint in hints})

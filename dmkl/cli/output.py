@@ -18,46 +18,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.table import Table
 from rich.text import Text
 
-from dmkl.errors import (
-    ApproximationWarning,
-    FeatureWarning,
-    IndefiniteKernelWarning,
-    LabelWarning,
-    SampleOrderWarning,
-    SmallWorkerWarning,
-    StoreExistsError,
-    UninformativeScoresWarning,
-    printable,
-    refuse,
-)
+from dmkl.errors import StoreExistsError, printable, refuse
 from dmkl.progress import LOGGER, PlainConsole
 
 if TYPE_CHECKING:
     from dmkl.files.urls import Place
-
-__all__ = [
-    "STYLES",
-    "bar",
-    "console",
-    "facts_table",
-    "lock_figure",
-    "lock_output",
-    "lock_pictures",
-    "locking_outputs",
-    "log_option",
-    "logging_to",
-    "number",
-    "plain_warnings",
-    "print_json",
-    "refuse_existing",
-    "save_figure",
-    "save_pictures",
-    "say",
-    "say_aside",
-    "show",
-    "size",
-    "table",
-]
 
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 _LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "note": logging.INFO}
@@ -120,19 +85,8 @@ def plain_warnings() -> Iterator[None]:
     shown: set[str] = set()
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-        from dmkl.errors import ConvergenceWarning  # scikit-learn's
-
-        own_categories = (
-            ApproximationWarning,
-            ConvergenceWarning,
-            FeatureWarning,
-            IndefiniteKernelWarning,
-            LabelWarning,
-            SampleOrderWarning,
-            SmallWorkerWarning,
-            UninformativeScoresWarning,
-        )
-        if not issubclass(category, own_categories):
+        # ConvergenceWarning is scikit-learn's.
+        if category.__module__ != "dmkl.errors" and category.__name__ != "ConvergenceWarning":
             before(message, category, *place, **more)
         elif str(message) not in shown:
             shown.add(str(message))
@@ -158,17 +112,7 @@ def locking_outputs() -> Iterator[None]:
 
 
 def lock_output(path: Place, *, overwrite: bool, what: str = "path") -> None:
-    """Lock an output until the command ends, before anything is computed.
-
-    Raises
-    ------
-    StoreExistsError
-        If it exists, unless `overwrite`.
-    LockedError
-        If another process writes it.
-    OSError
-        If nothing can be written there.
-    """
+    """Lock an output until the command ends, before anything is computed; it may exist only with `overwrite`."""
     from dmkl.files.writing import lock, remove_leftovers
 
     refuse_existing(path, overwrite=overwrite, what=what)
@@ -243,12 +187,12 @@ def print_json(value: Any) -> None:
 def _jsonable(value: Any) -> Any:
     import numpy as np
 
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
     if isinstance(value, dict):
         return {str(key): _jsonable(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray | list | tuple):
+    if isinstance(value, list | tuple):
         return [_jsonable(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
     return value
@@ -264,9 +208,7 @@ def size(n_bytes: float) -> str:
 
 def number(value: float) -> str:
     """Three digits of a number; a dash where there is none."""
-    import numpy as np
-
-    return "–" if np.isnan(value) else f"{value:.3g}"
+    return "–" if math.isnan(value) else f"{value:.3g}"
 
 
 def bar(part: float, width: int = 20) -> str:
@@ -277,8 +219,6 @@ def bar(part: float, width: int = 20) -> str:
 
 
 # --- log files -----------------------------------------------------------------------------------------------------
-
-_FORM = "%(asctime)s %(levelname)s %(message)s"
 
 
 class _Printable(logging.Formatter):
@@ -306,7 +246,7 @@ def logging_to(path: Path) -> Iterator[None]:
             f"no log can be written to {path}: {error.strerror}; choose a file in a folder that can be written to",
             error,
         )
-    handler.setFormatter(_Printable(_FORM))
+    handler.setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s"))
     before = LOGGER.level
     LOGGER.addHandler(handler)
     LOGGER.setLevel(logging.DEBUG)

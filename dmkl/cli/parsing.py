@@ -17,26 +17,6 @@ if TYPE_CHECKING:
     from dmkl.arrays import Array, Float
     from dmkl.kernelset import KernelSet
 
-__all__ = [
-    "CONSTRAINTS_FORM",
-    "parse_counts",
-    "parse_cv",
-    "parse_grid",
-    "parse_names",
-    "parse_numbers",
-    "parse_p",
-    "parse_priors",
-    "parse_scoring",
-    "parse_steps",
-    "parse_value",
-    "read_constraints",
-    "read_covariates",
-    "read_kernel_groups",
-    "read_prices",
-    "read_weights",
-    "sample_names",
-]
-
 
 def parse_p(text: str) -> float:
     """A norm of at least 1: 1, 1.5, 4/3, 1+2^-6, inf."""
@@ -246,10 +226,7 @@ def read_weights(text: str, kernels: Sequence[str]) -> list[float]:
 def _numbers_of_kernels(text: str, kernels: Sequence[str], rule: str, what: str) -> list[float]:
     """A number for each kernel, from a CSV file with a kernel and its number on each line; the first may be a header.
 
-    Parameters
-    ----------
-    rule, what
-        The rule of the option and what a number is, for messages.
+    `rule` and `what` say in messages what the option takes and what a number is.
     """
     path = Path(text).expanduser()
     if not path.exists():

@@ -9,25 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import dmkl
+from dmkl.cli import options
 from dmkl.cli.cluster import Resources
-from dmkl.cli.options import (
-    SAMPLES,
-    Covariates,
-    Join,
-    Json,
-    Missing,
-    MissingFeatures,
-    Overwrite,
-    Rows,
-    SavedModel,
-    Store,
-    Unknown,
-    option,
-)
+from dmkl.cli.learners import import_base
+from dmkl.cli.options import SAMPLES, Json, Overwrite, Store, option
 from dmkl.cli.output import lock_figure, lock_output, print_json, save_figure, say, say_aside
 from dmkl.cli.parsing import parse_scoring, read_covariates, sample_names
 from dmkl.cli.samples import ROWS, columns_of_model, find_names, select_rows
-from dmkl.cli.tables import score_model
 from dmkl.errors import refuse
 from dmkl.files.urls import as_place
 from dmkl.progress import ConsoleWatch
@@ -40,23 +28,23 @@ if TYPE_CHECKING:
     from dmkl.arrays import Array, Index
     from dmkl.kernelset import KernelSet
 
-__all__ = ["export", "predict", "report"]
-
 _ANNDATA = "AnnData"
 _NO_CLASSES = {"regression": "numbers", "clusters": "clusters"}  # what models of these kinds predict
 
 
 def _load_model(path: str) -> Any:
     """The model at a path: that of a fit, or the best one of a search."""
+    import_base()
     loaded = dmkl.load(path)
-    return loaded.best_ if isinstance(loaded, dmkl.SearchResult) else loaded
+    is_search = getattr(loaded, "FORMAT", "") == "dmkl-search"  # its class takes a while to import
+    return loaded.best_ if is_search else loaded
 
 
 # --- dmkl predict --------------------------------------------------------------------------------------------------
 
 
 def predict(
-    model: SavedModel,
+    model: options.SavedModel,
     resources: Resources,
     store: Annotated[str | None, typer.Argument(metavar="STORE", help="Kernel set (folder or URL).")] = None,
     features: Annotated[
@@ -67,16 +55,16 @@ def predict(
             panel=SAMPLES,
         ),
     ] = None,
-    join: Join = "exact",
-    missing: Missing = None,
-    missing_features: MissingFeatures = "refuse",
+    join: options.Join = "exact",
+    missing: options.Missing = None,
+    missing_features: options.MissingFeatures = "refuse",
     split: Annotated[int | None, option("Predict a part of this stored split.", "K", min=0, panel=SAMPLES)] = None,
     part: Annotated[
         Literal["test", "validation", "train"], option("Part of the split to predict.", panel=SAMPLES)
     ] = "test",
-    rows: Rows = None,
-    covariates: Covariates = None,
-    unknown: Unknown = None,
+    rows: options.Rows = None,
+    covariates: options.Covariates = None,
+    unknown: options.Unknown = None,
     scoring: Annotated[list[str] | None, option("Measures such as matthews,roc_auc.", "NAME,…")] = None,
     deviations: Annotated[
         bool,
@@ -144,6 +132,8 @@ def predict(
     lock_figure(plot, overwrite=overwrite)
     _check_source(store, features, split, rows, join, missing, missing_features)
     estimator = _load_model(model)
+    from dmkl.cli.tables import score_model  # after `import_base`
+
     if probabilities or unassigned_below is not None:
         _check_probabilities(estimator, out or anndata, unassigned=unassigned_below is not None)
     if deviations:
@@ -381,7 +371,7 @@ def _tables(
 
 
 def export(
-    model: SavedModel,
+    model: options.SavedModel,
     store: Store,
     out: Annotated[str, typer.Argument(metavar="OUT", help="File to write: .npy, .zarr, .grm.bin or .h5ad.")],
     resources: Resources,
@@ -397,8 +387,8 @@ def export(
     of: Annotated[
         str | None, option("The class, task or pair whose weights are taken, if each has its own.", "NAME", "--of")
     ] = None,
-    rows: Rows = None,
-    covariates: Covariates = None,
+    rows: options.Rows = None,
+    covariates: options.Covariates = None,
     anndata: Annotated[
         Path | None,
         option("Copy the contents of this .h5ad file too; its obs_names are the samples.", "FILE", panel=_ANNDATA),

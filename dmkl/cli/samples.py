@@ -20,17 +20,6 @@ if TYPE_CHECKING:
     from dmkl.arrays import Array, Index
     from dmkl.kernelset import KernelSet
 
-__all__ = [
-    "ROWS",
-    "Samples",
-    "TrainingSamples",
-    "columns_of_model",
-    "find_names",
-    "open_kernels",
-    "read_groups",
-    "select_rows",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSamples:
@@ -129,12 +118,7 @@ ROWS = "FILE or 0,5,10:20"
 def select_rows(K: KernelSet, text: str) -> Index:
     """The rows that --rows chooses: by a file of names, by a file with 0 or 1 for each sample, or by position.
 
-    Positions count from 0 and are separated by commas; 10:20 are those from 10 to 19.
-
-    Raises
-    ------
-    InputError
-        If it has another form, nothing is chosen, or a sample is there twice.
+    Positions count from 0 and are separated by commas; 10:20 are those from 10 to 19. Each sample is chosen once.
     """
     import numpy as np
 

@@ -1,58 +1,43 @@
-"""Models and results as tables for people, and as mappings for JSON."""
+"""Models and results as tables for people, and as mappings for JSON.
+
+It is imported by functions, after a model or a result was made or read: help and imports of kernels do without pandas
+and xarray.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+import xarray as xr
 from rich.table import Table
 from rich.text import Text
 
+from dmkl.arrays import Array, Float
 from dmkl.cli.output import bar, number, say, show, table
 from dmkl.errors import InputError
+from dmkl.estimators.learner import label_accuracy
+from dmkl.estimators.plan import tell_new_classes
+from dmkl.searching.assessing import class_scores, confusion, measures_of
 from dmkl.searching.texts import count, with_error
+from dmkl.solvers.outcome import WORDS
 
 if TYPE_CHECKING:
-    import pandas as pd
-    import xarray as xr
-
-    from dmkl.arrays import Array, Float
     from dmkl.inference.importance import Importance
     from dmkl.inference.permutation import PermutationTest
     from dmkl.inference.stability import Stability
     from dmkl.searching.evaluation import EvaluationResult
     from dmkl.searching.search import SearchResult
 
-__all__ = [
-    "ON_WEIGHTS",
-    "ModelScores",
-    "choices_table",
-    "classes_table",
-    "confusion_table",
-    "effects_as_mapping",
-    "effects_table",
-    "estimate_tables",
-    "evaluation_as_mapping",
-    "importance_as_mapping",
-    "importance_table",
-    "model_as_mapping",
-    "permutation_as_mapping",
-    "permutation_table",
-    "points_table",
-    "score_model",
-    "search_as_mapping",
-    "stability_as_mapping",
-    "stability_table",
-    "summary_table",
-    "weights_table",
-]
-
-
 _MOST_COLUMNS = 4
 """Columns of weights that fit a terminal of 80 characters."""
-
+MOST_CHOICES = 30
+"""Most choices of folds and tasks that are printed as a table."""
 
 ON_WEIGHTS = (
     "Weights depend on p, on λ or C, and on the spectra of the kernels, also of noise: dmkl permute has p-values, and "
@@ -181,8 +166,6 @@ def _by_column(weights: xr.DataArray) -> xr.DataArray:
     if weights.ndim < 3:
         return weights
     group, dim = (str(name) for name in weights.dims[1:])
-    import xarray as xr
-
     names = [f"{label}, group {g}" for g in weights[group].values for label in weights[dim].values]
     return xr.DataArray(
         weights.values.reshape(len(weights), -1),
@@ -196,18 +179,15 @@ def summary_table(
     models: Mapping[str, Any], seconds: Mapping[str, float], accuracy: Mapping[str, float] | None = None
 ) -> Table:
     """A row for each model: accuracy if given, proven gap, passes, time."""
-    import numpy as np
-
     solvers = any(hasattr(model, "solver_") for model in models.values())  # some learners have one solver only
     optional = {"accuracy": bool(accuracy), "solver": solvers}
     columns = ("accuracy", "proven gap", "passes", "solver", "seconds")
     rows = table("model", numbers=[name for name in columns if optional.get(name, True)])
     for name, model in models.items():
-        gap = float(np.max(np.asarray(model.gap_)))
         rows.add_row(
             Text(name),
             *([f"{100 * accuracy[name]:.2f} %"] if accuracy else []),
-            _gap(gap),
+            _gap(float(np.max(np.asarray(model.gap_)))),
             f"{model.n_passes_:.4g}",
             *([getattr(model, "solver_", "")] if solvers else []),
             f"{seconds[name]:.2f}",
@@ -216,15 +196,11 @@ def summary_table(
 
 
 def _gap(value: float) -> str:
-    import numpy as np
-
-    return "none" if np.isnan(value) else "< 1e-12" if value < 1e-12 else f"{value:.1e}"
+    return "none" if math.isnan(value) else "< 1e-12" if value < 1e-12 else f"{value:.1e}"
 
 
 def model_as_mapping(estimator: Any, path: Path | str, n_samples: int, seconds: float) -> dict[str, Any]:
     """A fitted model that was saved at `path`, for JSON."""
-    import numpy as np
-
     weights = _by_column(estimator.weights_)
     rows: list[Any] = weights.values.tolist()
     if weights.ndim == 2:  # over classes, pairs or tasks
@@ -251,8 +227,6 @@ def points_table(result: SearchResult, most: int = 10) -> Table:
 
     If each fold or task chooses for itself, a row for the chosen point of each, with its test score if there is one.
     """
-    import numpy as np
-
     frame, by = result.table(), list(result.choosers)
     chosen = _is_chosen(result, frame)
     shown = frame[chosen if by else chosen | (np.arange(len(frame)) < most)]
@@ -282,9 +256,7 @@ def points_table(result: SearchResult, most: int = 10) -> Table:
 
 
 def _with_error(mean: float, error: float) -> str:
-    import numpy as np
-
-    return f"{mean:.4f} ± {error:.4f}" if np.isfinite(error) else f"{mean:.4f}"
+    return f"{mean:.4f} ± {error:.4f}" if math.isfinite(error) else f"{mean:.4f}"
 
 
 def _add_baselines(rows: Table, result: SearchResult) -> None:
@@ -294,20 +266,16 @@ def _add_baselines(rows: Table, result: SearchResult) -> None:
     baselines = _chosen(result, "baselines")
     for k in range(0 if baselines is None else baselines.sizes["baseline"]):
         baseline = baselines.isel(baseline=k)
-        kernel = str(baseline["best_kernel"].values)
+        kernel, title = str(baseline["best_kernel"].values), str(baseline["baseline"].values)
+        if "C" in baseline and "C" not in result.parameters and not math.isnan(cost := float(baseline["C"])):
+            title += f", C = {cost:g}"
         rows.add_row(
             *(Text(_cell(baseline[name].item()) if name in baseline else "") for name in result.parameters),
             _with_error(*map(float, mean_over_folds(baseline["score"]))),
             _gap(float(baseline["gap"].max())),
             "",
-            Text(f"{kernel} alone" if kernel else _baseline_title(baseline, result.parameters), style="cyan"),
+            Text(f"{kernel} alone" if kernel else title, style="cyan"),
         )
-
-
-def _baseline_title(baseline: xr.Dataset, columns: Sequence[str]) -> str:
-    """The title of a baseline, with C if that is no column."""
-    cost = float(baseline["C"]) if "C" in baseline and "C" not in columns else float("nan")
-    return str(baseline["baseline"].values) + ("" if cost != cost else f", C = {cost:g}")
 
 
 def _cell(value: Any) -> str:
@@ -316,12 +284,8 @@ def _cell(value: Any) -> str:
 
 def _is_chosen(result: SearchResult, frame: pd.DataFrame) -> pd.Series[bool]:
     """Which rows of the table of a search are chosen points."""
-    import pandas as pd
-    import xarray as xr
-
-    try:
-        index = result.best_index_
-    except InputError:  # no point has a score
+    index = _chosen(result, "best_index_")
+    if index is None:
         return pd.Series(False, index=frame.index)
     same = pd.Series(True, index=frame.index)
     for name, at in index.items():
@@ -336,40 +300,28 @@ def _is_chosen(result: SearchResult, frame: pd.DataFrame) -> pd.Series[bool]:
 
 def search_as_mapping(result: SearchResult) -> dict[str, Any]:
     """A search for JSON."""
-    import numpy as np
-
-    from dmkl.solvers.outcome import WORDS
-
     scores, attrs = result.scores, result.scores.attrs
     status = scores["status"].values
     statuses = np.bincount(status[status >= 0], minlength=len(WORDS))
-    mapping: dict[str, Any] = {
-        "estimator": attrs["estimator"],
+    return {
         "grid": result.grid,
         "folds": scores.sizes["fold"],
-        "scoring": attrs["scoring"],
         "rule": result.rule,
-        "choice": scores.attrs["choice"],
+        "choice": attrs["choice"],
         "best": _chosen(result, "best_params_"),
         "best_score": _chosen(result, "best_score_"),
         "points": result.table().to_dict("records"),
-        "baselines": _baselines_as_rows(result),
+        "baselines": _records(_chosen(result, "baselines")),
         "fits": dict(zip(WORDS, statuses.tolist(), strict=True)),
         "largest_gap": float(scores["gap"].max()),
-        "passes": result.n_passes_,
         "solver": attrs["solver"],
-        "seconds": attrs["seconds"],
+        **{str(name): scores[name].values for name in scores.data_vars if str(name).startswith("refit_test_score")},
     }
-    for name in scores.data_vars:
-        if str(name).startswith("refit_test_score"):
-            mapping[str(name)] = scores[name].values
-    return mapping
 
 
-def _baselines_as_rows(result: SearchResult) -> list[dict[str, Any]]:
-    """A mapping for each baseline and fold (and task)."""
-    baselines = _chosen(result, "baselines")
-    return [] if baselines is None else baselines.to_dataframe().reset_index().to_dict("records")
+def _records(data: xr.Dataset | None) -> list[dict[Hashable, Any]]:
+    """A mapping for each combination of labels, such as baseline, fold and task."""
+    return [] if data is None else data.to_dataframe().reset_index().to_dict("records")
 
 
 def _chosen(result: SearchResult, attribute: str) -> Any:
@@ -382,30 +334,24 @@ def _chosen(result: SearchResult, attribute: str) -> Any:
 
 # --- measures ------------------------------------------------------------------------------------------------------
 
-
 _MOST_CLASSES = 12
 """Classes of a confusion matrix that fit a terminal of 80 characters."""
 
 
-def classes_table(classes: xr.Dataset) -> Table:
-    """A row for each class, or task: recall, precision, and samples."""
+def measures_tables(classes: xr.Dataset, counts: xr.DataArray) -> list[Table]:
+    """A row of measures for each class, or task, and unless there are many classes, or tasks, the confusion matrix."""
     (dim,) = classes["recall"].dims
-    rows = table(str(dim), numbers=["recall", "precision", "samples"])
+    measures = table(str(dim), numbers=["recall", "precision", "samples"])
     for label in classes[dim].values:
         row = classes.sel({dim: label})
-        rows.add_row(
-            Text(str(label)), number(float(row["recall"])), number(float(row["precision"])), str(int(row["support"]))
-        )
-    return rows
-
-
-def confusion_table(counts: xr.DataArray) -> Table | None:
-    """A row for each true class, a column for each predicted one; None if there are too many classes, or tasks."""
+        recall, precision, support = (float(row[name]) for name in ("recall", "precision", "support"))
+        measures.add_row(Text(str(label)), number(recall), number(precision), f"{support:.0f}")
     if "task" in counts.dims or counts.sizes["predicted"] > _MOST_CLASSES:
-        return None
+        return [measures]
     rows = zip(counts["true"].values, counts.transpose("true", ...).values, strict=True)
     cells = ([Text(str(label)), *(str(int(n)) for n in row)] for label, row in rows)
-    return table("true \\ predicted", numbers=[str(label) for label in counts["predicted"].values], rows=cells)
+    titles = [str(label) for label in counts["predicted"].values]
+    return [measures, table("true \\ predicted", numbers=titles, rows=cells)]
 
 
 def measures_as_mapping(classes: xr.Dataset, counts: xr.DataArray) -> dict[str, Any]:
@@ -413,12 +359,19 @@ def measures_as_mapping(classes: xr.Dataset, counts: xr.DataArray) -> dict[str, 
     (dim,) = classes["recall"].dims
     rows = "task" if "task" in counts.dims else "true"
     return {
-        "classes": classes.to_dataframe().reset_index().rename(columns={str(dim): "name"}).to_dict("records"),
+        "classes": _records(classes.rename({dim: "name"})),
         "confusion": {str(label): counts.sel({rows: label}).values for label in counts[rows].values},
     }
 
 
 # --- evaluations ---------------------------------------------------------------------------------------------------
+
+
+def evaluation_tables(result: EvaluationResult) -> list[Table]:
+    """The choices, unless there are many, and the measures of each class."""
+    if "confusion" in result.scores:
+        return [choices_table(result), *measures_tables(result.classes, result.confusion)]
+    return [] if result.scores["test_score"].size > MOST_CHOICES else [choices_table(result)]
 
 
 def choices_table(result: EvaluationResult) -> Table:
@@ -440,25 +393,15 @@ def choices_table(result: EvaluationResult) -> Table:
 
 def evaluation_as_mapping(result: EvaluationResult) -> dict[str, Any]:
     """An evaluation for JSON."""
-    import numpy as np
-
-    scores, attrs = result.scores, result.scores.attrs
-    mean, error = (np.asarray(value).tolist() for value in (result.mean_score_, result.standard_error_))
     return {
-        "estimator": attrs["estimator"],
         "grid": next(iter(result.searches.values())).grid,
-        "outer_folds": scores.sizes["fold"],
-        "scoring": attrs["scoring"],
-        "mean_score": mean,
-        "standard_error": error,
+        "outer_folds": result.scores.sizes["fold"],
+        "mean_score": np.asarray(result.mean_score_),
+        "standard_error": np.asarray(result.standard_error_),
         "folds": result.table().to_dict("records"),
         "choices": result.choices.to_dict("records"),
-        "baselines": []
-        if result.baselines is None
-        else result.baselines.to_dataframe().reset_index().to_dict("records"),
-        **(measures_as_mapping(result.classes, result.confusion) if "confusion" in scores else {}),
-        "passes": result.n_passes_,
-        "seconds": attrs["seconds"],
+        "baselines": _records(result.baselines),
+        **(measures_as_mapping(result.classes, result.confusion) if "confusion" in result.scores else {}),
     }
 
 
@@ -468,7 +411,7 @@ _MOST_ROWS = 30
 """Of kernels in a permutation test."""
 
 
-def importance_table(result: Importance) -> Table:
+def importance_tables(result: Importance) -> list[Table]:
     """A row for each source (and task), the largest loss first."""
     frame = result.table()
     names = [name for name in ("source", "task", "target") if name in frame]
@@ -478,47 +421,36 @@ def importance_table(result: Importance) -> Table:
     for row in frame.to_dict("records"):
         cells = [with_error(row[name], row[error]) if row[name] == row[name] else "" for name, error in columns.items()]
         rows.add_row(*(Text(str(row[name])) for name in names), *cells)
-    return rows
+    return [rows]
 
 
 def importance_as_mapping(result: Importance) -> dict[str, Any]:
     """An importance of kernels for JSON."""
-    names = ("estimator", "scoring", "rows", "choose", "choice", "seconds")
-    return {
-        **{name: result.data.attrs[name] for name in names},
-        "passes": result.n_passes_,
-        "sources": result.table().to_dict("records"),
-    }
+    attrs = {name: result.data.attrs[name] for name in ("rows", "choose", "choice")}
+    return attrs | {"sources": result.table().to_dict("records")}
 
 
-def permutation_table(result: PermutationTest) -> Table:
+def permutation_tables(result: PermutationTest) -> list[Table]:
     """A row for each kernel, in the order of the p-values."""
     frame = result.table()
     names = [name for name in frame.columns if frame[name].dtype == object]
     numbers = [name for name in frame.columns if name not in names]
     rows = frame.head(_MOST_ROWS).to_dict("records")
     cells = ([*(str(row[name]) for name in names), *(f"{row[name]:.3g}" for name in numbers)] for row in rows)
-    return table(*names, numbers=numbers, rows=cells)
+    return [table(*names, numbers=numbers, rows=cells)]
 
 
 def permutation_as_mapping(result: PermutationTest) -> dict[str, Any]:
     """A permutation test for JSON."""
-    import numpy as np
-
-    data, attrs = result.data, result.data.attrs
     return {
-        "estimator": attrs["estimator"],
-        "scoring": attrs["scoring"],
-        "choose": attrs["choose"],
+        "choose": result.data.attrs["choose"],
         "permutations": result.n_permutations,
-        **{name: np.asarray(data[name]).tolist() for name in ("score", "p_value", "p_value_error")},
+        **{name: result.data[name].values for name in ("score", "p_value", "p_value_error")},
         "kernels": result.table().to_dict("records"),
-        "passes": result.n_passes_,
-        "seconds": attrs["seconds"],
     }
 
 
-def stability_table(result: Stability) -> Table:
+def stability_tables(result: Stability) -> list[Table]:
     """A row for each kernel; means over tasks or targets if there are several."""
     frame = result.table().groupby("kernel", sort=False).mean(numeric_only=True)
     rows = table("kernel", numbers=["weight", "± s.e.", "95 % of resamples"])
@@ -532,57 +464,52 @@ def stability_table(result: Stability) -> Table:
             f"{row['lower']:.4f} to {row['upper']:.4f}",
             Text.assemble(f"{100 * share:3.0f} % ", (bar(share, 12), "cyan")),
         )
-    return rows
+    return [rows]
 
 
 def stability_as_mapping(result: Stability) -> dict[str, Any]:
     """A result of resampling for JSON."""
-    import numpy as np
-
     data, attrs, stable = result.data, result.data.attrs, result.stable()
     return {
-        **{name: attrs[name] for name in ("estimator", "how", "threshold", "scoring", "random_state")},
+        **{name: attrs[name] for name in ("how", "threshold", "random_state")},
         "resamples": data.sizes["resample"],
         "distinct_resamples": attrs["n_distinct"],
         "kernels": result.table().to_dict("records"),
-        "stable": stable["kernel"].values[stable.values].tolist() if stable.ndim == 1 else stable.to_series().to_dict(),
-        "mean_selected": np.asarray(result.mean_selected_).tolist(),
-        "error_bound": np.asarray(result.error_bound()).tolist(),
-        "unimodal_error_bound": np.asarray(result.error_bound(unimodal=True)).tolist(),
-        "rank_agreement": data["rank_agreement"].values.tolist(),
-        "scores": data["score"].values.tolist(),
+        "stable": stable["kernel"].values[stable.values] if stable.ndim == 1 else stable.to_series().to_dict(),
+        "mean_selected": np.asarray(result.mean_selected_),
+        "error_bound": np.asarray(result.error_bound()),
+        "unimodal_error_bound": np.asarray(result.error_bound(unimodal=True)),
+        "rank_agreement": data["rank_agreement"].values,
+        "scores": data["score"].values,
         "largest_gap": float(data["gap"].max()),
-        "passes": result.n_passes_,
-        "seconds": attrs["seconds"],
     }
 
+
+RESULTS: dict[str, tuple[Callable[[Any], list[Table]], Callable[[Any], dict[str, Any]]]] = {
+    "EvaluationResult": (evaluation_tables, evaluation_as_mapping),
+    "Importance": (importance_tables, importance_as_mapping),
+    "PermutationTest": (permutation_tables, permutation_as_mapping),
+    "Stability": (stability_tables, stability_as_mapping),
+}
+"""The tables and the mapping of each class of results."""
 
 # --- scores of a model on other samples ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class ModelScores:
-    """The scores of a fitted model on samples whose labels are known.
-
-    Parameters
-    ----------
-    accuracy
-        Share of samples with the right label, or with all tasks right; None for a regression.
-    scores
-        Other measures by name: a number, or (task,).
-    counts
-        The confusion matrix; None for a regression.
-    """
+    """The scores of a fitted model on samples whose labels are known."""
 
     accuracy: float | None
+    """Share of samples with the right label, or with all tasks right; None for a regression."""
     scores: dict[str, Any]
+    """Other measures by name: a number, or (task,)."""
     counts: xr.DataArray | None
+    """The confusion matrix; None for a regression."""
 
     @property
     def mapping(self) -> dict[str, Any]:
         """The scores for JSON."""
-        from dmkl.searching.assessing import class_scores
-
         if self.counts is None:
             return {"scores": self.scores}
         scores = {"accuracy": self.accuracy, "scores": self.scores}
@@ -590,10 +517,6 @@ class ModelScores:
 
     def print(self, samples: str) -> None:
         """Print sentences and tables; `samples` describes the samples."""
-        import numpy as np
-
-        from dmkl.searching.assessing import class_scores
-
         if self.accuracy is not None:
             say("Accuracy ", (f"{100 * self.accuracy:.2f} %", "bold"), f" on {samples}.")
         outputs = "targets" if self.accuracy is None else "tasks"
@@ -601,37 +524,27 @@ class ModelScores:
             mean = float(np.nanmean(value))
             on = f" on {samples}" if self.accuracy is None else ""
             say(f"{name} ", (f"{mean:.4g}", "bold"), f", mean over {outputs}" if np.ndim(value) else "", on)
-        if self.counts is None:
-            return
-        matrix = confusion_table(self.counts)
-        show(classes_table(class_scores(self.counts)), *([] if matrix is None else [matrix]))
+        if self.counts is not None:
+            show(*measures_tables(class_scores(self.counts), self.counts))
 
 
 def score_model(estimator: Any, decision: Float, truth: Array, scoring: Any, unknown: str | None) -> ModelScores:
     """Score the decision scores of a fitted model; `unknown` is the code of unknown labels.
 
-    Labels are compared by their texts: a file may store them with another type than those of the training set.
-
-    Raises
-    ------
-    InputError
-        If there is no measure of a name, or the truth has classes that the model does not have and `scoring` asks for
-        more than the accuracy.
+    Labels are compared by their texts: a file may store them with another type than those of the training set. Measures
+    other than the accuracy need truths of classes that the model has.
     """
-    from dmkl.estimators.clustering import cluster_agreement
-    from dmkl.estimators.learner import label_accuracy
-    from dmkl.estimators.plan import tell_new_classes
-    from dmkl.searching.assessing import confusion, measures_of
-
     truth = estimator._truth(None, truth, unknown=unknown)
     if estimator.kind_ == "clusters":
+        from dmkl.estimators.clustering import cluster_agreement
+
         agreement = cluster_agreement(estimator.labels_of(decision), truth) if truth.ndim == 1 else {}
         return ModelScores(None, agreement, None)
     if estimator.kind_ == "regression":
         return ModelScores(None, measures_of(estimator, decision, truth, scoring), None)
     predicted = estimator.labels_of(decision)
-    texts = (truth, predicted) if truth.ndim == 2 else (truth.astype(str), predicted.astype(str))
-    accuracy = label_accuracy(*texts)
+    right = truth.astype(str) == predicted.astype(str)
+    accuracy = float(right.mean()) if truth.ndim == 1 else label_accuracy(truth, predicted)
     if estimator.kind_ != "multilabel":
         tell_new_classes(truth.reshape(-1), estimator.classes_)
         truth = _as_learnt(truth.reshape(-1), estimator.classes_)
@@ -641,8 +554,6 @@ def score_model(estimator: Any, decision: Float, truth: Array, scoring: Any, unk
 
 def _as_learnt(truth: Array, classes: Array) -> Array:
     """Labels in the type of the learnt classes; unchanged if one of them is no learnt class."""
-    import numpy as np
-
     by_text = {str(label): label for label in classes.tolist()}
     if not set(truth.astype(str)) <= set(by_text):
         return truth

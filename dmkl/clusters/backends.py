@@ -13,8 +13,6 @@ from dmkl.errors import refuse
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["cluster"]
-
 
 @contextmanager
 def cluster(
@@ -73,26 +71,39 @@ def cluster(
 
     On SLURM ``with dmkl.cluster("slurm", queue="short", cores=8, memory="32GiB", jobs=4):``.
     """
-    with _opened(os.fspath(where), workers, memory, options) as client:
-        yield client
+    import dask
+
+    from dmkl import settings
+
+    where = os.fspath(where)
+    if _is_of_jobs(where):
+        with _jobs(where, workers, memory, options) as client:
+            yield client
+        return
+    with dask.config.set({} if memory is None else {"dmkl.memory": memory}):
+        settings.memory_budget_bytes()  # refuse a wrong value before anything runs
+        with _running(where, workers, options) as client:
+            yield client
 
 
-def _opened(
-    where: str, workers: int | None, memory: str | None, options: Mapping[str, Any]
-) -> AbstractContextManager[Client | None]:
+def _is_of_jobs(where: str) -> bool:
+    """Whether this is a batch system, or a file that describes its jobs."""
+    if Path(where).suffix.lower() in (".toml", ".yaml", ".yml"):
+        return True
+    # A file of this name is that of a scheduler; a folder is not.
+    if where in ("threads", "local") or not where.isidentifier() or Path(where).is_file():
+        return False
+    from dmkl.clusters.job_options import batch_system
+
+    return batch_system(where) is not None
+
+
+def _running(where: str, workers: int | None, options: Mapping[str, Any]) -> AbstractContextManager[Client | None]:
     if where in ("threads", "local"):
         from dmkl.clusters.local import processes, threads
 
         _refuse_others(options, where, allowed=())
-        return threads(workers, memory) if where == "threads" else processes(workers, memory)
-    if Path(where).suffix.lower() in (".toml", ".yaml", ".yml"):
-        return _jobs(where, workers, memory, options)
-    # A file of this name is that of a scheduler; a folder is not.
-    if where.isidentifier() and not Path(where).is_file():
-        from dmkl.clusters.job_options import batch_system
-
-        if batch_system(where) is not None:
-            return _jobs(where, workers, memory, options)
+        return threads(workers) if where == "threads" else processes(workers)
     from dmkl.clusters.schedulers import connected
 
     if workers is not None:
@@ -100,7 +111,7 @@ def _opened(
             f"--workers is for processes and jobs that dmkl starts; the workers of the cluster at {where} run already"
         )
     _refuse_others(options, f"a scheduler such as {where}", allowed=("tls_ca", "tls_cert", "tls_key"))
-    return _with_memory(connected(where, **options), memory)
+    return connected(where, **options)
 
 
 def _refuse_others(options: Mapping[str, Any], backend: str, allowed: tuple[str, ...]) -> None:
@@ -110,18 +121,6 @@ def _refuse_others(options: Mapping[str, Any], backend: str, allowed: tuple[str,
         refuse(
             f"{backend} takes {expected}, got {', '.join(others)}; options of jobs are for batch systems such as slurm"
         )
-
-
-@contextmanager
-def _with_memory(backend: AbstractContextManager[Client], memory: str | None) -> Iterator[Client]:
-    import dask
-
-    from dmkl import settings
-
-    with dask.config.set({} if memory is None else {"dmkl.memory": memory}):
-        settings.memory_budget_bytes()  # refuse a wrong value before anything runs
-        with backend as client:
-            yield client
 
 
 def _jobs(

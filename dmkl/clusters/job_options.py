@@ -20,24 +20,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from dmkl.errors import InputError, did_you_mean, refuse, short_repr
 from dmkl.files.documents import read_document
 
-__all__ = ["BatchSystem", "JobOptions", "batch_system", "job_options", "read_description"]
-
 _CLASS = "class"
 
 
 @dataclass(frozen=True)
 class BatchSystem:
-    """A batch system, as dask-jobqueue knows it.
+    """A batch system, as dask-jobqueue knows it."""
 
-    Parameters
-    ----------
-    section
-        Its section in the configuration of dask-jobqueue: "slurm".
-    cluster_class
-        Its class in `dask_jobqueue`.
-    """
-
-    section: str
+    section: str  # in the configuration of dask-jobqueue: "slurm"
     cluster_class: Any
 
     @property
@@ -94,10 +84,6 @@ def _batch_systems() -> list[BatchSystem]:
 # --- options -------------------------------------------------------------------------------------------------------
 
 
-def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
 def _is_one_line(value: Any) -> bool:
     """Whether a value, or all of a list, has no control characters: a line break would begin a line of a script."""
     return all(map(_is_one_line, value)) if isinstance(value, list) else str(value).isprintable()
@@ -128,7 +114,7 @@ def _duration(value: Any) -> float:
 
 _Count = Annotated[int, Field(ge=1)] | None
 _Text = Annotated[str, Field(min_length=1)] | None
-_Lines = Annotated[list[str], BeforeValidator(_as_list)] | None
+_Lines = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)] | None
 
 
 class JobOptions(BaseModel):
@@ -173,8 +159,7 @@ class JobOptions(BaseModel):
     @property
     def of_jobqueue(self) -> dict[str, Any]:
         """The options for dask-jobqueue."""
-        given = {key: value for key, value in self.model_dump().items() if value is not None}
-        return {key: value for key, value in given.items() if key not in _OURS}
+        return self.model_dump(exclude=_OURS, exclude_none=True)
 
 
 _OURS = {"scheduler_interface", "jobs", "minimum", "maximum", "wait", "tls_ca", "tls_cert", "tls_key"}
@@ -185,19 +170,9 @@ _HIDDEN |= {"job_extra", "base_class_kwargs", "kwargs"}
 
 
 def job_options(system: BatchSystem, given: Mapping[str, Any], source: str = "") -> JobOptions:
-    """Check the options of the jobs of a batch system.
+    """Check the options of the jobs of a batch system, in whose names hyphens stand for underscores.
 
-    Parameters
-    ----------
-    given
-        The options by name; hyphens stand for underscores.
-    source
-        The path of the file that has them, for messages.
-
-    Raises
-    ------
-    InputError
-        If this batch system does not take an option, or its value breaks a rule; a line for each.
+    InputError, with a line for each option that is unknown or breaks a rule; `source` is the path of their file.
     """
     options = {str(key).replace("-", "_"): value for key, value in given.items()}
     allowed = [*JobOptions.model_fields, *_other_options(system)]

@@ -32,26 +32,18 @@ if TYPE_CHECKING:
     from dask_jobqueue.core import Job, JobQueueCluster
     from distributed import Client
 
-__all__ = ["OWN_ADDRESS", "jobs_of", "one_line"]
-
 _START_SECONDS = 120.0
 """How long workers of a running job may take to start: Python starts slowly on a busy file system."""
-
 _TOGETHER_SECONDS = 5.0
 """How long to wait for more workers after the first: work is divided among those that are there when it begins."""
-
 _LOOK_SECONDS = 0.5
 """Between comparisons of jobs and workers, which cost nothing."""
-
 _ASK_SECONDS = 5.0
 """Between questions to the batch system, which many users share; asked only while workers are missing."""
-
 _ANSWER_SECONDS = 30
 """For an answer of the batch system: squeue without a controller may wait for minutes."""
-
 _LOST_SECONDS = 15.0
 """How long a job may be without its workers, once it had them: their nanny restarts those that have died."""
-
 _MOST_FAILURES = 3
 """Jobs in a row that may end before their workers have started."""
 
@@ -60,20 +52,8 @@ _MOST_FAILURES = 3
 def jobs_of(system: BatchSystem, section: str, options: JobOptions) -> Iterator[Client]:
     """Compute in jobs of a batch system, which end with this context; a lost job is replaced.
 
-    Parameters
-    ----------
-    section
-        The section of dask-jobqueue's configuration that has the defaults of `options`.
-    options
-        The number of jobs and their resources.
-
-    Raises
-    ------
-    InputError
-        If options are missing, or name a program or an interface that this machine does not have.
-    NoWorkersError
-        If the batch system refuses the jobs, no worker comes within ``options.wait``, or all are lost and none comes
-        again; with the message of the batch system.
+    `section` of dask-jobqueue's configuration has the defaults of `options`. NoWorkersError, with the message of the
+    batch system, if it refuses the jobs, no worker comes within ``options.wait``, or all are lost and none comes again.
     """
     import dask
     from distributed import Client
@@ -183,19 +163,7 @@ def _check_jobs(cluster: JobQueueCluster, system: BatchSystem) -> None:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "job.sh"
         script.write_text(cluster.job_script())
-        try:
-            answer = subprocess.run(
-                [system.submit, "--test-only", str(script)],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_ANSWER_SECONDS,
-            )
-        except subprocess.TimeoutExpired:
-            refusal = f"{system.submit} does not answer within {_ANSWER_SECONDS} s"
-        else:
-            refusal = one_line(answer.stderr) or f"exit status {answer.returncode}" if answer.returncode else ""
+        _, refusal = answer_of(system.submit, "--test-only", str(script))
     if refusal:
         msg = (
             f"{system.title} refuses these jobs: {refusal}. See {system.look} for what there is, and change queue, "
@@ -204,7 +172,18 @@ def _check_jobs(cluster: JobQueueCluster, system: BatchSystem) -> None:
         raise NoWorkersError(msg)
 
 
-def one_line(text: str) -> str:
+def answer_of(*command: str, seconds: float = _ANSWER_SECONDS) -> tuple[str, str]:
+    """What a program of the batch system prints, and its refusal, which is empty if it takes the command."""
+    try:
+        answer = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=seconds
+        )
+    except subprocess.TimeoutExpired:
+        return "", f"{command[0]} does not answer within {seconds:g} s; squeue shows whether it took a job"
+    return answer.stdout, _one_line(answer.stderr) or f"exit status {answer.returncode}" if answer.returncode else ""
+
+
+def _one_line(text: str) -> str:
     """The lines of a program's message, joined."""
     return "; ".join(line.strip() for line in text.splitlines() if line.strip())
 
@@ -220,10 +199,11 @@ def _request_workers(cluster: JobQueueCluster, options: JobOptions) -> None:
 
 def _wait_for_workers(cluster: JobQueueCluster, jobs: _JobWatch, system: BatchSystem, options: JobOptions) -> None:
     watch, shown = progress.current(), ""
+    scheduler: Any = cluster.scheduler
     watch.begin(f"waiting for jobs of {system.title}", 0)
     began, first = time.monotonic(), None
     try:
-        while not (n_workers := jobs.n_workers()) or n_workers < len(cluster.plan):
+        while not (n_workers := len(scheduler.workers)) or n_workers < len(cluster.plan):
             now = time.monotonic()
             first = first or (now if n_workers else None)
             if first is not None and now - first > _TOGETHER_SECONDS:
@@ -303,7 +283,7 @@ def _recording(job_class: type[Job], refusals: list[str]) -> type[Job]:
                 await super().start()
             except (RuntimeError, OSError, ValueError) as error:
                 text = str(error)
-                refusals.append(one_line(text.partition("stderr:\n")[2] or text))
+                refusals.append(_one_line(text.partition("stderr:\n")[2] or text))
                 raise
 
         async def close(self) -> None:
@@ -316,10 +296,7 @@ def _recording(job_class: type[Job], refusals: list[str]) -> type[Job]:
 class _JobWatch:
     """Replaces the lost jobs of a cluster, on its event loop, as long as the cluster runs.
 
-    Parameters
-    ----------
-    refusals
-        The messages of refused jobs; see `_recording`.
+    `refusals` has the messages of refused jobs; see `_recording`.
     """
 
     def __init__(self, cluster: JobQueueCluster, system: BatchSystem, refusals: list[str]) -> None:
@@ -340,10 +317,6 @@ class _JobWatch:
         """Begin, on the event loop of the cluster."""
         loop: Any = self._cluster.loop
         loop.add_callback(self._run)
-
-    def n_workers(self) -> int:
-        """The number of workers that are there."""
-        return len(self._scheduler.workers)
 
     def some_run(self) -> bool:
         """Whether a job runs whose workers are still missing."""

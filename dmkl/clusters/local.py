@@ -14,29 +14,24 @@ from dmkl import settings
 from dmkl.errors import refuse
 
 if TYPE_CHECKING:
-    import dask
     from distributed import Client
-
-__all__ = ["processes", "quiet", "threads"]
 
 _PROCESS_BYTES = 300 * 2**20
 """Memory of a worker process without arrays: the interpreter and the libraries."""
 
 
 @contextmanager
-def threads(workers: int | None, memory: str | None) -> Iterator[None]:
+def threads(workers: int | None) -> Iterator[None]:
     """Compute in `workers` threads, by default `settings.tasks_at_once` of them."""
     import dask.threaded
 
-    with _budget(memory):
-        settings.memory_budget_bytes()  # refuse a wrong value before anything runs
-        # Not the name of the function: Dask would import distributed to look it up.
-        with dask.config.set(scheduler=dask.threaded.get, num_workers=_count(workers)):
-            yield
+    # Not the name of the function: Dask would import distributed to look it up.
+    with dask.config.set(scheduler=dask.threaded.get, num_workers=_count(workers)):
+        yield
 
 
 @contextmanager
-def processes(workers: int | None, memory: str | None) -> Iterator[Client]:
+def processes(workers: int | None) -> Iterator[Client]:
     """Compute in `workers` processes of one thread that only this machine can reach.
 
     By default there are `settings.tasks_at_once` of them.
@@ -44,8 +39,7 @@ def processes(workers: int | None, memory: str | None) -> Iterator[Client]:
     import dask
     from distributed import Client, LocalCluster
 
-    with _budget(memory):
-        n_workers, budget = _count(workers), settings.memory_budget_bytes()
+    n_workers, budget = _count(workers), settings.memory_budget_bytes()
     # A number, so that "auto" is the same number of bytes in all processes.
     with dask.config.set({"dmkl.memory": budget}), quiet():
         with _deferred_interrupts():
@@ -60,12 +54,6 @@ def processes(workers: int | None, memory: str | None) -> Iterator[Client]:
             )
         with cluster, Client(cluster) as client:
             yield client
-
-
-def _budget(memory: str | None) -> dask.config.set:
-    import dask
-
-    return dask.config.set({} if memory is None else {"dmkl.memory": memory})
 
 
 def _count(workers: int | None) -> int:

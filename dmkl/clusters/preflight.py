@@ -23,8 +23,6 @@ from dmkl.passes.execute import active_client, look_at, machine, workers_of_sche
 if TYPE_CHECKING:
     from dmkl.kernelset import KernelSet
 
-__all__ = ["Host", "Requirement", "check_hosts", "inspect_hosts", "solvers_that_fit", "versions_of"]
-
 _PACKAGES = ("numpy", "zarr", "dask", "distributed")
 
 
@@ -64,17 +62,8 @@ class Requirement:
 def inspect_hosts(store: tuple[str, str] | None = None, state: Path | None = None) -> list[Host]:
     """Ask one process of each host, or this process if there is no cluster.
 
-    Parameters
-    ----------
-    store
-        The location of a kernel set that every host must see, and its content id.
-    state
-        A folder in which every host must write files that this process sees.
-
-    Raises
-    ------
-    NoWorkersError
-        If the cluster has no worker in time.
+    Every host must see `store`, the location and the content id of a kernel set, and write files in the folder `state`
+    that this process sees.
     """
     client = active_client()
     with _mark_file(state) as mark:
@@ -98,13 +87,7 @@ def inspect_hosts(store: tuple[str, str] | None = None, state: Path | None = Non
 
 
 def check_hosts(store: tuple[str, str] | None = None, state: Path | None = None) -> list[str]:
-    """Refuse a cluster with a host that cannot take part, and return the differences of all hosts.
-
-    Raises
-    ------
-    InputError
-        If a host does not see the kernel set, sees another one, or cannot write in a folder.
-    """
+    """Refuse a cluster with a host that cannot take part, and return the differences of all hosts."""
     if active_client() is None:
         return []
     hosts = inspect_hosts(store, state)
@@ -209,13 +192,8 @@ def _compare(answer: Host | BaseException, address: str, mark: Path | None, work
 def _check_cores(host: Host, cores: Sequence[Any]) -> Host:
     """Add a difference if the workers of a host have more threads than cores.
 
-    SLURM binds all tasks of a step to one core if ``srun`` is not told how many they need.
-
-    Parameters
-    ----------
-    cores
-        The numbers of the cores to which each of its worker processes is bound. If one is not bound, or has not
-        answered, there is no difference.
+    SLURM binds all tasks of a step to one core if ``srun`` is not told how many they need. `cores` has the numbers of
+    those to which each worker process is bound; if one is not bound, or has not answered, there is no difference.
     """
     n_cores = len(frozenset[int]().union(*(numbers for numbers in cores if isinstance(numbers, frozenset))))
     if n_cores >= host.slots or not all(isinstance(numbers, frozenset) for numbers in cores):

@@ -14,8 +14,6 @@ from dmkl.errors import NoWorkersError, refuse
 if TYPE_CHECKING:
     from distributed import Client, Security
 
-__all__ = ["connected", "security_of"]
-
 _CONNECT_SECONDS = 10
 
 

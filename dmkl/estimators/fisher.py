@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Final, cast
 import numpy as np
 import xarray as xr
 from sklearn.base import clone
-from sklearn.metrics import accuracy_score
 
 from dmkl import settings
 from dmkl.arrays import Array, Float
@@ -580,6 +579,8 @@ class SingleBest(FisherClassifier):
         ]
 
     def _apply_nested(self, fit: Fit, outcomes: Sequence[FitOutcome]) -> Fit:
+        from sklearn.metrics import accuracy_score
+
         labels, folds = fit.targets.labels, inner_folds(fit, self.cv)
         weights = np.ones(len(labels)) if fit.sample_weight is None else fit.sample_weight
         n = len(outcomes) // len(folds)

@@ -11,8 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
-from sklearn.metrics import accuracy_score, r2_score
-from sklearn.model_selection import KFold, StratifiedKFold
 
 from dmkl.arrays import Array, Float, plain_repr
 from dmkl.errors import ConvergenceWarning, UninformativeScoresWarning, refuse, warn
@@ -663,6 +661,8 @@ def labelled(labels: Array, scores: xr.DataArray, name: str) -> xr.DataArray:
 
 def _splitter(labels: Array) -> Any:
     """Folds from which learners without leave-one-out scores learn class means: five, or as the smallest class has."""
+    from sklearn.model_selection import KFold, StratifiedKFold
+
     columns = labels.reshape(len(labels), -1).T
     fewest = min(int(np.unique(column[is_known(column)], return_counts=True)[1].min()) for column in columns)
     if fewest < 2:
@@ -675,6 +675,8 @@ def _splitter(labels: Array) -> Any:
 
 def label_accuracy(truth: Array, predicted: Array, sample_weight: npt.ArrayLike | None = None) -> float:
     """Share of the samples with known labels whose known labels are all predicted correctly."""
+    from sklearn.metrics import accuracy_score  # fits and predictions do without
+
     is_labeled = is_known(truth)
     if truth.ndim == 2 and not is_labeled.all():
         truth = np.where(is_labeled, truth, predicted).astype(predicted.dtype)
@@ -768,6 +770,8 @@ def is_labelled(K: Kernels | None, as_xarray: bool | None) -> bool:
 
 def mean_r2(truth: Array, predicted: Array, sample_weight: npt.ArrayLike | None = None) -> float:
     """R² = 1 − Σ(y − f)²/Σ(y − ȳ)² of (samples,), or its mean over (samples, targets), each on its known values."""
+    from sklearn.metrics import r2_score
+
     weight = np.ones(len(truth)) if sample_weight is None else np.asarray(sample_weight)
     scores = []
     for true, values in zip(truth.reshape(len(truth), -1).T, predicted.reshape(len(truth), -1).T, strict=True):

@@ -16,7 +16,6 @@ from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.model_selection import check_cv
 from sklearn.utils.class_weight import compute_sample_weight
 
 from dmkl.arrays import Array, Float, Index, plain_repr
@@ -328,6 +327,8 @@ class Fit:
 
 def inner_folds(fit: Fit, cv: Any) -> list[tuple[Index, Index]]:
     """Folds of the training rows of a fit; InputError if one has no test samples, or no training samples of a class."""
+    from sklearn.model_selection import check_cv
+
     labels = fit.targets.labels
     splitter = check_cv(cv, labels, classifier=labels.ndim == 1)
     folds = list(splitter.split(np.zeros(len(labels)), labels))

@@ -30,8 +30,6 @@ from dmkl.arrays import Array
 from dmkl.errors import DamagedFileError
 from dmkl.files.writing import replacing
 
-__all__ = ["check_file", "crc32c", "load_array", "load_arrays", "load_rows", "read_array", "save_array", "save_arrays"]
-
 _BLOCK = 2**20
 _END = 12
 """Bytes after the checksums of the blocks."""
@@ -122,10 +120,7 @@ def save_arrays(path: str | os.PathLike[str], arrays: dict[str, Array]) -> None:
 def load_array(path: str | os.PathLike[str]) -> Array:
     """Map an array into memory for reading; all of it is checked as the setting ``dmkl.verify`` asks.
 
-    Raises
-    ------
-    DamagedFileError
-        If it is missing, or differs from what was written.
+    DamagedFileError if it is missing, or differs from what was written.
     """
     with _CheckedFile(path) as file:
         file.verify(0, file.size)

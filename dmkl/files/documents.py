@@ -14,8 +14,6 @@ import google_crc32c
 from dmkl.errors import DmklError, InputError, one_line, refuse
 from dmkl.settings import check_memory
 
-__all__ = ["json_crc32c", "parse_json", "read_document"]
-
 _MOST_DEEP = 32
 """Levels of tables in tables and lists in lists, since documents are processed recursively."""
 _MOST_GROWTH = 40
@@ -23,21 +21,10 @@ _MOST_GROWTH = 40
 
 
 def read_document(path: Path, what: str, more: Mapping[str, Callable[[str], Any]] | None = None) -> Any:
-    """The content of a .toml or .json file.
+    """The content of a .toml or .json file, `what` in words; `more` has parsers for other extensions.
 
-    Parameters
-    ----------
-    what
-        The content in words, for messages.
-    more
-        Parsers for other extensions.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, is not of its format, or is nested too deeply.
-    MemoryBudgetError
-        If it is too long.
+    InputError if the file cannot be read, is not of its format, or is nested too deeply; MemoryBudgetError if it is
+    too long.
     """
     parsers: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": json.loads, **(more or {})}
     form = path.suffix[1:].upper()

@@ -17,8 +17,6 @@ from zarr.storage import LocalStore
 from dmkl import settings
 from dmkl.errors import DamagedFileError
 
-__all__ = ["PlainStore", "check_plain"]
-
 _KINDS = {
     stat.S_IFLNK: "a symbolic link",
     stat.S_IFIFO: "a pipe",
@@ -31,10 +29,7 @@ _KINDS = {
 def check_plain(root: str | Path, name: str) -> int:
     """The number of bytes of a file in a folder; 0 if there is none.
 
-    Raises
-    ------
-    DamagedFileError
-        If the file, or a folder in between, is a symbolic link, a device or a pipe.
+    DamagedFileError if the file, or a folder in between, is a symbolic link, a device or a pipe.
     """
     path, size = os.fspath(root), 0
     for part in name.split("/"):

@@ -17,8 +17,6 @@ from urllib.parse import unquote
 
 from dmkl.errors import DmklError, StoreError, one_line, refuse
 
-__all__ = ["Place", "Url", "as_place", "files_in", "is_url", "local_path", "resolved", "storage_options"]
-
 
 @dataclass(frozen=True)
 class Url:
@@ -139,10 +137,7 @@ def is_url(path: object) -> bool:
 def as_place(path: str | os.PathLike[str] | Url) -> Place:
     """The place of a path or a URL; a local path is absolute.
 
-    Raises
-    ------
-    InputError
-        If it is a URL of a whole bucket, or a URL that was converted to a path, which loses a slash.
+    InputError if it is a URL of a whole bucket, or a URL that was converted to a path, which loses a slash.
     """
     if isinstance(path, Url):
         return path
@@ -169,12 +164,7 @@ def resolved(path: str | os.PathLike[str] | Url) -> Place:
     """The place of a path or a URL; for a symbolic link, the place of its target.
 
     An output that replaces another by renaming is renamed to the target: otherwise it would replace the link and leave
-    the target unchanged.
-
-    Raises
-    ------
-    InputError
-        If links lead to each other in a circle; and as `as_place` does.
+    the target unchanged. InputError if links lead to each other in a circle.
     """
     place = as_place(path)
     if isinstance(place, Url) or not place.is_symlink():
@@ -206,13 +196,7 @@ def local_path(path: str | os.PathLike[str], what: str, way_out: str = "") -> Pa
 
 
 def storage_options() -> dict[str, Any]:
-    """Options of fsspec for every URL, in addition to its own configuration: the setting ``dmkl.storage``.
-
-    Raises
-    ------
-    InputError
-        If the setting is not a mapping.
-    """
+    """Options of fsspec for every URL, in addition to its own configuration: the setting ``dmkl.storage``."""
     from dmkl import settings  # which imports Dask
 
     options = settings.get("storage")

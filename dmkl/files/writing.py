@@ -33,20 +33,6 @@ from typing import IO, Any
 from dmkl.errors import DiskFullError, LockedError, refuse
 from dmkl.files.urls import Url, is_url, resolved
 
-__all__ = [
-    "KEPT",
-    "check_lock",
-    "into_folder",
-    "lock",
-    "lock_path",
-    "remove_leftovers",
-    "replace_folder",
-    "replacing",
-    "reporting_full_disk",
-    "temporary_name",
-    "write_whole",
-]
-
 KEPT = "What was written is kept: free some space and run the same command again to continue"
 """Way out of a full disk for imports, builds and searches."""
 _ANEW = "Free some space, or choose another path, and run it again; the previous output is unchanged"
@@ -92,19 +78,7 @@ def replacing(path: str | os.PathLike[str] | Url, mode: str = "wb", **options: A
     """Open a file that is renamed to `path` when it is complete; a failure leaves the previous file.
 
     An output at a URL is written to a temporary file first. A file that this process has locked, or a file in a folder
-    that it has locked, is renamed only while the lock holds (`check_lock`).
-
-    Parameters
-    ----------
-    mode, options
-        As `open` takes them.
-
-    Raises
-    ------
-    DiskFullError
-        If the disk is full.
-    LockedError
-        If this process has lost its lock of the path.
+    that it has locked, is renamed only while the lock holds (`check_lock`). `mode` and `options` are those of `open`.
     """
     if isinstance(path, Url):
         with tempfile.TemporaryDirectory(prefix="dmkl-") as folder:
@@ -113,15 +87,26 @@ def replacing(path: str | os.PathLike[str] | Url, mode: str = "wb", **options: A
                 yield file
             path.write_bytes(written.read_bytes())
         return
-    path = resolved(Path(path))
+    with replacing_path(Path(path)) as partial, open(partial, mode, **options) as file:
+        yield file
+
+
+@contextmanager
+def replacing_path(path: Path, way_out: str = _ANEW) -> Iterator[Path]:
+    """A temporary path, at which a file or a folder is written that then replaces `path`; as `replacing`."""
+    path = resolved(path)
     partial = temporary_name(path)
     try:
-        with reporting_full_disk(path, _ANEW):
-            with open(partial, mode, **options) as file:
-                yield file
+        with reporting_full_disk(path, way_out):
+            yield partial
             check_lock(path)
-            os.replace(partial, path)
+            if partial.is_dir():
+                replace_folder(partial, path)
+            else:
+                os.replace(partial, path)
     except BaseException:
+        if partial.is_dir():
+            shutil.rmtree(partial, ignore_errors=True)
         with suppress(OSError):
             partial.unlink(missing_ok=True)
         raise
@@ -207,15 +192,7 @@ def lock(path: str | os.PathLike[str] | Url) -> Iterator[None]:
     """Hold the lock of an output; a process may lock again what it holds. URLs have no locks.
 
     Since the lock lies in the folder of the output, a folder that cannot be written to is found before any work.
-
-    Raises
-    ------
-    LockedError
-        If another process holds it.
-    InputError
-        If nothing can be written there.
-    DiskFullError
-        If the disk is full.
+    LockedError if another process holds it, InputError if nothing can be written there.
     """
     if isinstance(path, Url) or is_url(path):
         yield
@@ -256,12 +233,7 @@ def check_lock(path: str | os.PathLike[str] | Url) -> None:
     """Check that this process still holds its locks of a path and of the folders around it.
 
     Called before an output is renamed. Paths that this process has not locked pass: a task on a worker writes for the
-    client that holds the lock.
-
-    Raises
-    ------
-    LockedError
-        If another process has taken a lock over, or the lock file was removed.
+    client that holds the lock. LockedError if another process has taken a lock over, or the lock file was removed.
     """
     place = str(resolved(path))
     for file, (token, _) in list(_HELD.items()):

@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,41 +21,20 @@ from dmkl.errors import DmklError, InputError, did_you_mean, refuse, short_repr
 from dmkl.files.documents import read_document
 from dmkl.files.urls import as_place
 
-__all__ = [
-    "JobFile",
-    "as_toml",
-    "cluster_option",
-    "cluster_options",
-    "contents_of",
-    "differences",
-    "log_path",
-    "notice_seconds",
-    "read_job",
-    "record_path",
-    "versions",
-]
-
 _HEADER = re.compile(r"\s*\[\s*([\w-]+)\s*\]")
 _KEY = re.compile(r"""\s*(?:([\w-]+)\s*\.\s*)?["']?([\w-]+)["']?\s*=""")
 
 
 @dataclass(frozen=True)
 class JobFile:
-    """The tables of a job file.
-
-    Parameters
-    ----------
-    path
-        The absolute path of the file; paths inside are relative to its folder.
-    sections
-        The keys, with underscores, and the values of each table, by its name.
-    lines
-        The line, counted from one, of each table (``(name,)``) and of each key (``(name, key)``).
-    """
+    """The tables of a job file."""
 
     path: Path
+    """The absolute path of the file; paths inside are relative to its folder."""
     sections: Mapping[str, Mapping[str, Any]]
+    """The keys, with underscores, and the values of each table."""
     lines: Mapping[tuple[str, ...], int]
+    """The line of each table, ``(name,)``, and of each key, ``(name, key)``, for messages."""
 
     def problem(self, text: str, section: str, key: str = "") -> InputError:
         """An error that begins with the file, the line and the key."""
@@ -71,19 +51,15 @@ class JobFile:
 
 
 def read_job(path: Path, tables: Iterable[str]) -> JobFile:
-    """Read a job file that has only these `tables`.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, is no .toml file, has another table or a table within a table, or a value is no text,
-        number, truth value or list of them.
-    """
+    """Read a job file that has only these `tables`, of plain values; InputError, with the line, for any other."""
     if path.suffix.lower() != ".toml":
         refuse(f"a job file ends in .toml, got {path}")
     content = read_document(path, "a job")
     lines = dict(_lines(path.read_text(encoding="utf-8-sig")))
-    sections = {name: _underscored(keys) if isinstance(keys, dict) else keys for name, keys in content.items()}
+    sections = {
+        name: {key.replace("-", "_"): value for key, value in keys.items()} if isinstance(keys, dict) else keys
+        for name, keys in content.items()
+    }
     job = JobFile(path.absolute(), sections, lines)
     tables = list(tables)
     for name, keys in sections.items():
@@ -98,10 +74,6 @@ def read_job(path: Path, tables: Iterable[str]) -> JobFile:
                 msg = f"must be a text, a number, true, false or a list, got {short_repr(value)}"
                 raise job.problem(msg, name, key)
     return job
-
-
-def _underscored(keys: Mapping[str, Any]) -> dict[str, Any]:
-    return {key.replace("-", "_"): value for key, value in keys.items()}
 
 
 def _is_plain(value: Any) -> bool:
@@ -177,28 +149,14 @@ def notice_seconds(job: JobFile) -> int:
 
 # --- records of results --------------------------------------------------------------------------------------------
 
-_PACKAGES = ("clarabel", "dask", "distributed", "numpy", "scipy", "scikit-learn", "xarray", "zarr")
+PACKAGES = ("clarabel", "dask", "distributed", "numpy", "scipy", "scikit-learn", "xarray", "zarr")
 
 
-def record_path(out: str, job: Path) -> Path:
-    """The path of the record: next to the result, or next to the job file if the result is at a URL."""
-    return _path(out, job, "job.toml")
-
-
-def log_path(out: str, job: Path) -> Path:
-    """The path of the log of the job, in the same folder as the record."""
-    return _path(out, job, "log")
-
-
-def _path(out: str, job: Path, ending: str) -> Path:
+def path_beside(out: str, job: Path, ending: str) -> Path:
+    """A path next to a result, or next to the job file if the result is at a URL."""
     place = as_place(out)
     folder = place.parent if isinstance(place, Path) else job.parent
     return folder / f"{place.name}.{ending}"
-
-
-def versions() -> dict[str, str]:
-    """Versions of dmkl, Python and the packages that compute."""
-    return versions_of(_PACKAGES)
 
 
 def contents_of(paths: Iterable[str]) -> dict[str, str]:
@@ -206,25 +164,17 @@ def contents_of(paths: Iterable[str]) -> dict[str, str]:
 
     Other folders and missing paths have none.
     """
+    import dmkl
+
     contents = {}
     for path in paths:
         if "://" not in path and Path(path).is_file():
             with open(path, "rb") as file:
                 contents[path] = f"sha256 {hashlib.file_digest(file, 'sha256').hexdigest()}"
         else:
-            identity = _content_id(path)
-            if identity:
-                contents[path] = identity
+            with suppress(DmklError, OSError, ValueError):
+                contents[path] = f"kernel set {dmkl.open(path).content_id}"
     return contents
-
-
-def _content_id(path: str) -> str:
-    import dmkl
-
-    try:
-        return f"kernel set {dmkl.open(path).content_id}"
-    except (DmklError, OSError, ValueError):
-        return ""
 
 
 def differences(recorded: Mapping[str, Any]) -> Iterator[str]:
@@ -234,7 +184,7 @@ def differences(recorded: Mapping[str, Any]) -> Iterator[str]:
     for path, identity in before.items():
         if contents.get(path) != identity:
             yield f"{path} has other contents ({contents.get(path, 'none')}) than in the record ({identity})"
-    now = versions()
+    now = versions_of(PACKAGES)
     for name, version in recorded.get("versions", {}).items():
         if now.get(name) != version:
             yield f"{name} is {now.get(name, 'missing')}, and was {version} when the result was made"

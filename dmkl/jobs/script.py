@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,12 +17,10 @@ import dask
 from dask.utils import parse_bytes
 
 from dmkl.clusters.job_options import JobOptions, batch_system
-from dmkl.clusters.jobs import OWN_ADDRESS, one_line
+from dmkl.clusters.jobs import OWN_ADDRESS, answer_of
 from dmkl.clusters.schedulers import security_of
 from dmkl.errors import refuse
 from dmkl.jobs.job_file import JobFile, cluster_options, notice_seconds
-
-__all__ = ["batch_script", "send"]
 
 _ANSWER_SECONDS = 60
 """For an answer of sbatch."""
@@ -99,19 +96,10 @@ _IP_ADDRESS = "from distributed.utils import get_ip; print(get_ip())"
 
 
 def batch_script(job: JobFile, copy: Path, script: Path) -> str:
-    """Make the script of a job file; dask-jobqueue's configuration has the defaults of options.
+    """Make the text of `script`, which runs `copy`: `job` may be edited while the script waits in the queue.
 
-    Parameters
-    ----------
-    copy
-        The job file that it runs: a copy of `job`, which may be edited while the script waits in the queue.
-    script
-        The path of the script.
-
-    Raises
-    ------
-    InputError
-        With the line of the job file, if an option breaks a rule or cores or memory are missing.
+    dask-jobqueue's configuration has the defaults of options. InputError, with the line of the job file, if an option
+    breaks a rule, or cores or memory are missing.
     """
     system = batch_system("slurm")
     assert system is not None
@@ -225,29 +213,13 @@ def _place(tls: Mapping[str, str]) -> str:
 
 
 def send(script: Path) -> str:
-    """Send a script to SLURM, and return the number of its job.
-
-    Raises
-    ------
-    InputError
-        If there is no sbatch, or it refuses the job: with its message.
-    """
+    """Send a script to SLURM, and return the number of its job; InputError with the message of sbatch."""
     if shutil.which("sbatch") is None:
         refuse(
             "sbatch is not on this machine: submit where it is (a login node), look at the script with --dry-run, or "
             "compute here with dmkl run"
         )
-    try:
-        answer = subprocess.run(
-            ["sbatch", "--parsable", str(script)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_ANSWER_SECONDS,
-        )
-    except subprocess.TimeoutExpired as error:
-        refuse(f"sbatch does not answer within {_ANSWER_SECONDS} s; squeue shows whether it took the job", error)
-    if answer.returncode != 0:
-        refuse(f"SLURM refuses this job: {one_line(answer.stderr) or f'exit status {answer.returncode}'}")
-    return answer.stdout.strip().partition(";")[0]
+    number, refusal = answer_of("sbatch", "--parsable", str(script), seconds=_ANSWER_SECONDS)
+    if refusal:
+        refuse(f"SLURM refuses this job: {refusal}")
+    return number.strip().partition(";")[0]

@@ -32,8 +32,6 @@ from dmkl.searching.texts import chosen_text, count, listed, point_text, value_t
 from dmkl.solvers.fisher.problem import CONFIGURABLE
 from dmkl.store.results import Result
 
-__all__ = ["report"]
-
 _TOO_GOOD = (
     "The best score of a search is too optimistic: it is the best of many, on the rows that chose it. dmkl.evaluate "
     "estimates the score of the same search on new samples."
@@ -140,10 +138,15 @@ def _model(model: KernelLearner) -> Page:
     sections = [
         Section("Weights", texts, frame, model.plot_weights(), "Weight of each kernel.", named=True),
         *_variance_components(model),
-        *_weight_map(model),
-        *_convergence(model),
-        *_model_again(model),
     ]
+    several = [str(dim) for dim in weights.dims[1:] if weights.sizes[dim] > 1]
+    if several and max(weights.sizes[dim] for dim in several) <= _MOST_MAPPED:
+        axes = model.plot_weight_map()
+        sections.append(Section(f"Weights by {several[0]}", axes=axes, caption="Weight of each kernel."))
+    if "gap" in model.history_ and model.history_.sizes["iteration"] >= 2:
+        axes = model.plot_convergence()
+        sections.append(Section("Certificate", axes=axes, caption="The proven relative gap after each step."))
+    sections += _model_again(model)
     warnings = [] if np.isfinite(gap) else ["Nothing is proven about these weights: the problem has no certificate."]
     if model._learns_weights():
         warnings += [_ON_WEIGHTS, *([price] if (price := model._default_price()) else [])]
@@ -184,20 +187,6 @@ def _explained(components: xr.Dataset) -> str:
     return f"The kernels explain {total} of the variance: {each} (shares ± one standard error)."
 
 
-def _weight_map(model: KernelLearner) -> list[Section]:
-    several = [str(dim) for dim in model.weights_.dims if dim != "kernel" and model.weights_.sizes[dim] > 1]
-    if not several or max(model.weights_.sizes[dim] for dim in several) > _MOST_MAPPED:
-        return []
-    return [Section(f"Weights by {several[0]}", axes=model.plot_weight_map(), caption="Weight of each kernel.")]
-
-
-def _convergence(model: KernelLearner) -> list[Section]:
-    if "gap" not in model.history_ or model.history_.sizes["iteration"] < 2:
-        return []
-    axes = model.plot_convergence()
-    return [Section("Certificate", axes=axes, caption="The proven relative gap after each step.")]
-
-
 def _columns(weights: xr.DataArray) -> list[str]:
     if weights.ndim == 1:
         return ["weight"]
@@ -229,9 +218,11 @@ def _search(search: SearchResult) -> Page:
             search.plot_scores(),
             "Mean validation scores over the grid; a ring marks the choice.",
         ),
-        *_over_p(search),
-        *_search_again(search),
     ]
+    if len(search.grid.get("p", [])) > 1:
+        axes = search.plot_weights_over()
+        sections.append(Section("Weights over p", axes=axes, caption="From few kernels to equal weights."))
+    sections += _search_again(search)
     notes = [*([] if "test_score" in scores else [_TOO_GOOD]), _ON_WEIGHTS, *(f"{note}." for note in notes)]
     n_open = int(np.sum(scores["status"].values == 3))
     if n_open:
@@ -303,12 +294,6 @@ def _range(values: list[Any]) -> str:
     return ", ".join(texts) if len(values) <= 6 else f"{texts[0]} … {texts[-1]} ({len(values)} values)"
 
 
-def _over_p(search: SearchResult) -> list[Section]:
-    if len(search.grid.get("p", [])) < 2:
-        return []
-    return [Section("Weights over p", axes=search.plot_weights_over(), caption="From few kernels to equal weights.")]
-
-
 @page_of.register
 def _evaluation(evaluation: EvaluationResult) -> Page:
     scores, attrs = evaluation.scores, evaluation.scores.attrs
@@ -367,28 +352,15 @@ def _analysis(analysis: Analysis) -> Page:
         "alignments": attrs["method"],
     }
     sections = [
-        Section(
-            "Alignments",
-            tuple(lines),
-            axes=analysis.plot_alignment(),
-            caption="Similar kernels are side by side.",
-        ),
-        _pairs(analysis),
+        Section("Alignments", tuple(lines), axes=analysis.plot_alignment(), caption="Similar kernels are side by side.")
     ]
+    pairs, none = analysis.pairs(), f"No two kernels have an alignment of {attrs['threshold']:g} or more."
+    sections.append(Section("Similar pairs", table=pairs) if len(pairs) else Section("Similar pairs", (none,)))
     if "target_alignment" in analysis.data:
-        picture = analysis.plot_targets()
-        sections.append(
-            Section("Fit to the labels", axes=picture, caption="How well each kernel alone fits the labels.")
-        )
+        axes, caption = analysis.plot_targets(), "How well each kernel alone fits the labels."
+        sections.append(Section("Fit to the labels", axes=axes, caption=caption))
     sections.append(Section("Kernels", table=analysis.table().reset_index()))
     return Page("Comparison of kernels", f"{first}.", facts, (), tuple(sections))
-
-
-def _pairs(analysis: Analysis) -> Section:
-    title, pairs = "Similar pairs", analysis.pairs()
-    if len(pairs):
-        return Section(title, table=pairs)
-    return Section(title, (f"No two kernels have an alignment of {analysis.data.attrs['threshold']:g} or more.",))
 
 
 @page_of.register

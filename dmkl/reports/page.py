@@ -5,14 +5,12 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from importlib.resources import files
 from typing import Any
 
 import pandas as pd
-
-__all__ = ["Page", "Section", "render", "sentences"]
 
 FIRST_ROWS, MOST_ROWS = 10, 200
 """Rows of a table that are shown at once, and after it is unfolded."""
@@ -28,70 +26,38 @@ WIDTH = 4.2
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table as it is shown.
-
-    Parameters
-    ----------
-    title
-        Its heading.
-    number
-        Whether it has numbers, which are never wrapped.
-    least
-        Its least width in characters.
-    broad
-        The same in broad windows.
-    broken
-        Whether a word of the heading is so long that it is broken.
-    """
+    """A column of a table as it is shown; numbers are never wrapped."""
 
     title: str
     number: bool
-    least: int
-    broad: int
-    broken: bool
+    least: int  # width in characters
+    broad: int  # the same in broad windows
+    broken: bool  # a word of the title is broken
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page.
-
-    Parameters
-    ----------
-    title
-        Its heading.
-    texts
-        Paragraphs above the rest.
-    table
-        Rows and columns; numbers are rounded as they are shown.
-    axes
-        The axes of a picture, or an array of them.
-    caption
-        A description of the picture, also for readers who do not see it.
-    code
-        Lines to copy.
-    named
-        Whether headings of the table are names given by users, such as those of classes, and are shown unchanged.
-    """
+    """A part of a page: paragraphs, a table, a picture, code to copy."""
 
     title: str
     texts: tuple[str, ...] = ()
     table: pd.DataFrame | None = None
-    axes: Any = None
-    caption: str = ""
+    axes: Any = None  # of the picture, or an array of axes
+    caption: str = ""  # of the picture, also for readers who do not see it
     code: str = ""
-    named: bool = False
+    named: bool = False  # headings of the table are names given by users, and are shown unchanged
 
     @cached_property
     def svg(self) -> str:
         """The picture as a part of the page."""
         if self.axes is None:
             return ""
-        file = io.StringIO()
-        # Without a date and with constant names of parts, the same report is the same file.
         from matplotlib import rc_context
 
         from dmkl.pictures import figure_of
 
+        file = io.StringIO()
+        # Without a date and with constant names of parts, the same report is the same file.
         with rc_context({"svg.hashsalt": self.title, "svg.fonttype": "path"}):
             figure_of(self.axes).savefig(file, format="svg", metadata={"Date": None}, bbox_inches="tight")
         text = file.getvalue()
@@ -161,33 +127,15 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A report.
-
-    Parameters
-    ----------
-    title
-        The kind of model or result.
-    answer
-        The answer, in a sentence or two.
-    facts
-        The question and the data, by name.
-    warnings
-        What limits the answer.
-    sections
-        Everything else.
-    lead
-        The part that is read with the answer, above warnings and facts.
-    source
-        Where the result is saved, named for rows of tables that are not part of the page.
-    """
+    """A report."""
 
     title: str
-    answer: str
-    facts: dict[str, str]
+    answer: str  # a sentence or two
+    facts: dict[str, str]  # the question and the data
     warnings: tuple[str, ...] = ()
-    sections: tuple[Section, ...] = field(default=())
-    lead: Section | None = None
-    source: str = ""
+    sections: tuple[Section, ...] = ()
+    lead: Section | None = None  # read with the answer, above warnings and facts
+    source: str = ""  # where the result is saved, for rows of tables that are not part of the page
 
     @property
     def stacks(self) -> list[list[tuple[int, Section]]]:

@@ -24,8 +24,6 @@ from dmkl.searching.evaluation import EvaluationResult
 from dmkl.searching.search import GridResult, SearchResult
 from dmkl.searching.texts import count, listed
 
-__all__ = ["compose"]
-
 _HEADINGS: dict[type[Any], str] = {
     SearchResult: "Search",
     KernelLearner: "Model",
@@ -67,20 +65,7 @@ class _Part:
 
 
 def compose(results: Sequence[Any], page_of: Callable[[Any], Page], describe_folds: Callable[..., str]) -> Page:
-    """One page of several results.
-
-    Parameters
-    ----------
-    results
-        Models and results, in any order.
-    page_of, describe_folds
-        The page of each of them, and the description of the folds of a result.
-
-    Raises
-    ------
-    InputError
-        If there is no result.
-    """
+    """One page of several results, in any order, from the page of each and the description of its folds."""
     if not results:
         refuse("a report of several results needs one at least, got none; give models or results")
     parts = [_Part.of(result, page_of(result)) for result in results]

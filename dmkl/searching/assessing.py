@@ -7,14 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
-from sklearn.metrics import confusion_matrix
 
-from dmkl.arrays import Array, Float
+from dmkl.arrays import Array, Float, Index
 from dmkl.errors import refuse
 from dmkl.estimators.learner import KernelClassifier, KernelRegressor
 from dmkl.inputs.label_tables import matched
 from dmkl.passes.blas import one_blas_thread
-from dmkl.searching.scoring import OfProbabilities, as_metrics, evaluate
 from dmkl.stores import Kernels
 from dmkl.unknown import is_known
 from dmkl.variables import describe
@@ -77,6 +75,8 @@ def assess(
 
 def measures_of(model: Any, decision: Float, truth: Array, scoring: Any) -> dict[str, Any]:
     """Scores of a fitted model's decisions by the name of the scorer: a number, or (task,)."""
+    from dmkl.searching.scoring import OfProbabilities, as_metrics, evaluate
+
     probabilistic = getattr(model, "calibrated_on_", None) is not None
     metrics, decisions = as_metrics(scoring, model.kind_, probabilistic=probabilistic), model.decisions_of(decision)
     logits = model.decider_.decision(decision.reshape(len(decision), -1)) if probabilistic else decisions
@@ -175,18 +175,20 @@ def confusion(
     if truth.ndim == 2:
         labeled = is_known(truth)
         columns = zip(truth.T, predicted.T, labeled.T, strict=True)
-        counts = [
-            confusion_matrix(t[rows].astype(np.int64), p[rows], labels=[0, 1]) if rows.any() else np.zeros((2, 2), int)
-            for t, p, rows in columns
-        ]
+        counts = [_count_pairs(t[rows].astype(np.int64), p[rows].astype(np.int64), 2) for t, p, rows in columns]
         names = np.arange(truth.shape[1]) if tasks is None else tasks
         coords = {"task": names.astype(str), "true": [0, 1], "predicted": [0, 1]}
         return xr.DataArray(np.stack(counts), coords, name="confusion")
     labels = np.union1d(classes, truth)
-    numbers = [np.searchsorted(labels, values.astype(labels.dtype)) for values in (truth, predicted)]
-    counts = confusion_matrix(*numbers, labels=np.arange(len(labels)))
+    true, called = (np.searchsorted(labels, values.astype(labels.dtype)) for values in (truth, predicted))
+    table = _count_pairs(true, called, len(labels))
     labels = labels.astype(str) if labels.dtype.kind in "OTU" else labels
-    return xr.DataArray(counts, {"true": labels, "predicted": labels}, name="confusion")
+    return xr.DataArray(table, {"true": labels, "predicted": labels}, name="confusion")
+
+
+def _count_pairs(truth: Index, predicted: Index, n_labels: int) -> Index:
+    """The confusion matrix of numbers of labels; scikit-learn's metrics take longer to import than a prediction."""
+    return np.bincount(n_labels * truth + predicted, minlength=n_labels**2).reshape(n_labels, n_labels)
 
 
 def class_scores(counts: xr.DataArray) -> xr.Dataset:

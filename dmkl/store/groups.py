@@ -181,11 +181,11 @@ def _without_copies(metadata: dict[str, Any]) -> dict[str, Any]:
 # --- object stores -------------------------------------------------------------------------------------------------
 
 
-def root_attributes(url: Url) -> dict[str, Any]:
+def root_attributes(place: Place) -> dict[str, Any]:
     """Attributes of a group's root; empty if there is no group or its root cannot be read."""
     try:
-        attrs = json.loads((url / ROOT).read_bytes())["attributes"]
-    except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
+        attrs = json.loads((place / ROOT).read_bytes())["attributes"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}
     return attrs if isinstance(attrs, dict) else {}
 

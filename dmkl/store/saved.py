@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,12 +23,10 @@ from dmkl.errors import (
 )
 from dmkl.files.urls import Place, Url, as_place, resolved
 from dmkl.files.writing import (
-    check_lock,
     lock,
     remove_leftovers,
-    replace_folder,
+    replacing_path,
     reporting_full_disk,
-    temporary_name,
 )
 from dmkl.store.groups import consolidate, has_checksum, open_group, root_attributes, upload, zarr_store
 from dmkl.variables import describe
@@ -66,15 +63,8 @@ def replace_group(path: Any, write: Callable[[Path], None], form: str, what: str
                     write(written)
                 upload(written, final, {"format": form})
             return
-        written = temporary_name(final)
-        try:
-            with reporting_full_disk(final, "Free some space, or choose another path, and save it again"):
-                write(written)
-            check_lock(final)
-        except BaseException:
-            shutil.rmtree(written, ignore_errors=True)
-            raise
-        replace_folder(written, final)
+        with replacing_path(final, "Free some space, or choose another path, and save it again") as written:
+            write(written)
 
 
 def save_dataset(path: Any, dataset: xr.Dataset, form: str, what: str, *, overwrite: bool) -> None:

@@ -16,7 +16,7 @@ import pytest
 from distributed import get_client
 
 import dmkl
-from dmkl.cli.cluster import computing_on
+from dmkl.cli.cluster import Resources
 from dmkl.clusters.local import _deferred_interrupts
 from dmkl.errors import NoWorkersError
 
@@ -61,7 +61,7 @@ def test_a_scheduler_that_is_there(run, tmp_path, store, cluster):
     assert ("dask[diagnostics]" in err) == (importlib.util.find_spec("bokeh") is None)
     file = tmp_path / "scheduler.json"
     file.write_text(json.dumps({"address": address}))
-    with computing_on(str(file)) as client:
+    with Resources(cluster=str(file)).computing() as client:
         assert client.scheduler.address == address
     status, _, err = run("check", store, "--cluster", address, "--workers", 3)
     assert status == 1
@@ -70,7 +70,10 @@ def test_a_scheduler_that_is_there(run, tmp_path, store, cluster):
 
 def test_places_where_nothing_computes(run, tmp_path, store, monkeypatch):
     monkeypatch.setattr("dmkl.clusters.schedulers._CONNECT_SECONDS", 0.5)
-    with pytest.raises(NoWorkersError, match=r"no scheduler answers at 127\.0\.0\.1:1"), computing_on("127.0.0.1:1"):
+    with (
+        pytest.raises(NoWorkersError, match=r"no scheduler answers at 127\.0\.0\.1:1"),
+        Resources(cluster="127.0.0.1:1").computing(),
+    ):
         pass
     (tmp_path / "scheduler.json").write_text("{}")
     for where, words in (
@@ -109,7 +112,7 @@ def test_threads_are_as_many_as_asked():
 
     from dmkl.passes.execute import machine
 
-    with computing_on("threads", workers=3, memory="1GiB") as client:
+    with Resources(cluster="threads", workers=3, memory="1GiB").computing() as client:
         assert client is None
         assert machine().slots == 3
         assert machine().total_bytes == 2**30
@@ -119,9 +122,9 @@ def test_threads_are_as_many_as_asked():
 @pytest.mark.parametrize(("n_bytes", "place"), [(0, "threads"), (256 * 2**20, "threads"), (256 * 2**20 + 1, "local")])
 def test_processes_are_started_for_large_sets_alone(monkeypatch, n_bytes, place):
     @contextmanager
-    def started(workers, memory):
+    def started(workers):
         yield SimpleNamespace(dashboard_link="")
 
     monkeypatch.setattr("dmkl.clusters.local.processes", started)
-    with computing_on(reading=SimpleNamespace(bytes_per_pass=n_bytes, view=SimpleNamespace(source=None))) as client:
+    with Resources().computing(SimpleNamespace(bytes_per_pass=n_bytes, view=SimpleNamespace(source=None))) as client:
         assert (client is None) == (place == "threads")

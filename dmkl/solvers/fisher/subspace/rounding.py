@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.stats
+from scipy.special import gammaincinv
 
 from dmkl.arrays import Float
 from dmkl.files.arrays import load_array
@@ -82,7 +82,7 @@ def rounding(
         return [Rounding(0.0, 0.0) for _ in pairs]
     n, s, _ = errors.shape
     # The same factor bounds ‖Ea‖² for every point: its probability δ is for each bound, not for all together.
-    stretch = 1.0 / float(scipy.stats.chi2.ppf(_UNLIKELY, s))
+    stretch = 0.5 / float(gammaincinv(0.5 * s, _UNLIKELY))  # the quantile of χ² with s degrees of freedom
     starts = np.cumsum([0, *(a.shape[1] for _, a in pairs)]).tolist()
     coefficients = np.concatenate([a for _, a in pairs], axis=1)
     total = np.zeros((n, s, starts[-1]))
