@@ -6,5 +6,4 @@ from .kernels import open_files as open_files
 from .label_tables import read_covariates as read_covariates
 from .label_tables import read_file as read_file
 from .label_tables import read_names as read_names
-from .label_tables import read_vector as read_vector
 from .labels import Labels as Labels

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,25 +12,22 @@ import numpy as np
 from dmkl.arrays import Array
 from dmkl.errors import refuse
 from dmkl.inputs.matrices import Lazy
-from dmkl.inputs.names import Individual, Names, as_text, index_names, pair_names
+from dmkl.inputs.names import Expected, Individual, Names, as_text, axis_names, pair_names
 from dmkl.unknown import UNKNOWN_TEXTS
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ROLES = {
-    name: role
-    for role, names in {
-        "labels": ("label", "labels", "y", "gt", "target", "targets"),
-        "samples": ("sample", "samples", "samplename", "samplenames", "sampleid", "sampleids", "id", "ids"),
-        "train_samples": ("trainsample", "trainsamples", "trainsamplenames"),
-        "splits": ("split", "splits"),
-        "tasks": ("task", "tasks", "tasknames"),
-        "names": ("name", "names", "kernel", "kernels", "kernelname", "kernelnames"),
-        "diagonal": ("diagonal",),
-    }.items()
-    for name in names
+_NAMES_OF_ROLES = {
+    "labels": "label labels y gt target targets",
+    "samples": "sample samples samplename samplenames sampleid sampleids id ids",
+    "train_samples": "trainsample trainsamples trainsamplenames",
+    "splits": "split splits",
+    "tasks": "task tasks tasknames",
+    "names": "name names kernel kernels kernelname kernelnames",
+    "diagonal": "diagonal",
 }
+ROLES = {name: role for role, names in _NAMES_OF_ROLES.items() for name in names.split()}
 """Roles of variables, columns and files by their names (see `plain_title`)."""
 _NAMES = {name for name, role in ROLES.items() if role == "samples"} | {"iid", "eid", "individualid", "indid", "id1"}
 """Titles of columns that name the samples."""
@@ -53,15 +50,15 @@ class Columns:
 
     def __init__(self, where: str, frame: pd.DataFrame) -> None:
         self.where, self.frame = where, frame  # `where` names it in messages
-        self.titles = index_names(frame.columns)  # of all columns
-        self.index = index_names(frame.index)  # names of the rows outside the columns
+        self.titles = axis_names(frame, 1)  # of all columns
+        self.index = axis_names(frame, 0)  # names of the rows outside the columns
         self.n_rows, self.n_columns = frame.shape
         self.notes: list[str] = []
 
     @cached_property
     def numeric(self) -> list[bool]:
         """Whether each column holds numbers."""
-        return [numeric_dtype(dtype) for dtype in self.frame.dtypes]
+        return [dtype.kind in "biuf" for dtype in self.frame.dtypes]
 
     def title(self, at: int) -> str:
         """Return the title of a column, or its number from 1, as messages show them."""
@@ -78,42 +75,25 @@ class Columns:
 
     def numbers(self, columns: Sequence[int]) -> Lazy:
         """Return some columns of numbers as a matrix that is read in parts."""
-        return frame_numbers(self.where, self.frame.iloc[:, list(columns)])
+        frame = self.frame.iloc[:, list(columns)]
+        # Types of pandas state the NumPy type of their numbers.
+        kinds = {np.dtype(getattr(d, "numpy_dtype", getattr(d, "subtype", d))) for d in frame.dtypes}
+        if any(kind.kind not in "fiub" for kind in kinds):
+            refuse(f"{self.where} holds {sorted(map(str, kinds))}, expected real numbers")
+        dtype = np.result_type(*map(float_dtype, kinds), np.float32)
+        return Lazy(frame.shape, dtype, lambda key: frame.iloc[key].to_numpy(dtype, na_value=np.nan))
 
     def values(self, columns: Sequence[int]) -> Array:
         """Return some columns as one array (rows, columns) of numbers or words."""
         return self.frame.iloc[:, list(columns)].to_numpy()
 
 
-def frame_numbers(where: str, frame: pd.DataFrame) -> Lazy:
-    """Return a data frame of numbers as an array."""
-    # Types of pandas state the NumPy type of their numbers.
-    kinds = {np.dtype(getattr(d, "numpy_dtype", getattr(d, "subtype", d))) for d in frame.dtypes}
-    if any(kind.kind not in "fiub" for kind in kinds):
-        refuse(f"{where} holds {sorted(map(str, kinds))}, expected real numbers")
-    dtype = np.result_type(*map(float_dtype, kinds), np.float32)
-    return Lazy(frame.shape, dtype, lambda key: frame.iloc[key].to_numpy(dtype, na_value=np.nan))
-
-
 def float_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the stored type of real numbers: float32 if it loses nothing and they are narrow, else float64."""
-    narrow = dtype.itemsize <= (4 if dtype.kind == "f" else 2)
-    return np.dtype(np.float32 if narrow else np.float64)
+    return np.dtype(np.float32 if dtype.itemsize <= (4 if dtype.kind == "f" else 2) else np.float64)
 
 
-def numeric_dtype(dtype: Any) -> bool:
-    """Whether a column of this type is numeric."""
-    if isinstance(dtype, np.dtype):
-        return dtype.kind in "biuf"
-    from pandas.api.types import is_complex_dtype, is_numeric_dtype
-
-    return bool(is_numeric_dtype(dtype)) and not is_complex_dtype(dtype)
-
-
-# --- names of samples ----------------------------------------------------------------------------------------------
-
-
-def find_names(table: Columns, expected: Collection[str] | None = None) -> tuple[Names, list[int]]:
+def find_names(table: Columns, expected: Expected = None) -> tuple[Names, list[int]]:
     """Return the names of the rows of a table, and the columns of values.
 
     The names are in the column whose values are the `expected` names, at any position and with any title; else in the
@@ -172,7 +152,7 @@ def find_names(table: Columns, expected: Collection[str] | None = None) -> tuple
 
 
 def _pair(
-    table: Columns, titles: Sequence[str], cells: Mapping[int, Sequence[str]], expected: Collection[str] | None
+    table: Columns, titles: Sequence[str], cells: Mapping[int, Sequence[str]], expected: Expected
 ) -> tuple[int | None, int | None]:
     """Return the columns of family and individual, with which lines of geneticists begin, also without titles."""
     if titles:
@@ -194,10 +174,8 @@ def _pair(
     # A sample in both columns shows pairs of samples.
     if getattr(table, "delimiter", ",") not in (None, "\t") or set(families).intersection(individuals):
         return None, None
-    looks_like_pairs = (
-        not are_numbers(individuals) and all(table.numeric[2:]) and matched_share(families, expected) == 0
-    )
-    return (0, 1) if looks_like_pairs and len(set(individuals)) >= len(set(families)) else (None, None)
+    may_be_pairs = not are_numbers(individuals) and all(table.numeric[2:]) and not matched_share(families, expected)
+    return (0, 1) if may_be_pairs and len(set(individuals)) >= len(set(families)) else (None, None)
 
 
 def _note(table: Columns, at: int, why: str = "") -> None:
@@ -209,7 +187,7 @@ def counts(names: Sequence[str], first: int = 0, letter: str = "") -> bool:
     return list(names) == [f"{letter}{i + first}" for i in range(len(names))]
 
 
-def matched_share(values: Sequence[str], expected: Collection[str] | None) -> float:
+def matched_share(values: Sequence[str], expected: Expected) -> float:
     """Return the share of known names among as many as possible; 0 if values repeat."""
     distinct = set(values)
     if not expected or not values or len(distinct) < len(values):
@@ -224,11 +202,7 @@ def plain_title(title: str) -> str:
 
 def is_title(cell: str) -> bool:
     """Whether a cell is most likely the title of a column."""
-    plain = plain_title(cell)
-    return plain in _NAMES or plain in _FAMILIES or plain in _WORDS or (plain in _UNIQUE_NAMES and plain != "index")
-
-
-# --- values --------------------------------------------------------------------------------------------------------
+    return plain_title(cell) in _NAMES | _FAMILIES | _WORDS | (_UNIQUE_NAMES - {"index"})
 
 
 def is_numeral(cell: str) -> bool:

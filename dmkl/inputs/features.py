@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -14,23 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.arrays import Array, Mask, is_instance
-from dmkl.errors import SampleOrderWarning, refuse, warn
-from dmkl.inputs.columns import (
-    ROLES,
-    Columns,
-    find_names,
-    float_dtype,
-    is_numeral,
-    is_title,
-    plain_title,
-)
+from dmkl.errors import SampleOrderWarning, first_names, refuse, warn
+from dmkl.inputs.columns import ROLES, Columns, find_names, float_dtype, is_numeral, is_title, plain_title
 from dmkl.inputs.formats.annotated import annotated_arrays, is_annotated_object
-from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, listed, stem, vector
-from dmkl.inputs.formats.registry import PathLike, arrays_in, check_file, find_files, names_of_arrays
+from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, stem, vector
+from dmkl.inputs.formats.registry import PathLike, check_file, find_files, names_of_arrays
 from dmkl.inputs.formats.tables import Text
 from dmkl.inputs.label_tables import read_file, read_names, sort_arrays
 from dmkl.inputs.labels import OF_SAMPLES, Labels, LabelTable, SideData, align, gather
-from dmkl.inputs.matrices import Lazy, SparseMatrix, is_sparse, n_condensed, open_alone, plain, square, transposed
+from dmkl.inputs.matrices import Lazy, dense_rows, is_sparse, n_condensed, open_alone, plain, square, transposed
 from dmkl.inputs.names import Join, Named, Names, axis_names, listed_names, places, sample_names
 from dmkl.settings import check_memory
 
@@ -172,11 +164,8 @@ def as_features(
     if transpose:
         matrices = list(map(_transposed, matrices))
     tables = [matrix.named for matrix in matrices]
-    if stored is not None:
-        tables = [
-            table._replace(names=table.names or sample_names(table.where, stored, matrix.shape[0]))
-            for matrix, table in zip(matrices, tables, strict=True)
-        ]
+    for k, (table, matrix) in enumerate(zip(tables, matrices, strict=True)):
+        tables[k] = table._replace(names=table.names or sample_names(table.where, stored, matrix.shape[0]))
     # Data found with the features is in their order; given data is in that of `samples`, and replaces it.
     replaced = {item.role for item in beside}
     replaced |= {"tasks"} if "labels" in replaced else set()  # other labels have other tasks
@@ -184,20 +173,16 @@ def as_features(
     first = stored or next((table.names for table in tables if table.names is not None), None)
     for item in side:
         item.name_rows(first, by_position=True)
-    n_given = matrices[0].shape[0] if wanted is None else len(wanted)
-    tables, order, side, order_notes = align(
-        tables, join, wanted, side, beside, notes, shape=(n_given, None), stored=stored
-    )
+    shape = (matrices[0].shape[0] if wanted is None else len(wanted), None)
+    tables, order, side, order_notes = align(tables, join, wanted, side, beside, notes, shape=shape, stored=stored)
     matrices = [replace(matrix, samples=table.names) for matrix, table in zip(matrices, tables, strict=True)]
     named = [matrix for matrix in matrices if matrix.samples is not None]
     nameless = [matrix for matrix in matrices if matrix.samples is None]
     n_rows = nameless[0].shape[0] if order is None else len(order)
     for matrix in nameless:
         if named and wanted is None and matrix.is_table and matrix.shape[1] > 1:
-            refuse(
-                f"features {matrix.name!r} have {matrix.shape[1]} columns and none that names the samples, and "
-                f"{named[0].named.where} has names; expected a column of names, titled 'sample'"
-            )
+            what = f"features {matrix.name!r} have {matrix.shape[1]} columns and none that names the samples"
+            refuse(f"{what}, and {named[0].named.where} has names; expected a column of names, titled 'sample'")
         if matrix.shape[0] != n_rows:
             other = f"there are {n_rows} samples" if order is not None else f"{matrices[0].name!r} have {n_rows} rows"
             refuse(
@@ -216,17 +201,15 @@ def as_features(
     labels, _ = gather(side, len(blocks), n_rows, order, notes)
     for note in order_notes:
         warn(note, SampleOrderWarning)
-    return Features(
-        blocks, None if labels.samples is None else list(map(str, labels.samples)), labels, list(dict.fromkeys(notes))
-    )
+    names_of_all = None if labels.samples is None else list(map(str, labels.samples))
+    return Features(blocks, names_of_all, labels, list(dict.fromkeys(notes)))
 
 
 def _transposed(matrix: FeatureMatrix) -> FeatureMatrix:
     """Return a matrix (features, samples) as (samples, features); it is read as a whole."""
-    samples = sample_names(f"features {matrix.name!r}", matrix.columns)
-    turned = replace(matrix, shape=matrix.shape[::-1], samples=samples, columns=matrix.samples)
-    whole = slice(0, matrix.shape[0])
-    return replace(turned, counted=False, open=lambda: transposed(matrix.read(whole)))
+    samples, shape = sample_names(f"features {matrix.name!r}", matrix.columns), matrix.shape[::-1]
+    turned = replace(matrix, shape=shape, samples=samples, columns=matrix.samples, counted=False)
+    return replace(turned, open=lambda: transposed(matrix.read(slice(0, shape[1]))))
 
 
 def _aligned(matrix: FeatureMatrix, samples: Names, mask: Mask | None, notes: list[str]) -> FeatureMatrix:
@@ -236,15 +219,12 @@ def _aligned(matrix: FeatureMatrix, samples: Names, mask: Mask | None, notes: li
         order = places(matrix.samples, samples)
         lacking = int((order < 0).sum())
         if lacking == len(samples):
-            begins = f"their names begin with {listed_names(matrix.samples)}, expected are {listed_names(samples)}"
-            refuse(
-                f"features {matrix.name!r} have none of the {len(samples)} samples: {begins}; use the same names, or "
-                "leave this matrix out"
-            )
+            what = f"features {matrix.name!r} have none of the {len(samples)} samples: their names begin with "
+            begins = f"{listed_names(matrix.samples)}, expected are {listed_names(samples)}"
+            refuse(f"{what}{begins}; use the same names, or leave this matrix out")
         if lacking:
             notes.append(f"features {matrix.name!r} lack {lacking} of the {len(samples)} samples")
-        extra = matrix.shape[0] - (len(samples) - lacking)
-        if extra:
+        if extra := matrix.shape[0] - (len(samples) - lacking):
             notes.append(f"features {matrix.name!r}: left out {extra} rows that are none of the samples")
     if mask is not None:
         order = np.where(mask, order, -1)
@@ -253,26 +233,12 @@ def _aligned(matrix: FeatureMatrix, samples: Names, mask: Mask | None, notes: li
     return replace(matrix, shape=(len(order), matrix.shape[1]), samples=None, order=order)
 
 
-# --- one matrix ----------------------------------------------------------------------------------------------------
-
-
 def _matrix(
-    name: str,
-    values: Any,
-    *,
-    samples: Iterable[Any] | None = None,
-    columns: Iterable[Any] | None = None,
-    open: Callable[[], Any] | None = None,
-    **more: Any,
+    name: str, values: Any, *, samples: Names = None, columns: Names = None, open: Any = None, **more: Any
 ) -> FeatureMatrix:
-    """Return an array with a shape and a type, which is read in parts, as a feature matrix.
-
-    `open` returns the array to read from, if that is not `values`; `more` are fields of `FeatureMatrix`. A vector with
-    a number for each pair of samples holds distances (see `square`).
-    """
-    if is_sparse(values):
-        values = SparseMatrix(values)
-    given, dtype = values, np.dtype(values.dtype)
+    """Return an array, which `open` returns, as a feature matrix; a vector of all pairs holds distances (`square`)."""
+    given = values = dense_rows(values) if is_sparse(values) else values
+    dtype = np.dtype(values.dtype)
     get = open or (lambda: given)
     n = n_condensed(*values.shape) if np.shape(values.shape) == (1,) and dtype.kind == "f" else None
     if n is not None:
@@ -295,8 +261,7 @@ def _matrix(
         kind = "Python objects" if dtype.kind == "O" else dtype
         refuse(f"features {name!r} hold {kind}, expected real numbers{way_out}")
     names = sample_names(f"features {name!r}", samples, shape[0])
-    titles = None if columns is None else tuple(map(str, columns))
-    return FeatureMatrix(name, shape, float_dtype(dtype), titles, names, get, **more)
+    return FeatureMatrix(name, shape, float_dtype(dtype), columns, names, get, **more)
 
 
 def against(matrix: FeatureMatrix, samples: Sequence[str] | None) -> FeatureMatrix:
@@ -310,9 +275,6 @@ def against(matrix: FeatureMatrix, samples: Sequence[str] | None) -> FeatureMatr
     shape = (matrix.shape[0], len(names))
     reordered = Lazy(shape, matrix.dtype, lambda key: matrix.read(key[0])[:, at])
     return FeatureMatrix(matrix.name, shape, matrix.dtype, names, None, lambda: reordered, matrix.holds)
-
-
-# --- tables --------------------------------------------------------------------------------------------------------
 
 
 def _matrix_of_columns(name: str, table: Columns, unaligned: _Unaligned, expected: set[str] | None) -> FeatureMatrix:
@@ -337,7 +299,7 @@ def _matrix_of_columns(name: str, table: Columns, unaligned: _Unaligned, expecte
         if 0 < len(numerals) < table.n_columns and all(cell.isdecimal() for cell in numerals):
             table.refuse_first_line(table.head_row())
     if words or not features:
-        titles = listed(list(map(table.title, range(table.n_columns))), 8)
+        titles = first_names(map(table.title, range(table.n_columns)), 8)
         refuse(f"{table.where} has no column of numbers, found {titles}; expected columns with a delimiter")
     if names is None:
         _check_first_column(table, features)
@@ -360,12 +322,8 @@ def _check_first_column(table: Columns, features: Sequence[int]) -> None:
 
 
 def _refuse_columns(source: str, columns: Sequence[str], way_out: str = "") -> NoReturn:
-    """Refuse columns that are not numeric."""
-    what = f"{listed(columns, 8)} {'is' if len(columns) == 1 else 'are'} not numeric"
+    what = f"{first_names(columns, 8)} {'is' if len(columns) == 1 else 'are'} not numeric"
     refuse(f"{source}: {what}, expected numbers; encode them (pandas.get_dummies) or drop them{way_out}")
-
-
-# --- arrays --------------------------------------------------------------------------------------------------------
 
 
 def _find_features(features: Any, wanted: Sequence[str] | None) -> _Unaligned:
@@ -388,10 +346,8 @@ def _find_features(features: Any, wanted: Sequence[str] | None) -> _Unaligned:
         what = type(features).__name__
         refuse(f"features must be arrays (samples, columns), by name, or data or files of these, got {what}")
     if not unaligned.matrices:
-        refuse(
-            f"there are no features in {', '.join(map(str, files)) or 'no files'}: expected matrices (samples, "
-            "columns) of numbers; give a column as (samples, 1), or in a mapping from names to arrays"
-        )
+        what = f"there are no features in {', '.join(map(str, files)) or 'no files'}: expected matrices of numbers"
+        refuse(f"{what}, (samples, columns); give a column as (samples, 1), or in a mapping from names to arrays")
     # Matrices get their final names last, since these depend on the other names.
     names = names_of_arrays(unaligned.places, files, unaligned.keep)
     unaligned.matrices = [replace(matrix, name=name) for matrix, name in zip(unaligned.matrices, names, strict=True)]
@@ -402,10 +358,10 @@ def _take_files(paths: Sequence[PathLike], expected: set[str] | None, unaligned:
     """Take the feature matrices and labels of files; returns the files with features."""
     files, side_files = find_files(paths, "features", {"samples", *_LABEL_ROLES}, unaligned.notes)
     for path in files:
-        open_columns = check_file(path, "features").columns
-        table = None if open_columns is None else open_columns(path, expected, None)
+        file_format = check_file(path, "features")
+        table = None if file_format.columns is None else file_format.columns(path, expected, None)
         if table is None or (isinstance(table, Text) and table.is_triangle):
-            _take_arrays(path, arrays_in(path), unaligned)
+            _take_arrays(path, file_format.arrays(path), unaligned)
         else:
             unaligned.matrices.append(_matrix_of_columns(stem(path), table, unaligned, expected))
             unaligned.places.append((path, ""))
@@ -440,8 +396,8 @@ def _take_arrays(path: Path, arrays: Sequence[FileArray], unaligned: _Unaligned)
 
 def _is_features(variable: FileArray) -> bool:
     """Whether an array is a feature matrix, as is the one array of a file without names."""
-    unknown = variable.problem == ELSEWHERE  # its shape is not known
-    if not unknown and variable.name and (len(variable.shape) != 2 or variable.is_text):
+    # The shape of an array in another file is not known.
+    if variable.name and variable.problem != ELSEWHERE and (len(variable.shape) != 2 or variable.is_text):
         return False
     variable.refuse()
     # MATLAB shows vectors and empty arrays with two dimensions.
@@ -451,28 +407,23 @@ def _is_features(variable: FileArray) -> bool:
 def _matrices_of_cells(variable: FileArray, n_labels: Sequence[int], notes: list[str]) -> list[FileArray]:
     """Return the matrices of a cell array, each (samples, columns); notes get the axis of the samples.
 
-    The samples are the axis along which all are as long as the labels (`n_labels`, one of these lengths); without
-    labels, the axis along which all are equally long, rows before columns.
+    Along it all are as long as the labels (one of `n_labels`), or without labels equally long, rows before columns.
     """
     lengths = [{view.shape[axis] for view in variable.views} for axis in (0, 1)]
     fitting = [axis for axis in (0, 1) if len(lengths[axis]) == 1 and (not n_labels or lengths[axis] <= set(n_labels))]
     if not fitting:
         n = n_labels[0] if n_labels else 0
         wanted = f"{n} rows, or {n} columns, as there are labels" if n else "equally many rows or columns"
-        refuse(
-            f"{variable.where} is a cell array of {listed(variable.views)}; expected views of {wanted}. Save the "
-            "views that belong together as variables of their own, (samples, columns)"
-        )
+        what = f"{variable.where} is a cell array of {first_names(variable.views, 12)}; expected views of {wanted}"
+        refuse(f"{what}. Save the views that belong together as variables of their own, (samples, columns)")
     axis, why = fitting[0], "as many as labels" if n_labels else "equally many in all"
     why += ", though the columns are as many" * (len(fitting) > 1)
     what = f"feature matrices, of which the {('rows', 'columns')[axis]} were taken for samples"
     notes.append(f"{variable.where}: {len(variable.views)} {what} ({lengths[axis].pop()}, {why})")
     if axis == 0:
         return list(variable.views)
-    return [
-        replace(view, shape=view.shape[::-1], open=partial(lambda part: transposed(part.open()), view))
-        for view in variable.views
-    ]
+    turned = (partial(lambda part: transposed(part.open()), view) for view in variable.views)
+    return [replace(view, shape=view.shape[::-1], open=read) for view, read in zip(variable.views, turned, strict=True)]
 
 
 def _dataset_arrays(dataset: xr.Dataset) -> list[FileArray]:
@@ -497,10 +448,9 @@ def _object_matrix(name: str, values: Any) -> FeatureMatrix:
         samples, rest = table.index, list(range(table.n_columns))
         if samples is None and any(map(is_title, table.titles or ())):
             samples, rest = find_names(table)
-        words = [table.title(at) for at in rest if not table.numeric[at]]
-        if words:
+        if words := [table.title(at) for at in rest if not table.numeric[at]]:
             _refuse_columns(table.where, words, "; names of samples go into the index (set_index)")
-        columns = [str(values.columns[at]) for at in rest]
+        columns = tuple(str(values.columns[at]) for at in rest)
         return _matrix(name, table.numbers(rest), samples=samples, columns=columns, counted=samples is None)
     if is_instance(values, "xarray", "DataArray"):
         return _matrix(name, plain(values), samples=axis_names(values, 0), columns=axis_names(values, 1))

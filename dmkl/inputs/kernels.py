@@ -16,10 +16,10 @@ from dmkl.arrays import Index, Mask, is_instance
 from dmkl.errors import first_names, refuse
 from dmkl.inputs.columns import ROLES
 from dmkl.inputs.formats.annotated import annotated_arrays, is_annotated_object
-from dmkl.inputs.formats.file_arrays import ELSEWHERE, OBJECTS, PROBLEMS, FileArray, listed, shape_text, stamp
-from dmkl.inputs.formats.registry import PathLike, arrays_in, expected_files, find_files, names_of_arrays, short_names
+from dmkl.inputs.formats.file_arrays import ELSEWHERE, OBJECTS, PROBLEMS, FileArray, shape_text, stamp
+from dmkl.inputs.formats.registry import PathLike, check_file, expected_files, find_files, names_of_arrays, short_names
 from dmkl.inputs.label_tables import given_data, read_names, sort_arrays
-from dmkl.inputs.labels import Labels, SideData, align, by_split, gather
+from dmkl.inputs.labels import Labels, SideData, align, gather
 from dmkl.inputs.matrices import Layer, Lazy, Matrix, Reordered, StripBuffer, fingerprint, is_sparse, n_condensed, plain
 from dmkl.inputs.names import Join, Named, Names, all_names, axis_names, joined, note_of_order, places
 from dmkl.settings import check_memory
@@ -47,9 +47,6 @@ class KernelSource:
     def n_missing(self, j: int) -> int:
         """Return the number of samples that lack kernel j and get means."""
         return 0
-
-
-# --- objects in memory ---------------------------------------------------------------------------------------------
 
 
 class IterableSource(KernelSource):
@@ -91,19 +88,7 @@ class IterableSource(KernelSource):
         return {"array": fingerprint(kernel)} if isinstance(whole, np.ndarray | Lazy) else None
 
 
-class ArraySource(IterableSource):
-    """A three-dimensional array with the kernels along `axis`: NumPy, a memory map, Dask, Zarr, h5py."""
-
-    def __init__(self, array: Any, *, axis: int = 0, names: Sequence[str] | None = None) -> None:
-        if len(array.shape) != 3:
-            is_frame = is_instance(array, "pandas", "DataFrame")
-            what = "a sparse matrix" if is_sparse(array) else "a data frame" if is_frame else "an array"
-            refuse(f"kernels must be (kernel, row, column), got {what} of shape {array.shape}; give one kernel as [K]")
-        super().__init__([Layer(array, axis, j) for j in range(int(array.shape[axis]))], names)
-
-
 def _whole(matrix: Any) -> Any:
-    """Return the array that holds a matrix."""
     return matrix.array if isinstance(matrix, Layer) else matrix
 
 
@@ -118,7 +103,6 @@ def _in_strips(matrix: Matrix) -> Matrix:
 
 
 def _axes(kernel: Any) -> Named:
-    """Return the names of rows and columns of an object."""
     if len(getattr(kernel, "shape", ())) != 2:
         return Named("", None)
     names, columns = axis_names(kernel, 0), axis_names(kernel, 1)
@@ -131,29 +115,32 @@ def as_source(kernels: Any, names: Sequence[str] | None = None) -> KernelSource:
     """Return an object that `dmkl.create` accepts as a source."""
     if isinstance(kernels, KernelSource):
         return kernels
+    own_names: Sequence[str] | None = None
+    axes: Sequence[Named] = ()
+    is_frame = is_instance(kernels, "pandas", "DataFrame")
     if is_instance(kernels, "xarray", "DataArray") and kernels.ndim == 3:
         axis = kernels.dims.index("kernel") if "kernel" in kernels.dims else 0
-        layers = [kernels.isel({kernels.dims[axis]: j}) for j in range(kernels.shape[axis])]
-        return IterableSource(layers, axis_names(kernels, axis) if names is None else names)
-    if is_annotated_object(kernels):
+        own_names = axis_names(kernels, axis)
+        kernels = [kernels.isel({kernels.dims[axis]: j}) for j in range(kernels.shape[axis])]
+    elif is_annotated_object(kernels):
         arrays = [array for array in annotated_arrays(kernels) if array.holds == "kernel"]
         if not arrays:
             refuse("there are no kernels in obsp of this annotated data; compute some of its features (dmkl.build)")
-        titles = short_names(array.name for array in arrays) if names is None else names
-        annotated = IterableSource([array.open() for array in arrays], titles)
-        annotated.axes = [Named("", array.rows, None, array.columns) for array in arrays]
-        return annotated
-    if isinstance(kernels, Mapping):
-        return IterableSource(list(kernels.values()), names=list(kernels) if names is None else names)
-    # NumPy, Dask, Zarr, h5py …, or one matrix, which is refused
-    if is_instance(kernels, "pandas", "DataFrame") or (hasattr(kernels, "shape") and hasattr(kernels, "dtype")):
-        return ArraySource(kernels, names=names)
-    if isinstance(kernels, Iterable) and not isinstance(kernels, str | bytes):
-        return IterableSource(kernels, names=names)
-    refuse(f"kernels must be an array (n, m, m) or an iterable of arrays (m, m), got {type(kernels).__name__}")
-
-
-# --- one order of samples ------------------------------------------------------------------------------------------
+        kernels, own_names = [array.open() for array in arrays], short_names(array.name for array in arrays)
+        axes = [Named("", array.rows, None, array.columns) for array in arrays]
+    elif isinstance(kernels, Mapping):
+        kernels, own_names = list(kernels.values()), list(kernels)
+    elif is_frame or (hasattr(kernels, "shape") and hasattr(kernels, "dtype")):  # NumPy, Dask, Zarr, h5py …
+        if len(kernels.shape) != 3:
+            what = "a sparse matrix" if is_sparse(kernels) else "a data frame" if is_frame else "an array"
+            what += f" of shape {kernels.shape}"
+            refuse(f"kernels must be (kernel, row, column), got {what}; give one kernel as [K]")
+        kernels = [Layer(kernels, 0, j) for j in range(int(kernels.shape[0]))]
+    elif not isinstance(kernels, Iterable) or isinstance(kernels, str | bytes):
+        refuse(f"kernels must be an array (n, m, m) or an iterable of arrays (m, m), got {type(kernels).__name__}")
+    source = IterableSource(kernels, own_names if names is None else names)
+    source.axes = axes or source.axes
+    return source
 
 
 class JoinedSource(KernelSource):
@@ -166,39 +153,30 @@ class JoinedSource(KernelSource):
     and the like that were found with the kernels, and others; `shape` are the (rows, columns) of the kernels, if they
     are known. `samples` and `train_samples` are then the names in order, None if nothing has names, and `order_notes`
     a note on kernels and labels without names, if other kernels have names.
-
-    InputError is raised if names repeat, the kernels cannot be joined so, a symmetric kernel has other rows than
-    columns, or labels do not fit.
     """
 
     def __init__(
         self,
         source: KernelSource,
         join: Join,
-        *,
         samples: Names = None,
         train_samples: Names = None,
+        *,
         beside: Sequence[SideData] = (),
         given: Sequence[SideData] = (),
         symmetric: bool | None = None,
         shape: tuple[int, int] | None = None,
-        notes: Iterable[str] = (),
     ) -> None:
         self._source, self.names, self.n_kernels = source, source.names, source.n_kernels
-        notes, numbers = list(notes), range(len(source.axes))
+        notes, numbers = list[str](), range(len(source.axes))
         if source.n_kernels is None and join != "exact" and any(axes.names or axes.columns for axes in source.axes):
             refuse(f"join={join!r} needs the names of all kernels before the first is read; give a list or a mapping")
         self.symmetric = self._find_symmetry(symmetric)
         self._tables: list[Named] = []
         # The names of the kernels are known before any labels are read.
+        tables = [self._named(j)[0] for j in numbers]
         self._tables, self.samples, beside, self.order_notes = align(
-            [self._named(j)[0] for j in numbers],
-            join,
-            samples,
-            beside,
-            given,
-            notes,
-            shape=(None, None) if shape is None else shape,
+            tables, join, samples, beside, given, notes, shape=shape or (None, None)
         )
         self.train_samples, self._wanted = train_samples, (self.samples, self.samples)
         if self.symmetric is False:
@@ -206,12 +184,8 @@ class JoinedSource(KernelSource):
             self._wanted = self.samples, self.train_samples
             if join == "outer" and any(map(self.n_missing, numbers)):
                 refuse("join='outer' is for square kernels; take join='inner', or build kernels of features")
-        moved = [
-            self._title(j)
-            for j in numbers
-            if any(at is not None and (np.diff(at, prepend=-1) <= 0).any() for at in self._places(j))
-        ]
-        if moved:
+        axes = ((self._title(j), at) for j in numbers for at in self._places(j) if at is not None)
+        if moved := dict.fromkeys(title for title, at in axes if (np.diff(at, prepend=-1) <= 0).any()):
             notes.append(f"{', '.join(moved)}: put into the order of the samples, by name")
         n_rows = None if shape is None else shape[0] if self.samples is None else len(self.samples)
         if join == "outer" and self.samples is not None:
@@ -222,11 +196,10 @@ class JoinedSource(KernelSource):
         if names is not None and self.names is not None:
             pairs = first_names((f"{old} is {new}" for old, new in zip(self.names, names, strict=False)), 3)
             notes.append(f"the kernels were named in the order in which they stand: {pairs}")
-        self.names = self.names if names is None else names
-        self.notes = tuple(dict.fromkeys(notes))
+        self.names, self.notes = self.names if names is None else names, tuple(dict.fromkeys(notes))
         self._train: Mask | None = None
         if self.labels.splits is not None and self.samples is not None:
-            self._train = by_split(np.asarray(self.labels.splits), len(self.samples))[0] == 0
+            self._train = np.asarray(self.labels.splits)[0] == 0
 
     def matrices(self) -> Iterator[Matrix]:
         """See `KernelSource.matrices`."""
@@ -253,10 +226,8 @@ class JoinedSource(KernelSource):
         for j, axes in enumerate(self._source.axes):
             others = set(axes.names) ^ set(axes.columns) if axes.names and axes.columns else set[str]()
             if symmetric and others:
-                refuse(
-                    f"a symmetric kernel has the same samples in rows and columns, but {self._title(j)} has "
-                    f"{min(others)!r} in one of them alone; leave symmetric= out, or name the rows (--order FILE)"
-                )
+                what = f"the same samples in rows and columns, but {self._title(j)} has {min(others)!r} in one of them"
+                refuse(f"a symmetric kernel has {what} alone; leave symmetric= out, or name the rows (--order FILE)")
             if symmetric is None and (others or not axes.square):
                 return False
         return symmetric
@@ -277,7 +248,6 @@ class JoinedSource(KernelSource):
         ]
 
     def _put(self, j: int, matrix: Matrix) -> Matrix:
-        """Return kernel j in the order of the samples."""
         for named, wanted, length, axis in zip(self._named(j), self._wanted, matrix.shape, _AXES, strict=True):
             _check_length(named.where, named.names, length, axis)
             if wanted is not None and self.n_kernels is None:
@@ -290,8 +260,6 @@ class JoinedSource(KernelSource):
         return Reordered(matrix, rows, cols, train, self._title(j))
 
 
-# --- files ---------------------------------------------------------------------------------------------------------
-
 _KERNEL_BYTES = 512
 """Memory that the name and the record of a kernel take."""
 _OF_AXES = ("samples", "train_samples")
@@ -300,22 +268,12 @@ _OF_AXES = ("samples", "train_samples")
 
 @dataclass(frozen=True)
 class _KernelArray:
-    """The kernels of one array."""
-
     variable: FileArray
     axis: int | None  # the axis of the kernels; None for a matrix
     shape: tuple[int, int]  # rows and columns of a kernel
     n_kernels: int
     axes: Named  # names of the samples
     identity: dict[str, Any]  # differs for any other content of its file
-
-    def matrices(self) -> Iterator[Matrix]:
-        """Return the kernels of the array, which is opened now."""
-        opened = self.variable.open()
-        for j in range(self.n_kernels):
-            if self.axis is not None and hasattr(opened, "check_written"):  # a shape may state any number of kernels
-                opened.check_written(self.axis, j)
-            yield opened if self.axis is None else Layer(opened, self.axis, j)
 
 
 class _FileSource(KernelSource):
@@ -328,7 +286,13 @@ class _FileSource(KernelSource):
 
     def matrices(self) -> Iterator[Matrix]:
         """See `KernelSource.matrices`."""
-        return map(_in_strips, chain.from_iterable(array.matrices() for array in self._arrays))
+        for array in self._arrays:
+            opened, axis = array.variable.open(), array.axis
+            for j in range(array.n_kernels):
+                if axis is not None and hasattr(opened, "check_written"):  # a shape may state any number of kernels
+                    opened.check_written(axis, j)
+                yield _in_strips(opened if axis is None else Layer(opened, axis, j))
+            del opened  # before the next array is read
 
     def identity(self, j: int) -> dict[str, Any] | None:
         """See `KernelSource.identity`."""
@@ -382,10 +346,9 @@ def open_files(
         listing = ", ".join(map(str, [paths] if isinstance(paths, str | os.PathLike) else paths)) or "no files"
         refuse(f"there are no kernels in {listing}; expected {expected_files('kernels')}")
     ordered = None if order is None else Named(str(order), read_names(Path(order)))
-    parts: list[_KernelArray] = []
-    inside: list[SideData] = []
+    parts, inside = list[_KernelArray](), list[SideData]()
     for path in files:
-        arrays = arrays_in(path)
+        arrays = check_file(path, "kernels").arrays(path)
         data, side_arrays = sort_arrays(path, arrays, _choose_arrays(path, arrays, variables), notes)
         parts += [_kernel_array(variable, kernel_axis, ordered, notes) for variable in data]
         for item in side_arrays:
@@ -398,44 +361,29 @@ def open_files(
     if any(part.axes.names is None for part in parts) and len({part.shape for part in parts}) > 1:
         shapes = [f"{part.variable.name or part.variable.path.name} {shape_text(part.shape)}" for part in parts]
         place = files[0] if len(files) == 1 else os.path.commonpath([path.absolute() for path in files])
-        way_out = "name the arrays, or give the files, of one shape (variables=[…], --variable)"
-        refuse(f"the kernels in {place} differ in shape: {listed(shapes, 8)}; all kernels of a set have one; {way_out}")
+        what = f"the kernels in {place} differ in shape: {first_names(shapes, 8)}; all kernels of a set have one"
+        refuse(f"{what}; name the arrays, or give the files, of one shape (variables=[…], --variable)")
     kernel_names = None if names is None else list(map(str, names))
     if names is None and not (len(parts) == 1 and parts[0].axis is not None):  # an array of kernels gives them no names
         titles = names_of_arrays([(part.variable.path, part.variable.name) for part in parts], files)
-        kernel_names = [
-            title if part.axis is None else f"{title}_{j}"
-            for title, part in zip(titles, parts, strict=True)
-            for j in range(part.n_kernels)
-        ]
-    given = {
-        "labels": labels,
-        "samples": samples,
-        "train_samples": train_samples,
-        "splits": splits,
-        "diagonal": diagonal,
-    }
+        titled = [(title, part, j) for title, part in zip(titles, parts, strict=True) for j in range(part.n_kernels)]
+        kernel_names = [title if part.axis is None else f"{title}_{j}" for title, part, j in titled]
+    given = dict(labels=labels, samples=samples, train_samples=train_samples, splits=splits, diagonal=diagonal)
     replaced = {role: Path(file) for role, file in given.items() if file is not None}
     ignored = {*replaced, *([] if names is None else ["names"])}
     side_files = [*((role, path) for role, path in side_files if role not in ignored), *replaced.items()]
     wanted, wanted_cols = (_wanted(dict(side_files), axis, parts, notes) for axis in (0, 1))
+    beside = [item for item in inside if item.role not in ignored]
+    side = given_data(*((role, path) for role, path in side_files if role not in _OF_AXES))
+    files_source, shape = _FileSource(parts, kernel_names), parts[0].shape
     source = JoinedSource(
-        _FileSource(parts, kernel_names),
-        join,
-        samples=wanted,
-        train_samples=wanted_cols,
-        beside=[item for item in inside if item.role not in ignored],
-        given=given_data(*((role, path) for role, path in side_files if role not in _OF_AXES)),
-        symmetric=symmetric,
-        shape=parts[0].shape,
-        notes=notes,
+        files_source, join, wanted, wanted_cols, beside=beside, given=side, symmetric=symmetric, shape=shape
     )
-    source.notes = tuple(dict.fromkeys([*source.notes, *source.order_notes]))
+    source.notes = tuple(dict.fromkeys([*notes, *source.notes, *source.order_notes]))
     return source, source.labels
 
 
 def _check_length(source: str, names: Names, length: int, axis: str) -> None:
-    """Refuse names of samples that are not as many as the rows or columns."""
     if names is not None and len(names) != length:
         refuse(f"{source}: found {len(names)} names of samples, expected one for each of the {length} {axis}")
 
@@ -472,10 +420,7 @@ def _choose_arrays(path: Path, arrays: Sequence[FileArray], names: Sequence[str]
 
 
 def _find_kernels(path: Path, arrays: Sequence[FileArray]) -> list[FileArray]:
-    """Return the arrays that are kernels by their shapes: one of three dimensions, or the square matrices.
-
-    If some cannot be read, one of these is returned, whose problem is reported.
-    """
+    """Return the kernels among arrays: one of three dimensions, the square ones, or one that is refused."""
     arrays = [variable for variable in arrays if variable.role is None]
     if len(arrays) == 1 and not arrays[0].name and len(arrays[0].shape) in (2, 3):
         return arrays  # the one array of such a file is meant, even if it is rectangular
@@ -490,24 +435,18 @@ def _find_kernels(path: Path, arrays: Sequence[FileArray]) -> list[FileArray]:
         return likely
     n = n_condensed(arrays[0].shape[0]) if len(arrays) == 1 and len(arrays[0].shape) == 1 else None
     if likely:
-        way_out = "name them (variables=[…], --variable)"
-        refuse(f"{path} holds several arrays that may be kernels: {listed(likely)}; {way_out}")
+        what = f"{path} holds several arrays that may be kernels: {first_names(likely, 12)}"
+        refuse(f"{what}; name them (variables=[…], --variable)")
     if n:
-        refuse(
-            f"{path} holds distances of the pairs of {n} samples, no kernel; dmkl build --function distance makes one"
-        )
-    refuse(
-        f"there are no kernels in {path}: expected an array (n, m, m), or square matrices; found "
-        f"{listed(arrays) or 'none'}. Name rectangular kernels (variables=[…], --variable); a table of features is for "
-        "dmkl build"
-    )
+        what = f"{path} holds distances of the pairs of {n} samples, no kernel"
+        refuse(f"{what}; dmkl build --function distance makes one")
+    what = f"there are no kernels in {path}: expected an array (n, m, m), or square matrices; found "
+    way_out = "Name rectangular kernels (variables=[…], --variable); a table of features is for dmkl build"
+    refuse(f"{what}{first_names(arrays, 12) or 'none'}. {way_out}")
 
 
 def _kernel_array(variable: FileArray, asked: int | None, ordered: Named | None, notes: list[str]) -> _KernelArray:
-    """Return the kernels of an array, along the requested axis or the one that its shape shows.
-
-    `ordered` names the rows, in place of the names in the file.
-    """
+    """Return the kernels of an array, along the requested axis or that of its shape; `ordered` names their rows."""
     if asked not in (None, 0, 1, 2):
         refuse(f"the kernel axis must be 0, 1 or 2, got {asked!r}")
     lengths = variable.shape
@@ -525,9 +464,8 @@ def _kernel_array(variable: FileArray, asked: int | None, ordered: Named | None,
         a, b, c = lengths
         fitting = [axis for axis, is_square in ((0, b == c), (2, a == b), (1, a == c)) if is_square]
         if not fitting:
-            expected = "n square kernels, (n, m, m), (m, m, n) or (m, n, m)"
-            way_out = "for rectangular kernels give the axis that counts the kernels"
-            refuse(f"{variable.where} has shape {lengths}: expected {expected}; {way_out}")
+            what = f"{variable.where} has shape {lengths}: expected n square kernels, (n, m, m), (m, m, n) or (m, n, m)"
+            refuse(f"{what}; for rectangular kernels give the axis that counts the kernels")
         axis = 2 if len(fitting) == 3 and variable.matlab else fitting[0]
         if len(fitting) == 3:
             note = f"its kernels were taken along axis {axis}; give the kernel axis if they lie along another"

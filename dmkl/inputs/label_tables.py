@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -14,35 +14,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dmkl.arrays import Array, is_instance
-from dmkl.errors import SampleOrderWarning, refuse, warn
+from dmkl.errors import SampleOrderWarning, first_names, refuse, warn
 from dmkl.inputs.columns import ROLES, Columns, find_names, matched_share, plain_title
-from dmkl.inputs.formats.file_arrays import FileArray, listed, vector
-from dmkl.inputs.formats.registry import arrays_in, check_file
+from dmkl.inputs.formats.file_arrays import FileArray, vector
+from dmkl.inputs.formats.registry import PathLike, check_file
 from dmkl.inputs.formats.tables import FAM_TITLES, Text
 from dmkl.inputs.labels import OF_SAMPLES, LabelTable, SideData, in_order, refuse_without_names
-from dmkl.inputs.names import Individual, Names, axis_names, listed_names, names_as_known, sample_names
+from dmkl.inputs.names import Expected, Individual, Names, axis_names, listed_names, names_as_known, sample_names
 from dmkl.unknown import is_known
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_OF_SETS = (*OF_SAMPLES, "tasks", "diagonal", "names", "samples", "train_samples")
-"""Roles of arrays that a kernel set keeps."""
-_CASES = {0.0, 1.0, 2.0}
-"""PLINK's codes of phenotypes: missing, control, case."""
 _COVARIATES = (".covar", ".qcovar")
 """GCTA's files of categories and of numbers."""
 
 
-# --- objects in memory ---------------------------------------------------------------------------------------------
-
-
-def label_table(values: Any, expected: Collection[str] | None = None) -> LabelTable:
+def label_table(values: Any, expected: Expected = None) -> LabelTable:
     """Return labels or splits with the names of samples and tasks that they carry.
 
-    A series has the names of samples in its index, unless that only counts; a data frame in its index or in a column
-    (see `dmkl.inputs.columns.find_names`; the names of the set are `expected`); an xarray array in the coordinate of
-    its dimension of samples: the one with such a name, or the first.
+    Names of samples are in the index of a series; in the index or a column of a data frame (see `find_names`); in the
+    coordinate of the dimension of an xarray array that is called as samples are, or else of its first.
     """
     if isinstance(values, LabelTable):
         return values
@@ -66,12 +58,9 @@ def label_table(values: Any, expected: Collection[str] | None = None) -> LabelTa
 
 
 def given_data(*pairs: tuple[str, Any], **values: Any) -> list[SideData]:
-    """Return labels, splits and names of tasks that were given, as (role, value) or by role, not found in files.
-
-    A path is that of a file, with FILE:NAME for a part of it.
-    """
+    """Return labels, splits and names of tasks that were given by role: values, or paths as `read_file` takes them."""
     return [
-        SideData(role, str(given), partial(read_file, Path(given), None))
+        SideData(role, str(given), partial(read_file, given, None))
         if isinstance(given, str | os.PathLike)
         else SideData(role, f"{role}=", partial(label_table, given))
         for role, given in (*pairs, *values.items())
@@ -83,8 +72,7 @@ def matched(where: str, values: Any, samples: Array, *, named: bool, stored: Arr
     """Return labels or groups in the order of samples, by name if they carry names.
 
     `named` states whether the samples have names; otherwise their names are their numbers. If only one side has
-    names, row i is taken for sample i with a `SampleOrderWarning`, unless the values equal the `stored` labels of the
-    set. InputError is raised if a sample has no label.
+    names, row i is taken for sample i with a `SampleOrderWarning`, unless the values equal the `stored` labels.
     """
     wanted = tuple(map(str, samples))
     table = label_table(values, set(wanted) if named else None)
@@ -93,10 +81,8 @@ def matched(where: str, values: Any, samples: Array, *, named: bool, stored: Arr
         are_numbers = stored is not None and {table.values.dtype.kind, stored.dtype.kind} <= set("fiub")
         kind: Any = float if are_numbers else str
         if stored is None or not np.array_equal(table.values.astype(kind), stored.astype(kind), equal_nan=are_numbers):
-            note = (
-                f"has no names of samples, and the kernels have: row i is taken for sample i ({wanted[0]!r} is row 0)"
-            )
-            note += ". Give a Series or a data frame whose index holds the names"
+            note = f"has no names of samples, and the kernels have: row i is taken for sample i ({wanted[0]!r} is row 0"
+            note += "). Give a Series or a data frame whose index holds the names"
     elif names is not None and not named and not set(wanted) <= set(names):
         note = f"carries names of samples ({names[0]!r} …), but the kernels have none: matched by position"
         note += ". Name the samples of the kernels (samples=, --samples)"
@@ -107,10 +93,7 @@ def matched(where: str, values: Any, samples: Array, *, named: bool, stored: Arr
     return ordered
 
 
-# --- files ---------------------------------------------------------------------------------------------------------
-
-
-def read_file(path: Path, name: str | None = None, samples: Iterable[str] | None = None) -> LabelTable:
+def read_file(path: PathLike, name: str | None = None, samples: Iterable[str] | None = None) -> LabelTable:
     """Read the values of a file of one array or table, with the names of its rows and columns.
 
     `name` is the column of a table or the array of a container, if a file holds several, also written as FILE:NAME;
@@ -119,7 +102,7 @@ def read_file(path: Path, name: str | None = None, samples: Iterable[str] | None
     InputError is raised if the file is missing, damaged or of an unknown kind, its lines differ in length, or it is not
     clear which of its columns or arrays is meant.
     """
-    path = path.expanduser()
+    path = Path(path).expanduser()
     text, at = str(path), str(path).find(":")
     while name is None and at > 0 and not path.exists():
         if Path(text[:at]).exists():
@@ -131,12 +114,12 @@ def read_file(path: Path, name: str | None = None, samples: Iterable[str] | None
         return _labels_of(file_format.columns(path, expected, name), name, expected)
     if file_format.labels is not None:
         return file_format.labels(path, name)
-    arrays = arrays_in(path)
+    arrays = file_format.arrays(path)
     chosen = [variable for variable in arrays if name in (None, variable.name)]
     if not chosen and name is not None:
-        refuse(f"{path} has no variable {name!r}; it has {listed(arrays) or 'none'}")
+        refuse(f"{path} has no variable {name!r}; it has {first_names(arrays, 12) or 'none'}")
     if len(chosen) != 1:
-        refuse(f"{path} holds {len(chosen)} arrays, expected one: {listed(chosen)}; say which, as {path}:NAME")
+        refuse(f"{path} holds {len(chosen)} arrays, expected one: {first_names(chosen, 12)}; say which, as {path}:NAME")
     # The names of the rows, if another array of the file holds as many.
     of_names = [v for v in arrays if v.role == "samples" and not v.problem and v is not chosen[0]]
     names = tuple(map(str, np.ravel(read_array(of_names[0]).values))) if of_names else None
@@ -144,29 +127,23 @@ def read_file(path: Path, name: str | None = None, samples: Iterable[str] | None
 
 
 def read_array(variable: FileArray, samples: Names = None) -> LabelTable:
-    """Read the values of an array of a file; `samples` name its rows if the array does not.
-
-    A cell array of equal vectors, such as the labels of each view, is read as one of them.
-    """
+    """Read an array of a file, or equal vectors of a cell array as one; `samples` name rows without names."""
     parts = [part.open()[...] for part in variable.views] or [variable.read()]
-    values = [vector(part, variable.where) for part in parts]
-    if any(not np.array_equal(other, values[0]) for other in values[1:]):
+    first, *others = (vector(part, variable.where) for part in parts)
+    if not all(np.array_equal(other, first) for other in others):
         refuse(f"{variable.where} is a cell array of parts that differ, expected equal vectors; save the right one")
-    return LabelTable(values[0], samples if variable.rows is None else variable.rows, variable.columns)
+    return LabelTable(first, samples if variable.rows is None else variable.rows, variable.columns)
 
 
 def sort_arrays(
     path: Path, arrays: Sequence[FileArray], data: Sequence[FileArray], notes: list[str]
 ) -> tuple[list[FileArray], list[SideData]]:
-    """Give the arrays with data the names of samples in their file, and return also labels and such of the file.
-
-    `notes` get the names of arrays that are left out, and the notes of all arrays.
-    """
+    """Give the arrays with data the names of samples in their file, and return also labels and such of the file."""
     rest = [(variable, variable.role) for variable in arrays if variable not in data]
-    usable = [(variable, role) for variable, role in rest if role in _OF_SETS and not variable.problem]
+    usable = [(variable, role) for variable, role in rest if role is not None and not variable.problem]
     left_out = [str(v) for v, role in rest if v.problem or (role is None and max(v.shape, default=1) != 1)]
     if left_out:
-        notes.append(f"{path}: left out {listed(left_out)}")
+        notes.append(f"{path}: left out {first_names(left_out, 12)}")
     for variable in arrays:
         notes += variable.notes
     names, beside = dict[str, Names](), list[SideData]()
@@ -182,23 +159,14 @@ def sort_arrays(
     return [replace(v, rows=v.rows or rows, columns=v.columns or cols) for v in data], beside
 
 
-def read_vector(path: str | os.PathLike[str], variable: str | None = None) -> Array:
-    """Read labels, names or splits from a file, without names of rows and columns; see `read_file`."""
-    return np.asarray(read_file(Path(path), variable).values)
-
-
 def read_names(path: Path, samples: Iterable[str] | None = None) -> tuple[str, ...]:
-    """Read names of samples from a file: a name a line, FID and IID (a list of individuals to keep), or a table.
-
-    `samples` are the names of the set, if they are known. Raises InputError as `read_file` does.
-    """
-    expected = None if samples is None else frozenset(map(str, samples))
-    table = read_file(path, samples=expected)
+    """Read names of samples from a file: a name a line, FID and IID, or a table; see `read_file`."""
+    table = read_file(path, samples=samples)
     names = table.row_names
     if names is None and table.is_table and table.values.shape[1:] == (2,):  # FID and IID
         families, individuals = table.values.astype(str).T.tolist()
         names = Individual.of(individuals, families)
-    return names_as_known(tuple(map(str, np.ravel(table.values))) if names is None else names, expected)
+    return names_as_known(tuple(map(str, np.ravel(table.values))) if names is None else names, samples)
 
 
 def read_covariates(path: Path, samples: Iterable[str] | None = None) -> pd.DataFrame:
@@ -210,16 +178,15 @@ def read_covariates(path: Path, samples: Iterable[str] | None = None) -> pd.Data
     """
     table = read_file(path, samples=samples)
     values = table.values if table.values.ndim == 2 else table.values[:, None]
-    titles = table.columns
-    if titles is None and path.suffix.lower() in _COVARIATES and values.shape[1] > 1:
-        titles = tuple(f"{path.stem}_{number}" for number in range(1, values.shape[1] + 1))
-    if titles is None and values.shape[1] == 1:
+    titles, n_columns = table.columns, values.shape[1]
+    if titles is None and n_columns == 1:
         titles = (path.stem if path.exists() else str(path).rpartition(":")[2],)
+    if titles is None and path.suffix.lower() in _COVARIATES:
+        titles = tuple(f"{path.stem}_{number}" for number in range(1, n_columns + 1))
     if table.row_names is None or titles is None:
         missing = "samples" if table.row_names is None else "columns"
         refuse(f"{path} does not name its {missing}, expected titles, and names of samples in a column titled 'sample'")
-    expected = None if samples is None else set(map(str, samples))
-    names = sample_names(str(path), names_as_known(table.row_names, expected))
+    names = sample_names(str(path), names_as_known(table.row_names, samples))
     columns: dict[str, Any] = {}
     for title, cells in zip(titles, values.T, strict=True):
         columns[title] = np.where(is_known(cells), cells.astype(object), None)
@@ -232,10 +199,7 @@ def read_covariates(path: Path, samples: Iterable[str] | None = None) -> pd.Data
     return pd.DataFrame(columns, index=list(names or ()))
 
 
-# --- tables --------------------------------------------------------------------------------------------------------
-
-
-def _labels_of(table: Columns, column: str | None, expected: Collection[str] | None) -> LabelTable:
+def _labels_of(table: Columns, column: str | None, expected: Expected) -> LabelTable:
     """Return the labels in a table: all columns that do not name its rows, or the requested one."""
     if isinstance(table, Text) and (table.count is not None or table.is_triangle):
         refuse(f"{table.where} holds a kernel or distances of PHYLIP or TASSEL, expected labels, a row for each sample")
@@ -253,10 +217,9 @@ def _labels_of(table: Columns, column: str | None, expected: Collection[str] | N
     elif titles == FAM_TITLES:
         rest = [FAM_TITLES.index("PHENO")]
     if not rest:
-        texts = np.array(names or (), dtype=str)
-        return LabelTable(texts, names, None, tuple(table.notes), is_table=True)
+        return LabelTable(np.array(names or (), dtype=str), names, None, tuple(table.notes), is_table=True)
     values = table.values(rest)
-    if isinstance(next(iter(names or ()), None), Individual) or "iid" in map(plain_title, titles or ()):
+    if isinstance((names or ("",))[0], Individual) or "iid" in map(plain_title, titles or ()):
         values = _without_missing_codes(table, values, rest)
     if names is None and titles is None and len(rest) == 2 and getattr(table, "delimiter", None) == ",":
         cells = [cell for row in zip(*table.texts(rest), strict=True) for cell in row]
@@ -278,13 +241,12 @@ def _without_missing_codes(table: Columns, values: Array, columns: Sequence[int]
     if missing.any():
         table.notes.append(f"{table.where}: -9 was taken for missing, as PLINK and GCTA have it")
         values = np.where(missing, "NA" if values.dtype.kind in "OU" else np.nan, values)
-    of_fam = table.where.lower().endswith(".fam")
-    has_phenotypes = not table.where.lower().endswith(_COVARIATES)
-    for k, at in enumerate(columns if values.dtype.kind == "f" and has_phenotypes else ()):
+    where = table.where
+    has_phenotypes = values.dtype.kind == "f" and not where.lower().endswith(_COVARIATES)
+    for k, at in enumerate(columns if has_phenotypes else ()):
         codes = set(values[~np.isnan(values[:, k]), k].tolist())
-        if codes == _CASES or (of_fam and codes < _CASES and {0.0, 2.0} <= codes):
+        # PLINK's codes of phenotypes: missing, control, case.
+        if codes == {0, 1, 2} or (codes == {0, 2} and where.lower().endswith(".fam")):
             values = np.where((np.arange(values.shape[1]) == k) & (values == 0), np.nan, values)
-            table.notes.append(
-                f"{table.where}: 0 in {table.title(at)} was taken for missing, beside 1 and 2 as PLINK has it"
-            )
+            table.notes.append(f"{where}: 0 in {table.title(at)} was taken for missing, beside 1 and 2 as PLINK has it")
     return values

@@ -21,7 +21,6 @@ from dmkl.inputs.names import (
     Names,
     all_names,
     as_text,
-    hint_at_order,
     joined,
     listed_names,
     names_as_known,
@@ -39,12 +38,8 @@ from dmkl.unknown import is_known
 
 OF_SAMPLES = ("labels", "splits")
 """Roles of data with one value for each sample."""
-_PARTS = {
-    **dict.fromkeys(("train", "training", "0"), 0),
-    **dict.fromkeys(("validation", "valid", "val", "1"), 1),
-    **dict.fromkeys(("test", "testing", "2"), 2),
-    **dict.fromkeys(("none", "", "-1"), -1),
-}
+_PARTS = {"train": 0, "training": 0, "0": 0, "validation": 1, "valid": 1, "val": 1, "1": 1}
+_PARTS |= {"test": 2, "testing": 2, "2": 2, "none": -1, "": -1, "-1": -1}
 
 
 @dataclass(frozen=True)
@@ -108,12 +103,6 @@ def single_samples(labels: Array, samples: Sequence[Any] | Array | None = None) 
     return f"{text}, too few to learn from and to test on" if single else None
 
 
-def by_split(splits: Array, rows: int | None) -> Array:
-    """Return splits as (split, sample), from these, a single split or a table with a column for each split."""
-    splits = np.atleast_2d(splits)
-    return splits.T if splits.shape[1] != rows == splits.shape[0] else splits
-
-
 def _checked_labels(labels: Array, samples: Array) -> Array:
     """Return classes, numbers, or labels of several tasks: int8 if all are 0 or 1, else float64 with NaN if unknown."""
     rows = len(samples)
@@ -150,14 +139,8 @@ def _checked_labels(labels: Array, samples: Array) -> Array:
     return names
 
 
-# --- the order of the samples --------------------------------------------------------------------------------------
-
-
 def in_order(where: str, table: LabelTable, samples: Sequence[str] | None) -> LabelTable:
-    """Return a table with a row for each of the samples, by name; unchanged if the table or the samples have no names.
-
-    InputError is raised if a sample is missing, or if a table of several columns has no names. Other rows are left out.
-    """
+    """Return a table with a row for each of the samples, by name; the same table if one of both has no names."""
     names = table.row_names
     if names is None and samples is not None and table.is_table and table.values.ndim == 2:
         refuse_without_names(where, table.values.shape[1], samples)
@@ -170,9 +153,8 @@ def in_order(where: str, table: LabelTable, samples: Sequence[str] | None) -> La
         values = values.T  # a row for each split
     if len(values) != len(names):
         return table  # the check of shapes refuses it
-    missing = without(samples, names)
-    if missing:
-        hints = f"{similar_names(missing, names)}{hint_at_order('the set', samples)}"
+    if missing := without(samples, names):
+        hints = similar_names(missing, names, ("the set", samples))
         refuse(
             f"{where} lacks {len(missing)} of the {len(samples)} samples ({listed_names(missing)}); its names begin "
             f"with {listed_names(names)}. Give each sample a value, or leave those samples out{hints}"
@@ -190,7 +172,7 @@ def refuse_without_names(where: str, n_columns: int, samples: Iterable[str]) -> 
 
 @dataclass
 class SideData:
-    """Labels, splits or names, recognized by the name of their file or array, or given."""
+    """Labels, splits or names of a set."""
 
     role: str  # a value of `dmkl.inputs.columns.ROLES`
     where: str  # how messages name it
@@ -203,10 +185,7 @@ class SideData:
         return self.read(self.expected)
 
     def name_rows(self, names: Sequence[str] | None, *, by_position: bool = False) -> None:
-        """Give rows without names these names, one after another, if there are as many.
-
-        A table of several columns must have names, unless nothing else has any (`by_position`).
-        """
+        """Name rows without names one after another, those of a table of several columns only `by_position`."""
         table = self.table = replace(self.table, is_table=self.table.is_table and not by_position)
         several = table.is_table and table.values.ndim == 2
         if table.row_names is None and names is not None and not several and len(names) in table.values.shape:
@@ -222,14 +201,6 @@ class SideData:
         notes.append(f"{self.where}: {what}, since {n_rows} values follow it")
         self.table = replace(self.table, values=values[1:], row_names=None if names is None else names[1:])
 
-    def sort(self, samples: Sequence[str] | None, notes: list[str]) -> None:
-        """Put the rows into the order of the samples, by name."""
-        names = self.table.row_names or ()
-        ordered = in_order(self.where, self.table, samples)
-        if samples and ordered is not self.table and without(names, without(names, samples)) != list(samples):
-            notes.append(f"{self.where} was put into the order of the samples, by name")
-        self.table = ordered
-
     def widen(self, samples: Sequence[str]) -> None:
         """Make a table of one target, NaN where it is unknown, of numbers that some of the samples lack."""
         table = self.table
@@ -237,8 +208,7 @@ class SideData:
         if self.role != "labels" or table.row_names is None or not has_numbers:
             return
         names = names_as_known(table.row_names, samples)
-        named = set(names)
-        lacking = [name for name in samples if name not in named]
+        lacking = without(samples, names)
         if lacking or not is_known(table.values).all():
             values = np.append(table.values.astype(np.float64), np.full(len(lacking), np.nan))
             columns = (Path(self.where).name.partition(".")[0].strip("=") or "target",)
@@ -246,12 +216,11 @@ class SideData:
 
     def named(self, join: Join) -> Named | None:
         """Return the names of its samples; with join="inner" only of samples with known labels."""
-        table = self.table
-        names = table.row_names
+        names, values = self.table.row_names, self.table.values
         if names is None or self.role not in OF_SAMPLES:
             return None
-        if self.role == "labels" and join == "inner" and np.shape(table.values) == (len(names),):
-            names = tuple(compress(names, is_known(table.values)))
+        if self.role == "labels" and join == "inner" and np.shape(values) == (len(names),):
+            names = tuple(compress(names, is_known(values)))
         return Named(self.where, names)
 
 
@@ -269,10 +238,10 @@ def align(
     """Join the samples of tables and of their labels by name.
 
     Returned are the tables with the names that are matched, the samples (None if nothing has names), their labels, and
-    notes on data without names if other data has names. The samples are the `wanted` ones, or those `stored` with the
-    tables, or those of the tables. `beside` are labels, splits and the like that were found with the tables, `given`
-    the others, which are read here, since the names of the tables show their columns of names. `shape` are the numbers
-    of rows, and of columns if these are no samples of the rows; labels of such columns are left out.
+    notes on data without names if other data has names. The samples are the `wanted` ones, those `stored` with the
+    tables, or those of the tables. `beside` are labels and such that were found with the tables; the `given` ones are
+    read here, since the names of the tables show their columns of names. `shape` are the numbers of rows, and of
+    columns if these are no samples of the rows; labels of such columns are left out.
     """
     # An index that only counts holds names if another table has the same numbers as names, in any order.
     counts = [set(table.names) for table in tables if table.names is not None]
@@ -295,9 +264,9 @@ def align(
         lengths = item.table.values.shape if item.role in OF_SAMPLES and n_cols is not None else ()
         if n_cols in lengths and n_rows not in lengths:
             notes.append(f"{item.where} was left out: as long as the kernels' columns, and labels belong to their rows")
-            continue
-        kept.append(item)
-    labeled = [names for names in (item.named(join) for item in kept) if names is not None]
+        else:
+            kept.append(item)
+    labeled = [table for item in kept if (table := item.named(join)) is not None]
     if need_families([table.names for table in (*tables, *labeled)]):
         tables, labeled = (
             [table._replace(names=table.names and pair_names(table.names)) for table in group]
@@ -318,9 +287,8 @@ def align(
         lost, n = without(everyone, samples), len(everyone)
         lacking = [f"{where} lacks {n - len(names)}" for where, names in names_of_all.items() if len(names) < n]
         if lost and lacking:
-            notes.append(
-                f"{len(lost)} of {n} samples left out ({listed_names(lost)}), as asked for: {first_names(lacking, 3)}"
-            )
+            what = f"{len(lost)} of {n} samples left out ({listed_names(lost)})"
+            notes.append(f"{what}, as asked for: {first_names(lacking, 3)}")
     order_notes = []
     if unnamed and named and samples is not None and wanted is None:
         those, where = (first_names(titles, 3) for titles in (unnamed, [table.where for table in named]))
@@ -332,16 +300,11 @@ def align(
 
 
 def gather(
-    beside: Sequence[SideData],
-    n_kernels: int | None,
-    n_rows: int | None,
-    samples: Sequence[str] | None,
-    notes: list[str],
+    beside: Sequence[SideData], n_kernels: int | None, n_rows: int | None, samples: Names, notes: list[str]
 ) -> tuple[Labels, list[str] | None]:
     """Combine side data into labels, in the order of the samples; returns also the kernels' names if there are any.
 
-    If nothing else names the samples, they get the names of labels or splits, one after another. The numbers of kernels
-    and of rows are checked unless they are None.
+    If nothing else names the samples, labels or splits do. Numbers of kernels and rows are checked unless None.
     """
     if samples is None:
         named = {item.where: item.table.row_names or () for role in OF_SAMPLES for item in beside if item.role == role}
@@ -351,10 +314,13 @@ def gather(
             are_numbers = any(set(others) == set(numbers) for others in fitting.values())
             samples = numbers if are_numbers else names
             notes += [] if are_numbers else [note_of_order(title, names)]
-    chosen: dict[str, SideData] = {}
     for item in beside:
+        names, table = item.table.row_names or (), item.table
         if item.role in (*OF_SAMPLES, "diagonal"):
-            item.sort(samples, notes)
+            item.table = in_order(item.where, table, samples)
+        if samples and item.table is not table and without(names, without(names, samples)) != list(samples):
+            notes.append(f"{item.where} was put into the order of the samples, by name")
+    chosen: dict[str, SideData] = {}
     for role in dict.fromkeys(item.role for item in beside):
         first, *others = (item for item in beside if item.role == role)
         order, values = first.table.row_names, first.table.values
@@ -375,9 +341,11 @@ def gather(
         result.tasks = columns if values.ndim == 2 and len(columns) == values.shape[1] else None
         if "tasks" in chosen:
             result.tasks = tables["tasks"].values
-        notes += [f"{where}: {single}" for single in [single_samples(values, samples)] if single]
+        if single := single_samples(values, samples):
+            notes.append(f"{where}: {single}")
     if "splits" in chosen:
-        result.splits = _checked_splits(chosen["splits"].where, tables["splits"].values, n_rows)
+        n_samples = n_rows if samples is None else len(samples)
+        result.splits = _checked_splits(chosen["splits"].where, tables["splits"].values, n_samples)
     if "diagonal" in chosen:
         values = np.atleast_2d(tables["diagonal"].values)
         result.diagonal = values.T if values.shape == (n_rows, n_kernels) else values
@@ -390,13 +358,13 @@ def gather(
 
 
 def _checked_splits(where: str, values: Array, n_rows: int | None) -> Array:
-    """Return splits as (split, sample) of numbers."""
-    values = by_split(values, n_rows)
+    """Return splits as (split, sample) of numbers, also from a single one, or from a column for each split."""
+    values = np.atleast_2d(values)
+    values = values.T if values.shape[1] != n_rows == values.shape[0] else values
     if n_rows is not None and (values.ndim != 2 or values.shape[1] != n_rows):
         refuse(f"{where} has shape {values.shape}, expected (splits, {n_rows}): a part for each sample")
     if values.dtype.kind == "f" and np.isnan(values).any():
-        n_missing = int(np.isnan(values).any(axis=0).sum())
-        refuse(f"{where}: the part of {n_missing} samples is missing, expected 0, 1, 2 or -1")
+        refuse(f"{where}: the part of {np.isnan(values).any(axis=0).sum()} samples is missing, expected 0, 1, 2 or -1")
     if values.dtype.kind not in "UO":
         return values
     for value in sorted({str(value) for value in values.ravel() if str(value).casefold() not in _PARTS}):

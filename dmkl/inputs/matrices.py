@@ -39,7 +39,7 @@ def plain(values: Any) -> Any:
     if is_instance(values, "xarray", "DataArray"):
         in_parts = Lazy(values.shape, values.dtype, lambda key: values[key].to_numpy())
         return values.data if values.chunks is not None else in_parts
-    return SparseMatrix(values) if is_sparse(values) else values
+    return dense_rows(values) if is_sparse(values) else values
 
 
 def fingerprint(matrix: Matrix) -> str:
@@ -81,12 +81,10 @@ def is_sparse(values: Any) -> bool:
     return is_instance(values, "scipy.sparse", "spmatrix", "sparray")
 
 
-class SparseMatrix(Lazy):
-    """A sparse matrix of SciPy that is read as a dense one, some rows at a time."""
-
-    def __init__(self, matrix: Any) -> None:
-        rows = matrix.tocsr()
-        super().__init__(matrix.shape, matrix.dtype, lambda key: rows[key[0]][:, key[1]].toarray())
+def dense_rows(matrix: Any) -> Lazy:
+    """Return a sparse matrix of SciPy as a dense one, of which some rows are made at a time."""
+    rows = matrix.tocsr()
+    return Lazy(matrix.shape, matrix.dtype, lambda key: rows[key[0]][:, key[1]].toarray())
 
 
 def n_condensed(length: int) -> int | None:
@@ -96,10 +94,7 @@ def n_condensed(length: int) -> int | None:
 
 
 def square(values: Any, n: int) -> Lazy:
-    """Return distances of n(n − 1)/2 pairs in a vector, as from SciPy's pdist, as an (n, n) matrix.
-
-    The distance of samples i < k is entry ni − i(i + 1)/2 + k − i − 1 of the vector.
-    """
+    """Return distances of pairs i < k in a vector, at ni − i(i + 1)/2 + k − i − 1 as SciPy's pdist, as (n, n)."""
 
     def distances_of(key: tuple[Any, slice]) -> Array:
         rows, cols = (np.arange(n)[part] for part in key)
@@ -122,21 +117,13 @@ class Layer(Lazy):
 
     def __init__(self, array: Any, axis: int, j: int) -> None:
         self.array, self.j = array, j
-        others = [other for other in range(3) if other != axis]
-        chunks = getattr(array, "chunks", None)
-        super().__init__(
-            [array.shape[other] for other in others],
-            array.dtype,
-            lambda key: array[(*key[:axis], j, *key[axis:])],
-            None if chunks is None else [chunks[other] for other in others],
-        )
+        shape, chunks = [*array.shape[:axis], *array.shape[axis + 1 :]], getattr(array, "chunks", None)
+        chunks = None if chunks is None else [*chunks[:axis], *chunks[axis + 1 :]]
+        super().__init__(shape, array.dtype, lambda key: array[(*key[:axis], j, *key[axis:])], chunks)
 
 
 class StripBuffer:
-    """Read blocks of a matrix that is best read a strip of rows at a time (a Dask array, a text file).
-
-    With `whole` the strip is the matrix.
-    """
+    """Read blocks of a matrix that is best read a strip of rows at a time, such as a Dask array, or as a `whole`."""
 
     def __init__(self, matrix: Matrix, *, whole: bool = False) -> None:
         self._matrix, self._whole = matrix, whole
@@ -151,17 +138,13 @@ class StripBuffer:
         return np.asarray(values[rows if self._whole else slice(None), cols])
 
     def _read(self, start: int, stop: int) -> Array:
-        """Read whole rows."""
         return np.asarray(self._matrix[start:stop, 0 : self.shape[1]])
 
 
 def _read_rows(matrix: Matrix, wanted: Index) -> Array:
-    """Read whole rows of a matrix in any order, (wanted, cols); neighbors and rows of one chunk are read together.
-
-    HDF5 reads rows in increasing order only.
-    """
+    """Read whole rows of a matrix in any order, (wanted, cols); neighbors and rows of one chunk are read together."""
     rows = np.empty((len(wanted), matrix.shape[1]), dtype=matrix.dtype)
-    order = np.argsort(wanted, kind="stable")
+    order = np.argsort(wanted, kind="stable")  # HDF5 reads rows in increasing order only
     chunks: Any = getattr(matrix, "chunks", None)
     height = int(np.max(chunks[0])) if chunks else 1
     inside = wanted[order]

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from dmkl.arrays import Array, Index, is_instance
 from dmkl.errors import refuse
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 Join = Literal["exact", "inner", "outer"]
 """Whether tables must name the same samples, or the samples of all tables or of any table are taken."""
+
+Expected = Collection[str] | None
+"""Names of the samples, if they are known before a table is read."""
 
 Names = tuple[str, ...] | None
 """Names of rows or columns in order, if they have names."""
@@ -40,14 +40,11 @@ class Individual(str):
 
     @classmethod
     def of(cls, names: Iterable[str], families: Iterable[str]) -> tuple[str, ...]:
-        """Return the names of individuals with their families."""
+        """Return individuals by names and families."""
         individuals = tuple(map(cls, names))
         for individual, family in zip(individuals, families, strict=True):
             individual.family = family
         return individuals
-
-
-# --- names as text -------------------------------------------------------------------------------------------------
 
 
 def as_text(value: Any) -> str:
@@ -56,18 +53,12 @@ def as_text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else value if isinstance(value, Individual) else str(value)
 
 
-def index_names(index: pd.Index[Any]) -> Names:
-    """Return the names in an index of pandas; None if it only counts."""
-    import pandas as pd
-
-    only_counts = isinstance(index, pd.RangeIndex) and index.start == 0 and index.step == 1
-    return None if only_counts else tuple(map(as_text, index))
-
-
 def axis_names(values: Any, axis: int) -> Names:
-    """Return the names along an axis of an object of pandas or xarray; None if it has none."""
+    """Return the names along an axis of an object of pandas or xarray; None if it has none, or they only count."""
     if is_instance(values, "pandas", "Series", "DataFrame"):
-        return index_names(values.axes[axis])
+        index = values.axes[axis]
+        only_counts = is_instance(index, "pandas", "RangeIndex") and index.start == 0 and index.step == 1
+        return None if only_counts else tuple(map(as_text, index))
     if not is_instance(values, "xarray", "DataArray") or axis >= values.ndim or values.dims[axis] not in values.coords:
         return None
     return tuple(map(as_text, values.coords[values.dims[axis]].to_numpy().tolist()))
@@ -116,9 +107,6 @@ def listed_names(names: Iterable[str], most: int = 3) -> str:
     return ", ".join(map(repr, shown[:most])) + (" …" if len(shown) > most else "")
 
 
-# --- families and individuals --------------------------------------------------------------------------------------
-
-
 def pair_names(names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names FID_IID of individuals; a family of 0, or with the name of the individual, is none."""
     families = [getattr(name, "family", "0") for name in names]
@@ -131,7 +119,8 @@ def names_as_known(names: tuple[str, ...], expected: Iterable[str] | None) -> tu
     names, pairs = tuple(map(str, names)), pair_names(names)
     if expected is None:
         return pairs if len(set(names)) < len(names) else names
-    return pairs if len(set(expected).intersection(pairs)) > len(set(expected).intersection(names)) else names
+    known = set(map(str, expected))
+    return pairs if len(known.intersection(pairs)) > len(known.intersection(names)) else names
 
 
 def all_names(tables: Iterable[Names]) -> set[str]:
@@ -146,28 +135,22 @@ def need_families(tables: Sequence[Names]) -> bool:
     return any(len(set(names.values())) < len(names) for names in (*pairs, families))
 
 
-# --- joining -------------------------------------------------------------------------------------------------------
-
-
 def joined(tables: Sequence[Named], join: Join, wanted: Names = None, beside: Sequence[Named] = ()) -> Names:
     """Join the samples of tables by name; None if no table names them.
 
     The order is that of `wanted`, or else of the first table, so that data without names in this order still fits; with
     join="outer" the samples of later tables follow. `beside` are labels and splits: every sample needs one, so they
-    never add samples, but join="inner" leaves out the samples that they lack. InputError is raised if names repeat, if
-    join="exact" finds different samples in two tables, or if join="inner" leaves none.
+    never add samples, but join="inner" leaves out the samples that they lack.
     """
     if join not in get_args(Join):
         refuse(f"join must be 'exact', 'inner' or 'outer', got {join!r}")
-    everything = [(table.where, table.names) for table in (*tables, *beside) if table.names is not None]
-    for where, names in everything:
-        sample_names(where, names)
-    n_joined = sum(table.names is not None for table in tables)
-    if not n_joined:
+    everything = [(t.where, names) for t in (*tables, *beside) if (names := sample_names(t.where, t.names)) is not None]
+    own = [table.names for table in tables if table.names is not None]
+    if not own:
         return wanted
     first, order = everything[0] if wanted is None else ("samples=", wanted)
     if join == "outer":
-        return wanted or tuple(dict.fromkeys(name for _, names in everything[:n_joined] for name in names))
+        return wanted or tuple(dict.fromkeys(name for names in own for name in names))
     if join == "inner":
         common = set(order).intersection(*(names for _, names in everything))
         if not common:
@@ -185,7 +168,7 @@ def joined(tables: Sequence[Named], join: Join, wanted: Names = None, beside: Se
                 f"all sources must have the same samples, in any order: compared with the {len(order)} of {first}, "
                 f"{where} {' and '.join(differ)}. Give all the same, or take the samples that all have "
                 "(join='inner', --join inner), or those that any has (join='outer', --join outer)"
-                f"{similar_names(lacking, names)}{hint_at_order(first, order)}"
+                f"{similar_names(lacking, names, (first, order))}"
             )
     return order
 
@@ -196,25 +179,22 @@ def without(names: Iterable[str], others: Iterable[str]) -> list[str]:
     return [name for name in names if name not in left_out]
 
 
-def hint_at_order(where: str, names: Sequence[str]) -> str:
-    """Return the way out if the names of kernels only count their rows, as R writes them."""
-    only_count = list(names) == [str(i + 1) for i in range(len(names))]
-    return f". The names of {where} only count its rows: give those of the rows in order (--order FILE)" * only_count
+def similar_names(missing: Iterable[str], present: Iterable[str], kernels: tuple[str, Sequence[str]] = ("", ())) -> str:
+    """Return hints at names that look the same but differ, and at names of kernels that only count."""
 
+    def looks(name: str) -> str:  # without blanks, case, leading zeros and Unicode forms
+        plain = "".join(c for c in unicodedata.normalize("NFKC", name) if unicodedata.category(c) != "Cf")
+        return "".join(plain.split()).casefold().lstrip("0")
 
-def similar_names(missing: Iterable[str], present: Iterable[str]) -> str:
-    """Return a hint at names that look the same but differ: Unicode forms, blanks, case, leading zeros."""
-    forms = {_looks(name): name for name in present}
-    for name in missing:
-        similar, how = forms.get(_looks(name), name), "in blanks, case, leading zeros or Unicode form; write them alike"
-        if similar != name:
-            return f". {name!r} and {similar!r} look alike but differ ({name!a} and {similar!a}): {how}"
-    return ""
-
-
-def _looks(name: str) -> str:
-    plain = "".join(c for c in unicodedata.normalize("NFKC", name) if unicodedata.category(c) != "Cf")
-    return "".join(plain.split()).casefold().lstrip("0")
+    forms, (where, names) = {looks(name): name for name in present}, kernels
+    pairs = [(name, forms[looks(name)]) for name in missing if forms.get(looks(name), name) != name]
+    how = "in blanks, case, leading zeros or Unicode form; write them alike"
+    hint = "".join(
+        f". {one!r} and {two!r} look alike but differ ({one!a} and {two!a}): {how}" for one, two in pairs[:1]
+    )
+    if names and list(names) == [str(i + 1) for i in range(len(names))]:
+        hint += f". The names of {where} only count its rows: give those of the rows in order (--order FILE)"
+    return hint
 
 
 def places(names: Sequence[str], wanted: Sequence[str]) -> Index:
@@ -225,7 +205,5 @@ def places(names: Sequence[str], wanted: Sequence[str]) -> Index:
 
 def note_of_order(where: str, names: Sequence[str]) -> str:
     """Return the note if only their order shows which names belong to which rows."""
-    way_out = "if they stand in another order, give their names in that order (order=, --order FILE)"
-    return (
-        f"row i was taken for the i-th name in {where} ({names[0]} is row 0), since the rows have no names; {way_out}"
-    )
+    what = f"row i was taken for the i-th name in {where} ({names[0]} is row 0), since the rows have no names"
+    return f"{what}; if they stand in another order, give their names in that order (order=, --order FILE)"

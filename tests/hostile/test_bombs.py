@@ -18,7 +18,7 @@ import dmkl
 from dmkl.errors import DmklError, InputError, MemoryBudgetError
 from dmkl.features.specs import plan
 from dmkl.files.documents import json_crc32c
-from dmkl.inputs import as_features, open_files, read_vector
+from dmkl.inputs import as_features, open_files, read_file
 from dmkl.store.groups import CHECKSUM
 from dmkl.store.ingest import ingest
 
@@ -71,7 +71,7 @@ def test_lines_that_cells_of_do_not_fit(tmp_path):
     with pytest.raises(MemoryBudgetError, match=r"a line of .*k\.csv takes"):
         as_features(tmp_path / "k.csv")
     with pytest.raises(MemoryBudgetError, match=r"a line of .*k\.csv takes"):
-        read_vector(tmp_path / "k.csv")
+        read_file(tmp_path / "k.csv")
 
 
 def chunked(path, chunk):

@@ -18,7 +18,7 @@ import zarr
 import dmkl
 from dmkl.errors import InputError
 from dmkl.health import check
-from dmkl.inputs import as_features, open_files, read_vector
+from dmkl.inputs import as_features, open_files, read_file
 from dmkl.store.ingest import ingest
 
 K = np.eye(6) + 1
@@ -58,7 +58,7 @@ def pointing(request, tmp_path, monkeypatch):
 def test_other_files_are_not_read_unasked(pointing, name, tmp_path):
     path = pointing(name)
     message = r"variable 'K' of .*k\..* other files, which are not read unasked.*dmkl.external"
-    for reader in (open_files, as_features, read_vector):
+    for reader in (open_files, as_features, read_file):
         with pytest.raises(InputError, match=message):
             reader(path)
     with dask.config.set({"dmkl.external-files": True}):
@@ -173,8 +173,7 @@ def entries_by(reader, path):
 @pytest.mark.parametrize(("zarr_format", "name"), [(2, "K/.zarray"), (2, "K/0.0"), (3, "K/zarr.json"), (3, "K/c/0/0")])
 @pytest.mark.parametrize(
     ("put", "kind", "reader"),
-    [(*put.values, open_files) for put in PUT]
-    + [(to_a_file, "a symbolic link", r) for r in (as_features, read_vector)],
+    [(*put.values, open_files) for put in PUT] + [(to_a_file, "a symbolic link", r) for r in (as_features, read_file)],
 )
 def test_of_a_zarr_folder_only_regular_files_are_read(here, put, kind, name, zarr_format, reader):
     group = zarr.open_group(here / "k.zarr", mode="w", zarr_format=zarr_format)
@@ -224,7 +223,7 @@ def test_a_file_that_kills_its_reader_is_told(tmp_path):
     data[144] = 14  # the class of the variable: of some that SciPy does not know it writes where nothing is
     (tmp_path / "k.mat").write_bytes(data)
     with pytest.raises(InputError, match=r"k\.mat is damaged, or made to do harm: .* died \(SIGSEGV\)"):
-        read_vector(tmp_path / "k.mat")
+        read_file(tmp_path / "k.mat")
     scipy.io.savemat(tmp_path / "good.mat", {"K": K})
     assert open_files(tmp_path / "good.mat")[0].n_kernels == 1  # another process takes its place
 
@@ -259,7 +258,7 @@ def trace(tmp_path):
     assert not trace.exists()
 
 
-@pytest.mark.parametrize("reader", [open_files, as_features, read_vector])
+@pytest.mark.parametrize("reader", [open_files, as_features, read_file])
 def test_pickled_objects_are_never_unpickled(tmp_path, trace, reader):
     harm = np.array([[Harm(trace)]], dtype=object)
     np.save(tmp_path / "k.npy", harm, allow_pickle=True)

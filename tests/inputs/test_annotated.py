@@ -20,7 +20,7 @@ from dmkl.cli.main import main
 from dmkl.cli.parsing import parse_steps
 from dmkl.cli.samples import read_groups
 from dmkl.errors import FeatureWarning, InputError
-from dmkl.inputs import as_features, open_files, read_file, read_vector
+from dmkl.inputs import as_features, open_files, read_file
 from dmkl.store.ingest import ingest
 
 # anndata asks pandas 3 for an option that goes with pandas 4.
@@ -132,13 +132,13 @@ def test_columns_of_obs(path, data):
         table = read_file(type(path)(f"{path}:{column}"))
         assert table.row_names == tuple(NAMES)
         np.testing.assert_array_equal(table.values, np.asarray(data.obs[column]))
-    np.testing.assert_array_equal(read_vector(f"{path}:obs_names"), NAMES)
+    np.testing.assert_array_equal(read_file(f"{path}:obs_names").values, NAMES)
     with pytest.raises(InputError, match=r"has no column 'kind' in obs; name one of 'cell_type', 'sample', .*:NAME"):
-        read_vector(f"{path}:kind")
+        read_file(f"{path}:kind")
     with pytest.raises(InputError, match="describes its samples in columns; name one of 'cell_type'"):
-        read_vector(path)
+        read_file(path)
     with pytest.raises(InputError, match="there is no file"):
-        read_vector(f"{path}x:cell_type")
+        read_file(f"{path}x:cell_type")
 
 
 def test_missing_labels_are_told(data, tmp_path):
@@ -408,13 +408,13 @@ def test_a_column_of_a_table_or_container(tmp_path):
     kinds = read_file(tmp_path / "t.csv:kind")
     assert kinds.row_names == tuple(NAMES)
     assert kinds.values.tolist() == list("ab" * 6)
-    assert read_vector(tmp_path / "t.csv:age").dtype == np.int64
+    assert read_file(tmp_path / "t.csv:age").values.dtype == np.int64
     with pytest.raises(InputError, match=r"t.csv has no column 'kin'; it has 'cell', 'kind', 'age'"):
-        read_vector(tmp_path / "t.csv:kin")
+        read_file(tmp_path / "t.csv:kin")
     np.savez(tmp_path / "t.npz", a=np.arange(3), b=np.ones(2))
-    np.testing.assert_array_equal(read_vector(tmp_path / "t.npz:a"), [0, 1, 2])
+    np.testing.assert_array_equal(read_file(tmp_path / "t.npz:a").values, [0, 1, 2])
     with pytest.raises(InputError, match=r"holds 2 arrays, expected one: .*; say which, as .*t.npz:NAME"):
-        read_vector(tmp_path / "t.npz")
+        read_file(tmp_path / "t.npz")
     zarr.create_array(tmp_path / "y.zarr", data=np.arange(3))
     (tmp_path / "a:b.txt").write_text("1\n2\n")
-    np.testing.assert_array_equal(read_vector(tmp_path / "a:b.txt"), [1, 2])
+    np.testing.assert_array_equal(read_file(tmp_path / "a:b.txt").values, [1, 2])

@@ -8,7 +8,7 @@ from helpers.references import psd
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.inputs import open_files, read_file, read_vector
+from dmkl.inputs import open_files, read_file
 from dmkl.store.ingest import ingest
 
 M = 7
@@ -89,9 +89,9 @@ def test_phenotypes_are_told_by_header_extension_or_pairs_of_words(tmp_path):
         ("z.txt", "a x7 1\na x8 2\n"),
     ):
         (tmp_path / name).write_text(text)
-        np.testing.assert_array_equal(read_vector(tmp_path / name), [1, 2])
+        np.testing.assert_array_equal(read_file(tmp_path / name).values, [1, 2])
     (tmp_path / "y.txt").write_text("cell line 1\ncell line 2\n")
-    assert read_vector(tmp_path / "y.txt").tolist() == ["cell line 1", "cell line 2"]
+    assert read_file(tmp_path / "y.txt").values.tolist() == ["cell line 1", "cell line 2"]
 
 
 def shorter(path):
@@ -122,10 +122,10 @@ def test_phenotypes_may_be_words_and_have_one_length(tmp_path):
     assert read_file(tmp_path / "y.txt", "pop").values.tolist() == ["CEU", "NA", "YRI"]  # a missing code is no class
     np.testing.assert_array_equal(read_file(tmp_path / "y.txt", "bmi").values, [20.5, np.nan, 22])
     (tmp_path / "y.phen").write_text("f a low\nf b high\n")
-    assert read_vector(tmp_path / "y.phen").tolist() == ["low", "high"]
+    assert read_file(tmp_path / "y.phen").values.tolist() == ["low", "high"]
     (tmp_path / "y.phen").write_text("f a 1\nf b\nf c 2\n")
     with pytest.raises(InputError, match=r"line 2: found 2 cells, expected 3"):
-        read_vector(tmp_path / "y.phen")
+        read_file(tmp_path / "y.phen")
 
 
 def test_individuals_without_phenotype_stay_in_the_set_if_asked(tmp_path, capsys):

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.inputs import as_features, open_files, read_vector
+from dmkl.inputs import as_features, open_files, read_file
 from dmkl.store.ingest import ingest
 
 K = psd(3, 7).round(3)
@@ -286,13 +286,13 @@ def test_matlab_cells_of_equal_vectors_are_labels(tmp_path, write, column):
     labels = Y[:, None] + 1.0 if column else Y[None] + 1.0
     write(tmp_path / "k.mat", K=list(K), truelabel=[labels] * 3)
     write(tmp_path / "x.mat", X=[np.random.default_rng(d).random((7, d)) for d in (3, 4)], gt=[labels] * 2)
-    np.testing.assert_array_equal(read_vector(f"{tmp_path / 'k.mat'}:truelabel"), Y + 1)
+    np.testing.assert_array_equal(read_file(f"{tmp_path / 'k.mat'}:truelabel").values, Y + 1)
     features = as_features(tmp_path / "x.mat")
     assert list(features.blocks) == ["X_0", "X_1"]
     assert features.labels.labels.tolist() == (Y + 1).tolist()
     write(tmp_path / "k.mat", K=list(K), truelabel=[labels, labels + 1])
     with pytest.raises(InputError, match=r"'truelabel' .* is a cell array of parts that differ"):
-        read_vector(f"{tmp_path / 'k.mat'}:truelabel")
+        read_file(f"{tmp_path / 'k.mat'}:truelabel")
 
 
 REFUSED_OF_MATLAB = {
@@ -568,22 +568,22 @@ def test_given_samples_choose_among_those_that_a_file_names(tmp_path):
 )
 def test_vectors_in_text(tmp_path, content, expected):
     (tmp_path / "v.csv").write_text(content)
-    np.testing.assert_array_equal(read_vector(tmp_path / "v.csv"), expected)
+    np.testing.assert_array_equal(read_file(tmp_path / "v.csv").values, expected)
 
 
 def test_vectors_from_other_kinds_of_file(tmp_path):
     np.save(tmp_path / "v.npy", np.array([[1.0, 2.0, 3.0]]))
-    np.testing.assert_array_equal(read_vector(tmp_path / "v.npy"), [1, 2, 3])
-    assert read_vector(tmp_path / "v.npy").dtype == np.int64
+    np.testing.assert_array_equal(read_file(tmp_path / "v.npy").values, [1, 2, 3])
+    assert read_file(tmp_path / "v.npy").values.dtype == np.int64
     write_v5(tmp_path / "v.mat", a=[*"xyz"], b=np.ones((3, 3)))
-    assert list(read_vector(tmp_path / "v.mat", "a")) == [*"xyz"]
+    assert list(read_file(tmp_path / "v.mat", "a").values) == [*"xyz"]
     with pytest.raises(InputError, match=r"v.mat holds 2 arrays, expected one: a \(3 strings\), b"):
-        read_vector(tmp_path / "v.mat")
+        read_file(tmp_path / "v.mat")
     with pytest.raises(InputError, match=r"v.mat has no variable 'c'"):
-        read_vector(tmp_path / "v.mat", "c")
+        read_file(tmp_path / "v.mat", "c")
     (tmp_path / "v.csv").write_text("1,2\n1\n3,4\n")
     with pytest.raises(InputError, match=r"v.csv, line 2: found 1 cells, expected 2"):
-        read_vector(tmp_path / "v.csv")
+        read_file(tmp_path / "v.csv")
 
 
 # --- what is refused -----------------------------------------------------------------------------------------
@@ -679,7 +679,7 @@ def test_a_file_that_hdf5_would_read_without_end_is_damaged(tmp_path, monkeypatc
     monkeypatch.setattr("dmkl.inputs.formats.reader_process._SECONDS", 0.5)
     file = tmp_path / "k.h5"
     hdf5(file, {"labels": np.array(["a", "b"], dtype=object)})
-    assert list(read_vector(file, "labels")) == ["a", "b"]
+    assert list(read_file(file, "labels").values) == ["a", "b"]
     content = bytearray(file.read_bytes())
     heap = content.index(b"GCOL")
     last = heap + 16 + 24
@@ -687,7 +687,7 @@ def test_a_file_that_hdf5_would_read_without_end_is_damaged(tmp_path, monkeypatc
     content[last + 8] = 9
     file.write_bytes(content)
     with pytest.raises(InputError, match=r"k.h5 is damaged, or made to do harm: the process that read it"):
-        read_vector(file, "labels")
+        read_file(file, "labels")
 
 
 def test_an_interrupted_reading_leaves_nothing_to_the_next(tmp_path, monkeypatch):

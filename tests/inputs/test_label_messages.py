@@ -9,7 +9,7 @@ from helpers.references import psd
 
 import dmkl
 from dmkl.errors import InputError, LabelWarning
-from dmkl.inputs import open_files, read_vector
+from dmkl.inputs import open_files, read_file
 
 M = 6
 K = psd(1, M).round(3)
@@ -79,7 +79,9 @@ def test_join_inner_leaves_out_who_has_no_label_in_memory():
 
 
 def test_headers_numbers_and_words(tmp_path, kernel):
-    np.testing.assert_array_equal(read_vector(written(tmp_path / "y.txt", "height", 1.5, "NA", 2)), [1.5, np.nan, 2])
+    np.testing.assert_array_equal(
+        read_file(written(tmp_path / "y.txt", "height", 1.5, "NA", 2)).values, [1.5, np.nan, 2]
+    )
     source, labels = open_files(kernel, labels=written(tmp_path / "y.csv", "diagnosis", *Y))
     assert list(labels.labels) == Y
     assert "its first line ('diagnosis') was taken for a header, since 6 values follow it" in source.notes[0]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dmkl.errors import InputError
-from dmkl.inputs import as_features, open_files, read_vector
+from dmkl.inputs import as_features, open_files, read_file
 from dmkl.inputs.formats import registry
 from dmkl.inputs.formats.file_arrays import FileArray
 from dmkl.inputs.formats.registry import FORMATS, Format, format_of
@@ -45,7 +45,7 @@ def test_a_new_format_is_read_everywhere(tmp_path):
     source, labels = open_files(tmp_path / "kernels")
     np.testing.assert_array_equal([matrix[0:5, 0:5] for matrix in source.matrices()], K)
     np.testing.assert_array_equal(labels.labels, y)
-    np.testing.assert_array_equal(read_vector(tmp_path / "kernels" / "labels.bin"), y)
+    np.testing.assert_array_equal(read_file(tmp_path / "kernels" / "labels.bin").values, y)
     found = as_features(tmp_path / "features")
     assert list(found.blocks) == ["x"]
     np.testing.assert_array_equal(found.blocks["x"].read(slice(1, 4)), X[1:4])

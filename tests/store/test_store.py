@@ -35,7 +35,7 @@ from dmkl.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from dmkl.inputs.kernels import ArraySource, KernelSource, as_source
+from dmkl.inputs.kernels import IterableSource, KernelSource, as_source
 from dmkl.store.reader import StoreReader
 
 K = psd(3, 11).astype("f4")
@@ -502,14 +502,14 @@ def test_only_kernels_of_the_same_content_are_skipped(tmp_path):
     changed[0] *= 2
     asked = []
 
-    class Noting(ArraySource):
+    class Noting(IterableSource):
         def matrices(self):
             for j, matrix in enumerate(super().matrices()):
                 noted = Asked(matrix)
                 asked.append((j, noted))
                 yield noted
 
-    dmkl.create(tmp_path / "set.zarr", Noting(changed), tile=4)
+    dmkl.create(tmp_path / "set.zarr", Noting(list(changed)), tile=4)
     np.testing.assert_array_equal(entries(tmp_path / "set.zarr"), upper(changed))
     assert [j for j, noted in asked if noted.blocks] == [0, 2]
 

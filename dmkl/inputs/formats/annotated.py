@@ -21,7 +21,7 @@ import zarr
 from dmkl.arrays import Array, is_instance
 from dmkl.errors import refuse
 from dmkl.files.plain import PlainStore
-from dmkl.inputs.columns import ROLES, frame_numbers, numeric_dtype, plain_title
+from dmkl.inputs.columns import ROLES, Columns, plain_title
 from dmkl.inputs.formats.file_arrays import (
     ELSEWHERE,
     SPARSE_PARTS,
@@ -74,12 +74,7 @@ def annotated_arrays(source: Any) -> list[FileArray]:
 
 
 def annotation(path: Path, column: str | None) -> LabelTable:
-    """Return a column of `obs`, with the names of the samples; obs_names are these names.
-
-    A column of a modality of MuData is rna:column.
-
-    InputError is raised if there is no such column, or none is named.
-    """
+    """Return a column of `obs` (of a modality of MuData as rna:column), or obs_names, with the names of the samples."""
     with _nodes(path) as nodes:
         parts = list(_parts(path, nodes))
         columns = {  # a column of the whole replaces one of a modality with the same name
@@ -97,15 +92,13 @@ def annotation(path: Path, column: str | None) -> LabelTable:
         return LabelTable(vector(_values_of_column(read()), f"column {column!r} of {path}"), samples)
 
 
-# --- parts ---------------------------------------------------------------------------------------------------------
-
-
 class _Part(NamedTuple):
     """AnnData: the whole of an object or a file, or a modality of one; of MuData also what its modalities share."""
 
     title: str  # the prefix of the names of its arrays
     samples: tuple[str, ...]
     variables: Names
+    raw_variables: Names
     columns: Mapping[str, Callable[[], Any]]  # of obs, while a file is open
     entries: Mapping[str, Callable[[], FileArray | None]]  # the matrices by their places; None for an explicit null
 
@@ -121,8 +114,8 @@ def _arrays(path: Path, part: _Part) -> Iterator[FileArray]:
             continue
         if array.shape and array.shape[0] != n:
             refuse(f"{path} is damaged: {part.title}{name} has {array.shape[0]} rows, and obs names {n} samples")
-        columns = part.samples if holds != "features" else None if name.startswith("obsm/") else part.variables
-        columns = array.columns or columns
+        columns = part.samples if holds != "features" else part.raw_variables if name == "raw" else part.variables
+        columns = array.columns or (None if name.startswith("obsm/") else columns)
         columns = columns if columns is not None and array.shape[1:] == (len(columns),) else None
         named = name == "raw" or name.startswith("obsm/") or (name.startswith("layers/") and has_x)
         yield replace(array, name=f"{part.title}{name}", rows=part.samples, columns=columns, holds=holds, by_name=named)
@@ -141,21 +134,18 @@ def _values_of_column(values: Any) -> Array:
     series = pd.Series(values)
     if pd.api.types.is_bool_dtype(series.dtype) and not series.hasnans:
         return series.to_numpy(np.bool_)
-    if numeric_dtype(series.dtype):
-        return series.to_numpy(np.float64, na_value=np.nan)
-    return series.astype(object).where(series.notna(), np.nan).to_numpy(object)
+    return series.to_numpy(np.float64 if series.dtype.kind in "biuf" else object, na_value=np.nan)
 
 
 def _table(path: Path, name: str, frame: pd.DataFrame) -> FileArray:
-    """Return a data frame in obsm as an array."""
-    if not all(map(numeric_dtype, frame.dtypes)):
+    table = Columns(f"variable {name!r} of {path}", frame)
+    if not all(table.numeric):
         return unreadable(path, name, frame.shape, "not numbers", "holds columns that are no numbers")
-    values = frame_numbers(f"variable {name!r} of {path}", frame)
+    values = table.numbers(range(table.n_columns))
     return FileArray(path, name, frame.shape, values.dtype, lambda: values, columns=tuple(map(str, frame.columns)))
 
 
 def _parts_of_object(data: Any) -> Iterator[_Part]:
-    """Return the parts of AnnData, or of MuData and its modalities."""
     modalities = dict(getattr(data, "mod", {}))
     for title, part in [("", data), *((f"{name}/", modality) for name, modality in modalities.items())]:
         matrices = {} if getattr(part, "X", None) is None else {"X": part.X}
@@ -163,23 +153,20 @@ def _parts_of_object(data: Any) -> Iterator[_Part]:
             inside = getattr(part, group, None) or {}
             # MuData states in obsm which samples a modality has.
             matrices |= {f"{group}/{name}": inside[name] for name in inside if title or name not in modalities}
+        raw, raw_variables = getattr(part, "raw", None), None
+        if raw is not None:
+            matrices["raw"], raw_variables = raw.X, tuple(map(str, raw.var_names))
         entries = {name: partial(_array_of_object, name, values) for name, values in matrices.items()}
         columns = {str(name): partial(part.obs.__getitem__, name) for name in part.obs.columns}
         variables = None if hasattr(part, "mod") else tuple(map(str, part.var_names))
-        if (raw := getattr(part, "raw", None)) is not None:
-            entries["raw"] = partial(_array_of_object, "raw", raw.X, tuple(map(str, raw.var_names)))
-        yield _Part(title, tuple(map(str, part.obs_names)), variables, columns, entries)
+        yield _Part(title, tuple(map(str, part.obs_names)), variables, raw_variables, columns, entries)
 
 
-def _array_of_object(name: str, values: Any, columns: Names = None) -> FileArray:
+def _array_of_object(name: str, values: Any) -> FileArray:
     if is_instance(values, "pandas", "DataFrame"):
         return _table(_OBJECT, name, values)
     matrix = plain(values)
-    dtype = np.dtype(getattr(matrix, "dtype", object))
-    return FileArray(_OBJECT, name, np.shape(matrix), dtype, lambda: matrix, columns=columns)
-
-
-# --- files ---------------------------------------------------------------------------------------------------------
+    return FileArray(_OBJECT, name, np.shape(matrix), np.dtype(getattr(matrix, "dtype", object)), lambda: matrix)
 
 
 @contextmanager
@@ -208,9 +195,10 @@ def _parts(path: Path, nodes: Mapping[str, Any]) -> Iterator[_Part]:
         titles = map(as_text, np.asarray(nodes[f"{at}obs"].attrs.get("column-order", ())).tolist())
         columns = {name: partial(_element, path, nodes, f"{at}obs/{name}") for name in titles}
         entries = {name.removeprefix(at): partial(_matrix, path, nodes, name) for name in places}
-        if f"{at}raw/X" in nodes:
-            entries["raw"] = partial(_raw, path, nodes, f"{at}raw")
-        yield _Part(title, samples, variables, columns, entries)
+        raw_variables = _names(path, nodes, f"{at}raw/var") if f"{at}raw/X" in nodes else None
+        if raw_variables is not None:
+            entries["raw"] = partial(_matrix, path, nodes, f"{at}raw/X")
+        yield _Part(title, samples, variables, raw_variables, columns, entries)
 
 
 def _names(path: Path, nodes: Mapping[str, Any], table: str) -> tuple[str, ...]:
@@ -241,13 +229,7 @@ def _matrix(path: Path, nodes: Mapping[str, Any], name: str) -> FileArray | None
     return unreadable(path, name, (), f"{encoding or 'a group'}, no matrix")
 
 
-def _raw(path: Path, nodes: Mapping[str, Any], name: str) -> FileArray | None:
-    array = _matrix(path, nodes, f"{name}/X")
-    return None if array is None else replace(array, columns=_names(path, nodes, f"{name}/var"))
-
-
 def _plain(path: Path, name: str, node: Any) -> FileArray:
-    """Return a plain array of HDF5 or Zarr."""
     return hdf5_array(path, name, node) if isinstance(node, h5py.Dataset | None) else zarr_array(path, name, node)
 
 

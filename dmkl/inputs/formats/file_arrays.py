@@ -17,25 +17,19 @@ import numpy as np
 from dmkl.arrays import Array
 from dmkl.errors import DamagedFileError, DmklError, InputError, one_line, refuse
 from dmkl.inputs.columns import ROLES, plain_title
-from dmkl.inputs.matrices import Lazy, Matrix, SparseMatrix
+from dmkl.inputs.matrices import Lazy, Matrix, dense_rows
 from dmkl.inputs.names import Names, as_text
 from dmkl.settings import check_memory
 
 ELSEWHERE, OBJECTS = "kept in other files", "Python objects"
 PROBLEMS = {
     "sparse": "is sparse, but kernels are stored dense; save full({name})",
-    "complex": (
-        "is complex, expected real numbers; save real({name}) if the imaginary part is rounding, or both parts as "
-        "variables of their own"
-    ),
-    OBJECTS: (
-        "holds Python objects, never unpickled: they can run any code; save numbers, or strings as "
-        "np.array(names, dtype=str)"
-    ),
-    ELSEWHERE: (
-        "keeps its values in other files, which are not read unasked: a file may name any of this machine. Set "
-        "dmkl.external-files to true if you trust it (DASK_DMKL__EXTERNAL_FILES=true)"
-    ),
+    "complex": "is complex, expected real numbers; save real({name}) if the imaginary part is rounding, or both parts "
+    "as variables of their own",
+    OBJECTS: "holds Python objects, never unpickled: they can run any code; save numbers, or strings as "
+    "np.array(names, dtype=str)",
+    ELSEWHERE: "keeps its values in other files, which are not read unasked: a file may name any of this machine. Set "
+    "dmkl.external-files to true if you trust it (DASK_DMKL__EXTERNAL_FILES=true)",
 }
 """Why an array is not read, and the message."""
 TEXT_BYTES = 64
@@ -81,8 +75,7 @@ class FileArray:
     def looks_like_kernels(self) -> bool:
         """Whether its place, or else its shape, is that of a kernel, or of several."""
         is_square = len(self.shape) == 2 and self.shape[0] == self.shape[1] > 1
-        shaped = is_square or (len(self.shape) == 3 and min(self.shape) > 0)
-        return self.holds == "kernel" if self.holds else shaped
+        return self.holds == "kernel" if self.holds else is_square or (len(self.shape) == 3 and min(self.shape) > 0)
 
     @property
     def role(self) -> str | None:
@@ -121,11 +114,6 @@ def unreadable(
     return array
 
 
-def listed(arrays: Sequence[FileArray | str], most: int = 12) -> str:
-    """Return arrays as messages list them: the first ones, and their number."""
-    return ", ".join(map(str, arrays[:most])) + f" … ({len(arrays)} in all)" * (len(arrays) > most)
-
-
 def natural_order(text: str) -> list[tuple[int, int | str]]:
     """Return a sort key that puts K2 before K10."""
     parts = filter(None, re.split(r"(\d+)", text))
@@ -156,9 +144,6 @@ def vector(values: Any, source: str) -> Array:
     return array
 
 
-# --- files ---------------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def damaged_as(what: str, *errors: type[Exception]) -> Iterator[None]:
     """Raise errors of a library that reads a damaged file as an InputError that begins with `what`."""
@@ -185,9 +170,6 @@ def stamp(path: Path) -> dict[str, Any]:
     return {"path": str(path.absolute()), "bytes": sum(file.st_size for file in status), "mtime_ns": changed}
 
 
-# --- limits --------------------------------------------------------------------------------------------------------
-
-
 def n_bytes(shape: Sequence[int], itemsize: int) -> int:
     """Return the bytes of an array as a Python integer, which does not overflow."""
     return math.prod(map(int, shape)) * int(itemsize)
@@ -204,29 +186,13 @@ def ranges_of(shape: Sequence[int], key: Any) -> list[range]:
     return ranges
 
 
-def asked_bytes(shape: Sequence[int], key: Any, itemsize: int) -> int:
-    """Return the bytes of the part of an array that a key spans."""
+def check_part(what: str, shape: Sequence[int], chunks: Sequence[int], key: Any, itemsize: int) -> int:
+    """Refuse a part of an array, or a chunk, that takes more memory than is allowed; returns its number of entries."""
     # The length of a range overflows if lengths do.
-    lengths = [max(0, -((part.start - part.stop) // part.step)) for part in ranges_of(shape, key)]
-    return n_bytes(lengths, itemsize)
-
-
-def check_part(what: str, shape: Sequence[int], chunks: Sequence[int], key: Any, itemsize: int) -> None:
-    """Raise a MemoryBudgetError if a part of an array, or a chunk, takes more memory than a computation may."""
-    needed = max(asked_bytes(shape, key, itemsize), n_bytes(chunks, itemsize))
+    n_entries = math.prod(max(0, -((part.start - part.stop) // part.step)) for part in ranges_of(shape, key))
+    needed = itemsize * max(n_entries, math.prod(chunks))
     check_memory(f"a part of {what}", needed, "write it in smaller chunks, or allow more")
-
-
-def check_stated(what: str, shape: Sequence[int], itemsize: int, stored_bytes: int) -> None:
-    """Raise an InputError if a header states more than its file holds, or lengths that are no whole numbers."""
-    if not all(type(length) is int and length >= 0 for length in shape):
-        refuse(f"{what} is damaged: its shape is {tuple(shape)!s:.80}, expected whole numbers from 0 on")
-    expected = n_bytes(shape, max(1, itemsize))  # strings of no length take memory when they are read
-    if stored_bytes < expected:
-        refuse(f"{what} is damaged: its header tells of {expected} bytes of entries, there are {stored_bytes}")
-
-
-# --- sparse matrices -----------------------------------------------------------------------------------------------
+    return n_entries
 
 
 def sparse_array(path: Path, name: str, parts: dict[str, FileArray], shape: tuple[int, int], form: str) -> FileArray:
@@ -241,10 +207,11 @@ def sparse_array(path: Path, name: str, parts: dict[str, FileArray], shape: tupl
         problem = problem or "not numbers"
 
     def opened() -> Any:
+        import scipy.sparse
+
         entries, places, starts = (vector.open() for vector in vectors)
 
-        def compressed(start: int, stop: int, kind: Any, shape: tuple[int, int]) -> Any:
-            """Read the rows, or columns, from start to stop as a sparse matrix of SciPy."""
+        def compressed(start: int, stop: int, shape: tuple[int, int]) -> Any:  # rows, or columns, as SciPy's matrix
             with damaged_as(f"{what} is damaged", Exception):
                 bounds = np.asarray(starts[start : stop + 1]).astype(np.int64)
                 first, last = int(bounds[0]), int(bounds[-1])
@@ -254,22 +221,19 @@ def sparse_array(path: Path, name: str, parts: dict[str, FileArray], shape: tupl
                     refuse(f"{what} is damaged: {begins} or are out of order")
                 check_memory(f"a part of {what}", (last - first) * (data.dtype.itemsize + 8), "allow more")
                 read, at = (np.asarray(vector[first:last]) for vector in (entries, places))
+                kind = scipy.sparse.csr_array if form == "csr" else scipy.sparse.csc_array
                 matrix = kind((read, at.astype(np.int64), bounds - first), shape=shape)
                 matrix.check_format(full_check=True)
                 return matrix
 
-        def dense_rows(key: tuple[Any, slice]) -> Array:
+        def rows_of(key: tuple[Any, slice]) -> Array:
             wanted = np.arange(shape[0])[key[0]]
             start, stop = (int(wanted.min()), int(wanted.max()) + 1) if len(wanted) else (0, 0)
-            from scipy.sparse import csr_array
-
-            matrix = compressed(start, stop, csr_array, (stop - start, shape[1]))
+            matrix = compressed(start, stop, (stop - start, shape[1]))
             return np.asarray(matrix[wanted - start][:, key[1]].toarray())
 
         if form == "csc":
-            from scipy.sparse import csc_array
-
-            return SparseMatrix(compressed(0, shape[1], csc_array, shape))
-        return Lazy(shape, data.dtype, dense_rows, (1, shape[1]))  # rows are read whole
+            return dense_rows(compressed(0, shape[1], shape))
+        return Lazy(shape, data.dtype, rows_of, (1, shape[1]))  # rows are read whole
 
     return FileArray(path, name, shape, data.dtype, opened, problem=problem)

@@ -33,8 +33,7 @@ def bed_arrays(path: Path) -> list[FileArray]:
     with damaged_as(damaged, Exception):
         bed: Any = open_bed(path)
         families, names, variants = (tuple(map(str, values)) for values in (bed.fid, bed.iid, bed.sid))
-    twice = [variant for variant, count in Counter(variants).items() if count > 1]
-    if twice:
+    if twice := [variant for variant, count in Counter(variants).items() if count > 1]:
         way_out = "plink2 --set-all-var-ids '@:#:$r:$a' --make-bed names them by place and alleles"
         refuse(f"{path}: ids of variants must be unique, but these repeat: {first_names(twice)}; {way_out}")
 
@@ -49,8 +48,7 @@ def bed_arrays(path: Path) -> list[FileArray]:
             part = slice(start, start + _VARIANTS)
             values = stored(np.s_[:, part])
             total[part], counts[part] = np.nansum(values, axis=0, dtype=np.float64), np.isfinite(values).sum(axis=0)
-        lacking = [variants[k] for k in np.flatnonzero(counts == 0)]
-        if lacking:
+        if lacking := [variants[k] for k in np.flatnonzero(counts == 0)]:
             refuse(
                 f"{path} has no genotype of {len(lacking)} variants: {first_names(lacking)}; leave them out (plink2 "
                 "--exclude), of new samples with the means of training in their place (--missing-features mean)"

@@ -55,10 +55,7 @@ def _check_once(path: Path, *_: int) -> None:
 
 
 def _read_structures(file: str) -> tuple[None, list[Array]]:
-    """Read everything in an HDF5 file except numbers: groups, attributes, positions of chunks, strings.
-
-    Exceptions are ignored, since they are raised again when the part is read; the process must survive.
-    """
+    """Read everything in an HDF5 file except numbers; exceptions are raised again when the part is read."""
     with h5py.File(file, "r", locking="best-effort") as opened_file:
         for name, node in [("/", opened_file), *nodes_of(opened_file)]:
             with suppress(Exception):
@@ -88,17 +85,12 @@ def hdf5_array(path: Path, name: str, node: h5py.Dataset | None) -> FileArray:
     return FileArray(path, name, array.shape, array.dtype, partial(copy, array))
 
 
-# --- nodes and links -----------------------------------------------------------------------------------------------
-
-
 def nodes_of(
     file: h5py.File, enter: Callable[[str, h5py.Group], bool] = lambda _, __: True
 ) -> Iterator[tuple[str, h5py.Group | h5py.Dataset | None]]:
-    """Return the groups and data sets of a file by their names, each once; None for those in other files.
+    """Return the groups and data sets of a file by their names, each once, also inside groups that `enter` accepts.
 
-    Links to other files, and data sets that lie in other files, are followed only if the setting
-    ``dmkl.external-files`` is true: they may name any file of this machine. Only groups that `enter` accepts are
-    entered.
+    None stands for those in other files, unless ``dmkl.external-files`` is true: they may be any of this machine.
     """
     follow = bool(settings.get("external-files"))
     waiting: list[tuple[str, h5py.Group]] = [("", file)]
@@ -137,19 +129,11 @@ def may_be_read(node: h5py.Dataset) -> bool:
     """Whether the values of a data set lie in its own file, or may lie elsewhere. If not, its shape is not read."""
     if settings.get("external-files"):
         return True
-    if node.is_virtual:
-        return all(source.file_name == "." for source in node.virtual_sources())
-    return not node.external
-
-
-# --- reading -------------------------------------------------------------------------------------------------------
+    return all(source.file_name == "." for source in node.virtual_sources()) if node.is_virtual else not node.external
 
 
 class H5Array:
-    """A data set that is opened when a part of it, or of a copy, is read.
-
-    `reverse` shows the axes in reverse order: MATLAB writes an array of shape (a, b, c) as (c, b, a).
-    """
+    """A data set that is opened when a part of it, or of a copy, is read; `reverse` is for MATLAB's order of axes."""
 
     def __init__(self, path: Path, name: str, node: h5py.Dataset, *, reverse: bool = False) -> None:
         self._path, self._name, self._reverse = path, name, reverse

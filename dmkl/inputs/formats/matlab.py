@@ -42,9 +42,6 @@ def matlab_arrays(path: Path) -> list[FileArray]:
         return [_v5_array(path, name, tuple(shape), kind) for name, shape, kind in variables if name[:2] != "__"]
 
 
-# --- version 5 (and 4) ---------------------------------------------------------------------------------------------
-
-
 def _v5_array(path: Path, name: str, shape: tuple[int, ...], kind: str) -> FileArray:
     """Return a variable, which can only be read as a whole, by its class."""
     is_cell, what = kind == "cell", f"variable {name!r} of {path}"
@@ -84,11 +81,7 @@ def _v5_variables(file: str) -> tuple[list[tuple[str, list[int], str]], list[Arr
 
 
 def _v5_variable(file: str, name: str) -> tuple[str, list[Array]]:
-    """Return the kind of a variable and its content (in the child process).
-
-    That is an array of numbers, a vector of strings, or the parts of a cell array of numbers; other kinds have none. A
-    cell array of single numbers, or of strings, is a vector of these.
-    """
+    """Return the kind of a variable, and its numbers, strings or parts of a cell array (in the child process)."""
     import scipy.io
     import scipy.sparse
 
@@ -109,25 +102,23 @@ def _v5_variable(file: str, name: str) -> tuple[str, list[Array]]:
     return "other", []
 
 
-# --- version 7.3 ---------------------------------------------------------------------------------------------------
-
-
 def _v73(path: Path) -> list[FileArray]:
     def holds_variables(name: str, group: h5py.Group) -> bool:  # not the targets of cells, nor parts of sparse matrices
         return not name.rpartition("/")[2].startswith("#") and "MATLAB_sparse" not in group.attrs
 
-    arrays: list[FileArray] = []
     with opened(path) as file:
-        for name, node in nodes_of(file, holds_variables):
-            if isinstance(node, h5py.Group) and "MATLAB_sparse" in node.attrs:
-                shape = int(node.attrs["MATLAB_sparse"]), len(node["jc"]) - 1 if "jc" in node else 0
-                arrays.append(unreadable(path, name, shape, "sparse", matlab=True))
-            elif not isinstance(node, h5py.Group) and (node is None or "MATLAB_empty" not in node.attrs):
-                arrays.append(hdf5_array(path, name, None) if node is None else _v73_variable(path, name, node))
-    return arrays
+        nodes = nodes_of(file, holds_variables)
+        return [array for name, node in nodes if (array := _v73_variable(path, name, node)) is not None]
 
 
-def _v73_variable(path: Path, name: str, node: h5py.Dataset) -> FileArray:
+def _v73_variable(path: Path, name: str, node: h5py.Group | h5py.Dataset | None) -> FileArray | None:
+    if node is None:
+        return hdf5_array(path, name, None)
+    if "MATLAB_sparse" in node.attrs:
+        shape = int(node.attrs["MATLAB_sparse"]), len(node["jc"]) - 1 if "jc" in node else 0
+        return unreadable(path, name, shape, "sparse", matlab=True)
+    if isinstance(node, h5py.Group) or "MATLAB_empty" in node.attrs:
+        return None
     array = H5Array(path, name, node, reverse=True)
     kind = as_text(node.attrs.get("MATLAB_class", ""))
     if kind == "char":
@@ -171,16 +162,10 @@ def _characters(array: H5Array) -> Array:
         return np.array([row.tobytes().decode("utf-16-le").rstrip() for row in rows], dtype=str)
 
 
-# --- both ----------------------------------------------------------------------------------------------------------
-
-
 def _cell(
     path: Path, name: str, shape: tuple[int, ...], parts: Sequence[Any], open_parts: Callable[[], Sequence[Any]]
 ) -> FileArray:
-    """Return a cell array of matrices: as one array if their shapes are equal, and each as a separate array.
-
-    Only shapes and types of `parts` are used; `open_parts` returns the parts to read.
-    """
+    """Return a cell array of matrices as one array if their shapes are equal, and as views; `open_parts` reads them."""
     shapes = [tuple(part.shape) for part in parts]
     matrices = bool(parts) and all(len(part.shape) == 2 and part.dtype.kind in "fiub" for part in parts)
     views = tuple(

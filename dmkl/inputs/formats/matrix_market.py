@@ -12,7 +12,7 @@ from dmkl.arrays import Array
 from dmkl.errors import refuse
 from dmkl.inputs.formats.file_arrays import FileArray
 from dmkl.inputs.formats.reader_process import run
-from dmkl.inputs.matrices import SparseMatrix
+from dmkl.inputs.matrices import dense_rows
 from dmkl.settings import check_memory
 
 _ENTRY_BYTES = 64
@@ -31,7 +31,7 @@ def mtx_arrays(path: Path) -> list[FileArray]:
         import scipy.sparse
 
         _, arrays = run(_matrix, str(path), path)
-        return arrays[0] if len(arrays) == 1 else SparseMatrix(scipy.sparse.csr_array(tuple(arrays), (n_rows, n_cols)))
+        return arrays[0] if len(arrays) == 1 else dense_rows(scipy.sparse.csr_array(tuple(arrays), (n_rows, n_cols)))
 
     problem = "complex" if field == "complex" else ""
     return [FileArray(path, "", (n_rows, n_cols), np.dtype(float), opened, problem=problem)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -12,16 +13,7 @@ import numpy as np
 
 from dmkl.arrays import Array
 from dmkl.errors import refuse
-from dmkl.inputs.formats.file_arrays import (
-    OBJECTS,
-    SPARSE_PARTS,
-    FileArray,
-    check_stated,
-    damaged_as,
-    n_bytes,
-    sparse_array,
-    unreadable,
-)
+from dmkl.inputs.formats.file_arrays import OBJECTS, FileArray, damaged_as, n_bytes, sparse_array, unreadable
 from dmkl.inputs.matrices import open_alone
 from dmkl.settings import check_memory
 
@@ -33,18 +25,16 @@ def npy_arrays(path: Path) -> list[FileArray]:
     """Return the array of an .npy file."""
     # NumPy passes on errors of Python's parser, which reads the header.
     damaged = partial(damaged_as, f"{path} is not a whole .npy file", Exception)
-    with damaged(), path.open("rb") as file:
-        shape, _, dtype, start = _header(file)
-        if dtype.hasobject:
-            return [unreadable(path, "", shape, OBJECTS)]
-        check_stated(str(path), shape, dtype.itemsize, path.stat().st_size - start)
 
     def mapped() -> Array:
         with damaged():
             # An empty array cannot be mapped.
-            return np.load(path, mmap_mode=None if 0 in shape else "r", allow_pickle=False)  # type: ignore[no-any-return]
+            mode: Any = None if 0 in header[0] else "r"
+            return np.load(path, mmap_mode=mode, allow_pickle=False)  # type: ignore[no-any-return]
 
-    return [FileArray(path, "", shape, dtype, mapped)]
+    with damaged(), path.open("rb") as file:
+        header = _header(file)
+        return [_array(path, "", header, path.stat().st_size, mapped)]
 
 
 def npz_arrays(path: Path) -> list[FileArray]:
@@ -56,15 +46,10 @@ def npz_arrays(path: Path) -> list[FileArray]:
             if suffix != ".npy":
                 continue
             with archive.open(member) as file:
-                shape, fortran, dtype, start = _header(file)
-            if dtype.hasobject:
-                arrays.append(unreadable(path, name, shape, OBJECTS))
-                continue
-            check_stated(f"variable {name!r} of {path}", shape, dtype.itemsize, member.file_size - start)
-            opened = partial(_Member, path, name, shape, dtype, fortran=fortran)
-            arrays.append(FileArray(path, name, shape, dtype, opened))
+                header = _header(file)
+            arrays.append(_array(path, name, header, member.file_size, partial(_Member, path, name, *header[:3])))
     parts = {array.name: array for array in arrays}
-    if set(parts) != {*SPARSE_PARTS, "shape", "format"}:
+    if set(parts) != {"data", "indices", "indptr", "shape", "format"}:
         return arrays
     with damaged_as(f"{path} is no sparse matrix of SciPy", Exception):
         form = bytes(parts["format"].read().item()).decode()
@@ -74,8 +59,26 @@ def npz_arrays(path: Path) -> list[FileArray]:
     return [sparse_array(path, "", parts, (n_rows, n_cols), form)]
 
 
-def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Return shape, whether in Fortran order, type, and where the entries begin."""
+_Header = tuple[tuple[int, ...], np.dtype[Any], bool, int]
+"""Shape, type, whether in Fortran order, and where the entries begin."""
+
+
+def _array(path: Path, name: str, header: _Header, file_bytes: int, opened: Callable[[], Any]) -> FileArray:
+    """Return the array of a header, after a check that its file holds what it states."""
+    shape, dtype, _, start = header
+    if dtype.hasobject:
+        return unreadable(path, name, shape, OBJECTS)
+    array = FileArray(path, name, shape, dtype, opened)
+    if not all(type(length) is int and length >= 0 for length in shape):
+        refuse(f"{array.where} is damaged: its shape is {tuple(shape)!s:.80}, expected whole numbers from 0 on")
+    expected = n_bytes(shape, max(1, dtype.itemsize))  # strings of no length take memory when they are read
+    if file_bytes - start < expected:
+        what = f"{array.where} is damaged: its header tells of {expected} bytes of entries"
+        refuse(f"{what}, there are {file_bytes - start}")
+    return array
+
+
+def _header(file: IO[bytes]) -> _Header:
     head = file.read(12)
     n_bytes_left = int.from_bytes(head[8 : 10 if head[6:7] == b"\1" else 12], "little")
     # Read no more than NumPy accepts, whatever length the file states.
@@ -84,17 +87,13 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]
     # 3.0 differs from 2.0 in names of fields that are not Latin-1; kernels have no fields.
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read(begin)
-    return tuple(shape), bool(fortran), np.dtype(dtype), begin.tell()
+    return tuple(shape), np.dtype(dtype), bool(fortran), begin.tell()
 
 
 class _Member:
-    """One array of an .npz file.
+    """One array of an .npz file, read as a whole, or by kernel if the kernels lie one after another."""
 
-    The part along the slowest axis that was read last stays in memory: one kernel, if the kernels lie one after
-    another.
-    """
-
-    def __init__(self, path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], *, fortran: bool) -> None:
+    def __init__(self, path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], fortran: bool) -> None:
         self._path, self._name, self._fortran = path, name, fortran
         self.shape, self.dtype = shape, dtype
         self._what = f"variable {name!r} of {path}"

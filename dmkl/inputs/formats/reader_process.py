@@ -45,9 +45,6 @@ def run(function: Callable[..., _Answer], what: str, path: Path, *details: Any, 
 
     JSON can hold the details and the value, and the arrays hold no objects. Messages call what the function reads
     `what`. The function has more time for a file whose content unpacks to `unpacked_bytes`.
-
-    InputError is raised if the function raises an exception, kills the process, or takes much longer than it should,
-    MemoryBudgetError if it takes more memory than is allowed.
     """
     seconds = _SECONDS + path.stat().st_size / _BYTES_PER_SECOND + unpacked_bytes / _UNPACKED_PER_SECOND
     budget_bytes = settings.memory_budget_bytes()
@@ -67,18 +64,15 @@ def run(function: Callable[..., _Answer], what: str, path: Path, *details: Any, 
             how = f"died ({signal.Signals(-process.returncode).name if process.returncode < 0 else process.returncode})"
             if process.returncode == -signal.SIGPROF:
                 how = "took more CPU time than a file of its size should, and was ended"
-            refuse(
-                f"{path} is damaged, or made to do harm: the process that read it {how}. Write the file anew, or as "
-                ".npy, from a source that you trust",
-                error,
-            )
+            what = f"{path} is damaged, or made to do harm: the process that read it {how}"
+            refuse(f"{what}. Write the file anew, or as .npy, from a source that you trust", error)
         except BaseException:  # the rest of its answer would be taken for the next one
             process.kill()
             _end()
             raise
     if problem == "MemoryError":
-        msg = (
-            f"{what} takes more memory than the {budget_bytes:.3g} bytes that are allowed (the setting dmkl.memory), "
+        msg = f"{what} takes more memory than the {budget_bytes:.3g} bytes that are allowed (the setting dmkl.memory) "
+        msg += (
             "or is damaged; save it in a format that is read in parts, as .npy or MATLAB's version 7.3, or allow more"
         )
         raise MemoryBudgetError(msg)
@@ -88,7 +82,6 @@ def run(function: Callable[..., _Answer], what: str, path: Path, *details: Any, 
 
 
 def _started() -> subprocess.Popen[bytes]:
-    """Return the process, started if there is none."""
     process = _PROCESSES.get(os.getpid())
     if process is None or process.poll() is not None:
         _end()
@@ -105,26 +98,20 @@ def _started() -> subprocess.Popen[bytes]:
 @atexit.register
 def _end() -> None:
     """Close the pipes of the process, which ends it, and wait for its end."""
-    process = _PROCESSES.pop(os.getpid(), None)
-    if process is not None:
+    if process := _PROCESSES.pop(os.getpid(), None):
         with suppress(BrokenPipeError), process:
             pass
 
 
-# --- in the child process ------------------------------------------------------------------------------------------
-
-
 def answer_requests() -> None:
-    """Answer requests on standard input until it ends.
-
-    An answer is a line of JSON (problem, value, number of arrays), then the arrays as .npy files.
-    """
+    """Answer each request on standard input by a line of JSON (problem, value, number of arrays), and .npy files."""
     answers = SimpleNamespace(write=sys.stdout.buffer.write)
     for line in sys.stdin.buffer:
         module, name, memory_bytes, seconds, *arguments = json.loads(line)
         function = getattr(importlib.import_module(module), name)
         problem, value, arrays = "", None, list[Array]()
-        _limit_seconds(seconds)
+        with suppress(AttributeError):  # Windows has no such signal
+            signal.setitimer(signal.ITIMER_PROF, seconds)  # which ends this process also inside a library
         with suppress(AttributeError, OSError, ValueError):  # only Linux can limit the memory
             process = psutil.Process()
             _, most = process.rlimit(psutil.RLIMIT_AS)
@@ -135,14 +122,9 @@ def answer_requests() -> None:
             problem = "MemoryError"
         except Exception as error:  # libraries raise anything on damaged files
             problem = f"{type(error).__name__}: {one_line(error)}"
-        _limit_seconds(0)
+        with suppress(AttributeError):
+            signal.setitimer(signal.ITIMER_PROF, 0)
         answers.write(json.dumps((problem, value, len(arrays))).encode() + b"\n")
         for array in arrays:
             np.lib.format.write_array(answers, array, allow_pickle=False)
         sys.stdout.buffer.flush()
-
-
-def _limit_seconds(seconds: float) -> None:
-    """End this process after so much CPU time, also inside a library; 0 for no limit."""
-    if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_PROF, seconds)

@@ -12,6 +12,7 @@ from typing import Literal
 from dmkl.errors import refuse
 from dmkl.files.urls import local_path
 from dmkl.inputs.columns import ROLES, Columns, plain_title
+from dmkl.inputs.formats import text_kernels
 from dmkl.inputs.formats.annotated import annotated_arrays, annotation, is_annotated
 from dmkl.inputs.formats.file_arrays import FileArray, natural_order, stem
 from dmkl.inputs.formats.genotypes import bed_arrays
@@ -20,14 +21,6 @@ from dmkl.inputs.formats.matlab import matlab_arrays
 from dmkl.inputs.formats.matrix_market import mtx_arrays
 from dmkl.inputs.formats.numpy_files import npy_arrays, npz_arrays
 from dmkl.inputs.formats.tables import Text, looks_like_text, parquet_columns
-from dmkl.inputs.formats.text_kernels import (
-    binary_arrays,
-    gcta_text_arrays,
-    matrix_of_prefix,
-    parquet_arrays,
-    plink_text_arrays,
-    text_arrays,
-)
 from dmkl.inputs.formats.zarr_folders import is_zarr, zarr_arrays
 from dmkl.inputs.labels import LabelTable
 
@@ -43,34 +36,33 @@ _OF_R = (
 class Format:
     """A file format: its file names, its readers, and what its files may hold.
 
-    `arrays` lists the arrays of a file, after reading headers only. `columns` opens a file as a table of features or
-    labels; its arguments are the path, the names of samples, if they are known, and the title of the requested column.
-    `labels` reads a file of labels, names or splits, or its column of a name; by default an array of the file.
+    `arrays` lists the arrays of a file, after reading headers only. `columns` opens a file as a table, from its path,
+    the names of samples, if they are known, and the title of the requested column. `labels` reads a file of labels,
+    names or splits, or its column of a name; by default an array of the file.
     """
 
-    suffixes: tuple[str, ...] = ()  # the extensions of its files, in lower case; none if it is a folder
+    suffixes: tuple[str, ...] = ()  # the extensions of its files, in lower case; none if all are folders
     arrays: Callable[[Path], list[FileArray]] = lambda _: []
     holds: tuple[Content, ...] = ("kernels", "features", "labels")
     columns: Callable[[Path, Collection[str] | None, str | None], Columns] | None = None
     labels: Callable[[Path, str | None], LabelTable] | None = None
-    is_folder: Callable[[Path], bool] | None = None  # whether a folder is of this format
+    is_folder: Callable[[Path], bool] = lambda _: False  # whether a folder is of this format
 
 
 _PLAIN = (".txt", ".dat", ".csv", ".tsv", ".tab")
-_TEXT = Format((*_PLAIN, *(f"{suffix}.gz" for suffix in _PLAIN)), text_arrays, columns=Text)
+_TEXT = Format((*_PLAIN, *(f"{suffix}.gz" for suffix in _PLAIN)), text_kernels.text_arrays, columns=Text)
 FORMATS = (
     Format((".npy",), npy_arrays),
     Format((".npz",), npz_arrays),
     Format((".mat",), matlab_arrays),
     Format((".h5", ".hdf5"), hdf5_arrays),
-    Format((".parquet",), parquet_arrays, columns=parquet_columns),
+    Format((".parquet",), text_kernels.parquet_arrays, columns=parquet_columns),
     Format((".mtx",), mtx_arrays),
-    Format((".grm.bin", ".rel.bin"), binary_arrays, ("kernels",)),
-    Format((".grm.gz",), gcta_text_arrays, ("kernels",)),
-    Format((".rel", ".rel.gz"), plink_text_arrays, ("kernels",)),
+    Format((".grm.bin", ".rel.bin"), text_kernels.binary_arrays, ("kernels",)),
+    Format((".grm.gz",), text_kernels.gcta_text_arrays, ("kernels",)),
+    Format((".rel", ".rel.gz"), text_kernels.plink_text_arrays, ("kernels",)),
     Format((".bed",), bed_arrays),
-    Format((".h5ad", ".h5mu"), annotated_arrays, labels=annotation),
-    Format((), annotated_arrays, labels=annotation, is_folder=is_annotated),
+    Format((".h5ad", ".h5mu"), annotated_arrays, labels=annotation, is_folder=is_annotated),
     Format((), zarr_arrays, is_folder=is_zarr),
     Format((".phen", ".pheno", ".fam", ".covar", ".qcovar"), holds=("labels",), columns=Text),
     _TEXT,
@@ -81,7 +73,7 @@ def format_of(path: Path, *, any_text: bool = False) -> Format | None:
     """Return the format of a file or folder by its name; None if it is unknown, unless it is text with `any_text`."""
     name = path.name.lower()
     for file_format in FORMATS:
-        if name.endswith(file_format.suffixes) if file_format.is_folder is None else file_format.is_folder(path):
+        if name.endswith(file_format.suffixes) or file_format.is_folder(path):
             return file_format
     return _TEXT if any_text and looks_like_text(path) else None
 
@@ -93,10 +85,7 @@ def expected_files(content: Content) -> str:
 
 
 def check_file(path: Path, content: Content) -> Format:
-    """Return the format of a file; a text file may have any name.
-
-    InputError is raised if the file is missing, or its format is not accepted.
-    """
+    """Return the format of a file, after a check that it may hold this content; a text file may have any name."""
     if not path.exists():
         refuse(f"there is no file {path}")
     file_format = format_of(path, any_text=True)
@@ -109,30 +98,18 @@ def check_file(path: Path, content: Content) -> Format:
     return file_format
 
 
-def arrays_in(path: Path) -> list[FileArray]:
-    """Return the arrays of a file, after reading headers only."""
-    file_format = format_of(path, any_text=True)
-    return [] if file_format is None else file_format.arrays(path)
-
-
-# --- files of a path -----------------------------------------------------------------------------------------------
-
-
 def find_files(
     paths: PathLike | Sequence[PathLike], content: Content, roles: Collection[str], notes: list[str]
 ) -> tuple[list[Path], list[tuple[str, Path]]]:
-    """Return the files with data, and those with labels and such by their roles.
+    """Return the files with data of this content, and those with labels and such that have one of these roles.
 
     A single file holds the data, whatever its name; the files of a folder come in natural order, K2 before K10. A
     prefix stands for the relationship matrix of GCTA or PLINK that begins so, and a text file whose lines are all
-    prefixes or relationship matrices (GCTA's --mgrm) for these. `content` is that of the files with data, `roles` are
-    those of the other files to find, and `notes` get the names of files that are left out.
+    prefixes or relationship matrices (GCTA's --mgrm) for these.
     """
-    given = [
-        file
-        for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)
-        for file in _matrices(local_path(path, "what is imported", "copy it to this machine first").expanduser())
-    ]
+    paths = [paths] if isinstance(paths, str | os.PathLike) else paths
+    local = (local_path(path, "what is imported", "copy it to this machine first").expanduser() for path in paths)
+    given = [file for path in local for file in _matrices(path)]
     files, beside = list[Path](), list[tuple[str, Path]]()
     for path in given:
         left_out = []
@@ -162,7 +139,7 @@ def find_files(
 def _matrices(path: Path) -> list[Path]:
     """Return a path, or the relationship matrices that its prefix or its lines stand for."""
     if not path.exists():
-        return [matrix_of_prefix(path) or path]
+        return [text_kernels.matrix_of_prefix(path) or path]
     if not path.is_file() or path.stat().st_size > 2**20 or format_of(path) not in (None, format_of(Path("list.txt"))):
         return [path]
     lines = path.read_bytes().decode(errors="replace").split("\n")
@@ -170,7 +147,7 @@ def _matrices(path: Path) -> list[Path]:
     # GCTA searches in the working folder; a list that was moved refers to files in its folder.
     for folder in (Path(), path.parent):
         try:
-            matrices = [matrix_of_prefix(folder / prefix) for prefix in prefixes]
+            matrices = [text_kernels.matrix_of_prefix(folder / prefix) for prefix in prefixes]
         except (OSError, ValueError):  # names of a length, or of bytes, that no file has
             return [path]
         present = [matrix for matrix in matrices if matrix is not None]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import codecs
 import csv
 import gzip
-import importlib
 import io
 import re
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property, partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from dmkl.errors import refuse
 from dmkl.inputs.columns import Columns, are_numbers, counts, is_number, is_numeral, is_title, matched_share
 from dmkl.inputs.formats.file_arrays import damaged_as
 from dmkl.inputs.matrices import Lazy
-from dmkl.inputs.names import Names, listed_names
+from dmkl.inputs.names import Expected, Names, listed_names
 from dmkl.settings import check_memory
 from dmkl.unknown import UNKNOWN_TEXTS
 
@@ -44,9 +43,7 @@ _MARKS = "\t;,"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _COMMENTS = ("#", "%")
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+([eE][-+]?\d+)?")
-_TRUTH = {
-    word: str(value) for value, name in enumerate(("false", "true")) for word in (name, name.title(), name.upper())
-}
+_TRUTH = {word: value for name, value in (("false", "0"), ("true", "1")) for word in (name, name.title(), name.upper())}
 
 
 class Text(Columns):
@@ -55,14 +52,13 @@ class Text(Columns):
     Only the first lines may be something else: ``sep=;`` as Excel writes it, comments (``#``, ``%``), the number of
     rows alone (TASSEL, PHYLIP), and one line of titles. Numbers may have decimal commas if cells have another
     delimiter. `notes` hold the lines that were taken for titles or comments, if that is uncertain.
-
-    InputError is raised if the file holds no lines or no text.
     """
 
     titles: Names = None  # "" above the names of the rows, where R writes none
     _unpacked: IO[bytes] | None = None
+    _trailing = False  # whether delimiters end the rows
 
-    def __init__(self, path: Path, expected: Collection[str] | None = None, title: str | None = None) -> None:
+    def __init__(self, path: Path, expected: Expected = None, title: str | None = None) -> None:
         self.path, self.where = path, str(path)
         self.index, self.notes = None, []
         self.count: int | None = None  # the number of rows that the file states in a line of its own
@@ -93,7 +89,7 @@ class Text(Columns):
         first, *others = (len(self._split(text)) for text in texts)
         times = Counter(others or [first])
         self.n_columns = max(times, key=lambda length: (times[length], length == first, length))
-        head = [(number, text) for number, text in rest if self._is_row(text, len(self._split(text)))]
+        head = [(number, text) for number, text in rest if self._is_row(text)]
         rows = [self._split(text) for _, text in head]
         steps = np.diff([len(cells) for cells in rows])
         self.is_triangle = len(rows) > 2 and set(steps.tolist()) == {1}
@@ -116,10 +112,9 @@ class Text(Columns):
 
     def refuse_first_line(self, cells: Sequence[str]) -> NoReturn:
         """Refuse a first line of words and numbers: a row that is taken for titles would not be missed."""
-        refuse(
-            f"{self.path}, line {self._first}: found words and numbers ({listed_names(cells)}), so it may hold titles "
-            "or be a row; title the first column 'sample' if it holds titles, add a line of titles if it does not"
-        )
+        what = f"{self.path}, line {self._first}: found words and numbers ({listed_names(cells)})"
+        way_out = "title the first column 'sample' if it holds titles, add a line of titles if it does not"
+        refuse(f"{what}, so it may hold titles or be a row; {way_out}")
 
     def _index_rows(self, first: int) -> None:
         """Find the positions of the rows, from the line with this number on."""
@@ -129,17 +124,18 @@ class Text(Columns):
             self._size = position + len(text)
             if number < first or not text.strip():
                 continue
-            if text.lstrip().startswith(_COMMENTS) and not self._is_row(text, len(self._split(text)) - self._trailing):
+            if self._is_row(text):
+                self._starts.append(position)
+                self._numbers.append(number)
+            else:
                 self._note(number, text, "a comment")
                 self._has_comments = True
-                continue
-            self._starts.append(position)
-            self._numbers.append(number)
         self.n_rows = len(self._starts)
 
-    def _is_row(self, text: str, n_cells: int) -> bool:
+    def _is_row(self, text: str) -> bool:
         """Whether a line is no comment: a line that begins so is a row if it has the usual number of cells."""
-        return not text.lstrip().startswith(_COMMENTS) or n_cells == self.n_columns
+        is_comment = text.lstrip().startswith(_COMMENTS)
+        return not is_comment or len(self._split(text)) - self._trailing == self.n_columns
 
     def _is_count(self, lines: Sequence[tuple[int, str]]) -> bool:
         """Whether the first of some lines states the number of rows."""
@@ -160,7 +156,7 @@ class Text(Columns):
         return True
 
     def _find_titles(
-        self, rows: Sequence[Sequence[str]], line: tuple[int, str], expected: Collection[str] | None, title: str | None
+        self, rows: Sequence[Sequence[str]], line: tuple[int, str], expected: Expected, title: str | None
     ) -> tuple[bool, bool]:
         """Take the titles from the first row if it holds them; returns whether it does, and is doubtful."""
         first, body, (number, text) = rows[0], rows[1:], line
@@ -177,9 +173,8 @@ class Text(Columns):
         if not certain and not _is_header(first, columns, expected, self.decimal_comma):
             return False, False
         if len(first) != self.n_columns:
-            refuse(
-                f"{self.path}, line {number}: found {len(first)} titles, expected {len(body[0])} as in the next line"
-            )
+            expected_titles = f"expected {len(body[0])} as in the next line"
+            refuse(f"{self.path}, line {number}: found {len(first)} titles, {expected_titles}")
         self.titles = tuple(first)
         numerals = sum(map(is_numeral, first))
         if not certain and (numerals or not any(map(are_numbers, columns))):
@@ -202,8 +197,6 @@ class Text(Columns):
 
     def _split(self, text: str) -> list[str]:
         return _cells(text, self.delimiter)
-
-    # --- words ---
 
     def texts(self, columns: Sequence[int]) -> list[list[str]]:
         """Return the cells of some columns as they are written."""
@@ -230,19 +223,6 @@ class Text(Columns):
         check_memory(f"the cells of {self.path}", 8 * self._size, "allow more")
         return [self._split(text) for _, text in self._texts(0, self.n_rows)]
 
-    def _checked(self, number: int, text: str) -> list[str]:
-        """Return the cells of a row, as many as the columns."""
-        cells = self._split(text)
-        if self._trailing and len(cells) == self.n_columns + 1 and not cells[-1]:
-            del cells[-1]
-        if len(cells) == self.n_columns - 1 and self.delimiter is None and self.n_columns == 2:
-            cells.append("")  # a missing value
-        if len(cells) != self.n_columns:
-            hint = "; numbers with decimal commas need tabs or semicolons between cells" * (self.delimiter == ",")
-            expected = f"{self.n_columns} as in the first lines; every row of a table must be as long{hint}"
-            refuse(f"{self.path}, line {number}: found {len(cells)} cells, expected {expected}")
-        return cells
-
     def _texts(self, start: int, stop: int) -> Iterator[tuple[int, str]]:
         """Return the line numbers, from 1, and the texts of some rows."""
         step = max(1, _STRIP_CELLS // self.n_columns)
@@ -250,14 +230,22 @@ class Text(Columns):
             last = min(first + step, stop)
             lines = [line.strip("\r") for line in self._bytes(first, last).decode().split("\n") if line.strip()]
             if self._has_comments:
-                lines = [line for line in lines if self._is_row(line, len(self._split(line)) - self._trailing)]
+                lines = list(filter(self._is_row, lines))
             yield from zip(self._numbers[first:last], lines, strict=True)
 
     def _rows(self, start: int, stop: int) -> Iterator[tuple[int, list[str]]]:
-        """Return the line numbers, from 1, and the cells of some rows."""
-        return ((number, self._checked(number, text)) for number, text in self._texts(start, stop))
-
-    # --- numbers ---
+        """Return the line numbers, from 1, and the cells of some rows, as many as the columns."""
+        for number, text in self._texts(start, stop):
+            cells = self._split(text)
+            if self._trailing and len(cells) == self.n_columns + 1 and not cells[-1]:
+                del cells[-1]
+            if len(cells) == self.n_columns - 1 and self.delimiter is None and self.n_columns == 2:
+                cells.append("")  # a missing value
+            if len(cells) != self.n_columns:
+                hint = "; numbers with decimal commas need tabs or semicolons between cells" * (self.delimiter == ",")
+                expected = f"{self.n_columns} as in the first lines; every row of a table must be as long{hint}"
+                refuse(f"{self.path}, line {number}: found {len(cells)} cells, expected {expected}")
+            yield number, cells
 
     @cached_property
     def numeric(self) -> list[bool]:
@@ -266,11 +254,9 @@ class Text(Columns):
         for start in range(0, self.n_rows, step := max(1, _STRIP_CELLS // self.n_columns)):
             stop = min(start + step, self.n_rows)
             columns = [at for at in range(self.n_columns) if numeric[at]]
-            if not columns or self._numbers_in(start, stop, columns) is not None:
-                continue
-            for _, cells in self._rows(start, stop):
-                for at in columns:
-                    numeric[at] = numeric[at] and self._is_number(cells[at])
+            if columns and self._numbers_in(start, stop, columns) is None:
+                for _, cells in self._rows(start, stop):
+                    numeric = [is_numeric and self._is_number(cells[at]) for at, is_numeric in enumerate(numeric)]
         return numeric
 
     def numbers(self, columns: Sequence[int]) -> Lazy:
@@ -333,19 +319,15 @@ class Text(Columns):
             return file.read(self._starts[stop] - self._starts[start] if stop < self.n_rows else -1)
 
 
-def parquet_columns(path: Path, expected: Collection[str] | None = None, title: str | None = None) -> Columns:
+def parquet_columns(path: Path, expected: Expected = None, title: str | None = None) -> Columns:
     """Read the table in a Parquet file as a whole; needs pyarrow."""
-    try:
-        importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        refuse(f"{path}: Parquet files are read with pyarrow, which is not installed; pip install pyarrow", error)
     import pandas as pd
 
     with damaged_as(f"{path} cannot be read as a table", Exception):  # pyarrow and pandas raise many exceptions
-        return Columns(str(path), pd.read_parquet(path))
-
-
-# --- the layout of a text file -------------------------------------------------------------------------------------
+        try:
+            return Columns(str(path), pd.read_parquet(path, engine="pyarrow"))
+        except ImportError as error:
+            refuse(f"{path}: Parquet files are read with pyarrow, which is not installed; pip install pyarrow", error)
 
 
 def looks_like_text(path: Path) -> bool:
@@ -359,16 +341,13 @@ def looks_like_text(path: Path) -> bool:
     return begin[:2] in _UTF16 or (is_utf8 and bool(text.strip()))
 
 
-def _is_comment(text: str, expected: Collection[str] | None) -> bool:
+def _is_comment(text: str, expected: Expected) -> bool:
     """Whether a line begins as comments do, and not with a name that is known."""
     first = re.split(r"[\t;, ]", text.lstrip(), maxsplit=1)[0].strip('"')
     return text.lstrip().startswith(_COMMENTS) and not (expected and first in expected)
 
 
-def _is_header(
-    first: Sequence[str], columns: Sequence[Sequence[str]], expected: Collection[str] | None, comma: bool
-) -> bool:
-    """Whether the first line holds titles."""
+def _is_header(first: Sequence[str], columns: Sequence[Sequence[str]], expected: Expected, comma: bool) -> bool:
     if counts(first) and len(first) > 1:
         # As pandas names columns, unless these are tasks of 0 and 1.
         return len(first) > 2 or not all(cell in ("0", "1", "-1", "NA", "") for cells in columns for cell in cells)
@@ -418,7 +397,7 @@ def lines_of(path: Path) -> Iterator[tuple[int, int, str]]:
             position += len(raw)
 
 
-def _delimiter(lines: Sequence[str], expected: Collection[str] | None) -> tuple[str | None, bool]:
+def _delimiter(lines: Sequence[str], expected: Expected) -> tuple[str | None, bool]:
     """Return the delimiter (None: white space, "": lines are single cells), and whether numbers have decimal commas."""
     split = {mark: [_cells(line, mark) for line in lines] for mark in (*_MARKS, None)}
     for mark, rows in split.items():
@@ -441,7 +420,7 @@ def _delimiter(lines: Sequence[str], expected: Collection[str] | None) -> tuple[
     return best, best != "," and _has_decimal_commas(body[best])
 
 
-def _are_columns(rows: Sequence[Sequence[str]], expected: Collection[str] | None, lines: Sequence[str]) -> bool:
+def _are_columns(rows: Sequence[Sequence[str]], expected: Expected, lines: Sequence[str]) -> bool:
     """Whether blanks separate cells; names and classes may also contain blanks."""
     if matched_share([line.strip() for line in lines[1:] or lines], expected) > 0.5:
         return False

@@ -31,11 +31,10 @@ def text_arrays(path: Path) -> list[FileArray]:
     text = Text(path)
     if text.is_triangle or (text.count is not None and text.n_rows > text.count):
         return [_ragged_matrix(text)]
-    pairs = _pairs_of(text)
-    if pairs is not None:
+    if (pairs := _pairs_of(text)) is not None:
+        (names, rows, cols), n = pairs, len(pairs[0])
         text.notes.append(f"{path} was taken for entries of pairs: name, name, value")
-        n = len(pairs[0])
-        return [_array(text, (n, n), partial(_matrix_of_pairs, text, pairs[1], pairs[2], n, 2), pairs[0])]
+        return [_array(text, (n, n), partial(_matrix_of_pairs, text, rows, cols, n, 2), names)]
     if text.titles is None and text.n_rows == text.n_columns + 1 and all(map(str.isdecimal, text.head_row())):
         text.take_first_row_as_titles()
     if text.count not in (None, text.n_rows):
@@ -70,10 +69,8 @@ def _labelled(table: Columns) -> FileArray:
         made = {re.sub(r"^(?=[\d_]|\.\d)", "X", re.sub(r"[^\w.]", ".", name)): name for name in rows}
         titles = tuple(made[title] for title in titles) if set(made) == set(titles) else titles
     if rows is None and titles is None and written is not None and not counts(written):
-        what = "its names of rows and columns only count, as R writes those of a matrix without names"
-        table.notes.append(
-            f"{table.where}: {what}; give the names of the rows in their order with --order FILE (order=)"
-        )
+        what = f"{table.where}: its names of rows and columns only count, as R writes those of a matrix without names"
+        table.notes.append(f"{what}; give the names of the rows in their order with --order FILE (order=)")
     numbers = table.numbers(columns)
     return _array(table, numbers.shape, lambda: numbers, rows, columns=titles, dtype=numbers.dtype)
 
@@ -93,19 +90,14 @@ def _row_names(table: Columns) -> tuple[Names, list[int]]:
         return (tuple(table.texts([0])[0]), rest[1:]) if names is None and more == 1 and rest[0] == 0 else (names, rest)
     n_names = [*table.numeric, True].index(True)
     if n_names == 0 and more in (1, 2) and all(map(str.isdecimal, table.head_row()[:more])):
-        n_names = more
-        table.notes.append(
-            f"{table.where}: {table.title(more - 1)} was taken for names of the rows, since as many numbers follow"
-        )
+        n_names, what = more, f"{table.where}: {table.title(more - 1)}"
+        table.notes.append(f"{what} was taken for names of the rows, since as many numbers follow")
     elif n_names == 0 and more == 2 and not table.numeric[1]:
         n_names = 2
     cells, rest = table.texts(range(n_names)), list(range(n_names, table.n_columns))
     if n_names == 2 and not counts(cells[0]) and not counts(cells[0], 1):
         return Individual.of(cells[1], cells[0]), rest
     return tuple(cells[-1]) if cells else None, rest
-
-
-# --- pairs ---------------------------------------------------------------------------------------------------------
 
 
 def _pairs_of(text: Text) -> tuple[tuple[str, ...], Index, Index] | None:
@@ -140,9 +132,6 @@ def _matrix_of_pairs(text: Text, rows: Index, cols: Index, n: int, column: int) 
     return values
 
 
-# --- triangles -----------------------------------------------------------------------------------------------------
-
-
 def _ragged_matrix(text: Text) -> FileArray:
     """Return a triangle of a line a row, or a matrix whose rows PHYLIP has wrapped; it is read as a whole."""
     rows, comma, n = text.ragged(), text.decimal_comma, text.count or 0
@@ -166,9 +155,8 @@ def _matrix_of_rows(path: Path, rows: Sequence[Sequence[str]], *, decimal_comma:
     has_diagonal = bool(n) and len(rows[0]) > 0
     values = np.zeros((n, n))
     for i, row in enumerate(rows):
-        if len(row) not in (i + has_diagonal, n):
-            expected = f"{i + has_diagonal}, to the diagonal, or {n}"
-            refuse(f"{path}, row {i + 1}: found {len(row)} numbers, expected {expected}")
+        if len(row) not in (to_diagonal := i + has_diagonal, n):
+            refuse(f"{path}, row {i + 1}: found {len(row)} numbers, expected {to_diagonal}, to the diagonal, or {n}")
         with damaged_as(f"expected numbers in {path}, row {i + 1}", ValueError):
             values[i, : len(row)] = [float(cell.replace(",", ".") if decimal_comma else cell) for cell in row]
         if len(row) <= i + 1:
@@ -176,15 +164,11 @@ def _matrix_of_rows(path: Path, rows: Sequence[Sequence[str]], *, decimal_comma:
     return values
 
 
-# --- geneticists' files --------------------------------------------------------------------------------------------
-
-
 def binary_arrays(path: Path) -> list[FileArray]:
-    """Return the relationship matrix of GCTA in NAME.grm.bin or PLINK in NAME.rel.bin, of individuals in an .id file.
+    """Return the relationship matrix of GCTA in NAME.grm.bin or PLINK in NAME.rel.bin.
 
     GCTA writes the lower triangle as float32, row after row: entry (i, k), i ≥ k from 0, is number i(i + 1)/2 + k.
-    PLINK writes this or the square matrix, as float64 or float32, which the size of the file shows. The numbers of
-    variants (NAME.grm.N.bin) are not needed.
+    PLINK writes this or the square matrix, as float64 or float32, which the size of the file shows.
     """
     names, of_plink = _individuals(path), path.name.lower().endswith(".rel.bin")
     n, size = len(names), path.stat().st_size
@@ -196,32 +180,28 @@ def binary_arrays(path: Path) -> list[FileArray]:
     length, dtype = forms[size]
 
     def entries(key: tuple[slice, slice]) -> Array:
+        if length == n * n:
+            return np.asarray(np.memmap(path, dtype, "r", 0, (n, n))[key])
         rows, cols = (np.arange(n)[part] for part in key)
-        stored = np.memmap(path, dtype, "r")
         low, high = np.minimum(rows[:, None], cols), np.maximum(rows[:, None], cols)
-        return np.asarray(stored[high * (high + 1) // 2 + low])
+        return np.asarray(np.memmap(path, dtype, "r")[high * (high + 1) // 2 + low])
 
-    def opened() -> Any:
-        return Lazy((n, n), dtype, entries) if length < n * n else np.memmap(path, dtype, "r", 0, (n, n))
-
-    return [FileArray(path, "", (n, n), dtype, opened, rows=names)]
+    return [FileArray(path, "", (n, n), dtype, partial(Lazy, (n, n), dtype, entries), rows=names)]
 
 
 def gcta_text_arrays(path: Path) -> list[FileArray]:
     """Return the relationship matrix of GCTA in NAME.grm.gz: lines of row, column (from 1), variants and entry."""
     names = _individuals(path)
     n, text = len(names), Text(path)
-    if text.n_columns != 4 or text.n_rows != n * (n + 1) // 2:
-        expected = f"{n * (n + 1) // 2} of 4 (row, column, variants, entry), one for each pair of the {n} individuals"
-        refuse(
-            f"{path} has {text.n_rows} lines of {text.n_columns} cells, expected {expected} of the .id file beside it"
-        )
+    n_pairs = n * (n + 1) // 2
+    if text.n_columns != 4 or text.n_rows != n_pairs:
+        expected = f"{n_pairs} of 4 (row, column, variants, entry), one for each pair of the {n} individuals of the .id"
+        refuse(f"{path} has {text.n_rows} lines of {text.n_columns} cells, expected {expected} file beside it")
     at = text.strip(0, text.n_rows, [0, 1]) - 1
     if not np.isin(at, np.arange(n)).all():
         refuse(f"{path} has positions outside 1 to {n}, the individuals of the .id file beside it")
     rows, cols = at.astype(np.int64).T
-    opened = partial(_matrix_of_pairs, text, rows, cols, n, 3)
-    return [FileArray(path, "", (n, n), np.dtype(float), opened, rows=names)]
+    return [_array(text, (n, n), partial(_matrix_of_pairs, text, rows, cols, n, 3), names)]
 
 
 def plink_text_arrays(path: Path) -> list[FileArray]:
@@ -245,8 +225,7 @@ def matrix_of_prefix(path: Path) -> Path | None:
 
 def _individuals(path: Path) -> tuple[str, ...]:
     """Return IID, with FID if there are both, from the .id file of the matrix."""
-    part = re.search(r"\.part_(\d+)_(\d+)\.", path.name)
-    if part is not None:
+    if part := re.search(r"\.part_(\d+)_(\d+)\.", path.name):
         whole, pattern = (path.name.replace(part[0], text) for text in (".", f".part_{part[1]}_*."))
         way_out = f"put all parts and their .grm.id files together: cat {pattern} > {whole}"
         refuse(f"{path} is part {int(part[2])} of {part[1]} of a relationship matrix of GCTA, not the whole; {way_out}")
@@ -254,8 +233,7 @@ def _individuals(path: Path) -> tuple[str, ...]:
     if not beside.is_file():
         refuse(f"{path} needs {beside.name} beside it, which names its individuals, and there is none; copy it there")
     lines = [text.split() for _, _, text in lines_of(beside)]
-    has_titles = bool(lines) and lines[0][:1] in (["#FID"], ["#IID"], ["FID"], ["IID"])
-    rows = [cells for cells in lines[has_titles:] if cells]
+    rows = [cells for cells in lines if cells and not (cells is lines[0] and cells[0].lstrip("#") in ("FID", "IID"))]
     if not rows:
         refuse(f"{beside} names no individuals, expected a line of FID and IID for each")
     if any(len(row) == 1 for row in rows):

@@ -13,15 +13,7 @@ from zarr.storage import LocalStore
 
 from dmkl.errors import refuse
 from dmkl.files.plain import PlainStore, check_plain
-from dmkl.inputs.formats.file_arrays import (
-    FileArray,
-    asked_bytes,
-    check_part,
-    damaged_as,
-    n_bytes,
-    natural_order,
-    ranges_of,
-)
+from dmkl.inputs.formats.file_arrays import FileArray, check_part, damaged_as, n_bytes, natural_order, ranges_of
 
 KERNEL_SET = "dmkl-kernel-set"
 """The attribute `format` of kernel sets (`dmkl.store.format.FORMAT`), which are opened and not read."""
@@ -93,8 +85,8 @@ class _ZarrArray:
 
     def __getitem__(self, key: Any) -> Any:
         chunks = self._array.chunks
-        check_part(self._what, self.shape, chunks, key, self.dtype.itemsize)
-        n_chunks = asked_bytes(self.shape, key, 1) // max(1, n_bytes(chunks, 1))
+        n_asked = check_part(self._what, self.shape, chunks, key, self.dtype.itemsize)
+        n_chunks = n_asked // max(1, n_bytes(chunks, 1))
         if n_chunks > _MOST_CHUNKS:
             refuse(f"a part of {self._what} lies in {n_chunks:,} chunks of shape {chunks}; write it in larger chunks")
         with damaged_as(f"{self._what} is damaged", Exception):
@@ -102,24 +94,20 @@ class _ZarrArray:
             return np.asarray(self._array[key])
 
 
-# --- sizes of chunks -----------------------------------------------------------------------------------------------
-
-
 def check_chunks(array: Any, key: Any, what: str) -> None:
     """Refuse chunks in a local folder that are larger, or unpack to far more, than a chunk of the array.
 
-    Decoders allocate the size that the first bytes of a chunk state. InputError is raised for such chunks,
-    DamagedFileError for one that is no regular file.
+    Decoders allocate the size that the first bytes of a chunk state.
     """
     if not isinstance(array.store, LocalStore):
         return
-    compressors = () if getattr(array, "shards", None) else array.compressors
+    shards = getattr(array, "shards", None)  # a shard is a file of several chunks
+    compressors = () if shards else array.compressors
     codec = getattr(compressors[-1], "codec_id", type(compressors[-1]).__name__) if compressors else ""
     stated_bytes = next((size_of for name, size_of in _STATED_SIZES.items() if name in codec.lower()), None)
     texts = array.dtype.kind in "OT"  # their length is limited by the memory alone
-    most_stored, most = (
-        2 * n_bytes(shape, array.dtype.itemsize) + _SLACK_BYTES for shape in (_stored_chunks(array), array.chunks)
-    )
+    sizes = (n_bytes(shape, array.dtype.itemsize) for shape in (shards or array.chunks, array.chunks))
+    most_stored, most = (2 * size + _SLACK_BYTES for size in sizes)
     for place, path in _files(array, key):
         size = check_plain(array.store.root, path.relative_to(array.store.root).as_posix())
         if size > most_stored and not texts:
@@ -137,15 +125,10 @@ def _files(array: Any, key: Any) -> Iterator[tuple[tuple[int, ...], Path]]:
     folder = Path(array.store.root) / array.path
     spans = [
         range(part.start // chunk, -(-part.stop // chunk)) if part.stop > part.start else range(0)
-        for part, chunk in zip(ranges_of(array.shape, key), _stored_chunks(array), strict=True)
+        for part, chunk in zip(ranges_of(array.shape, key), getattr(array, "shards", None) or array.chunks, strict=True)
     ]
     for place in itertools.product(*spans):
         yield place, folder / array.metadata.encode_chunk_key(place)
-
-
-def _stored_chunks(array: Any) -> tuple[int, ...]:
-    """Return the shape of the content of a file: a chunk, or a shard of several chunks."""
-    return tuple(getattr(array, "shards", None) or array.chunks)
 
 
 def _zstd(head: bytes) -> int:
