@@ -23,8 +23,8 @@ test: setup
 test-slow: setup
 	$(BIN)/python -m pytest -n auto -m slow
 
-# Models, stores and inputs with the lowest versions that pyproject.toml allows. What came after them, such as click, may find them
-# outdated: deprecations are not told.
+# Models, stores and inputs with the lowest versions that pyproject.toml allows. Later packages, such as click, may find them
+# outdated: deprecations are not reported.
 OLDEST := build/oldest
 test-oldest: $(OLDEST)/.ready
 	PYTHONPATH=$(CURDIR) $(OLDEST)/bin/python -m pytest -n auto -W ignore::DeprecationWarning \

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "Float", "Index", "Mask", "is_instance", "plain_repr"]
+__all__ = ["Array", "Float", "Index", "Mask", "is_instance", "plain_repr", "weight_shares"]
 
 Array = npt.NDArray[Any]
 Float = npt.NDArray[np.float64]
@@ -26,3 +26,12 @@ def plain_repr(value: Any) -> str:
     """`repr`, with NumPy's scalars as Python's: 0 and 'a', not np.int64(0) and np.str_('a'), in containers too."""
     with np.printoptions(legacy="1.25"):
         return repr(value)
+
+
+def weight_shares(weights: Array, axis: int) -> Array:
+    """Kernel weights divided by the sum of their sizes over the kernels: the scale on which fits are averaged.
+
+    Weights have unit p-norm, and therefore another scale at each p. An array of zeros stays zero.
+    """
+    total = np.abs(weights).sum(axis=axis, keepdims=True)
+    return np.asarray(weights / np.where(total > 0, total, 1.0))

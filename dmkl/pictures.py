@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from dmkl.arrays import Array, Float
+from dmkl.arrays import Array, Float, weight_shares
 from dmkl.errors import refuse
 
 # Wong: Points of view: color blindness, Nature Methods 8 (2011).
@@ -185,10 +185,13 @@ def bars(
 ) -> Axes:
     """Bars of mean kernel weights (names, columns), the largest first; those below the first `top` are summed.
 
-    Columns, which `over` names, have a dot each, or a line from the 5th to the 95th percentile if there are over 20.
+    Several columns are fits, which `over` names. The weights of each are divided by their sum, since p may differ. Each
+    has a dot, or all have a line from the 5th to the 95th percentile if there are over 20.
     With a `label` other values are drawn, with standard errors, and the others are left out.
     """
-    values, n_columns = columns.mean(axis=1), columns.shape[1]
+    n_columns = columns.shape[1]
+    columns = weight_shares(columns, 0) if n_columns > 1 and not label else columns
+    values = columns.mean(axis=1)
     if top is None and not label:  # bars that are too short to be seen are among the others
         top = min(MOST_BARS, max(5, int(np.sum(np.abs(values) > 1e-3 * np.abs(values).max()))))
     shown, few = largest(np.abs(values), top)
@@ -202,7 +205,7 @@ def bars(
     ax.barh(rows, values[shown], height=0.72, color=SKY, xerr=None if error is None else error[shown])
     means, each = "", ""
     if n_columns > 1:
-        means = f", mean of {n_columns:,} {plural(over)}"
+        means = f", mean of {n_columns:,} {'fits' if ' and ' in over else plural(over)}"
         if n_columns <= MOST_BARS:
             style: dict[str, Any] = {"markersize": 3.5, "markeredgecolor": "white", "markeredgewidth": 0.4}
             ax.plot(drawn, rows, "o", color=RED, clip_on=False, **style)
@@ -218,7 +221,7 @@ def bars(
         ax.set_xlim(right=max(right, min(1.05 * rest, 2 * right)))  # with a long bar the others remain legible
     name_rows(ax, labels)
     ax.set_xlim(left=min(0.0, ax.get_xlim()[0]))
-    ax.set_xlabel(label or "kernel weight β", fontsize=9)
+    ax.set_xlabel(label or (f"share of the weight in each {over}" if n_columns > 1 else "kernel weight β"), fontsize=9)
     dress(ax, ["top", "right", "bottom"], grid="x")
     set_title([ax], f"{title}{means}{each}", few, shared)
     return ax

@@ -75,6 +75,11 @@ class Watch:
         LOGGER.info("%s", text)
 
 
+def error_text(gap: float) -> str:
+    """A proven relative gap in words."""
+    return f"error ≤ {100 * gap:.2g} %" if gap < 1 else "error > 100 %"
+
+
 class PlainConsole(Console):
     """A console that escapes control characters in texts; its colors are sent unchanged."""
 

@@ -4,9 +4,9 @@
 
 The individuals are simulated: families of full siblings, whose parents are drawn at random. Each chromosome has a
 relationship matrix A = WWᵀ/v of v variants, W standardized by the frequencies, in `chrK.grm.bin`, `.grm.N.bin` and
-`.grm.id`. The trait in `height.pheno` (FID IID value) hangs on variants of the first two chromosomes alone, which have
-60 % of its variance; of some individuals it is not known (-9). Folds are drawn at random, so that most who are tested
-have siblings in training: the score is that of predictions inside families, and not of strangers.
+`.grm.id`. The trait in `height.pheno` (FID IID value) depends on variants of the first two chromosomes alone, which
+explain 60 % of its variance; for some individuals it is missing (-9). Folds are random, so that most tested individuals
+have siblings in training: the score is that of predictions within families, not of unrelated individuals.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def simulate(folder: Path, n_families: int, n_children: int = 4, n_variants: int
         write_relationships(folder / chromosome, W @ W.T / W.shape[1], W.shape[1], names)
         effect = W @ rng.normal(size=W.shape[1])
         trait += np.sqrt(HERITABILITY * share) * effect / effect.std()
-    told = [f"{170 + 8 * value:.1f}" for value in trait]
+    values = [f"{170 + 8 * value:.1f}" for value in trait]
     for k in rng.choice(len(names), len(names) // 50, replace=False):
-        told[k] = "-9"
-    lines = [f"{family} {one} {value}\n" for (family, one), value in zip(names, told, strict=True)]
+        values[k] = "-9"
+    lines = [f"{family} {one} {value}\n" for (family, one), value in zip(names, values, strict=True)]
     (folder / "height.pheno").write_text("".join(lines))
 
 

@@ -4,8 +4,8 @@
 
 The cells are simulated: counts of genes, of which each type has some of its own, from donors that differ, and places in
 a tissue, in a frame that all donors share, where types cluster. The file holds the layers `counts` and `log`, the
-kernel exp(−‖x − y‖²) of places in `obsp`, and types and donors in `obs`. Folds keep a donor's cells together: its cells
-tell of one another.
+kernel exp(−‖x − y‖²) of places in `obsp`, and types and donors in `obs`. Folds keep a donor's cells together, since
+they resemble one another.
 
 Needs `pip install 'dmkl[anndata]'`.
 """

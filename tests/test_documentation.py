@@ -63,6 +63,37 @@ def test_pages_and_sections_that_the_readme_links_are_there():
     assert [anchor for path, anchor in linked if anchor and anchor not in anchors(ROOT / path)] == []
 
 
+QUESTIONS = (
+    "which p, which λ, which steps?|is it better than the plain sum?|which kernels matter, and how sure is it?|"
+    "are my classes unbalanced?|do covariates or sites explain my result?|what if some samples lack a source?|"
+    "how do i predict new samples?|what if some individuals have no phenotype?|does my set fit, with 10⁵ samples?|"
+    "what does each number of a report mean?"
+)
+
+
+def test_pages_answer_questions_and_the_readme_the_first_ones():
+    headings = {line.lstrip("# ").lower() for page in PAGES.values() for line in page.splitlines() if line[:1] == "#"}
+    assert set(QUESTIONS.split("|")) - headings == set()
+    text = " ".join(README.split())
+    for answer in (
+        "**p** sets how many kernels have weight",
+        "no other weights have an objective more than 0.01 % better",
+        "Is my set too large? Probably not.",
+        "Cite this software and the paper of the method",
+    ):
+        assert answer in text
+
+
+def test_phrases_that_mislead_are_gone():
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "dmkl").rglob("*.py")]
+    texts += [README, *PAGES.values(), (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")]
+    phrases = (
+        r"tells? (nothing )?of\b|tell (them )?apart from chance|have an objective better by|of processors\b|"
+        r"Chosen by each target|[\"/]settle-|Whoever adds|what becomes of|is let go of|p = 0\.005 ± 0"
+    )
+    assert [match for text in texts for match in re.findall(rf".*(?:{phrases}).*", text)] == []
+
+
 def test_the_version_to_cite_is_that_of_the_package():
     assert f"version: {dmkl.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"## {dmkl.__version__} " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
@@ -106,7 +137,7 @@ def options_named():
     result = {}
     for line in re.findall(r"^ {4}dmkl +(\w.*)$|`dmkl (\w.*?)`", pages, flags=re.MULTILINE):
         command, _, rest = max(line).partition(" ")
-        model = re.findall(r"--model ([\w-]+)", rest)
+        model = re.findall(r"--model ([\w-]+)", rest) or ["mkfda"] * ("--steps" in rest)
         result.setdefault((command, *model), set()).update(re.findall(r"(?<=\s)--?[a-zA-Z][\w-]*", f" {rest}"))
     return {asked: sorted(options - {"--help", "--model"}) for asked, options in result.items()}
 
@@ -116,9 +147,17 @@ def test_commands_and_options_of_the_pages_are_there(asked, options, capsys, mon
     monkeypatch.setenv("COLUMNS", "200")
     command, *model = asked
     assert command in COMMANDS
-    assert main([command, *(["--model", *model] if model else []), "--help"]) == 0
+    for given in [[], *([["--model", *model]] if model else [])]:  # options of the command, then of the learner
+        assert main([command, *given, "--help"]) == 0
     words = capsys.readouterr().out
     assert [option for option in options if not re.search(rf"(?<![\w-]){option}\b", words)] == []
+
+
+@pytest.mark.parametrize("command", ["search", "evaluate"])
+def test_help_of_80_columns_has_at_most_100_lines(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([command, "--help"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) <= 100
 
 
 def test_messages_that_are_explained_are_those_of_the_code():

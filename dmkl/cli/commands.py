@@ -56,7 +56,7 @@ COMMANDS = {
     ),
     "submit": (
         "jobs",
-        "Send a job file to SLURM as one allocation, and go on in further jobs when the walltime ends one.",
+        "Submit a job file to SLURM as one allocation, continued in further jobs after its walltime.",
     ),
 }
 """The module in `dmkl.cli` and the line of help of each, in the order in which help lists them.

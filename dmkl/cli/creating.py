@@ -95,9 +95,9 @@ def import_(
     """Import kernel matrices from files into a kernel set.
 
     Files that name their samples are matched by name, in any order; other files by position. With --join outer a sample
-    that a kernel lacks gets a row of zeros in it once it is centered.
+    that is missing in a kernel has a row of zeros there after centering.
 
-    After an interruption the same command goes on where it stopped. OUT appears when the set is complete.
+    After an interruption the same command resumes. OUT appears when the set is complete.
 
     Examples
     --------
@@ -264,7 +264,7 @@ def build(
     """Compute kernels from feature tables, and store the features with them.
 
     The files may hold several tables, labels, splits and names of the samples; samples are matched by name. After an
-    interruption the same command goes on where it stopped. With --against the rows of the set are new samples and its
+    interruption the same command resumes. With --against the rows of the set are new samples and its
     columns the samples of STORE, with the functions and bandwidths of STORE.
 
     Examples
@@ -370,7 +370,7 @@ def _note_unused_tables(specs: list[dict[str, Any]], tables: Features) -> None:
     used = {item.feature for item in planned}
     unused = [name for name, table in tables.blocks.items() if name not in used and not table.by_name]
     if unused:
-        tables.notes.append(f"no kernel is made of {', '.join(map(repr, unused))}: left out")
+        tables.notes.append(f"no kernel uses {', '.join(map(repr, unused))}: left out")
 
 
 def _open_features(

@@ -15,8 +15,8 @@ from dmkl.files.urls import Place, Url, resolved
 from dmkl.progress import ConsoleWatch
 
 _SIGNALS = {
-    "SIGTERM": "as a walltime, scancel or kill sends it",
-    "SIGHUP": "as a terminal or a connection sends it when it closes",
+    "SIGTERM": "which a walltime, scancel or kill sends",
+    "SIGHUP": "which is sent when a terminal or a connection closes",
 }
 
 
@@ -125,6 +125,6 @@ def resuming(folder: Path) -> Iterator[None]:
             remove_state(folder)  # the user will change an argument, and that makes it another search
         elif after and (after != before or not wrong):
             say_aside(
-                "note", f"what was done is kept in {folder}; the same command goes on after pass {after.n_passes}"
+                "note", f"what was done is kept in {folder}; the same command continues after pass {after.n_passes}"
             )
         raise

@@ -53,10 +53,10 @@ def run(
 
     The keys of [outputs] say which: evaluation, search, model, importance, stability, permute and predictions. Each
     table has the options of the commands under their names (`dmkl search --help`), and all are checked before anything
-    runs. With each output OUT comes OUT.job.toml: the job with its defaults, versions, and identifiers of the contents
-    of its inputs; `dmkl run` on that file repeats the job, and warns of what has changed. OUT.log has passes, phases
+    runs. OUT.job.toml next to each output OUT records the job with its defaults, versions, and identifiers of the
+    contents of its inputs. `dmkl run` on that file repeats the job, and warns of changes. OUT.log has passes, phases
     and gaps with their times. Paths are relative to the job file. --cluster, --workers and --memory override the table
-    [cluster]. A job that SIGTERM ended has the exit status 75, and goes on after the last pass when it is run again.
+    [cluster]. A job that SIGTERM ended has the exit status 75, and continues after the last pass when it is run again.
 
     Examples
     --------
@@ -145,7 +145,7 @@ def submit(
     job: _Job,
     dry_run: Annotated[bool, option("Check the job, print the script, and send nothing.", None, "--dry-run")] = False,
 ) -> None:
-    """Send a job file to SLURM as one allocation, and go on in further jobs when the walltime ends one.
+    """Submit a job file to SLURM as one allocation, continued in further jobs after its walltime.
 
     Scheduler, workers and `dmkl run JOB.toml` run inside the allocation. Its nodes, cores, memory and walltime are in
     the table [cluster] (place = "slurm", jobs = number of nodes, cores and memory of each), or in the configuration of
@@ -169,7 +169,7 @@ def submit(
         msg = (
             f'dmkl submit writes scripts of SLURM only, got {backend!r}; say place = "slurm", or compute there with '
             f"dmkl run {file.path.name}. In a script of another batch system it ends with status 75 after SIGTERM, and "
-            "goes on when run again"
+            "continues when it is run again"
         )
         raise file.problem(msg, "cluster", "place")
     content = file.path.read_bytes()

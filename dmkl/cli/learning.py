@@ -478,8 +478,7 @@ def evaluate(
     outer: Annotated[
         str | None,
         option(
-            'Folds that test: a number, a splitter of scikit-learn such as "GroupKFold(5)", or "splits" (the test '
-            "samples of the stored splits). [default: 5]",
+            'Folds that test: a number, a splitter such as "GroupKFold(5)" or stored "splits". [default: 5]',
             "FOLDS",
             panel=FOLDS,
         ),
@@ -487,8 +486,8 @@ def evaluate(
     inner: Annotated[
         str | None,
         option(
-            "Folds that choose, in the training samples of each outer fold: a number or a splitter. [default: 3; of "
-            "splits their validation samples]",
+            "Folds that choose, within the training samples: a number or a splitter. [default: 3; of splits the "
+            "validation samples]",
             "FOLDS",
             panel=FOLDS,
         ),
@@ -497,8 +496,10 @@ def evaluate(
     baselines: Annotated[
         Literal["sum", "rules", "none"],
         option(
-            "Baselines for comparison: the *sum* of the kernels, *rules* (the largest score too), or *none*.",
+            'Default: "sum" of kernels; or "rules" (largest score too), or "none".',
+            "WHAT",
             panel=FOLDS,
+            show_default=False,
         ),
     ] = "sum",
     plot: Plot = None,
@@ -514,7 +515,7 @@ def evaluate(
     Examples
     --------
         dmkl evaluate kernels.zarr estimate
-        dmkl evaluate kernels.zarr estimate --outer 10 --inner 5 --scoring balanced_accuracy,matthews
+        dmkl evaluate kernels.zarr estimate --outer 10 --inner 5 --scoring matthews
         dmkl evaluate kernels.zarr estimate --groups subjects.txt
         dmkl evaluate kernels.zarr estimate --outer splits
     """

@@ -239,7 +239,7 @@ def predict(
         return
     samples = f"{count(int(scored.sum()), 'sample')} of {store or ', '.join(map(str, features or []))}"
     if result is None:
-        say(f"Predicted {samples}, whose labels are not known.")
+        say(f"Predicted {samples}; their labels are not known.")
     else:
         trained = "which the model was trained on: this says nothing about new samples"
         result.print(samples if new.any() else f"{samples}, {trained}")
@@ -466,9 +466,9 @@ def report(
 ) -> None:
     """Write a report on a model or a result as one HTML page: the answer, its certainty, pictures, code.
 
-    Of several results on the same data the page has the answer of the search or model, then the evidence: the score on
-    new samples, permuted labels, stability, importance; and how each was computed, with all parameters. The code
-    repeats the work. The page needs no other file, and can be read on a phone and printed.
+    For several results on the same data the page shows the answer of the search or model, then the evidence: the score
+    on new samples, permuted labels, stability, importance; and how each was computed, with all parameters. It has code
+    that repeats the work, needs no other file, and can be read on a phone and printed.
 
     Examples
     --------

@@ -70,7 +70,7 @@ class Samples(TrainingSamples):
 
             has_label = is_known(K.labels[chosen]).any(axis=1)
             if not has_label.all() and has_label.any():
-                on += f"; without {count(int((~has_label).sum()), 'sample')} of no known label"
+                on += f"; without {count(int((~has_label).sum()), 'sample')} whose label is not known"
                 chosen = chosen[has_label]
         least = self.drop_classes_below
         return (chosen, on) if least == 0 else _without_small_classes(K, chosen, on, least)

@@ -18,7 +18,7 @@ import xarray as xr
 from rich.table import Table
 from rich.text import Text
 
-from dmkl.arrays import Array, Float
+from dmkl.arrays import Array, Float, weight_shares
 from dmkl.cli.output import bar, number, say, show, table
 from dmkl.errors import InputError
 from dmkl.estimators.learner import label_accuracy
@@ -49,8 +49,8 @@ ON_WEIGHTS = (
 def weights_table(weights: Mapping[str, xr.DataArray]) -> Table:
     """A row for each kernel, a column for each model: the weight, and a bar of its share.
 
-    A model with weights for several classes, pairs or tasks has a column for each; if there are many, columns for their
-    mean, for the largest, and for the class that has the largest.
+    A model with weights for several classes, pairs or tasks has a column for each; if there are many, the weights of
+    each are divided by their sum, with columns for the mean and the largest, and for the class that has the largest.
     """
     columns: dict[str, xr.DataArray] = {}
     largest_at: xr.DataArray | None = None
@@ -64,7 +64,8 @@ def weights_table(weights: Mapping[str, xr.DataArray]) -> Table:
         if array.sizes[dim] <= _MOST_COLUMNS:
             columns |= {str(label): array.sel({dim: label}) for label in array[dim].values}
         else:
-            columns |= {f"mean of {averaged}": array.mean(dim), "largest": array.max(dim)}
+            array = array.copy(data=weight_shares(array.values, array.get_axis_num("kernel")))
+            columns |= {f"share, mean of {averaged}": array.mean(dim), "largest": array.max(dim)}
             largest_at = array[dim][array.argmax(dim)]
     rows = table("kernel")
     for title in columns:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from dmkl.arrays import weight_shares
 from dmkl.errors import refuse
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 def plot_weights(model: Any, *, ax: Axes | None = None, top: int | None = None) -> Axes:
     """Draw the kernel weights of a fitted model, the largest first; the others are summed in one bar.
 
-    Weights of several classes, tasks or groups of samples are bars for their means, with a dot for each, or with a line
-    from the 5th to the 95th percentile if there are more than 20.
+    Weights of several classes, tasks or groups of samples are divided by their sums. Bars are means of these shares,
+    with a dot for each, or with a line from the 5th to the 95th percentile if there are more than 20.
 
     Parameters
     ----------
@@ -35,9 +36,11 @@ def plot_weights(model: Any, *, ax: Axes | None = None, top: int | None = None) 
     weights = model.weights_.transpose("kernel", ...)
     columns = weights.values.reshape(len(model.kernel_names_), -1)
     over = " and ".join(map(str, weights.dims[1:]))
-    return pictures.bars(
-        model.kernel_names_, columns, over, f"Kernel weights of {type(model).__name__}", ax=ax, top=top
-    )
+    title = f"Kernel weights of {type(model).__name__}"
+    ax = pictures.bars(model.kernel_names_, columns, over, title, ax=ax, top=top)
+    if "components_" in model._TABLES and columns.shape[1] == 1:
+        ax.set_xlabel("variance σ²", fontsize=9)
+    return ax
 
 
 def plot_weight_map(model: Any, of: Any = None, *, ax: Axes | None = None, top: int | None = None) -> Axes:
@@ -46,7 +49,7 @@ def plot_weight_map(model: Any, of: Any = None, *, ax: Axes | None = None, top: 
     Parameters
     ----------
     of
-        The class, if groups have weights for each class; by default the mean over classes.
+        The class, if groups have weights for each class; by default the mean over classes of shares of the weight.
     ax, top
         Axes to draw on, a new figure by default; and the number of kernels that are drawn, the largest 20 by default.
 
@@ -62,8 +65,8 @@ def plot_weight_map(model: Any, of: Any = None, *, ax: Axes | None = None, top: 
     weights = weights.isel({dim: 0 for dim in weights.dims[1:] if weights.sizes[dim] == 1})
     if weights.ndim == 1:
         refuse("this model has one weight for each kernel, which plot_weights draws")
-    title, (_, across, *rest) = f"Kernel weights of {type(model).__name__} by", map(str, weights.dims)
-    title += f" {across}"
+    _, across, *rest = map(str, weights.dims)
+    title, label = f"Kernel weights of {type(model).__name__} by {across}", "kernel weight β"
     if of is not None:
         names = [] if not rest else weights[rest[0]].values.astype(str).tolist()
         if str(of) not in names:
@@ -73,9 +76,9 @@ def plot_weight_map(model: Any, of: Any = None, *, ax: Axes | None = None, top: 
             refuse(f"this model has no groups' weights of {of!r}: {choices}")
         weights, title = weights.isel({rest[0]: names.index(str(of))}), f"{title}, {rest[0]} {of}"
     elif rest:
-        weights, title = weights.mean(rest), f"{title}, mean over {pictures.plural(rest[0])}"
+        label, weights = "share of the weight", weights.copy(data=weight_shares(weights.values, 0)).mean(rest)
+        title += f", mean over {pictures.plural(rest[0])}"
     heads = [pictures.shortened(str(name), pictures.LONGEST_NAME) for name in weights[across].values]
-    label = "kernel weight β"
     return pictures.heat_map(model.kernel_names_, heads, weights.values, across, label, title, ax=ax, top=top)
 
 
@@ -135,8 +138,8 @@ def plot_contributions(
 ) -> Axes:
     """Draw what each kernel contributes to a score of a sample: bars that begin where the one before ended.
 
-    From zero the bars lead to the score, which is their sum: blue ones speak for the class (of two the
-    second), orange ones against it.
+    From zero the bars lead to the score, which is their sum: blue ones support the class (of two the
+    second), orange ones oppose it.
 
     Parameters
     ----------

@@ -560,7 +560,7 @@ def _check_design(design: Float, names: Sequence[str], title: str) -> None:
         involved = [repr(name) for name, part in zip(names, share, strict=True) if part > 0.05 * share.max()]
         refuse(
             f"{title}the fixed effects {', '.join(involved)} are linearly dependent over these {m} samples, so that "
-            "their effects cannot be told apart; leave one of them out of residualize"
+            "their effects cannot be distinguished; leave one of them out of residualize"
         )
 
 

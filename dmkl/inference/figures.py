@@ -103,7 +103,11 @@ def plot_stability(result: Any, task: str | None, ax: Any, top: int | None) -> A
     result._check_task(task)
     dim = task_dim(result.data)
     values = of_task(result.data[["mean_weight", "lower", "upper", "selection_frequency"]], task)
-    values = values if task is not None or dim is None else values.mean(dim)
+    unit = "kernel weight β"
+    if task is None and dim is not None:  # tasks may have different p
+        total, unit = values["mean_weight"].sum("kernel"), "share of the weight"
+        values = values.assign({k: values[k] / total.where(total > 0, 1) for k in ("mean_weight", "lower", "upper")})
+        values = values.mean(dim)
     mean = values["mean_weight"].values
     shown, few = largest(mean, top)
     part = values.isel(kernel=shown)
@@ -115,7 +119,7 @@ def plot_stability(result: Any, task: str | None, ax: Any, top: int | None) -> A
     rows = np.arange(len(shown))
     weights.hlines(rows, part["lower"], part["upper"], color=SKY, linewidth=4.5, zorder=2)
     weights.plot(mean[shown], rows, "o", color=BLUE, markersize=5, markeredgecolor="white", clip_on=False, zorder=3)
-    weights.set_xlabel("kernel weight β", fontsize=9)
+    weights.set_xlabel(unit, fontsize=9)
     weights.set_xlim(left=0)
     shares.barh(rows, part["selection_frequency"], height=0.72, color=SKY, zorder=2)
     shares.axvline(result.threshold, color=RED, linestyle=":", linewidth=1.4, zorder=3)

@@ -18,7 +18,7 @@ import pandas as pd
 import xarray as xr
 
 from dmkl import progress
-from dmkl.arrays import Array, Index
+from dmkl.arrays import Array, Index, weight_shares
 from dmkl.errors import refuse
 from dmkl.estimators.checks import check_choice, check_count
 from dmkl.estimators.learner import KernelLearner
@@ -508,7 +508,7 @@ def _statistics(question: Question, grid: GridFits, at: Index | None) -> dict[st
     return {
         "score": mean[chosen, tasks],
         # All weights are zero where every variance component is on the boundary.
-        "share": (weight / np.maximum(weight.sum(axis=-1, keepdims=True), 1e-300)).mean(axis=1),
+        "share": weight_shares(weight, -1).mean(axis=1),
         "place": at,
         "gap": np.nan_to_num(grid.solved["gap"][chosen, :, tasks]).max(initial=0.0),
     }

@@ -58,8 +58,8 @@ Weights that are zero under a sparse norm come out of the solvers as zeros, or a
 _MOST_NAMES = 10
 """Most names that a sentence lists."""
 _CAUTION = (
-    "Stable weights need not be right ones: a kernel of noise with many equal eigenvalues wins weight at a small λ in "
-    "every resample"
+    "Stable weights can be wrong: if λ is small, each resample gives weight to a kernel of noise with many equal "
+    "eigenvalues"
 )
 
 
@@ -212,7 +212,10 @@ class Stability(Result):
         lines += constant_note(folds["score"], folds, "validation")
         lines.append(_CAUTION)
         lines += [attrs["default_price"]] if attrs.get("default_price") else []
-        lines.append(f"Agreement on the order of the kernels (Kendall's W): {float(data['rank_agreement'].mean()):.2g}")
+        if np.isfinite(agreed := float(data["rank_agreement"].mean())):
+            lines.append(f"Agreement on the order of the kernels (Kendall's W): {agreed:.2g}")
+        elif data.sizes["kernel"] > 2:
+            lines.append("All weights are equal, and their order says nothing: choose a smaller p")
         lines += self._stable_lines()
         costs = cost_and_proof(self.n_passes_, attrs["seconds"], float(data["gap"].max()))
         lines.append(f"{count(data.sizes['resample'], 'fit')} in {costs}")

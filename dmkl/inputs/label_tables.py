@@ -239,7 +239,7 @@ def _without_missing_codes(table: Columns, values: Array, columns: Sequence[int]
     """Return values of geneticists' tables with NaN or NA for -9, and for 0 among controls (1) and cases (2)."""
     missing = np.isin(values.astype(str), ("-9", "-9.0"))
     if missing.any():
-        table.notes.append(f"{table.where}: -9 was taken for missing, as PLINK and GCTA have it")
+        table.notes.append(f"{table.where}: -9 was taken for missing, as in PLINK and GCTA")
         values = np.where(missing, "NA" if values.dtype.kind in "OU" else np.nan, values)
     where = table.where
     has_phenotypes = values.dtype.kind == "f" and not where.lower().endswith(_COVARIATES)
@@ -248,5 +248,7 @@ def _without_missing_codes(table: Columns, values: Array, columns: Sequence[int]
         # PLINK's codes of phenotypes: missing, control, case.
         if codes == {0, 1, 2} or (codes == {0, 2} and where.lower().endswith(".fam")):
             values = np.where((np.arange(values.shape[1]) == k) & (values == 0), np.nan, values)
-            table.notes.append(f"{where}: 0 in {table.title(at)} was taken for missing, beside 1 and 2 as PLINK has it")
+            table.notes.append(
+                f"{where}: 0 in {table.title(at)} was taken for missing: the others are 1 and 2, as in PLINK"
+            )
     return values

@@ -288,7 +288,7 @@ def align(
         lacking = [f"{where} lacks {n - len(names)}" for where, names in names_of_all.items() if len(names) < n]
         if lost and lacking:
             what = f"{len(lost)} of {n} samples left out ({listed_names(lost)})"
-            notes.append(f"{what}, as asked for: {first_names(lacking, 3)}")
+            notes.append(f"{what} by join=inner: {first_names(lacking, 3)}")
     order_notes = []
     if unnamed and named and samples is not None and wanted is None:
         those, where = (first_names(titles, 3) for titles in (unnamed, [table.where for table in named]))

@@ -206,4 +206,4 @@ def places(names: Sequence[str], wanted: Sequence[str]) -> Index:
 def note_of_order(where: str, names: Sequence[str]) -> str:
     """Return the note if only their order shows which names belong to which rows."""
     what = f"row i was taken for the i-th name in {where} ({names[0]} is row 0), since the rows have no names"
-    return f"{what}; if they stand in another order, give their names in that order (order=, --order FILE)"
+    return f"{what}; if they are in another order, give their names in that order (order=, --order FILE)"

@@ -447,8 +447,8 @@ def _on_cluster(
     except KilledWorker as error:
         msg = (
             f"workers died {error.allowed_failures + 1} times while running {error.task!r}, the last one at "
-            f"{error.last_worker.address}: most often for want of "
-            "memory. Give the workers more memory, or set dmkl.memory or dmkl.block-width lower"
+            f"{error.last_worker.address}: mostly because memory ran out. "
+            "Give the workers more memory, or set dmkl.memory or dmkl.block-width lower"
         )
         raise WorkerLostError(msg) from error
 

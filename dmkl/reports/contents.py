@@ -17,7 +17,7 @@ import sklearn.model_selection
 import xarray as xr
 
 from dmkl.analysis.analyze import Analysis
-from dmkl.arrays import plain_repr
+from dmkl.arrays import plain_repr, weight_shares
 from dmkl.errors import refuse
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.saving import decode_parameters, encode, models
@@ -111,7 +111,8 @@ def _several(results: Sequence[Any]) -> Page:
 def _model(model: KernelLearner) -> Page:
     model._check_fitted()
     weights = model.weights_.transpose("kernel", ...)
-    means = np.abs(weights.values.reshape(len(model.kernel_names_), -1)).mean(axis=1)
+    columns = weights.values.reshape(len(model.kernel_names_), -1)
+    means = np.abs(shares := weight_shares(columns, 0)).mean(axis=1)
     order = np.argsort(-means, kind="stable")
     gap = float(np.max(np.asarray(model.gap_)))
     answer = _largest_weights(xr.DataArray(means, {"kernel": list(model.kernel_names_)}))
@@ -127,17 +128,18 @@ def _model(model: KernelLearner) -> Page:
         "status": model.status_,
         "passes": f"{model.n_passes_:g}" if hasattr(model, "n_passes_") else "as part of a search",
     }
-    frame = pd.DataFrame(weights.values.reshape(len(means), -1), columns=_columns(weights))
+    frame = pd.DataFrame(columns, columns=_columns(weights))
     if few := frame.shape[1] > _MOST_COLUMNS:
-        over = frame.agg(["mean", "std", "min", "max"], axis=1)
-        frame = over.set_axis(["mean weight", "standard deviation", "smallest", "largest"], axis=1)
+        over = pd.DataFrame(shares).agg(["mean", "std", "min", "max"], axis=1)
+        frame = over.set_axis(["mean share of the weight", "standard deviation", "smallest", "largest"], axis=1)
     frame.insert(0, "kernel", list(model.kernel_names_))
     frame = frame.iloc[order]
     dims = " and ".join(map(str, weights.dims[1:]))
     texts = (f"Over {count(weights[0].size, dims)}; all weights are in weights_ of the model.",) if few else ()
+    variance = _variance_components(model)
     sections = [
         Section("Weights", texts, frame, model.plot_weights(), "Weight of each kernel.", named=True),
-        *_variance_components(model),
+        *variance[1:],
     ]
     several = [str(dim) for dim in weights.dims[1:] if weights.sizes[dim] > 1]
     if several and max(weights.sizes[dim] for dim in several) <= _MOST_MAPPED:
@@ -153,7 +155,7 @@ def _model(model: KernelLearner) -> Page:
     if np.isfinite(gap) and gap > getattr(model, "tol", np.inf):
         warnings.append(model.status_)
     title = f"{type(model).__name__} on {count(len(means), 'kernel')}"
-    return Page(title, answer, facts, tuple(warnings), tuple(sections))
+    return Page(title, answer, facts, tuple(warnings), tuple(sections), next(iter(variance), None))
 
 
 def _percent(share: float) -> str:
@@ -168,11 +170,11 @@ def _variance_components(model: KernelLearner) -> list[Section]:
         return []
     components, axes = model.components_, None
     frame = components[[name for name in (*_ESTIMATES, "boundary") if name in components]].to_dataframe().reset_index()
-    frame["boundary"] = np.where(frame["boundary"] == 1, "on the boundary", "")
+    frame["boundary"] = np.where(frame["boundary"] == 1, "yes", "")
     if "target" not in components.dims:
-        parts, label = components.drop_sel(term="total"), "share of the variance ± one standard error"
-        shares = parts.variance_share.values[:, None]
-        axes = bars(parts.term.values, shares, "", "", label=label, error=parts.variance_share_se.values)
+        parts, title = components.drop_sel(term="total"), "Shares of the variance (± one standard error)"
+        shares, errors = parts.variance_share.values[:, None], parts.variance_share_se.values
+        axes = bars(parts.term.values, shares, "", title, label="share of the variance", error=errors)
     shares_section = Section("Variance components", (), frame, axes, "Share of the variance of each kernel.")
     return [shares_section, Section("Fixed effects", table=model.fixed_effects_.to_dataframe().reset_index())]
 
@@ -247,7 +249,9 @@ def _answer(result: SearchResult | EvaluationResult, lines: Sequence[str]) -> st
     said = {*result.beside(), *result.notes()}
     lines = [line for line in lines if not line.startswith(("Chosen", "  ", "Time:")) and line not in said]
     compared = _verdict(result.comparison())
-    weights = at_choice["weight"].mean([dim for dim in at_choice["weight"].dims if dim != "kernel"])
+    weights = at_choice["weight"].transpose("kernel", ...)
+    shares = weight_shares(weights.values.reshape(len(weights), -1), 0).mean(axis=1)
+    weights = xr.DataArray(shares, {"kernel": weights["kernel"].values})
     return f"{sentences([f'Chosen: {chosen}', *lines, *compared])} {_largest_weights(weights)}"
 
 
@@ -285,6 +289,8 @@ def _largest_weights(weights: xr.DataArray) -> str:
     """The kernels of the largest weights with their shares, as a sentence."""
     shares = 100 * np.abs(weights.values) / (np.abs(weights.values).sum() or 1.0)
     order, n_used = np.argsort(-shares, kind="stable"), int(np.count_nonzero(shares))
+    if n_used == len(shares) > 1 and np.ptp(shares) < 1e-9:
+        return f"All {n_used} kernels have the same weight."
     largest = listed([f"{weights['kernel'].values[j]} ({shares[j]:.2g} %)" for j in order[: min(3, n_used)]], 3)
     return f"{n_used} of {count(len(shares), 'kernel')} have weight; the largest: {largest}."
 

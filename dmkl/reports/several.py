@@ -147,6 +147,7 @@ def _describe_data(parts: Sequence[_Part]) -> dict[str, str]:
     facts |= {"classes": listed(classes, _MOST_NAMES), "kernels": listed(first.kernels, _MOST_NAMES)}
     steps = as_steps(first.parameters.get("steps"))
     titles = {name: (type(step).__doc__ or "").split(".\n")[0].rstrip(".").lower() for name, step in STEPS.items()}
+    titles = {name: title.replace("column samples", "training samples") for name, title in titles.items()}
     texts = [f"{step} ({titles[step]})" if step in titles else "residualize (remove covariates)" for step in steps]
     return facts | {"steps": ", ".join(texts) or "none"}
 

@@ -19,7 +19,7 @@ import xarray as xr
 from sklearn.base import clone
 
 from dmkl import settings
-from dmkl.arrays import Float
+from dmkl.arrays import Float, weight_shares
 from dmkl.errors import IndefiniteKernelError, InputError, MemoryBudgetError, refuse
 from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelClassifier
@@ -40,7 +40,7 @@ SUM, SVM, ALONE = "sum", "svm", "alone"
 LARGEST = {"": "largest_own", SUM: "largest_sum", SVM: "largest_svm"}
 """Prefixes of the names of scores; those of the largest score by the prefix of the same fits."""
 TITLES = {
-    LARGEST[""]: "largest score",
+    LARGEST[""]: "same learner by the largest score",
     SUM: "plain sum of the kernels",
     LARGEST[SUM]: "plain sum of the kernels by the largest score",
     SVM: "SVM on the sum of kernels",
@@ -219,8 +219,7 @@ def _largest_weights(question: Question, grid: GridFits, choice: Choice) -> np.n
     """
     p = np.array([point.get("p", 1.0) for point in points(question.grid)], dtype=np.float64)
     weights = grid.solved["weights"][(p == p.min()) & question.fitted]
-    total = weights.sum(axis=-1, keepdims=True)
-    shares = (weights / np.where(total > 0, total, 1.0)).mean(axis=(0, 2))
+    shares = weight_shares(weights, -1).mean(axis=(0, 2))
     if choice == "joint":
         shares = np.broadcast_to(shares.mean(axis=0), shares.shape)
     places = np.argsort(-shares, axis=1, kind="stable")[:, :TRIED]
@@ -406,7 +405,7 @@ def _verdict(difference: float, margin: float) -> str:
     if not np.isfinite(difference):
         return "no difference is known"
     if abs(difference) <= 1e-12:
-        return "it scores as the choice does"
+        return "it has the same score as the choice"
     by = f"{abs(difference):.4g}" + (f" (95 %: ±{margin:.2g})" if np.isfinite(margin) else "")
     chance = np.isfinite(margin) and not 0 < margin < abs(difference)
     note = "; a difference of this size may be chance" if chance else ""

@@ -203,10 +203,10 @@ class EvaluationResult(GridResult):
         """Draw the `top` largest kernel weights of the tested models, on `ax` if given; see `dmkl.pictures.bars`."""
         from dmkl.pictures import bars
 
-        weights = self._data["weight"]
-        columns = weights.mean([dim for dim in weights.dims if dim not in ("fold", "kernel")])
-        names, title = weights["kernel"].values.tolist(), "Kernel weights of the tested models"
-        return bars(names, columns.transpose("kernel", "fold").values, "outer fold", title, ax=ax, top=top)
+        weights = self._data["weight"].transpose("kernel", "fold", ...)
+        columns = weights.values.reshape(len(weights), -1)
+        names, over = weights["kernel"].values.tolist(), " and ".join(["outer fold", *map(str, weights.dims[2:])])
+        return bars(names, columns, over, "Kernel weights of the tested models", ax=ax, top=top)
 
     # --- text and tables ---------------------------------------------------------------------------------------------
 

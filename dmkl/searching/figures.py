@@ -23,7 +23,7 @@ from sklearn.metrics import (
     roc_curve,
 )
 
-from dmkl.arrays import Array, Float, plain_repr
+from dmkl.arrays import Array, Float, plain_repr, weight_shares
 from dmkl.errors import InputError, refuse
 from dmkl.estimators.checks import check_choice
 from dmkl.pictures import (
@@ -293,10 +293,12 @@ def plot_weights(
 ) -> Axes:
     """Draw the kernel weights of a point: bars for their means over the folds, dots for the folds.
 
+    Before means the weights of each fold are divided by their sum: weights have another scale at each p.
+
     Parameters
     ----------
     task
-        A task of a multilabel problem. By default the weights are means over the tasks, each at its chosen point. Folds
+        A task of a multilabel problem. By default the means are over the tasks too, each at its chosen point. Folds
         with separate choices are at their chosen points.
     at
         Values of parameters; missing parameters have their chosen values.
@@ -316,17 +318,17 @@ def plot_weights(
     """
     result._check_task(task)
     tasks = [task] if task is not None or result.tasks is None else list(result.tasks)
-    by_fold = np.mean([_weights(result, name, at or {}) for name in tasks], axis=0)
+    columns = np.concatenate([_weights(result, name, at or {}) for name in tasks]).T
     names = result.scores["kernel"].values.astype(str).tolist()
     index, by = _choices(result, task)
     if by:
-        mean_of = f"mean of {len(tasks)} {task_dim(result.scores)}s, " if tasks[0] is not None and task is None else ""
-        parts, params = [f"{mean_of}each {' and '.join(by)} at its own choice"], dict(at or {})
+        parts, params = [f"each {' and '.join(by)} at its own choice"], dict(at or {})
     else:
         parts, params = [], {name: result.grid[name][int(place)] for name, place in index.items()} | dict(at or {})
     title = ", ".join([*parts, *(_setting(name, value) for name, value in params.items())])
     of_task = "" if task is None else f" of {shortened(task)}"
-    return bars(names, by_fold.T, "fold", f"Kernel weights{of_task}{',' if by else ' at'} {title}", ax=ax, top=top)
+    over = "fold" if len(tasks) == 1 else f"fold and {task_dim(result.scores)}"
+    return bars(names, columns, over, f"Kernel weights{of_task}{',' if by else ' at'} {title}", ax=ax, top=top)
 
 
 def _weights(result: Any, task: str | None, at: Mapping[str, Any]) -> Float:
@@ -347,8 +349,8 @@ def plot_weights_over(
 ) -> Axes:
     """Draw the kernel weights along a parameter, by default the norm: from few kernels at p = 1 to equal at p = ∞.
 
-    Each column is a value of the parameter, with the others at the best mean validation score; weights are means over
-    folds (and tasks, each at its best), divided by the largest of the column.
+    Each column is a value of the parameter, with the others at the best mean validation score; weights are means of the
+    shares in each fold (and task, each at its best), divided by the largest of the column.
 
     Parameters
     ----------
@@ -394,10 +396,10 @@ def _weights_of(result: Any, task: str | None, name: str, place: int) -> Float:
     by = _choices(result, task)[1]
     part = of_task(result.scores[["mean_score", "standard_error", "weight", "gap"]], task).isel({name: [place]})
     try:
-        weights = part["weight"].isel(best_index(part, result.parameters, by, "best"))
+        weights = part["weight"].isel(best_index(part, result.parameters, by, "best")).transpose("kernel", ...).values
     except InputError:
         return np.full(part.sizes["kernel"], np.nan)
-    return np.asarray(weights.mean([dim for dim in weights.dims if dim != "kernel"]).values, dtype=np.float64)
+    return np.asarray(weight_shares(weights.reshape(len(weights), -1), 0).mean(axis=1), dtype=np.float64)
 
 
 # --- evaluations ---------------------------------------------------------------------------------------------------

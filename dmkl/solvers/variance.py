@@ -227,7 +227,7 @@ def _check_independent(problem: VarianceProblem, gram: Float, removed: Float) ->
         names = [*map(repr, problem.names), "the residual (the identity)"]
         involved = [names[k] for k in np.flatnonzero(share > 0.05 * share.max())]
         refuse(
-            f"{problem.title}the variances of {', '.join(involved[:-1])} and {involved[-1]} cannot be told apart, "
+            f"{problem.title}the variances of {', '.join(involved[:-1])} and {involved[-1]} cannot be distinguished, "
             "since their matrices are linearly dependent over these samples; leave one of them out with select(), or "
             "merge them into one kernel"
         )

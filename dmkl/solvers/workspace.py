@@ -173,8 +173,8 @@ class Workspace:
                 _change(name, were.get(name), self.identity.get(name)) for name in changed[:_MOST_CHANGES]
             )
             refuse(
-                f"{self.path} holds the state of a search that differs in: {', '.join(changed)}. {changes}. To go on "
-                "with it, give what it was started with; to start anew, move the folder away or give another"
+                f"{self.path} holds the state of a search that differs in: {', '.join(changed)}. {changes}. To "
+                "resume it, give its own arguments; to start again, move the folder away or give another"
             )
 
     def commit(self, state: dict[str, Any]) -> None:

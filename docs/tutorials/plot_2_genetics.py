@@ -57,6 +57,8 @@ print(model.components_[["variance_share", "variance_share_se", "p_value"]].to_d
 print(model.fixed_effects_.to_dataframe().round(2))
 
 # %%
+# The weights are the variances σ² themselves, in cm². A zero is on the boundary, and no proof of no effect.
+
 model.plot_weights()
 
 # %%

@@ -56,6 +56,8 @@ estimate = dmkl.evaluate(learner, K, grid=grid, outer=5, inner=3, scoring="balan
 print(estimate)
 
 # %%
+# Each subject is counted once, by a model that it did not train. The counts are of five models, not of one.
+
 estimate.plot_confusion()
 
 # %%
@@ -70,7 +72,8 @@ needed.plot()
 # %%
 # Is there anything at all?
 # -------------------------
-# The same score for 99 permutations of the labels. Each permutation repeats the choice of λ.
+# The same score for 99 permutations of the labels. Each permutation repeats the choice of λ. A small p-value means that
+# the diagnosis depends on the kernels, not that the score is high.
 
 test = dmkl.permutation_test(
     learner, K, grid={"p": [1.5], "lam": [1e-2, 0.1]}, n_permutations=99, cv=3, scoring="balanced_accuracy"

@@ -39,6 +39,9 @@ result = dmkl.search(dmkl.MKFDA(), K, grid=grid, cv=3, state=f"{folder}/state")
 print(result)
 
 # %%
+# The share of each kernel in the weight of the three folds. It is not the loss in score without the kernel, which
+# ``dmkl.importance`` measures.
+
 result.plot_weights()
 
 # %%

@@ -95,7 +95,7 @@ def test_tables_with_names_and_a_file_of_specs(run, tmp_path, folder, tables, cl
     for note in (
         "features 'colors' lack 3 of the 45 samples",
         "classes.csv was put into the order",
-        "no kernel is made of 'colors': left out",
+        "no kernel uses 'colors': left out",
         "left out 1 of the 2 column sets",
         "unmeasured",
     ):

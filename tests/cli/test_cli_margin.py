@@ -224,12 +224,13 @@ def test_weights_of_many_are_told_by_their_mean_and_the_largest(dim, several):
         np.random.default_rng(0).random((4, 10)), dims=("kernel", dim), coords={"kernel": list(NAMES), dim: labels}
     )
     header, *lines = rendered(weights_table({"model": weights})).splitlines()
+    shares = weights / weights.sum("kernel")
     assert header.split("  ")[0] == "kernel"
-    assert f"mean of 10 {several}" in header
+    assert f"share, mean of 10 {several}" in header
     assert "largest" in header
     assert header.split()[-1] == dim
     for name, line in zip(NAMES, lines, strict=True):
-        row = weights.sel(kernel=name)
+        row = shares.sel(kernel=name)
         assert line.startswith(name)
         assert f"{row.mean():.4f}" in line
         assert f"{row.max():.4f}" in line

@@ -353,7 +353,7 @@ def test_the_state_of_another_search(run, error_of, tmp_path, plain, stopped):
         assert f"differs in: {difference}" in err
         assert "--restart" in err
         assert "going on" not in err
-        assert "the same command goes on" not in err
+        assert "the same command continues" not in err
         assert (kept / "state.json").exists()
     # A wrong option neither uses nor harms it.
     assert run(*arguments, "--scoring", "beauty")[0] == 1

@@ -202,7 +202,7 @@ def test_a_search_shows_both_rules(learner, tmp_path):
     both = dmkl.search(learner, K, y, grid, baselines="rules", state=tmp_path / "state", **more)
     again = dmkl.search(learner, K, y, grid, baselines="rules", state=tmp_path / "state", **more)
     xr.testing.assert_equal(both.baselines, again.baselines)
-    titles = {"": "largest score", "sum": "plain sum of the kernels by the largest score"}
+    titles = {"": "same learner by the largest score", "sum": "plain sum of the kernels by the largest score"}
     largest = dmkl.search(clone(learner).set_params(decision="largest"), K, y, grid, baselines="sum", **more)
     for name in ("score", "test_score"):
         np.testing.assert_array_equal(both.scores[f"largest_own_{name}"], largest.scores[name])
@@ -230,7 +230,7 @@ def test_an_evaluation_shows_both_rules(tmp_path):
     grid = {"p": [1.0, 2.0], "lam": [0.02, 0.5]}
     both = dmkl.evaluate(dmkl.MKFDA(tol=1e-7), K, y, grid, outer=outer, inner=inner, baselines="rules")
     largest = dmkl.evaluate(dmkl.MKFDA(decision="largest", tol=1e-7), K, y, grid, outer=outer, inner=inner)
-    own = both.baselines.sel(baseline="largest score")
+    own = both.baselines.sel(baseline="same learner by the largest score")
     of_sum = both.baselines.sel(baseline="plain sum of the kernels by the largest score")
     for name in ("test_score", "inner_score", "lam"):
         np.testing.assert_array_equal(own[name], largest.scores[name])

@@ -33,15 +33,16 @@ def drawn(ax):
 def test_weights_by_group_are_means_over_classes_or_those_of_one(grouped):
     weights = grouped.weights_.transpose("class", "kernel", "group").values
     ax, bar = drawn(grouped.plot_weight_map())
-    means = weights.mean(axis=0)
+    means = (weights / weights.sum(axis=1, keepdims=True)).mean(axis=0)
     order = np.argsort(-means.mean(axis=1))
     np.testing.assert_allclose(ax.collections[0].get_array(), means[order])
     assert words(ax.yaxis) == np.array(["clear", "fair", "noise"])[order].tolist()
     assert words(ax.xaxis) == ["0", "1"]
-    assert (ax.get_xlabel(), bar.get_ylabel()) == ("group", "kernel weight β")
+    assert (ax.get_xlabel(), bar.get_ylabel()) == ("group", "share of the weight")
     assert ax.figure.get_suptitle().startswith("Kernel weights of GSMKL")
     assert ax.figure.get_suptitle().endswith("by group, mean over classes")
-    ax, _ = drawn(grouped.plot_weight_map(of="bee"))
+    ax, bar = drawn(grouped.plot_weight_map(of="bee"))
+    assert bar.get_ylabel() == "kernel weight β"
     np.testing.assert_allclose(ax.collections[0].get_array(), weights[1][np.argsort(-weights[1].mean(axis=1))])
     assert ax.figure.get_suptitle().endswith("by group, class bee")
     with pytest.raises(InputError, match="no groups' weights of 'dog': there are ant, bee, cat"):

@@ -366,7 +366,7 @@ def test_what_has_no_answer_is_refused_in_a_line():
     kernels, y, _ = made(8)
     m = len(y)
     one = np.ones((m, m))
-    refused(InputError, "'kernel_0' and 'kernel_3' cannot be told apart, .* merge", [*kernels, 2 * kernels[0]], y)
+    refused(InputError, "'kernel_0' and 'kernel_3' cannot be distinguished, .* merge", [*kernels, 2 * kernels[0]], y)
     refused(InputError, r"'kernel_3' and the residual \(the identity\) cannot be", [*kernels, np.eye(m)], y)
     refused(DegenerateKernelError, "'kernel_3' cannot be estimated: it is constant", [*kernels, one], y)
     refused(InputError, "y has a single value, 1, in training", kernels, np.ones(m))

@@ -165,7 +165,7 @@ def test_processes_of_this_machine_end_with_a_command_that_is_ended(run, places,
     assert ended == status, err
     errors, notes = told(err)
     assert len(errors) == (name == "SIGTERM")
-    assert "the same command goes on after pass" in notes[0]
+    assert "the same command continues after pass" in notes[0]
     workers = [pid for pid in set(psutil.pids()) - before if str(out.parents[1]) in _environment(pid)]
     assert not workers
     assert_goes_on(run, "search", own, out, undisturbed)

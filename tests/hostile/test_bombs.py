@@ -52,10 +52,10 @@ def refused(kind, match, path, tmp_path):
 @pytest.mark.parametrize(("shape", "descr"), [((10**6, 10**6), "<f8"), ((10**12,), "|S0"), ((2**40, 2**40), "<f8")])
 def test_headers_of_arrays_that_the_file_does_not_hold(tmp_path, shape, descr):
     (tmp_path / "k.npy").write_bytes(header(shape, descr) + b"\0" * 800)
-    refused(InputError, "k.npy is damaged: its header tells of", tmp_path / "k.npy", tmp_path)
+    refused(InputError, "k.npy is damaged: its header states", tmp_path / "k.npy", tmp_path)
     with zipfile.ZipFile(tmp_path / "k.npz", "w") as archive:
         archive.writestr("K.npy", header(shape, descr) + b"\0" * 800)
-    refused(InputError, "'K' of .*k.npz is damaged: its header tells of", tmp_path / "k.npz", tmp_path)
+    refused(InputError, "'K' of .*k.npz is damaged: its header states", tmp_path / "k.npz", tmp_path)
 
 
 def test_members_of_archives_that_unpack_beyond_memory(tmp_path):

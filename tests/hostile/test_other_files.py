@@ -57,7 +57,7 @@ def pointing(request, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["k.h5", "k.mat"])
 def test_other_files_are_not_read_unasked(pointing, name, tmp_path):
     path = pointing(name)
-    message = r"variable 'K' of .*k\..* other files, which are not read unasked.*dmkl.external"
+    message = r"variable 'K' of .*k\..* other files, which are not read by default.*dmkl.external"
     for reader in (open_files, as_features, read_file):
         with pytest.raises(InputError, match=message):
             reader(path)

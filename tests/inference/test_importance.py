@@ -210,6 +210,8 @@ def test_pictures(result):
     assert [patch.get_width() for patch in losses.patches] == list(result.table().loss)
     assert len(shapley.patches) == result.data.sizes["player"]
     assert "accuracy" in alone.get_xlabel()
+    title = "Loss in accuracy without each kernel or group (darker) (± 95 % interval, paired over folds)"
+    assert " ".join(losses.figure.get_suptitle().split()).startswith(title)
     with pytest.raises(InputError, match="there is no task 'a'"):
         result.plot("a")
 

@@ -297,6 +297,11 @@ def test_pictures(result, of_tasks):
     task = of_tasks.tasks[1]
     (line,) = of_tasks.plot(task=task)[0].lines
     np.testing.assert_array_equal(line.get_xdata(), np.sort(of_tasks.data["mean_weight"].sel(task=task))[::-1])
+    weights, _ = of_tasks.plot()  # tasks have the same weight in the mean, whatever their p
+    mean = of_tasks.data["mean_weight"]
+    expected = (mean / mean.sum("kernel")).mean(next(dim for dim in mean.dims if dim != "kernel"))
+    np.testing.assert_allclose(weights.lines[0].get_xdata(), np.sort(expected)[::-1])
+    assert weights.get_xlabel() == "share of the weight"
     with pytest.raises(InputError, match="there is no task 'none'"):
         of_tasks.plot(task="none")
 

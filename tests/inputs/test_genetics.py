@@ -64,7 +64,7 @@ def test_a_grm_with_a_phenotype_goes_in_by_one_command(tmp_path, capsys):
     assert made.names == ("a",)
     assert made.samples.tolist() == ["i0", "i1", "i3", "i5", "i6"]
     told = capsys.readouterr().err
-    assert "2 of 7 samples left out ('i2', 'i4'), as asked for: " in told
+    assert "2 of 7 samples left out ('i2', 'i4') by join=inner: " in told
     assert "pheno.txt lacks 2" in told
     assert "kernel 'a': put into the order" not in told  # some were taken out, and none moved
     assert "pheno.txt was put into the order" in told

@@ -313,5 +313,5 @@ def test_features_say_whom_an_inner_join_leaves_out():
     tables = {"a": pd.DataFrame(np.eye(6), names), "b": pd.DataFrame(np.eye(4), names[:4])}
     features = as_features(tables, join="inner")
     assert features.samples == names[:4]
-    assert features.notes[0] == "2 of 6 samples left out ('s4', 's5'), as asked for: features 'b' lacks 2"
+    assert features.notes[0] == "2 of 6 samples left out ('s4', 's5') by join=inner: features 'b' lacks 2"
     assert as_features({"a": tables["a"]}, join="inner").notes == []

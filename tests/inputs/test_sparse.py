@@ -64,5 +64,5 @@ def test_damaged_files_are_told(tmp_path):
     with pytest.raises(InputError, match=r"sparse matrix of the kind 'bsr'; save K.tocsr"):
         open_files(tmp_path / "k.npz")
     (tmp_path / "k.mtx").write_text("%%MatrixMarket matrix coordinate real general\n5 5 99999999\n1 1 1\n")
-    with pytest.raises(InputError, match=r"k.mtx is damaged: it tells of 5 × 5 and 99999999 entries, and has 65 bytes"):
+    with pytest.raises(InputError, match=r"k.mtx is damaged: it states 5 × 5 and 99999999 entries, and has 65 bytes"):
         open_files(tmp_path / "k.mtx")

@@ -284,7 +284,7 @@ def test_sigterm_keeps_what_is_done(run, job, tmp_path, monkeypatch):
     begun, after = [], 3
     status, _, err = run("run", job(solver))
     assert status == UNFINISHED, err
-    assert "the same command goes on after pass" in err
+    assert "the same command continues after pass" in err
     assert "the same command may be run again" in err
     begun, after = [], 0
     status, _, err = run("run", job(solver))

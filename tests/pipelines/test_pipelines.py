@@ -1,5 +1,6 @@
 """Every job of pipelines/ runs to its end on a small set."""
 
+import ast
 import math
 import re
 import shlex
@@ -296,6 +297,17 @@ def test_neuroimaging(tmp_path):
     assert test.p_value == 1 / 20
     assert test.data["sample_block"].values.tolist() == site[test.data["sample"].values].tolist()
     assert (tmp_path / "out" / "scores.png").stat().st_size > 0
+
+
+def test_whole_jobs_are_short():
+    """At most five commands or fifteen lines."""
+    trees = {path.stem: ast.parse(path.read_text(encoding="utf-8")) for path in JOBS.glob("*.py")}
+    for job in ("gene_sets", "single_cell", "variance_components", "relationship_matrices", "neuroimaging"):
+        loops = [node for node in ast.walk(trees[job]) if isinstance(node, ast.For)]
+        (steps,) = [loop.iter.elts for loop in loops if ast.unparse(loop.target) == "step"]
+        assert 4 <= len(steps) <= 5, job
+    (job,) = [node for node in trees["digits"].body if getattr(node, "name", "") == "compare_views"]
+    assert len(ast.unparse(job.body[1:]).splitlines()) <= 15
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ def test_the_answer_comes_first_and_everything_is_described(K):
         "samples 45",
         "classes <apple>, pear, plum",
         "kernels clear, fair & poor",
-        "center (center in feature space",
+        "center (center in feature space, by the means over the training samples)",
         "class_weight None balanced",
         "Stability has other kernels than Model: 3 and 2, 2 of them in both.",
         "Stability has other samples than Model: 60 and 45, 45 of them in both.",

@@ -261,7 +261,7 @@ def test_folds_choose_each_for_itself():
     assert rings(surface) == [(2.5, 1.5), (4.5, 2.5)]
     assert "chosen by a fold" in surface.get_title(loc="left")
     (ax,) = drawn(result.plot_weights()).axes
-    assert_weights(ax, chosen["weight"].mean("fold").values)
+    assert_weights(ax, shares(chosen["weight"]).mean("fold").values)
     assert title_of(ax) == "Kernel weights, each fold at its own choice, mean of 3 folds (dots)"
 
 
@@ -629,18 +629,23 @@ def test_axes_of_ones_own():
         result.plot_scores(single)
 
 
+def shares(weights):
+    return weights / weights.sum("kernel")
+
+
 def test_bars_are_mean_weights():
-    for folds in (1, 3):
+    for folds, scaled, label in ((1, lambda w: w, "kernel weight β"), (3, shares, "share of the weight in each fold")):
         result = SearchResult(make(folds=folds, means=planted((2, 1))))
-        weights = result.scores.weight.sel(p=1.5, lam=1e-3).values
+        weights = scaled(result.scores.weight.sel(p=1.5, lam=1e-3)).values
         (ax,) = drawn(result.plot_weights()).axes
         assert_weights(ax, weights.mean(axis=0))
+        assert ax.get_xlabel() == label
         assert title_of(ax).startswith("Kernel weights at p = 1.5, λ = 1e-3")
         assert ax.get_ylim()[0] > ax.get_ylim()[1]  # from top to bottom
         order = np.argsort(-weights.mean(axis=0), kind="stable")
         np.testing.assert_array_equal([line.get_xdata() for line in ax.lines], weights[:, order] if folds > 1 else [])
     (ax,) = drawn(result.plot_weights(at={"p": np.inf})).axes
-    assert_weights(ax, result.scores.weight.sel(p=np.inf, lam=1e-3).mean("fold").values)
+    assert_weights(ax, shares(result.scores.weight.sel(p=np.inf, lam=1e-3)).mean("fold").values)
     assert title_of(ax).startswith("Kernel weights at p = ∞, λ = 1e-3")
     with pytest.raises(InputError, match=r"p=3 is not in the grid; its values of p are \[1\.0, "):
         result.plot_weights(at={"p": 3})
@@ -651,8 +656,10 @@ def test_bars_are_mean_weights():
 def test_weights_of_tasks():
     _, result = of_tasks()
     weight = result.scores.weight
-    own = [weight[0, 1, :, :, 0], weight[4, 2, :, :, 1], weight[0, 1, :, :, 2]]
+    own = [shares(part) for part in (weight[0, 1, :, :, 0], weight[4, 2, :, :, 1], weight[0, 1, :, :, 2])]
     (ax,) = drawn(result.plot_weights()).axes
+    assert ax.get_xlabel() == "share of the weight in each fold and task"
+    assert title_of(ax).endswith("each task at its own choice, mean of 9 fits (dots)")
     assert_weights(ax, np.mean(own, axis=(0, 1)))
     (ax,) = drawn(result.plot_weights("boat")).axes
     assert_weights(ax, own[1].mean("fold").values)
@@ -668,7 +675,7 @@ def test_weights_over_p_are_those_at_the_best_of_the_others():
     means = planted((0, 1), (1, 3), (2, 0), (3, 2), (4, 2), value=0.8)
     result = SearchResult(make(means=means))
     ax, bar = drawn(result.plot_weights_over()).axes
-    at = result.scores["weight"].values[np.arange(5), [1, 3, 0, 2, 2]].mean(axis=1)  # (p, kernel)
+    at = shares(result.scores["weight"]).values[np.arange(5), [1, 3, 0, 2, 2]].mean(axis=1)  # (p, kernel)
     relative = (at / at.max(axis=1, keepdims=True)).T
     order = np.argsort(-relative.mean(axis=1))
     np.testing.assert_allclose(ax.collections[0].get_array(), relative[order])
@@ -678,7 +685,7 @@ def test_weights_over_p_are_those_at_the_best_of_the_others():
     assert bar.get_ylabel() == "weight / largest of the column"
     ax = result.plot_weights_over("lam")
     assert labels(ax.xaxis) == ["1e-8", "1e-3", "0.1", "10"]
-    at = result.scores["weight"].values[0, 1].mean(axis=0)
+    at = shares(result.scores["weight"]).values[0, 1].mean(axis=0)
     np.testing.assert_allclose(np.sort(ax.collections[0].get_array()[:, 1]), np.sort(at / at.max()))
     scores = make()
     scores["score"][2] = np.nan
@@ -699,7 +706,7 @@ def test_many_kernels_with_long_and_odd_names():
         ax = Figure().subplots()
         assert SearchResult(scores).plot_weights(ax=ax, top=top) is ax
         widths = [bar.get_width() for bar in ax.patches]
-        np.testing.assert_allclose(widths, [*range(59, 59 - n, -1), sum(range(60 - n))])
+        np.testing.assert_allclose(np.multiply(widths, 1770), [*range(59, 59 - n, -1), sum(range(60 - n))])
         assert labels(ax.yaxis) == [*(f"kernel_{j}" for j in np.argsort(-weight)[:n]), f"{60 - n} others"]
     share = 100 * sum(range(20)) / sum(range(60))
     assert f"The 40 largest of 60; the others have {share:.0f} % of the weight" in ax.get_title(loc="left")

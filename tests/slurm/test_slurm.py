@@ -147,7 +147,7 @@ def test_a_search_goes_on_when_all_jobs_were_lost(slurm, run, tmp_path, kernels,
     told = err.strip().splitlines()
     assert "has given no worker within 4 s: job" in told[-1]
     assert "PENDING (PartitionDown)" in told[-1]
-    assert "the same command goes on after pass" in told[-2]
+    assert "the same command continues after pass" in told[-2]
     status, _, err = run(*search, PLACE)
     assert status == 0, err
     assert "going on after pass" in err

@@ -28,8 +28,8 @@ PROBLEMS = {
     "as variables of their own",
     OBJECTS: "holds Python objects, never unpickled: they can run any code; save numbers, or strings as "
     "np.array(names, dtype=str)",
-    ELSEWHERE: "keeps its values in other files, which are not read unasked: a file may name any of this machine. Set "
-    "dmkl.external-files to true if you trust it (DASK_DMKL__EXTERNAL_FILES=true)",
+    ELSEWHERE: "keeps its values in other files, which are not read by default: a file may name any file of this "
+    "machine. Set dmkl.external-files to true if you trust it (DASK_DMKL__EXTERNAL_FILES=true)",
 }
 """Why an array is not read, and the message."""
 TEXT_BYTES = 64

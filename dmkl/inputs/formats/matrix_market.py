@@ -24,7 +24,7 @@ def mtx_arrays(path: Path) -> list[FileArray]:
     (n_rows, n_cols, n_entries, _, field, _), _ = run(_header, str(path), path)
     size = path.stat().st_size
     if min(n_rows, n_cols) < 1 or not 0 <= n_entries <= size:  # an entry takes two characters at least
-        refuse(f"{path} is damaged: it tells of {n_rows} × {n_cols} and {n_entries} entries, and has {size} bytes")
+        refuse(f"{path} is damaged: it states {n_rows} × {n_cols} and {n_entries} entries, and has {size} bytes")
     check_memory(str(path), _ENTRY_BYTES * n_entries + 8 * n_rows, "save it as .h5, or allow more")
 
     def opened() -> Any:

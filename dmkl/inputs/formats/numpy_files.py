@@ -73,7 +73,7 @@ def _array(path: Path, name: str, header: _Header, file_bytes: int, opened: Call
         refuse(f"{array.where} is damaged: its shape is {tuple(shape)!s:.80}, expected whole numbers from 0 on")
     expected = n_bytes(shape, max(1, dtype.itemsize))  # strings of no length take memory when they are read
     if file_bytes - start < expected:
-        what = f"{array.where} is damaged: its header tells of {expected} bytes of entries"
+        what = f"{array.where} is damaged: its header states {expected} bytes of entries"
         refuse(f"{what}, there are {file_bytes - start}")
     return array
 

@@ -27,7 +27,7 @@ from dmkl.inputs.labels import LabelTable
 PathLike = str | os.PathLike[str]
 Content = Literal["kernels", "features", "labels"]
 _OF_R = (
-    '. Files of R are not read, since what lies in them may be code; in R, with K <- readRDS("K.rds"): '
+    '. Files of R are not read, since they may contain code; in R, with K <- readRDS("K.rds"): '
     'write.csv(K, gzfile("K.csv.gz")) keeps the names of rows and columns'
 )
 

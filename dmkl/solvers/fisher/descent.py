@@ -262,7 +262,7 @@ def descend(
         # F decreases in every step, the gap need not: S is evaluated at other weights each time.
         if best is None or certificate.gap < best.certificate.gap:
             best = Solution(alpha, at.beta, certificate, status)
-        watch.note(f"{problem.name}{read:.1f} passes: gap {certificate.gap:.2e}, aim {tol:.0e}")
+        watch.note(f"{problem.name}{progress.error_text(certificate.gap)}, pass {read:.0f}")
         if certificate.gap <= tol:
             status = Status.CERTIFIED
             break

@@ -125,7 +125,7 @@ def maximize(
         if best is None or certificate.gap < best.certificate.gap:
             best = Solution(evaluation.alpha, beta, certificate, status)
         if name is not None:
-            progress.current().note(f"{name}α-step {len(steps)}: gap {certificate.gap:.2e}, aim {tol:.0e}")
+            progress.current().note(f"{name}step {len(steps)}, {progress.error_text(certificate.gap)}")
         if gap <= tol:
             status = Status.CERTIFIED
             break

@@ -182,7 +182,7 @@ def gmkl(
         else:
             length = 0.25 * length
         outcome = best.outcome(lower, steps)
-        watch.note(f"{problem.name}step {len(steps)}: gap {outcome.gap:.2e}, aim {tol:.0e}")
+        watch.note(f"{problem.name}step {len(steps)}, {progress.error_text(outcome.gap)}")
         if outcome.gap <= tol:
             return replace(outcome, status=Status.CERTIFIED)
         previous = candidate

@@ -181,7 +181,7 @@ def mk_svm(
         if best is None or certificate.gap < best.gap:
             c, status = certificate, Status.CERTIFIED if certified else Status.ITERATIONS
             best = Outcome(status, candidate, u, c.objective, c.lower, c.gap, c.bias, steps)
-        watch.note(f"{problem.name}step {len(steps)}: gap {certificate.gap:.2e}, aim {tol:.0e}")
+        watch.note(f"{problem.name}step {len(steps)}, {progress.error_text(certificate.gap)}")
         if certified:
             return best
         # An SVM that was solved less accurately than the weights need may still close the gap, so the loop goes on

@@ -488,7 +488,7 @@ class SubspaceSolver:
         done = sum(point.settled for point in self.progress)
         text = f"{done:,}/{len(self.progress):,} settings solved"
         if 0 < worst < np.inf:
-            text += f", error ≤ {100 * worst:.2g} %" if worst < 1 else ", error > 100 %"
+            text += f", {progress.error_text(worst)}"
         text += f", pass {self.n_passes + (worst > 0):.0f}"
         watch = progress.current()
         watch.expect(self._passes_left(worst))
