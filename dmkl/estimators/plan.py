@@ -422,7 +422,8 @@ class TrainingSet:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the kernels that may have weight."""
-        return self.facts.names
+        names = self.training.names  # not those of `facts`, whose traces may take a pass
+        return names if self.fit.kernels is None else tuple(names[k] for k in self.fit.kernels)
 
     @property
     def n_kernels(self) -> int:

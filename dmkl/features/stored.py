@@ -14,10 +14,10 @@ from dmkl.arrays import Array, Index
 from dmkl.errors import StoreError
 from dmkl.features.specs import Recipe
 from dmkl.features.tiles import FACTORED, FeatureFactors, FeatureTiles, SampleAxis, table_of
-from dmkl.passes.factors import READ_BYTES, strips
+from dmkl.passes.factors import READ_BYTES, on_disk, strips
 from dmkl.passes.view import TileKey
 from dmkl.store.features import content_of, read_tables
-from dmkl.store.reader import StoreReader
+from dmkl.store.reader import SMALL_BYTES, StoreReader
 
 _NO_RECIPE = ("name", "feature_content", "training_content", "identity", "n_missing", "storage")
 
@@ -92,8 +92,14 @@ class FactorReader(StoreReader):
         yield from stored  # its last check
 
     def diagonal(self, kernels: Index) -> Array | None:
-        """See `TileSource`."""
-        return self._statistic("diagonal", kernels)
+        """See `TileSource`. A large one, which takes a pass, is kept in a temporary file."""
+        if 8 * len(kernels) * len(self.samples) <= SMALL_BYTES:
+            return self._statistic("diagonal", kernels)
+        of_kernels, values = vars(self).get("_diagonal", (b"", np.empty(0)))
+        if of_kernels != kernels.tobytes():
+            values = on_disk(self._statistic("diagonal", kernels))
+            vars(self)["_diagonal"] = kernels.tobytes(), values
+        return np.asarray(values)
 
     def _read_statistic(self, name: str, kernels: Index) -> Array:
         kept = np.isin(kernels, list(self.kept))
@@ -110,7 +116,7 @@ class FactorReader(StoreReader):
 
         if kept.any():
             with ThreadPoolExecutor(settings.tasks_at_once()) as pool:
-                list(pool.map(add, strips(n_columns, every, READ_BYTES, self.dtype.itemsize)))
+                list(pool.map(add, strips(n_columns, every, READ_BYTES, self.dtype.itemsize, self.factors.chunk_rows)))
         if not kept.all():
             values[~kept] = super()._read_statistic(name, kernels[~kept])
         return values
@@ -122,6 +128,7 @@ class FactorReader(StoreReader):
     def forget(self) -> None:
         """See `StoreReader`."""
         super().forget()
+        vars(self).pop("_diagonal", None)
         for table in self.computed.axes[0].tables.values():
             vars(table).pop("_whole", None)
 

@@ -145,6 +145,7 @@ class FeatureFactors:
         for k in kernels:
             columns = recipes[k].columns
             self.widths[k] = table_of(recipes[k], axes[1]).shape[1] if columns is None else len(columns)
+        self.chunk_rows = max((table_of(recipes[k], axis).chunk_rows for k in kernels for axis in axes), default=1)
 
     def read(self, kernels: Index, axis: int, rows: slice) -> Array:
         """See `Factors`. The columns of a table that several kernels share are read once."""

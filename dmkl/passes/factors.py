@@ -5,14 +5,17 @@ A product with b vectors, X_j(Z_jᵀV), takes 4·m·d_j·b operations instead of
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
 from dmkl.arrays import Array, Index
+from dmkl.passes.execute import temporary_root
 from dmkl.passes.view import Factors, View
 
-__all__ = ["READ_BYTES", "factor_products", "factors_of", "strips"]
+__all__ = ["READ_BYTES", "factor_products", "factors_of", "on_disk", "strips"]
 
 _STRIP_BYTES = 2**25
 """Bytes of a factor that are read and multiplied together."""
@@ -61,10 +64,28 @@ def factors_of(view: View) -> Factors:
 
 
 READ_BYTES = 2**27
-"""Bytes of stored factors that are read at a time: smaller parts of chunks would be unpacked several times."""
+"""Bytes of stored factors that are read at a time."""
 
 
-def strips(width: int, rows: slice, n_bytes: int = _STRIP_BYTES, itemsize: int = 8) -> Iterator[slice]:
-    """Rows of a factor of so many columns that are read or multiplied together."""
+def strips(
+    width: int, rows: slice, n_bytes: int = _STRIP_BYTES, itemsize: int = 8, multiple: int = 1
+) -> Iterator[slice]:
+    """Rows of a factor of so many columns that are read or multiplied together.
+
+    They begin at multiples of `multiple`, the rows of a chunk, unless chunks are larger than a strip: parts of chunks
+    would be unpacked several times.
+    """
     side = max(1, n_bytes // (itemsize * max(width, 1)))
-    return (slice(start, min(start + side, rows.stop)) for start in range(rows.start, rows.stop, side))
+    multiple = multiple if 2 * side >= multiple else 1
+    side = max(1, side // multiple) * multiple
+    first = rows.start - rows.start % multiple
+    return (slice(max(start, rows.start), min(start + side, rows.stop)) for start in range(first, rows.stop, side))
+
+
+def on_disk(values: Array) -> Array:
+    """The values in a temporary file, which stays until the array is gone."""
+    with tempfile.TemporaryFile(dir=temporary_root()) as file:
+        order: Any = "F" if values.flags.f_contiguous else "C"
+        mapped: Array = np.memmap(file, values.dtype, "w+", shape=values.shape, order=order)
+    mapped[:] = values
+    return mapped

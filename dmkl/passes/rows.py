@@ -31,7 +31,7 @@ from dmkl.numerics.discriminant import null_leverages
 from dmkl.numerics.steps import STEPS, Residualize, Step, Take, Weighing
 from dmkl.passes.blas import blas_threads, factor_threads, pinned_blas
 from dmkl.passes.execute import again, execute, machine, send_all, shared_folder, temporary_root
-from dmkl.passes.factors import READ_BYTES, factors_of, strips
+from dmkl.passes.factors import READ_BYTES, factors_of, on_disk, strips
 from dmkl.passes.run import add_in_tree
 from dmkl.passes.view import Lens, View, bytes_of_task
 
@@ -269,7 +269,7 @@ def gram_matrices(views: Sequence[View], targets: Sequence[Float]) -> tuple[Iter
     sums = _added_over_rows("gram", views[0], works, 8 * n_grams * (1 + len(shift)) ** 2)
     new = [(works[k].samples, sums[k][0]) for k in range(n_shared) if earlier[k] is None]
     if new:
-        _GRAMS[views[0].source] = (views[0].kernels.tobytes(), [(rows, _on_disk(gram)) for rows, gram in new])
+        _GRAMS[views[0].source] = (views[0].kernels.tobytes(), [(rows, on_disk(gram)) for rows, gram in new])
     for k, gram in enumerate(earlier):
         if gram is not None:
             sums[k][0] = gram
@@ -298,14 +298,6 @@ def _earlier_gram(view: View, rows: Index) -> Float | None:
     for _, gram in inside[1:]:
         total += gram
     return np.asarray(total)
-
-
-def _on_disk(values: Float) -> Float:
-    """The values in a temporary file, which stays until the array is gone."""
-    with TemporaryFile(dir=temporary_root()) as file:
-        mapped: Float = np.memmap(file, values.dtype, "w+", shape=values.shape, order="F")
-    mapped[:] = values
-    return mapped
 
 
 def _grams(
@@ -566,6 +558,9 @@ def _tasks(
     if 4 * result_bytes * n_tasks > host.total_bytes:
         n_tasks = max(1, host.total_bytes // (4 * result_bytes) // host.slots * host.slots)
     cuts = np.linspace(0, n_rows, n_tasks + 1).astype(np.int64)
+    chunk = factors_of(view).chunk_rows
+    if n_rows >= n_tasks * chunk:
+        cuts[1:-1] -= cuts[1:-1] % chunk  # no chunk is read by two tasks
     orders = [np.argsort(work.samples, kind="stable") for work in works]
     sorted_works = [(work.samples[order], order, work.function) for work, order in zip(works, orders, strict=True)]
     token = uuid.uuid4().hex
@@ -592,7 +587,7 @@ def _of_range(
     results: list[Any] = [None] * len(works)
     parts = [
         part
-        for part in strips(n_columns, rows, READ_BYTES, view.source.dtype.itemsize)
+        for part in strips(n_columns, rows, READ_BYTES, view.source.dtype.itemsize, factors.chunk_rows)
         if any(np.ptp(np.searchsorted(work[0], (part.start, part.stop))) for work in works)
     ]
     with pinned_blas(threads), ThreadPoolExecutor(1) as reader:

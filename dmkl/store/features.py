@@ -54,6 +54,11 @@ class FeatureTable:
         """See `FeatureMatrix`: empty, since square matrices are removed once their kernels are computed."""
         return ""
 
+    @property
+    def chunk_rows(self) -> int:
+        """Rows that are read and unpacked together."""
+        return 1
+
     def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
         """Some rows and columns; rows of NaN for samples that lack the table."""
         raise NotImplementedError
@@ -134,6 +139,11 @@ class StoredTable(FeatureTable):
             )
             raise StoreError(msg)
         return values
+
+    @property
+    def chunk_rows(self) -> int:
+        """See `FeatureTable`."""
+        return int(self._values.chunks[0])
 
     @cached_property
     def _whole(self) -> Array | None:

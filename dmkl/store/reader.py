@@ -219,7 +219,7 @@ class StoreReader:
 
     def _statistic(self, name: str, kernels: Index) -> Array:
         n_kernels, rows, _ = self.shape
-        if n_kernels * rows * 8 > _SMALL_BYTES:
+        if n_kernels * rows * 8 > SMALL_BYTES:
             return self._read_statistic(name, kernels)
         # Kept for small sets: Zarr takes some milliseconds to read them, as long as a pass.
         cache = self._statistics.setdefault(name, {})
@@ -392,7 +392,7 @@ class StoreReader:
         return f"tile ({key[1]}, {key[2]}) of kernel {self.names[key[0]]!r} in {self.location}"
 
 
-_SMALL_BYTES = 4 * 2**20
+SMALL_BYTES = 4 * 2**20
 _UNPICKLED: OrderedDict[tuple[type, str, str], StoreReader] = OrderedDict()
 _UNPICKLING = threading.Lock()
 _OPENING = threading.RLock()
