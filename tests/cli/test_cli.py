@@ -247,7 +247,7 @@ def test_a_log_has_the_command_its_passes_and_phases_and_how_it_ended(run, store
     assert "--log" not in messages[0]
     assert any(re.match(r"combine-pass-\d+ begins, [0-9.e+]+ MiB of kernels", line) for line in messages)
     assert any(re.fullmatch(r"combine-pass-\d+ took \S+ s \(passes\)", line) for line in messages)
-    assert any("gap " in line for line in lines if " INFO " in line)
+    assert any("error ≤" in line for line in lines if " INFO " in line)
     assert messages[-1] == "ended with status 0"
 
 

@@ -610,6 +610,6 @@ def test_the_direct_solver_keeps_the_budget():
     case = many()
     K, y = in_memory(case.kernels, 256)[case.train, case.train], case.y[case.train]
     with dask.config.set({"dmkl.memory": "4MB"}):
-        words = ["solver='direct'", "GiB", "use solver='cg'", "dmkl.memory"]
+        words = ["solver='direct'", " MiB", "Take solver='cg'", "dmkl.memory"]
         check_refusal(words, lambda: dmkl.MKFDA(solver="direct").fit(K, y), MemoryBudgetError)
     assert dmkl.MKFDA(solver="auto").fit(K, y > 4).solver_ == "direct"

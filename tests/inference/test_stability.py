@@ -268,7 +268,7 @@ def test_stable_noise_is_told_from_what_is_above_chance():
     majority = [max(np.mean(y[part.values == 1] == label) for label in (0, 1)) for part in noise.data["part"]]
     np.testing.assert_allclose(noise.data["constant_score"], majority)
     assert "That is not clearly above 0.5, the score of one decision for all rows" in noise.summary()
-    assert "kernel of noise with many equal eigenvalues wins weight" in noise.summary()
+    assert "gives weight to a kernel of noise with many equal eigenvalues" in noise.summary()
     assert "lam = 0.01 is the default; weights depend on it" in noise.summary()
     K, y = spectra(0, informative=True)
     signal = dmkl.stability(dmkl.MKFDA(p=1, lam=1.0), K, y, 10)
