@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["UNKNOWN_TEXTS", "is_known"]
-
 UNKNOWN_TEXTS = frozenset({"", "NA", "N/A", "n/a", "<NA>", "#N/A", "NaN", "nan", "NULL", "null", "None", "NaT"})
 """Texts that stand for an unknown label, as tables and the printing of pandas, R and SQL have them."""
 

@@ -53,8 +53,6 @@ from dmkl.solvers.semidefinite import KernelFacts
 from dmkl.solvers.workspace import Prepared
 from dmkl.stores import Kernels
 
-__all__ = ["GSMKL", "Grouping", "feature_table"]
-
 Grouping = Literal["kernel", "kmeans", "plsa"]
 
 

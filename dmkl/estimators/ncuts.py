@@ -35,8 +35,6 @@ from dmkl.solvers.jobs import Job, SideBySide
 from dmkl.solvers.outcome import Outcome, Status, Step, worst
 from dmkl.solvers.requests import SVM, GroupClassifier, Projection, Solver, Task
 
-__all__ = ["NCuts", "Sharing"]
-
 _UNPROVEN = (
     "No small change improves the classifiers, but the combined kernel is not known to be positive semidefinite: "
     "better ones may exist."

@@ -33,13 +33,11 @@ from pydantic import (
 )
 
 from dmkl.errors import InputError, StoreError, did_you_mean, first_names, refuse, short_repr
-from dmkl.features.functions import FUNCTIONS, WORDS
+from dmkl.features.functions import WORDS
 from dmkl.files.documents import read_document
 from dmkl.inputs.features import FeatureMatrix
 from dmkl.numerics.functions import STATISTIC
 from dmkl.settings import check_memory
-
-__all__ = ["FUNCTIONS", "LOW_RANK", "Recipe", "plan", "read_specs"]
 
 _RECIPE_BYTES = 2048
 """Memory of one recipe with its name and parameters."""

@@ -58,19 +58,6 @@ from threadpoolctl import threadpool_limits
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import refuse
 
-__all__ = [
-    "Counts",
-    "FeatureGroups",
-    "GivenGroups",
-    "KernelGroups",
-    "SampleGroups",
-    "group_by_kernel",
-    "group_by_kmeans",
-    "group_by_plsa",
-    "groups_from_arrays",
-    "one_hot",
-]
-
 
 def one_hot(labels: Index, n_groups: int) -> Float:
     """The (m, G) matrix with a one in each row, in the column of the row's group."""

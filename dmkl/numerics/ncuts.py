@@ -21,19 +21,6 @@ from dmkl.arrays import Array, Float, Index
 from dmkl.errors import refuse
 from dmkl.numerics.compiling import compiled
 
-__all__ = [
-    "class_columns",
-    "cut_matrix",
-    "descend",
-    "is_positive_block",
-    "ratios",
-    "rounded",
-    "sample_examples",
-    "smallest_ratio",
-    "starts",
-]
-
-
 # --- ratios --------------------------------------------------------------------------------------------------------
 
 

@@ -15,8 +15,6 @@ from dmkl.arrays import Array, Index
 from dmkl.passes.execute import temporary_root
 from dmkl.passes.view import Factors, View
 
-__all__ = ["READ_BYTES", "factor_products", "factors_of", "on_disk", "strips"]
-
 _STRIP_BYTES = 2**25
 """Bytes of a factor that are read and multiplied together."""
 

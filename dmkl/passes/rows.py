@@ -35,18 +35,6 @@ from dmkl.passes.factors import READ_BYTES, factors_of, on_disk, strips
 from dmkl.passes.run import add_in_tree
 from dmkl.passes.view import Lens, View, bytes_of_task
 
-__all__ = [
-    "Gram",
-    "RowFunction",
-    "RowMap",
-    "fit_row_maps",
-    "gram_matrices",
-    "has_thin_factors",
-    "inverse_diagonals_by_factors",
-    "null_vectors",
-    "row_products",
-]
-
 _SMALL_BYTES = 2**27
 """Bytes of (D, D) matrices that are no question of memory."""
 

@@ -22,8 +22,6 @@ from dmkl.solvers.outcome import Outcome, Status, Step
 from dmkl.solvers.requests import CombinedProduct, EachProduct
 from dmkl.solvers.semidefinite import KernelFacts, check_forms
 
-__all__ = ["kernel_k_means"]
-
 _BLOCKS, _KEPT = 8, 3  # most blocks of k vectors in the basis of the eigenvectors, and those kept of a full one
 _ROUNDING = 1e-12  # share of a trace that is rounding in double precision
 

@@ -32,8 +32,6 @@ from dmkl.numerics.ncuts import cut_matrix, descend, is_positive_block, rounded,
 from dmkl.passes.blas import pinned_blas
 from dmkl.solvers.outcome import Step
 
-__all__ = ["KernelCut", "best_cut", "relax"]
-
 Proof = Literal["single ratio", "theorem 1", "theorem 2", "bound", "none"]
 
 # Steps between two computations of the bounds and of the penalty.

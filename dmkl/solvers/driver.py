@@ -51,8 +51,6 @@ from dmkl.solvers.requests import (
     Tasks,
 )
 
-__all__ = ["ANSWERS", "Tally", "drive"]
-
 Result = TypeVar("Result")
 Asked = Sequence[tuple[Lens, Any]]
 """Requests of one kind, each with the lens of its solver."""

@@ -69,16 +69,6 @@ from dmkl.solvers.outcome import Outcome, Status, Step
 from dmkl.solvers.requests import CombinedEntries, EachProduct, GroupClassifier, Projection
 from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
 
-__all__ = [
-    "GroupProblem",
-    "WeightForm",
-    "gating_gradient",
-    "group_weights",
-    "gs_mkl",
-    "localized_mkl",
-    "parameter_gradients",
-]
-
 WeightForm = Literal["softmax", "root"]
 
 

@@ -51,8 +51,6 @@ from dmkl.solvers.requests import (
     Tasks,
 )
 
-__all__ = ["InMemory", "answer", "batches", "combined", "composite", "group_forms"]
-
 Item = TypeVar("Item")
 _Stack = tuple[Path, tuple[int, ...]]
 

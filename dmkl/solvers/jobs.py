@@ -35,8 +35,6 @@ from dmkl.solvers.requests import (
 from dmkl.solvers.semidefinite import KernelFacts
 from dmkl.solvers.workspace import Workspace
 
-__all__ = ["Context", "Job", "Method", "SideBySide", "Training", "on_rows", "together"]
-
 Running = Generator[Request | tuple[Request, ...], Any, Outcome]
 Item = TypeVar("Item")
 

@@ -30,24 +30,6 @@ from dmkl.numerics.fisher import onto_sphere
 from dmkl.solvers.weight_sets.balls import Ball
 from dmkl.solvers.weight_sets.base import ConicProgram, WeightSet
 
-__all__ = [
-    "LEAST_LOG",
-    "MODEL_ERROR",
-    "MODEL_STEP",
-    "MODEL_STEPS",
-    "CuttingPlane",
-    "Factored",
-    "LineSearch",
-    "ascent_direction",
-    "exact_master",
-    "newton_direction",
-    "newton_master",
-    "positive",
-    "rises_enough",
-    "taylor_form",
-    "taylor_master",
-]
-
 _SHORTEST = 1e-6
 _TINY = float(np.finfo(np.float64).tiny)
 

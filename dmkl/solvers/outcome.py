@@ -17,9 +17,6 @@ import numpy as np
 from dmkl.arrays import Float
 from dmkl.errors import DegenerateKernelError
 
-__all__ = ["WORDS", "Outcome", "Round", "Status", "Step", "check_finite", "worst"]
-
-
 WORDS = ("certified", "finished", "converged", "open")
 """The ways in which a fit can end, from the best to the worst, as written in tables, figures and files."""
 

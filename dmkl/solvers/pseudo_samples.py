@@ -28,8 +28,6 @@ from dmkl.passes.rows import Gram, RowMap
 from dmkl.passes.view import Lens, View
 from dmkl.store.features import ArrayTable
 
-__all__ = ["UNIT", "PseudoSamples", "times"]
-
 UNIT = float(np.finfo(np.float64).eps)
 
 

@@ -16,28 +16,6 @@ import numpy.typing as npt
 
 from dmkl.arrays import Float
 
-__all__ = [
-    "SVM",
-    "CombinedEntries",
-    "CombinedFactor",
-    "CombinedProduct",
-    "EachProduct",
-    "FactorDiagonal",
-    "FactorLogDeterminant",
-    "FactorSolve",
-    "FactorTraces",
-    "GroupClassifier",
-    "InnerProducts",
-    "InverseDiagonals",
-    "Pass",
-    "Projection",
-    "Request",
-    "Solver",
-    "Task",
-    "Tasks",
-    "ask",
-]
-
 Index = npt.NDArray[np.intp]
 Result = TypeVar("Result", covariant=True)
 

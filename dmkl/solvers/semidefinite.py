@@ -14,8 +14,6 @@ import numpy as np
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import IndefiniteKernelError, IndefiniteKernelWarning, warn
 
-__all__ = ["UNKNOWN", "KernelFacts", "check_forms", "lowest_on_span", "tell_indefinite"]
-
 # Fraction of a kernel's trace, or of the largest form of all kernels, below which a negative form is accepted.
 _NOTHING = 1e-6
 _REPAIR = "repair='clip', 'flip' or 'shift'"

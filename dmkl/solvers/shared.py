@@ -34,8 +34,6 @@ from dmkl.solvers.in_memory import batches
 from dmkl.solvers.jobs import Context, Job, Method
 from dmkl.solvers.outcome import Outcome, Status, Step
 
-__all__ = ["SharedMethod", "SharedProblem", "candidate_weights"]
-
 _MATRICES = 8
 """Matrices (rows, m) that a task holds with its sums: a kernel before and after its steps, and eigenvectors."""
 _TASKS = 4

@@ -48,8 +48,6 @@ from dmkl.solvers.requests import (
     Request,
 )
 
-__all__ = ["VarianceProblem", "explained_variances"]
-
 Steps = Generator[Request | tuple[Request, ...], Any, Any]
 
 _FLOOR = 1e-6

@@ -30,8 +30,6 @@ from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.pseudo_samples import PseudoSamples, times
 from dmkl.solvers.workspace import Workspace
 
-__all__ = ["covariances_on_factors", "solve_on_factors"]
-
 Solve = Callable[[Sequence[Job], Context], list[Outcome]]
 
 

@@ -54,9 +54,6 @@ from dmkl.numerics.steps import Fitted, load_step
 from dmkl.passes.execute import check_shared, temporary_root
 from dmkl.solvers.outcome import Outcome, Status, Step
 
-__all__ = ["FORMAT", "Prepared", "Workspace", "read_state_file", "state_folder"]
-
-
 FORMAT, FORMAT_VERSION = "dmkl-search-state", 4
 """Version 3 had no checksums."""
 

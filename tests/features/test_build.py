@@ -439,7 +439,7 @@ REFUSED = {
         lambda: spoiled(1e30, name="b"),
         {"function": "polynomial", "degree": 3},
         {},
-        r"kernel 'b-polynomial': the entry of samples '(4' and '\d+|\d+' and '4)' overflows float32; scale the features",
+        r"kernel 'b-polynomial': the entry of samples '(4' and '\d+|\d+' and '4)' overflows float32; scale the",
     ),
     "overflow of products": (
         lambda: spoiled(1e30, name="b"),

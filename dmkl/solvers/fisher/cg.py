@@ -41,8 +41,6 @@ from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.requests import CombinedProduct, Request, Solver
 from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts
 
-__all__ = ["SOLVER", "CGStep", "InverseModel", "block_cg"]
-
 # --- blocked conjugate gradients -----------------------------------------------------------------------------------
 
 

@@ -87,18 +87,6 @@ from dmkl.solvers.requests import CombinedEntries, CombinedFactor, EachProduct, 
 from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.solvers.weight_sets.base import WeightSet
 
-__all__ = [
-    "ANCHORED",
-    "COMPANIONS",
-    "DUAL",
-    "INTERLEAVED",
-    "Span",
-    "WorkingSetRule",
-    "anchored_fits",
-    "descend",
-    "least_columns",
-]
-
 # --- directions in memory ------------------------------------------------------------------------------------------
 
 

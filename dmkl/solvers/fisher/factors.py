@@ -28,8 +28,6 @@ from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.pseudo_samples import UNIT, PseudoSamples, times
 from dmkl.solvers.workspace import Workspace
 
-__all__ = ["solver_on_factors"]
-
 _TARGETS = 1024
 """Targets that are solved together even if there are fewer components: the stacked solver shares work between them."""
 

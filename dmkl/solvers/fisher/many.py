@@ -64,8 +64,6 @@ from dmkl.solvers.requests import Solver, Task, Tasks
 from dmkl.solvers.semidefinite import KernelFacts, check_forms
 from dmkl.solvers.weight_sets.balls import Ball
 
-__all__ = ["SOLVER", "fits", "solve_grid"]
-
 _SHARED_STEPS = 8
 """Most weights that are tried for a target by shared factors."""
 _CG_STEPS = 20

@@ -29,9 +29,6 @@ from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.solvers.weight_sets.balls import Ball
 from dmkl.solvers.weight_sets.base import WeightSet
 
-__all__ = ["MemoryOracle", "not_positive_definite", "solve_mkfda", "solve_restricted"]
-
-
 _DENSE = 100
 """Most kernels whose curvature is a matrix: a conic program takes longer than the factored master for more."""
 

@@ -30,8 +30,6 @@ from dmkl.solvers.outcome import Outcome, Status, Step
 from dmkl.solvers.requests import Task
 from dmkl.solvers.weight_sets.base import WeightSet
 
-__all__ = ["Evaluation", "Master", "Oracle", "Solution", "certificate_step", "maximize"]
-
 Master = Literal["newton", "taylor", "exact"]
 
 

@@ -20,23 +20,6 @@ from dmkl.solvers.outcome import Outcome, Status
 from dmkl.solvers.requests import EachProduct, Solver
 from dmkl.solvers.weight_sets.base import WeightSet
 
-__all__ = [
-    "AUTO",
-    "CG",
-    "CONFIGURABLE",
-    "ConfiguredSolver",
-    "Direct",
-    "Dual",
-    "Finish",
-    "FisherOptions",
-    "FisherProblem",
-    "FisherSolver",
-    "SolverChoice",
-    "SolverName",
-    "Subspace",
-    "parse_solver",
-]
-
 Finish = Literal["auto", "direct", "cg", "report"]
 
 

@@ -45,8 +45,6 @@ from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.requests import InverseDiagonals, ask
 
-__all__ = ["FACTORS", "SOLVERS", "FisherMethod", "check_solver", "choose", "least_lam", "name_of"]
-
 SOLVERS: dict[str, FisherSolver] = {
     solver.name: solver for solver in (DIRECT, cg.SOLVER, ANCHORED, subspace.SOLVER, INTERLEAVED, DUAL, many.SOLVER)
 }

@@ -14,8 +14,6 @@ from dmkl.passes.elements import entries
 from dmkl.passes.execute import check_memory, machine, run_tasks
 from dmkl.passes.view import Lens, View
 
-__all__ = ["WorkingSet", "add_blocks", "columns_lens", "finish_columns", "fraction_of_tiles", "working_sets"]
-
 
 @dataclass(frozen=True)
 class WorkingSet:

@@ -26,17 +26,6 @@ from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.requests import CombinedFactor, EachProduct, FactorDiagonal, FactorSolve, Request, Solver
 from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms, lowest_on_span, tell_indefinite
 
-__all__ = [
-    "DIRECT",
-    "AlphaStep",
-    "DirectStep",
-    "check_direct",
-    "direct_fits",
-    "needed_bytes",
-    "side_by_side",
-    "wrapper",
-]
-
 _MOST_REFINEMENTS = 5
 
 

@@ -24,8 +24,6 @@ from dmkl.solvers.outcome import Outcome, Status, Step
 from dmkl.solvers.requests import SVM, EachProduct
 from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
 
-__all__ = ["easy_mkl"]
-
 
 def easy_mkl(
     y: Float, lam: float, n_kernels: int, *, tol: float = 1e-6, facts: KernelFacts = UNKNOWN

@@ -53,8 +53,6 @@ from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.solvers.weight_sets.base import ConicError, ConicProgram
 from dmkl.solvers.weight_sets.conic import Cones
 
-__all__ = ["GeneralizedProblem", "Hull", "Method", "gmkl", "largest_sum"]
-
 Method = Literal["newton", "gradient"]
 
 

@@ -26,8 +26,6 @@ from dmkl.passes.factors import strips
 from dmkl.solvers.margin.svm import FIRST_EPS, Bounds, SVMSolution, as_signs, box, certify, feasible, optimize
 from dmkl.solvers.requests import SVM, EachProduct, Task
 
-__all__ = ["FactoredKernels", "solve_linear"]
-
 
 @dataclass(frozen=True, eq=False)
 class FactoredKernels:

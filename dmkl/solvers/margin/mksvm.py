@@ -33,8 +33,6 @@ from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.solvers.weight_sets.balls import Ball
 from dmkl.solvers.weight_sets.base import ConicError
 
-__all__ = ["MarginProblem", "certify_margin", "mk_svm"]
-
 
 @dataclass(frozen=True, eq=False)
 class MarginProblem:

@@ -42,27 +42,6 @@ from dmkl.passes.sums import Combination, StoredSum, SumColumns, combine_pass
 from dmkl.passes.view import Lens
 from dmkl.solvers.requests import SVM, GroupClassifier
 
-__all__ = [
-    "Bounds",
-    "SVMSolution",
-    "SquareSolution",
-    "as_signs",
-    "ascend",
-    "best_bias",
-    "box",
-    "certify",
-    "dense_bytes",
-    "feasible",
-    "fit_square",
-    "hinge",
-    "is_concave",
-    "optimize",
-    "solve_by_columns",
-    "solve_dense",
-    "train",
-    "train_together",
-]
-
 Bounds = float | Float
 """C: one for all samples, or (m,), one for each."""
 

@@ -13,8 +13,6 @@ from dmkl.errors import refuse
 from dmkl.numerics.fisher import dual_norm, norm, onto_sphere, steepest, uniform_weights
 from dmkl.solvers.weight_sets.base import ConicProgram, Entries, WeightSet
 
-__all__ = ["Ball", "GivenWeights", "grouped"]
-
 # Fraction of the largest weight below which a weight of an interior point of a sparse solution is set to zero.
 _ABSENT = 1e-9
 

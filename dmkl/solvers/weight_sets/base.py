@@ -15,8 +15,6 @@ import scipy.sparse as sp
 from dmkl.arrays import Float, Index
 from dmkl.errors import DmklError
 
-__all__ = ["ConicError", "ConicProgram", "Entries", "WeightSet"]
-
 # --- conic programs ---------------------------------------------------------------------------------------------------
 
 Entries = tuple[Index, Index, Float]

@@ -13,8 +13,6 @@ import numpy as np
 from dmkl.arrays import Float, Index
 from dmkl.solvers.weight_sets.base import ConicError, ConicProgram, Entries, WeightSet
 
-__all__ = ["Cones", "ConicSet", "Priced", "UnboundedSetError"]
-
 CONES: dict[str, Callable[..., object]] = {
     "zero": clarabel.ZeroConeT,
     "nonnegative": clarabel.NonnegativeConeT,

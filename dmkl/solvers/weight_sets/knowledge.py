@@ -16,8 +16,6 @@ from dmkl.errors import refuse
 from dmkl.solvers.weight_sets.base import ConicError
 from dmkl.solvers.weight_sets.conic import Cones, ConicSet, UnboundedSetError
 
-__all__ = ["Constraints", "NamedWeights", "conic_set", "digest", "norm_constraints", "rows_and_cones"]
-
 Constraints = Callable[[Any], Any]
 """Makes one or several cvxpy constraints from the weights d."""
 

@@ -32,8 +32,6 @@ from dmkl.solvers.fisher.subspace.tasks import (
 )
 from dmkl.solvers.requests import Solver, Tasks
 
-__all__ = ["OpenPoint", "products", "residuals", "scores", "sharpen", "solve_restricted_problems"]
-
 # --- products with the basis ---------------------------------------------------------------------------------------
 
 

@@ -40,8 +40,6 @@ from dmkl.solvers.fisher.subspace.tasks import (
 )
 from dmkl.solvers.requests import Pass, Solver, Tasks
 
-__all__ = ["Growth", "dominant_block", "extend", "orthonormal_to"]
-
 # --- dominant directions -------------------------------------------------------------------------------------------
 
 

@@ -31,24 +31,6 @@ from dmkl.arrays import Array, Float
 from dmkl.files.arrays import load_array, read_array, save_array
 from dmkl.numerics.cholesky import Cholesky, RoughFactor
 
-__all__ = [
-    "Closeness",
-    "choose_kept",
-    "choose_reference_weights",
-    "closeness",
-    "conditions",
-    "factor_bytes",
-    "factor_stem",
-    "grid_step",
-    "is_kept",
-    "kept_bytes",
-    "make_room",
-    "read_factor",
-    "ridge",
-    "rough_ridge",
-    "save_factor",
-]
-
 # --- choosing reference weights ------------------------------------------------------------------------------------
 
 

@@ -40,8 +40,6 @@ from dmkl.files.arrays import load_array
 from dmkl.numerics.fisher import Support
 from dmkl.passes.blas import pinned_blas
 
-__all__ = ["PROBES", "Rounding", "rounding", "rounding_of"]
-
 PROBES = 24
 """s. With twice as many the bound would be 2.3 instead of 3.4 times the error, at the cost of as many more columns."""
 _UNLIKELY = 1e-9

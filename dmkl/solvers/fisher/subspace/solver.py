@@ -66,8 +66,6 @@ from dmkl.solvers.requests import Solver, Tasks
 from dmkl.solvers.semidefinite import tell_indefinite
 from dmkl.solvers.workspace import Workspace
 
-__all__ = ["SOLVER", "SubspaceSolver", "block_width", "check_room", "finish_open", "fits", "held_bytes", "points_of"]
-
 # --- memory --------------------------------------------------------------------------------------------------------
 
 

@@ -47,23 +47,6 @@ from dmkl.solvers.requests import Pass, Solver, Tasks
 from dmkl.solvers.weight_sets.base import WeightSet
 from dmkl.solvers.workspace import Workspace
 
-__all__ = [
-    "Block",
-    "Point",
-    "Progress",
-    "SubspaceOptions",
-    "TargetSet",
-    "TrainingSubspace",
-    "Unsolved",
-    "add_preconditioners",
-    "apply_preconditioners",
-    "basis_task_bytes",
-    "of_space",
-    "preconditioner_bytes",
-    "restore",
-    "save",
-]
-
 # --- points and their training sets -----------------------------------------------------------------------------------
 
 Item = TypeVar("Item")

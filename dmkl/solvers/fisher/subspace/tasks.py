@@ -30,28 +30,6 @@ from dmkl.solvers.outcome import check_finite
 from dmkl.solvers.semidefinite import KernelFacts, lowest_on_span
 from dmkl.solvers.weight_sets.base import WeightSet
 
-__all__ = [
-    "FactorRequest",
-    "Keeping",
-    "Made",
-    "ProductFiles",
-    "SolveJob",
-    "Strips",
-    "apply_factor",
-    "basis_times",
-    "combined_products",
-    "keep",
-    "keep_products",
-    "lowest",
-    "numbered",
-    "probe_file",
-    "project",
-    "residual_strip",
-    "solve_points",
-    "widen_basis",
-    "widen_gram",
-]
-
 # --- matrices in strips of rows ------------------------------------------------------------------------------------
 
 
