@@ -173,7 +173,7 @@ def _check_jobs(cluster: JobQueueCluster, system: BatchSystem) -> None:
 
 
 def answer_of(*command: str, seconds: float = _ANSWER_SECONDS) -> tuple[str, str]:
-    """What a program of the batch system prints, and its refusal, which is empty if it takes the command."""
+    """The output of a program of the batch system, and its refusal, which is empty if it takes the command."""
     try:
         answer = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=seconds

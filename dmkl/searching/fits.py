@@ -316,7 +316,7 @@ def run_blocks(K: KernelSet, blocks: Mapping[Hashable, Sequence[Fit]], workspace
 
 
 SOLVED = ("weights", "gap", "objective", "status")
-"""What solvers find, for each point, fold and task."""
+"""Results of the solvers, for each point, fold and task."""
 
 
 @dataclass

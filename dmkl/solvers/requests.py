@@ -21,7 +21,7 @@ Result = TypeVar("Result", covariant=True)
 
 
 class Request:
-    """What a solver asks for."""
+    """A request of a solver."""
 
 
 @dataclass(frozen=True, eq=False)
