@@ -29,7 +29,6 @@ from dmkl.numerics.steps import (
     as_steps,
 )
 from dmkl.passes import statistics
-from dmkl.passes.alignment import align, check_alignable
 from dmkl.passes.elements import view_blocks
 from dmkl.passes.memory import persisted
 from dmkl.passes.run import alone, pass_graph
@@ -470,12 +469,15 @@ class KernelSet:
         Yan, Kittler, Mikolajczyk, Tahir, JMLR 13 (2012), Fig. 5; centered: Cortes, Mohri, Rostamizadeh, Algorithms for
         learning kernels based on centered alignment, JMLR 13 (2012), Definition 4.
         """
+        from dmkl.passes.alignment import align, check_alignable  # SciPy, which opening a set does without
+
         check_alignable(self._view)
         Z = None if probes is None else sign_probes(self.shape[1], probes, seed)
         K = self.center() if centered else self
         value, error = align(K.lens(), Z)
         errors = {} if error is None else {"standard_error": (("kernel", "kernel_2"), error)}
         names = np.array(self.names, dtype=str)
+
         what = "alignment of centered kernels" if centered else "alignment of the kernels"
         method = "exact" if probes is None else f"estimate from {probes} random probes, seed {seed}"
         coords = {"kernel": names, "kernel_2": names, **errors}

@@ -122,7 +122,7 @@ class KillingFactors:
     """Factors whose first reader of the last rows kills its worker."""
 
     def __init__(self, factors, file):
-        self.factors, self.widths, self.file = factors, factors.widths, file
+        self.factors, self.widths, self.chunk_rows, self.file = factors, factors.widths, factors.chunk_rows, file
 
     def read(self, kernels, axis, rows):
         if rows.stop == 90 and self.file.exists():
