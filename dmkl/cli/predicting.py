@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -217,8 +218,8 @@ def predict(
         parts = dmkl.kernel_scores(shares[scored], pd.DataFrame(with_unknown(truth, unknown), scores["sample"])[scored])
         frame = parts.to_dataframe(["target", "kernel"][2 - parts["kernel_r2"].ndim :]).reset_index()
         write_table(as_place(kernel_scores), frame, parts, overwrite=overwrite)
-    if result is not None and result.counts is not None:
-        save_figure(lambda: dmkl.plot_confusion(result.counts), plot)
+    if result is not None and result.counts is not None and plot is not None:
+        save_figure(partial(dmkl.plot_confusion, result.counts), plot)
     if as_json:
         files = None if features is None else [str(file) for file in features]
         print_json(
