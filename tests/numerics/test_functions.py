@@ -8,7 +8,7 @@ from sklearn.metrics import pairwise
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.features.specs import FUNCTIONS
+from dmkl.features.functions import FUNCTIONS
 from dmkl.numerics import functions
 from dmkl.numerics.compiling import compiled
 
