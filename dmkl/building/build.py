@@ -77,8 +77,8 @@ def build(
         The kernels: a mapping or a list of mappings with `function`, `feature` and the function's parameters, or a TOML
         file with a table ``[[kernel]]`` for each. `dmkl.features.functions.FUNCTIONS` lists the functions. A list of
         values for a parameter is a grid, a pattern such as ``"*"`` for the feature means all that match, `columns`
-        takes some columns, or one kernel for each entry of a mapping from names to columns, such as a ``.gmt`` file of gene
-        sets.
+        takes some columns, or one kernel for each entry of a mapping from names to columns, such as a ``.gmt`` file of
+        gene sets.
         The key `transform` transforms counts first (`dmkl.features.transforms`).
         The key `rank` keeps a kernel as a factor Z of so many columns, K ≈ ZZᵀ, or with "auto" as one of as few as
         keep 99 % of its trace (`dmkl.features.approximation`). The set stores Z instead of the features, and its
