@@ -196,8 +196,8 @@ def did_you_mean(word: Any, choices: Iterable[str]) -> str:
 
 
 def refuse(message: str, cause: BaseException | None = None) -> NoReturn:
-    """Raise an InputError with this message."""
-    raise InputError(message) from cause
+    """Raise an InputError with this message, in which characters of names that are not printable are escaped."""
+    raise InputError(printable(message)) from cause
 
 
 def warn(message: str, category: type[Warning]) -> None:
