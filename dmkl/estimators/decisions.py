@@ -47,7 +47,7 @@ Priors = Literal["empirical", "uniform"] | Sequence[float] | Mapping[Any, float]
 
 
 def check_priors(priors: Any, classes: Array | None = None) -> None:
-    """Refuse values, by InputError, that are no prior probabilities: words or positive numbers that sum to one."""
+    """Raise InputError unless the values are prior probabilities: a word, or positive numbers that sum to one."""
     if priors is None or (isinstance(priors, str) and priors in ("empirical", "uniform")):
         return
     rule = "priors must be 'empirical' (None), 'uniform', or a positive number for each class that sum to one"

@@ -701,7 +701,7 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
         return Problems.of_targets(targets, tasks)
 
     def _covariates(self) -> Covariates | None:
-        """The covariates of the step that takes some out."""
+        """The covariates of the step that residualizes, if there is one."""
         return next((step for step in as_steps(self.steps) if isinstance(step, Covariates)), None)
 
     def _permuted(self, labels: Array, order: Array, samples: Array) -> Array:

@@ -145,7 +145,12 @@ class FeatureFactors:
         for k in kernels:
             columns = recipes[k].columns
             self.widths[k] = table_of(recipes[k], axes[1]).shape[1] if columns is None else len(columns)
-        self.chunk_rows = max((table_of(recipes[k], axis).chunk_rows for k in kernels for axis in axes), default=1)
+
+    @cached_property
+    def chunk_rows(self) -> int:
+        """See `Factors`. Those of the table of the widest kernel: opening all tables takes milliseconds for each."""
+        recipe = self._recipes[int(np.argmax(self.widths))]
+        return table_of(recipe, self._axes[1]).chunk_rows
 
     def read(self, kernels: Index, axis: int, rows: slice) -> Array:
         """See `Factors`. The columns of a table that several kernels share are read once."""

@@ -93,7 +93,7 @@ def replacing(path: str | os.PathLike[str] | Url, mode: str = "wb", **options: A
 
 @contextmanager
 def replacing_path(path: Path, way_out: str = _ANEW) -> Iterator[Path]:
-    """A temporary path, at which a file or a folder is written that then replaces `path`; as `replacing`."""
+    """A temporary path; what is written there, a file or a folder, replaces `path` in the end. See `replacing`."""
     path = resolved(path)
     partial = temporary_name(path)
     try:

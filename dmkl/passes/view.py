@@ -32,8 +32,10 @@ class Factors(Protocol):
 
     widths: Index
     """Their columns, d_j, for each kernel of the source; −1 for a kernel without factors."""
-    chunk_rows: int
-    """Rows that are read and unpacked together."""
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows that are read and unpacked together."""
 
     def read(self, kernels: Index, axis: int, rows: slice) -> Array:
         """Some rows of X_j for axis 0, or of Z_j for axis 1, side by side for some kernels, (rows, Σ d_j)."""

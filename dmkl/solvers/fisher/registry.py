@@ -234,7 +234,7 @@ def least_lam(lens: Lens) -> float:
 
 
 def check_resolution(lens: Lens, lam: float) -> None:
-    """Raise InputError for a λ that drowns in the rounding of the stored kernels, below `least_lam`."""
+    """Raise InputError for a λ below `least_lam`, which the rounding of the stored kernels exceeds."""
     noise = least_lam(lens)
     if lam < noise:
         dtype = lens.view.source.dtype
