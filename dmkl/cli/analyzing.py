@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.table import Table
@@ -13,7 +13,7 @@ from rich.text import Text
 
 import dmkl
 from dmkl.cli.cluster import Resources
-from dmkl.cli.options import STEPS_HELP, Json, Kernels, Overwrite, Store, option
+from dmkl.cli.options import STEPS_HELP, Json, Kernels, Overwrite, Store, flag, option
 from dmkl.cli.output import (
     bar,
     lock_output,
@@ -47,22 +47,20 @@ def analyze(
     store: Store,
     samples: TrainingSamples,
     resources: Resources,
-    output: Annotated[Path | None, option(f"Save the data in this folder, as {_DATA} (NetCDF).", "DIR")] = None,
-    plot: Annotated[Path | None, option("Pictures in a folder, or of alignments in a file.", "PATH", "--plot")] = None,
+    output: Path | None = option(f"Save the data in this folder, as {_DATA} (NetCDF).", "DIR"),
+    plot: Path | None = option("Pictures in a folder, or of alignments in a file.", "PATH"),
     kernels: Kernels = None,
-    steps: Annotated[str, option(STEPS_HELP, "STEP,…")] = "center",
-    targets: Annotated[
-        bool, option("Align with the stored labels, if there are any.", None, "--targets/--no-targets")
-    ] = True,
-    eigenvalues: Annotated[int, option("Number of eigenvalues of each kernel.", "N", min=1)] = 20,
-    threshold: Annotated[float, option("Kernels with at least this alignment are in one group.", "A")] = 0.95,
-    probes: Annotated[
-        int | None, option("Estimate alignments from N random vectors, with standard errors, in one pass.", "N", min=3)
-    ] = None,
-    seed: Annotated[int, option("Seed of the random vectors.", min=0)] = 0,
-    relevant: Annotated[
-        bool, option("Show in how many eigenvectors labels are.", None, "--relevant-dimension")
-    ] = False,
+    steps: str = option(STEPS_HELP, "STEP,…", default="center"),
+    targets: bool = option(
+        "Align with the stored labels, if there are any.", None, "--targets/--no-targets", default=True
+    ),
+    eigenvalues: int = option("Number of eigenvalues of each kernel.", "N", default=20, min=1),
+    threshold: float = option("Kernels with at least this alignment are in one group.", "A", default=0.95),
+    probes: int | None = option(
+        "Estimate alignments from N random vectors, with standard errors, in one pass.", "N", min=3
+    ),
+    seed: int = option("Seed of the random vectors.", default=0, min=0),
+    relevant: bool = flag("Show in how many eigenvectors labels are.", "--relevant-dimension"),
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:

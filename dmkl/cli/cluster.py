@@ -14,16 +14,14 @@ import typer
 from rich.text import Text
 
 import dmkl
-from dmkl.cli.options import RESOURCES, Json, Store, option
+from dmkl.cli.options import Json, Store, option, resources_option
 from dmkl.cli.output import STYLES, print_json, say, say_aside, show, size, table
 from dmkl.errors import refuse
 from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
     from distributed import Client
-    from rich.table import Table
 
-    from dmkl.clusters.preflight import Host
     from dmkl.kernelset import KernelSet
 
 _SMALL_BYTES = 256 * 2**20
@@ -36,15 +34,14 @@ class Resources:
 
     cluster: Annotated[
         str | None,
-        option(
+        resources_option(
             '"threads", "local" (processes), "slurm queue=short jobs=4", a .toml or .yaml file of such options, or the '
             "address or file of a Dask scheduler. [default: threads up to 256 MiB, else local]",
             "BACKEND",
-            panel=RESOURCES,
         ),
     ] = None
-    workers: Annotated[int | None, option("Processes or threads. [default: all cores]", "N", panel=RESOURCES)] = None
-    memory: Annotated[str | None, option("Memory, as 2GiB. [default: 60 % of free]", "SIZE", panel=RESOURCES)] = None
+    workers: Annotated[int | None, resources_option("Processes or threads. [default: all cores]", "N")] = None
+    memory: Annotated[str | None, resources_option("Memory, as 2GiB. [default: 60 % of free]", "SIZE")] = None
 
     @contextmanager
     def computing(self, reading: KernelSet | None = None, state: Path | None = None) -> Iterator[Client | None]:
@@ -96,13 +93,10 @@ def _parse_backend(text: str) -> tuple[str, dict[str, Any]]:
     return backend, options
 
 
-# --- preflight -----------------------------------------------------------------------------------------------------
-
-
 def preflight(
     store: Store,
     resources: Resources,
-    state: Annotated[Path | None, option("Folder where a search will keep its checkpoint.", "DIR")] = None,
+    state: Path | None = option("Folder where a search will keep its checkpoint.", "DIR"),
     as_json: Json = False,
 ) -> None:
     """Show the memory, the versions and the folders that each host of a cluster has, and which solvers fit.
@@ -134,8 +128,20 @@ def preflight(
         names = list(dict.fromkeys(name for host in hosts for name in host.versions))
         by_host = [tuple(host.versions.get(name, "–") for name in names) for host in hosts]
         versions = ((*row, str(by_host.count(row))) for row in dict.fromkeys(by_host))
+        of_hosts = table(
+            "host", "job", "temporary files", numbers=("workers", "slots", "cores", "free memory", "free there")
+        )
+        for host in hosts:
+            of_hosts.add_row(
+                Text(host.name, style=STYLES["error"] if host.problems else ""),
+                host.job,
+                Text(host.temporary),
+                *map(str, (host.workers, host.slots, host.cores)),
+                size(host.free_bytes),
+                size(host.temporary_free_bytes),
+            )
         show(
-            _hosts_table(hosts),
+            of_hosts,
             table(*names, numbers=("hosts",), rows=versions),
             table("for all samples", "fits", "", rows=requirements),
         )
@@ -146,17 +152,3 @@ def preflight(
         say(f"{count(len(hosts), 'host')} checked, {len(bad) or 'none'} that cannot take part.", style="bold")
     if bad:
         raise typer.Exit(1)
-
-
-def _hosts_table(hosts: list[Host]) -> Table:
-    rows = table("host", "job", "temporary files", numbers=("workers", "slots", "cores", "free memory", "free there"))
-    for host in hosts:
-        rows.add_row(
-            Text(host.name, style=STYLES["error"] if host.problems else ""),
-            host.job,
-            Text(host.temporary),
-            *map(str, (host.workers, host.slots, host.cores)),
-            size(host.free_bytes),
-            size(host.temporary_free_bytes),
-        )
-    return rows

@@ -15,7 +15,7 @@ import dmkl
 from dmkl.cli import options
 from dmkl.cli.cluster import Resources
 from dmkl.cli.interruption import keeping_kernels
-from dmkl.cli.options import LABELS, SAMPLES, STORAGE, option
+from dmkl.cli.options import flag, labels_option, option, samples_option, storage_option
 from dmkl.cli.output import refuse_existing, say, say_aside, size
 from dmkl.cli.parsing import parse_names, parse_numbers, parse_value
 from dmkl.cli.samples import find_names
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dmkl.inputs.names import Join
     from dmkl.kernelset import KernelSet
 
-_KERNELS = "Kernels"
+_kernels_option = partial(option, panel="Kernels")
 
 
 def import_(
@@ -44,52 +44,28 @@ def import_(
             "Tables of features are for dmkl build.",
         ),
     ] = None,
-    mgrm: Annotated[
-        Path | None, option("Prefixes of relationship matrices, one a line, as GCTA's --mgrm takes them.", "FILE")
-    ] = None,
+    mgrm: Path | None = option("Prefixes of relationship matrices, one a line, as GCTA's --mgrm takes them.", "FILE"),
     labels: options.Labels = None,
     samples: options.SampleNames = None,
-    train_samples: Annotated[
-        Path | None, option("Name of each training sample (column) of rectangular kernels.", "FILE", panel=LABELS)
-    ] = None,
-    order: Annotated[
-        Path | None,
-        option(
-            "Names of the rows of the kernels, in the order of their files: labels are matched by these.",
-            "FILE",
-            panel=LABELS,
-        ),
-    ] = None,
+    train_samples: Path | None = labels_option("Name of each training sample (column) of rectangular kernels.", "FILE"),
+    order: Path | None = labels_option(
+        "Names of the rows of the kernels, in the order of their files: labels are matched by these.", "FILE"
+    ),
     splits: options.Splits = None,
-    diagonal: Annotated[
-        Path | None,
-        option(
-            "k(x, x) of each new sample, which cosine normalization of rectangular kernels needs.", "FILE", panel=LABELS
-        ),
-    ] = None,
-    names: Annotated[str | None, option("Names of the kernels, in the order in which they are read.", "A,B,…")] = None,
-    variable: Annotated[
-        list[str] | None, option("Variable of the files that holds the kernels; repeatable.", "NAME")
-    ] = None,
-    kernel_axis: Annotated[
-        int | None, option("Axis that counts the kernels in three-dimensional arrays.", min=0, max=2)
-    ] = None,
-    rectangular: Annotated[
-        bool, option("Take square kernels too as new samples × training samples.", None, "--rectangular")
-    ] = False,
+    diagonal: Path | None = labels_option(
+        "k(x, x) of each new sample, which cosine normalization of rectangular kernels needs.", "FILE"
+    ),
+    names: str | None = option("Names of the kernels, in the order in which they are read.", "A,B,…"),
+    variable: list[str] | None = option("Variable of the files that holds the kernels; repeatable.", "NAME"),
+    kernel_axis: int | None = option("Axis that counts the kernels in three-dimensional arrays.", min=0, max=2),
+    rectangular: bool = flag("Take square kernels too as new samples × training samples.", "--rectangular"),
     join: options.Join = "exact",
     tile: options.Tile = None,
     dtype: options.Dtype = None,
     repair: options.Repair = None,
-    symmetrize: Annotated[
-        bool,
-        option(
-            "Take (K + Kᵀ)/2 of kernels whose halves differ, and print the difference.",
-            None,
-            "--symmetrize",
-            panel=STORAGE,
-        ),
-    ] = False,
+    symmetrize: bool = storage_option(
+        "Take (K + Kᵀ)/2 of kernels whose halves differ, and print the difference.", None, "--symmetrize", default=False
+    ),
     overwrite: options.Overwrite = False,
 ) -> None:
     """Import kernel matrices from files into a kernel set.
@@ -151,9 +127,6 @@ def import_(
     say(f"Describe it with dmkl info {shlex.quote(out)}, check it with dmkl check {shlex.quote(out)}.")
 
 
-# --- dmkl build ----------------------------------------------------------------------------------------------------
-
-
 def build(
     out: options.NewStore,
     features: Annotated[
@@ -163,102 +136,57 @@ def build(
         ),
     ],
     resources: Resources,
-    specs: Annotated[
-        Path | None, option("Kernels to compute, a table [[kernel]] for each.", "FILE.toml", panel=_KERNELS)
-    ] = None,
-    function: Annotated[
-        list[str] | None, option(f"Instead of a file: {', '.join(FUNCTIONS)}; repeatable.", "NAME", panel=_KERNELS)
-    ] = None,
-    bandwidth: Annotated[
-        str | None,
-        option(
-            "Bandwidths as multiples of the mean distance, a kernel for each. [default: 1]", "B,B,…", panel=_KERNELS
-        ),
-    ] = None,
-    feature: Annotated[
-        list[str] | None,
-        option("Tables to use: X, raw, 'layers/*' …; repeatable. [default: all, of .h5ad X]", "NAME", panel=_KERNELS),
-    ] = None,
-    rank: Annotated[
-        str | None,
-        option(
-            "Approximate each kernel by this rank, or by one that keeps 99 % of its trace.", "N|auto", panel=_KERNELS
-        ),
-    ] = None,
-    transform: Annotated[
-        str | None, option("Transform counts first: size-factor, log1p, tfidf.", "NAME,…", panel=_KERNELS)
-    ] = None,
-    columns: Annotated[
-        Path | None,
-        option(
-            "A kernel for each set of columns in this file: gene sets (.gmt), chromosomes of variants (.bim), or lists "
-            "of names (.json, .toml).",
-            "FILE",
-            panel=_KERNELS,
-        ),
-    ] = None,
-    min_columns: Annotated[
-        int | None,
-        option(
-            "Leave out sets with fewer columns than this; by default a set with none is refused.",
-            "N",
-            min=1,
-            panel=_KERNELS,
-        ),
-    ] = None,
-    against: Annotated[
-        str | None,
-        option(
-            "Compute the kernels of this set, which dmkl build made, between new samples and its samples.",
-            "STORE",
-            panel=_KERNELS,
-        ),
-    ] = None,
-    train: Annotated[
-        Path | None,
-        option(
-            "Average distances between the samples in this file, take landmarks and learn transforms from them: a name "
-            "on each line (positions, if samples have no names).",
-            "FILE",
-            panel=SAMPLES,
-        ),
-    ] = None,
-    split: Annotated[
-        int | None,
-        option(
-            "Average distances in the training part of this split. [default: 0, or all samples without splits]",
-            "K",
-            min=0,
-            panel=SAMPLES,
-        ),
-    ] = None,
+    specs: Path | None = _kernels_option("Kernels to compute, a table [[kernel]] for each.", "FILE.toml"),
+    function: list[str] | None = _kernels_option(f"Instead of a file: {', '.join(FUNCTIONS)}; repeatable.", "NAME"),
+    bandwidth: str | None = _kernels_option(
+        "Bandwidths as multiples of the mean distance, a kernel for each. [default: 1]", "B,B,…"
+    ),
+    feature: list[str] | None = _kernels_option(
+        "Tables to use: X, raw, 'layers/*' …; repeatable. [default: all, of .h5ad X]", "NAME"
+    ),
+    rank: str | None = _kernels_option(
+        "Approximate each kernel by this rank, or by one that keeps 99 % of its trace.", "N|auto"
+    ),
+    transform: str | None = _kernels_option("Transform counts first: size-factor, log1p, tfidf.", "NAME,…"),
+    columns: Path | None = _kernels_option(
+        "A kernel for each set of columns in this file: gene sets (.gmt), chromosomes of variants (.bim), or lists "
+        "of names (.json, .toml).",
+        "FILE",
+    ),
+    min_columns: int | None = _kernels_option(
+        "Leave out sets with fewer columns than this; by default a set with none is refused.", "N", min=1
+    ),
+    against: str | None = _kernels_option(
+        "Compute the kernels of this set, which dmkl build made, between new samples and its samples.", "STORE"
+    ),
+    train: Path | None = samples_option(
+        "Average distances between the samples in this file, take landmarks and learn transforms from them: a name "
+        "on each line (positions, if samples have no names).",
+        "FILE",
+    ),
+    split: int | None = samples_option(
+        "Average distances in the training part of this split. [default: 0, or all samples without splits]", "K", min=0
+    ),
     labels: options.Labels = None,
     samples: options.SampleNames = None,
     splits: options.Splits = None,
     join: options.Join = "exact",
     missing: options.Missing = None,
     missing_features: options.MissingFeatures = "refuse",
-    transpose: Annotated[
-        bool, option("Samples are columns: the tables are features × samples.", None, "--transpose", panel=SAMPLES)
-    ] = False,
+    transpose: bool = samples_option(
+        "Samples are columns: the tables are features × samples.", None, "--transpose", default=False
+    ),
     repair: options.Repair = None,
-    storage: Annotated[
-        Literal["auto", "factors", "tiles"],
-        option(
-            "Store linear and cosine kernels as tiles, or as factors (their features alone); auto: as factors if all "
-            "kernels can be, and have fewer columns than half the samples.",
-            panel=STORAGE,
-        ),
-    ] = "auto",
+    storage: Literal["auto", "factors", "tiles"] = storage_option(
+        "Store linear and cosine kernels as tiles, or as factors (their features alone); auto: as factors if all "
+        "kernels can be, and have fewer columns than half the samples.",
+        default="auto",
+    ),
     tile: options.Tile = None,
-    dtype: Annotated[
-        Literal["float16", "float32", "float64"] | None,
-        option(
-            "Precision of the stored kernels; float16: of the features of kernels that are all stored as factors. "
-            "[default: that of the files]",
-            panel=STORAGE,
-        ),
-    ] = None,
+    dtype: Literal["float16", "float32", "float64"] | None = storage_option(
+        "Precision of the stored kernels; float16: of the features of kernels that are all stored as factors. "
+        "[default: that of the files]"
+    ),
     overwrite: options.Overwrite = False,
 ) -> None:
     """Compute kernels from feature tables, and store the features with them.

@@ -6,9 +6,8 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import dmkl
 from dmkl.cli.cluster import Resources
@@ -30,7 +29,7 @@ _SAVED = "MK-FDA, p = 1"
 
 def demo(
     resources: Resources,
-    output: Annotated[Path, option("Folder for the kernels, the model and the picture.", "DIR")] = Path("dmkl-demo"),
+    output: Path = option("Folder for the kernels, the model and the picture.", "DIR", default=Path("dmkl-demo")),
 ) -> None:
     """Run an example: kernels of handwritten digits, weights with a proven gap, a picture.
 
@@ -47,10 +46,8 @@ def demo(
 
     out = console()
     store, saved, drawn = output / "digits.zarr", output / "model", output / "weights.png"
-    data = digits()
-    K = dmkl.create(
-        store, data.kernels(), names=list(data.views), labels=data.labels, splits=data.split, tile=450, overwrite=True
-    )
+    views, labels, part = digits()
+    K = dmkl.create(store, kernels_of(views), names=list(views), labels=labels, splits=part, tile=450, overwrite=True)
     split = K.split(0)
     say(
         f"{count(len(K), 'kernel')} over {count(K.shape[1], 'handwritten digit')}, 8 × 8 pixels each; "
@@ -120,35 +117,32 @@ def _learn(K: KernelSet) -> tuple[dict[str, Any], dict[str, float], dict[str, fl
 # --- kernels -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Digits:
-    """1,797 digits of 8 × 8 pixels, and the features of their kernels."""
-
-    views: dict[str, tuple[Array, str | float]]
-    """For each kernel: features (samples, features), and "linear", "polynomial" or the width of an RBF kernel as a
-    multiple of the features' median distance."""
-    labels: Array
-    split: Array
-    """0 train, 2 test, stratified."""
-
-    def kernels(self) -> Iterator[Array]:
-        """The matrices, one at a time."""
-        import numpy as np
-        from sklearn.metrics.pairwise import euclidean_distances, linear_kernel, polynomial_kernel
-
-        for features, function in self.views.values():
-            if function == "linear":
-                kernel = linear_kernel(features)
-            elif function == "polynomial":
-                kernel = polynomial_kernel(features, degree=3)
-            else:
-                squared = euclidean_distances(features, squared=True)
-                kernel = np.exp(squared / (-2 * float(function) ** 2 * np.median(squared)))
-            yield kernel.astype(np.float32)
+Views = dict[str, tuple["Array", str | float]]
+"""For each kernel: features (samples, features), and "linear", "polynomial" or the width of an RBF kernel as a multiple
+of the features' median distance."""
 
 
-def digits(seed: int = 0) -> Digits:
-    """The data set that comes with scikit-learn, so that the demo needs no network."""
+def kernels_of(views: Views) -> Iterator[Array]:
+    """The matrices, one at a time."""
+    import numpy as np
+    from sklearn.metrics.pairwise import euclidean_distances, linear_kernel, polynomial_kernel
+
+    for features, function in views.values():
+        if function == "linear":
+            kernel = linear_kernel(features)
+        elif function == "polynomial":
+            kernel = polynomial_kernel(features, degree=3)
+        else:
+            squared = euclidean_distances(features, squared=True)
+            kernel = np.exp(squared / (-2 * float(function) ** 2 * np.median(squared)))
+        yield kernel.astype(np.float32)
+
+
+def digits(seed: int = 0) -> tuple[Views, Array, Array]:
+    """The data set that comes with scikit-learn, so that the demo needs no network.
+
+    Returned are the features of 1,797 digits of 8 × 8 pixels, their labels, and a stratified split (0 train, 2 test).
+    """
     import numpy as np
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
@@ -157,7 +151,7 @@ def digits(seed: int = 0) -> Digits:
     pixels = images.reshape(-1, 8, 8) / 16.0
     flat = pixels.reshape(-1, 64)
     noise = np.random.default_rng(seed).standard_normal((4, len(flat), 64))
-    views: dict[str, tuple[Array, str | float]] = {
+    views: Views = {
         "pixels, wide": (flat, 1.0),
         "pixels, medium": (flat, 0.5),
         "pixels, narrow": (flat, 0.25),
@@ -174,7 +168,7 @@ def digits(seed: int = 0) -> Digits:
     train, _ = train_test_split(np.arange(len(flat)), train_size=0.25, random_state=seed, stratify=labels)
     split = np.full(len(flat), 2, dtype=np.int8)
     split[train] = 0
-    return Digits(views, labels, split)
+    return views, labels, split
 
 
 # --- picture -------------------------------------------------------------------------------------------------------

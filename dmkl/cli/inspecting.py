@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.padding import Padding
@@ -14,7 +14,7 @@ from rich.text import Text
 
 import dmkl
 from dmkl.cli.cluster import Resources
-from dmkl.cli.options import Anything, Json, Kernels, option
+from dmkl.cli.options import Anything, Json, Kernels, flag, option
 from dmkl.cli.output import STYLES, console, facts_table, number, print_json, say, say_aside, show, size, table
 from dmkl.cli.samples import open_kernels
 from dmkl.errors import DmklError, IncompleteStoreError, StoreNotFoundError
@@ -57,9 +57,9 @@ def check(
     path: Anything,
     resources: Resources,
     kernels: Kernels = None,
-    steps: Annotated[int, option("Number of products with each kernel to find negative eigenvalues.", min=1)] = 30,
-    seed: Annotated[int, option("Seed of the random start vectors.", min=0)] = 0,
-    strict: Annotated[bool, option("Fail on warnings too.", None, "--strict")] = False,
+    steps: int = option("Number of products with each kernel to find negative eigenvalues.", default=30, min=1),
+    seed: int = option("Seed of the random start vectors.", default=0, min=0),
+    strict: bool = flag("Fail on warnings too.", "--strict"),
     as_json: Json = False,
 ) -> None:
     """Read all of a kernel set, a model, a result, an export or a search's checkpoint, and report problems.
@@ -128,7 +128,7 @@ def _describe_set(K: KernelSet, path: str) -> dict[str, Any]:
     from dmkl.store.features import read_tables
     from dmkl.store.reader import StoreReader
 
-    labels, kind, source = K.labels, _kind_of_labels(K), K.view.source
+    source = K.view.source
     assert isinstance(source, StoreReader)
     sizes = [source.factor_size(k) if isinstance(source, FactorReader) else (0, 0) for k in range(len(K))]
     stored = ["full" if source.full else "upper tiles"] if len(source.kept) < len(K) else []
@@ -158,9 +158,7 @@ def _describe_set(K: KernelSet, path: str) -> dict[str, Any]:
         "bytes_per_pass": K.bytes_per_pass,
         "bytes_on_disk": sum(files_in(as_place(path)).values()),
         "samples_have_names": K.view.has_names,
-        "labels": _classes(K),
-        "labels_are": kind,
-        "target_range": None if labels is None or kind != "target" else [float(labels.min()), float(labels.max())],
+        **_describe_labels(K),
         "splits": [
             {
                 part: int(np.count_nonzero(split == number))
@@ -174,38 +172,26 @@ def _describe_set(K: KernelSet, path: str) -> dict[str, Any]:
     }
 
 
-_LABELS = {
-    None: "classes",
-    "classes": "classes",
-    "tasks": "tasks (positive samples)",
-    "target": "target",
-    "targets": "targets (known values)",
-}
+def _describe_labels(K: KernelSet) -> dict[str, Any]:
+    """Kind of the labels, the range of a single target, and for each class, task (0 or 1) or target a number.
 
-
-def _kind_of_labels(K: KernelSet) -> str | None:
-    """The kind of the labels of a set: classes, tasks (0 or 1), a target, or several targets."""
+    These are the numbers of samples of a class, of positive samples of a task, or of known values of a target.
+    """
     import numpy as np
 
-    if K.labels is None or K.labels.ndim == 1:
-        return None if K.labels is None else "target" if K.labels.dtype.kind == "f" else "classes"
-    return "tasks" if (np.isin(K.labels, (0, 1)) | np.isnan(K.labels)).all() else "targets"
-
-
-def _classes(K: KernelSet) -> dict[str, int] | None:
-    """Number of samples of each class, of positive samples of each task, or of known values of each target."""
-    import numpy as np
-
-    kind = _kind_of_labels(K)
-    if K.labels is None or kind == "target":
-        return None
-    if kind != "classes":
-        columns = K.labels.T
-        tasks = range(len(columns)) if K.tasks is None else K.tasks
-        counts = np.nansum(columns, axis=1) if kind == "tasks" else np.count_nonzero(~np.isnan(columns), axis=1)
-        return {str(task): int(count) for task, count in zip(tasks, counts, strict=True)}
-    classes, sizes = np.unique(K.labels, return_counts=True)
-    return {str(name): int(n) for name, n in zip(classes, sizes, strict=True)}
+    labels = K.labels
+    if labels is None or (labels.ndim == 1 and labels.dtype.kind == "f"):
+        span = None if labels is None else [float(labels.min()), float(labels.max())]
+        return {"labels": None, "labels_are": None if span is None else "target", "target_range": span}
+    if labels.ndim == 1:
+        kind, (names, numbers) = "classes", np.unique(labels, return_counts=True)
+    else:
+        names = np.arange(labels.shape[1]) if K.tasks is None else np.asarray(K.tasks)
+        known = ~np.isnan(labels)
+        kind = "tasks" if (np.isin(labels, (0, 1)) | ~known).all() else "targets"
+        numbers = np.nansum(labels, axis=0) if kind == "tasks" else np.count_nonzero(known, axis=0)
+    by_name = {str(name): int(n) for name, n in zip(names, numbers, strict=True)}
+    return {"labels": by_name, "labels_are": kind, "target_range": None}
 
 
 def _is_computed(record: dict[str, Any]) -> bool:
@@ -231,14 +217,16 @@ def _print_description(description: dict[str, Any]) -> None:
     if description["target_range"] is not None:
         low, high = description["target_range"]
         target = f"{rows:,} numbers from {low:.4g} to {high:.4g}"
-    kind = "symmetric" if description["symmetric"] else "new samples × training samples"
+    kind = description["labels_are"] or "classes"
+    titles = {"tasks": "tasks (positive samples)", "targets": "targets (known values)"}
+    shape = "symmetric" if description["symmetric"] else "new samples × training samples"
     facts = {
-        "kernels": f"{n:,} of {rows:,} × {cols:,}, {description['dtype']}, {kind}",
+        "kernels": f"{n:,} of {rows:,} × {cols:,}, {description['dtype']}, {shape}",
         "tiles": f"{description['tile']:,} × {description['tile']:,}, {description['stored']}",
         "one pass reads": size(description["bytes_per_pass"]),
         "on disk": size(description["bytes_on_disk"]),
         "samples": "matched by name" if description["samples_have_names"] else "without names, matched by position",
-        _LABELS[description["labels_are"]]: _list_classes(description["labels"]) if target is None else target,
+        titles.get(kind, kind): _list_classes(description["labels"]) if target is None else target,
         "splits": "; ".join(
             f"{number}: " + ", ".join(f"{n:,} {part}" for part, n in split.items() if n)
             for number, split in enumerate(description["splits"])
@@ -302,13 +290,10 @@ def _list_classes(classes: dict[str, int] | None, most: int = 12) -> str:
 
 
 def _report_as_mapping(K: KernelSet, report: xr.Dataset) -> dict[str, Any]:
-    figures = report.drop_dims("finding")
+    figures = report.drop_dims("finding").to_dataframe().rename_axis("name").reset_index()
     return {
         "content_id": K.content_id,
-        "kernels": [
-            {"name": name, **{str(key): figures[key].sel(kernel=name).item() for key in figures.data_vars}}
-            for name in figures.kernel.values.tolist()
-        ],
+        "kernels": figures.to_dict("records"),
         "findings": [
             {"severity": severity, "kernel": subject or None, "message": message}
             for severity, subject, message in _findings(report)
@@ -513,10 +498,6 @@ def _state_facts(folder: Place) -> dict[str, Any]:
         },
         "format_version": content["format_version"],
     }
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:57]}…"
 
 
 _STATE = _Kind("checkpoint of a search", _state_facts)

@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -23,7 +24,7 @@ from dmkl.cli.cluster import Resources
 from dmkl.cli.commands import LEARNING, command, with_options
 from dmkl.cli.interruption import Ended
 from dmkl.cli.learners import DEFAULT, Names, learners, make_learner
-from dmkl.cli.options import Overwrite, option
+from dmkl.cli.options import Overwrite, flag, option
 from dmkl.cli.output import logging_to, say, say_aside
 from dmkl.cli.parsing import parse_cv, parse_grid, parse_names, parse_scoring
 from dmkl.cli.samples import open_kernels
@@ -43,10 +44,8 @@ _Job = Annotated[Path, typer.Argument(metavar="JOB.toml", help="Job file.")]
 def run(
     job: _Job,
     resources: Resources,
-    into: Annotated[Path | None, option("Write the outputs into this folder instead.", "DIR")] = None,
-    dry_run: Annotated[
-        bool, option("Check the job, print it with its defaults, and do nothing.", None, "--dry-run")
-    ] = False,
+    into: Path | None = option("Write the outputs into this folder instead.", "DIR"),
+    dry_run: bool = flag("Check the job, print it with its defaults, and do nothing.", "--dry-run"),
     overwrite: Overwrite = False,
 ) -> None:
     """Run all steps of a job file, from import to predictions; steps that are done already are skipped.
@@ -143,7 +142,7 @@ def run(
 
 def submit(
     job: _Job,
-    dry_run: Annotated[bool, option("Check the job, print the script, and send nothing.", None, "--dry-run")] = False,
+    dry_run: bool = flag("Check the job, print the script, and send nothing.", "--dry-run"),
 ) -> None:
     """Submit a job file to SLURM as one allocation, continued in further jobs after its walltime.
 
@@ -322,7 +321,8 @@ def _steps_of(job: JobFile) -> list[_Step]:
     readers = [_StepReader(job, form) for form in forms]
     expected_keys = {"outputs": {form.asked_by[1]: None for form in _FORMS if "outputs" in form.asked_by}}
     for reader in readers:
-        for section, key in reader.all_keys():
+        of_grid = [("grid", name) for name in reader.learner if "grid" in reader.keys]
+        for section, key in (*chain.from_iterable(reader.keys.values()), *of_grid):
             expected_keys.setdefault(section, {})[key] = None
     for section in [name for name in SECTIONS if name not in ("cluster", "recorded")]:
         for key in job.sections.get(section, {}):
@@ -349,13 +349,6 @@ class _StepReader:
         self.own = inspect.signature(command(form.command)).parameters
         self.parser = _parser_of(form.command, ("--model", name) if self.learns else ())
         self.keys = {item.name: self._keys_of(item) for item in self.parser.params}
-
-    def all_keys(self) -> Iterator[Key]:
-        """All keys that this command reads."""
-        for keys in self.keys.values():
-            yield from keys
-        if "grid" in self.keys:
-            yield from (("grid", name) for name in self.learner)
 
     def _keys_of(self, item: Any) -> tuple[Key, ...]:
         """The keys that may have the value of a parameter, in the order in which they are tried."""

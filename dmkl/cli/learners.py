@@ -14,8 +14,8 @@ import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from importlib import import_module
 from importlib.resources import files
 from types import ModuleType
@@ -209,10 +209,14 @@ class DeclaredLearner:
         """The first line of the documentation."""
         return self.documentation[0].partition("\n")[0].rstrip(".")
 
-    @property
+    @cached_property
     def parameters(self) -> dict[str, Parameter]:
         """The parameters of its constructor that have options, by name."""
-        return _parameters(self)
+        return {
+            name: replace(item, description=_description(self, name))
+            for name, item in self.signature.items()
+            if name not in ("b", "constraints")  # the option of A sets b, and constraints is a function
+        }
 
     def make(self, **values: Any) -> Any:
         """An instance of the class, which is imported for it."""
@@ -362,15 +366,6 @@ def _names(module: str) -> dict[str, ast.ClassDef | ast.expr | tuple[str, str]]:
 
 
 # --- descriptions of parameters, from docstrings -------------------------------------------------------------------
-
-
-@cache
-def _parameters(learner: DeclaredLearner) -> dict[str, Parameter]:
-    return {
-        name: Parameter(name, item.kinds, item.choices, item.default, _description(learner, name))
-        for name, item in learner.signature.items()
-        if name not in ("b", "constraints")  # the option of A sets b, and constraints is a function
-    }
 
 
 def _description(learner: DeclaredLearner, name: str) -> str:

@@ -8,16 +8,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 import dmkl
+from dmkl.cli import options
 from dmkl.cli.cluster import Resources
 from dmkl.cli.interruption import checkpoint_folder, resuming
 from dmkl.cli.learners import DEFAULT, make_learner
-from dmkl.cli.options import FOLDS, SAMPLES, Choice, Folds, Json, Kernels, Overwrite, Plot, Rule, Store, option
+from dmkl.cli.options import flag, folds_option, option, samples_option
 from dmkl.cli.output import (
     lock_figure,
     lock_output,
@@ -41,15 +43,12 @@ if TYPE_CHECKING:
     from dmkl.kernelset import KernelSet
     from dmkl.searching.search import SearchResult
 
-_GRID = "Grid"
-_KERNELS = "Kernels"
-_RESAMPLES = "Resamples"
-_PERMUTATIONS = "Permutations"
+_grid_option = partial(option, panel="Grid")
+_kernels_option = partial(option, panel="Kernels")
+_resamples_option = partial(option, panel="Resamples")
+_permutations_option = partial(option, panel="Permutations")
 
-_Predictions = Annotated[
-    str | None,
-    option("Held-out predictions: .csv, .parquet, .zarr.", "FILE", "--predictions"),
-]
+_Predictions = Annotated[str | None, option("Held-out predictions: .csv, .parquet, .zarr.", "FILE", "--predictions")]
 
 
 # --- option groups and the runner ----------------------------------------------------------------------------------
@@ -59,12 +58,12 @@ _Predictions = Annotated[
 class LearningOptions:
     """The options of all commands that train a learner, without those of the learner."""
 
-    store: Store
+    store: options.Store
     model: str = DEFAULT
-    kernels: Kernels = None
+    kernels: options.Kernels = None
     samples: Samples
-    overwrite: Overwrite = False
-    as_json: Json = False
+    overwrite: options.Overwrite = False
+    as_json: options.Json = False
     resources: Resources
 
 
@@ -73,40 +72,26 @@ class QuestionOptions(LearningOptions):
     """The options of all commands that train a learner several times and save a result."""
 
     out: Annotated[str, typer.Argument(metavar="OUT", help="Folder or URL to save the result at.")]
-    groups: Annotated[
-        Path | None,
-        option("Group of each sample, which no fold splits: one a line, or sample,group.", "FILE", panel=FOLDS),
-    ] = None
-    scoring: Annotated[
-        list[str] | None,
-        option("Measures such as accuracy,matthews; the first chooses where there is a grid.", "NAME,…", panel=FOLDS),
-    ] = None
-    state: Annotated[Path | None, option("Checkpoint. [default: OUT.partial]", "DIR")] = None
-    restart: Annotated[bool, option("Discard the checkpoint.", None, "--restart")] = False
+    groups: Path | None = folds_option(
+        "Group of each sample, which no fold splits: one a line, or sample,group.", "FILE"
+    )
+    scoring: list[str] | None = folds_option(
+        "Measures such as accuracy,matthews; the first chooses where there is a grid.", "NAME,…"
+    )
+    state: Path | None = option("Checkpoint. [default: OUT.partial]", "DIR")
+    restart: bool = flag("Discard the checkpoint.", "--restart")
 
 
 @dataclass(frozen=True, kw_only=True)
 class GridOptions:
     """The options that say which parameters are searched."""
 
-    p: Annotated[
-        str | None,
-        option(
-            "Norms of the weights, such as 1,4/3,1+2^-6,inf. [default: 12 from 1 to inf]",
-            "P,P,…",
-            "--p",
-            "-p",
-            panel=_GRID,
-        ),
-    ] = None
-    lam: Annotated[str | None, option("Values of λ. [default: 10 powers of 10 or 4]", "λ,λ,…", panel=_GRID)] = None
-    C: Annotated[str | None, option("Penalties of SVMs. [default: 2^-2 to 2^7]", "C,C,…", "--C", "-C", panel=_GRID)] = (
-        None
+    p: str | None = _grid_option(
+        "Norms of the weights, such as 1,4/3,1+2^-6,inf. [default: 12 from 1 to inf]", "P,P,…", "--p", "-p"
     )
-    grid: Annotated[
-        list[str] | None,
-        option("Values of another parameter; repeatable.", "NAME=V,V,…", panel=_GRID),
-    ] = None
+    lam: str | None = _grid_option("Values of λ. [default: 10 powers of 10 or 4]", "λ,λ,…")
+    C: str | None = _grid_option("Penalties of SVMs. [default: 2^-2 to 2^7]", "C,C,…", "--C", "-C")
+    grid: list[str] | None = _grid_option("Values of another parameter; repeatable.", "NAME=V,V,…")
 
     def values(self, estimator: Any, K: KernelSet) -> dict[str, Any]:
         """The values of each parameter: its default values if its option is missing.
@@ -222,15 +207,15 @@ class _Run:
 
     def print(self, result: Any, chosen: Index, on: str) -> None:
         """Print the summary with tables below its first line, or all as JSON."""
-        from dmkl.cli.tables import RESULTS
+        from dmkl.cli.tables import DESCRIBE
 
-        tables_of, mapping_of = RESULTS[type(result).__name__]
+        tables, mapping = DESCRIBE[type(result).__name__](result)
         if self.options.as_json:
-            print_json(self.as_mapping(result, chosen, mapping_of(result)))
+            print_json(self.as_mapping(result, chosen, mapping))
             return
         first, *others = result.summary().splitlines()
         say(f"{first}, on {count(len(chosen), 'sample')} ({on})\n", style="bold")
-        show(*tables_of(result))
+        show(*tables)
         say()
         for line in others:
             if not line.startswith(("Lost without:", "Alone:", "Shapley")):  # the table of an importance has these
@@ -264,17 +249,13 @@ def _predict_command(model: Any, out: str, K: KernelSet, store: str) -> str:
     return shlex.join(["dmkl", "predict", out, *new])
 
 
-# --- dmkl fit ------------------------------------------------------------------------------------------------------
-
-
 def fit(
     learning: LearningOptions,
     model_out: Annotated[str, typer.Argument(metavar="MODEL_OUT", help="Folder or URL to save the model at.")],
-    scoring: Annotated[
-        list[str] | None,
-        option("Measures such as accuracy,matthews, on held-out samples; see above.", "NAME,…", panel=SAMPLES),
-    ] = None,
-    plot: Plot = None,
+    scoring: list[str] | None = samples_option(
+        "Measures such as accuracy,matthews, on held-out samples; see above.", "NAME,…"
+    ),
+    plot: options.Plot = None,
     **parameters: Any,
 ) -> None:
     """Train a model on a kernel set and save it.
@@ -360,30 +341,23 @@ def _held_out(K: KernelSet, chosen: Index, samples: Samples) -> tuple[Index, str
     return rows, "those that it was not trained on"
 
 
-# --- dmkl search ---------------------------------------------------------------------------------------------------
-
 _PICTURES = ("scores.png", "weights.png", "weights_over_p.png")
 
 
 def search(
-    options: QuestionOptions,
+    question: QuestionOptions,
     grid: GridOptions,
-    cv: Folds = None,
-    rule: Rule = "best",
-    choice: Choice = None,
-    refit: Annotated[
-        bool, option("Train the chosen model.", None, "--refit/--no-refit", panel=FOLDS, show_default=False)
-    ] = True,
-    baselines: Annotated[
-        Literal["sum", "rules", "all", "none"],
-        option(
-            'Default: "sum" of kernels; or "rules" (largest score too), "all", "none".',
-            "WHAT",
-            panel=FOLDS,
-            show_default=False,
-        ),
-    ] = "sum",
-    plot: Annotated[Path | None, option("Pictures in a folder, or of scores in a file.", "PATH", "--plot")] = None,
+    cv: options.Folds = None,
+    rule: options.Rule = "best",
+    choice: options.Choice = None,
+    refit: bool = folds_option("Train the chosen model.", None, "--refit/--no-refit", default=True, show_default=False),
+    baselines: Literal["sum", "rules", "all", "none"] = folds_option(
+        'Default: "sum" of kernels; or "rules" (largest score too), "all", "none".',
+        "WHAT",
+        default="sum",
+        show_default=False,
+    ),
+    plot: Path | None = option("Pictures in a folder, or of scores in a file.", "PATH"),
     predictions: _Predictions = None,
     **parameters: Any,
 ) -> None:
@@ -403,13 +377,13 @@ def search(
         dmkl search kernels.zarr result --model mksvm -p 1,2 -C 0.25,1,4
     """
     from dmkl.cli import tables
-    from dmkl.searching.search import BEST, SearchResult
+    from dmkl.searching.search import BEST
 
-    run = _Run(options, "a search", SearchResult.FORMAT, parameters, predictions=predictions)
-    lock_pictures(plot, _PICTURES, overwrite=options.overwrite)
+    run = _Run(question, "a search", "dmkl-search", parameters, predictions=predictions)
+    lock_pictures(plot, _PICTURES, overwrite=question.overwrite)
     K = run.K
     values, note = grid.values_and_chains(run.learner, K, parameters.get("steps"))
-    chosen, on, folds = _samples_and_folds(K, cv, options.samples)
+    chosen, on, folds = _samples_and_folds(K, cv, question.samples)
     result = run.compute(
         dmkl.search,
         chosen,
@@ -423,7 +397,7 @@ def search(
     )
     over_p = result.plot_weights_over if len(result.grid.get("p", [])) > 1 else None
     save_pictures(dict(zip(_PICTURES, (result.plot_scores, result.plot_weights, over_p), strict=True)), plot)
-    if options.as_json:
+    if question.as_json:
         mapping = run.as_mapping(result, chosen, tables.search_as_mapping(result))
         if best := getattr(result, "best_", None):
             seconds = run.seconds - result.scores.attrs["seconds"]
@@ -469,40 +443,25 @@ def _print_search(result: SearchResult, run: _Run, on: str) -> None:
     say(f"Saved in {out}; use it with: {_predict_command(model, out, run.K, run.options.store)}")
 
 
-# --- dmkl evaluate -------------------------------------------------------------------------------------------------
-
-
 def evaluate(
-    options: QuestionOptions,
+    question: QuestionOptions,
     grid: GridOptions,
-    outer: Annotated[
-        str | None,
-        option(
-            'Folds that test: a number, a splitter such as "GroupKFold(5)" or stored "splits". [default: 5]',
-            "FOLDS",
-            panel=FOLDS,
-        ),
-    ] = None,
-    inner: Annotated[
-        str | None,
-        option(
-            "Folds that choose, within the training samples: a number or a splitter. [default: 3; of splits the "
-            "validation samples]",
-            "FOLDS",
-            panel=FOLDS,
-        ),
-    ] = None,
-    rule: Rule = "best",
-    baselines: Annotated[
-        Literal["sum", "rules", "none"],
-        option(
-            'Default: "sum" of kernels; or "rules" (largest score too), or "none".',
-            "WHAT",
-            panel=FOLDS,
-            show_default=False,
-        ),
-    ] = "sum",
-    plot: Plot = None,
+    outer: str | None = folds_option(
+        'Folds that test: a number, a splitter such as "GroupKFold(5)" or stored "splits". [default: 5]', "FOLDS"
+    ),
+    inner: str | None = folds_option(
+        "Folds that choose, within the training samples: a number or a splitter. [default: 3; of splits the "
+        "validation samples]",
+        "FOLDS",
+    ),
+    rule: options.Rule = "best",
+    baselines: Literal["sum", "rules", "none"] = folds_option(
+        'Default: "sum" of kernels; or "rules" (largest score too), or "none".',
+        "WHAT",
+        default="sum",
+        show_default=False,
+    ),
+    plot: options.Plot = None,
     predictions: _Predictions = None,
     **parameters: Any,
 ) -> None:
@@ -519,11 +478,9 @@ def evaluate(
         dmkl evaluate kernels.zarr estimate --groups subjects.txt
         dmkl evaluate kernels.zarr estimate --outer splits
     """
-    from dmkl.searching.evaluation import EvaluationResult
-
-    run = _Run(options, "an evaluation", EvaluationResult.FORMAT, parameters, plot, predictions)
+    run = _Run(question, "an evaluation", "dmkl-evaluation", parameters, plot, predictions)
     values, note = grid.values_and_chains(run.learner, run.K, parameters.get("steps"))
-    chosen, on = options.samples.choose(run.K, all_by_default=True)
+    chosen, on = question.samples.choose(run.K, all_by_default=True)
     result = run.compute(
         dmkl.evaluate,
         chosen,
@@ -537,38 +494,24 @@ def evaluate(
     run.print(result, chosen, on)
 
 
-# --- dmkl importance -----------------------------------------------------------------------------------------------
-
-
 def importance(
-    options: QuestionOptions,
+    question: QuestionOptions,
     grid: GridOptions,
-    kernel_group: Annotated[
-        list[str] | None,
-        option(
-            "Kernels that are left out together too, by name or pattern, such as shape=fou*,zer*; repeatable.",
-            "NAME=A,B*,…",
-            panel=_KERNELS,
-        ),
-    ] = None,
-    choose: Annotated[
-        Literal["held", "anew"],
-        option("Parameters of fits without a kernel: held at the choice for all, or chosen anew.", panel=_KERNELS),
-    ] = "held",
-    shapley: Annotated[
-        int,
-        option(
-            "Number of random orders for Shapley values of groups, and of kernels in no group.",
-            "N",
-            min=0,
-            panel=_KERNELS,
-        ),
-    ] = 0,
-    seed: Annotated[int, option("Seed of these orders.", "N", min=0, panel=_KERNELS)] = 0,
-    cv: Folds = None,
-    rule: Rule = "best",
-    choice: Choice = None,
-    plot: Plot = None,
+    kernel_group: list[str] | None = _kernels_option(
+        "Kernels that are left out together too, by name or pattern, such as shape=fou*,zer*; repeatable.",
+        "NAME=A,B*,…",
+    ),
+    choose: Literal["held", "anew"] = _kernels_option(
+        "Parameters of fits without a kernel: held at the choice for all, or chosen anew.", default="held"
+    ),
+    shapley: int = _kernels_option(
+        "Number of random orders for Shapley values of groups, and of kernels in no group.", "N", default=0, min=0
+    ),
+    seed: int = _kernels_option("Seed of these orders.", "N", default=0, min=0),
+    cv: options.Folds = None,
+    rule: options.Rule = "best",
+    choice: options.Choice = None,
+    plot: options.Plot = None,
     **parameters: Any,
 ) -> None:
     """Show what each kernel adds: the score that is lost without it, and its score alone.
@@ -583,12 +526,10 @@ def importance(
         dmkl importance kernels.zarr added --kernel-group "shape=fou*,zer*" --kernel-group "pixels=pix*" --shapley 50
         dmkl importance kernels.zarr added -p 1,2 --lam 1e-3,0.1 --choose anew --plot added.png
     """
-    from dmkl.inference.importance import Importance
-
-    run = _Run(options, "an importance of kernels", Importance.FORMAT, parameters, plot)
+    run = _Run(question, "an importance of kernels", "dmkl-importance", parameters, plot)
     kernel_groups = _kernel_groups(kernel_group or [], run.K.names)
     values = grid.values(run.learner, run.K)
-    chosen, on, folds = _samples_and_folds(run.K, cv, options.samples)
+    chosen, on, folds = _samples_and_folds(run.K, cv, question.samples)
     result = run.compute(
         dmkl.importance,
         chosen,
@@ -621,39 +562,22 @@ def _kernel_groups(texts: Sequence[str], names: Sequence[str]) -> dict[str, list
     return groups
 
 
-# --- dmkl stability ------------------------------------------------------------------------------------------------
-
-
 def stability(
-    options: QuestionOptions,
-    how: Annotated[
-        Literal["half", "bootstrap", "folds"],
-        option("Random halves in pairs, draws with replacement, or all samples but those of a fold.", panel=_RESAMPLES),
-    ] = "half",
-    resamples: Annotated[
-        int | None,
-        option(
-            "Number of resamples; an even number of halves. [default: 100; 10 folds]",
-            "N",
-            "--resamples",
-            panel=_RESAMPLES,
-        ),
-    ] = None,
-    selected: Annotated[
-        int | None,
-        option(
-            "Each resample selects the Q kernels of the largest weights. [default: those above 1 % of its largest]",
-            "Q",
-            "--selected",
-            panel=_RESAMPLES,
-        ),
-    ] = None,
-    threshold: Annotated[
-        float,
-        option("A kernel is stable if this share of the resamples, above 0.5, selects it.", "SHARE", panel=_RESAMPLES),
-    ] = 0.9,
-    seed: Annotated[int, option("Seed of the draws.", "N", panel=_RESAMPLES)] = 0,
-    plot: Plot = None,
+    question: QuestionOptions,
+    how: Literal["half", "bootstrap", "folds"] = _resamples_option(
+        "Random halves in pairs, draws with replacement, or all samples but those of a fold.", default="half"
+    ),
+    resamples: int | None = _resamples_option(
+        "Number of resamples; an even number of halves. [default: 100; 10 folds]", "N"
+    ),
+    selected: int | None = _resamples_option(
+        "Each resample selects the Q kernels of the largest weights. [default: those above 1 % of its largest]", "Q"
+    ),
+    threshold: float = _resamples_option(
+        "A kernel is stable if this share of the resamples, above 0.5, selects it.", "SHARE", default=0.9
+    ),
+    seed: int = _resamples_option("Seed of the draws.", "N", default=0),
+    plot: options.Plot = None,
     **parameters: Any,
 ) -> None:
     """Show how far kernel weights can be trusted, by fits to resamples of the samples.
@@ -670,10 +594,8 @@ def stability(
         dmkl stability kernels.zarr trust -p 1 --lam 1e-3 --resamples 200 --plot trust.png
         dmkl stability kernels.zarr trust --how bootstrap --groups subjects.txt
     """
-    from dmkl.inference.stability import Stability
-
-    run = _Run(options, "a result of resampling", Stability.FORMAT, parameters, plot)
-    chosen, on = options.samples.choose(run.K)
+    run = _Run(question, "a result of resampling", "dmkl-stability", parameters, plot)
+    chosen, on = question.samples.choose(run.K)
     result = run.compute(
         dmkl.stability,
         chosen,
@@ -686,40 +608,28 @@ def stability(
     run.print(result, chosen, on)
 
 
-# --- dmkl permute --------------------------------------------------------------------------------------------------
-
-
 def permute(
-    options: QuestionOptions,
+    question: QuestionOptions,
     grid: GridOptions,
-    permutations: Annotated[
-        int,
-        option("Number of permutations B; the smallest p-value is 1 / (B + 1).", "B", panel=_PERMUTATIONS),
-    ] = 199,
-    choose: Annotated[
-        Literal["anew", "fixed"],
-        option(
-            'The point of the grid: "anew" for each permutation, or "fixed" at that of the labels as they are, for '
-            "which p-values are too small if there was a choice.",
-            "HOW",
-            panel=_PERMUTATIONS,
-        ),
-    ] = "anew",
-    blocks: Annotated[
-        Path | None,
-        option(
-            "Block of each sample, within which labels are exchanged, in a file as of --groups. [default: the groups]",
-            "FILE",
-            panel=_PERMUTATIONS,
-        ),
-    ] = None,
-    exchange: Annotated[
-        Literal["samples", "groups"],
-        option("What exchanges labels: samples, or whole groups of equal size.", panel=_PERMUTATIONS),
-    ] = "samples",
-    seed: Annotated[int, option("Seed of the permutations.", "N", panel=_PERMUTATIONS)] = 0,
-    cv: Folds = None,
-    plot: Plot = None,
+    permutations: int = _permutations_option(
+        "Number of permutations B; the smallest p-value is 1 / (B + 1).", "B", default=199
+    ),
+    choose: Literal["anew", "fixed"] = _permutations_option(
+        'The point of the grid: "anew" for each permutation, or "fixed" at that of the labels as they are, for '
+        "which p-values are too small if there was a choice.",
+        "HOW",
+        default="anew",
+    ),
+    blocks: Path | None = _permutations_option(
+        "Block of each sample, within which labels are exchanged, in a file as of --groups. [default: the groups]",
+        "FILE",
+    ),
+    exchange: Literal["samples", "groups"] = _permutations_option(
+        "What exchanges labels: samples, or whole groups of equal size.", default="samples"
+    ),
+    seed: int = _permutations_option("Seed of the permutations.", "N", default=0),
+    cv: options.Folds = None,
+    plot: options.Plot = None,
     **parameters: Any,
 ) -> None:
     """Test by permuted labels whether labels depend on the kernels, and which kernels' weights show it.
@@ -735,11 +645,9 @@ def permute(
         dmkl permute kernels.zarr significance --groups sites.txt
         dmkl permute kernels.zarr significance --groups subjects.csv --blocks sites.csv
     """
-    from dmkl.inference.permutation import PermutationTest
-
-    run = _Run(options, "a permutation test", PermutationTest.FORMAT, parameters, plot)
+    run = _Run(question, "a permutation test", "dmkl-permutation-test", parameters, plot)
     values = grid.values(run.learner, run.K)
-    chosen, on = options.samples.choose(run.K, all_by_default=True)
+    chosen, on = question.samples.choose(run.K, all_by_default=True)
     result = run.compute(
         dmkl.permutation_test,
         chosen,

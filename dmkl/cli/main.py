@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from dmkl._version import __version__
-from dmkl.cli.commands import COMMANDS, with_options
+from dmkl.cli.commands import COMMANDS, line_of_help, with_options
 from dmkl.cli.interruption import Ended, orderly_end
 from dmkl.cli.output import locking_outputs, log_option, logging_to, plain_warnings, say_aside
 from dmkl.errors import DmklError
@@ -61,8 +61,10 @@ def _app(arguments: Sequence[str]) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    for name, (_, line) in COMMANDS.items():
-        app.command(name)(with_options(name, arguments) if name == named else _placeholder(line))
+    listed = next(iter(arguments), "") not in COMMANDS  # help or completion may list them
+    for name in COMMANDS:
+        other = _placeholder(line_of_help(name) if listed else "")
+        app.command(name)(with_options(name, arguments) if name == named else other)
     return app
 
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import MISSING, fields, is_dataclass
-from functools import wraps
+from functools import partial, wraps
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
 from dmkl.files.urls import local_path
 
-SAMPLES = "Samples"
-LABELS = "Labels and names"
-STORAGE = "Storage"
-FOLDS = "Folds and choice"
-RESOURCES = "Compute resources"
-_LAST_PANELS = (FOLDS, SAMPLES, RESOURCES)
+_LAST_PANELS = ("Folds and choice", "Samples", "Compute resources")
 STEPS_HELP = (
     "Steps applied to the kernels, in order: center, trace (unit trace), cosine (unit norm of each sample), "
     "multiplicative (unit variance), residualize=FILE (in place of center: removes the covariates in a table with a "
@@ -26,9 +23,25 @@ STEPS_HELP = (
 )
 
 
-def option(text: str, metavar: str | None = None, *names: str, panel: str | None = None, **more: Any) -> Any:
-    """Make an option from its help, the placeholder of its value, its names, and the panel of help that shows it."""
-    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel, **more)
+def option(
+    text: str, metavar: str | None = None, *names: str, default: Any = ..., panel: str | None = None, **more: Any
+) -> Any:
+    """Make an option from its help, the placeholder of its value, its names, and the panel of help that shows it.
+
+    It stands as the default value of a parameter, or in an annotated type, which several commands share. The value of
+    an option that is not given is `default`, or None; an annotated type states none.
+    """
+    return typer.Option(default, *names, metavar=metavar, help=text, rich_help_panel=panel, **more)
+
+
+def flag(text: str, name: str, **more: Any) -> Any:
+    """Make an option without a value, which is False by default."""
+    return option(text, None, name, default=False, **more)
+
+
+folds_option, samples_option, resources_option = (partial(option, panel=panel) for panel in _LAST_PANELS)
+labels_option = partial(option, panel="Labels and names")
+storage_option = partial(option, panel="Storage")
 
 
 Store = Annotated[str, typer.Argument(metavar="STORE", help="Kernel set (folder or URL).")]
@@ -49,99 +62,84 @@ Plot = Annotated[Path | None, option("Draw the result in this file (PNG, PDF or 
 
 Labels = Annotated[
     Path | None,
-    option(
+    labels_option(
         "Class or number of each sample, or a table of them; FILE:NAME is a column of a table, or of obs of an .h5ad.",
         "FILE[:NAME]",
-        panel=LABELS,
     ),
 ]
 Rows = Annotated[
     str | None,
-    option(
+    samples_option(
         "Take these samples: a file with a name on each line, or with 0 or 1 for each sample; or positions from 0.",
         "FILE|0,5,10:20",
         "--rows",
-        panel=SAMPLES,
     ),
 ]
 Covariates = Annotated[
     Path | None,
-    option(
+    samples_option(
         "Covariates of new samples, for models that remove covariates; a table as for residualize=FILE.",
         "FILE",
         "--covariates",
-        panel=SAMPLES,
     ),
 ]
-Unknown = Annotated[str | None, option("Label that means unknown in a task.", "CODE", panel=SAMPLES)]
-SampleNames = Annotated[Path | None, option("Name of each sample (row).", "FILE", panel=LABELS)]
+Unknown = Annotated[str | None, samples_option("Label that means unknown in a task.", "CODE")]
+SampleNames = Annotated[Path | None, labels_option("Name of each sample (row).", "FILE")]
 Splits = Annotated[
     Path | None,
-    option("Part of each sample: 0 training, 1 validation, 2 test, -1 none.", "FILE[:NAME]", panel=LABELS),
+    labels_option("Part of each sample: 0 training, 1 validation, 2 test, -1 none.", "FILE[:NAME]"),
 ]
 Join = Annotated[
     Literal["exact", "inner", "outer"],
-    option(
+    samples_option(
         "Samples are matched by name: exact requires the same samples in all files, inner takes those that are in all "
-        "files, outer those that are in any.",
-        panel=SAMPLES,
+        "files, outer those that are in any."
     ),
 ]
 Repair = Annotated[
     Literal["clip", "flip", "shift"] | None,
-    option("Set negative eigenvalues to zero, flip their sign, or shift all eigenvalues.", panel=STORAGE),
+    storage_option("Set negative eigenvalues to zero, flip their sign, or shift all eigenvalues."),
 ]
 Missing = Annotated[
     Literal["refuse", "zero"] | None,
-    option(
+    samples_option(
         "Samples that lack a feature table: refuse them, or give them zeros in its centered kernels. [default: zero "
-        "with --join outer, else refuse]",
-        panel=SAMPLES,
+        "with --join outer, else refuse]"
     ),
 ]
 MissingFeatures = Annotated[
     Literal["refuse", "zero", "mean"],
-    option(
+    samples_option(
         "Columns of new features that kernels use and that are missing by name: refuse them, or fill in 0 or the mean "
-        "in training.",
-        panel=SAMPLES,
+        "in training."
     ),
 ]
-Tile = Annotated[int | None, option("Side of a tile in samples.", "N", min=1, panel=STORAGE)]
+Tile = Annotated[int | None, storage_option("Side of a tile in samples.", "N", min=1)]
 Dtype = Annotated[
     Literal["float32", "float64"] | None,
-    option("Precision of the stored kernels. [default: that of the files]", panel=STORAGE),
+    storage_option("Precision of the stored kernels. [default: that of the files]"),
 ]
 
 # --- folds and choice ----------------------------------------------------------------------------------------------
 
 Folds = Annotated[
     str | None,
-    option(
+    folds_option(
         'Number of folds, "splits" (stored ones), or a splitter such as "GroupKFold(5)". '
         "[default: splits with validation samples, else 5]",
         "FOLDS",
         "--cv",
-        panel=FOLDS,
     ),
 ]
 Rule = Annotated[
     Literal["best", "one-standard-error"],
-    option(
-        'The "best" point (default), or the simplest within "one-standard-error".',
-        "RULE",
-        show_default=False,
-        panel=FOLDS,
+    folds_option(
+        'The "best" point (default), or the simplest within "one-standard-error".', "RULE", show_default=False
     ),
 ]
 Choice = Annotated[
     Literal["fold", "joint"] | None,
-    option(
-        'Each "fold" chooses, or "joint": one for all. [default: fold with test rows]',
-        "WHO",
-        "--choice",
-        panel=FOLDS,
-    ),
+    folds_option('Each "fold" chooses, or "joint": one for all. [default: fold with test rows]', "WHO", "--choice"),
 ]
 
 # --- groups --------------------------------------------------------------------------------------------------------
@@ -151,7 +149,8 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of the groups among its parameters.
 
     A group is a dataclass whose fields are options, or groups themselves. The command gets an instance of it. Values
-    of type Path must be paths of this machine: options that may be URLs are texts.
+    of type Path must be paths of this machine: options that may be URLs are texts. Options that are default values
+    become annotated types.
     """
     parameters = signature(command, eval_str=True).parameters
     groups = {name: item.annotation for name, item in parameters.items() if is_dataclass(item.annotation)}
@@ -167,7 +166,7 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
         command(**values)
 
     expanded = [
-        item
+        _annotated(item)
         for name, parameter in parameters.items()
         for item in (_options_of(groups[name]) if name in groups else [parameter])
     ]
@@ -177,6 +176,15 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
     ]
     run.__signature__ = signature(command).replace(parameters=keyword)  # type: ignore[attr-defined]
     return run
+
+
+def _annotated(item: Parameter) -> Parameter:
+    """A parameter whose default value may be an option, with the option in its type."""
+    if not isinstance(item.default, OptionInfo):
+        return item
+    info = copy(item.default)
+    default, info.default = None if info.default is ... else info.default, ...
+    return item.replace(annotation=Annotated[item.annotation, info], default=default)
 
 
 def _rank(item: Parameter) -> int:

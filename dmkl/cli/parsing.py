@@ -224,21 +224,9 @@ def read_weights(text: str, kernels: Sequence[str]) -> list[float]:
 
 
 def _numbers_of_kernels(text: str, kernels: Sequence[str], rule: str, what: str) -> list[float]:
-    """A number for each kernel, from a CSV file with a kernel and its number on each line; the first may be a header.
-
-    `rule` and `what` say in messages what the option takes and what a number is.
-    """
-    path = Path(text).expanduser()
-    if not path.exists():
-        refuse(f"{rule}, got {text!r}, which is {'neither' if ' or ' in rule else 'no file'}")
-    pairs: list[tuple[str, float]] = []
-    for number, line in enumerate(_csv_lines(path, f"{what}s")):
-        if len(line) == 2 and _is_number(line[1]):
-            pairs.append((line[0], float(line[1])))
-        elif number or len(line) != 2:
-            refuse(
-                f"{path}: expected the name of a kernel and its {what} a line, such as rbf,0.5, got {','.join(line)!r}"
-            )
+    """A number for each kernel, from a file that `_read_pairs` reads."""
+    path, lines = _read_pairs(text, rule, what, "rbf,0.5", _is_number)
+    pairs = [(name, float(value)) for name, value in lines if _is_number(value)]
     values = dict(pairs)
     _check_names(values, kernels, str(path))
     if len(values) < len(pairs) or len(values) < len(kernels):
@@ -256,24 +244,37 @@ def read_kernel_groups(text: str, kernels: Sequence[str]) -> dict[str, Any]:
         pairs = [part.partition("=") for part in text.split(",")]
         if all(group and pattern for group, _, pattern in pairs):
             return {group: pattern for group, _, pattern in pairs}
-    path = Path(text).expanduser()
-    if not path.exists():
-        refuse(f"--kernel-groups takes group=pattern,… or a file of kernel,group, got {text!r}, which is neither")
+    rule = "--kernel-groups takes group=pattern,… or a file of kernel,group"
+    _, lines = _read_pairs(text, rule, "group", "rbf,image", lambda _: True)
     groups: dict[str, list[str]] = {}
-    for number, line in enumerate(_csv_lines(path, "groups")):
-        if len(line) != 2:
-            refuse(f"{path}: expected the name of a kernel and its group a line, such as rbf,image, got {line}")
-        if number or line[0] in kernels:  # the first line may be a header
-            groups.setdefault(line[1], []).append(line[0])
+    for number, (kernel, group) in enumerate(lines):
+        if number or kernel in kernels:  # the first line may be a header
+            groups.setdefault(group, []).append(kernel)
     return groups
 
 
-def _csv_lines(path: Path, what: str) -> list[list[str]]:
+def _read_pairs(
+    text: str, rule: str, what: str, example: str, is_value: Callable[[str], bool]
+) -> tuple[Path, list[list[str]]]:
+    """A CSV file and its lines, each the name of a kernel and a value; the first may be a header.
+
+    `rule`, `what` and `example` say in messages what the option takes, what a value is, and how a line looks.
+    """
+    path = Path(text).expanduser()
+    if not path.exists():
+        refuse(f"{rule}, got {text!r}, which is {'neither' if ' or ' in rule else 'no file'}")
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            return [[cell.strip() for cell in line] for line in csv.reader(file) if line]
+            lines = [[cell.strip() for cell in line] for line in csv.reader(file) if line]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        refuse(f"the file of {what} {path} cannot be read: {error}", error)
+        refuse(f"the file of {what}s {path} cannot be read: {error}", error)
+    for number, line in enumerate(lines):
+        if len(line) != 2 or (number and not is_value(line[1])):
+            refuse(
+                f"{path}: expected the name of a kernel and its {what} a line, such as {example}, "
+                f"got {','.join(line)!r}"
+            )
+    return path, lines
 
 
 def _is_number(text: str) -> bool:

@@ -12,7 +12,7 @@ import dmkl
 from dmkl.cli import options
 from dmkl.cli.cluster import Resources
 from dmkl.cli.learners import import_base
-from dmkl.cli.options import SAMPLES, Json, Overwrite, Store, option
+from dmkl.cli.options import Json, Overwrite, Store, flag, option, samples_option
 from dmkl.cli.output import lock_figure, lock_output, print_json, save_figure, say, say_aside
 from dmkl.cli.parsing import parse_scoring, read_covariates, sample_names
 from dmkl.cli.samples import ROWS, columns_of_model, find_names, select_rows
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dmkl.arrays import Array, Index
     from dmkl.kernelset import KernelSet
 
-_ANNDATA = "AnnData"
+_anndata_option = partial(option, panel="AnnData")
 _NO_CLASSES = {"regression": "numbers", "clusters": "clusters"}  # what models of these kinds predict
 
 
@@ -40,65 +40,47 @@ def _load_model(path: str) -> Any:
     return loaded.best_ if is_search else loaded
 
 
-# --- dmkl predict --------------------------------------------------------------------------------------------------
-
-
 def predict(
     model: options.SavedModel,
     resources: Resources,
     store: Annotated[str | None, typer.Argument(metavar="STORE", help="Kernel set (folder or URL).")] = None,
-    features: Annotated[
-        list[Path] | None,
-        option(
-            "Features of new samples instead of STORE, for models of kernels that dmkl build made; repeatable.",
-            "FILE",
-            panel=SAMPLES,
-        ),
-    ] = None,
+    features: list[Path] | None = samples_option(
+        "Features of new samples instead of STORE, for models of kernels that dmkl build made; repeatable.", "FILE"
+    ),
     join: options.Join = "exact",
     missing: options.Missing = None,
     missing_features: options.MissingFeatures = "refuse",
-    split: Annotated[int | None, option("Predict a part of this stored split.", "K", min=0, panel=SAMPLES)] = None,
-    part: Annotated[
-        Literal["test", "validation", "train"], option("Part of the split to predict.", panel=SAMPLES)
-    ] = "test",
+    split: int | None = samples_option("Predict a part of this stored split.", "K", min=0),
+    part: Literal["test", "validation", "train"] = samples_option("Part of the split to predict.", default="test"),
     rows: options.Rows = None,
     covariates: options.Covariates = None,
     unknown: options.Unknown = None,
-    scoring: Annotated[list[str] | None, option("Measures such as matthews,roc_auc.", "NAME,…")] = None,
-    deviations: Annotated[
-        bool,
-        option("Write standard deviations of the errors of predictions too, of variance components.", None, "--std"),
-    ] = False,
-    probabilities: Annotated[
-        bool,
-        option("Write calibrated probabilities too, a column for each class or task.", None, "--probabilities"),
-    ] = False,
-    unassigned_below: Annotated[
-        float | None,
-        option('Predict "unassigned" where the largest probability is below P.', "P", min=0.0, max=1.0),
-    ] = None,
-    out: Annotated[
-        str | None,
-        option("File, or URL, for the predicted labels and scores: .csv, .parquet, or .zarr for xarray.", "FILE"),
-    ] = None,
-    contributions: Annotated[
-        str | None,
-        option("File, or URL, for the share of each kernel in the scores; one more pass.", "FILE", "--contributions"),
-    ] = None,
-    kernel_scores: Annotated[
-        str | None,
-        option("File, or URL, for R² and correlation of each target, split by kernel; one more pass.", "FILE"),
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        option("Draw the confusion matrix, with recall and precision of each class (PNG, PDF, SVG).", "FILE.png"),
-    ] = None,
-    anndata: Annotated[
-        Path | None,
-        option("Put predictions into obs, obsm and uns of this .h5ad or .h5mu, by name.", "FILE", panel=_ANNDATA),
-    ] = None,
-    key: Annotated[str, option("Name of the scores in obsm.", "NAME", panel=_ANNDATA)] = "dmkl",
+    scoring: list[str] | None = option("Measures such as matthews,roc_auc.", "NAME,…"),
+    deviations: bool = flag(
+        "Write standard deviations of the errors of predictions too, of variance components.", "--std"
+    ),
+    probabilities: bool = flag(
+        "Write calibrated probabilities too, a column for each class or task.", "--probabilities"
+    ),
+    unassigned_below: float | None = option(
+        'Predict "unassigned" where the largest probability is below P.', "P", min=0.0, max=1.0
+    ),
+    out: str | None = option(
+        "File, or URL, for the predicted labels and scores: .csv, .parquet, or .zarr for xarray.", "FILE"
+    ),
+    contributions: str | None = option(
+        "File, or URL, for the share of each kernel in the scores; one more pass.", "FILE"
+    ),
+    kernel_scores: str | None = option(
+        "File, or URL, for R² and correlation of each target, split by kernel; one more pass.", "FILE"
+    ),
+    plot: Path | None = option(
+        "Draw the confusion matrix, with recall and precision of each class (PNG, PDF, SVG).", "FILE.png"
+    ),
+    anndata: Path | None = _anndata_option(
+        "Put predictions into obs, obsm and uns of this .h5ad or .h5mu, by name.", "FILE"
+    ),
+    key: str = _anndata_option("Name of the scores in obsm.", "NAME", default="dmkl"),
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -367,33 +349,21 @@ def _tables(
     return prediction_table(dataset), dataset
 
 
-# --- dmkl export ---------------------------------------------------------------------------------------------------
-
-
 def export(
     model: options.SavedModel,
     store: Store,
     out: Annotated[str, typer.Argument(metavar="OUT", help="File to write: .npy, .zarr, .grm.bin or .h5ad.")],
     resources: Resources,
-    coordinates: Annotated[
-        int | None,
-        option(
-            "Write N coordinates of kernel PCA instead of the kernel, as .csv, .parquet or .zarr.",
-            "N",
-            "--coordinates",
-            min=1,
-        ),
-    ] = None,
-    of: Annotated[
-        str | None, option("The class, task or pair whose weights are taken, if each has its own.", "NAME", "--of")
-    ] = None,
+    coordinates: int | None = option(
+        "Write N coordinates of kernel PCA instead of the kernel, as .csv, .parquet or .zarr.", "N", min=1
+    ),
+    of: str | None = option("The class, task or pair whose weights are taken, if each has its own.", "NAME"),
     rows: options.Rows = None,
     covariates: options.Covariates = None,
-    anndata: Annotated[
-        Path | None,
-        option("Copy the contents of this .h5ad file too; its obs_names are the samples.", "FILE", panel=_ANNDATA),
-    ] = None,
-    key: Annotated[str, option("Name of the kernel in obsp.", "NAME", panel=_ANNDATA)] = "dmkl",
+    anndata: Path | None = _anndata_option(
+        "Copy the contents of this .h5ad file too; its obs_names are the samples.", "FILE"
+    ),
+    key: str = _anndata_option("Name of the kernel in obsp.", "NAME", default="dmkl"),
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -456,12 +426,9 @@ def _select_label(array: xr.DataArray, name: str | None) -> xr.DataArray:
     return array.isel({dim: names.index(name)})
 
 
-# --- dmkl report ---------------------------------------------------------------------------------------------------
-
-
 def report(
     paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Models or results, at folders or URLs.")],
-    output: Annotated[Path, option("Where to write the page.", "FILE", "--output", "-o")] = Path("report.html"),
+    output: Path = option("Where to write the page.", "FILE", "--output", "-o", default=Path("report.html")),
     overwrite: Overwrite = False,
 ) -> None:
     """Write a report on a model or a result as one HTML page: the answer, its certainty, pictures, code.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import dmkl
-from dmkl.cli.options import SAMPLES, Unknown, option
+from dmkl.cli.options import Unknown, samples_option
 from dmkl.cli.output import say_aside
 from dmkl.cli.parsing import parse_names, sample_names
 from dmkl.errors import refuse
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class TrainingSamples:
     """The options that choose the samples of a command."""
 
-    split: Annotated[int | None, option("The training part of a stored split.", "K", min=0, panel=SAMPLES)] = None
-    train: Annotated[Path | None, option("Samples in this file, one name a line.", "FILE", panel=SAMPLES)] = None
-    every: Annotated[bool, option("Use all samples.", None, "--all", panel=SAMPLES)] = False
+    split: Annotated[int | None, samples_option("The training part of a stored split.", "K", min=0)] = None
+    train: Annotated[Path | None, samples_option("Samples in this file, one name a line.", "FILE")] = None
+    every: Annotated[bool, samples_option("Use all samples.", None, "--all")] = False
 
     def choose(self, K: KernelSet, *, all_by_default: bool = False) -> tuple[Index, str]:
         """Positions of the chosen samples, and their description.
@@ -59,7 +59,7 @@ class Samples(TrainingSamples):
     unknown: Unknown = None
     drop_classes_below: Annotated[
         int,
-        option("Leave smaller classes out.", "N", "--drop-classes-below", min=0, panel=SAMPLES, show_default=False),
+        samples_option("Leave smaller classes out.", "N", "--drop-classes-below", min=0, show_default=False),
     ] = 0
 
     def choose(self, K: KernelSet, *, all_by_default: bool = False) -> tuple[Index, str]:
@@ -191,12 +191,11 @@ def read_groups(file: Path, samples: Array, chosen: Index) -> xr.DataArray:
 
     The array is named after the file, which results show.
     """
-    import numpy as np
     import xarray as xr
 
     from dmkl.inputs import read_file
     from dmkl.inputs.label_tables import matched
-    from dmkl.inputs.labels import SideData, in_order
+    from dmkl.inputs.labels import SideData
 
     n = len(samples)
     named = samples.astype(str).tolist() != [str(i) for i in range(n)]
@@ -207,17 +206,16 @@ def read_groups(file: Path, samples: Array, chosen: Index) -> xr.DataArray:
     table = item.table
     for note in notes:
         say_aside("note", note)
-    if named and table.row_names is not None:
-        values, rows = in_order(str(file), table, samples[chosen].astype(str).tolist()).values, np.arange(len(chosen))
-    elif named and table.values.ndim == 1:
+    by_name = named and table.row_names is not None  # a file with names may lack other samples
+    if named and not by_name and table.values.ndim == 1:
         say_aside("note", f"{file} has no names of samples: row i was taken for sample i ({samples[0]} is row 0)")
-        values, rows = table.values, chosen
+        values = table.values
     else:
-        values, rows = np.asarray(matched(str(file), table, samples, named=named).values), chosen
-    expected = len(chosen) if rows is not chosen else n
-    if values.shape != (expected,):
+        values = matched(str(file), table, samples[chosen] if by_name else samples, named=named).values
+    n_expected = len(chosen) if by_name else n
+    if values.shape != (n_expected,):
         refuse(
-            f"{file} has shape {values.shape}, expected ({expected},), a group for each sample of the set in its "
+            f"{file} has shape {values.shape}, expected ({n_expected},), a group for each sample of the set in its "
             f"order, or a table of sample names and groups; of several columns name that of the groups, {file}:NAME"
         )
-    return xr.DataArray(values[rows], {"sample": samples[chosen].astype(str)}, name=str(file))
+    return xr.DataArray(values if by_name else values[chosen], {"sample": samples[chosen].astype(str)}, name=str(file))

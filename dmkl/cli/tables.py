@@ -86,9 +86,18 @@ def weights_table(weights: Mapping[str, xr.DataArray]) -> Table:
 
 
 def estimate_tables(estimator: Any) -> list[Table]:
-    """The effects of covariates; of a model of variance components, variances and fixed effects of each target."""
+    """The change of the prediction by one unit of each covariate, a column for each target.
+
+    Of a model of variance components, variances and fixed effects of each target.
+    """
     if not hasattr(estimator, "components_"):
-        return [effects_table(estimator)] if hasattr(estimator, "covariate_effects_") else []
+        if not hasattr(estimator, "covariate_effects_"):
+            return []
+        effects = estimator.covariate_effects_
+        numbers = ["effect"] if effects.shape[1] == 1 else list(map(str, effects.target.values))
+        by_covariate = zip(effects.covariate.values, effects.values, strict=True)
+        lines = ([Text(str(name)), *(f"{value:.4g}" for value in row)] for name, row in by_covariate)
+        return [table("covariate", numbers=numbers, rows=lines)]
     tables = []
     for name, components, effects in _of_targets(estimator):
         columns = [column for column in _COMPONENT_COLUMNS if column in components]
@@ -124,15 +133,6 @@ def _of_targets(estimator: Any) -> list[tuple[str, xr.Dataset, xr.Dataset]]:
         (str(name), components.isel(target=k, drop=True), effects.isel(target=k, drop=True))
         for k, name in enumerate(components.target.values)
     ]
-
-
-def effects_table(estimator: Any) -> Table:
-    """A row for each covariate of a regression, with the change of the prediction by one unit; a column a target."""
-    effects = estimator.covariate_effects_
-    numbers = ["effect"] if effects.shape[1] == 1 else list(map(str, effects.target.values))
-    rows = zip(effects.covariate.values, effects.values, strict=True)
-    cells = ([Text(str(name)), *(f"{value:.4g}" for value in row)] for name, row in rows)
-    return table("covariate", numbers=numbers, rows=cells)
 
 
 def effects_as_mapping(estimator: Any) -> dict[str, Any]:
@@ -285,17 +285,12 @@ def _cell(value: Any) -> str:
 
 def _is_chosen(result: SearchResult, frame: pd.DataFrame) -> pd.Series[bool]:
     """Which rows of the table of a search are chosen points."""
-    index = _chosen(result, "best_index_")
-    if index is None:
-        return pd.Series(False, index=frame.index)
-    same = pd.Series(True, index=frame.index)
-    for name, at in index.items():
-        # The value that the fold, task or class of the row has chosen.
-        values = xr.DataArray(result.scores[name].values[at.values], at.coords, at.dims)
-        if result.choosers:
-            choosers = {dim: xr.DataArray(frame[dim].to_numpy(dtype=str), dims="row") for dim in result.choosers}
-            values = values.sel(choosers)
-        same &= frame[name].to_numpy() == values.values
+    same, chosen = pd.Series(True, index=frame.index), _chosen(result, "chosen")
+    if chosen is None:
+        return ~same
+    choosers = {dim: xr.DataArray(frame[dim].to_numpy(dtype=str), dims="row") for dim in result.choosers}
+    for name in result.parameters:  # the value that the fold, task or class of the row has chosen
+        same &= frame[name].to_numpy() == chosen[name].sel(choosers).values
     return same
 
 
@@ -342,11 +337,9 @@ _MOST_CLASSES = 12
 def measures_tables(classes: xr.Dataset, counts: xr.DataArray) -> list[Table]:
     """A row of measures for each class, or task, and unless there are many classes, or tasks, the confusion matrix."""
     (dim,) = classes["recall"].dims
-    measures = table(str(dim), numbers=["recall", "precision", "samples"])
-    for label in classes[dim].values:
-        row = classes.sel({dim: label})
-        recall, precision, support = (float(row[name]) for name in ("recall", "precision", "support"))
-        measures.add_row(Text(str(label)), number(recall), number(precision), f"{support:.0f}")
+    columns = (classes[name].values.tolist() for name in (dim, "recall", "precision", "support"))
+    lines = ([Text(str(label)), number(r), number(p), f"{n:.0f}"] for label, r, p, n in zip(*columns, strict=True))
+    measures = table(str(dim), numbers=["recall", "precision", "samples"], rows=lines)
     if "task" in counts.dims or counts.sizes["predicted"] > _MOST_CLASSES:
         return [measures]
     rows = zip(counts["true"].values, counts.transpose("true", ...).values, strict=True)
@@ -365,19 +358,26 @@ def measures_as_mapping(classes: xr.Dataset, counts: xr.DataArray) -> dict[str, 
     }
 
 
-# --- evaluations ---------------------------------------------------------------------------------------------------
+# --- results: their tables, and their mappings for JSON ------------------------------------------------------------
+
+Description = tuple[list[Table], dict[str, Any]]
 
 
-def evaluation_tables(result: EvaluationResult) -> list[Table]:
-    """The choices, unless there are many, and the measures of each class."""
-    if "confusion" in result.scores:
-        return [choices_table(result), *measures_tables(result.classes, result.confusion)]
-    return [] if result.scores["test_score"].size > MOST_CHOICES else [choices_table(result)]
-
-
-def choices_table(result: EvaluationResult) -> Table:
-    """A row for each outer fold (and task): the choice of its inner folds, and the scores on its test samples."""
-    frame = result.table()
+def describe_evaluation(result: EvaluationResult) -> Description:
+    """A row for each outer fold (and task): its choice and its test scores; and the measures of each class."""
+    frame, has_classes = result.table(), "confusion" in result.scores
+    mapping = {
+        "grid": next(iter(result.searches.values())).grid,
+        "outer_folds": result.scores.sizes["fold"],
+        "mean_score": np.asarray(result.mean_score_),
+        "standard_error": np.asarray(result.standard_error_),
+        "folds": frame.to_dict("records"),
+        "choices": result.choices.to_dict("records"),
+        "baselines": _records(result.baselines),
+        **(measures_as_mapping(result.classes, result.confusion) if has_classes else {}),
+    }
+    if not has_classes and result.scores["test_score"].size > MOST_CHOICES:
+        return [], mapping
     names = [name for name in ("fold", "task", "target") if name in frame]
     scores = ["inner_score", *result.measures]
     rows = table(*names, numbers=[*result.parameters, *scores, "gap"])
@@ -389,30 +389,10 @@ def choices_table(result: EvaluationResult) -> Table:
             _gap(row["gap"]),
             row["status"],
         )
-    return rows
+    return [rows, *(measures_tables(result.classes, result.confusion) if has_classes else [])], mapping
 
 
-def evaluation_as_mapping(result: EvaluationResult) -> dict[str, Any]:
-    """An evaluation for JSON."""
-    return {
-        "grid": next(iter(result.searches.values())).grid,
-        "outer_folds": result.scores.sizes["fold"],
-        "mean_score": np.asarray(result.mean_score_),
-        "standard_error": np.asarray(result.standard_error_),
-        "folds": result.table().to_dict("records"),
-        "choices": result.choices.to_dict("records"),
-        "baselines": _records(result.baselines),
-        **(measures_as_mapping(result.classes, result.confusion) if "confusion" in result.scores else {}),
-    }
-
-
-# --- other questions -----------------------------------------------------------------------------------------------
-
-_MOST_ROWS = 30
-"""Of kernels in a permutation test."""
-
-
-def importance_tables(result: Importance) -> list[Table]:
+def describe_importance(result: Importance) -> Description:
     """A row for each source (and task), the largest loss first."""
     frame = result.table()
     names = [name for name in ("source", "task", "target") if name in frame]
@@ -422,36 +402,30 @@ def importance_tables(result: Importance) -> list[Table]:
     for row in frame.to_dict("records"):
         cells = [with_error(row[name], row[error]) if row[name] == row[name] else "" for name, error in columns.items()]
         rows.add_row(*(Text(str(row[name])) for name in names), *cells)
-    return [rows]
-
-
-def importance_as_mapping(result: Importance) -> dict[str, Any]:
-    """An importance of kernels for JSON."""
     attrs = {name: result.data.attrs[name] for name in ("rows", "choose", "choice")}
-    return attrs | {"sources": result.table().to_dict("records")}
+    return [rows], attrs | {"sources": frame.to_dict("records")}
 
 
-def permutation_tables(result: PermutationTest) -> list[Table]:
+_MOST_ROWS = 30
+"""Of kernels in a permutation test."""
+
+
+def describe_permutation_test(result: PermutationTest) -> Description:
     """A row for each kernel, in the order of the p-values."""
     frame = result.table()
     names = [name for name in frame.columns if frame[name].dtype == object]
     numbers = [name for name in frame.columns if name not in names]
     rows = frame.head(_MOST_ROWS).to_dict("records")
     cells = ([*(str(row[name]) for name in names), *(f"{row[name]:.3g}" for name in numbers)] for row in rows)
-    return [table(*names, numbers=numbers, rows=cells)]
-
-
-def permutation_as_mapping(result: PermutationTest) -> dict[str, Any]:
-    """A permutation test for JSON."""
-    return {
+    return [table(*names, numbers=numbers, rows=cells)], {
         "choose": result.data.attrs["choose"],
         "permutations": result.n_permutations,
         **{name: result.data[name].values for name in ("score", "p_value", "p_value_error")},
-        "kernels": result.table().to_dict("records"),
+        "kernels": frame.to_dict("records"),
     }
 
 
-def stability_tables(result: Stability) -> list[Table]:
+def describe_stability(result: Stability) -> Description:
     """A row for each kernel; means over tasks or targets if there are several."""
     frame = result.table().groupby("kernel", sort=False).mean(numeric_only=True)
     rows = table("kernel", numbers=["weight", "± s.e.", "95 % of resamples"])
@@ -465,13 +439,8 @@ def stability_tables(result: Stability) -> list[Table]:
             f"{row['lower']:.4f} to {row['upper']:.4f}",
             Text.assemble(f"{100 * share:3.0f} % ", (bar(share, 12), "cyan")),
         )
-    return [rows]
-
-
-def stability_as_mapping(result: Stability) -> dict[str, Any]:
-    """A result of resampling for JSON."""
     data, attrs, stable = result.data, result.data.attrs, result.stable()
-    return {
+    return [rows], {
         **{name: attrs[name] for name in ("how", "threshold", "random_state")},
         "resamples": data.sizes["resample"],
         "distinct_resamples": attrs["n_distinct"],
@@ -486,13 +455,13 @@ def stability_as_mapping(result: Stability) -> dict[str, Any]:
     }
 
 
-RESULTS: dict[str, tuple[Callable[[Any], list[Table]], Callable[[Any], dict[str, Any]]]] = {
-    "EvaluationResult": (evaluation_tables, evaluation_as_mapping),
-    "Importance": (importance_tables, importance_as_mapping),
-    "PermutationTest": (permutation_tables, permutation_as_mapping),
-    "Stability": (stability_tables, stability_as_mapping),
+DESCRIBE: dict[str, Callable[[Any], Description]] = {
+    "EvaluationResult": describe_evaluation,
+    "Importance": describe_importance,
+    "PermutationTest": describe_permutation_test,
+    "Stability": describe_stability,
 }
-"""The tables and the mapping of each class of results."""
+"""By the class of a result."""
 
 # --- scores of a model on other samples ----------------------------------------------------------------------------
 
@@ -548,14 +517,8 @@ def score_model(estimator: Any, decision: Float, truth: Array, scoring: Any, unk
     accuracy = float(right.mean()) if truth.ndim == 1 else label_accuracy(truth, predicted)
     if estimator.kind_ != "multilabel":
         tell_new_classes(truth.reshape(-1), estimator.classes_)
-        truth = _as_learnt(truth.reshape(-1), estimator.classes_)
+        truth, by_text = truth.reshape(-1), {str(label): label for label in estimator.classes_.tolist()}
+        if set(truth.astype(str)) <= set(by_text):  # a new class keeps the type of all
+            truth = np.array([by_text[str(label)] for label in truth.tolist()], dtype=estimator.classes_.dtype)
     scores = {} if scoring is None else measures_of(estimator, decision, truth, scoring)
     return ModelScores(accuracy, scores, confusion(truth, predicted, estimator.classes_, estimator.tasks_))
-
-
-def _as_learnt(truth: Array, classes: Array) -> Array:
-    """Labels in the type of the learnt classes; unchanged if one of them is no learnt class."""
-    by_text = {str(label): label for label in classes.tolist()}
-    if not set(truth.astype(str)) <= set(by_text):
-        return truth
-    return np.array([by_text[str(label)] for label in truth.tolist()], dtype=classes.dtype)

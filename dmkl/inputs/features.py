@@ -139,17 +139,6 @@ def as_features(
     The matrices are float32 (from booleans, integers to 16 bits and floats to 32) or float64 (from other real numbers).
     Memory holds the rows that `FeatureMatrix.read` returns; and of .npz, MATLAB files before version 7.3 and Parquet
     the one matrix that was read last.
-
-    Raises
-    ------
-    InputError
-        If features are no matrix of real numbers, names of samples are not unique, matrices do not fit together, or a
-        file is missing, damaged or of an unknown kind.
-
-    Warns
-    -----
-    SampleOrderWarning
-        If data without names is matched by position with samples that have names.
     """
     if isinstance(features, Features) and present is None:
         if beside:

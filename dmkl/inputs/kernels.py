@@ -308,14 +308,10 @@ def open_files(
     kernel_axis: int | None = None,
     variables: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
-    labels: PathLike | None = None,
-    samples: PathLike | None = None,
-    train_samples: PathLike | None = None,
-    splits: PathLike | None = None,
-    diagonal: PathLike | None = None,
     order: PathLike | None = None,
     join: Join = "exact",
     symmetric: bool | None = None,
+    **given: PathLike | None,
 ) -> tuple[JoinedSource, Labels]:
     """Find the kernels in data files, and labels, splits and names of the samples. No kernel is read yet.
 
@@ -325,7 +321,7 @@ def open_files(
     file, which may be rectangular; `kernel_axis` is the axis of the kernels, 0 to 2, in arrays of three dimensions, as
     the software that wrote the file counts its axes; `names` are the kernels' names, in place of those in the files.
 
-    Arrays and files whose name is in `ROLES` have that role, unless a file for it is given: `labels`, `splits`,
+    Arrays and files whose name is in `ROLES` have that role, unless a file for it is `given`: `labels`, `splits`,
     `diagonal`, `samples`, `train_samples` (see `read_file`). `order` is a file of the names of the rows of the kernels,
     as they stand, in place of names in the kernels. Names are matched as in `dmkl.create`, with its `join` and
     `symmetric`. `KernelSource.notes` list what was left out and which choices were made.
@@ -333,12 +329,6 @@ def open_files(
     Memory holds a few tiles for .npy, HDF5 and Zarr; whole rows for text, for chunks that span the rows, and for
     samples in another order; one kernel for .npz and for chunks that span a kernel; one variable for MATLAB files
     before version 7.3.
-
-    Raises
-    ------
-    InputError
-        If a file is missing, damaged or of an unknown kind; if it is not clear which arrays are the kernels; if these
-        differ in shape or in their samples, are sparse or complex, or are no numbers.
     """
     notes: list[str] = []
     files, side_files = find_files(paths, "kernels", set(ROLES.values()), notes)
@@ -368,7 +358,6 @@ def open_files(
         titles = names_of_arrays([(part.variable.path, part.variable.name) for part in parts], files)
         titled = [(title, part, j) for title, part in zip(titles, parts, strict=True) for j in range(part.n_kernels)]
         kernel_names = [title if part.axis is None else f"{title}_{j}" for title, part, j in titled]
-    given = dict(labels=labels, samples=samples, train_samples=train_samples, splits=splits, diagonal=diagonal)
     replaced = {role: Path(file) for role, file in given.items() if file is not None}
     ignored = {*replaced, *([] if names is None else ["names"])}
     side_files = [*((role, path) for role, path in side_files if role not in ignored), *replaced.items()]

@@ -98,9 +98,6 @@ def read_file(path: PathLike, name: str | None = None, samples: Iterable[str] | 
 
     `name` is the column of a table or the array of a container, if a file holds several, also written as FILE:NAME;
     `samples` are the names of the samples, if they are known, which show the column that holds them.
-
-    InputError is raised if the file is missing, damaged or of an unknown kind, its lines differ in length, or it is not
-    clear which of its columns or arrays is meant.
     """
     path = Path(path).expanduser()
     text, at = str(path), str(path).find(":")

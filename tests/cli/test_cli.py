@@ -12,7 +12,6 @@ import dmkl
 import dmkl.progress
 from dmkl.cli import demo as demo_module
 from dmkl.cli.commands import COMMANDS
-from dmkl.cli.demo import Digits
 from dmkl.store.writer import StoreWriter
 
 pytest_plugins = ["helpers.command_line"]
@@ -211,11 +210,10 @@ def test_the_demo_twice(output_of, tmp_path, monkeypatch):
     """On every twelfth digit, for speed."""
 
     def fewer(whole=demo_module.digits):
-        data = whole()
-        keep = np.arange(0, len(data.labels), 12)
-        views = {name: (features[keep], how) for name, (features, how) in data.views.items()}
+        views, labels, _ = whole()
+        keep = np.arange(0, len(labels), 12)
         split = np.where(np.arange(len(keep)) % 2, 2, 0)
-        return Digits(views, data.labels[keep], split)
+        return {name: (features[keep], how) for name, (features, how) in views.items()}, labels[keep], split
 
     monkeypatch.setattr(demo_module, "digits", fewer)
     (tmp_path / "mine.txt").write_text("keep")
