@@ -6,7 +6,7 @@ from ._version import __version__ as __version__
 from .analysis.aligned import aligned_weights as aligned_weights
 from .analysis.analyze import Analysis as Analysis
 from .analysis.analyze import analyze as analyze
-from .analysis.relevant import relevant_dimension as relevant_dimension
+from .analysis.analyze import relevant_dimension as relevant_dimension
 from .building.build import build as build
 from .building.cross import build_cross as build_cross
 from .clusters.backends import cluster as cluster

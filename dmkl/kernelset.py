@@ -396,7 +396,14 @@ class KernelSet:
         """One lazy pass, its results one after the other, (kernels, …)."""
         import dask.array as da
 
-        block, precision = self._checked_block(V), self.compute_dtype(dtype)
+        block, precision = np.asarray(V), self.compute_dtype(dtype)
+        if block.dtype.kind not in "fiub":
+            refuse(f"V must hold real numbers, got {block.dtype}")
+        block = block[:, None] if block.ndim == 1 else block
+        if block.ndim != 2 or block.shape[0] != self.shape[2]:
+            refuse(f"V has shape {np.shape(V)}, expected ({self.shape[2]}, b): one row for each column of the kernels")
+        if not np.isfinite(block).all():
+            refuse(f"V holds {np.count_nonzero(~np.isfinite(block))} entries that are NaN or infinite")
         # Without steps there is nothing to measure, and no statistics of the store have to be read.
         fitted, later = self._fitted if self._view.steps else Fitted(), None
         if fitted is None:
@@ -414,17 +421,6 @@ class KernelSet:
             for k, (kernels, part) in enumerate(graph.groups)
         ]
         return cast("da.Array", da.concatenate(chunks))
-
-    def _checked_block(self, V: npt.ArrayLike) -> Array:
-        block = np.asarray(V)
-        if block.dtype.kind not in "fiub":
-            refuse(f"V must hold real numbers, got {block.dtype}")
-        block = block[:, None] if block.ndim == 1 else block
-        if block.ndim != 2 or block.shape[0] != self.shape[2]:
-            refuse(f"V has shape {np.shape(V)}, expected ({self.shape[2]}, b): one row for each column of the kernels")
-        if not np.isfinite(block).all():
-            refuse(f"V holds {np.count_nonzero(~np.isfinite(block))} entries that are NaN or infinite")
-        return block
 
     def compute_dtype(self, dtype: npt.DTypeLike | None = None) -> np.dtype[Any]:
         """The precision of products for a requested `dtype`: at least that of the kernels."""

@@ -13,7 +13,7 @@ from zarr.storage import MemoryStore
 from dmkl.arrays import Array
 from dmkl.errors import SampleOrderWarning, refuse, warn
 from dmkl.inputs.kernels import JoinedSource, as_source
-from dmkl.inputs.label_tables import given_data
+from dmkl.inputs.label_tables import given_data, matched
 from dmkl.inputs.names import Join, sample_names
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.spectrum import Repair
@@ -26,7 +26,7 @@ from dmkl.store.reader import StoreReader
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Kernels", "as_kernel_set", "create", "open"]
+__all__ = ["Kernels", "as_kernel_set", "create", "given_labels", "open"]
 
 Kernels: TypeAlias = "KernelSet | xr.DataArray | Array | Sequence[Any] | Mapping[str, Any]"
 """A kernel set, or matrices in memory as `dmkl.create` takes them."""
@@ -215,3 +215,11 @@ def as_kernel_set(K: Any, what: str, train_samples: Array | None = None) -> Kern
             "single kernel as [K]"
         )
     return create(None, K, symmetric=train_samples is None, train_samples=train_samples)
+
+
+def given_labels(K: KernelSet, y: Any) -> tuple[Array | None, Array | None]:
+    """Labels of the row samples and names of their tasks: those of `y`, matched by name, or the stored ones."""
+    if y is None:
+        return K.labels, K.tasks
+    table = matched("y", y, K.samples, named=K.view.has_names, stored=K.labels)
+    return table.values, None if table.columns is None else np.array(table.columns, dtype=object)

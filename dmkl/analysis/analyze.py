@@ -1,9 +1,10 @@
-"""`dmkl.analyze`: two passes for everything, or one if alignments are estimated; and its result."""
+"""`dmkl.analyze`: two passes for everything, or one if alignments are estimated; and `dmkl.relevant_dimension`."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,6 @@ import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
-from dmkl._version import __version__
 from dmkl.analysis.similarity import (
     IdealKernels,
     group_alike,
@@ -24,15 +24,12 @@ from dmkl.analysis.similarity import (
 from dmkl.analysis.spectrum import (
     Sketch,
     captured,
-    least_captured,
-    participation_ratio,
     relevant_dimensions,
     sketch_pass,
     upper_bounds,
 )
 from dmkl.arrays import Array, Float
 from dmkl.errors import IndefiniteKernelWarning, refuse
-from dmkl.inputs.label_tables import matched
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.alignment import alignments, estimated, inner_products, sign_probes
 from dmkl.numerics.covariates import Covariates
@@ -41,15 +38,14 @@ from dmkl.numerics.steps import as_steps
 from dmkl.passes.alignment import check_alignable, gram_pass, rounding
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.run import refuse_damage
-from dmkl.passes.view import Lens
 from dmkl.store.results import Result
-from dmkl.stores import Kernels, as_kernel_set
+from dmkl.stores import Kernels, as_kernel_set, given_labels
 from dmkl.variables import describe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-RELEVANT = ("relevant_dimension", "relevant_dimension_most", "label_noise", "label_explained")
+_RELEVANT = ("relevant_dimension", "relevant_dimension_most", "label_noise", "label_explained")
 """The variables of `dmkl.relevant_dimension`."""
 
 _OVERSAMPLING = 10
@@ -172,10 +168,8 @@ class Analysis(Result):
             lines.append(f"multiples of earlier kernels: {_listed(repeated)}")
         lines += [f"alike ({attrs['threshold']:g} or more): {_listed(names)}" for names in self.groups()]
         if "is_labels" in data and data["is_labels"].values.any():
-            flagged_names = [
-                name for name, flagged in zip(self.names, data["is_labels"].values, strict=True) if flagged
-            ]
-            lines.append(f"the labels under another name, to be left out: {_listed(flagged_names)}")
+            flagged = data["kernel"].values[data["is_labels"].values.astype(bool)].tolist()
+            lines.append(f"the labels under another name, to be left out: {_listed(flagged)}")
         if "target_alignment" in data:
             fit = data["target_alignment"] if self.tasks is None else data["target_alignment"].mean("task")
             best = np.argsort(-np.nan_to_num(fit.values, nan=-np.inf), kind="stable")[:3]
@@ -284,13 +278,8 @@ def analyze(
     K = as_kernel_set(K, "analyze")
     check_alignable(K.view)
     m = K.shape[1]
-    labels, tasks = K.labels, K.tasks
-    if y is not None:
-        table = matched("y", y, K.samples, named=K.view.has_names, stored=K.labels)
-        labels, tasks = table.values, None if table.columns is None else np.array(table.columns, dtype=object)
-    ideal = None
-    if targets and labels is not None:
-        ideal = ideal_kernels(labels, m, tasks, centered=centered)
+    labels, tasks = given_labels(K, y)
+    ideal = ideal_kernels(labels, m, tasks, centered=centered) if targets and labels is not None else None
     if probes is None:
         width = min(max(n_eigenvalues + _OVERSAMPLING, _LEAST_WIDTH), m)
         Z = np.linalg.qr(np.random.default_rng(seed).standard_normal((m, width)))[0]
@@ -298,11 +287,10 @@ def analyze(
         Z = sign_probes(m, probes, seed)
     seen, n_passes = K.with_steps(chain).measured()
     lens = seen.lens()
-    floor = m * rounding(lens)
     gram = gram_pass(lens) if probes is None else None
     sketch = sketch_pass(lens, Z, np.empty((m, 0)) if ideal is None else ideal.columns)
     n_passes += sketch.n_passes + (probes is None)
-    data = _to_dataset(seen, lens, gram, sketch, ideal, floor, n_eigenvalues, threshold, labels, centered=centered)
+    data = _to_dataset(seen, gram, sketch, ideal, labels, n_eigenvalues, threshold, centered=centered)
     method = "exact" if probes is None else f"estimate from {probes} random probes, seed {seed}"
     return Analysis(
         data.assign_attrs(
@@ -312,25 +300,24 @@ def analyze(
             threshold=float(threshold),
             n_samples=m,
             n_passes=n_passes,
-            created_by=f"dmkl {__version__}",
         )
     )
 
 
 def _to_dataset(
     K: KernelSet,
-    lens: Lens,
     exact: Float | None,
     sketch: Sketch,
     ideal: IdealKernels | None,
-    floor: Float,
+    labels: Array | None,
     n_eigenvalues: int,
     threshold: float,
-    labels: Array | None,
     *,
     centered: bool,
 ) -> xr.Dataset:
     """Everything as labeled data. `exact` are the inner products of the kernels; they are estimated if None."""
+    lens = K.lens()
+    floor = K.shape[1] * rounding(lens)
     variables: dict[str, Any] = {}
 
     def measure(name: str, dims: tuple[str, ...], statistic: Any) -> Float:
@@ -345,15 +332,15 @@ def _to_dataset(
 
     alignment = measure("alignment", ("kernel", "kernel_2"), lambda gram: alignments(gram, floor))
     coords: dict[str, Any] = {"kernel": np.array(K.names, dtype=str), "kernel_2": np.array(K.names, dtype=str)}
+    dims: tuple[str, ...] = ("kernel",) if ideal is None or ideal.tasks is None else ("kernel", "task")
+
+    def by_task(values: Float) -> Float:
+        """Values (n, tasks), or (n,) of a single problem."""
+        return values if len(dims) == 2 else values[:, 0]
+
     if ideal is not None:
-        dims: tuple[str, ...] = ("kernel",) if ideal.tasks is None else ("kernel", "task")
-        factors = ideal
-
-        def of_targets(gram: Float) -> Float:
-            values = target_alignments(sketch.forms, _norm(gram, floor), factors)
-            return values[:, 0] if factors.tasks is None else values
-
-        measure("target_alignment", dims, of_targets)
+        of_targets = partial(target_alignments, sketch.forms, ideal=ideal)
+        measure("target_alignment", dims, lambda gram: by_task(of_targets(_norm(gram, floor))))
         if ideal.tasks is not None:
             coords["task"] = np.array(ideal.tasks, dtype=str)
     diagonal = lens.diagonal()
@@ -366,7 +353,7 @@ def _to_dataset(
     measure("norm", ("kernel",), lambda gram: _norm(gram, floor))
     if ideal is not None and centered:
         shares = shares_between_classes(sketch.forms, trace, ideal)
-        variables["class_share"] = dims, shares if ideal.tasks is not None else shares[:, 0]
+        variables["class_share"] = dims, by_task(shares)
         # With few samples, or hardly more samples than classes, any kernel may depend on the classes only by chance.
         few = [not by_chance(codes, 1) for codes in label_codes(labels)]
         several = np.array(few if len(few) == shares.shape[1] else [False])  # targets have no classes
@@ -380,9 +367,11 @@ def _to_dataset(
         of_tasks = [part.sum(axis=2) for part in np.split(energies, ends, axis=2)]
         totals = [float(np.sum(factor**2)) for factor in ideal.factors]
         relevant = np.stack([relevant_dimensions(z, total, m) for z, total in zip(of_tasks, totals, strict=True)], 2)
-        for name, values in zip(RELEVANT, relevant, strict=True):
-            variables[name] = dims, values if ideal.tasks is not None else values[:, 0]
-    ratio = measure("effective_rank", ("kernel",), lambda gram: participation_ratio(trace, _norm(gram, floor)))
+        for name, values in zip(_RELEVANT, relevant, strict=True):
+            variables[name] = dims, by_task(values)
+    # The participation ratio (Σλ)²/Σλ², m for the identity, 1 for rank one: the effective number of dimensions of the
+    # samples in feature space (Bell, Dean, Discussions of the Faraday Society 50, 1970), exact without eigenvalues.
+    ratio = measure("effective_rank", ("kernel",), lambda gram: trace**2 / _norm(gram, floor) ** 2)
     negative = np.array(K.names)[clear & np.isnan(sketch.eigenvalues[:, 0])].tolist()
     if negative:
         refuse_damage(K.view)
@@ -403,7 +392,8 @@ def _to_dataset(
     noise = np.where(clear, n_probes * (relative * np.nan_to_num(norm) + floor), np.inf)
     first = multiples(sketch.projections, noise)
     for share in (90, 99):
-        variables[f"components_{share}_least"] = "kernel", least_captured(ratio, share / 100)
+        # The sum of k eigenvalues is at most √k‖K‖_F (Cauchy and Schwarz), so share · tr K needs share² (tr K)²/‖K‖_F².
+        variables[f"components_{share}_least"] = "kernel", np.ceil((share / 100) ** 2 * ratio * (1 - 1e-12))
         variables[f"components_{share}_most"] = "kernel", captured(eigenvalues, trace, share / 100)
     variables["group"] = "kernel", group_alike(alignment, threshold).astype(np.int32)
     repeats = [K.names[f] if f != j else "" for j, f in enumerate(first)]
@@ -417,3 +407,51 @@ def _norm(gram: Float, floor: Float) -> Float:
     """‖K_j‖; NaN for a kernel that is only rounding error."""
     norm = np.sqrt(gram.diagonal())
     return np.where(norm > floor, norm, np.nan)
+
+
+def relevant_dimension(
+    K: Kernels,
+    y: npt.ArrayLike | None = None,
+    *,
+    steps: str | Sequence[Any] = ("center",),
+    n_vectors: int = 200,
+    seed: int = 0,
+) -> xr.Dataset:
+    """The number of leading eigenvectors of each kernel in which the labels are, and the noise in the others.
+
+    With z_i = Σ_c (u_iᵀf_c)², eigenvectors u_i of a centered kernel and centered indicators f_c of the classes, it is
+    the cut d ≤ m/2 with the least
+
+        d/m · log σ₁² + (m − d)/m · log σ₂²,   σ₁² and σ₂² the means of z_1 … z_d and z_{d+1} … z_m,
+
+    among those with σ₁² > σ₂²; 0 if there are none. InputError without labels, or steps that center.
+
+    Parameters
+    ----------
+    K, y, steps
+        As in `dmkl.analyze`.
+    n_vectors, seed
+        Number of random vectors for the eigenvectors, and their seed. The result is exact from as many as samples;
+        with fewer d is too small and the noise too large, the more so the flatter the spectrum.
+
+    Returns
+    -------
+    Dataset
+        Over kernel (and task): `relevant_dimension` d; `relevant_dimension_most`, d, or NaN where it is the largest
+        that the vectors show; `label_noise`, σ₂²m/Σz, the share of noise in the labels; `label_explained`, the share of
+        z_1 … z_d in Σz. `dmkl.analyze` has the same from fewer vectors.
+
+    Notes
+    -----
+    Braun, Buhmann, Müller, On relevant dimensions in kernel feature spaces. JMLR 9 (2008). One pass.
+
+    Examples
+    --------
+    >>> import dmkl
+    >>> noise = dmkl.relevant_dimension(dmkl.open("kernels.zarr")).label_noise
+    """
+    K = as_kernel_set(K, "relevant_dimension")
+    data = analyze(K, y, steps=steps, probes=max(3, min(n_vectors, K.shape[1])), n_eigenvalues=1, seed=seed).data
+    if "label_noise" not in data:
+        refuse("relevant dimensions need labels and centered kernels: give y, and steps with 'center'")
+    return data[list(_RELEVANT)]

@@ -167,24 +167,6 @@ def captured(eigenvalues: Float, trace: Float, share: float) -> Float:
     return np.where(enough.any(axis=1), enough.argmax(axis=1) + 1.0, np.nan)
 
 
-def least_captured(ratio: Float, share: float) -> Float:
-    """A lower bound of the number of leading eigenvalues that make up `share` of the trace, (n,).
-
-    The sum of k eigenvalues is at most √k‖K‖_F (Cauchy and Schwarz), so share · tr K needs share² (tr K)²/‖K‖_F² of
-    them; `ratio` is the participation ratio.
-    """
-    return np.ceil(share**2 * ratio * (1 - 1e-12))
-
-
-def participation_ratio(trace: Float, frobenius: Float) -> Float:
-    """(tr K)²/‖K‖_F² = (Σλ)²/Σλ², (n,): m for the identity, 1 for rank one.
-
-    The effective number of dimensions of the samples in feature space (Bell, Dean, Discussions of the Faraday Society
-    50, 1970), exact without any eigenvalue.
-    """
-    return np.asarray(trace**2 / frobenius**2)
-
-
 def relevant_dimensions(energies: Float, total: float, m: int) -> Float:
     """Relevant dimension d, d or NaN where it may be larger, noise and share in front of d, (4, n).
 

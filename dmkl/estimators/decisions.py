@@ -46,8 +46,8 @@ Priors = Literal["empirical", "uniform"] | Sequence[float] | Mapping[Any, float]
 """Prior probabilities of the classes, as in scikit-learn's LinearDiscriminantAnalysis, or by class."""
 
 
-def check_priors(priors: Any, classes: Array | None = None) -> None:
-    """Raise InputError unless the values are prior probabilities: a word, or positive numbers that sum to one."""
+def check_priors(priors: Any, classes: Array) -> None:
+    """Raise InputError unless these are prior probabilities of the classes: a word, or positive numbers of sum one."""
     if priors is None or (isinstance(priors, str) and priors in ("empirical", "uniform")):
         return
     rule = "priors must be 'empirical' (None), 'uniform', or a positive number for each class that sum to one"
@@ -57,8 +57,6 @@ def check_priors(priors: Any, classes: Array | None = None) -> None:
         refuse(f"{rule}; got {plain_repr(priors)}", error)
     if values.ndim != 1 or not (values > 0).all() or abs(values.sum() - 1.0) > 1e-5:
         refuse(f"{rule}; got {plain_repr(priors)}, whose sum is {values.sum():g}")
-    if classes is None:
-        return
     if isinstance(priors, Mapping):
         expected_labels, given = [set(map(str, labels)) for labels in (classes.tolist(), priors)]
         if expected_labels != given or len(given) < len(priors):
@@ -121,22 +119,19 @@ class DecisionRule:
 
     The rules of several fits are one object if scores have a first axis of fits, (fits, rows, columns); its numbers
     then have that axis after the one of the problems. It is not saved.
+
+    `kind` is "binary", "multiclass" or "multilabel", which has a problem for each task; others have one. `priors` are
+    q, (problems, classes), `sharpness` a, (problems,), and `direct` b, (columns,) for each problem. It is None in
+    models that an earlier version saved: they decide by a (log q_k + log p(s | k)). `learnt_on` names the rows whose
+    scores this was learnt from; it is empty for training scores.
     """
 
     kind: str
-    """"binary", "multiclass" or "multilabel"."""
     discriminants: tuple[Discriminant, ...]
-    """One for each problem: one, or one for each task."""
     priors: Float
-    """q, (problems, classes)."""
     sharpness: Float
-    """a, (problems,)."""
     direct: tuple[Float, ...] | None
-    """b, (columns,) for each problem. None in models that an earlier version saved: they decide by
-    a (log q_k + log p(s | k)).
-    """
     learnt_on: str
-    """The rows whose scores this was learnt from; empty for training scores."""
 
     @classmethod
     def learn(
@@ -259,16 +254,16 @@ def predicted_labels(kind: str, classes: Array, decision: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Scores of rows that a fit has not been trained on, from which a decision rule is learnt."""
+    """Scores of rows that a fit has not been trained on, (rows, columns), from which a decision rule is learnt.
+
+    For each problem: `index` is the class of each row, `by_class` the weight of the rows of each class, (classes,), and
+    `units` the factors by which these scores differ from those of the learner, (columns,); both are one where None.
+    """
 
     scores: Float
-    """(rows, columns)."""
     index: Sequence[Index]
-    """The class of each row, for each problem."""
     by_class: Sequence[Float] | None = None
-    """Weight of the rows of each class, (classes,), for each problem; one where None."""
     units: Sequence[Float] | None = None
-    """Factors by which these scores differ from those of the learner, (columns,) for each problem; one where None."""
 
     def scaled(self, units: Sequence[Float], by_class: Sequence[Float] | None) -> HeldOut:
         """The same rows with scores times `units`, in double precision, and with weights of classes."""
@@ -372,7 +367,14 @@ def _log_loss(terms: Array, scale: Float, truth: Float, d: Float, prior: Float) 
         rows, size = of_some.reshape(n, 2, -1), scale[which]
         if coefficients.any():
             np.matmul((coefficients / size)[:, None].astype(precision), rows, out=likely.reshape(n, 1, -1))
-            logs = _normalized(likely, base, weight)
+            # Probabilities of the classes times d, and the logarithms of the sums that normalize them.
+            likely += base
+            highest = likely.max(axis=1)
+            likely -= highest[:, None]
+            np.exp(likely, out=likely)
+            total = likely.sum(axis=1)
+            likely *= (weight / total)[:, None]
+            logs = np.log(total) + highest
         else:  # at the start the probabilities are the shares of the classes
             likely, logs = np.exp(base) * weight[:, None], np.zeros((1, 1), dtype=precision)
         means, curvature = np.empty((n, 2, weight.shape[1]), dtype=precision), np.empty((n, 2, 2))
@@ -387,17 +389,6 @@ def _log_loss(terms: Array, scale: Float, truth: Float, d: Float, prior: Float) 
         return value, gradient, curvature / (size[:, :, None] * size[:, None])
 
     return loss
-
-
-def _normalized(logits: Float, prior: Float, d: Float) -> Float:
-    """Turn logits less the prior, (machines, classes, rows), into probabilities times d, and return logs of sums."""
-    logits += prior
-    highest = logits.max(axis=1)
-    logits -= highest[:, None]
-    np.exp(logits, out=logits)
-    total = logits.sum(axis=1)
-    logits *= (d / total)[:, None]
-    return np.asarray(np.log(total) + highest)
 
 
 def _minimize(function: _Loss, start: Float, low: Float, last: float, rounding: float) -> Float:

@@ -160,14 +160,13 @@ def _training_sets(
 ) -> tuple[list[TrainingSet], list[Training], dict[str, Any] | None]:
     """The training set of each row, the kernels that rows share, and the cost of their statistics if it is new."""
     sources: dict[type, KernelSet] = {}
+    problems: dict[Hashable, Problems] = {}
     places: dict[Hashable, int] = {}
     whole: list[KernelSet] = []
-    owners: list[list[int]] = []
-    places_of_row: dict[Hashable, list[int]] = {}
     titles: list[str] = []
-    problems: dict[Hashable, Problems] = {}
-    learnt: list[Problems] = []
     parts: dict[tuple[int, int, int], KernelSet] = {}
+    alike: dict[Hashable, tuple[KernelSet, KernelSet, list[int], Problems]] = {}
+    rows = []
 
     def part_of(source: KernelSet, rows: Index, cols: Index) -> KernelSet:
         # Thousands of rows share these arrays.
@@ -179,38 +178,35 @@ def _training_sets(
     for fit in fits:
         source = sources.setdefault(type(fit.learner), fit.learner._source(K))
         row_problems = _problems(fit, problems)
-        learnt.append(row_problems)
         like = (id(row_problems), id(fit.train), id(fit.held_out), type(fit.learner), fit.learner._steps())
-        if like in places_of_row:  # thousands of rows are alike
-            owners.append(places_of_row[like])
-            continue
-        found_at: dict[Hashable, int] = {}
-        owners.append(places_of_row.setdefault(like, []))
-        for labeled, weights in zip(row_problems.labeled, row_problems.weights, strict=True):
-            part = (id(labeled), id(weights))
-            if part not in found_at:
-                train = fit.train if labeled is None else fit.train[labeled]
-                counts = None if weights is None else weights.tobytes()
-                rows = (id(source), train.tobytes(), fit.held_out.tobytes(), counts, fit.learner._steps())
-                if rows not in places:
-                    places[rows] = len(whole)
-                    kernels = _part(source, np.concatenate([train, fit.held_out]), train)
-                    whole.append(fit.learner._with_steps(kernels, weights))
-                    titles.append(fit.title)
-                found_at[part] = places[rows]
-            owners[-1].append(found_at[part])
+        if like not in alike:  # thousands of rows are alike
+            of_samples: dict[Hashable, int] = {}
+            numbers = []
+            for labeled, weights in zip(row_problems.labeled, row_problems.weights, strict=True):
+                samples = (id(labeled), id(weights))
+                if samples not in of_samples:
+                    train = fit.train if labeled is None else fit.train[labeled]
+                    counts = None if weights is None else weights.tobytes()
+                    key = (id(source), train.tobytes(), fit.held_out.tobytes(), counts, fit.learner._steps())
+                    if key not in places:
+                        places[key] = len(whole)
+                        kernels = _part(source, np.concatenate([train, fit.held_out]), train)
+                        whole.append(fit.learner._with_steps(kernels, weights))
+                        titles.append(fit.title)
+                    of_samples[samples] = places[key]
+                numbers.append(of_samples[samples])
+            own, new = part_of(source, fit.train, fit.train), part_of(source, fit.held_out, fit.train)
+            alike[like] = own, new, numbers, row_problems
+        rows.append(alike[like])
     lenses, statistics = _measure(whole, workspace, tally)
     trainings = [
         Training(lens if K.is_square else lens.training(), lens, K.names, title)
         for lens, K, title in zip(lenses, whole, titles, strict=True)
     ]
-    sets = []
-    for fit, row_problems, places_of in zip(fits, learnt, owners, strict=True):
-        source = sources[type(fit.learner)]
-        kernels, new = part_of(source, fit.train, fit.train), part_of(source, fit.held_out, fit.train)
-        sets.append(
-            TrainingSet(kernels, new, tuple(trainings[place] for place in places_of), row_problems, fit, K.names)
-        )
+    sets = [
+        TrainingSet(own, new, tuple(trainings[place] for place in numbers), row_problems, fit, K.names)
+        for fit, (own, new, numbers, row_problems) in zip(fits, rows, strict=True)
+    ]
     return sets, trainings, statistics
 
 
@@ -295,17 +291,14 @@ def _score(
     sets: Sequence[TrainingSet], outcomes: Sequence[Sequence[Outcome]], prepared: Sequence[Any], tally: Tally
 ) -> list[Float]:
     """Scores of the held-out rows: those of the solvers, and the missing ones in passes that all rows share."""
-    scores_of_rows: list[Float] = [np.zeros((0, 0)) for _ in sets]
-    parts_of_row: dict[int, list[tuple[Float, list[int]]]] = {}
+    parts: list[list[tuple[Float, list[int]]]] = [[] for _ in sets]
     requested: list[tuple[int, list[int]]] = []
     solvers, widest = [], 1
     for n, (data, row_outcomes) in enumerate(zip(sets, outcomes, strict=True)):
         if not len(data.fit.held_out) or data.fit.judge is not None:
             continue
         # A solver that returns scores may have left some problems to another one that does not.
-        parts_of_row[n] = [
-            (outcome.scores, [k]) for k, outcome in enumerate(row_outcomes) if outcome.scores is not None
-        ]
+        parts[n] = [(outcome.scores, [k]) for k, outcome in enumerate(row_outcomes) if outcome.scores is not None]
         for place, part in enumerate(data.parts):
             members = [int(k) for k in part.members if row_outcomes[k].scores is None]
             if members:
@@ -316,12 +309,13 @@ def _score(
                 widest = max(widest, function.dual.shape[1])
     scores, _ = drive(solvers, at_once=max(1, settings.block_width() // widest), tally=tally)
     for (n, members), columns in zip(requested, scores, strict=True):
-        parts_of_row[n].append((columns, members))
-    for n, parts in parts_of_row.items():
-        scores_of_rows[n] = side_by_side(
-            [columns for columns, _ in parts], [np.asarray(members) for _, members in parts]
-        )
-    return scores_of_rows
+        parts[n].append((columns, members))
+    return [
+        side_by_side([columns for columns, _ in of_row], [np.asarray(members) for _, members in of_row])
+        if of_row
+        else np.zeros((0, 0))
+        for of_row in parts
+    ]
 
 
 def _expand_duals(data: TrainingSet, outcomes: Sequence[Outcome]) -> list[Outcome]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from operator import itemgetter
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import xarray as xr
@@ -36,7 +36,7 @@ from dmkl.estimators.decisions import (
     class_index,
     predicted_labels,
 )
-from dmkl.estimators.learner import KernelClassifier, KernelLearner
+from dmkl.estimators.learner import KernelClassifier, KernelLearner, label_accuracy
 from dmkl.estimators.plan import (
     ClassWeight,
     Fit,
@@ -71,8 +71,6 @@ from dmkl.solvers.jobs import Job
 from dmkl.stores import Kernels
 from dmkl.variables import describe
 
-OF_WEIGHTS: Final = {"p": np.inf, "kernel_groups": None, "sigma": 1.0, "constraints": None, "weights": None}
-"""Parameters of the set of weights, with the values of a plain sum."""
 _TOGETHER = 2**22
 """Bytes of scores from which rules are learnt together: arrays of this size fit in the cache."""
 _THREADS = 2
@@ -97,6 +95,7 @@ class FisherLearner(KernelLearner, abstract=True):
     constraints: Constraints = None
     weights: Given = None
     _TAKES_WEIGHTS = True
+    _OF_WEIGHTS: ClassVar = {"p": np.inf, "kernel_groups": None, "sigma": 1.0, "constraints": None, "weights": None}
 
     @classmethod
     def _upgrade_parameters(cls, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -218,7 +217,6 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        check_priors(self.priors)
         check_choice("sharing", self.sharing, ("classes", "none"))
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
@@ -468,8 +466,6 @@ class MKFDA(FisherClassifier):
     True
     """
 
-    _OF_WEIGHTS: ClassVar = OF_WEIGHTS
-
     def _machine_on_sum(self, C: float) -> KernelLearner | None:
         shared = {"class_weight": self.class_weight, "decision": self.decision, "steps": self.steps}
         machine: KernelLearner = models()["MKSVM"](np.inf, C, **shared)
@@ -579,8 +575,6 @@ class SingleBest(FisherClassifier):
         ]
 
     def _apply_nested(self, fit: Fit, outcomes: Sequence[FitOutcome]) -> Fit:
-        from sklearn.metrics import accuracy_score
-
         labels, folds = fit.targets.labels, inner_folds(fit, self.cv)
         weights = np.ones(len(labels)) if fit.sample_weight is None else fit.sample_weight
         n = len(outcomes) // len(folds)
@@ -590,7 +584,7 @@ class SingleBest(FisherClassifier):
             targets = of_fold[0].data.problems.targets
             for j, decision in enumerate(self._decide(of_fold)):
                 predicted = predicted_labels(targets.kind, targets.classes, decision)
-                scores[j, f] = accuracy_score(labels[test], predicted, sample_weight=weights[test])
+                scores[j, f] = label_accuracy(labels[test], predicted, weights[test])
         best = int(np.argmax(scores.mean(axis=1)))
         return replace(fit, kernels=np.array([best]), nested=scores)
 
@@ -631,19 +625,17 @@ class Product(FisherClassifier):
     _STATE = (*FisherClassifier._STATE, "factors_")
     _TAKES_KERNELS = False
 
-    def _source(self, K: KernelSet) -> KernelSet:
-        return K.product()
-
     def _set_attributes(self, outcome: FitOutcome) -> None:
         self.factors_ = outcome.data.given
 
-    def _new_source(self, K: KernelSet) -> KernelSet:
-        if K.names == ("product",):
+    def _source(self, K: KernelSet) -> KernelSet:
+        factors = getattr(self, "factors_", None)
+        if factors is not None and K.names == ("product",):
             return K
-        missing = [name for name in self.factors_ if name not in K.names]
+        missing = [name for name in factors or () if name not in K.names]
         if missing:
             refuse(f"the product was learnt with kernel {missing[0]!r}, which this set does not have")
-        return K.select(self.factors_).product()
+        return K.select(factors or K.names).product()
 
     def _kernels_needed(self) -> list[str]:
         return list(self.factors_)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from itertools import zip_longest
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -44,7 +45,6 @@ from dmkl.estimators.plan import (
     class_sample_weights,
     features_of,
     fits_of_folds,
-    given_labels,
     inner_folds,
     labeled_targets,
     tell_new_classes,
@@ -58,9 +58,9 @@ from dmkl.numerics.fisher import Targets, encode_targets, encode_values, with_un
 from dmkl.numerics.steps import Weighing, as_steps
 from dmkl.passes.blas import one_blas_thread
 from dmkl.solvers.margin.svm import Bounds
-from dmkl.solvers.outcome import Outcome, worst
+from dmkl.solvers.outcome import Outcome, Step, worst
 from dmkl.store.saved import replace_group
-from dmkl.stores import Kernels, as_kernel_set
+from dmkl.stores import Kernels, as_kernel_set, given_labels
 from dmkl.unknown import is_known
 from dmkl.variables import describe
 
@@ -92,41 +92,20 @@ def labeled_weights(outcomes: Sequence[Outcome], problems: Problems, kernels: Ar
 
 def history(outcomes: Sequence[Outcome], problems: Problems, kernels: Array) -> xr.Dataset:
     """A row for each step; shorter histories end in NaN."""
-    length = max(len(outcome.steps) for outcome in outcomes)
-    names = list(outcomes[0].steps[0].figures)
-    dim = problems.dim or "problem"
-    table = {name: np.full((len(outcomes), length), np.nan) for name in names}
-    weights = np.full((len(outcomes), length, len(kernels)), np.nan)
-    for k, outcome in enumerate(outcomes):
-        for r, step in enumerate(outcome.steps):
-            for name, values in table.items():
-                values[k, r] = step.figures.get(name, np.nan)
-            if step.weights is not None:
-                weights[k, r] = step.weights
-    dataset = xr.Dataset(
-        {name: ((dim, "iteration"), values) for name, values in table.items()},
-        coords={"iteration": np.arange(1, length + 1)},
-    )
-    if outcomes[0].steps[0].weights is not None:
-        dataset = dataset.assign(weight=((dim, "iteration", "kernel"), weights)).assign_coords(kernel=kernels)
-    if problems.dim is None:
-        return dataset.isel({dim: 0})
-    return dataset.assign_coords({dim: _labels(dim, problems.names)[1]})
-
-
-def warn_if_open(model: Any, fit_outcome: FitOutcome) -> None:
-    """Warn if the proven gap is above the tolerance."""
-    problems, outcomes = fit_outcome.data.problems, fit_outcome.outcomes
-    place = worst(outcomes)
-    outcome = outcomes[place]
-    if outcome.status.word != "open" or np.isnan(outcome.gap):
-        return
-    problem_name = "" if problems.dim is None else f" ({problems.dim} {problems.names[place]})"
-    warn(
-        f"{type(model).__name__} ended with a relative gap of {outcome.gap:.2e}{problem_name}, above "
-        f"tol={model.tol:g}. {outcome.status.advice}",
-        ConvergenceWarning,
-    )
+    first, dim = outcomes[0].steps[0], problems.dim or "problem"
+    steps = list(zip(*zip_longest(*(outcome.steps for outcome in outcomes), fillvalue=Step(None, {})), strict=True))
+    coords: dict[str, Any] = {} if problems.dim is None else {dim: _labels(dim, problems.names)[1]}
+    coords["iteration"] = np.arange(1, len(steps[0]) + 1)
+    variables: dict[str, Any] = {}
+    for name in first.figures:
+        values = [[step.figures.get(name, np.nan) for step in of_problem] for of_problem in steps]
+        variables[name] = (dim, "iteration"), np.array(values, dtype=np.float64)
+    if first.weights is not None:
+        unknown, coords["kernel"] = np.full(len(kernels), np.nan), kernels
+        weights = [[unknown if step.weights is None else step.weights for step in of_problem] for of_problem in steps]
+        variables["weight"] = (dim, "iteration", "kernel"), np.array(weights, dtype=np.float64)
+    dataset = xr.Dataset(variables, coords)
+    return dataset.isel({dim: 0}) if problems.dim is None else dataset
 
 
 class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
@@ -140,6 +119,7 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
     loaded.
     """
 
+    tol: float
     history_: xr.Dataset
     status_: str
     n_iter_: int
@@ -284,7 +264,7 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _take(self, outcome: FitOutcome) -> None:
-        """Set the fitted attributes, and warn where a gap is open."""
+        """Set the fitted attributes, and warn if a proven gap is above the tolerance."""
         data, problems, targets = outcome.data, outcome.data.problems, outcome.data.problems.targets
         outcomes, function = outcome.outcomes, outcome.score_function
         self.classes_ = targets.classes
@@ -305,7 +285,9 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
             self.intercept_ = xr.DataArray(function.bias, {dim: labels}, (dim,), "intercept")
         self.gap_ = by_problem(problems, [solution.gap for solution in outcomes], "gap")
         self.objective_ = by_problem(problems, [solution.objective for solution in outcomes], "objective")
-        self.status_ = outcomes[worst(outcomes)].status.advice
+        place = worst(outcomes)
+        status = outcomes[place].status
+        self.status_ = status.advice
         self.n_iter_ = max(len(solution.steps) for solution in outcomes)
         self.n_passes_ = float(outcome.n_passes)
         self.history_ = history(outcomes, problems, kernels)
@@ -315,7 +297,13 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         for value in vars(self).values():
             if isinstance(value, xr.DataArray | xr.Dataset):
                 describe(value)
-        warn_if_open(self, outcome)
+        if status.word == "open" and not np.isnan(gap := outcomes[place].gap):
+            problem_name = "" if problems.dim is None else f" ({problems.dim} {problems.names[place]})"
+            warn(
+                f"{type(self).__name__} ended with a relative gap of {gap:.2e}{problem_name}, above "
+                f"tol={self.tol:g}. {status.advice}",
+                ConvergenceWarning,
+            )
 
     plot_weights = figures.plot_weights
     plot_weight_map = figures.plot_weight_map
@@ -341,7 +329,8 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         truth = given_labels(K, y)[0] if isinstance(K, KernelSet) else y
         if truth is None:
             refuse(f"{purpose} needs labels: give y, or store them with the kernels")
-        return with_unknown(truth, unknown)
+        truth = with_unknown(truth, unknown)
+        return zero_or_one(truth) if getattr(self, "kind_", None) == "multilabel" else truth
 
     # --- saving --------------------------------------------------------------------------------------------------
 
@@ -430,10 +419,6 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
     def _priors(self, targets: Targets) -> list[Float]:
         """Prior probabilities of the classes of each problem."""
         return [prior_probabilities(self.priors, targets.classes, sizes) for sizes in targets.sizes]
-
-    def _truth(self, K: Kernels | None, y: npt.ArrayLike | None, purpose: str = "score", unknown: Any = None) -> Array:
-        truth = super()._truth(K, y, purpose, unknown)
-        return zero_or_one(truth) if getattr(self, "kind_", None) == "multilabel" else truth
 
     @one_blas_thread
     def decision_function(self, K: Kernels | None = None, **new: Any) -> xr.DataArray:
@@ -698,7 +683,7 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
         return encode_values(labels, n_samples, tasks)
 
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
-        return Problems.of_targets(targets, tasks)
+        return Problems.of_outputs(targets, tasks, targets.scaled)
 
     def _covariates(self) -> Covariates | None:
         """The covariates of the step that residualizes, if there is one."""

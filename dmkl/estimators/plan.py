@@ -21,7 +21,6 @@ from sklearn.utils.class_weight import compute_sample_weight
 from dmkl.arrays import Array, Float, Index, plain_repr
 from dmkl.building.cross import TrainingFeatures, training_features
 from dmkl.errors import IndefiniteKernelWarning, InputError, LabelWarning, refuse, warn
-from dmkl.inputs.label_tables import matched
 from dmkl.inputs.labels import single_samples
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.covariates import Covariates
@@ -34,6 +33,7 @@ from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.requests import CombinedProduct, Solver
 from dmkl.solvers.semidefinite import KernelFacts
 from dmkl.solvers.workspace import Prepared
+from dmkl.stores import given_labels
 from dmkl.unknown import is_known
 
 # --- problems ---------------------------------------------------------------------------------------------------------
@@ -75,14 +75,6 @@ def tell_new_classes(truth: Array, classes: Array) -> None:
             f"count as wrong; it knows {listed_classes}. Train it on samples of that class, or leave them out"
         )
         warn(message, LabelWarning)
-
-
-def given_labels(K: KernelSet, y: Any) -> tuple[Array | None, Array | None]:
-    """Labels of the row samples and names of their tasks: those of `y`, matched by name, or the stored ones."""
-    if y is None:
-        return K.labels, K.tasks
-    table = matched("y", y, K.samples, named=K.view.has_names, stored=K.labels)
-    return table.values, None if table.columns is None else np.array(table.columns, dtype=object)
 
 
 def features_of(K: KernelSet) -> TrainingFeatures | str:
@@ -161,22 +153,20 @@ Loss = Literal["hinge", "square"]
 
 @dataclass(frozen=True, eq=False)
 class Problems:
-    """Labels as independent problems."""
+    """Labels as independent problems.
+
+    `names` label the problems along `dim`: "task", "target", "class" (one class against the rest) or "pair" (one class
+    against another); None for a single problem. `columns` are the dimension and the labels of the columns of all dual
+    variables side by side. `h` are the targets H of each problem, (m, c), or D^{1/2}H if samples have weights; or signs
+    1 and −1, (m,). `rows` are the samples of each problem, as positions among its labeled samples; all where None.
+    """
 
     targets: Targets
-    """The encoded labels."""
     dim: str | None
-    """Dimension that labels the problems: "task", "target", "class" (one class against the rest) or "pair" (one class
-    against another); None for a single problem.
-    """
     names: Array
-    """Names of the problems along that dimension."""
     columns: tuple[str, Array]
-    """Dimension and labels of the columns of all dual variables side by side."""
     h: tuple[Float, ...]
-    """Targets H of each problem, (m, c), or D^{1/2}H if samples have weights; or signs 1 and −1, (m,)."""
     rows: tuple[Index | None, ...]
-    """The samples of each problem, as positions among its labeled samples; all of them where None."""
 
     def __len__(self) -> int:
         return len(self.h)
@@ -203,24 +193,21 @@ class Problems:
         return (None,) * len(self) if weights is None else tuple(weights) * (len(self) // len(weights))
 
     @classmethod
-    def of_targets(cls, targets: Targets, names: Array | None) -> Self:
-        """One regression problem for each target."""
-        names = task_names(targets, names)
-        everything = (None,) * len(names)
-        return cls(targets, targets.dim, names, ("target", names), targets.scaled, everything)
+    def of_outputs(cls, targets: Targets, names: Array | None, h: tuple[Float, ...]) -> Self:
+        """A problem for each target of a regression or task of a multilabel set, numbered where names are missing."""
+        names = np.array([str(name) for name in (range(len(h)) if names is None else names)])
+        return cls(targets, targets.dim, names, (targets.dim or "target", names), h, (None,) * len(h))
 
     @classmethod
     def of_classes(cls, targets: Targets, tasks: Array | None, sharing: Sharing = "classes") -> Self:
         """One problem for all classes or for each class; for a multilabel set one for each task."""
-        everything = (None,) * len(targets.problems)
         if targets.kind == "multilabel":
-            names = task_names(targets, tasks)
-            return cls(targets, "task", names, ("task", names), targets.scaled, everything)
+            return cls.of_outputs(targets, tasks, targets.scaled)
         labels = targets.classes if targets.kind == "multiclass" else targets.classes[1:]
         if sharing == "none" and targets.kind == "multiclass":
             columns = tuple(np.split(targets.scaled[0], len(labels), axis=1))
             return cls(targets, "class", labels, ("class", labels), columns, (None,) * len(labels))
-        return cls(targets, None, labels[:1], ("class", labels), targets.scaled, everything)
+        return cls(targets, None, labels[:1], ("class", labels), targets.scaled, (None,))
 
     @classmethod
     def binary(
@@ -233,8 +220,7 @@ class Problems:
         signs = tuple(np.where(column > 0, 1.0, -1.0) for h in targets.problems for column in h.T)
         everything = (None,) * len(signs)
         if targets.kind == "multilabel":
-            names = task_names(targets, tasks)
-            return cls(targets, "task", names, ("task", names), signs, everything)
+            return cls.of_outputs(targets, tasks, signs)
         if targets.kind == "binary":
             positive = targets.classes[1:]
             return cls(targets, None, positive, ("class", positive), signs, everything)
@@ -251,25 +237,20 @@ class Problems:
         return cls(targets, "pair", names, ("pair", names), signs_of_pairs, rows)
 
 
-def task_names(targets: Targets, tasks: Array | None) -> Array:
-    """The names of the tasks, or their numbers."""
-    return np.array([str(task) for task in (range(len(targets.problems)) if tasks is None else tasks)])
-
-
 @dataclass(frozen=True, eq=False)
 class ScoreFunction:
-    """Weights, dual variables and bias, which give scores Σ_j w_jk Σ_i k_j(x, x_i) α_ik + b_k."""
+    """Weights w, dual variables α and bias b, which give scores Σ_j w_jk Σ_i k_j(x, x_i) α_ik + b_k.
+
+    w are (n, k), or (n, groups, k); α (m, k); and b (k,), or one for each row that is scored, (rows, k). `dim` is the
+    dimension of the columns k: "class", "pair" or "task". `sums` are for learners whose scores are sums of several
+    columns: the score that each column belongs to.
+    """
 
     weights: Float
-    """w, (n, k), or (n, groups, k)."""
     dual: Float
-    """α, (m, k)."""
     bias: Float
-    """b, (k,), or one for each row that is scored, (rows, k)."""
     dim: str
-    """Dimension of the columns k: "class", "pair" or "task"."""
     sums: Index | None = None
-    """For learners whose scores are sums of several columns: the score that each column belongs to."""
 
     def of(self, columns: Index, rows: Index | None) -> ScoreFunction:
         """Some of the columns, over some of the training rows."""
@@ -278,14 +259,14 @@ class ScoreFunction:
 
 
 class Statistics(NamedTuple):
-    """The statistics of the training kernels that some columns of dual variables were learnt from."""
+    """The learner's steps with statistics of the training samples `rows` (all where None), for `columns` learnt there.
+
+    Rows and columns are positions in the dual variables.
+    """
 
     steps: tuple[FittedStep, ...]
-    """The learner's steps with their statistics."""
     columns: Index
-    """Positions of the columns."""
     rows: Index | None = None
-    """Positions of the training samples of these statistics; all where None."""
 
 
 def side_by_side(scores: Sequence[Float], columns: Sequence[Index]) -> Float:
@@ -297,32 +278,29 @@ def side_by_side(scores: Sequence[Float], columns: Sequence[Index]) -> Float:
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """One row of a plan."""
+    """One row of a plan.
+
+    The learner, with the point and the steps, is not changed. `train` and `held_out` are positions of the training rows
+    and of the rows to score, and `kernels` of those that may have weight; all where None. Rows with the same targets
+    share the object. `title` names the training set in messages, such as a fold.
+
+    For learners that use them: `starts` are initial weights of all kernels, a vector for each problem; `sample_weight`
+    (m,) weights of the training rows, equal where None; `nested` the result of the nested rows. `judge` turns
+    predictions of the held-out rows, (rows, targets), and the positions of these targets into scores, for learners that
+    return them as ``extra["scores"]`` of an outcome and no predictions; see `Learner._JUDGES`.
+    """
 
     learner: Learner
-    """The learner to fit, with the point and the steps. It is not changed."""
     train: Index
-    """Positions of the training rows."""
     targets: Targets
-    """Their targets. Rows with the same targets share the object."""
     tasks: Array | None = None
-    """Names of the tasks of a multilabel problem."""
     held_out: Index = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """Positions of the rows to score."""
     kernels: Index | None = None
-    """Positions of the kernels that may have weight; all where None."""
     starts: Sequence[Float] | None = None
-    """Initial weights of all kernels, one vector for each problem, for learners that use them."""
     title: str = ""
-    """Name of the training set in messages, such as a fold."""
     sample_weight: Float | None = None
-    """(m,), weights of the training rows, for learners that use them; equal where None."""
     nested: Any = None
-    """The result of the nested rows."""
     judge: Callable[[Float, Index], Float] | None = None
-    """Turns predictions of the held-out rows, (rows, targets), and the positions of these targets into scores, for
-    learners that return them as ``extra["scores"]`` of an outcome and no predictions; see `Learner._JUDGES`.
-    """
 
 
 def inner_folds(fit: Fit, cv: Any) -> list[tuple[Index, Index]]:
@@ -358,45 +336,40 @@ def fits_of_folds(fit: Fit, cv: Any) -> list[Fit]:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Fits on the same kernels."""
+    """Fits on the same kernels, those of all samples among themselves.
+
+    Without `duals` outcomes have no dual variables and take less memory: scores of held-out rows, and the values that
+    decision rules are learnt from.
+    """
 
     K: KernelSet
-    """The kernels of all samples among themselves."""
     fits: Sequence[Fit]
-    """The rows."""
     duals: bool = True
-    """Whether dual variables are returned. Without them outcomes take less memory: scores of held-out rows, and the
-    values that decision rules are learnt from.
-    """
 
 
 class Part(NamedTuple):
-    """The problems of a fit that have the same samples."""
+    """The problems of a fit that have the same samples: `rows` among its training rows, all where None."""
 
     training: Training
-    """The kernels over these samples."""
     members: Index
-    """Numbers of the problems."""
     rows: Index | None
-    """Positions of the samples among the training rows of the fit; all where None."""
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingSet:
-    """The training set of a row, from which a learner makes jobs."""
+    """The training set of a row of a plan, from which a learner makes jobs.
+
+    `kernels` are K[train, train] and `new` K[held out, train], without the learner's steps; `given` are the names of
+    the kernels of the plan, from which they are made. `trainings` are the kernels of each problem after the steps;
+    problems with labels of the same samples share the object.
+    """
 
     kernels: KernelSet
-    """K[train, train], without the learner's steps."""
     new: KernelSet
-    """K[held out, train], without them."""
     trainings: tuple[Training, ...]
-    """The kernels of each problem after the steps. Problems with labels of the same samples share the object."""
     problems: Problems
-    """The problems."""
     fit: Fit
-    """The row of the plan."""
     given: tuple[str, ...]
-    """Names of the kernels of the plan, from which `kernels` are made."""
 
     @property
     def training(self) -> Training:
@@ -447,34 +420,34 @@ class TrainingSet:
 
 
 class Preparation(NamedTuple):
-    """Work that several fits on one training set share."""
+    """Work that several fits on one training set share.
+
+    `key` are the parameters that it depends on: equal keys on equal training sets are done once. `solvers` are a
+    function for each of `TrainingSet.parts`: of the files in which the checkpoint keeps what is done, it returns the
+    solver, which asks for passes and returns the result of the part.
+    """
 
     key: Hashable
-    """The parameters that it depends on: equal keys on equal training sets are done once."""
     solvers: Sequence[Callable[[Prepared], Solver[Any]]]
-    """A function for each of `TrainingSet.parts`: of the files in which the checkpoint keeps what is done, it returns
-    the solver, which asks for passes and returns the result of the part.
-    """
 
 
 @dataclass(frozen=True, eq=False)
 class FitOutcome:
-    """The outcome of one row."""
+    """The outcome of one row.
+
+    `outcomes` are one for each problem, with dual variables over all training rows, zero where a label is unknown;
+    `scores` those of the held-out rows, (rows, classes or tasks), one column for two classes. `prepared` is the result
+    of the preparation for each part; None without one. All rows of a plan share its passes, of which `n_prepared` are
+    those of the preparations.
+    """
 
     data: TrainingSet
-    """The training set."""
     outcomes: Sequence[Outcome]
-    """One for each problem; dual variables are over all training rows, zero where a label is unknown."""
     scores: Float
-    """Scores of the held-out rows, (rows, classes or tasks); one column for two classes."""
     prepared: Any
-    """The result of the preparation for each part; None without one."""
     solver: str | None
-    """Name of the solver."""
     n_passes: float
-    """Passes of the plan, which all rows share."""
     n_prepared: float
-    """Passes among them for the preparations."""
 
     @property
     def decision(self) -> Float:
@@ -561,7 +534,7 @@ class Learner:
     # --- kernels and problems ------------------------------------------------------------------------------------
 
     def _source(self, K: KernelSet) -> KernelSet:
-        """The kernels that are learnt from, made of those that are given."""
+        """The kernels that are learnt from, and of new rows those of a fitted learner, made of those that are given."""
         return K
 
     def _steps(self) -> tuple[str | Covariates, ...]:
@@ -615,7 +588,11 @@ class Learner:
 
 def score_function(outcomes: Sequence[Outcome], problems: Problems) -> ScoreFunction:
     """The score function of all problems, side by side."""
-    widths = [_dual(outcome).shape[1] for outcome in outcomes]
+    duals = [outcome.dual for outcome in outcomes if outcome.dual is not None]
+    if len(duals) < len(outcomes):
+        msg = "the plan kept scores alone; run it with duals=True for dual variables"
+        raise ValueError(msg)
+    widths = [dual.shape[1] for dual in duals]
     weights = [
         outcome.extra.get("column_weights", np.repeat(outcome.weights[..., None], width, axis=-1))
         for outcome, width in zip(outcomes, widths, strict=True)
@@ -627,15 +604,8 @@ def score_function(outcomes: Sequence[Outcome], problems: Problems) -> ScoreFunc
     ]
     return ScoreFunction(
         np.concatenate(weights, axis=-1),
-        np.concatenate([_dual(outcome) for outcome in outcomes], axis=1),
+        np.concatenate(duals, axis=1),
         np.concatenate(bias, axis=-1),
         problems.columns[0],
         np.repeat(np.arange(len(outcomes)), widths) if is_summed else None,
     )
-
-
-def _dual(outcome: Outcome) -> Float:
-    if outcome.dual is None:
-        msg = "the plan kept scores alone; run it with duals=True for dual variables"
-        raise ValueError(msg)
-    return outcome.dual

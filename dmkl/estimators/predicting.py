@@ -18,7 +18,7 @@ from dmkl.estimators.plan import Learner, ScoreFunction, Statistics, side_by_sid
 from dmkl.inputs.names import Join
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.covariates import Covariates, of_new
-from dmkl.numerics.steps import FittedStep
+from dmkl.numerics.steps import Fitted, FittedStep
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.elements import weighted_blocks
 from dmkl.passes.execute import check_memory, machine
@@ -95,7 +95,7 @@ class Predicting(Learner):
                 refuse("give kernels or features, not both")
             return self._solve_for_new_rows(self.cross_kernels(**new), ask, covariates=covariates)
         K = as_kernel_set(K, "prediction", self.train_samples_)
-        chosen, used = self._match_kernels(self._new_source(K))
+        chosen, used = self._match_kernels(self._source(K))
         function = self._score_function(used)
         prepared = self._prepared or [None] * len(self.statistics_)
         solvers = [
@@ -230,7 +230,14 @@ class Predicting(Learner):
         parts, strip = [], max(1, _STRIP_BYTES // (8 * max(1, table.shape[1])))
         for part in self.statistics_:
             part_function = function.of(part.columns, part.rows)
-            effective = _undo_steps(self, kernel, part.steps, part_function.dual, place)
+            effective = part_function.dual
+            for step in reversed(part.steps):
+                if step.needs_row_diagonal:
+                    refuse(
+                        f"the step {step.name!r} divides each sample by its own norm, so that scores of kernel "
+                        f"{kernel!r} are not linear in its features; fit without the step, or see contributions"
+                    )
+                effective = step.right(place, effective) * step.scalar(place)
             rows = np.arange(table.shape[0]) if part.rows is None else part.rows
             total = np.zeros((len(columns), effective.shape[1]))
             for at in range(0, len(rows), strip):  # Xᵀc in strips of samples
@@ -281,19 +288,35 @@ class Predicting(Learner):
         import dask.array as da
 
         self._check_fitted()
-        given = self._new_source(as_kernel_set(K, "combined_kernel"))
+        given = self._source(as_kernel_set(K, "combined_kernel"))
         places = _places(self, given)
-        chosen, used = (self._match_kernels if places is None else self._select_kernels)(given)
+        chosen, used = self._match_kernels(given, any_columns=places is not None)
         weights, dim = _weight_sets(self, used)
-        parts = []
-        for part in self.statistics_:
+        _, n_rows, n_cols = chosen.shape
+
+        def weighted(part: Statistics) -> da.Array:
+            trained = np.arange(n_cols) if places is None else places
+            trained = trained if part.rows is None else trained[part.rows]
+            cross = chosen if places is None and part.rows is None else chosen[np.arange(n_rows), trained]
             part_weights = weights if dim is None else weights[part.columns]
-            if places is None:
-                parts.append(_new_rows_kernel(self, chosen, used, part, part_weights, covariates, chunk))
-            else:
-                parts.append(
-                    weighted_blocks(_square_lens(self, chosen, used, part, places, covariates), part_weights, chunk)
-                )
+            steps = self._trained_steps(part, used, chosen.samples, covariates)
+            if places is not None and not steps:
+                return weighted_blocks(chosen.lens(), part_weights, chunk)
+            lens, _ = measure_new(cross.view, steps, elements=True)
+            if places is not None:  # the square set, with the statistics of the training samples in it
+                before, mirrored = chosen.lens(), [step.mirrored(trained) for step in lens.fitted.steps[-len(steps) :]]
+                lens = Lens(before.view, Fitted((*before.fitted.steps, *mirrored)))
+            blocks = weighted_blocks(lens, part_weights, chunk)
+            if places is not None or part.rows is None:
+                return blocks
+            # NaN for samples that the problems of the part were not trained on.
+            at = np.full(n_cols, len(part.rows))
+            at[part.rows] = np.arange(len(part.rows))
+            unknown = da.full((len(part_weights), n_rows, 1), np.nan)
+            padded: da.Array = da.concatenate([blocks, unknown], axis=2)[:, :, at]
+            return padded
+
+        parts = [weighted(part) for part in self.statistics_]
         whole = parts[0]
         if len(parts) > 1:
             order = np.argsort(np.concatenate([part.columns for part in self.statistics_]))
@@ -343,7 +366,7 @@ class Predicting(Learner):
         (1998).
         """
         self._check_fitted()
-        given = self._new_source(as_kernel_set(K, "combined_kernel"))
+        given = self._source(as_kernel_set(K, "combined_kernel"))
         places = _places(self, given)
         if places is None:
             refuse("kernel_pca needs a square set with all training samples and the others, got only new rows")
@@ -375,10 +398,6 @@ class Predicting(Learner):
         coords |= {"component": np.arange(1, n_components + 1), "explained": ((*dim, "component"), explained)}
         coords["is_training"] = ("sample", np.isin(coords["sample"], training))
         return describe(xr.DataArray(coordinates, dims=(*dim, "sample", "component"), coords=coords, name="principal"))
-
-    def _new_source(self, K: KernelSet) -> KernelSet:
-        """The kernels of new rows for prediction, made of the given ones."""
-        return K
 
     def cross_kernels(
         self,
@@ -434,8 +453,8 @@ class Predicting(Learner):
             msg = f"this {type(self).__name__} is not fitted yet; call fit first"
             raise NotFittedError(msg)
 
-    def _select_kernels(self, K: KernelSet) -> tuple[KernelSet, Index]:
-        """The kernels that prediction reads, and their positions."""
+    def _match_kernels(self, K: KernelSet, *, any_columns: bool = False) -> tuple[KernelSet, Index]:
+        """The kernels that prediction reads, and their positions; columns are the training samples in order."""
         needed = self._kernels_used()
         used = np.array([self.kernel_names_.index(name) for name in needed], dtype=np.int64)
         missing = [name for name in needed if name not in K.names]
@@ -445,13 +464,8 @@ class Predicting(Learner):
                 f"{', '.join(K.names[:10])}. Kernels are matched by name: give these the names of the model's (names=, "
                 "--names at import)"
             )
-        return K.select(needed), used
-
-    def _match_kernels(self, K: KernelSet) -> tuple[KernelSet, Index]:
-        """The kernels that prediction reads, and their positions, if columns are the training samples in order."""
-        selected = self._select_kernels(K)
         samples = K.train_samples.astype(str)
-        if not np.array_equal(samples, self.train_samples_):
+        if not any_columns and not np.array_equal(samples, self.train_samples_):
             same = len(samples) == len(self.train_samples_) and set(samples) == set(self.train_samples_)
             seen = "the same samples in another order" if same else f"{len(samples)} others"
             if not same and set(K.samples.astype(str)) >= set(self.train_samples_):
@@ -460,7 +474,7 @@ class Predicting(Learner):
                 f"the columns must be the {len(self.train_samples_)} training samples in the order of training, found "
                 f"{seen}; take K[test, train] with the train of fit"
             )
-        return selected
+        return K.select(needed), used
 
 
 _STRIP_BYTES = 2**26
@@ -493,19 +507,6 @@ def _linear_features(model: Predicting, kernel: str) -> tuple[Recipe, FeatureTab
     return recipe, table
 
 
-def _undo_steps(model: Predicting, kernel: str, steps: Any, dual: Float, place: int) -> Float:
-    """The c for which scores are k(x, ·)c plus a constant with k before the steps, (samples, columns)."""
-    coefficients = dual
-    for step in reversed(steps):
-        if step.needs_row_diagonal:
-            refuse(
-                f"the step {step.name!r} divides each sample by its own norm, so that scores of kernel {kernel!r} are "
-                "not linear in its features; fit without the step, or see contributions"
-            )
-        coefficients = step.right(place, coefficients) * step.scalar(place)
-    return coefficients
-
-
 def _places(model: Predicting, K: KernelSet) -> Index | None:
     """Positions of the training samples in a square set; None for a set of new rows against training samples."""
     if not K.is_square:
@@ -532,38 +533,6 @@ def _weight_sets(model: Predicting, used: Index) -> tuple[Float, str | None]:
         )
     (dim,) = (str(name) for name in model.weights_.dims if name != "kernel")
     return weights.T, dim
-
-
-def _new_rows_kernel(
-    model: Predicting, K: KernelSet, used: Index, part: Statistics, weights: Float, covariates: Any, chunk: int | None
-) -> da.Array:
-    """Rows against the training samples; NaN for samples that the problems of the part were not trained on."""
-    import dask.array as da
-
-    _, n_rows, n_cols = K.shape
-    kernels = K if part.rows is None else K[np.arange(n_rows), part.rows]
-    lens, _ = measure_new(kernels.view, model._trained_steps(part, used, K.samples, covariates), elements=True)
-    blocks = weighted_blocks(lens, weights, chunk)
-    if part.rows is None:
-        return blocks
-    at = np.full(n_cols, len(part.rows))
-    at[part.rows] = np.arange(len(part.rows))
-    unknown = da.full((len(weights), n_rows, 1), np.nan)
-    padded: da.Array = da.concatenate([blocks, unknown], axis=2)[:, :, at]
-    return padded
-
-
-def _square_lens(
-    model: Predicting, K: KernelSet, used: Index, part: Statistics, places: Index, covariates: Any
-) -> Lens:
-    """The fitted view of a square set, with the statistics of the training samples in it."""
-    training_places = places if part.rows is None else places[part.rows]
-    cross = K[np.arange(K.shape[1]), training_places]
-    steps = model._trained_steps(part, used, K.samples, covariates)
-    fitted = measure_new(cross.view, steps, elements=True)[0].fitted.steps if steps else ()
-    before = K.lens()
-    mirrored = tuple(step.mirrored(training_places) for step in fitted[len(fitted) - len(steps) :])
-    return Lens(before.view, type(before.fitted)((*before.fitted.steps, *mirrored)))
 
 
 def _components(sets: Float, places: Index, n_components: int) -> Iterator[tuple[Float, Array]]:

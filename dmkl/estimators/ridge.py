@@ -22,7 +22,7 @@ from dmkl.estimators.checks import (
     check_numbers,
     one_for_each,
 )
-from dmkl.estimators.fisher import OF_WEIGHTS, FisherLearner
+from dmkl.estimators.fisher import FisherLearner
 from dmkl.estimators.learner import KernelLearner, KernelRegressor
 from dmkl.estimators.plan import FitOutcome, Statistics, TrainingSet, side_by_side
 from dmkl.kernelset import KernelSet
@@ -193,7 +193,7 @@ class MKRidge(FisherLearner, KernelRegressor):
         self.candidate = candidate
 
     _HAS_INTERCEPT = True
-    _OF_WEIGHTS: ClassVar = OF_WEIGHTS | {"candidate": None}
+    _OF_WEIGHTS: ClassVar = FisherLearner._OF_WEIGHTS | {"candidate": None}
 
     # --- weights that targets share ------------------------------------------------------------------------------
 

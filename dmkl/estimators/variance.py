@@ -496,8 +496,8 @@ class VarianceComponents(KernelRegressor):
 
         With v = Σσ_j²k_j(x, ·), it is Σσ_j²k_j(x, x) + σ_e² − vᵀV⁻¹v + gᵀ(XᵀV⁻¹X)⁻¹g with g = x − XᵀV⁻¹v.
         """
-        chosen, used = self._match_kernels(self._new_source(K))
-        trained, _ = self._match_kernels(self._new_source(as_kernel_set(training, "prediction", self.train_samples_)))
+        chosen, used = self._match_kernels(K)
+        trained, _ = self._match_kernels(as_kernel_set(training, "prediction", self.train_samples_))
         weights = self.weights_.values.reshape(len(self.kernel_names_), -1)[used]
         residual = self.components_.variance.sel(term="residual").values.reshape(-1)
         if not (residual > 0).all():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ import pandas as pd
 import xarray as xr
 from sklearn.base import clone
 
-from dmkl.arrays import Array, Float
+from dmkl.arrays import Index
 from dmkl.errors import refuse
 from dmkl.estimators.checks import check_choice, check_count
 from dmkl.estimators.learner import KernelLearner
@@ -110,12 +111,10 @@ class Importance(Result):
         "source": "a kernel, or a named group of kernels",
         "weight": "kernel weight",
         "weight_without": "kernel weight without the source",
-        "gap": "proven relative gap, NaN where nothing is proven",
         "gap_without": "proven relative gap without the source",
         "gap_alone": "proven relative gap of the source alone",
         "status_without": "how the solver ended without the source",
         "status_alone": "how the solver ended on the source alone",
-        "objective": "objective",
         "objective_without": "objective without the source",
         "objective_alone": "objective of the source alone",
         "shapley": "Shapley value: mean over orders of the gain when the player joins",
@@ -338,25 +337,32 @@ def importance(
     )
     choice = as_choice(choice, folds, question.K.samples)
     sources = as_kernel_groups(question.K.names, kernel_groups)
-    orders = Orders.sample(sources, shapley, random_state)
+    without = {name: tuple(k for k in range(len(question.K)) if k not in of) for name, of in sources.items()}
+    players = _players(question.K.names, sources) if shapley else []
+    orders = draw_orders(len(players), shapley, random_state)
+    # The kernels of the players that have joined, after each player but the last of every order.
+    coalitions = [
+        [tuple(sorted(k for place in order[:n] for k in sources[players[place]])) for n in range(1, len(order))]
+        for order in orders
+    ]
     properties = {
         "the question": "importance",
-        "the groups of kernels": json.dumps(dict(sources.members)),
+        "the groups of kernels": json.dumps(sources),
         "choose": choose,
         "rule and choice": f"{rule}, {choice}",
         "shapley": f"{shapley} orders of seed {random_state}",
     }
-    subsets = [sources.without(name) for name in sources.members] + list(sources.members.values())
-    subsets = list(dict.fromkeys([*subsets, *orders.coalitions()]))
+    subsets = list(dict.fromkeys([*without.values(), *sources.values(), *chain.from_iterable(coalitions)]))
     with ExitStack() as stack:
         if state is None:  # the second plan continues from the search, so that its results are kept in any case
             state = Path(stack.enter_context(TemporaryDirectory(prefix="dmkl-"))) / "state"
         workspace = stack.enter_context(open_workspace(question, state, properties))
-        results = _fit_subsets(question, rule, choice, subsets, workspace, anew=choose == "anew")
+        everything, results = _fit_subsets(question, rule, choice, subsets, workspace, anew=choose == "anew")
     of_folds = fold_data(question, question.folds)
-    data = _to_dataset(question, sources, results, choose).merge(of_folds, join="exact").assign_attrs(of_folds.attrs)
+    data = _to_dataset(question, everything, results, sources, without, choose)
+    data = data.merge(of_folds, join="exact").assign_attrs(of_folds.attrs)
     if shapley:
-        data = data.assign(_shapley(question, orders, results))
+        data = data.assign(_shapley(question, everything, results, players, orders, coalitions))
     how = {"choose": choose, "choice": choice, "n_orders": shapley, "random_state": random_state}
     return Importance(data.assign_attrs({**how, "seconds": time.monotonic() - started}))
 
@@ -364,36 +370,8 @@ def importance(
 # --- groups of kernels -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class KernelGroups:
-    """Single kernels, then named groups of kernels."""
-
-    kernels: tuple[str, ...]
-    """Names of all kernels."""
-    members: Mapping[str, Subset]
-    """Positions of the kernels of each group, by its name."""
-
-    def without(self, name: str) -> Subset:
-        """The kernels outside a group."""
-        return tuple(k for k in range(len(self.kernels)) if k not in self.members[name])
-
-    def partition(self) -> tuple[str, ...]:
-        """Names of the groups, and of the kernels in none; InputError if groups share a kernel."""
-        groups = [name for name in self.members if name not in self.kernels]
-        grouped = [k for name in groups for k in self.members[name]]
-        shared = {k for k in grouped if grouped.count(k) > 1}
-        if shared:
-            name = self.kernels[min(shared)]
-            refuse(
-                f"Shapley values divide the score among groups that share no kernel, and {name!r} is in "
-                f"{' and '.join(repr(group) for group in groups if min(shared) in self.members[group])}; leave it out "
-                "of all but one, or take shapley=0"
-            )
-        return (*groups, *(name for k, name in enumerate(self.kernels) if k not in grouped))
-
-
-def as_kernel_groups(names: Sequence[str], kernel_groups: Any) -> KernelGroups:
-    """Every kernel, and the named groups: a mapping from their names to names of kernels, or None.
+def as_kernel_groups(names: Sequence[str], kernel_groups: Any) -> dict[str, Subset]:
+    """The kernels of each source by its name: of every kernel, then of the groups, names of kernels by name, or None.
 
     InputError if there is only one kernel, or a group has the name of a kernel, no kernels, all kernels, or an unknown
     one.
@@ -409,7 +387,7 @@ def as_kernel_groups(names: Sequence[str], kernel_groups: Any) -> KernelGroups:
             why = "the name of a kernel" if isinstance(group, str) and group else "no name"
             refuse(f"a group of kernels needs a name of its own, and {group!r} is {why}; choose another")
         members[group] = _group_members(group, of_group, place)
-    return KernelGroups(tuple(names), members)
+    return members
 
 
 def _group_members(group: str, names: Any, place: Mapping[str, int]) -> Subset:
@@ -425,69 +403,40 @@ def _group_members(group: str, names: Any, place: Mapping[str, int]) -> Subset:
     return tuple(members)
 
 
-@dataclass(frozen=True)
-class Orders:
-    """Orders in which the players join, drawn uniformly and independently."""
+def _players(names: Sequence[str], sources: Mapping[str, Subset]) -> list[str]:
+    """Names of the groups, and of the kernels in none; InputError if groups share a kernel."""
+    groups = [name for name in sources if name not in names]
+    grouped = [k for name in groups for k in sources[name]]
+    shared = {k for k in grouped if grouped.count(k) > 1}
+    if shared:
+        refuse(
+            f"Shapley values divide the score among groups that share no kernel, and {names[min(shared)]!r} is in "
+            f"{' and '.join(repr(group) for group in groups if min(shared) in sources[group])}; leave it out "
+            "of all but one, or take shapley=0"
+        )
+    return [*groups, *(name for k, name in enumerate(names) if k not in grouped)]
 
-    sources: KernelGroups
-    """The groups of kernels."""
-    players: tuple[str, ...]
-    """Names of the groups that join; together they contain each kernel once."""
-    orders: Array
-    """(order, player) positions among the players."""
 
-    @classmethod
-    def sample(cls, sources: KernelGroups, n_orders: int, seed: int) -> Orders:
-        """Draw orders."""
-        players = sources.partition() if n_orders else ()
-        rng = np.random.default_rng(seed)
-        drawn = [rng.permutation(len(players)) for _ in range(n_orders)]
-        return cls(sources, players, np.array(drawn, dtype=np.int64).reshape(n_orders, len(players)))
-
-    def coalitions(self) -> Iterator[Subset]:
-        """The kernels of the players that have joined, after each player but the last of every order."""
-        for order in self.orders:
-            for n in range(1, len(order)):
-                yield self._kernels(order[:n])
-
-    def _kernels(self, joined: Sequence[int]) -> Subset:
-        return tuple(sorted(k for place in joined for k in self.sources.members[self.players[place]]))
-
-    def marginals(self, score_of: Callable[[Subset], Float], nothing: Float, everything: Float) -> Float:
-        """v(S ∪ {i}) − v(S) for every order and player i, where S joined before: (order, player, …).
-
-        `score_of` returns v of a coalition from its kernels, an array over folds and tasks; `nothing` and `everything`
-        are v of no player and of all.
-        """
-        gains = np.full((*self.orders.shape, *np.shape(everything)), np.nan)
-        for row, order in zip(gains, self.orders, strict=True):
-            joined = [score_of(self._kernels(order[:n])) for n in range(1, len(order))]
-            row[order] = np.diff([nothing, *joined, everything], axis=0)
-        return gains
+def draw_orders(n_players: int, n_orders: int, seed: int) -> Index:
+    """Orders in which players join, (order, player), drawn uniformly and independently."""
+    rng = np.random.default_rng(seed)
+    return np.array([rng.permutation(n_players) for _ in range(n_orders)], dtype=np.int64).reshape(n_orders, n_players)
 
 
 # --- fits of subsets -------------------------------------------------------------------------------------------------
 
 
-class _Results(NamedTuple):
-    """Results of all kernels and of subsets, at their chosen points, and the costs."""
-
-    everything: xr.Dataset
-    """score, gap, objective, status over fold[, task], weight over fold, kernel[, task], and the parameters."""
-    subsets: dict[Subset, xr.Dataset]
-    n_fits: int
-    n_passes: float
-    n_search_passes: float
-    """Passes of the search, if it ends before the fits of subsets begin."""
-
-
 def _fit_subsets(
     question: Question, rule: Rule, choice: Choice, subsets: Sequence[Subset], workspace: Workspace, *, anew: bool
-) -> _Results:
+) -> tuple[xr.Dataset, dict[Subset, xr.Dataset]]:
     """Search over all kernels and, in the same subspaces and folds, fit subsets of the kernels.
 
     If `anew`, subsets are fitted at every point, to choose anew, otherwise at the point that the search chooses. Their
     rows follow those of the search in one plan, which continues from the end of the search.
+
+    The results of all kernels, and those of each subset, are at their chosen points: score, gap, objective and status
+    (fold[, task]), weight (fold, kernel[, task]), and the parameters. Costs are attributes of the first: n_fits,
+    n_passes, and n_search_passes, the passes of the search if it ends before the fits of subsets begin.
     """
     search = plan_fits(question)
     targets = [fit.targets for fit in search[:: len(question.models)]]
@@ -517,7 +466,8 @@ def _fit_subsets(
         whole = xr.concat(parts, "fold", data_vars="all") if len(parts) > 1 else parts[0]
         of_subsets[subset] = whole.sel(fold=everything["fold"].values)
     n_fits = sum(len(outcome.outcomes) for answers in by_block.values() for outcome in answers.fits)
-    return _Results(everything, of_subsets, n_fits, by_block["search"].tally.n_passes, n_search_passes)
+    costs = {"n_passes": by_block["search"].tally.n_passes, "n_search_passes": n_search_passes}
+    return everything.assign_attrs(n_fits=n_fits, **costs), of_subsets
 
 
 def _held_cases(question: Question, result: SearchResult) -> Iterator[tuple[Question, list[int]]]:
@@ -546,29 +496,33 @@ def _score_name(question: Question) -> str:
     return "test_score" if any(len(fold.test) for fold in question.folds) else "score"
 
 
-def _to_dataset(question: Question, sources: KernelGroups, results: _Results, choose: Choose) -> xr.Dataset:
+def _to_dataset(
+    question: Question,
+    everything: xr.Dataset,
+    results: Mapping[Subset, xr.Dataset],
+    sources: Mapping[str, Subset],
+    without: Mapping[str, Subset],
+    choose: Choose,
+) -> xr.Dataset:
     """Everything except Shapley values as labeled data."""
     chosen = list(question.grid) if choose == "anew" else []
-    data = _kept(question, results.everything, list(question.grid))
-    for end, subset_of in (("without", sources.without), ("alone", sources.members.__getitem__)):
-        parts = [_kept(question, results.subsets[subset_of(name)], chosen) for name in sources.members]
+    data = _kept(question, everything, list(question.grid))
+    for end, subsets in (("without", without), ("alone", sources)):
+        parts = [_kept(question, results[subset], chosen) for subset in subsets.values()]
         stacked = xr.concat(parts, "source", combine_attrs="drop_conflicts")
         stacked = stacked.drop_vars("weight") if end == "alone" and choose == "held" else stacked
         data = data.assign({_with_end(str(name), end): values for name, values in stacked.data_vars.items()})
-    data = data.assign_coords(source=np.array(list(sources.members), dtype=str))
-    member = [[k in members for k in range(len(sources.kernels))] for members in sources.members.values()]
+    data = data.assign_coords(source=np.array(list(sources), dtype=str))
+    member = [[k in members for k in range(len(question.K))] for members in sources.values()]
     data = data.assign(member=(("source", "kernel"), np.array(member)))
     for end in question.name_ends:
         loss, error = mean_over_folds(data[f"score{end}"] - data[f"score_without{end}"])
         # Means of equal scores in another order differ by rounding.
         data[f"loss{end}"], data[f"loss_standard_error{end}"] = loss.round(12), error.round(12)
     kept = ("estimator", "parameters", "scoring", "kind", "parameters_searched", "solver")
-    data.attrs = {name: results.everything.attrs[name] for name in kept} | {
+    data.attrs = {name: everything.attrs[name] for name in (*kept, "n_fits", "n_passes", "n_search_passes")} | {
         "measures": json.dumps(list(question.metrics)),
         "rows": "test" if _score_name(question) == "test_score" else "validation",
-        "n_fits": results.n_fits,
-        "n_passes": results.n_passes,
-        "n_search_passes": results.n_search_passes,
     }
     return data
 
@@ -589,19 +543,29 @@ def _with_end(name: str, end: str) -> str:
     return f"score_{end}_{scorer}" if head == "score" and scorer else f"{name}_{end}"
 
 
-def _shapley(question: Question, orders: Orders, results: _Results) -> dict[str, Any]:
+def _shapley(
+    question: Question,
+    everything: xr.Dataset,
+    results: Mapping[Subset, xr.Dataset],
+    players: Sequence[str],
+    orders: Index,
+    coalitions: Sequence[Sequence[Subset]],
+) -> dict[str, Any]:
     """Shapley values by the first scorer, and the score without kernels."""
     name = _score_name(question)
-    everything = results.everything[name]
-    nothing = constant_scores(question, question.folds).reshape(everything.shape)
-    marginals = orders.marginals(lambda subset: results.subsets[subset][name].values, nothing, everything.values)
-    dims = ("order", "player", *map(str, everything.dims))
-    by_order = xr.DataArray(marginals, dims=dims, coords={"player": np.array(orders.players, dtype=str)})
-    n_orders = len(orders.orders)
+    of_all = everything[name]
+    nothing = constant_scores(question, question.folds).reshape(of_all.shape)
+    # v(S ∪ {i}) − v(S) for every order and player i, where S joined before.
+    gains = np.empty((*orders.shape, *of_all.shape))
+    for row, order, joined in zip(gains, orders, coalitions, strict=True):
+        row[order] = np.diff([nothing, *(results[subset][name].values for subset in joined), of_all.values], axis=0)
+    dims = ("order", "player", *map(str, of_all.dims))
+    by_order = xr.DataArray(gains, dims=dims, coords={"player": np.array(players, dtype=str)})
+    n_orders = len(orders)
     spread = by_order.mean("fold").std("order", ddof=1) if n_orders > 1 else np.nan * by_order.mean(["fold", "order"])
     return {
         "shapley": by_order.mean(["order", "fold"]),
         "shapley_standard_error": spread / np.sqrt(n_orders),
         "shapley_by_fold": by_order.mean("order"),
-        "score_of_nothing": (everything.dims, nothing),
+        "score_of_nothing": (of_all.dims, nothing),
     }

@@ -386,12 +386,11 @@ def exchange_cells(folds: Sequence[Fold], n_samples: int, blocks: Array | None) 
     Cells are the blocks if there are any; otherwise the folds if each row is held out by one, so that every training
     set keeps the sizes of its classes; otherwise one cell for all rows of the folds.
     """
-    used, times = np.zeros(n_samples, dtype=bool), np.zeros(n_samples, dtype=np.int64)
-    held_out_by = np.zeros(n_samples, dtype=np.int64)
+    used, held_out_by = np.zeros(n_samples, dtype=bool), np.zeros(n_samples, dtype=np.int64)
     for number, fold in enumerate(folds):
         used[fold.train] = used[fold.validation] = True
-        times[fold.validation] += 1
         held_out_by[fold.validation] = number
+    times = np.bincount(np.concatenate([fold.validation for fold in folds]), minlength=n_samples)
     if blocks is not None:
         cells = np.unique(blocks.astype(str), return_inverse=True)[1]
     elif (times[used] == 1).all():

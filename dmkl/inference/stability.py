@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import xarray as xr
-from sklearn.base import clone
 from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 
 from dmkl.arrays import Array, Float, Index, plain_repr
@@ -24,7 +23,7 @@ from dmkl.errors import InputError, refuse
 from dmkl.estimators.checks import check_choice, check_count
 from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelLearner
-from dmkl.estimators.plan import Answers, Fit, Plan
+from dmkl.estimators.plan import Answers, Plan
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.fits import (
     STATUS_FLAGS,
@@ -33,6 +32,7 @@ from dmkl.searching.fits import (
     make_question,
     open_workspace,
     per_task,
+    plan_fits,
     score_outcomes,
 )
 from dmkl.searching.folds import Fold, make_folds
@@ -105,9 +105,6 @@ class Stability(Result):
         "selection_frequency": "share of the resamples that select the kernel",
         "rank_agreement": "Kendall's W of the order of the kernels",
         "score": "score on the rows left out",
-        "gap": "proven relative gap, NaN where nothing is proven",
-        "objective": "objective",
-        "status": "how the solver ended",
         "n_train": "different training rows",
         "n_test": "rows left out",
     }
@@ -388,19 +385,8 @@ def stability(
         unknown=unknown,
         has_grid=False,
     )
-    model = clone(question.estimator)
-    fits = [
-        Fit(
-            model,
-            fold.train,
-            question.targets_of(fold.train),
-            question.tasks,
-            fold.validation,
-            title=f"{fold.title}: ",
-            sample_weight=fold.counts,
-        )
-        for fold in folds
-    ]
+    pairs = zip(plan_fits(question), folds, strict=True)
+    fits = [replace(fit, sample_weight=fold.counts, judge=None) for fit, fold in pairs]
     with open_workspace(question, state, {"what is asked": "stability"}) as workspace:
         answers = run(Plan(question.K, fits), workspace)
     data = _to_dataset(question, answers, how, n_selected)
@@ -500,7 +486,8 @@ def draw_resamples(how: How, n_resamples: int, seed: int, labels: npt.ArrayLike,
         if how == "half" and groups is not None:
             half = _draw_halves_of_groups(rng, y, groups, stratified=stratified)
             return make([(np.flatnonzero(half == k), np.flatnonzero(half != k)) for k in range(2)])
-        splitter = _SPLITTERS[stratified, groups is not None]
+        plain, of_groups = (StratifiedKFold, StratifiedGroupKFold) if stratified else (KFold, GroupKFold)
+        splitter: Any = plain if groups is None else of_groups
         n_splits = 2 if how == "half" else n_resamples
         return make(splitter(n_splits, shuffle=True, random_state=int(rng.integers(2**31))))
 
@@ -519,15 +506,6 @@ def draw_resamples(how: How, n_resamples: int, seed: int, labels: npt.ArrayLike,
 def count_distinct(folds: Sequence[Fold]) -> int:
     """Number of resamples that differ in their rows, or in the number of draws of a row."""
     return len({(fold.train.tobytes(), None if fold.counts is None else fold.counts.tobytes()) for fold in folds})
-
-
-_SPLITTERS: dict[tuple[bool, bool], Any] = {
-    (True, True): StratifiedGroupKFold,
-    (True, False): StratifiedKFold,
-    (False, True): GroupKFold,
-    (False, False): KFold,
-}
-"""Splitters, by whether classes keep their shares and whether there are groups."""
 
 
 def _draw_halves_of_groups(rng: np.random.Generator, y: Array, groups: Array, *, stratified: bool) -> Index:
