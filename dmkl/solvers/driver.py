@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -19,12 +19,7 @@ from dmkl.passes.alignment import projected_inner_products, traces_by_factor
 from dmkl.passes.execute import again, run_tasks
 from dmkl.passes.rows import has_thin_factors, inverse_diagonals_by_factors
 from dmkl.passes.run import run_pass
-from dmkl.passes.sums import (
-    Combination,
-    by_factors,
-    factor_pass,
-    inverse_diagonals_pass,
-)
+from dmkl.passes.sums import Combination, by_factors, factor_pass, inverse_diagonals_pass
 from dmkl.passes.sweep import Columns, Want
 from dmkl.passes.view import Lens, covering
 from dmkl.solvers.fisher.working_sets import add_blocks, columns_lens, finish_columns, fraction_of_tiles
@@ -46,12 +41,12 @@ from dmkl.solvers.requests import (
     Pass,
     Projection,
     Request,
+    Result,
     Solver,
     Task,
     Tasks,
 )
 
-Result = TypeVar("Result")
 Asked = Sequence[tuple[Lens, Any]]
 """Requests of one kind, each with the lens of its solver."""
 Answer = Callable[[Asked], tuple[list[Any], float]]
@@ -147,34 +142,33 @@ def _answered(requests: Asked, tally: Tally) -> list[Any]:
         if not places:
             continue
         started = time.monotonic()
-        results, passes = answer([requests[k] for k in places])
-        lenses = _distinct([requests[k][0] for k in places])
-        tally.add(kind, passes, time.monotonic() - started, covering([lens.view for lens in lenses]).bytes_per_pass)
+        of_kind = [requests[k] for k in places]
+        results, passes = answer(of_kind)
+        views = [lens.view for lens in _lenses(of_kind)[0]]
+        tally.add(kind, passes, time.monotonic() - started, covering(views).bytes_per_pass)
         for k in reversed(places):
             answers[k] = results.pop()
             check_finite(answers[k])
     return answers
 
 
-def _distinct(lenses: Sequence[Lens]) -> list[Lens]:
-    distinct: list[Lens] = []
-    for lens in lenses:
-        if not any(lens is other for other in distinct):
-            distinct.append(lens)
-    return distinct
-
-
-def _place(lens: Lens, lenses: Sequence[Lens]) -> int:
-    return next(k for k, other in enumerate(lenses) if other is lens)
+def _lenses(requests: Asked) -> tuple[list[Lens], list[int]]:
+    """The lenses of requests without repetition, and the position among them of the lens of each request."""
+    lenses = {id(lens): lens for lens, _ in requests}
+    places = {key: place for place, key in enumerate(lenses)}
+    return list(lenses.values()), [places[id(lens)] for lens, _ in requests]
 
 
 # --- answers by kind of request --------------------------------------------------------------------------------------
 
 
+def _sums(requests: Asked) -> tuple[list[Lens], list[Combination]]:
+    lenses, places = _lenses(requests)
+    return lenses, [Combination(place, r.weights) for place, (_, r) in zip(places, requests, strict=True)]
+
+
 def _factors(requests: Asked) -> tuple[list[Any], float]:
-    lenses = _distinct([lens for lens, _ in requests])
-    combinations = [Combination(_place(lens, lenses), request.weights) for lens, request in requests]
-    return list(factor_pass(lenses, combinations, [request.lam for _, request in requests])), 1.0
+    return list(factor_pass(*_sums(requests), [request.lam for _, request in requests])), 1.0
 
 
 def _by_factors(name: str, function: Callable[..., Any], *fields: str) -> Answer:
@@ -200,17 +194,14 @@ def _inverse_diagonals(requests: Asked) -> tuple[list[Any], float]:
     if all(has_thin_factors(lens.view) for lens, _ in requests):
         views = [lens.view for lens, _ in requests]
         return inverse_diagonals_by_factors(views, [r.weights for _, r in requests], [r.lams for _, r in requests]), 2.0
-    lenses = _distinct([lens for lens, _ in requests])
-    combinations = [Combination(_place(lens, lenses), request.weights) for lens, request in requests]
     # One request for double precision is enough to compute all of them so.
-    single = all(request.single for _, request in requests)
-    lams = [request.lams for _, request in requests]
-    return inverse_diagonals_pass(lenses, combinations, lams, single=single), 1.0
+    single, lams = all(request.single for _, request in requests), [request.lams for _, request in requests]
+    return inverse_diagonals_pass(*_sums(requests), lams, single=single), 1.0
 
 
 def _classifiers(requests: Asked) -> tuple[list[Any], float]:
-    lenses = _distinct([lens for lens, _ in requests])
-    solutions, passes = train_together(lenses, [(_place(lens, lenses), request) for lens, request in requests])
+    lenses, places = _lenses(requests)
+    solutions, passes = train_together(lenses, list(zip(places, (request for _, request in requests), strict=True)))
     return solutions, float(passes)
 
 
@@ -237,24 +228,23 @@ def _passes(requests: Asked) -> tuple[list[Any], float]:
 
 
 def _products(requests: Asked) -> tuple[list[Any], float]:
-    lenses = _distinct([lens for lens, _ in requests])
+    lenses, places = _lenses(requests)
     # All requests for whole kernels share their solver's lens; each request for columns has its own lens.
     parts = [request.columns if isinstance(request, EachProduct) else None for _, request in requests]
     in_parts = all(part is not None for part in parts)
     seen = [] if in_parts else list(lenses)
     columns = []
-    for (lens, request), part in zip(requests, parts, strict=True):
+    for (lens, request), part, place in zip(requests, parts, places, strict=True):
         if part is not None:
             seen.append(columns_lens(lens, part))
-        columns.append(_columns(lens, _place(lens, lenses) if part is None else len(seen) - 1, request))
+        columns.append(_columns(lens, place if part is None else len(seen) - 1, request))
     products, passes = run_pass(seen, columns, _verb([request for _, request in requests]))
     answers = [
         answer if part is None else finish_columns(lens, part, request.block, answer)
         for (lens, request), part, answer in zip(requests, parts, products, strict=True)
     ]
     covered = [covering([lens.view for lens in views]) for views in (seen, lenses)]
-    # A pass over some columns counts as the fraction of tiles that it reads; together with whole kernels it is a whole
-    # pass.
+    # A pass over some columns counts as the fraction of tiles that it reads, unless whole kernels are read with it.
     return answers, passes * (fraction_of_tiles(*covered) if in_parts else 1.0)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -49,9 +49,11 @@ from dmkl.solvers.requests import (
     Solver,
     Task,
     Tasks,
+    run_with,
 )
 
 Item = TypeVar("Item")
+Problem = Callable[[], Solver[Outcome]]
 _Stack = tuple[Path, tuple[int, ...]]
 
 # Reading so much memory takes as long as the overhead of a pass, some 0.1 s.
@@ -79,9 +81,9 @@ class InMemory(SideBySide):
         """See `Method.solve`."""
         host = machine()
         outcomes: dict[int, Outcome] = {}
-        groups: dict[int, list[int]] = {}
+        groups: dict[Training, list[int]] = {}
         for number, job in enumerate(jobs):
-            groups.setdefault(id(job.training), []).append(number)
+            groups.setdefault(job.training, []).append(number)
         for thin in (True, False) if self.factors else (False,):
             left = [members for members in groups.values() if members[0] not in outcomes]
             alone = [members for members in left if _suits([jobs[k] for k in members], host, self, thin=thin)]
@@ -99,10 +101,10 @@ class InMemory(SideBySide):
         numbers = [k for members in batch for k in members]
         # Training sets whose outcomes an earlier run has kept are not read again.
         missing = [members[0] for members in batch if any(context.workspace.outcome(k) is None for k in members)]
+        trainings = [jobs[k].training for k in missing]
         with shared_folder("where the kernels of training sets are written") as folder:
-            trainings = [jobs[k].training for k in missing]
             loading = [(trainings[0].square, _load(trainings, folder, context, thin))] if trainings else []
-            files = {id(t): file for paths in drive(loading)[0] for t, file in zip(trainings, paths, strict=True)}
+            files = {t: file for paths in drive(loading)[0] for t, file in zip(trainings, paths, strict=True)}
             threads = blas_threads(min(host.slots_per_host, len(numbers)))
             # For the driver these are problems over all kernels and rows that request one task each.
             whole = [Job(jobs[k].training, partial(_as_task, jobs[k], files, threads, thin)) for k in numbers]
@@ -195,22 +197,22 @@ def _place(totals: Sequence[StoredSum], stack: _Stack, first: int) -> None:
 # --- solving -----------------------------------------------------------------------------------------------------
 
 
-def _as_task(job: Job, files: dict[int, Path], threads: int, thin: bool) -> Solver[Outcome]:
+def _as_task(job: Job, files: dict[Training, Path], threads: int, thin: bool) -> Solver[Outcome]:
     """A solver that requests one task, which solves the problem."""
-    stack = (files[id(job.training)], _shape(job.training, thin=thin))
+    stack = (files[job.training], _shape(job.training, thin=thin))
     widths = job.training.square.view.factor_widths if thin else None
     outcome: Outcome = yield Task("solve", _solve, (stack, widths, job.kernels, job.rows, job.problem, threads))
     return job.over_all(outcome)
 
 
 def _solve(
-    stack: _Stack, widths: Index | None, kernels: Index | None, rows: Index | None, problem: Any, threads: int
+    stack: _Stack, widths: Index | None, kernels: Index | None, rows: Index | None, problem: Problem, threads: int
 ) -> Outcome:
     K: Float = np.asarray(_map("r", *stack))
     if widths is not None:
         check_finite(K)
         with pinned_blas(threads):
-            return solve_on(FactoredKernels.of(K.T, widths, kernels, rows), problem())
+            return run_with(problem(), FactoredKernels.of(K.T, widths, kernels, rows).answer)
     if rows is not None:
         # Indexing copies the part that is needed; without a selection all tasks of a machine share the mapped pages.
         K = K[np.ix_(np.arange(len(K)) if kernels is None else kernels, rows, rows)]
@@ -219,20 +221,7 @@ def _solve(
     check_finite(K)
     # Several tasks share a machine, so each gets its share of the cores for BLAS.
     with pinned_blas(threads):
-        return solve_on(K, problem())
-
-
-def solve_on(K: Float | FactoredKernels, solver: Solver[Outcome]) -> Outcome:
-    """Run a solver to its end on kernels in memory, (n, m, m), or on their factors."""
-    respond = K.answer if isinstance(K, FactoredKernels) else partial(answer, K)
-    reply: Any = None
-    while True:
-        try:
-            request = solver.send(reply)
-        except StopIteration as stop:
-            outcome: Outcome = stop.value
-            return outcome
-        reply = [respond(item) for item in request] if isinstance(request, tuple) else respond(request)
+        return run_with(problem(), partial(answer, K))
 
 
 def answer(K: Float, request: Any) -> Any:
@@ -297,8 +286,7 @@ def composite(K: Float, weights: Float) -> Float:
 
 @_compiled
 def _add_composite(K: Array, weights: Array, total: Array) -> None:
-    m = len(total)
-    for i in range(m):
+    for i in range(len(total)):
         row = total[i]
         for k in range(len(K)):
             weight, entries, across = weights[k, i], K[k, i], weights[k]

@@ -6,7 +6,7 @@ jobs with equal methods, from any fit or fold, are given to the method together 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar, cast
@@ -35,7 +35,6 @@ from dmkl.solvers.requests import (
 from dmkl.solvers.semidefinite import KernelFacts
 from dmkl.solvers.workspace import Workspace
 
-Running = Generator[Request | tuple[Request, ...], Any, Outcome]
 Item = TypeVar("Item")
 
 
@@ -98,12 +97,12 @@ class Job:
     kernels: Index | None = None
     rows: Index | None = None
 
-    def adapted(self, solver: Running) -> Running:
+    def adapted(self, solver: Solver[Outcome]) -> Solver[Outcome]:
         """A solver of this problem on its kernels and rows, as a solver on all of them."""
         if self.rows is not None:
-            solver = on_rows(solver, self.rows, self.training.n_train)
+            solver = _answered(solver, partial(_on_rows, self.rows, self.training.n_train))
         if self.kernels is not None:
-            solver = on_kernels(solver, self.kernels, self.training.n_kernels)
+            solver = _answered(solver, partial(_on_kernels, self.kernels, self.training.n_kernels))
         return self.over_all((yield from solver))
 
     def over_all(self, outcome: Outcome) -> Outcome:
@@ -112,9 +111,17 @@ class Job:
             outcome = replace(outcome, dual=_spread(outcome.dual, self.rows, self.training.n_train))
         if self.kernels is None:
             return outcome
-        spread = partial(_spread, places=self.kernels, size=self.training.n_kernels)
-        steps = [s if s.weights is None else replace(s, weights=spread(s.weights)) for s in outcome.steps]
-        return replace(outcome, weights=spread(outcome.weights), steps=steps)
+        steps = [s if s.weights is None else replace(s, weights=self.spread(s.weights)) for s in outcome.steps]
+        return replace(outcome, weights=self.spread(outcome.weights), steps=steps)
+
+    def spread(self, weights: Float) -> Float:
+        """Weights of its kernels as weights of all, with zeros elsewhere."""
+        return weights if self.kernels is None else _spread(weights, self.kernels, self.training.n_kernels)
+
+    @property
+    def kernels_key(self) -> tuple[int, bytes]:
+        """What jobs with the same kernels of one training set have in common."""
+        return id(self.training), b"" if self.kernels is None else self.kernels.tobytes()
 
     @property
     def n_kernels(self) -> int:
@@ -156,17 +163,15 @@ class Context:
         numbers = range(len(jobs)) if numbers is None else numbers
         outcomes = [self.workspace.outcome(number) for number in numbers]
         missing = [place for place, outcome in enumerate(outcomes) if outcome is None]
-        watch, left = progress.current(), len(missing)
+        watch = progress.current()
 
         def keep(position: int, outcome: Outcome) -> None:
-            nonlocal left
-            left -= 1
             outcomes[missing[position]] = outcome
-            # Written as soon as a problem ends, so that an interrupted plan repeats only the problems that were
-            # running.
+            # Written at once, so that an interrupted plan repeats only the problems that were running.
             self.workspace.keep_outcome(numbers[missing[position]], outcome)
             if len(jobs) > 1:
-                watch.note(f"{len(jobs) - left:,} of {len(jobs):,} problems solved")
+                n_solved = len(jobs) - sum(outcome is None for outcome in outcomes)
+                watch.note(f"{n_solved:,} of {len(jobs):,} problems solved")
 
         running = [(jobs[k].training.square, jobs[k].adapted(solver_of(jobs[k]))) for k in missing]
         drive(running, at_once=at_once, tally=self.tally, done=keep)
@@ -194,13 +199,11 @@ class Method(Protocol):
 
 @dataclass(frozen=True)
 class SideBySide(Method):
-    """Each problem has its own solver; the running solvers share passes, of which each uses `width` columns.
-
-    `files` says that the problems' requests are answered through files: `SVM` and `GroupClassifier`.
-    """
+    """Each problem has its own solver; the running solvers share passes, of which each uses `width` columns."""
 
     width: int = 1
     files: bool = False
+    """Whether requests are answered through files: `SVM` and `GroupClassifier`."""
 
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
         """See `Method.solve`."""
@@ -226,29 +229,33 @@ def _spread(values: Float, places: Index, size: int) -> Float:
     return wide
 
 
-def on_rows(solver: Running, rows: Index, n_samples: int) -> Running:
-    """A solver of a problem over some samples, as a solver over all: its requests concern those samples alone."""
+def _answered(solver: Solver[Outcome], ask: Callable[[Any], Solver[Any]]) -> Solver[Outcome]:
+    """A solver whose requests are answered by the requests of `ask`."""
     answer: Any = None
     while True:
         try:
             request = solver.send(answer)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
-        if isinstance(request, SVM):
-            answer = yield replace(request, rows=rows)
-        elif isinstance(request, EachProduct):
-            # The kernel over the subset is a block of the whole kernel: zeros elsewhere in V, and the rows of the
-            # subset of the result, give its product.
-            answer = (yield EachProduct(_spread(request.block, rows, n_samples)))[:, rows]
-        elif isinstance(request, Task):
-            answer = yield request
-        else:
-            msg = f"a problem over some of the samples cannot ask for {type(request).__name__}"
-            raise NotImplementedError(msg)
+        answer = yield from ask(request)
 
 
-def on_kernels(solver: Running, kernels: Index, n_kernels: int) -> Running:
-    """A solver over some of the kernels, as a solver over all: the other kernels have zero weight."""
+def _on_rows(rows: Index, n_samples: int, request: Request) -> Solver[Any]:
+    """Answer a request over some of the samples by one over all."""
+    match request:
+        case SVM():
+            return (yield replace(request, rows=rows))
+        case EachProduct():
+            # The kernel over the subset is a block of the whole kernel.
+            return (yield EachProduct(_spread(request.block, rows, n_samples)))[:, rows]
+        case Task():
+            return (yield request)
+    msg = f"a problem over some of the samples cannot ask for {type(request).__name__}"
+    raise NotImplementedError(msg)
+
+
+def _on_kernels(kernels: Index, n_kernels: int, request: Request | tuple[Request, ...]) -> Solver[Any]:
+    """Answer requests for some of the kernels by requests for all, whose other kernels have zero weight."""
     spread = partial(_spread, places=kernels, size=n_kernels)
 
     # Weights of zero leave the other kernels out of sums; requests for all products return the wanted kernels only.
@@ -272,18 +279,11 @@ def on_kernels(solver: Running, kernels: Index, n_kernels: int) -> Running:
             return answer[np.ix_([*kernels, n_kernels], [*kernels, n_kernels])]
         return answer[kernels] if isinstance(request, EachProduct | Projection) else answer
 
-    answer: Any = None
-    while True:
-        try:
-            request = solver.send(answer)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
-        if isinstance(request, tuple):
-            wide = tuple(map(over_all, request))
-            answer = [of_some(*parts) for parts in zip(request, wide, (yield wide), strict=True)]
-        else:
-            single = over_all(request)
-            answer = of_some(request, single, (yield single))
+    if isinstance(request, tuple):
+        wide = tuple(map(over_all, request))
+        return [of_some(*parts) for parts in zip(request, wide, (yield wide), strict=True)]
+    single = over_all(request)
+    return of_some(request, single, (yield single))
 
 
 def together(solvers: Sequence[Solver[Item]]) -> Solver[list[Item]]:

@@ -143,11 +143,10 @@ def newton_master(q: Float, curvature: Float | Factored, beta: Float, weights: W
     scale = float(np.abs(q).max()) or 1.0
     q, curvature = q / scale, curvature / scale
     program = weights.program(n)
-    quadratic = np.zeros((program.width, program.width))
-    quadratic[:n, :n] = 0.5 * (curvature + curvature.T)
-    linear = np.zeros(program.width)
+    others = (0, program.width - n)
     # −qᵀ(b − x) + ½(b − x)ᵀC(b − x) without its constant: linear term −(q + Cx), quadratic term C.
-    linear[:n] = -(q + curvature @ x)
+    quadratic = np.pad(0.5 * (curvature + curvature.T), others)
+    linear = np.pad(-(q + curvature @ x), others)
     aim = weights.clean(program.minimize(linear, quadratic)[0][:n])
     return units * weights.polish(aim, q, curvature, x)
 
@@ -224,12 +223,9 @@ def newton_direction(q: Float, curvature: Float | Factored, beta: Float, weights
 
 
 def ascent_direction(aim: Float, q: Float, beta: Float, weights: WeightSet) -> Float:
-    """The direction from β to a master's solution, or to the steepest point of the set if J does not rise along it.
-
-    The tolerance of the conic solver can exceed the remaining rise while the gap is still open. q is the gradient
-    of J at β.
-    """
-    # J is concave: along a direction with qᵀ(aim − β) ≤ 0 it cannot rise.
+    """The direction from β to a master's solution, or to the steepest point of the set if J does not rise along it."""
+    # J is concave: along a direction with qᵀ(aim − β) ≤ 0 it cannot rise. The tolerance of the conic solver can exceed
+    # the remaining rise while the gap is still open.
     direction = aim - beta
     # Weights of the same sum, as for p = 1: a constant in q changes nothing but the rounding of the product.
     level = float(q.max()) if abs(float(direction.sum())) < _SAME_SUM else 0.0
@@ -239,15 +235,13 @@ def ascent_direction(aim: Float, q: Float, beta: Float, weights: WeightSet) -> F
 def _cutting_planes(program: ConicProgram, planes: Sequence[CuttingPlane], units: Float) -> Float:
     """Add θ ≤ S(α^(r), β) to a program in the variables (β/units, …, θ), and return the objective that maximizes θ."""
     n, width = len(units), program.width
-    gradients = [plane.gradient * units for plane in planes]
-    sizes = [*(float(np.abs(gradient).max()) for gradient in gradients), *(abs(plane.constant) for plane in planes)]
+    gradients = np.array([plane.gradient for plane in planes]) * units
+    constants = np.array([plane.constant for plane in planes])
     # θ and the planes are divided by a common scale, which does not change the minimizer.
-    scale = max(sizes) or 1.0
+    scale = max(float(np.abs(gradients).max()), float(np.abs(constants).max())) or 1.0
     rows = np.zeros((len(planes), width))
-    for r, gradient in enumerate(gradients):
-        rows[r, :n] = -gradient / scale
-        rows[r, -1] = 1.0
-    program.at_most(rows, np.array([plane.constant / scale for plane in planes]))
+    rows[:, :n], rows[:, -1] = -gradients / scale, 1.0
+    program.at_most(rows, constants / scale)
     linear = np.zeros(width)
     linear[-1] = -1.0
     return linear
@@ -277,9 +271,7 @@ def taylor_form(beta: Float, p: float) -> tuple[Float, Float, float]:
 def taylor_master(planes: Sequence[CuttingPlane], beta: Float, weights: WeightSet) -> Float:
     """Maximize the minimum of the planes over b ≥ 0, ν(b) ≤ 1, with ν taken at β; returns b on the sphere, (n,).
 
-    The set is a ball of norm p, with or without prices.
-
-    As in the papers: a linear program for p = 1, a quadratically constrained one for 1 < p < ∞.
+    The set is a ball, with or without prices: a linear program for p = 1, a quadratically constrained one otherwise.
     """
     n, p = len(beta), weights.p
     if p == 1 or np.isinf(p):

@@ -137,10 +137,7 @@ def worst(outcomes: Sequence[Outcome]) -> int:
 
 
 def check_finite(answer: Any) -> None:
-    """Raise DegenerateKernelError if an array, or one in a list, contains NaN or infinity.
-
-    Stored kernels are finite, so only a damaged tile gives products that are not.
-    """
+    """Raise DegenerateKernelError if an array, or one in a list, contains NaN or infinity."""
     for array in answer if isinstance(answer, list | tuple) else [answer]:
         # A finite sum proves finite entries, and unlike a mask it takes no memory. Float64 keeps a sum of finite
         # float32 entries from overflowing.

@@ -11,12 +11,8 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
+from dmkl.arrays import Float, Index
 
-from dmkl.arrays import Float
-
-Index = npt.NDArray[np.intp]
 Result = TypeVar("Result", covariant=True)
 
 
@@ -211,3 +207,14 @@ Solver = Generator[Request | tuple[Request, ...], Any, Result]
 def ask(request: Request) -> Solver[Any]:
     """A solver that makes one request and returns the answer."""
     return (yield request)
+
+
+def run_with(solver: Generator[Any, Any, Result], answer: Callable[[Any], Any]) -> Result:
+    """Run a solver to its end with the answers of a function."""
+    reply: Any = None
+    while True:
+        try:
+            request = solver.send(reply)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        reply = list(map(answer, request)) if isinstance(request, tuple) else answer(request)

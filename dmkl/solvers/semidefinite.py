@@ -72,10 +72,7 @@ def check_forms(q: Float, facts: KernelFacts, size: float, noise: float = 0.0) -
 
 
 def lowest_on_span(inner: Float, forms: Array) -> Float:
-    """The smallest xᵀK_jx over unit vectors x in the span of V, (n,), from VᵀV and the forms VᵀK_jV, (n, r, r).
-
-    It is an upper bound of the lowest eigenvalue.
-    """
+    """Upper bounds of the lowest eigenvalues, (n,): min xᵀK_jx over unit x in the span of V, from VᵀV and VᵀK_jV."""
     values, vectors = np.linalg.eigh(inner)
     # V may be nearly dependent: directions with a tiny eigenvalue of VᵀV have lost their digits and are left out. With
     # VᵀV = QΛQᵀ the columns of VQΛ^{−½} are orthonormal, and the restricted form is a small symmetric eigenproblem.

@@ -74,18 +74,14 @@ class SharedProblem:
 
 @dataclass(frozen=True)
 class SharedMethod(Method):
-    """Solve problems by one decomposition for each training set and its weights.
-
-    `tol` is the gap that solutions with dual variables are to prove.
-    """
+    """Solve problems by one decomposition for each training set and its weights."""
 
     tol: float
+    """The gap that solutions with dual variables are to prove."""
 
     def check(self, jobs: Sequence[Job]) -> None:
         """See `Method.check`."""
-        trainings = {id(job.training): job.training for job in jobs}.values()
-        for training in trainings:
-            check_resolution(training.square, min(job.problem.lam for job in jobs if job.training is training))
+        check_resolution(jobs)
         largest = max(map(_sum_bytes, jobs))
         parts = {"the combined kernel": largest, "a kernel and eigenvectors": _MATRICES * largest}
         way_out = "Set dmkl.memory higher, or learn weights of each target by MKRidge without weights='shared'"

@@ -59,11 +59,7 @@ FORMAT, FORMAT_VERSION = "dmkl-search-state", 4
 
 
 def read_state_file(file: Path) -> dict[str, Any]:
-    """Read the content of a file state.json.
-
-    Raises StoreError if it is not the state of a search, or is of another version; DamagedFileError if its content
-    differs from what was written.
-    """
+    """Read the content of a file state.json; StoreError if it is another file, DamagedFileError if it was changed."""
     way_out = "move the folder away to start anew"
     try:
         stored = parse_json(file.read_bytes())
@@ -135,43 +131,29 @@ class Workspace:
             self.path = state_folder(folder)
         self.identity, self._unsaid = identity, dict(unsaid or {})
         self.state: dict[str, Any] = {}
-        stored = self._read()
-        if stored is not None:
-            self._check(stored)
+        file = self.path / "state.json"
+        if file.exists():
+            stored = read_state_file(file)
+            self._check(stored["identity"])
             self.state = stored["state"]
+        elif self.path.exists() and not all(entry.name.startswith(_OURS) for entry in self.path.iterdir()):
+            # A folder of other files is never used: `close` deletes the folder of a search that is not kept.
+            refuse(
+                f"{self.path} is to keep the state of a search, but holds other files; give a folder of its own, "
+                "or an empty one"
+            )
         # The folder is made only after the checks, so that a rejected call leaves nothing behind.
         self.path.mkdir(parents=True, exist_ok=True)
 
-    @property
-    def resumed(self) -> bool:
-        """Whether there is earlier work to continue."""
-        return bool(self.state)
-
-    def _read(self) -> dict[str, Any] | None:
-        file = self.path / "state.json"
-        if not file.exists():
-            if self.path.exists() and any(not _is_ours(entry) for entry in self.path.iterdir()):
-                # A folder of the user's other files is never used: `close` deletes the folder of a search that is not
-                # kept.
-                refuse(
-                    f"{self.path} is to keep the state of a search, but holds other files; give a folder of its own, "
-                    "or an empty one"
-                )
-            return None
-        return read_state_file(file)
-
-    def _check(self, stored: dict[str, Any]) -> None:
-        before = stored["identity"]
+    def _check(self, before: dict[str, str]) -> None:
         # A property that an older version did not write has the default value that it had then.
         were = self._unsaid | before
         changed = [name for name in {**before, **self.identity} if were.get(name) != self.identity.get(name)]
         if changed:
-            changes = "; ".join(
-                _change(name, were.get(name), self.identity.get(name)) for name in changed[:_MOST_CHANGES]
-            )
+            changes = [_change(name, were.get(name), self.identity.get(name)) for name in changed[:_MOST_CHANGES]]
             refuse(
-                f"{self.path} holds the state of a search that differs in: {', '.join(changed)}. {changes}. To "
-                "resume it, give its own arguments; to start again, move the folder away or give another"
+                f"{self.path} holds the state of a search that differs in: {', '.join(changed)}. {'; '.join(changes)}. "
+                "To resume it, give its own arguments; to start again, move the folder away or give another"
             )
 
     def commit(self, state: dict[str, Any]) -> None:
@@ -239,14 +221,8 @@ class Workspace:
             Status[str(stored["status"])],
             stored["weights"],
             stored.get("dual"),
-            objective,
-            bound,
-            gap,
-            stored["bias"],
-            steps,
-            stored.get("scores"),
-            inverse,
-            {name.removeprefix("extra_"): value for name, value in stored.items() if name.startswith("extra_")},
+            *(objective, bound, gap, stored["bias"], steps, stored.get("scores"), inverse),
+            extra={name.removeprefix("extra_"): value for name, value in stored.items() if name.startswith("extra_")},
         )
 
     def _outcome_file(self, number: int) -> Path:
@@ -301,27 +277,18 @@ class Workspace:
         for k, steps in enumerate(described):
             chain = []
             for s, step in enumerate(steps):
-                prefix = f"{k}.{s}."
-                statistics = {
-                    name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)
-                }
-                chain.append(load_step(step, statistics))
+                names = [name for name in arrays if name.startswith(f"{k}.{s}.")]
+                chain.append(load_step(step, {name.removeprefix(f"{k}.{s}."): arrays[name] for name in names}))
             chains.append(Fitted(tuple(chain)))
         return chains
-
-
-def _is_ours(entry: Path) -> bool:
-    return entry.name.startswith(_OURS)
 
 
 _OURS = (
     *("state.json.", "fold-", "points-", "scores-", "alpha-", "outcome-", "part-", "statistics.npz"),
     *("seen-", "dmkl-", "prepared-"),
 )
-
-
-# Number of differences that are written out in full.
 _MOST_CHANGES = 4
+"""Number of differences that are written out in full."""
 
 
 def _change(name: str, before: str | None, now: str | None) -> str:
@@ -339,14 +306,10 @@ def _change(name: str, before: str | None, now: str | None) -> str:
     return f"{name} {_was(before, now)}"
 
 
-def _was(before: Any, now: Any) -> str:
-    return f"was {_short(before)} and is {_short(now)} now"
+def _was(*values: Any) -> str:
+    before, now = (text if len(text) <= 80 else f"{text[:77]}…" for text in map(str, values))
+    return f"was {before} and is {now} now"
 
 
 def _values(value: Any) -> Any:
     return ", ".join(map(str, value)) if isinstance(value, list) else "not there" if value is None else value
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 80 else f"{text[:77]}…"

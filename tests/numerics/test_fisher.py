@@ -15,7 +15,7 @@ from dmkl.errors import InputError
 from dmkl.numerics import fisher
 from dmkl.numerics.cholesky import Factor
 from dmkl.solvers.fisher.problem import FisherProblem
-from dmkl.solvers.fisher.wrapper import DirectStep
+from dmkl.solvers.fisher.wrapper import _DirectStep
 from dmkl.solvers.requests import FactorSolve
 from dmkl.solvers.weight_sets.balls import Ball
 
@@ -187,14 +187,14 @@ def test_certificate_by_the_definitions(dtype):
 
 @pytest.mark.parametrize(("lam", "classes"), [(1e-3, 2), (0.1, 4), (10.0, 2)])
 def test_derivatives_of_j(lam, classes):
-    """q is the gradient of J(β) = min_α S, −curvature/(4λ²) its Hessian, by central differences."""
+    """q is the gradient of J(β) = min_α S, −curvature its Hessian, by central differences."""
     rng, kernels, h = problem(5, m=25, n=4, classes=classes)
     beta = rng.uniform(0.2, 1, 4)
 
     def j(offset):
         return solve(kernels, beta + offset, h, lam)[1]
 
-    step = DirectStep(FisherProblem(h, lam, Ball(2.0)))
+    step = _DirectStep(FisherProblem(h, lam, Ball(2.0)))
     factor = Factor(np.tensordot(beta, kernels, axes=1), lam)
 
     def answer(request):
@@ -203,7 +203,8 @@ def test_derivatives_of_j(lam, classes):
     alpha = finish(step.begin(beta), answer)
     np.testing.assert_allclose(alpha, solve(kernels, beta, h, lam)[0], rtol=1e-9, atol=1e-12 * np.abs(alpha).max())
     certificate, _ = fisher.certify(alpha, kernels @ alpha, beta, h, lam, Ball(2.0))
-    hessian = -finish(step.quadratic_forms(kernels @ alpha), answer) / (4 * lam**2)
+    step.each_product = kernels @ alpha
+    hessian = -finish(step.curvature(), answer)
 
     t, unit = 1e-3, np.eye(4)
     gradient = [(j(t * e) - j(-t * e)) / (2 * t) for e in unit]

@@ -23,9 +23,9 @@ the caller computes the true one and calls again.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -39,7 +39,7 @@ from dmkl.solvers.fisher.wrapper import AlphaStep, side_by_side, wrapper
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.requests import CombinedProduct, Request, Solver
-from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts
+from dmkl.solvers.semidefinite import KernelFacts
 
 # --- blocked conjugate gradients -----------------------------------------------------------------------------------
 
@@ -75,7 +75,13 @@ class InverseModel:
         basis, _, _ = self._galerkin(len(w))
         # A W inside the span leaves only rounding, which is no direction and would cost a product.
         floor = 1e-20 * float(np.max(np.sum(w * w, axis=0), initial=0.0))
-        return _dominant(w - basis @ (basis.T @ w), width, floor)
+        rest = w - basis @ (basis.T @ w)
+        width = min(width, *rest.shape)
+        # The left singular vectors, from a Gram matrix.
+        values, vectors = np.linalg.eigh(rest.T @ rest)
+        keep = values[-width:] > max(1e-12 * float(values[-1]), floor)
+        leading: Float = (rest @ vectors[:, -width:][:, keep]) / np.sqrt(values[-width:][keep])
+        return leading
 
     def curvature(self, products: Array) -> Float:
         """Σ_k W_ikᵀA⁻¹W_jk under the model, (n, n), for W = K_jα_k, (n, m, c)."""
@@ -108,39 +114,32 @@ class InverseModel:
         return np.asarray(basis, dtype=np.float64), np.asarray(values), np.asarray(vectors)
 
 
-def _dominant(w: Float, width: int, floor: float) -> Float:
-    """The leading left singular vectors of W whose squared singular values exceed `floor`, from a Gram matrix."""
-    width = min(width, *w.shape)
-    values, vectors = np.linalg.eigh(w.T @ w)
-    keep = values[-width:] > max(1e-12 * float(values[-1]), floor)
-    leading: Float = (w @ vectors[:, -width:][:, keep]) / np.sqrt(values[-width:][keep])
-    return leading
-
-
 def _gram(a: Float, b: Float, n: int) -> Float:
     """Σ_k a_ikᵀb_jk for a, b (m, n·c) as `side_by_side` lays them out."""
-    rows, c = a.shape[0], a.shape[1] // n
-    left = a.reshape(rows, n, c).transpose(1, 0, 2).reshape(n, rows * c)
-    right = b.reshape(rows, n, c).transpose(1, 0, 2).reshape(n, rows * c)
+    shape = len(a), n, a.shape[1] // n
+    left, right = (x.reshape(shape).transpose(1, 0, 2).reshape(n, x.size // n) for x in (a, b))
     return left @ right.T
 
 
 def block_cg(
-    b: Float, target: float, max_iter: int, directions: InverseModel | None = None, n_wanted: int | None = None
-) -> Generator[Float, Any, tuple[Float, int]]:
-    """Solve A X = B from X = 0; yields blocks S (m, c), is sent A S, and returns X and the number of products.
+    multiply: Callable[[Float], Generator[Any, Any, Float]],
+    b: Float,
+    target: float,
+    max_iter: int,
+    directions: InverseModel | None = None,
+    n_wanted: int | None = None,
+) -> Generator[Any, Any, tuple[Float, int]]:
+    """Solve A X = B from X = 0 by requests that `multiply` makes for A S; returns X and the number of products.
 
     The iteration stops when ‖B − A X‖_F² of the recurrence, over the first `n_wanted` columns, is at most `target`, or
     after `max_iter` products; the other columns only enlarge the common space. `directions` collects S and A S.
-
-    Raises IndefiniteKernelError if a direction proves that A is not positive definite.
     """
     x = np.zeros_like(b)
     q, phi = np.linalg.qr(b)
     s, done = q, 0
     carried = np.zeros_like(q)
     while done < max_iter and float(np.sum(phi[:, :n_wanted] ** 2)) > target:
-        t = np.asarray((yield s), dtype=np.float64)
+        t = np.asarray((yield from multiply(s)), dtype=np.float64)
         done += 1
         gram = s.T @ t
         gram = 0.5 * (gram + gram.T)
@@ -172,7 +171,8 @@ def _check_definite(gram: Float, inner: Float) -> None:
 # --- the α-step ----------------------------------------------------------------------------------------------------
 
 
-_COMPANIONS = 54
+_COMPANIONS, _MOST_PRODUCTS = 54, 500
+"""Most companions, and most products of an iteration."""
 _BLOCKS = 4
 """Blocks that the model of A⁻¹ of each problem has room for if several problems run side by side."""
 _WORKING, _OF_PRODUCTS, _OF_MODEL = 14, 6, 9
@@ -180,8 +180,7 @@ _WORKING, _OF_PRODUCTS, _OF_MODEL = 14, 6, 9
 directions (S and A S twice, their QR factorization and the images of its basis)."""
 
 
-@dataclass(frozen=True)
-class _Room:
+class _Room(NamedTuple):
     """The most columns of a step: directions of the model, and companions of the right-hand sides."""
 
     directions: int
@@ -189,52 +188,34 @@ class _Room:
     n_bytes: int
     """Memory at the peak of a step, including the products of the wrapper method."""
 
-    @classmethod
-    def within(cls, n_bytes: int, m: int, c: int, n: int) -> _Room:
-        """Divide memory for targets (m, c) and n kernels: at most a quarter is for the blocks of the iteration.
 
-        The least that is needed is `bytes_of` without companions.
-        """
-        columns = n_bytes // (8 * m) - _OF_PRODUCTS * n * c
-        companions = min(_COMPANIONS, max(0, columns // 4 // _WORKING - c))
-        # m columns span everything.
-        directions = min(m + companions, (columns - _WORKING * (c + companions)) // _OF_MODEL)
-        held = _WORKING * (c + companions) + _OF_PRODUCTS * n * c + _OF_MODEL * directions
-        return cls(directions, companions, 8 * m * held)
-
-    @staticmethod
-    def bytes_of(m: int, c: int, n: int, companions: int = 0, blocks: int = 1) -> int:
-        """Bytes for a number of companions, and for directions of a number of blocks."""
-        return 8 * m * ((_WORKING + _OF_MODEL * blocks) * (c + companions) + _OF_PRODUCTS * n * c)
+def _room(n_bytes: int, m: int, c: int, n: int) -> _Room:
+    """Divide memory for targets (m, c) and n kernels: at most a quarter is for the blocks of the iteration."""
+    columns = n_bytes // (8 * m) - _OF_PRODUCTS * n * c
+    companions = min(_COMPANIONS, max(0, columns // 4 // _WORKING - c))
+    # m columns span everything.
+    directions = min(m + companions, (columns - _WORKING * (c + companions)) // _OF_MODEL)
+    held = _WORKING * (c + companions) + _OF_PRODUCTS * n * c + _OF_MODEL * directions
+    return _Room(directions, companions, 8 * m * held)
 
 
-_AMPLE = _Room(2**62, _COMPANIONS, 0)
+def _bytes_of(m: int, c: int, n: int, companions: int = 0, blocks: int = 1) -> int:
+    """Bytes for a number of companions, and for directions of a number of blocks."""
+    return 8 * m * ((_WORKING + _OF_MODEL * blocks) * (c + companions) + _OF_PRODUCTS * n * c)
 
 
-class CGStep(AlphaStep):
-    """The α-step by blocked conjugate gradients: one pass for each product, and no matrix in memory.
+class _CGStep(AlphaStep):
+    """The α-step by blocked conjugate gradients: one pass for each product, and no matrix in memory."""
 
-    `room` bounds the directions of the model of A⁻¹ that the master uses.
-    """
-
-    def __init__(
-        self,
-        problem: FisherProblem,
-        tol: float,
-        facts: KernelFacts = UNKNOWN,
-        *,
-        max_products: int = 500,
-        room: _Room = _AMPLE,
-    ) -> None:
+    def __init__(self, problem: FisherProblem, tol: float, facts: KernelFacts, room: _Room) -> None:
         super().__init__(problem, facts)
-        self._tol, self._max, self._room = tol, max_products, room
+        self._tol, self._room = tol, room
         self._directions = InverseModel()
         self._scale = float(np.sum(problem.h**2))
         self._beta: Float = np.empty(0)
         self._companions = np.zeros((len(problem.h), 0))
 
     def begin(self, beta: Float) -> Generator[Request, Any, Float]:
-        """See `AlphaStep.begin`."""
         self._beta = beta
         # Always from zero: the directions of a warm start would span too small a space to model A⁻¹ for the master.
         # Some room is left for directions that the master finds missing.
@@ -246,36 +227,26 @@ class CGStep(AlphaStep):
         # make a pass longer, and they add to the common space what the master needs.
         size = np.sqrt(self._scale / h.shape[1])
         together = np.concatenate([h, size * self._companions], axis=1)
-        x = yield from self._iterate(beta, together, 0.01 * self._tol * self._scale)
+        x = yield from self.correct(together, 0.01 * self._tol * self._scale)
         return x[:, : h.shape[1]]
 
-    def refine(self, beta: Float, alpha: Float, residual: Float, target: float) -> Generator[Request, Any, Float]:
-        """See `AlphaStep.refine`."""
-        return alpha + (yield from self._iterate(beta, residual, target))
+    def correct(self, residual: Float, target: float) -> Generator[Request, Any, Float]:
+        n_wanted = self.problem.h.shape[1]
+        x, done = yield from block_cg(self._system, residual, target, _MOST_PRODUCTS, self._directions, n_wanted)
+        self.products += done
+        return x
 
-    def _iterate(self, beta: Float, b: Float, target: float) -> Generator[Request, Any, Float]:
-        solver = block_cg(b, target, self._max, self._directions, self.problem.h.shape[1])
-        answer: Any = None
-        while True:
-            try:
-                block = solver.send(answer)
-            except StopIteration as stop:
-                x, done = stop.value
-                self.products += done
-                return x  # type: ignore[no-any-return]
-            answer = self._system(block, (yield CombinedProduct(block, beta)))
-
-    def quadratic_forms(self, products: Array) -> Generator[Request, Any, Float]:
-        """See `AlphaStep.quadratic_forms`."""
-        missing = self._directions.outside(side_by_side(products), self._room.companions)
+    def curvature(self) -> Generator[Request, Any, Float]:
+        missing = self._directions.outside(side_by_side(self.each_product), self._room.companions)
         self._directions.capacity = self._room.directions
         if missing.shape[1]:
-            self._directions.add(missing, self._system(missing, (yield CombinedProduct(missing, self._beta))))
+            self._directions.add(missing, (yield from self._system(missing)))
         self._companions = missing
-        return self._directions.curvature(products)
+        return self._directions.curvature(self.each_product) / (4.0 * self.problem.lam**2)
 
-    def _system(self, block: Float, product: Array) -> Float:
-        """A S from S and K(β)S."""
+    def _system(self, block: Float) -> Generator[Request, Any, Float]:
+        """A S."""
+        product: Array = yield CombinedProduct(block, self._beta)
         return 0.5 * block + product.astype(np.float64, copy=False) / (2.0 * self.problem.lam)
 
 
@@ -283,16 +254,16 @@ def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> lis
     # Half of the memory budget is for the problems that run, at most as many as share one pass; passes use the rest.
     widest = max((job.problem.h for job in jobs), key=lambda h: h.size)
     (m, c), n, budget = widest.shape, max(job.n_kernels for job in jobs), machine().total_bytes // 2
-    least_bytes = _Room.bytes_of(m, c, n)
+    least_bytes = _bytes_of(m, c, n)
     way_out = "Set dmkl.memory higher, or take solver='subspace', which keeps its vectors on disk"
     check_memory("solver='cg'", {"the least number of vectors": least_bytes}, budget, way_out, "at once")
     # Fewer problems side by side are better than models of too few directions, which cost more steps.
-    ample_bytes = _Room.bytes_of(m, c, n, _COMPANIONS, _BLOCKS)
+    ample_bytes = _bytes_of(m, c, n, _COMPANIONS, _BLOCKS)
     at_once = max(1, min(len(jobs), settings.block_width() // c, budget // ample_bytes))
-    room = _Room.within(budget // at_once, m, c, n)
+    room = _room(budget // at_once, m, c, n)
 
     def solver_of(job: Job) -> Solver[Outcome]:
-        return wrapper(job.n_kernels, CGStep(job.problem, options.tol, job.facts, room=room), options)
+        return wrapper(job.n_kernels, _CGStep(job.problem, options.tol, job.facts, room), options)
 
     with keeping(at_once * room.n_bytes):
         return context.drive(jobs, solver_of, at_once=at_once)

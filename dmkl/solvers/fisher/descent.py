@@ -68,19 +68,18 @@ import scipy.linalg
 
 from dmkl import progress
 from dmkl.arrays import Array, Float
-from dmkl.errors import refuse
 from dmkl.numerics.cholesky import Factor
 from dmkl.numerics.fisher import certify
 from dmkl.passes.blas import pinned_blas
 from dmkl.passes.execute import check_memory, machine
-from dmkl.passes.sums import FactorHandle, direct_bytes
+from dmkl.passes.sums import FactorHandle
 from dmkl.solvers.driver import drive
 from dmkl.solvers.fisher.cg import InverseModel
 from dmkl.solvers.fisher.mkfda import MemoryOracle, solve_restricted
 from dmkl.solvers.fisher.newton import Solution, certificate_step
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, FisherSolver
 from dmkl.solvers.fisher.working_sets import WorkingSet, working_sets
-from dmkl.solvers.fisher.wrapper import side_by_side
+from dmkl.solvers.fisher.wrapper import needed_bytes, side_by_side
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome, Status, Step
 from dmkl.solvers.requests import CombinedEntries, CombinedFactor, EachProduct, FactorSolve, Request, ask
@@ -179,9 +178,7 @@ def _new_part(d: Float) -> Float:
     # map is applied to the products.
     upper, pivots = scipy.linalg.qr(d.T, mode="r", pivoting=True)
     kept = int(np.count_nonzero(np.abs(np.diag(upper)) > _DEPENDENT))
-    chosen = np.zeros((kept, len(d)))
-    chosen[np.arange(kept), pivots[:kept]] = 1.0
-    return np.asarray(scipy.linalg.solve_triangular(upper[:kept, :kept], chosen, trans="T"))
+    return np.asarray(scipy.linalg.solve_triangular(upper[:kept, :kept], np.eye(len(d))[pivots[:kept]], trans="T"))
 
 
 # --- descent -------------------------------------------------------------------------------------------------------
@@ -200,11 +197,6 @@ DirectionRule = Callable[[Iterate], Generator[Request, Any, tuple[Float, Float, 
 """Computes new directions (m, b) and their products (n, m, b); also returns the passes that this takes."""
 
 
-def least_columns(n_classes: int, width: int) -> int:
-    """The fewest directions of a span: the current α, the step before, and a new one."""
-    return n_classes + 2 * width
-
-
 def descend(
     problem: FisherProblem,
     n_kernels: int,
@@ -216,12 +208,10 @@ def descend(
 ) -> Generator[Request, Any, Outcome]:
     """Solve one problem by a rule for new directions; yields requests, returns an `Outcome`.
 
-    Of the options it takes `tol`, `mu`, and `max_iter`: no step begins after this number of passes. `capacity`
-    directions are kept, at least `least_columns`.
-
-    Raises IndefiniteKernelError if a quadratic form αᵀK_jα is negative, or I + K(β)/λ is not positive definite.
+    Of the options it takes `tol`, `mu`, and `max_iter`: no step begins after this number of passes. At most `capacity`
+    directions are kept, with room for the current α, the step before, and a new one.
     """
-    watch, tol = progress.current(), options.tol
+    tol = options.tol
     beta = problem.weights.start(n_kernels) if problem.start is None else problem.start
     rho = 1.0
     span = Span(problem.h, n_kernels, capacity)
@@ -250,7 +240,7 @@ def descend(
         # F decreases in every step, the gap need not: S is evaluated at other weights each time.
         if best is None or certificate.gap < best.certificate.gap:
             best = Solution(alpha, at.beta, certificate, status)
-        watch.note(f"{problem.name}{progress.error_text(certificate.gap)}, pass {read:.0f}")
+        progress.current().note(f"{problem.name}{progress.error_text(certificate.gap)}, pass {read:.0f}")
         if certificate.gap <= tol:
             status = Status.CERTIFIED
             break
@@ -300,14 +290,14 @@ def descend_jobs(
     """Solve problems by descent, as many side by side as half of the memory budget has room for.
 
     That half holds the directions and their products; the other half is for the direction rules. A step has at most one
-    direction for each column of H and `extra_width` more. Raises MemoryBudgetError, naming the solver, if the fewest
-    directions do not fit.
+    direction for each column of H and `extra_width` more.
     """
     widest = max((job.problem.h for job in jobs), key=lambda h: h.size)
     (m, c), budget = widest.shape, machine().total_bytes
     # A direction, and its product with each kernel.
     column_bytes = 8 * (max(job.n_kernels for job in jobs) + 1) * m
-    least_bytes = column_bytes * least_columns(c, c + extra_width)
+    # The current α, the step before, and a new one.
+    least_bytes = column_bytes * (c + 2 * (c + extra_width))
     check_memory(
         f"solver={name!r}",
         {"the least number of directions and their products": least_bytes},
@@ -333,23 +323,10 @@ def residual_directions(at: Iterate) -> Generator[Request, Any, tuple[Float, Flo
     return at.residual, products, 1.0
 
 
-def _check_parameters(options: FisherOptions, exponents: Sequence[float]) -> None:
-    if 1.0 in exponents:
-        refuse(
-            "solver='dual' follows the gradient of the dual, which does not exist at p = 1; take "
-            "solver='interleaved', 'subspace', 'cg' or 'direct', or a p above 1, such as 1 + 2**-6"
-        )
-
-
-def _solve_dual(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
-    return descend_jobs(jobs, options, context, "dual", 0, lambda *_: residual_directions)
-
-
 DUAL = FisherSolver(
     "dual",
     "the weights eliminated, one gradient a pass, out of core; p above 1",
-    _solve_dual,
-    check_parameters=_check_parameters,
+    partial(descend_jobs, name="dual", extra_width=0, rule_of=lambda *_: residual_directions),
 )
 
 
@@ -403,22 +380,14 @@ def _working_set_rule(job: Job, at_once: int, budget: int) -> WorkingSetRule:
     return WorkingSetRule(sets, job.problem.lam, n_factors)
 
 
-def _solve_interleaved(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
-    return descend_jobs(jobs, options, context, "interleaved", COMPANIONS, _working_set_rule)
-
-
 INTERLEAVED = FisherSolver(
     "interleaved",
     "subsets of α and the weights updated in turn, a few tile columns at a time, out of core",
-    _solve_interleaved,
+    partial(descend_jobs, name="interleaved", extra_width=COMPANIONS, rule_of=_working_set_rule),
 )
 
 
 # --- preconditioned residuals: anchored ----------------------------------------------------------------------------
-
-
-FactorKey = tuple[int, bytes, float]
-"""A training set, kernels, and the ridge of their sum."""
 
 
 def preconditioned_directions(factor: FactorHandle, at: Iterate) -> Generator[Request, Any, tuple[Float, Float, float]]:
@@ -428,36 +397,38 @@ def preconditioned_directions(factor: FactorHandle, at: Iterate) -> Generator[Re
     return directions, products, 1.0
 
 
-def _factor_key(job: Job) -> FactorKey:
-    """The factor for a problem: K(β̄) is the sum of its kernels times the mean weight, n^(−1/p), which scales the ridge.
+def _factor_key(job: Job) -> tuple[int, bytes, float]:
+    """The factor of a problem: a training set, kernels, and a ridge that is scaled by the mean weight, n^(−1/p).
 
     Ridges are rounded to powers of √10, so that the points of a grid share a few factors; M is as good.
     """
     # ½(I + sK/λ) with equal weights s has the factor of ½(I + K/(λ/s)): only the ratio λ/s needs a factor of its own.
     scale = float(job.problem.weights.start(job.n_kernels).mean())
     ridge = 10.0 ** (round(2.0 * math.log10(job.problem.lam / scale)) / 2.0)
-    return id(job.training), b"" if job.kernels is None else job.kernels.tobytes(), ridge
+    return *job.kernels_key, ridge
 
 
 def anchored_fits(jobs: Sequence[Job]) -> bool:
     """Whether all factors fit half of the memory budget; the other half is for the directions."""
-    return _needed_bytes(jobs) <= machine().total_bytes // 2
+    return _factors_bytes(jobs) <= machine().total_bytes // 2
 
 
-def _needed_bytes(jobs: Sequence[Job]) -> int:
-    largest = max(direct_bytes(view, 1) for view in {id(j.training): j.training.square.view for j in jobs}.values())
+def _factors_bytes(jobs: Sequence[Job]) -> int:
     m = max(job.training.n_train for job in jobs)
-    return largest + 8 * m * m * (len({_factor_key(job) for job in jobs}) - 1)
+    return needed_bytes(jobs) + 8 * m * m * (len({_factor_key(job) for job in jobs}) - 1)
 
 
 def _check_anchored(jobs: Sequence[Job]) -> None:
-    parts, way_out = {"combined kernels": _needed_bytes(jobs)}, "Take solver='subspace', or set dmkl.memory higher"
+    parts, way_out = {"combined kernels": _factors_bytes(jobs)}, "Take solver='subspace', or set dmkl.memory higher"
     check_memory("solver='anchored'", parts, machine().total_bytes // 2, way_out, "at once")
 
 
 def _solve_anchored(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
     examples = {_factor_key(job): job for job in jobs}
-    asking = [(job.training.square, ask(_factor_request(job, ridge))) for (_, _, ridge), job in examples.items()]
+    asking = [
+        (job.training.square, ask(CombinedFactor(job.spread(np.ones(job.n_kernels)), ridge)))
+        for (_, _, ridge), job in examples.items()
+    ]
     factors, _ = drive(asking, tally=context.tally)
     factor_of = dict(zip(examples, factors, strict=True))
 
@@ -465,12 +436,6 @@ def _solve_anchored(jobs: Sequence[Job], options: FisherOptions, context: Contex
         return partial(preconditioned_directions, factor_of[_factor_key(job)])
 
     return descend_jobs(jobs, options, context, "anchored", 0, rule_of)
-
-
-def _factor_request(job: Job, ridge: float) -> CombinedFactor:
-    weights = np.zeros(job.training.n_kernels)
-    weights[slice(None) if job.kernels is None else job.kernels] = 1.0
-    return CombinedFactor(weights, ridge)
 
 
 ANCHORED = FisherSolver(

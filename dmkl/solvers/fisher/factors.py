@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
-from dmkl.arrays import Float, Index
+from dmkl.arrays import Float
 from dmkl.errors import refuse
 from dmkl.passes.blas import factor_threads, pinned_blas
 from dmkl.passes.execute import machine
@@ -23,6 +24,7 @@ from dmkl.passes.rows import Gram, RowFunction, RowMap, gram_matrices, has_thin_
 from dmkl.passes.view import covering
 from dmkl.solvers.driver import Tally
 from dmkl.solvers.fisher.problem import FisherOptions, FisherSolver, Solve
+from dmkl.solvers.in_memory import batches
 from dmkl.solvers.jobs import Context, Job, Training
 from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.pseudo_samples import UNIT, PseudoSamples, times
@@ -39,8 +41,7 @@ def solver_on_factors(solve: Solve) -> FisherSolver:
 
 
 def _check(jobs: Sequence[Job]) -> None:
-    views = {id(job.training): job.training.square.view for job in jobs}
-    if not all(map(has_thin_factors, views.values())):
+    if not all(has_thin_factors(training.square.view) for training in {job.training for job in jobs}):
         refuse(
             "solver='factors' is for linear and cosine kernels that dmkl.build keeps as factors, with fewer columns in "
             "all than training samples, whose inner products fit in memory; take solver='auto'"
@@ -57,11 +58,11 @@ def _solve(solve: Solve, jobs: Sequence[Job], options: FisherOptions, context: C
         # Only the coefficients of the solutions are kept: the matrices of one training set are in memory at a time.
         solved = [_solve_part(solve, part, gram, jobs, options) for part, gram in zip(batch, grams, strict=True)]
         for axis in axes:
-            products, n_more = row_products([function for part in solved for function in part.functions(axis)])
+            functions = [(part, *function) for part in solved for function in part.functions(axis)]
+            products, n_more = row_products([function for *_, function in functions])
             n_passes += n_more
-            blocks = iter(products)
-            for part in solved:
-                part.take(axis, blocks)
+            for (part, group, _), block in zip(functions, products, strict=True):
+                part.take(axis, group, block)
         for part in solved:
             for number, outcome in zip(part.numbers, part.solutions, strict=True):
                 kept = outcome if 1 in axes else replace(outcome, dual=None)
@@ -73,15 +74,13 @@ def _solve(solve: Solve, jobs: Sequence[Job], options: FisherOptions, context: C
 
 @dataclass(frozen=True, eq=False)
 class _Unsolved:
-    """A training set with some of its targets."""
+    """A training set with some of its targets: H of each, (m, c), and the numbers of the jobs that have it."""
 
     training: Training
     blocks: list[tuple[Float, list[int]]]
-    """Targets (m, c), and the numbers of the jobs that have them."""
 
     @cached_property
     def targets(self) -> Float:
-        """All targets side by side, (m, C)."""
         return np.concatenate([h for h, _ in self.blocks], axis=1)
 
 
@@ -90,29 +89,19 @@ def _batches(jobs: Sequence[Job], numbers: Sequence[int]) -> Iterator[list[_Unso
 
     A part has not many more targets than components, since each target may add a pseudo-sample.
     """
-    by_set: dict[int, tuple[Training, dict[int, tuple[Float, list[int]]]]] = {}
+    by_set: dict[Training, dict[int, tuple[Float, list[int]]]] = {}
     for number in numbers:
-        job = jobs[number]
-        _, blocks = by_set.setdefault(id(job.training), (job.training, {}))
-        blocks.setdefault(id(job.problem.h), (job.problem.h, []))[1].append(number)
-    batch: list[_Unsolved] = []
-    n_bytes = 0
-    for training, blocks in by_set.values():
-        widths = training.square.view.factor_widths
-        assert widths is not None
-        n_columns, part = int(widths.sum()), list[tuple[Float, list[int]]]()
-        for block in blocks.values():
-            if part and sum(h.shape[1] for h, _ in part) + block[0].shape[1] > max(n_columns, _TARGETS):
-                batch.append(_Unsolved(training, part))
-                part = []
-            part.append(block)
-        batch.append(_Unsolved(training, part))
-        n_bytes += 8 * n_columns**2
-        if 3 * n_bytes > machine().total_bytes:
-            yield batch
-            batch, n_bytes = [], 0
-    if batch:
-        yield batch
+        h = jobs[number].problem.h
+        by_set.setdefault(jobs[number].training, {}).setdefault(id(h), (h, []))[1].append(number)
+    parts, sizes = list[_Unsolved](), list[int]()
+    for training, blocks in by_set.items():
+        of_kernels, widths = training.square.view.factor_widths, [h.shape[1] for h, _ in blocks.values()]
+        assert of_kernels is not None
+        n_columns = int(of_kernels.sum())
+        for part in batches(list(blocks.values()), widths, max(n_columns, _TARGETS)):
+            parts.append(_Unsolved(training, part))
+            sizes.append(8 * n_columns**2)
+    return batches(parts, sizes, machine().total_bytes // 2)
 
 
 @dataclass(eq=False)
@@ -129,35 +118,24 @@ class _Solved:
     rest: list[Float]
     """E (C, c) of each solution."""
 
-    def _groups(self, axis: int) -> list[slice]:
-        """The solutions whose products are computed together: those of some rows are about as large as the rows."""
-        D, width = self.coefficients[axis][0].shape
+    def functions(self, axis: int) -> Iterator[tuple[slice, RowFunction]]:
+        """The functions of the held-out rows (axis 0) or of the training rows (axis 1), each with its solutions."""
+        training, (D, width) = self.part.training, self.coefficients[axis][0].shape
+        m, view = training.n_train, (training.square if axis else training.whole).view
+        positions = np.arange(m) if axis else np.arange(m, training.n_rows)
+        # The products of some rows with several solutions together are about as large as the rows.
         n_together = max(1, D // max(1, width))
-        return [slice(start, start + n_together) for start in range(0, len(self.numbers), n_together)]
-
-    def _positions(self, axis: int) -> Index:
-        training = self.part.training
-        return np.arange(training.n_train) if axis == 1 else np.arange(training.n_train, training.n_rows)
-
-    def functions(self, axis: int) -> Iterator[RowFunction]:
-        """The functions of the held-out rows (axis 0) or of the training rows (axis 1)."""
-        training = self.part.training
-        row_map = replace(self.row_map, view=(training.whole if axis == 0 else training.square).view)
-        for group in self._groups(axis) if len(self._positions(axis)) else ():
+        for start in range(0, len(self.numbers) if len(positions) else 0, n_together):
+            group = slice(start, start + n_together)
             W = np.concatenate(self.coefficients[axis][group], axis=1)
-            yield RowFunction(row_map, axis, self._positions(axis), partial(times, W), W.shape[1])
+            yield group, RowFunction(replace(self.row_map, view=view), axis, positions, partial(times, W), W.shape[1])
 
-    def take(self, axis: int, products: Iterator[Float]) -> None:
-        """Take the results of the functions as scores or as dual variables."""
-        for group in self._groups(axis) if len(self._positions(axis)) else ():
-            block, column = next(products), 0
-            for k in range(*group.indices(len(self.numbers))):
-                columns = slice(column, column := column + self.coefficients[axis][k].shape[1])
-                if axis == 0:
-                    self.solutions[k] = replace(self.solutions[k], scores=block[:, columns])
-                else:
-                    dual = block[:, columns] + self.part.targets @ self.rest[k]
-                    self.solutions[k] = replace(self.solutions[k], dual=dual)
+    def take(self, axis: int, group: slice, products: Float) -> None:
+        """Take the products of some solutions as scores or as dual variables."""
+        ends = np.cumsum([W.shape[1] for W in self.coefficients[axis][group]])[:-1]
+        for k, block in enumerate(np.split(products, ends, axis=1), group.start):
+            more: dict[str, Any] = {"dual": block + self.part.targets @ self.rest[k]} if axis else {"scores": block}
+            self.solutions[k] = replace(self.solutions[k], **more)
 
 
 def _solve_part(solve: Solve, part: _Unsolved, gram: Gram, jobs: Sequence[Job], options: FisherOptions) -> _Solved:

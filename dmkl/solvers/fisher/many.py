@@ -26,17 +26,17 @@ factor for each weight vector.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dmkl.arrays import Array, Float, Index
-from dmkl.errors import refuse
+from dmkl.errors import InputError, MemoryBudgetError, refuse
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.numerics.cholesky import Cholesky
 from dmkl.numerics.fisher import Certificate, onto_sphere, uniform_weights
@@ -45,7 +45,7 @@ from dmkl.passes.elements import whole_kernels
 from dmkl.passes.execute import check_memory, machine, shared_folder
 from dmkl.passes.view import Lens, covering
 from dmkl.solvers.driver import drive
-from dmkl.solvers.fisher.mkfda import MemoryOracle, not_positive_definite
+from dmkl.solvers.fisher.mkfda import MemoryOracle, not_positive_definite, run_here
 from dmkl.solvers.fisher.newton import Evaluation, Solution, maximize
 from dmkl.solvers.fisher.problem import FisherOptions, FisherSolver
 from dmkl.solvers.in_memory import batches
@@ -101,23 +101,6 @@ _NO_FALL = 1e-8
 _Point = tuple[float, float]
 
 
-class PointSolution(NamedTuple):
-    """The solution of a target at a point (p, λ).
-
-    `gap` follows from the objective S(α, β), `upper` F(α) and a bound of S(α, β) − min_α S; `left` is the gap relative
-    to βᵀq, the part of S that the kernels make. `scores` are Σ_j β_jK_jα on the held-out rows, (rows, c), in single
-    precision, and `dual` is α, (m, c), if dual variables are wanted.
-    """
-
-    weights: Float
-    objective: float
-    upper: float
-    gap: float
-    left: float
-    scores: Array
-    dual: Float | None
-
-
 def solve_grid(
     kernels: Float,
     held_out: Float,
@@ -126,44 +109,41 @@ def solve_grid(
     tol: float,
     max_steps: int,
     facts: KernelFacts,
-    *,
-    duals: bool = True,
-) -> list[dict[_Point, PointSolution]]:
+    duals: npt.DTypeLike | None = None,
+) -> dict[str, Array]:
     """Solve targets H, (m, c) each, at all points (p, λ), to a gap of `tol` relative to βᵀq.
 
     K_j are given over the training rows, (n, m, m), and of the held-out rows, (n, rows, m). At most `max_steps` weights
-    are tried for a target at a point.
-
-    Raises IndefiniteKernelError if I + K(β)/λ is not positive definite, or a form αᵀK_jα is negative.
+    are tried for a target at a point. Returns arrays over targets and points: "weights", "objective" S(α, β), "upper"
+    F(α), "gap", which follows from these and a bound of S(α, β) − min_α S, "left", the gap relative to βᵀq, the part of
+    S that the kernels make, "scores", Σ_j β_jK_jα on the held-out rows in single precision, (…, rows, c), and "dual",
+    α of the precision `duals` if there is one.
     """
+    shape, (n, rows, m), c = (len(targets), len(points)), held_out.shape, targets[0].shape[1]
+    tables: dict[str, Array] = {name: np.empty(shape) for name in ("objective", "upper", "gap", "left")}
+    tables |= {"weights": np.empty((*shape, n)), "scores": np.empty((*shape, rows, c), np.float32)}
+    tables |= {} if duals is None else {"dual": np.empty((*shape, m, c), duals)}
     # Targets are replaced by as few independent columns as they have, of unit norm, and solutions are turned back at
     # the end: fewer columns in every product, and no underflow of squares in single precision.
     turned, back, scales = _independent(targets)
     problems = _Problems(kernels, held_out, turned, facts, tol, max_steps)
-    solved: list[dict[_Point, PointSolution]] = [{} for _ in targets]
     for lam in sorted({lam for _, lam in points}):
         # From the largest norm, where weights are nearly equal for all targets, to the smallest, where they are most
         # unlike: each norm starts from the solutions of the one before.
         norms = sorted({p for p, at in points if at == lam}, reverse=True)
         for p, white, solutions in _solve_norms(problems, norms, lam):
-            x = np.stack([solution.alpha for solution in solutions])
+            g, x = points.index((p, lam)), np.stack([solution.alpha for solution in solutions])
             scores = white.scores(np.stack([solution.beta for solution in solutions]), x)
-            alphas = white.duals(x) if duals else None
+            alphas = None if duals is None else white.duals(x)
             for t, (solution, turn, scale) in enumerate(zip(solutions, back, scales, strict=True)):
-                solved[t][p, lam] = PointSolution(
-                    solution.beta,
-                    scale**2 * solution.certificate.objective,
-                    scale**2 * solution.certificate.upper,
-                    solution.certificate.gap,
-                    _left(solution),
-                    (scores[t] @ turn).astype(np.float32),
-                    None if alphas is None else alphas[t] @ turn,
-                )
-    return solved
-
-
-def _left(solution: Solution) -> float:
-    return solution.certificate.gap / solution.certificate.share
+                certificate = solution.certificate
+                tables["weights"][t, g], tables["scores"][t, g] = solution.beta, scores[t] @ turn
+                tables["objective"][t, g] = scale**2 * certificate.objective
+                tables["upper"][t, g] = scale**2 * certificate.upper
+                tables["gap"][t, g], tables["left"][t, g] = certificate.gap, certificate.gap / certificate.share
+                if alphas is not None:
+                    tables["dual"][t, g] = alphas[t] @ turn
+    return tables
 
 
 def _independent(targets: Sequence[Float]) -> tuple[list[Float], list[Float], list[float]]:
@@ -195,9 +175,8 @@ class _Problems:
         """Solve a target with a factor for each weight vector; also return its curvature at the last weights."""
         ball = Ball(p)
         oracle = MemoryOracle(self.kernels, self.targets[t], lam, ball, facts=self.facts)
-        run = maximize(oracle, ball, start, self.tol, max_steps=self.max_steps, of_kernels=True)
-        (solution,) = _run_in_lockstep([run])
-        (curvature,) = _run_in_lockstep([oracle.curvature(Evaluation(None, solution.certificate), solution.beta)])
+        solution = run_here(maximize(oracle, ball, start, self.tol, max_steps=self.max_steps, of_kernels=True))
+        curvature = run_here(oracle.curvature())
         return solution, curvature.dense() if isinstance(curvature, Factored) else curvature
 
 
@@ -207,8 +186,8 @@ class _Problems:
 class _TargetOracle:
     """The oracle of one of many targets for `dmkl.solvers.fisher.newton.maximize`.
 
-    It yields the weights, and is sent the α-step at these weights. Its curvature is a model: the curvature of the
-    reference target, scaled by the gradient of this target, and updated (BFGS) by the gradients at all weights tried.
+    Its curvature is a model: the curvature of the reference target, scaled by the gradient of this target, and updated
+    (BFGS) by the gradients at all weights tried.
     """
 
     def __init__(self, curvature: Float) -> None:
@@ -216,7 +195,7 @@ class _TargetOracle:
         self._last: tuple[Float, Float] | None = None
 
     def evaluate(self, beta: Float, tol: float, *, careful: bool) -> Generator[Any, Any, Evaluation]:
-        """Yield the weights; the α-step is computed for all targets together."""
+        # The α-step at these weights is computed for all targets together.
         evaluation: Evaluation = yield beta
         q = evaluation.certificate.gradient
         if self._last is not None:
@@ -225,15 +204,13 @@ class _TargetOracle:
         self._last = beta, q
         return evaluation
 
-    def curvature(self, evaluation: Evaluation, beta: Float) -> Generator[Any, Any, Float]:
-        """The model at the weights that were evaluated last."""
+    def curvature(self) -> Generator[Any, Any, Float]:
         yield from ()
         return self._curvature
 
 
 def _run_in_lockstep(
-    runs: Sequence[Generator[Any, Any, Any]],
-    evaluate: Callable[[list[int], Float], list[Evaluation]] | None = None,
+    runs: Sequence[Generator[Any, Any, Any]], evaluate: Callable[[list[int], Float], list[Evaluation]]
 ) -> list[Any]:
     """Run iterations in lockstep; return their results in order.
 
@@ -254,7 +231,6 @@ def _run_in_lockstep(
                 (masters if isinstance(request, Task) else waiting)[k] = request
         answers = dict(zip(masters, _solve_masters(list(masters.values())), strict=True))
         if waiting and not answers:
-            assert evaluate is not None
             answers = dict(zip(waiting, evaluate(list(waiting), np.stack(list(waiting.values()))), strict=True))
             waiting = {}
     return [results[k] for k in range(len(runs))]
@@ -321,8 +297,9 @@ class _Together:
         problems, before = self._problems, self._last
         self._last = self._solve_shared(p)
         for t, solution in enumerate(self._last):
-            if _left(solution) > problems.tol:  # too far from the others
-                start = solution.beta if _left(solution) < 1.0 else onto_sphere(before[t].beta, p)
+            left = solution.certificate.gap / solution.certificate.share
+            if left > problems.tol:  # too far from the others
+                start = solution.beta if left < 1.0 else onto_sphere(before[t].beta, p)
                 single, _ = problems.solve(t, p, self._lam, start)
                 self._last[t] = replace(single, alpha=self.white.coordinates(single.alpha))
         return self._last
@@ -478,10 +455,7 @@ class _Whitened:
         return gradients
 
     def certify(self, x: Array, h: Array, betas: Float, ball: Ball, excess: Float) -> list[Evaluation]:
-        """The certificates of targets with x and h (t, c, m) at weights (t, n), from bounds of S(α, β) − min_α S, (t,).
-
-        Raises IndefiniteKernelError if a form αᵀK_jα is negative.
-        """
+        """The certificates of targets with x and h (t, c, m) at weights (t, n); S(α, β) − min_α S ≤ `excess`, (t,)."""
         q = self.gradients(x)
         # ‖α‖² is not computed from α: with x = Lᵀα and q° = Σ_j β°_jq_j, ½‖x‖² = ½αᵀA(β°)α = ¼‖α‖² + q°.
         squares, inner = _dots(x, x), _dots(x, h)
@@ -522,20 +496,17 @@ class _Mean:
         with μ = min_j β_j/β̄_j ≤ 1, and ‖R‖² with R = Lr, which is useful if a weight is zero.
         """
         white, x, tiny = self._white, x.copy(), np.finfo(x.dtype).tiny
-        # W(β) − μW̄ = (1 − μ)(I − Σ_j β°_jÃ_j) + Σ_j (β_j − μβ̄_j)Ã_j is positive semidefinite for μ ≤ 1, as both parts
-        # are.
+        # W(β) − μW̄ = (1 − μ)(I − Σ_j β°_jÃ_j) + Σ_j (β_j − μβ̄_j)Ã_j ⪰ 0 for μ ≤ 1, as both parts are.
         least = np.clip((betas / self._beta).min(axis=1), _LEAST, 1.0)
         excess, going = np.zeros(len(x)), np.arange(len(x))
         r = h - white.products(betas, x)
         directions, last = np.zeros_like(r), np.ones(r.shape[:2], r.dtype)
         for step in range(_CG_STEPS + 1):
             z = self.apply(r)
-            # Each column of a target has its own step length: the systems are independent and share only the
-            # preconditioner.
+            # Each column of a target has its own step length: the systems share only the preconditioner.
             squares = np.maximum(np.vecdot(r, z), tiny)
             bound = squares.sum(axis=1, dtype=np.float64) / (2.0 * least[going])
-            # The second bound costs a product with L, so it is computed only for targets that the first does not
-            # settle.
+            # The second bound costs a product with L: it is computed for targets that the first does not settle.
             open_ = np.flatnonzero(bound > allowed[going])
             residuals = r[open_] @ white.root
             bound[open_] = np.minimum(bound[open_], _dots(residuals, residuals))
@@ -558,13 +529,10 @@ class _Mean:
 
 
 def _updated(curvature: Float, step: Float, fall: Float) -> Float:
-    """The BFGS update of a curvature, from a step and the decrease of the gradient along it.
-
-    J is concave, so a decrease that is not positive along the step is rounding.
-    """
+    """The BFGS update of a curvature, from a step and the decrease of the gradient along it."""
     along = curvature @ step
     expected, seen = float(step @ along), float(step @ fall)
-    if expected <= 0 or seen <= _NO_FALL * expected:
+    if expected <= 0 or seen <= _NO_FALL * expected:  # J is concave: this is rounding
         return curvature
     return curvature - np.outer(along, along) / expected + np.outer(fall, fall) / seen
 
@@ -647,9 +615,8 @@ def _dots(a: Array, b: Array) -> Float:
 class _Chunk:
     """Some targets of a training set, at some points of the grid: the work of a task."""
 
-    training: Training
-    kernels: Index | None
-    """Positions of the kernels that may have weight; all where None."""
+    example: Job
+    """A job with the training set and the kernels of all."""
     targets: list[Float]
     points: list[_Point]
     numbers: list[dict[_Point, int]]
@@ -658,21 +625,15 @@ class _Chunk:
 
 def fits(jobs: Sequence[Job]) -> bool:
     """Whether weights are in balls, and a task has room for the kernels of a training set, this process for one set."""
-    if not all(isinstance(job.problem.weights, Ball) for job in jobs):
+    try:
+        _check(jobs)
+    except (InputError, MemoryBudgetError):
         return False
-    largest = max(_kernel_bytes(job.training) for job in jobs)
-    return _task_bytes(jobs) <= machine().task_bytes and largest <= machine().total_bytes // 2
+    return True
 
 
 def _kernel_bytes(training: Training) -> int:
     return 8 * training.n_kernels * training.n_rows * training.n_train
-
-
-def _task_bytes(jobs: Sequence[Job]) -> float:
-    kernels = max(_kernel_bytes(job.training) for job in jobs)
-    square = max(8 * job.training.n_train**2 for job in jobs)
-    target = max(8 * job.problem.h.size for job in jobs)
-    return float(_COPIES * kernels + _SQUARES * square + _VECTORS * _TARGETS_PER_TASK * target)
 
 
 def _check(jobs: Sequence[Job]) -> None:
@@ -681,18 +642,20 @@ def _check(jobs: Sequence[Job]) -> None:
             "solver='stacked' learns weights in the ball of a norm only; for groups of kernels, prices and constraints "
             "use another solver, such as solver='subspace'"
         )
-    needed, way_out = round(_task_bytes(jobs)), "Take solver='subspace', or set dmkl.memory higher"
-    check_memory("solver='stacked'", {"all kernels of a training set": needed}, machine().task_bytes, way_out)
-    largest = max(_kernel_bytes(job.training) for job in jobs)
-    check_memory("solver='stacked'", {"kernels on disk": largest}, machine().total_bytes // 2, way_out, "at once")
+    kernels = max(_kernel_bytes(job.training) for job in jobs)
+    square, target = max(8 * job.training.n_train**2 for job in jobs), max(8 * job.problem.h.size for job in jobs)
+    needed = round(_COPIES * kernels + _SQUARES * square + _VECTORS * _TARGETS_PER_TASK * target)
+    host, way_out = machine(), "Take solver='subspace', or set dmkl.memory higher"
+    check_memory("solver='stacked'", {"all kernels of a training set": needed}, host.task_bytes, way_out)
+    check_memory("solver='stacked'", {"kernels on disk": kernels}, host.total_bytes // 2, way_out, "at once")
 
 
 def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
     numbered = list(enumerate(_chunks(jobs)))
-    trainings = list({id(chunk.training): chunk.training for _, chunk in numbered}.values())
+    trainings = list(dict.fromkeys(chunk.example.training for _, chunk in numbered))
     outcomes: dict[int, Outcome] = {}
     for batch in batches(trainings, list(map(_kernel_bytes, trainings)), machine().total_bytes // 2):
-        chunks = [(number, chunk) for number, chunk in numbered if chunk.training in batch]
+        chunks = [(number, chunk) for number, chunk in numbered if chunk.example.training in batch]
         (of_batch,), _ = drive([(trainings[0].square, _solve_batch(chunks, jobs, options, context))])
         outcomes |= of_batch
     return [outcomes[number] for number in range(len(jobs))]
@@ -702,8 +665,7 @@ def _chunks(jobs: Sequence[Job]) -> list[_Chunk]:
     """Targets of one training set with the same kernels and points, at some λ each; the same chunks in every run."""
     by_target: dict[tuple[int, bytes, int], dict[_Point, int]] = {}
     for number, job in enumerate(jobs):
-        kernels = b"" if job.kernels is None else job.kernels.tobytes()
-        key = id(job.training), kernels, id(job.problem.h)
+        key = *job.kernels_key, id(job.problem.h)
         by_target.setdefault(key, {})[job.problem.weights.p, job.problem.lam] = number
     groups: dict[tuple[int, bytes, tuple[_Point, ...]], list[dict[_Point, int]]] = {}
     for (training_id, kernels, _), numbers in by_target.items():
@@ -716,11 +678,10 @@ def _chunks(jobs: Sequence[Job]) -> list[_Chunk]:
         for part in range(n_parts):
             numbers_of = members[part * len(members) // n_parts : (part + 1) * len(members) // n_parts]
             of_targets = [jobs[next(iter(numbers.values()))] for numbers in numbers_of]
-            training, targets = of_targets[0].training, [job.problem.h for job in of_targets]
             for ridge in range(n_ridges):
                 # Small λ take more time than large ones: each chunk has some of both.
                 at = [point for point in points if point[1] in lams[ridge::n_ridges]]
-                chunks.append(_Chunk(training, of_targets[0].kernels, targets, at, numbers_of))
+                chunks.append(_Chunk(of_targets[0], [job.problem.h for job in of_targets], at, numbers_of))
     return chunks
 
 
@@ -736,19 +697,19 @@ def _solve_batch(
     # Version 0.1 kept no dual variables.
     missing = [(n, c) for n, c in chunks if n not in arrays or (duals is not None and "dual" not in arrays[n])]
     with shared_folder("where the kernels of training sets are written") as folder:
-        kernel_files = yield from _read([chunk.training for _, chunk in missing], folder, context)
+        kernel_files = yield from _read((chunk.example.training for _, chunk in missing), folder, context)
         threads = blas_threads(min(machine().slots_per_host, max(1, len(missing))))
         # BLAS threads are divided among the tasks of a machine; a single task gets all of them.
         work = [
             partial(
                 _solve_chunk,
-                kernel_files[id(chunk.training)],
-                chunk.kernels,
+                kernel_files[chunk.example.training],
+                chunk.example.kernels,
                 chunk.points,
                 replace(options, tol=_FINE * options.tol),
                 threads,
                 duals,
-                chunk.training.facts.select(chunk.kernels),
+                chunk.example.facts,
                 files[number],
             )
             for number, chunk in missing
@@ -763,9 +724,9 @@ def _solve_batch(
     return outcomes
 
 
-def _read(trainings: Sequence[Training], folder: Path, context: Context) -> Solver[dict[int, list[Path]]]:
+def _read(trainings: Iterable[Training], folder: Path, context: Context) -> Solver[dict[Training, list[Path]]]:
     """Write the kernels of each training set to files, (rows, m) after the steps; one pass for all."""
-    distinct = list({id(training): training for training in trainings}.values())
+    distinct = list(dict.fromkeys(trainings))
     if not distinct:
         return {}
     started, lenses = time.monotonic(), [training.whole for training in distinct]
@@ -775,7 +736,7 @@ def _read(trainings: Sequence[Training], folder: Path, context: Context) -> Solv
     work = [partial(_write, k, of_kernel) for k, of_kernel in enumerate(files)]
     yield Tasks("read-pass", work, (lenses,), task_bytes=bytes_per_pass // n_kernels)
     context.tally.add("load", 1.0, time.monotonic() - started, bytes_per_pass)
-    return {id(training): list(paths) for training, paths in zip(distinct, zip(*files, strict=True), strict=True)}
+    return {training: list(paths) for training, paths in zip(distinct, zip(*files, strict=True), strict=True)}
 
 
 def _write(kernel: int, files: Sequence[Path], lenses: Sequence[Lens]) -> None:
@@ -805,15 +766,7 @@ def _solve_chunk(
     square, held_out = np.stack([kernel[:m] for kernel in whole]), np.stack([kernel[m:] for kernel in whole])
     del whole
     with pinned_blas(threads):
-        steps = max(1, options.max_iter)
-        solved = solve_grid(square, held_out, targets, points, options.tol, steps, facts, duals=duals is not None)
-    tables: dict[str, Array] = {}
-    for name in PointSolution._fields:
-        values = [[getattr(of_target[point], name) for point in points] for of_target in solved]
-        if name != "dual":
-            tables[name] = np.array(values)
-        elif duals is not None:
-            tables[name] = np.array(values, dtype=duals)
+        tables = solve_grid(square, held_out, targets, points, options.tol, max(1, options.max_iter), facts, duals)
     if file is not None:
         save_arrays(file, tables)
     return tables
@@ -821,10 +774,7 @@ def _solve_chunk(
 
 def _outcome(arrays: dict[str, Array], t: int, g: int, job: Job, options: FisherOptions) -> Outcome:
     """The outcome of a target at a point, by their positions."""
-    weights = arrays["weights"][t, g]
-    if job.kernels is not None:
-        weights = np.zeros(job.training.n_kernels)
-        weights[job.kernels] = arrays["weights"][t, g]
+    weights = job.spread(arrays["weights"][t, g])
     objective, upper, gap = (float(arrays[name][t, g]) for name in ("objective", "upper", "gap"))
     status = Status.CERTIFIED if arrays["left"][t, g] <= options.tol else Status.ITERATIONS
     dual = arrays["dual"][t, g] if "dual" in arrays else None

@@ -24,7 +24,7 @@ from dmkl.numerics.fisher import Certificate, as_exponent
 from dmkl.solvers.fisher.newton import Evaluation, Solution, maximize
 from dmkl.solvers.masters import Factored
 from dmkl.solvers.outcome import Outcome
-from dmkl.solvers.requests import Task
+from dmkl.solvers.requests import Result, Task, run_with
 from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.solvers.weight_sets.balls import Ball
 from dmkl.solvers.weight_sets.base import WeightSet
@@ -162,7 +162,7 @@ class MemoryOracle:
         linear = 0.25 * float(np.sum(alpha * image)) - float(np.sum(self.h * alpha))
         return Evaluation(alpha, Certificate.of(beta, q, linear, self.weights, residual_sq))
 
-    def curvature(self, evaluation: Evaluation, beta: Float) -> Generator[Any, Any, Float | Factored]:
+    def curvature(self) -> Generator[Any, Any, Float | Factored]:
         """C = (1/4λ²) Σ_k (K_iα_k)ᵀA⁻¹(K_jα_k) from L⁻¹K_jα, A = LLᵀ; for many kernels its factor."""
         yield from ()
         # With A = LLᵀ, C_ij is the inner product of L⁻¹K_iα and L⁻¹K_jα: half the solves of A⁻¹K_jα, and C comes out
@@ -175,10 +175,7 @@ class MemoryOracle:
 
 
 def solve_restricted(oracle: MemoryOracle, beta: Float, tol: float, max_steps: int = 60) -> Solution:
-    """Maximize J in a subspace from β, until F − S ≤ tol · min(|S|, βᵀq); the history is left out.
-
-    Raises IndefiniteKernelError if N + G(β)/λ is not positive definite, or a quadratic form αᵀK_jα is negative.
-    """
+    """Maximize J in a subspace from β, until F − S ≤ tol · min(|S|, βᵀq); the history is left out."""
     solution = run_here(maximize(oracle, oracle.weights, beta, tol, max_steps=max_steps, of_kernels=True))
     return replace(solution, steps=())
 
@@ -193,13 +190,6 @@ def not_positive_definite(lam: float) -> IndefiniteKernelError:
     return IndefiniteKernelError(msg)
 
 
-def run_here(iteration: Generator[Task, Any, Solution]) -> Solution:
+def run_here(iteration: Generator[Task, Any, Result]) -> Result:
     """Run an iteration in this thread: of what it yields only masters are left, which are called here."""
-    reply: Any = None
-    while True:
-        try:
-            task = iteration.send(reply)
-        except StopIteration as stop:
-            solution: Solution = stop.value
-            return solution
-        reply = task.function(*task.arguments)
+    return run_with(iteration, lambda task: task.function(*task.arguments))

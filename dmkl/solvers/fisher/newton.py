@@ -44,10 +44,7 @@ class Evaluation:
 
 
 class Oracle(Protocol):
-    """Computes α, S and the gradient q at given weights.
-
-    Both methods are generators: they yield requests (`dmkl.solvers.requests`), which whoever runs `maximize` answers.
-    """
+    """Computes α, S and the gradient q at given weights, by generators: who runs `maximize` answers their requests."""
 
     def evaluate(self, beta: Float, tol: float, *, careful: bool) -> Generator[Any, Any, Evaluation]:
         """Solve the α-step at β, (n,), so accurately that its error does not hide a gap of `tol`.
@@ -55,7 +52,7 @@ class Oracle(Protocol):
         `careful` says that the error of α shows in the gradient: ‖R‖ itself, not ‖R‖², has to stay below the gap.
         """
 
-    def curvature(self, evaluation: Evaluation, beta: Float) -> Generator[Any, Any, Float | Factored]:
+    def curvature(self) -> Generator[Any, Any, Float | Factored]:
         """C at the weights that were evaluated last, (n, n) or by a factor, or a positive semidefinite model of it."""
 
 
@@ -93,8 +90,6 @@ def maximize(
     or in Taylor's form. With `of_kernels` the gap is relative to βᵀq, the part of S that the kernels make, instead of
     |S|: for large λ, S hardly depends on the weights, and a small gap relative to |S| says little about them. Progress
     is shown of a problem with a `name`.
-
-    Raises IndefiniteKernelError if the oracle finds that a kernel is not positive semidefinite.
     """
     # A set of one element (one kernel, p = ∞) leaves only the α-step to be solved.
     fixed = weights.is_fixed(len(start))
@@ -136,8 +131,8 @@ def maximize(
             slack = certificate.residual_sq + 1e-14 * abs(objective)
             if search is None or search.accepts(objective, slack):
                 # A new model is made only at accepted weights: C costs as much as an α-step.
-                curvature = yield from oracle.curvature(evaluation, beta)
-                direction = yield _master(newton_direction, q, curvature, beta, weights)
+                curvature = yield from oracle.curvature()
+                direction = yield Task("restricted-master", newton_direction, (q, curvature, beta, weights))
                 search = LineSearch(beta, direction, q, objective, slack=slack)
             else:
                 search.shorten()
@@ -147,15 +142,11 @@ def maximize(
             # The point is inside the set, which is convex: between the last accepted weights and the master's solution.
             beta = search.point
         elif master == "exact":
-            beta = yield _master(exact_master, planes, weights)
+            beta = yield Task("restricted-master", exact_master, (planes, weights))
         else:
-            beta = yield _master(taylor_master, planes, beta, weights)
+            beta = yield Task("restricted-master", taylor_master, (planes, beta, weights))
     assert best is not None
     return Solution(best.alpha, best.beta, best.certificate, status, steps)
-
-
-def _master(function: Any, *arguments: Any) -> Task:
-    return Task("restricted-master", function, arguments)
 
 
 def certificate_step(certificate: Certificate, beta: Float, **counts: float) -> Step:

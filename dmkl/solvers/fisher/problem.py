@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal, get_args
 
@@ -149,7 +150,13 @@ class Dual(ConfiguredSolver):
     name: ClassVar = "dual"
 
     def __post_init__(self) -> None:
-        _check_penalty(self.mu)
+        mu: Any = self.mu
+        try:
+            valid = mu is None or (not isinstance(mu, str) and 0 < float(mu) < np.inf)
+        except (TypeError, ValueError, OverflowError):
+            valid = False
+        if not valid:
+            refuse(f"mu must be positive and finite, or None for weights of norm one, got {plain_repr(mu)}")
 
 
 CONFIGURABLE: dict[str, type[ConfiguredSolver]] = {kind.name: kind for kind in (Direct, CG, Subspace, Dual)}
@@ -157,10 +164,7 @@ CONFIGURABLE: dict[str, type[ConfiguredSolver]] = {kind.name: kind for kind in (
 
 
 def parse_solver(text: str) -> str | ConfiguredSolver:
-    """A solver from text such as "direct" or "subspace(basis=8GiB, finish=report)".
-
-    Raises InputError if the text has another form, or the solver has no such option.
-    """
+    """A solver from text such as "direct" or "subspace(basis=8GiB, finish=report)"; InputError for anything else."""
     match = re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*", text)
     if match is None or (match[2] is not None and match[1] not in CONFIGURABLE):
         refuse(f"solver must be a name, or {' or '.join(CONFIGURABLE)} with options, as in {_EXAMPLE}; got {text!r}")
@@ -173,32 +177,19 @@ def parse_solver(text: str) -> str | ConfiguredSolver:
         name, equals, value = (part.strip(" \"'") for part in item.partition("="))
         if name not in names or not equals:
             refuse(f"{match[1]} takes {' and '.join(f'{name}=' for name in names)}, as in {_EXAMPLE}; got {item!r}")
-        options[name] = _number(value) if name == "mu" else value
+        options[name] = value
+        if name == "mu":
+            with suppress(ValueError):  # `Dual` refuses a text
+                options[name] = float(value)
     return kind(**options)
 
 
 _EXAMPLE = "'subspace(basis=8GiB, finish=report)'"
 
 
-def _number(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     if value not in choices:
         refuse(f"{name} must be {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}, got {plain_repr(value)}")
-
-
-def _check_penalty(mu: Any) -> None:
-    try:
-        valid = mu is None or (not isinstance(mu, str) and 0 < float(mu) < np.inf)
-    except (TypeError, ValueError, OverflowError):
-        valid = False
-    if not valid:
-        refuse(f"mu must be positive and finite, or None for weights of norm one, got {plain_repr(mu)}")
 
 
 def _basis_bytes(value: int | str | None) -> int | None:
@@ -245,8 +236,8 @@ AUTO = "auto"
 Solve = Callable[[Sequence[Job], FisherOptions, Context], list[Outcome]]
 
 
-def _anything(*_: object) -> None:
-    """Accept everything."""
+def _anything(jobs: Sequence[Job]) -> None:
+    """Accept all jobs."""
 
 
 @dataclass(frozen=True)
@@ -255,17 +246,15 @@ class FisherSolver:
 
     `name` is the value of the parameter ``solver``, and `title` a line of help. `solve` solves jobs whose problems are
     `FisherProblem`, with options, in a context, and returns the outcomes in order. `check` raises an error, such as
-    MemoryBudgetError, for jobs that it cannot solve, before anything is computed; `check_parameters` raises InputError
-    for options and norms p that it does not support, before there are data. `leaves_out` says that leave-one-out scores
-    of its solutions are worth a pass and a factor (`dmkl.solvers.fisher.registry`), which they are not if combined
-    kernels do not fit in memory, and `files` that it writes files that all workers must see.
+    MemoryBudgetError, for jobs that it cannot solve, before anything is computed. `leaves_out` says that leave-one-out
+    scores of its solutions are worth a pass and a factor (`dmkl.solvers.fisher.registry`), which they are not if
+    combined kernels do not fit in memory, and `files` that it writes files that all workers must see.
     """
 
     name: str
     title: str
     solve: Solve
     check: Callable[[Sequence[Job]], None] = _anything
-    check_parameters: Callable[[FisherOptions, Sequence[float]], None] = _anything
     leaves_out: bool = False
     files: bool = False
 

@@ -41,7 +41,7 @@ from dmkl.solvers.fisher.factors import solver_on_factors
 from dmkl.solvers.fisher.problem import AUTO, ConfiguredSolver, FisherOptions, FisherSolver
 from dmkl.solvers.fisher.subspace import solver as subspace
 from dmkl.solvers.fisher.wrapper import DIRECT, direct_fits, needed_bytes
-from dmkl.solvers.jobs import Context, Job
+from dmkl.solvers.jobs import Context, Job, Training
 from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.requests import InverseDiagonals, ask
 
@@ -70,7 +70,7 @@ def name_of(solver: Any) -> str:
     """The name of a solver, which is `AUTO`, one of `SOLVERS` or a `ConfiguredSolver`; InputError for anything else."""
     if isinstance(solver, ConfiguredSolver):
         return solver.name
-    if not isinstance(solver, str) or (solver != AUTO and solver not in SOLVERS):
+    if not isinstance(solver, str) or solver not in (AUTO, *SOLVERS):
         *others, last = map(repr, (AUTO, *SOLVERS))
         refuse(
             f"solver must be {', '.join(others)} or {last}, got {plain_repr(solver)}; to set its options, give an "
@@ -84,8 +84,11 @@ def check_solver(name: str, options: FisherOptions, exponents: Sequence[float], 
 
     `beyond` is the parameter that makes the set of weights more than a ball of some norm; empty where there is none.
     """
-    if name != AUTO:
-        SOLVERS[name].check_parameters(options, exponents)
+    if name == DUAL.name and 1.0 in exponents:
+        refuse(
+            "solver='dual' follows the gradient of the dual, which does not exist at p = 1; take "
+            "solver='interleaved', 'subspace', 'cg' or 'direct', or a p above 1, such as 1 + 2**-6"
+        )
     if beyond and name == DUAL.name:
         refuse(
             f"solver='dual' follows the gradient of the dual, which {beyond} leave without one; take "
@@ -106,26 +109,17 @@ class FisherMethod:
         """See `Method.check`."""
         solver = self._solver(jobs)
         solver.check(jobs)
-        if solver is FACTORS:  # which reads the features as they are and checks λ against its sums
-            return
-        smallest: dict[int, tuple[Lens, float]] = {}
-        for job in jobs:
-            lens = job.training.square
-            _, lam = smallest.get(id(lens), (lens, np.inf))
-            smallest[id(lens)] = (lens, min(lam, job.problem.lam))
-        for lens, lam in smallest.values():
-            check_resolution(lens, lam)
+        if solver is not FACTORS:  # which reads the features as they are and checks λ against its sums
+            check_resolution(jobs)
 
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
         """See `Method.solve`."""
         solver = self._solver(jobs)
         context.solver = solver.name
-        options = self.options
-        if options.only_for_fits and not context.duals:
-            options = replace(options, leave_one_out=False)
+        leave_one_out = self.options.leave_one_out and (context.duals or not self.options.only_for_fits)
+        options = replace(self.options, leave_one_out=leave_one_out)
         outcomes = solver.solve(jobs, options, context)
-        wanted = options.leave_one_out and solver.leaves_out
-        return with_inverse_diagonals(jobs, outcomes, context) if wanted else outcomes
+        return with_inverse_diagonals(jobs, outcomes, context) if leave_one_out and solver.leaves_out else outcomes
 
     def needs_folder(self, *, n_points: int) -> bool:
         """See `Method.needs_folder`; "auto" takes a solver that keeps files where a target has three points or more."""
@@ -158,7 +152,7 @@ def choose(jobs: Sequence[Job], *, factors: bool = True) -> str:
     has several points with weights to learn, whose subspace is one; the direct one where combined kernels fit in
     memory; otherwise descent for a single problem of ample λ, and the subspace solver.
     """
-    points = Counter((id(job.training), id(job.problem.h)) for job in jobs if job.n_kernels > 1)
+    points = Counter((job.training, id(job.problem.h)) for job in jobs if job.n_kernels > 1)
     several = max(points.values(), default=0) > _PAIR
     # The order of these rules matters: each one assumes that those above it do not apply.
     if factors and _have_factors(jobs):
@@ -173,10 +167,8 @@ def choose(jobs: Sequence[Job], *, factors: bool = True) -> str:
         return DIRECT.name
     if len(jobs) > 1:
         return subspace.SOLVER.name  # one for all problems, where descent keeps directions for each
-    (job,) = jobs
-    lens, problem = job.training.square, job.problem
-    n, m, _ = lens.view.shape
-    diagonal = lens.diagonal()
+    lens, problem = jobs[0].training.square, jobs[0].problem
+    (n, m, _), diagonal = lens.view.shape, lens.diagonal()
     if diagonal is None or 8 * (n + 1) * m * _ROOM > machine().total_bytes // 2:
         return subspace.SOLVER.name
     # K(β) has about the trace Σ_j β_j tr K_j; below a share of it the small eigenvalues count, and descent is slow.
@@ -188,30 +180,26 @@ def choose(jobs: Sequence[Job], *, factors: bool = True) -> str:
 
 def _have_factors(jobs: Sequence[Job]) -> bool:
     """Whether the kernels of all training sets have factors of fewer columns than samples."""
-    views = {id(job.training): job.training.square.view for job in jobs}  # of a grid, thousands of jobs share a few
-    return all(map(has_thin_factors, views.values()))
+    trainings = {job.training for job in jobs}  # of a grid, thousands of jobs share a few
+    return all(has_thin_factors(training.square.view) for training in trainings)
 
 
 def _are_many(jobs: Sequence[Job], *, several: bool) -> bool:
     """Whether a training set has many targets, which fill its space where they have several points each."""
-    least = {id(job.training): job.training.n_train / _DIRECTIONS if several else _MANY for job in jobs}
-    return any(count >= max(_MANY, least[training]) for training, count in _targets(jobs).items())
+    counts = _targets(jobs).items()
+    return any(count >= max(_MANY, several * training.n_train / _DIRECTIONS) for training, count in counts)
 
 
 def _fill(jobs: Sequence[Job]) -> bool:
     """Whether a subspace for all targets of a training set would be all of its space."""
-    counts = _targets(jobs)
-    return any(
-        counts[id(job.training)] >= _SOME
-        and counts[id(job.training)] * job.problem.h.shape[1] * _DIRECTIONS >= job.training.n_train
-        for job in jobs
-        if job.n_kernels > 1
-    )
+    counts, some = _targets(jobs), (job for job in jobs if job.n_kernels > 1)
+    columns = ((job.training, counts[job.training], job.problem.h.shape[1]) for job in some)
+    return any(n >= _SOME and n * c * _DIRECTIONS >= training.n_train for training, n, c in columns)
 
 
-def _targets(jobs: Sequence[Job]) -> Counter[int]:
+def _targets(jobs: Sequence[Job]) -> Counter[Training]:
     """The number of targets of each training set for which there are weights to learn."""
-    return Counter(training for training, _ in {(id(j.training), id(j.problem.h)) for j in jobs if j.n_kernels > 1})
+    return Counter(training for training, _ in {(j.training, id(j.problem.h)) for j in jobs if j.n_kernels > 1})
 
 
 def least_lam(lens: Lens) -> float:
@@ -233,15 +221,18 @@ def least_lam(lens: Lens) -> float:
     return float(unit * np.sqrt(counts.max() * counts.sum()) * size)
 
 
-def check_resolution(lens: Lens, lam: float) -> None:
+def check_resolution(jobs: Sequence[Job]) -> None:
     """Raise InputError for a λ below `least_lam`, which the rounding of the stored kernels exceeds."""
-    noise = least_lam(lens)
-    if lam < noise:
-        dtype = lens.view.source.dtype
-        refuse(
-            f"lam={lam:g} is below what the stored precision resolves: rounding to {dtype} alone perturbs these "
-            f"kernels by about {noise:.1e}. Take a larger lam, or store the kernels in float64"
-        )
+    smallest: dict[Training, float] = {}
+    for job in jobs:
+        smallest[job.training] = min(smallest.get(job.training, np.inf), job.problem.lam)
+    for training, lam in smallest.items():
+        noise, dtype = least_lam(training.square), training.square.view.source.dtype
+        if lam < noise:
+            refuse(
+                f"lam={lam:g} is below what the stored precision resolves: rounding to {dtype} alone perturbs these "
+                f"kernels by about {noise:.1e}. Take a larger lam, or store the kernels in float64"
+            )
 
 
 # --- leave-one-out scores ---------------------------------------------------------------------------------------------
@@ -273,54 +264,44 @@ def with_inverse_diagonals(jobs: Sequence[Job], outcomes: Sequence[Outcome], con
 
     The diagonals are stored in the checkpoint, so that a continued run needs no pass for them.
     """
-    missing = [k for k, outcome in enumerate(outcomes) if outcome.inverse is None]
-    thin = _have_factors(jobs)
-    fits = _leverage_operations(jobs) <= _LEVERAGE_OPERATIONS if thin else direct_fits(jobs)
-    if not missing or not fits:
+    missing, thin = [k for k, outcome in enumerate(outcomes) if outcome.inverse is None], _have_factors(jobs)
+    views = [training.square.view for training in {job.training for job in jobs}]
+    # From factors, 2mD² operations for the leverages of each training set.
+    operations = (2.0 * v.shape[1] * float(v.factor_widths.sum()) ** 2 for v in views if v.factor_widths is not None)
+    if not missing or not (sum(operations) <= _LEVERAGE_OPERATIONS if thin else direct_fits(jobs)):
         return list(outcomes)
-    sums = _sums(jobs, outcomes, missing)
     numbers = {key: str(number) for number, key in enumerate(dict.fromkeys(id(job.training.square) for job in jobs))}
-    keys = [_key(numbers[id(total.lens)], total.request) for total in sums]
+    pairs = []
+    for total in _sums(jobs, outcomes, missing):
+        content = numbers[id(total.lens)].encode() + total.request.weights.tobytes()
+        key = hashlib.sha256(content + np.array(total.request.lams).tobytes()).hexdigest()[:32]
+        pairs.append((key, total))
     file = context.workspace.path / "inverse-diagonals.npz"
     diagonals = {} if context.workspace.temporary or not file.exists() else dict(load_arrays(file))
-    pairs = list(zip(keys, sums, strict=True))
     new = {key: (total.lens, ask(total.request)) for key, total in pairs if key not in diagonals}
     # Each request holds a factor while it is answered.
     at_once = None if thin else max(1, machine().total_bytes // needed_bytes(jobs))
     before = float(diagonals.pop("n_passes", 0.0))
     context.tally.n_passes += before
     answers, n_passes = drive(list(new.values()), at_once=at_once, tally=context.tally)
-    diagonals = {**diagonals, **dict(zip(new, answers, strict=True))}
+    diagonals |= zip(new, answers, strict=True)
     if new and not context.workspace.temporary:
         save_arrays(file, {**diagonals, "n_passes": np.array(before + n_passes)})
-    complete = list(outcomes)
-    projected = {id(total.lens): _projected(total.lens) for total in sums}
+    complete, projected = list(outcomes), dict[int, Float | float]()
     for key, total in pairs:
+        if id(total.lens) not in projected:  # the diagonal of 2P, which is not part of the answers
+            vectors = null_vectors(total.lens)
+            projected[id(total.lens)] = 0.0 if vectors is None else 2.0 * null_leverages(vectors)
         for k, diagonal in zip(total.members, _at_ridges(total, diagonals[key]), strict=True):
             complete[k] = replace(outcomes[k], inverse=diagonal + projected[id(total.lens)])
     return complete
-
-
-def _leverage_operations(jobs: Sequence[Job]) -> float:
-    """Operations for the leverages of the samples of all training sets from factors: 2mD² each."""
-    views = list({id(job.training): job.training.square.view for job in jobs}.values())
-    widths = [0 if view.factor_widths is None else view.factor_widths.sum() for view in views]
-    return sum(2.0 * view.shape[1] * float(width) ** 2 for view, width in zip(views, widths, strict=True))
-
-
-def _projected(lens: Lens) -> Float | float:
-    """The diagonal of 2P, which is not part of the answers."""
-    vectors = null_vectors(lens)
-    return 0.0 if vectors is None else 2.0 * null_leverages(vectors)
 
 
 def _sums(jobs: Sequence[Job], outcomes: Sequence[Outcome], missing: Sequence[int]) -> list[_Sum]:
     """K(β) of each problem for training sets with few problems; the mean kernel for the others."""
     groups: dict[tuple[int, bytes], list[int]] = {}
     for k in missing:
-        job = jobs[k]
-        kernels = b"" if job.kernels is None else job.kernels.tobytes()
-        groups.setdefault((id(job.training), kernels), []).append(k)
+        groups.setdefault(jobs[k].kernels_key, []).append(k)
     sums = []
     for members in groups.values():
         job, lens = jobs[members[0]], jobs[members[0]].training.square
@@ -329,19 +310,12 @@ def _sums(jobs: Sequence[Job], outcomes: Sequence[Outcome], missing: Sequence[in
                 lam = float(jobs[k].problem.lam)
                 sums.append(_Sum(lens, InverseDiagonals(outcomes[k].weights, (lam,), single=False), [k], [lam]))
         else:
-            weights = np.zeros(job.training.n_kernels)
-            weights[slice(None) if job.kernels is None else job.kernels] = 1.0 / job.n_kernels
+            weights = job.spread(np.full(job.n_kernels, 1.0 / job.n_kernels))
             # K(β) + λI is about Σβ_j times K̄ + ρI at this ρ, K̄ being the mean kernel.
             ridges = [float(jobs[k].problem.lam / outcomes[k].weights.sum()) for k in members]
             nodes = tuple((10.0 ** _nodes(job, ridges)).tolist())
             sums.append(_Sum(lens, InverseDiagonals(weights, nodes, single=True), members, ridges))
     return sums
-
-
-def _key(training: str, request: InverseDiagonals) -> str:
-    """The name of a sum on a training set in the checkpoint."""
-    content = training.encode() + request.weights.tobytes() + np.array(request.lams).tobytes()
-    return hashlib.sha256(content).hexdigest()[:32]
 
 
 def _nodes(job: Job, ridges: Sequence[float]) -> Float:
@@ -366,10 +340,9 @@ def _at_ridges(total: _Sum, diagonals: Array) -> list[Float]:
     # linear in log λ, which is why the logit is interpolated and not the diagonal.
     free = np.clip(0.5 * diagonals, _NEARLY_ZERO, 1.0 - _NEARLY_ZERO)
     logits = np.log(free / (1.0 - free))
-    by_ridge = dict[float, Float]()  # thousands of points of a grid share a ridge
-    for ridge in total.ridges:
-        if ridge not in by_ridge:
-            k = int(np.clip(np.searchsorted(nodes, np.log10(ridge), side="right") - 1, 0, len(nodes) - 2))
-            share = (np.log10(ridge) - nodes[k]) / (nodes[k + 1] - nodes[k])
-            by_ridge[ridge] = 2.0 / (1.0 + np.exp(-logits[k] - share * (logits[k + 1] - logits[k])))
+    by_ridge = dict[float, Float]()
+    for ridge in set(total.ridges):  # thousands of points of a grid share a ridge
+        k = int(np.clip(np.searchsorted(nodes, np.log10(ridge), side="right") - 1, 0, len(nodes) - 2))
+        share = (np.log10(ridge) - nodes[k]) / (nodes[k + 1] - nodes[k])
+        by_ridge[ridge] = 2.0 / (1.0 + np.exp(-logits[k] - share * (logits[k + 1] - logits[k])))
     return [by_ridge[ridge] for ridge in total.ridges]

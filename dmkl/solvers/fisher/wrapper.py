@@ -3,7 +3,7 @@
 `AlphaStep` is what the oracles of the solvers "direct" and "cg" share: α for given weights, refined until its residual
 no longer hides the gap of the weights. The iteration itself is `dmkl.solvers.fisher.newton.maximize`.
 
-`DirectStep` is the α-step by a Cholesky factor of the combined kernel (solver "direct"); `dmkl.solvers.fisher.cg` has
+`_DirectStep` is the α-step by a Cholesky factor of the combined kernel (solver "direct"); `dmkl.solvers.fisher.cg` has
 the one by conjugate gradients.
 """
 
@@ -46,12 +46,12 @@ class AlphaStep(ABC):
         """Compute α for new weights."""
 
     @abstractmethod
-    def refine(self, beta: Float, alpha: Float, residual: Float, target: float) -> Generator[Request, Any, Float]:
-        """Improve α for the same weights from its true residual, to ‖R‖² of about `target`."""
+    def correct(self, residual: Float, target: float) -> Generator[Request, Any, Float]:
+        """Compute what the last weights' α lacks, from its true residual, to ‖R‖² of about `target`."""
 
     @abstractmethod
-    def quadratic_forms(self, products: Array) -> Generator[Request, Any, Float]:
-        """Σ_k W_ikᵀA⁻¹W_jk of W (n, m, c) for the last weights, (n, n), or a model of it."""
+    def curvature(self) -> Generator[Request, Any, Float]:
+        """(1/4λ²) Σ_k W_ikᵀA⁻¹W_jk with W = `each_product`, (n, n), or a model of it."""
 
     def inverse(self, beta: Float) -> Generator[Request, Any, Float | None]:
         """The diagonal of A⁻¹ for these weights, (m,), if there is a factor and it is wanted."""
@@ -61,13 +61,10 @@ class AlphaStep(ABC):
     def evaluate(self, beta: Float, tol: float, *, careful: bool) -> Generator[Request, Any, Evaluation]:
         """See `dmkl.solvers.fisher.newton.Oracle`."""
         problem = self.problem
-
-        def certified(alpha: Float, products: Array) -> Any:
-            return certify(alpha, products, beta, problem.h, problem.lam, problem.weights)
-
+        given = beta, problem.h, problem.lam, problem.weights
         alpha = yield from self.begin(beta)
         products = yield EachProduct(alpha)
-        certificate, residual = certified(alpha, products)
+        certificate, residual = certify(alpha, products, *given)
         # The first α-step may be rough: its tolerance is known only once S and the gap of the weights are. Refinement
         # goes on until the error of α no longer hides that gap.
         for _ in range(_MOST_REFINEMENTS):
@@ -76,20 +73,15 @@ class AlphaStep(ABC):
                 break
             # A tenth of the allowed residual, so that one refinement is enough in most cases.
             target = 0.1 * _allowed_alpha_gap(tol, 0.0, careful=careful) * abs(certificate.objective)
-            better = yield from self.refine(beta, alpha, residual, target)
+            better = alpha + (yield from self.correct(residual, target))
             better_products = yield EachProduct(better)
-            refined, better_residual = certified(better, better_products)
+            refined, better_residual = certify(better, better_products, *given)
             # Refinement that no longer halves ‖R‖² has reached the accuracy of the arithmetic.
             if not refined.residual_sq < 0.5 * certificate.residual_sq:
                 break
             alpha, products, certificate, residual = better, better_products, refined, better_residual
         self.alpha, self.each_product = alpha, products
         return Evaluation(alpha, certificate, {"products": self.products})
-
-    def curvature(self, evaluation: Evaluation, beta: Float) -> Generator[Request, Any, Float]:
-        """See `dmkl.solvers.fisher.newton.Oracle`."""
-        forms = yield from self.quadratic_forms(self.each_product)
-        return forms / (4.0 * self.problem.lam**2)
 
 
 def _allowed_alpha_gap(tol: float, weights_gap: float, *, careful: bool) -> float:
@@ -108,11 +100,7 @@ def side_by_side(products: Array) -> Float:
 
 
 def wrapper(n_kernels: int, step: AlphaStep, options: FisherOptions) -> Generator[Request, Any, Outcome]:
-    """Solve the problem of an α-step over n kernels; yields requests, returns an `Outcome`.
-
-    Of the options it takes `tol`, `max_iter` (most weights that are evaluated) and `master`. Raises
-    IndefiniteKernelError if a quadratic form αᵀK_jα is negative.
-    """
+    """Solve the problem of an α-step over n kernels, by the options `tol`, `max_iter` and `master`."""
     problem = step.problem
     start = problem.weights.start(n_kernels) if problem.start is None else problem.start
     how: dict[str, Any] = {"max_steps": options.max_iter, "master": options.master, "name": problem.name}
@@ -127,7 +115,7 @@ def wrapper(n_kernels: int, step: AlphaStep, options: FisherOptions) -> Generato
 # --- a factor of the combined kernel: solver "direct" -----------------------------------------------------------------
 
 
-class DirectStep(AlphaStep):
+class _DirectStep(AlphaStep):
     """The α-step by a Cholesky factor of the combined kernel, which one pass adds up."""
 
     def __init__(self, problem: FisherProblem, facts: KernelFacts = UNKNOWN, *, inverse: bool = False) -> None:
@@ -137,10 +125,8 @@ class DirectStep(AlphaStep):
         self._inverse = inverse
 
     def begin(self, beta: Float) -> Generator[Request, Any, Float]:
-        """See `AlphaStep.begin`."""
         yield from self._factorize(beta)
-        alpha: Float = yield self._solve(self.problem.h)
-        return alpha
+        return (yield FactorSolve(self._factor, self.problem.h))  # type: ignore[no-any-return]
 
     def _factorize(self, beta: Float) -> Generator[Request, Any, None]:
         self._factor = None  # frees the memory of the old factor before the new one is requested
@@ -148,29 +134,24 @@ class DirectStep(AlphaStep):
         self._beta = beta
         self.products += 1
 
-    def refine(self, beta: Float, alpha: Float, residual: Float, target: float) -> Generator[Request, Any, Float]:
-        """See `AlphaStep.refine`: one step of iterative refinement, without a pass."""
-        step: Float = yield self._solve(residual)
-        return alpha + step
+    def correct(self, residual: Float, target: float) -> Generator[Request, Any, Float]:
+        # One step of iterative refinement, without a pass.
+        return (yield FactorSolve(self._factor, residual))  # type: ignore[no-any-return]
 
-    def quadratic_forms(self, products: Array) -> Generator[Request, Any, Float]:
-        """See `AlphaStep.quadratic_forms`."""
+    def curvature(self) -> Generator[Request, Any, Float]:
         # All n·c right-hand sides in one solve; the sum over k runs over rows and columns of both arrays.
-        n, m, c = products.shape
-        solved: Float = yield self._solve(side_by_side(products))
-        return np.tensordot(products, solved.reshape(m, n, c), axes=((1, 2), (0, 2)))
+        n, m, c = self.each_product.shape
+        solved: Float = yield FactorSolve(self._factor, side_by_side(self.each_product))
+        forms = np.tensordot(self.each_product, solved.reshape(m, n, c), axes=((1, 2), (0, 2)))
+        return forms / (4.0 * self.problem.lam**2)
 
     def inverse(self, beta: Float) -> Generator[Request, Any, Float | None]:
-        """See `AlphaStep.inverse`: it takes no pass if the best weights are the last ones."""
+        # It takes no pass if the best weights are the last ones.
         if not self._inverse:
             return None
         if beta is not self._beta:
             yield from self._factorize(beta)
-        diagonal: Float = yield FactorDiagonal(self._factor)
-        return diagonal
-
-    def _solve(self, b: Float) -> FactorSolve:
-        return FactorSolve(self._factor, b)
+        return (yield FactorDiagonal(self._factor))  # type: ignore[no-any-return]
 
 
 def direct_fits(jobs: Sequence[Job]) -> bool:
@@ -180,7 +161,7 @@ def direct_fits(jobs: Sequence[Job]) -> bool:
 
 def needed_bytes(jobs: Sequence[Job]) -> int:
     """Memory that the largest problem takes."""
-    return max(direct_bytes(view, 1) for view in {id(j.training): j.training.square.view for j in jobs}.values())
+    return max(direct_bytes(training.square.view, 1) for training in {job.training for job in jobs})
 
 
 def check_direct(jobs: Sequence[Job], what: str = "solver='direct'", way_out: str = "solver='cg'") -> None:
@@ -191,7 +172,7 @@ def check_direct(jobs: Sequence[Job], what: str = "solver='direct'", way_out: st
 
 def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
     def solver_of(job: Job) -> Solver[Outcome]:
-        return wrapper(job.n_kernels, DirectStep(job.problem, job.facts, inverse=options.leave_one_out), options)
+        return wrapper(job.n_kernels, _DirectStep(job.problem, job.facts, inverse=options.leave_one_out), options)
 
     # Each running problem holds a factor: as many at once as fit.
     return context.drive(jobs, solver_of, at_once=max(1, machine().total_bytes // needed_bytes(jobs)))

@@ -56,8 +56,7 @@ class Ball(WeightSet):
             # (1, β) in the second-order cone is ‖β‖_2 ≤ 1.
             program.add((1 + i, j, signs), np.concatenate([[1.0], np.zeros(n)]), clarabel.SecondOrderConeT(n + 1))
         else:
-            # Σ t_j ≤ 1 with (t_j, 1, β_j) in the power cone of exponent 1/p: t_j^(1/p) ≥ β_j.
-            # The cone t_j^{1/p} · 1^{1−1/p} ≥ |β_j| is β_j^p ≤ t_j, so that Σ β_j^p ≤ Σ t_j ≤ 1.
+            # (t_j, 1, β_j) in the power cone of exponent 1/p is β_j^p ≤ t_j, so that Σ β_j^p ≤ Σ t_j ≤ 1.
             program.at_most(_total(n, n), 1.0)
             first = 3 * np.arange(n)
             rows = np.append(first, first + 2), np.append(n + np.arange(n), np.arange(n)), np.full(2 * n, -1.0)

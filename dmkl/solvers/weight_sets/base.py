@@ -77,8 +77,7 @@ class ConicProgram:
         options = clarabel.DefaultSettings()
         options.verbose = False
         options.max_iter = 200
-        # Below Clarabel's defaults of 1e-8: the gap of a fit is computed from the result, and should not be limited by
-        # it.
+        # Below Clarabel's defaults of 1e-8, which would limit the gap of a fit.
         options.tol_gap_abs = options.tol_gap_rel = options.tol_feas = 1e-10
         self.violation = np.inf
         square = (self.width, self.width)
@@ -97,12 +96,9 @@ class ConicProgram:
 
     def nearest(self, aim: Float) -> Float:
         """The feasible x whose first variables are closest to `aim`."""
-        n = len(aim)
-        quadratic, linear = np.zeros((self.width, self.width)), np.zeros(self.width)
+        others = (0, self.width - len(aim))
         # ½‖x − aim‖² without its constant.
-        quadratic[:n, :n] = np.eye(n)
-        linear[:n] = -aim
-        return self.minimize(linear, quadratic)[0]
+        return self.minimize(np.pad(-aim, others), np.diag(np.pad(np.ones(len(aim)), others)))[0]
 
     def dual(self, linear: Float, multipliers: Float) -> tuple[float, Float]:
         """bᵀz and q + rowsᵀz for multipliers z: if the latter is zero, the former bounds the maximum of −qᵀx."""

@@ -83,7 +83,8 @@ class Cones:
         b = np.zeros_like(self.b) if recession else self.b
         # The rows are scaled to entries of size one, since Clarabel's tolerances are absolute.
         size = max(float(np.abs(b).max(initial=0.0)), unit)
-        program.add((i, place[j], values * (unit / size)), b / size, *self._made())
+        cones = [CONES[name](*arguments) for name, arguments in self.cones]
+        program.add((i, place[j], values * (unit / size)), b / size, *cones)
 
     def demand_dual(self, program: ConicProgram, first: int) -> None:
         """Require the variables from `first` on, one for each row, to be in the dual cone of K."""
@@ -102,9 +103,6 @@ class Cones:
         matrix = np.zeros((len(self.b), self.width))
         np.add.at(matrix, self.rows[:2], self.rows[2])
         return matrix
-
-    def _made(self) -> list[object]:
-        return [CONES[name](*arguments) for name, arguments in self.cones]
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,8 +128,7 @@ class ConicSet(Cones, WeightSet):
         """
         program = ConicProgram(self.width)
         self.demand(program, 1.0, self.n)
-        linear = np.zeros(self.width)
-        linear[: self.n] = -1.0
+        linear = np.pad(np.full(self.n, -1.0), (0, self.width - self.n))
         try:
             x, z = program.minimize(linear)
         except ConicError as error:
@@ -166,8 +163,7 @@ class ConicSet(Cones, WeightSet):
     def _best(self, q: Float) -> tuple[Float, Float, Float]:
         """The linear function −qᵀx, its minimizer and the multipliers, in units of the set."""
         program = self.program(self.n)
-        linear = np.zeros(program.width)
-        linear[: self.n] = -q
+        linear = np.pad(-q, (0, program.width - self.n))
         return linear, *program.minimize(linear)
 
     def units(self, n: int) -> Float:

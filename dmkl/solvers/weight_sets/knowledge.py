@@ -185,11 +185,7 @@ def _canonical(d: NamedWeights, constraints: Sequence[Any], *, nonnegative: bool
     place[np.concatenate([columns, np.setdiff1d(np.arange(matrix.shape[1]), columns)])] = np.arange(matrix.shape[1])
     rows = matrix.row.astype(np.int64), place[matrix.col], matrix.data.astype(np.float64)
     b, dims = np.asarray(data["b"], dtype=np.float64), data["dims"]
-    return ConicSet(n, rows, b, _cones(dims), matrix.shape[1])
-
-
-def _cones(dims: Any) -> tuple[tuple[str, tuple[object, ...]], ...]:
-    """The cones in the order of cvxpy's rows."""
+    # The cones in the order of cvxpy's rows.
     cones: list[tuple[str, tuple[object, ...]]] = [("zero", (int(dims.zero),))] if dims.zero else []
     cones += [("nonnegative", (int(dims.nonneg),))] if dims.nonneg else []
     cones += [("second order", (int(k),)) for k in dims.soc]
@@ -197,7 +193,7 @@ def _cones(dims: Any) -> tuple[tuple[str, tuple[object, ...]], ...]:
     cones += [("exponential", ())] * int(dims.exp)
     cones += [("power", (float(alpha),)) for alpha in dims.p3d]
     cones += [("powers", (list(map(float, alphas)), 1)) for alphas in getattr(dims, "pnd", ())]
-    return tuple(cones)
+    return ConicSet(n, rows, b, tuple(cones), matrix.shape[1])
 
 
 def _conflict(d: NamedWeights, constraints: Sequence[Any]) -> list[Any]:
@@ -220,10 +216,8 @@ def _contradiction(conflict: Sequence[Any], names: Sequence[str]) -> str:
 def _agree(d: NamedWeights, constraints: Sequence[Any]) -> bool:
     try:
         _ = _canonical(d, constraints).total
-    except UnboundedSetError:
-        return True
-    except ConicError:
-        return False
+    except ConicError as error:
+        return isinstance(error, UnboundedSetError)
     return True
 
 

@@ -15,6 +15,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 import dmkl
 from dmkl.errors import IndefiniteKernelError, MemoryBudgetError
 from dmkl.solvers.fisher.cg import InverseModel, block_cg
+from dmkl.solvers.requests import ask
 
 
 def operator(m, seed=0, spread=4.0):
@@ -37,7 +38,7 @@ def result_of(generator, answer):
 
 def solved(a, b, target=None, max_iter=200, multiply=None, **options):
     target = 1e-20 * np.sum(b**2) if target is None else target
-    (x, products), blocks = result_of(block_cg(b, target, max_iter, **options), multiply or (lambda s: a @ s))
+    (x, products), blocks = result_of(block_cg(ask, b, target, max_iter, **options), multiply or (lambda s: a @ s))
     return x, products, blocks
 
 

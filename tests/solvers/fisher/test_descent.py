@@ -17,7 +17,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 import dmkl
 from dmkl.errors import ConvergenceWarning, InputError, MemoryBudgetError
 from dmkl.solvers.driver import drive
-from dmkl.solvers.fisher.descent import COMPANIONS, Span, WorkingSetRule, descend, least_columns
+from dmkl.solvers.fisher.descent import COMPANIONS, Span, WorkingSetRule, descend
 from dmkl.solvers.fisher.mkfda import solve_restricted
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
 from dmkl.solvers.fisher.working_sets import working_sets
@@ -84,7 +84,7 @@ def test_one_factor_of_a_working_set_is_enough():
     lens = in_memory(kernels, 8).lens()
     rule = WorkingSetRule(working_sets(lens, 10**6), 1e-2, 1)
     problem = FisherProblem(h, 1e-2, Ball(1.5))
-    descent = descend(problem, 5, rule, FisherOptions(), capacity=least_columns(3, 3 + COMPANIONS))
+    descent = descend(problem, 5, rule, FisherOptions(), capacity=3 + 2 * (3 + COMPANIONS))
     ((solution,), _) = drive([(lens, descent)])
     lower, upper = bounds(kernels, solution.dual, solution.weights, h, 1e-2, 1.5)
     assert (upper - lower) / abs(solution.objective) <= 1.001e-4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import dask
 import numpy as np
 import pytest
@@ -41,7 +43,11 @@ def solve(K, targets, points, tol, max_steps=200):
     """Solve on kernels (n, rows, m), whose first m rows are the training rows."""
     m = K.shape[2]
     square, held_out = (np.ascontiguousarray(part) for part in (K[:, :m], K[:, m:]))
-    return solve_grid(square, held_out, targets, points, tol, max_steps, UNKNOWN)
+    tables = solve_grid(square, held_out, targets, points, tol, max_steps, UNKNOWN, np.float64)
+    return [
+        {point: SimpleNamespace(**{name: values[t, g] for name, values in tables.items()}) for g, point in numbered}
+        for t, numbered in enumerate([list(enumerate(points))] * len(targets))
+    ]
 
 
 def check_solutions(K, targets, solved, tol):
@@ -141,10 +147,10 @@ def test_a_factor_that_fails_in_single_precision_is_computed_in_double(monkeypat
 
 def test_without_held_out_rows_or_dual_variables():
     K, targets = kernels()[:, :M], permuted(9)
-    (solution, *_) = solve_grid(K, K[:, M:], targets, [(2.0, 0.1)], 1e-5, 200, UNKNOWN, duals=False)
-    assert solution[2.0, 0.1].scores.shape == (0, 3)
-    assert solution[2.0, 0.1].dual is None
-    assert solution[2.0, 0.1].left <= 1e-5
+    tables = solve_grid(K, K[:, M:], targets, [(2.0, 0.1)], 1e-5, 200, UNKNOWN)
+    assert tables["scores"].shape == (9, 1, 0, 3)
+    assert "dual" not in tables
+    assert (tables["left"] <= 1e-5).all()
 
 
 def test_points_that_stay_open_have_the_gap_of_their_pair():

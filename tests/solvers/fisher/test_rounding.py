@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from dmkl.numerics.fisher import dual_norm, encode_targets
 from dmkl.passes.statistics import measure
-from dmkl.solvers.fisher.problem import FisherProblem
+from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
 from dmkl.solvers.fisher.subspace.rounding import PROBES, rounding
 from dmkl.solvers.fisher.subspace.solver import SubspaceSolver, points_of
-from dmkl.solvers.fisher.subspace.space import SubspaceOptions
 from dmkl.solvers.jobs import Job, Training
 from dmkl.solvers.weight_sets.balls import Ball
 from dmkl.solvers.workspace import Workspace
@@ -121,7 +120,7 @@ def problem(kind, n_classes=2, seed=0):
 def run(jobs, **options):
     workspace = Workspace(None, {})
     try:
-        solver = SubspaceSolver(*points_of(jobs), workspace, SubspaceOptions(alphas=True, **options))
+        solver = SubspaceSolver(*points_of(jobs), workspace, FisherOptions(), alphas=True, **options)
         return solver, driven(solver)
     finally:
         workspace.close()

@@ -25,7 +25,7 @@ from dmkl.solvers.fisher.subspace import solver as engine
 from dmkl.solvers.fisher.subspace.directions import orthonormal_to
 from dmkl.solvers.fisher.subspace.preconditioners import closeness, ridge
 from dmkl.solvers.fisher.subspace.solver import SubspaceSolver, finish_open, points_of
-from dmkl.solvers.fisher.subspace.space import SubspaceOptions, add_preconditioners
+from dmkl.solvers.fisher.subspace.space import add_preconditioners
 from dmkl.solvers.jobs import Context, Job, Training
 from dmkl.solvers.outcome import Status
 from dmkl.solvers.weight_sets.balls import Ball
@@ -79,10 +79,10 @@ class Problem(NamedTuple):
         held_out = [dense_view(kernels, o, t, steps) for t, o in folds]
         return cls(jobs, points_of(jobs)[1], targets, dense, held_out)
 
-    def solver(self, folder=None, identity=None, **options):
-        options = {"alphas": True, **options}
-        workspace = Workspace(folder, identity or {})
-        return SubspaceSolver(*points_of(self.jobs), workspace, SubspaceOptions(**options))
+    def solver(self, folder=None, block=None, use_preconditioners=None, max_passes=200, **options):
+        how = {"alphas": True, "block": block, "use_preconditioners": use_preconditioners}
+        options = FisherOptions(max_iter=max_passes, **options)
+        return SubspaceSolver(*points_of(self.jobs), Workspace(folder, {}), options, **how)
 
     def run(self, folder=None, finish="auto", **options):
         """The solver after its run, with the outcomes as `results` and the passes of finishing as `rounds`."""

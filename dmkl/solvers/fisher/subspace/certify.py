@@ -10,26 +10,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from dmkl.arrays import Float
-from dmkl.numerics.fisher import Support
 from dmkl.passes.execute import machine
 from dmkl.solvers.fisher.newton import Solution
-from dmkl.solvers.fisher.subspace.preconditioners import Closeness, ridge, rough_ridge
+from dmkl.solvers.fisher.subspace.preconditioners import ridge, rough_ridge
 from dmkl.solvers.fisher.subspace.rounding import Rounding, rounding_of
 from dmkl.solvers.fisher.subspace.space import Point, TrainingSubspace, Unsolved, apply_preconditioners, of_space
-from dmkl.solvers.fisher.subspace.tasks import (
-    SolveJob,
-    Strips,
-    combined_products,
-    numbered,
-    residual_strip,
-    solve_points,
-)
+from dmkl.solvers.fisher.subspace.tasks import Strips, combined_products, numbered, residual_strip, solve_points
 from dmkl.solvers.requests import Solver, Tasks
 
 # --- products with the basis ---------------------------------------------------------------------------------------
@@ -41,27 +32,23 @@ take longer to open than to multiply, since each reads all kernels."""
 
 
 def scores(space: TrainingSubspace, pairs: Sequence[tuple[Float, Float]]) -> Solver[list[Float]]:
-    """Compute Σ_j w_j K_j V Z over the held-out rows, for pairs of weights w (n,) and coefficients Z (r, c).
-
-    Each K_jV is read once for all pairs.
-    """
+    """Compute Σ_j w_j K_j V Z over the held-out rows, for pairs of weights w (n,) and coefficients Z (r, c)."""
     if not pairs:
         return []
     # Held-out rows follow the training rows in the products K_jV, which are made for both in one pass.
-    first, last = space.training.n_train, space.training.n_rows
-    strips = yield from _combined(space, "scores", pairs, _strips(first, last, pairs), None)
-    whole = np.concatenate(strips) if strips else np.zeros((0, sum(z.shape[1] for _, z in pairs)))
-    return np.split(whole, _ends(pairs)[:-1], axis=1)
+    rows, widths = _strips(space.training.n_train, space.training.n_rows, pairs), _widths(pairs)
+    strips = yield from _combined(space, "scores", pairs, rows, None)
+    whole = np.concatenate(strips) if strips else np.zeros((0, sum(widths)))
+    return np.split(whole, np.cumsum(widths)[:-1], axis=1)
 
 
 def products(space: TrainingSubspace, pairs: Sequence[tuple[Float, Float]]) -> Solver[list[Strips]]:
     """Compute Σ_j w_j K_j V Z over the training rows, (m, c) for each pair."""
     if not pairs:
         return []
-    m = space.training.n_train
+    m, widths = space.training.n_train, _widths(pairs)
     strips = yield from _combined(space, "residuals", pairs, _strips(0, m, pairs), space.round_file())
-    whole, ends = Strips(tuple(strips), m, (0, _ends(pairs)[-1])), [0, *_ends(pairs)]
-    return [whole.part(first, last) for first, last in pairwise(ends)]
+    return Strips(tuple(strips), m, (0, sum(widths))).split(widths)
 
 
 def _combined(
@@ -72,46 +59,7 @@ def _combined(
         partial(combined_products, files, rows, numbered(kept, k), tasks_per_machine=slots)
         for k, rows in enumerate(strips)
     ]
-    strips_of_rows: list[Any] = yield Tasks(what, work, _side_by_side(pairs))
-    return strips_of_rows
-
-
-def residual_strips(
-    space: TrainingSubspace, pairs: Sequence[tuple[Float, Float]], lams: Sequence[float], targets: Sequence[int]
-) -> Solver[list[tuple[Strips, float]]]:
-    """Compute R = H − ½α − (1/2λ)K(β)α and ‖R‖² at α = V a, for pairs of β (n,) and a (r, c) and their targets."""
-    if not pairs:
-        return []
-    slots, files, kept = machine().slots_per_host, space.product_files, space.round_file()
-    strips = _strips(0, space.training.n_train, pairs)
-    work = [
-        partial(residual_strip, files, rows, numbered(kept, k), space.file("basis"), tasks_per_machine=slots)
-        for k, rows in enumerate(strips)
-    ]
-    # All targets lie side by side; `chosen` maps the columns of the solutions to them.
-    h, starts = np.concatenate(space.targets, axis=1), np.cumsum([0, *(h.shape[1] for h in space.targets)])
-    # Several points share a target, so that its columns are sent once and repeated in the tasks.
-    chosen = np.concatenate([np.arange(starts[t], starts[t + 1]) for t in targets])
-    ridges = np.repeat(lams, [z.shape[1] for _, z in pairs])
-    # Each task gets its rows of H alone, not the whole of it.
-    own = [h[rows] for rows in strips]
-    computed = yield Tasks("residuals", work, (*_side_by_side(pairs), ridges, chosen), own)
-    whole = Strips(tuple(strip for strip, _ in computed), len(h), (0, len(chosen)))
-    # ‖R‖² is summed over strips in the order of their rows, whatever the order in which the tasks end.
-    squares = np.sum([sums for _, sums in computed], axis=0)
-    cuts = list(pairwise([0, *_ends(pairs)]))
-    return [(whole.part(first, last), float(squares[first:last].sum())) for first, last in cuts]
-
-
-def bound_rounding(
-    space: TrainingSubspace, pairs: Sequence[tuple[Float, Float]], lams: Sequence[float], sets: Sequence[Support]
-) -> Solver[list[Rounding]]:
-    """Bound what rounding hides from the certificates of points, given by pairs of β and a."""
-    if not space.single_blocks or not pairs:
-        return [Rounding(0.0, 0.0) for _ in pairs]
-    work = partial(rounding_of, space.file("errors"), space.single_blocks)
-    (bounds,) = yield Tasks("bound-rounding", [work], own=[(pairs, lams, sets)])
-    return list(bounds)
+    return (yield Tasks(what, work, _side_by_side(pairs)))  # type: ignore[no-any-return]
 
 
 def _strips(first: int, last: int, pairs: Sequence[tuple[Float, Float]]) -> list[slice]:
@@ -120,7 +68,7 @@ def _strips(first: int, last: int, pairs: Sequence[tuple[Float, Float]]) -> list
     The cuts depend on the data alone, not on the number of workers: BLAS rounds differently for strips of another
     height. The result of a strip and the rows of one K_jV take some megabytes.
     """
-    sides = len(pairs[0][1]) + _ends(pairs)[-1]
+    sides = len(pairs[0][1]) + sum(_widths(pairs))
     side = max(_STRIP_ROWS, math.ceil((last - first) / _STRIPS))
     side = max(64, min(2048, side, _STRIP_BYTES // (32 * sides)))
     return [slice(start, min(start + side, last)) for start in range(first, last, side)]
@@ -128,13 +76,12 @@ def _strips(first: int, last: int, pairs: Sequence[tuple[Float, Float]]) -> list
 
 def _side_by_side(pairs: Sequence[tuple[Float, Float]]) -> tuple[Float, Float]:
     """Weights (n, k) and coefficients (r, k) of all columns of some pairs."""
-    weights = np.concatenate([np.repeat(w[:, None], z.shape[1], axis=1) for w, z in pairs], axis=1)
+    weights = np.repeat(np.stack([w for w, _ in pairs], axis=1), _widths(pairs), axis=1)
     return weights, np.concatenate([z for _, z in pairs], axis=1)
 
 
-def _ends(pairs: Sequence[tuple[Float, Float]]) -> list[int]:
-    """The end of the columns of each pair."""
-    return [int(end) for end in np.cumsum([z.shape[1] for _, z in pairs])]
+def _widths(pairs: Sequence[tuple[Float, Float]]) -> list[int]:
+    return [z.shape[1] for _, z in pairs]
 
 
 # --- open points ---------------------------------------------------------------------------------------------------
@@ -203,10 +150,9 @@ def solve_restricted_problems(
         # A task solves the norms p at one λ in sequence, each from the solution of the one before. The tasks do not
         # depend on the number of workers, so that the results do not.
         for (target, lam), members in chains.items():
-            jobs = [SolveJob(k, points[k].weights, starts[k], tols[k], points[k].kernels) for k in members]
             columns = (ends[target] - space.targets[target].shape[1], ends[target])
             work.append(partial(solve_points, files, columns, lam, space.training.facts))
-            own.append(jobs)
+            own.append([(k, points[k].weights, starts[k], tols[k], points[k].kernels) for k in members])
     solved = yield Tasks("restricted-master", work, own=own)
     return dict(pair for chain in solved for pair in chain)
 
@@ -216,15 +162,35 @@ def residuals(
 ) -> Solver[dict[int, OpenPoint]]:
     """Compute R = H − ½α − (1/2λ)K(β)α of every solution at α = V a; ‖R‖²/|S| bounds what a better α would gain."""
     opened: dict[int, OpenPoint] = {}
+    slots = machine().slots_per_host
     for f, space in enumerate(spaces):
         of_f = of_space(points, solutions, f)
-        pairs = [(s.beta, s.alpha) for s in of_f.values()]
-        lams, sets = [points[k].lam for k in of_f], [points[k] for k in of_f]
-        hidden = yield from bound_rounding(space, pairs, lams, sets)
-        left = yield from residual_strips(space, pairs, lams, [points[k].target for k in of_f])
-        for (k, solution), (residual, square), unknown in zip(of_f.items(), left, hidden, strict=True):
+        if not of_f:
+            continue
+        pairs, of_points = [(s.beta, s.alpha) for s in of_f.values()], [points[k] for k in of_f]
+        lams, widths = [point.lam for point in of_points], _widths(pairs)
+        hidden = [Rounding(0.0, 0.0)] * len(pairs)
+        if space.single_blocks:
+            bound = partial(rounding_of, space.file("errors"), space.single_blocks)
+            (hidden,) = yield Tasks("bound-rounding", [bound], own=[(pairs, lams, of_points)])
+        files, kept, strips = space.product_files, space.round_file(), _strips(0, space.training.n_train, pairs)
+        work = [
+            partial(residual_strip, files, rows, numbered(kept, k), space.file("basis"), tasks_per_machine=slots)
+            for k, rows in enumerate(strips)
+        ]
+        # All targets lie side by side; `chosen` maps the columns of the solutions to them.
+        h, starts = np.concatenate(space.targets, axis=1), np.cumsum([0, *(h.shape[1] for h in space.targets)])
+        # Several points share a target, so that its columns are sent once and repeated in the tasks.
+        chosen = np.concatenate([np.arange(starts[point.target], starts[point.target + 1]) for point in of_points])
+        shared = (*_side_by_side(pairs), np.repeat(lams, widths), chosen)
+        # Each task gets its rows of H alone, not the whole of it.
+        computed = yield Tasks("residuals", work, shared, own=[h[rows] for rows in strips])
+        left = Strips(tuple(strip for strip, _ in computed), len(h), (0, len(chosen))).split(widths)
+        # ‖R‖² is summed over strips in the order of their rows, whatever the order in which the tasks end.
+        squares = np.sum([sums for _, sums in computed], axis=0)
+        for (k, solution), residual, unknown in zip(of_f.items(), left, hidden, strict=True):
             # Bounds are kept relative to |S|, as gaps are; d bounds a norm and enters squared, hence the root.
-            size = abs(solution.certificate.objective)
+            size, square = abs(solution.certificate.objective), float(squares[slice(*residual.columns)].sum())
             relative = Rounding(unknown.residual / np.sqrt(size), unknown.weights / size)
             opened[k] = OpenPoint(solution, residual, square / size, relative)
     return opened
@@ -250,33 +216,26 @@ def sharpen(
     """
     sharpened: list[OpenPoint] = []
     wanted: list[Unsolved] = []
-    served: dict[int, dict[tuple[int, float], list[int]]] = {}
-    nearest: dict[int, tuple[int, Closeness]] = {}
+    filling: list[Unsolved] = []
     for f, space in enumerate(spaces):
-        of_f = of_space(points, opened, f)
-        nearest |= zip(of_f, space.nearest([r.solution.beta for r in of_f.values()]), strict=False)
-    for k, r in opened.items():
-        # A preconditioner that is no nearer gives the same bound at the same cost.
-        if k not in nearest or nearest[k][1].condition >= r.condition:
-            continue
-        position, near = nearest[k]
-        r.condition = near.condition
-        sharpened.append(r)
-        # The bound of S − min_α S is ½ Σ xᵀM⁻¹x over the columns x of R.
-        worth = 2.0 * enough * abs(r.solution.certificate.objective)
-        rho = (rough_ridge if rough else ridge)(points[k].lam, near.scale, step)
-        # A bound needs M ⪯ A, hence the ridge that `ridge` rounds up; directions alone may use the coarser
-        # `rough_ridge`.
-        wanted.append(
-            Unsolved(points[k].space, position, rho, r.residual, worth if near.bounds and not rough else -1.0)
-        )
-        key = (position, rho)
-        served.setdefault(points[k].space, {}).setdefault(key, []).append(k)
+        of_f, served = of_space(points, opened, f), dict[tuple[int, float], list[OpenPoint]]()
+        nearest = space.nearest([r.solution.beta for r in of_f.values()])
+        for (k, r), (position, near) in zip(of_f.items(), nearest, strict=False):
+            # A preconditioner that is no nearer gives the same bound at the same cost.
+            if near.condition >= r.condition:
+                continue
+            r.condition = near.condition
+            sharpened.append(r)
+            # The bound of S − min_α S is ½ Σ xᵀM⁻¹x over the columns x of R.
+            worth = 2.0 * enough * abs(r.solution.certificate.objective) if near.bounds and not rough else -1.0
+            # A bound needs M ⪯ A, hence the ridge that `ridge` rounds up; directions alone may use a coarser one.
+            rho = (rough_ridge if rough else ridge)(points[k].lam, near.scale, step)
+            wanted.append(Unsolved(f, position, rho, r.residual, worth))
+            served.setdefault((position, rho), []).append(r)
+        if served:
+            filling += yield from _other_weights(space, f, served, width, rng)
     if not wanted:
         return {}
-    filling: list[Unsolved] = []
-    for f, groups in served.items():
-        filling += yield from _other_weights(spaces[f], f, groups, opened, width, rng)
     solved = yield from apply_preconditioners(spaces, wanted + filling)
     for r, (direction, squares) in zip(sharpened, solved, strict=False):
         r.direction = direction
@@ -292,8 +251,7 @@ def sharpen(
 def _other_weights(
     space: TrainingSubspace,
     f: int,
-    groups: Mapping[tuple[int, float], Sequence[int]],
-    opened: Mapping[int, OpenPoint],
+    groups: Mapping[tuple[int, float], Sequence[OpenPoint]],
     width: int,
     rng: np.random.Generator,
 ) -> Solver[list[Unsolved]]:
@@ -303,13 +261,12 @@ def _other_weights(
     `groups` are the points of the space that each preconditioner and ridge serves.
     """
     # Residuals of many points fill a block by themselves; only a few points leave room for directions of other weights.
-    columns = [opened[k].residual.width for members in groups.values() for k in members]
-    if sum(columns) >= 2 * width:
+    if sum(r.residual.width for members in groups.values() for r in members) >= 2 * width:
         return []
     # One point of each group suffices: α differs little between points that share a factor.
     chosen = {key: members[len(members) // 2] for key, members in groups.items()}
-    each = math.ceil(1.5 * width / sum(opened[k].residual.width for k in chosen.values()))
+    each = math.ceil(1.5 * width / sum(r.residual.width for r in chosen.values()))
     owners = [key for key in chosen for _ in range(max(1, min(space.n_kernels, each)))]
-    pairs = [(rng.standard_normal(space.n_kernels), opened[chosen[key]].solution.alpha) for key in owners]
+    pairs = [(rng.standard_normal(space.n_kernels), chosen[key].solution.alpha) for key in owners]
     combined = yield from products(space, pairs)
     return [Unsolved(f, *key, product) for key, product in zip(owners, combined, strict=True)]

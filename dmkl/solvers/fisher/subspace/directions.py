@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,16 +27,7 @@ from dmkl.solvers.fisher.subspace.certify import OpenPoint, products
 from dmkl.solvers.fisher.subspace.preconditioners import rough_ridge
 from dmkl.solvers.fisher.subspace.rounding import PROBES
 from dmkl.solvers.fisher.subspace.space import Block, Point, TrainingSubspace, Unsolved, apply_preconditioners, of_space
-from dmkl.solvers.fisher.subspace.tasks import (
-    Keeping,
-    Made,
-    ProductFiles,
-    Strips,
-    group_file,
-    keep,
-    keep_products,
-    numbered,
-)
+from dmkl.solvers.fisher.subspace.tasks import Keeping, Made, ProductFiles, Strips, keep, keep_products, numbered
 from dmkl.solvers.requests import Pass, Solver, Tasks
 
 # --- dominant directions -------------------------------------------------------------------------------------------
@@ -64,9 +54,7 @@ def orthonormal_to(basis: Array, block: Array) -> Array:
     for _ in range(2):
         rest = rest - basis @ (basis.T @ rest)
         # Pivoting moves columns that depend on others to the end, where they are dropped.
-        # One thread: QR is a chain of small products, at each of which threads would wait for one another.
-        with pinned_blas(1):
-            rest, upper, _ = scipy.linalg.qr(rest, mode="economic", pivoting=True, check_finite=False)
+        rest, upper, _ = scipy.linalg.qr(rest, mode="economic", pivoting=True, check_finite=False)
         pivots = np.abs(np.diag(upper))
         rest = rest[:, pivots > 1e3 * unit * np.sqrt(len(basis))]
     return np.asarray(rest - basis @ (basis.T @ rest))
@@ -87,15 +75,10 @@ def dominant_block(basis: Array, wanted: Array, width: int, cutoff: float, rng: 
         wanted = wanted - basis @ (basis.T @ wanted)
     # The Gram matrix of the smaller side squares the singular values, which a cutoff far above the square root of the
     # unit roundoff allows.
-    if wanted.shape[1] <= wanted.shape[0]:
-        values, vectors = _eigh(wanted.T @ wanted)
-        keep = values > max(cutoff**2 * float(values.max(initial=0.0)), floor)
-        leading = wanted @ vectors[:, keep][:, -width:]
-    else:
-        values, vectors = _eigh(wanted @ wanted.T)
-        keep = values > max(cutoff**2 * float(values.max(initial=0.0)), floor)
-        leading = vectors[:, keep][:, -width:]
-    return orthonormal_to(basis, leading[:, ::-1])
+    is_tall = wanted.shape[1] <= wanted.shape[0]
+    values, vectors = np.linalg.eigh(wanted.T @ wanted if is_tall else wanted @ wanted.T)
+    leading = vectors[:, values > max(cutoff**2 * float(values.max(initial=0.0)), floor)][:, -width:]
+    return orthonormal_to(basis, (wanted @ leading if is_tall else leading)[:, ::-1])
 
 
 def choose_directions(
@@ -109,8 +92,7 @@ def choose_directions(
     """Compute the dominant directions of several matrices (m, c), each scaled to unit norm, and their number.
 
     They are orthonormal, and orthogonal to the basis in a file, if there is one. Columns `before` are chosen already:
-    they come first in the result, and count in its largest `width`. The directions are written to a file if there is a
-    `path`; `seed` is that of the sketch.
+    they come first in the result, and count in its largest `width`. The result is written to a file if there is a path.
     """
     chosen = [] if before is None else [before.array()]
     v = load_array(basis) if basis else np.zeros((matrices[0].rows, 0))
@@ -120,19 +102,13 @@ def choose_directions(
     sizes = [(x, float(np.linalg.norm(x))) for x in (matrix.array() for matrix in matrices)]
     # A point that is solved exactly has no direction to add.
     scaled = [x / size for x, size in sizes if size]
-    with pinned_blas(1):
-        if scaled:
-            room = width - sum(block.shape[1] for block in chosen)
-            rng = np.random.default_rng(seed)
+    if scaled:
+        room, rng = width - sum(block.shape[1] for block in chosen), np.random.default_rng(seed)
+        # One thread: QR is a chain of small products, at each of which threads would wait for one another.
+        with pinned_blas(1):
             chosen.append(dominant_block(v, np.concatenate(scaled, axis=1), room, 1e-6, rng))
     block = np.concatenate([*chosen, v[:, :0]], axis=1)
     return keep(block, path), block.shape[1]
-
-
-def _eigh(gram: Array) -> tuple[Array, Array]:
-    with pinned_blas(1):
-        values, vectors = np.linalg.eigh(gram)
-    return values, vectors
 
 
 # --- the next block ------------------------------------------------------------------------------------------------
@@ -140,10 +116,7 @@ def _eigh(gram: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class Growth:
-    """Chooses blocks of new basis vectors, orthonormal and orthogonal to the bases, of at most `width` columns.
-
-    `step` is the factor by which ridges are rounded (see `preconditioners`).
-    """
+    """Chooses blocks of at most `width` new basis vectors; `step` is the factor by which ridges are rounded."""
 
     spaces: Sequence[TrainingSubspace]
     points: Sequence[Point]
@@ -151,11 +124,7 @@ class Growth:
     step: float
 
     def first_blocks(self, number: int, *, preconditioned: bool) -> Solver[list[Strips]]:
-        """The solutions for uniform weights at some ridges; without preconditioners the targets themselves.
-
-        The number of the round seeds random numbers. With `preconditioned` every space has a preconditioner, the first
-        of which has uniform reference weights.
-        """
+        """The solutions for uniform weights at some ridges; without preconditioners the targets themselves."""
         wanted: dict[tuple[int, int, float], Unsolved] = {}
         for point in self.points:
             # At the equal weights of the set, K(β) is `scale` times the sum of all kernels.
@@ -170,18 +139,18 @@ class Growth:
         if preconditioned:
             solved = yield from apply_preconditioners(self.spaces, items)
             directions = [x for x, _ in solved]
-        # If the first blocks take several passes, an earlier run may have been killed between them.
+        # If the first blocks take several passes, an earlier run may have been killed between them: spaces that have a
+        # basis keep it, and only the others get a first block.
         new = [f for f, space in enumerate(self.spaces) if not space.width]
-        # Spaces that have a basis keep it; only the others get a first block.
         by_space = {f: [x for item, x in zip(items, directions, strict=True) if item.space == f] for f in new}
-        return (yield from self._choose(number, by_space, {}))
+        return (yield from self._choose(number, by_space))
 
     def next_blocks(
         self, number: int, opened: Mapping[int, OpenPoint], more: Mapping[int, Sequence[Strips]]
     ) -> Solver[list[Strips]]:
         """The dominant errors of the open points; where these do not fill a block, also `more` directions."""
         lacking = {f: [r.wanted for r in of_space(self.points, opened, f).values()] for f in range(len(self.spaces))}
-        blocks = yield from self._choose(number, lacking, {})
+        blocks = yield from self._choose(number, lacking)
         short = [f for f, block in enumerate(blocks) if lacking[f] and block.width < self._room(self.spaces[f])]
         further: dict[int, Sequence[Strips]] = {}
         for f in short:
@@ -189,31 +158,24 @@ class Growth:
                 further[f] = more.get(f, ())
             else:
                 further[f] = yield from self._newest(number, f, blocks[f].width)
-        before = {f: blocks[f] for f in short if blocks[f].width}
-        return (yield from self._choose(number, further, before, blocks))
+        return (yield from self._choose(number, further, blocks))
 
     def _room(self, space: TrainingSubspace) -> int:
         """Columns of the next block, at most as many as there are dimensions left."""
         return max(0, min(self.width, space.training.n_train - space.width))
 
     def _choose(
-        self,
-        number: int,
-        candidates: Mapping[int, Sequence[Strips]],
-        before: Mapping[int, Strips],
-        blocks: Sequence[Strips] | None = None,
+        self, number: int, candidates: Mapping[int, Sequence[Strips]], blocks: Sequence[Strips] | None = None
     ) -> Solver[list[Strips]]:
-        """Choose for each space a block of the dominant directions of its candidates, after the columns `before`.
-
-        A space without candidates or without room keeps its block of `blocks`, or gets one of no columns.
-        """
+        """Extend the block of each space, of no columns at first, by the dominant directions of its candidates."""
         chosen = [space.columns(0, 0) for space in self.spaces] if blocks is None else list(blocks)
         spaces = [f for f, matrices in candidates.items() if matrices and self._room(self.spaces[f])]
         work = []
         for f in spaces:
             space = self.spaces[f]
             basis, path = space.file("basis") if space.width else "", numbered(space.round_file(), 0)
-            work.append(partial(choose_directions, basis, before.get(f), self._room(space), [number, f], path))
+            before = chosen[f] if chosen[f].width else None
+            work.append(partial(choose_directions, basis, before, self._room(space), [number, f], path))
         new = yield Tasks("choose-directions", work, own=[candidates[f] for f in spaces])
         for f, (block, width) in zip(spaces, new, strict=True):
             # Blocks stay where the tasks made them: only their widths come back to this process.
@@ -221,10 +183,7 @@ class Growth:
         return chosen
 
     def _newest(self, number: int, f: int, n_chosen: int) -> Solver[list[Strips]]:
-        """Random combinations of the products with the newest basis vectors: the next block of a Krylov space.
-
-        As many as fill a block of which `n_chosen` columns are chosen already. Preconditioners give better directions.
-        """
+        """Random combinations of the products with the newest basis vectors: the next block of a Krylov space."""
         space = self.spaces[f]
         rng, width = np.random.default_rng([number, f, 1]), self._room(space) - n_chosen
         newest = np.eye(space.width)[:, -min(self.width, space.width) :]
@@ -259,8 +218,7 @@ class _Factor:
     @property
     def multiplied(self) -> list[Strips]:
         """The block, and the probes if they are multiplied too."""
-        rows = self.block.rows
-        return [self.block, *([Strips((self.space.probes,), rows, (0, PROBES))] if self.probes else [])]
+        return [self.block, *([Strips((self.space.probes,), self.block.rows, (0, PROBES))] if self.probes else [])]
 
 
 def extend(
@@ -268,47 +226,39 @@ def extend(
 ) -> Solver[None]:
     """Extend each basis by its block, and repeat products in double precision where needed, in as few passes as fit.
 
-    The blocks, (m, b) with b ≥ 0, are orthonormal and orthogonal to their bases. The number of the round is for names
-    of files and tasks; `passed` is called after each pass.
+    The number of the round is for names of files and tasks; `passed` is called after each pass.
     """
     factors = [factor for space, block in zip(spaces, blocks, strict=True) for factor in _factors(space, block)]
     for load in _loads(factors):
-        new = {id(factor.space): factor.block for factor in load if factor.new}
-        widths = {id(space): space.width + (new[id(space)].width if id(space) in new else 0) for space in _spaces(load)}
-        writing = [task for space in _spaces(load) for task in space.widen_basis(new.get(id(space)), number)]
-        yield Tasks("widen-basis", writing)
+        new = {factor.space: factor.block for factor in load if factor.new}
+        growing = {factor.space: factor.space.width for factor in load}
+        widths = growing | {space: space.width + block.width for space, block in new.items()}
+        yield Tasks("widen-basis", [task for space in widths for task in space.widen_basis(new.get(space), number)])
         products = yield Pass("extend", partial(_pass, load, number))
-        work, own, blocks_of = list[Any](), list[Any](), list[list[Block]]()
-        for space in _spaces(load):
-            of_space = [pair for factor, pair in zip(load, products, strict=True) if factor.space is space]
-            of_space.sort(key=lambda pair: not pair[0].single)
-            work += [space.widening(number, widths[id(space)]), space.projecting(number)]
-            own += [[made for _, made in of_space], space.targets]
-            blocks_of.append([block for block, _ in of_space])
+        made_of: dict[TrainingSubspace, list[tuple[Block, Made]]] = {}
+        for factor, pair in sorted(zip(load, products, strict=True), key=lambda item: not item[1][0].single):
+            made_of.setdefault(factor.space, []).append(pair)
+        work, own = list[Any](), list[Any]()
+        for space, width in widths.items():
+            work += [space.widening(number, width), space.projecting(number)]
+            own += [[made for _, made in made_of[space]], space.targets]
         yield Tasks("project", work, own=own)
-        for space, made in zip(_spaces(load), blocks_of, strict=True):
-            space.take(number, widths[id(space)], made)
+        for space, width in widths.items():
+            space.take(number, width, [block for block, _ in made_of[space]])
         number += 1
         passed()
 
 
 def _factors(space: TrainingSubspace, block: Strips) -> list[_Factor]:
-    stored = space.training.whole.view.source.dtype
     factors = [
         _Factor(space, space.columns(*space.blocks[k].columns), space.blocks[k].columns, _DOUBLE)
         for k in space.hidden_by_rounding
     ]
     if block.width:
-        columns = (space.width, space.width + block.width)
-        if space.double or not space.blocks:
-            factors.insert(0, _Factor(space, block, columns, _DOUBLE, probes=not space.double))
-        else:
-            factors.insert(0, _Factor(space, block, columns, stored))
+        columns, is_exact = (space.width, space.width + block.width), space.double or not space.blocks
+        dtype = _DOUBLE if is_exact else space.training.whole.view.source.dtype
+        factors.insert(0, _Factor(space, block, columns, dtype, probes=is_exact and not space.double))
     return factors
-
-
-def _spaces(load: Sequence[_Factor]) -> list[TrainingSubspace]:
-    return list({id(factor.space): factor.space for factor in load}.values())
 
 
 def _loads(factors: Sequence[_Factor]) -> list[list[_Factor]]:
@@ -341,49 +291,42 @@ def _vectors(blocks: Sequence[Sequence[Strips]]) -> list[Array]:
 def _pass(load: Sequence[_Factor], number: int) -> list[tuple[Block, Made]]:
     """Compute VᵀK_jU of each block; tasks write the products K_jU to files, where they stay."""
     slots_per_host, name = machine().slots_per_host, f"extend-pass-{number}"
-    kept = [factor.space.round_file() for factor in load]
+    stems = [factor.space.round_file() for factor in load]
+    keepings: dict[int, list[Keeping]] = {}
 
     def then(group: int, kernels: tuple[int, ...]) -> Last:
-        keepings = [
-            _keeping(factor, number, group, kernels, None if stem is None else f"{stem}-{group}")
-            for factor, stem in zip(load, kept, strict=True)
-        ]
-        return partial(keep_products, keepings=keepings, kernels=kernels, tasks_per_machine=slots_per_host)
+        pairs = zip(load, stems, strict=True)
+        keepings[group] = [_keeping(factor, number, group, kernels, stem) for factor, stem in pairs]
+        return partial(keep_products, keepings=keepings[group], kernels=kernels, tasks_per_machine=slots_per_host)
 
     # The products, n × rows × b, are by far the largest result. They stay where tasks compute them; only VᵀK_jU,
     # n × r × b, comes back.
-    graph = pass_graph(
-        *_columns(load), name, then=then, vectors=partial(_vectors, [factor.multiplied for factor in load])
-    )
+    vectors = partial(_vectors, [factor.multiplied for factor in load])
+    graph = pass_graph(*_columns(load), name, then=then, vectors=vectors)
     by_group: list[Any] = execute([results for _, results in graph.groups], graph.units, name)
     made = []
-    for number_in_load, factor in enumerate(load):
-        results = [of_group[number_in_load] for of_group in by_group]
-        files = [(group, kernels) for group, (kernels, _) in enumerate(graph.groups)]
-        groups = tuple((group_file(factor.space.folder, number, factor.columns[0], g), kernels) for g, kernels in files)
+    for place, factor in enumerate(load):
+        results = [of_group[place] for of_group in by_group]
+        files = [(keepings[group][place], kernels) for group, (kernels, _) in enumerate(graph.groups)]
         if factor.probes:
-            factor.space.probed = tuple((_ahead(factor.space.folder, number, g), kernels) for g, kernels in files)
+            factor.space.probed = tuple((keeping.ahead.name, kernels) for keeping, kernels in files if keeping.ahead)
         hidden = None if results[0][1] is None else tuple(errors for _, errors in results)
+        groups = tuple((keeping.path.name, kernels) for keeping, kernels in files)
         block = Block(factor.columns, groups, factor.dtype != _DOUBLE)
-        made.append((block, Made(factor.columns, tuple(cross for cross, _ in results), hidden)))
+        made.append((block, (factor.columns, tuple(cross for cross, _ in results), hidden)))
     return made
 
 
-def _keeping(factor: _Factor, number: int, group: int, kernels: tuple[int, ...], results: str | None) -> Keeping:
-    space = factor.space
-    single = factor.dtype != _DOUBLE
-    double = tuple((b.columns, ProductFiles((b.groups,)).of(kernels)) for b in space.blocks if single and not b.single)
+def _keeping(factor: _Factor, number: int, group: int, kernels: tuple[int, ...], stem: str | None) -> Keeping:
+    space, single = factor.space, factor.dtype != _DOUBLE
+    double = [block for block in space.blocks if single and not block.single]
     return Keeping(
-        group_file(space.folder, number, factor.columns[0], group),
+        space.folder / f"products-{number}-{factor.columns[0]}-{group}.npy",
         space.file("basis", number),
         factor.columns,
         space.probes,
-        _ahead(space.folder, number, group) if factor.probes else "",
-        ProductFiles((space.probed,)).of(kernels) if single else None,
-        double,
-        results,
+        space.folder / f"probed-{number}-{group}.npy" if factor.probes else None,
+        ProductFiles(space.folder, (space.probed,)).of(kernels) if single else None,
+        tuple((b.columns, ProductFiles(space.folder, (b.groups,)).of(kernels)) for b in double),
+        None if stem is None else f"{stem}-{group}",
     )
-
-
-def _ahead(folder: Path, number: int, group: int) -> str:
-    return str(folder / f"probed-{number}-{group}.npy")

@@ -21,7 +21,6 @@ import math
 import os
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,8 +93,7 @@ def rough_ridge(lam: float, scale: float, step: float) -> float:
 
     It is for the first directions, which prove nothing: solutions on a grid of λ twice as coarse span those between.
     """
-    power = math.ceil(0.5 * math.log(lam / scale) / math.log(step) - 1e-9)
-    return float(f"{step ** (2 * power):.12g}")
+    return ridge(1.0, scale / lam, step**2)
 
 
 def choose_reference_weights(
@@ -109,10 +107,7 @@ def choose_reference_weights(
     if not betas:
         return []
     points = np.array(betas)
-    lowest = np.min(
-        [np.full(len(points), _FAR), *(conditions(points, preconditioner) for preconditioner in preconditioners)],
-        axis=0,
-    )
+    lowest = np.min([np.full(len(points), _FAR), *(conditions(points, beta) for beta in preconditioners)], axis=0)
     chosen: list[Float] = []
     while len(chosen) < most:
         worst = max(range(len(betas)), key=lambda k: (lowest[k], gaps[k]))
@@ -168,8 +163,7 @@ def read_factor(stem: str, scratch: Array) -> RoughFactor:
 # --- room ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Kept:
+class _Kept(NamedTuple):
     used: float
     """The time of its last use"""
     stem: str
@@ -199,25 +193,22 @@ def make_room(folders: Iterable[Path], needed: int) -> None:
 
 
 def choose_kept(folders: Iterable[Path], wanted: dict[str, int]) -> set[str]:
-    """Choose which of some new factors, given by prefix and size in bytes, to write to disk.
-
-    All factors together take no more of the disk than they leave free; the least recently used ones are deleted for
-    the wanted ones.
-    """
+    """Choose which new factors, by prefix and size in bytes, to write to disk; the oldest others are deleted."""
     folders = list(folders)
-    others = [factor for factor in _all_kept(folders) if factor.stem not in wanted]
-    new = {stem: size for stem, size in wanted.items() if not is_kept(stem)}
-    free, held, chosen = shutil.disk_usage(folders[0]).free, kept_bytes(folders), set[str]()
-    for stem, size in new.items():
-        # All factors together may take as much as they leave free, so that bases and sums find room.
-        while held + size > free - size and others:
+    others, chosen = [factor for factor in _all_kept(folders) if factor.stem not in wanted], set[str]()
+    # All factors together may take as much as they leave free, so that bases and sums find room.
+    spare = (shutil.disk_usage(folders[0]).free - kept_bytes(folders)) / 2
+    for stem, size in wanted.items():
+        if is_kept(stem):
+            continue
+        while size > spare and others:
             oldest = others.pop(0)
             oldest.delete()
-            held, free = held - oldest.size, free + oldest.size
-        if held + size > free - size:
+            spare += oldest.size
+        if size > spare:
             break
         chosen.add(stem)
-        held, free = held + size, free - size
+        spare -= size
     return chosen
 
 
@@ -231,4 +222,4 @@ def _all_kept(folders: Iterable[Path]) -> list[_Kept]:
     for stem, paths in files.items():
         stats = [path.stat() for path in paths]
         factors.append(_Kept(max(stat.st_mtime for stat in stats), stem, paths, sum(stat.st_size for stat in stats)))
-    return sorted(factors, key=lambda factor: factor.used)
+    return sorted(factors)

@@ -24,8 +24,10 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -33,14 +35,15 @@ import numpy as np
 from dmkl import progress, settings
 from dmkl.arrays import Float
 from dmkl.errors import IndefiniteKernelError
+from dmkl.files.arrays import load_array, load_arrays, save_array, save_arrays
 from dmkl.passes.execute import check_memory, keeping, machine
 from dmkl.passes.run import pass_bytes
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import covering
 from dmkl.solvers.driver import drive
 from dmkl.solvers.fisher import cg
-from dmkl.solvers.fisher.newton import Solution, certificate_step
-from dmkl.solvers.fisher.problem import Finish, FisherOptions, FisherProblem, FisherSolver
+from dmkl.solvers.fisher.newton import certificate_step
+from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, FisherSolver
 from dmkl.solvers.fisher.subspace.certify import OpenPoint, residuals, scores, sharpen, solve_restricted_problems
 from dmkl.solvers.fisher.subspace.directions import Growth, extend
 from dmkl.solvers.fisher.subspace.preconditioners import choose_reference_weights, grid_step, kept_bytes, make_room
@@ -48,20 +51,17 @@ from dmkl.solvers.fisher.subspace.rounding import PROBES
 from dmkl.solvers.fisher.subspace.space import (
     Point,
     Progress,
-    SubspaceOptions,
     TargetSet,
     TrainingSubspace,
     add_preconditioners,
     basis_task_bytes,
     of_space,
     preconditioner_bytes,
-    restore,
-    save,
 )
-from dmkl.solvers.fisher.subspace.tasks import Strips
+from dmkl.solvers.fisher.subspace.tasks import Strips, basis_times, lowest
 from dmkl.solvers.fisher.wrapper import DIRECT, check_direct, direct_fits
 from dmkl.solvers.jobs import Context, Job, Training
-from dmkl.solvers.outcome import Outcome, Round, Status, Step
+from dmkl.solvers.outcome import Outcome, Round, Status
 from dmkl.solvers.requests import Solver, Tasks
 from dmkl.solvers.semidefinite import tell_indefinite
 from dmkl.solvers.workspace import Workspace
@@ -81,28 +81,8 @@ def held_bytes(spaces: Sequence[TrainingSubspace], points: Sequence[Point], widt
     If tasks are threads it is memory of the process that runs the solver; otherwise of tasks that run one by one.
     """
     sizes = [space.width for space in spaces] if widths is None else widths
-    return _points_bytes(spaces[point.space].targets[point.target].size for point in points) + _bases_bytes(
-        [space.training for space in spaces], sizes
-    )
-
-
-def check_room(jobs: Sequence[Job], block: int) -> None:
-    """Raise MemoryBudgetError unless memory suffices for a first block of each basis and for the tasks of a pass."""
-    trainings = list({id(job.training): job.training for job in jobs}.values())
-    slots = machine().slots_per_host
-    needed = {
-        "points": _points_bytes(job.problem.h.size for job in jobs),
-        "bases": _bases_bytes(trainings, [block] * len(trainings)),
-        "tasks": slots * _pass_task_bytes(trainings[0], block),
-    }
-    enough = math.ceil(sum(needed.values()) / 2**20)
-    check_memory(
-        f"solver='subspace' with {len(jobs):,} points",
-        needed,
-        settings.memory_budget_bytes(),
-        f"Set dmkl.memory to {enough} MiB (--memory), or take fewer points, folds or workers at once",
-        "on this machine",
-    )
+    of_points = 8 * _COPIES * sum(spaces[point.space].targets[point.target].size for point in points)
+    return of_points + _bases_bytes([space.training for space in spaces], sizes)
 
 
 def fits(spaces: Sequence[TrainingSubspace], points: Sequence[Point], widths: Sequence[int], block: int) -> bool:
@@ -115,15 +95,6 @@ def fits(spaces: Sequence[TrainingSubspace], points: Sequence[Point], widths: Se
         return max(solving, extending) <= host.task_bytes and factor <= host.total_bytes
 
 
-def missing_preconditioners_note(spaces: Sequence[TrainingSubspace], points: Sequence[Point], block: int) -> str:
-    """The note if memory has no room for a preconditioner, with the memory that would suffice; otherwise empty."""
-    needed = factor_task_bytes(spaces, points, block)
-    if needed <= machine().total_bytes:
-        return ""
-    with_bases = needed + held_bytes(spaces, points, [block] * len(spaces))
-    return f"no room for a combined kernel, which small λ need: set dmkl.memory to {math.ceil(with_bases / 2**20)} MiB"
-
-
 def factor_task_bytes(spaces: Sequence[TrainingSubspace], points: Sequence[Point], block: int) -> int:
     """Memory of a task that applies a preconditioner to all points of a space, and to directions that fill a block."""
     columns = [2 * block for _ in spaces]
@@ -131,10 +102,6 @@ def factor_task_bytes(spaces: Sequence[TrainingSubspace], points: Sequence[Point
         columns[point.space] += spaces[point.space].targets[point.target].shape[1]
     views = [space.training.square.view for space in spaces]
     return max(preconditioner_bytes(view, min(n, _MOST_BLOCKS * block)) for view, n in zip(views, columns, strict=True))
-
-
-def _points_bytes(sizes: Iterable[int]) -> int:
-    return 8 * _COPIES * sum(sizes)
 
 
 def _bases_bytes(trainings: Sequence[Training], widths: Sequence[int]) -> int:
@@ -177,6 +144,8 @@ _HIDDEN = 0.5
 """Share of the tolerance that rounding may hide; beyond it, products are repeated in double precision."""
 _FAR = 30.0
 """A point whose gap was above this is far from certified."""
+_FIGURES, _BY_POINT = ("gap", "objective", "upper", "settled"), ("scores", "alpha")
+"""What is saved of a point, with β: figures, and arrays that a settled one has in files of its own; α if wanted."""
 
 
 def block_width(n_sets: int) -> int:
@@ -190,7 +159,9 @@ class SubspaceSolver:
 
     The workspace is the folder of the checkpoint; a checkpoint that it contains is continued. `progress` holds the
     present solution of each point, `history` an entry for each pass or for the passes of one step, and `n_passes`
-    counts them, those made before included. Raises InputError if the workers do not all see the workspace.
+    counts them, those made before included. All bases and products take at most `basis_bytes` of the options on disk,
+    half of the free space if None. `alphas` says that α of every point is wanted; a block has `block` columns, and
+    memory decides on preconditioners, where these are None.
     """
 
     def __init__(
@@ -198,18 +169,23 @@ class SubspaceSolver:
         learnt: Sequence[TargetSet],
         points: Sequence[Point],
         workspace: Workspace,
-        options: SubspaceOptions,
+        options: FisherOptions,
         n_passes: float = 0.0,
+        *,
+        alphas: bool,
+        block: int | None = None,
+        use_preconditioners: bool | None = None,
     ) -> None:
         self.points, self.options, self.workspace = points, options, workspace
+        self._alphas, self._use_preconditioners = alphas, use_preconditioners
         self.progress = [Progress() for _ in points]
         self.history: list[Round] = []
         self.n_passes = n_passes
         self._spaces = [TrainingSubspace(*targets, workspace.fold(f)) for f, targets in enumerate(learnt)]
-        width = options.block or block_width(len(learnt))
-        self._step = grid_step([point.lam for point in points])
-        self._growth = Growth(self._spaces, points, width, self._step)
+        step = grid_step([point.lam for point in points])
+        self._growth = Growth(self._spaces, points, block or block_width(len(learnt)), step)
         self._worst: list[float] = []
+        """The largest gap after each round."""
         self._started = 0.0
         """When the present pass began."""
         self._more: dict[int, list[Strips]] = {}
@@ -218,21 +194,12 @@ class SubspaceSolver:
         """The note on preconditioners for which there is no room."""
         workspace.check_shared()
         self._ended = False
-        if (saved := restore(workspace, self._spaces, self.progress)) is not None:
-            self.history, self.n_passes, self._worst, ended = saved
-            for point in self.progress if options.alphas else ():
-                point.settled = point.settled and point.alpha is not None  # version 0.1 kept the scores alone
-            # A run that ended at its limits stays ended unless these are raised.
-            self._ended = ended == self._limits()
+        self._restore()
 
     # --- the loop ------------------------------------------------------------------------------------------------
 
     def run(self) -> Solver[list[Outcome]]:
-        """Solve all points; those that are certified are on disk after every pass.
-
-        Points that the allowed basis or passes do not certify are returned with their true gap, as `Status.BASIS`.
-        Raises IndefiniteKernelError if a kernel proves not to be positive semidefinite.
-        """
+        """Solve all points; those that the allowed basis or passes do not certify have their true gap."""
         # N and VᵀH are not part of the checkpoint, since they follow from V and the targets.
         self._note(np.inf)
         restored = [space for space in self._spaces if space.width]
@@ -245,9 +212,11 @@ class SubspaceSolver:
                     break
                 if not (yield from self._round()):
                     break
-        for space in self._spaces:
+        # The first products of each basis are the most exact ones.
+        work = [partial(lowest, space.file("inner"), space.gram, space.blocks[0].columns[1]) for space in self._spaces]
+        for space, bounds in zip(self._spaces, (yield Tasks("lowest", work)), strict=True):
             space.forget_round()
-            tell_indefinite((yield from space.lowest()), space.training.facts)
+            tell_indefinite(bounds, space.training.facts)
         return [point.outcome() for point in self.progress]
 
     def _round(self) -> Solver[bool]:
@@ -260,15 +229,20 @@ class SubspaceSolver:
                 opened = yield from self._solve_round()
             except IndefiniteKernelError:
                 # The rounding of single precision, which exceeds a tiny λ, may be the only reason.
-                if not self._refine_all():
+                if not (coarse := [space for space in self._spaces if space.single_blocks]):
                     raise
+                for space in coarse:
+                    space.double = True
                 blocks = [space.columns(0, 0) for space in self._spaces]
             else:
                 if not opened:
                     return False
                 self._worst.append(max(r.left for r in opened.values()))
                 self._note_steps(opened)
-                self._refine(opened)
+                for k, r in opened.items():
+                    # Products in double precision, where rounding hides too much of a gap.
+                    if r.left < 1.0 and r.hidden > _HIDDEN * self.options.tol:
+                        self._spaces[self.points[k].space].double = True
                 blocks = yield from self._growth.next_blocks(number, opened, self._more)
         # Without a first block there would be no solution to return.
         if all(space.width for space in self._spaces) and self._is_spent(blocks):
@@ -298,7 +272,7 @@ class SubspaceSolver:
     def _is_spent(self, blocks: list[Strips]) -> bool:
         """Whether no further pass is allowed or useful."""
         again = any(space.hidden_by_rounding for space in self._spaces)
-        if not (again or any(block.width for block in blocks)) or self.n_passes >= self.options.max_passes:
+        if not (again or any(block.width for block in blocks)) or self.n_passes >= self.options.max_iter:
             return True
         # Three rounds without progress: the arithmetic resolves no more.
         if not again and len(self._worst) > 4 and min(self._worst[-3:]) > 0.9 * min(self._worst[:-3]):
@@ -312,7 +286,7 @@ class SubspaceSolver:
 
     def _limits(self) -> dict[str, Any]:
         """The limits of an iteration that ended for lack of room: with other limits it continues."""
-        return {"basis_bytes": self.options.basis_bytes, "max_passes": self.options.max_passes}
+        return {"basis_bytes": self.options.basis_bytes, "max_passes": self.options.max_iter}
 
     def _end(self) -> Solver[None]:
         """Settle the points that can be certified, and store the best pairs of the others."""
@@ -321,9 +295,8 @@ class SubspaceSolver:
         yield from self._settle_certified(opened)
         yield from self._sharpen(opened, last=True)
         # βᵀq may be too small a part of |S| to be resolved to the tolerance; the gap relative to |S| is what counts.
-        certified = {k: r for k, r in opened.items() if r.gap <= self.options.tol}
-        yield from self._take({k: (r.solution, r.gap) for k, r in certified.items()}, settled=True)
-        yield from self._take({k: (r.solution, r.gap) for k, r in opened.items() if k not in certified}, settled=False)
+        yield from self._take({k: r for k, r in opened.items() if r.gap <= self.options.tol}, settled=True)
+        yield from self._take({k: r for k, r in opened.items() if not r.gap <= self.options.tol}, settled=False)
         self._save()
 
     # --- solving and certifying ----------------------------------------------------------------------------------
@@ -355,16 +328,14 @@ class SubspaceSolver:
         return points
 
     def _sharpen(self, opened: dict[int, OpenPoint], *, last: bool = False) -> Solver[None]:
-        """Apply the preconditioners, and settle the points that they certify.
-
-        In the `last` call a bound is computed for every gap, and no directions are.
-        """
+        """Settle points by preconditioners; in the `last` call by a bound of every gap, and without directions."""
         # Seeded by the number of passes, so that a continued run draws the same numbers.
         rng = np.random.default_rng([len(self.history), 1])
         # With one block hardly any point can be certified.
         rough = not last and max(len(space.blocks) for space in self._spaces) < 2
         width, enough = (0, np.inf) if last else (self._growth.width, _FAR)
-        more = yield from sharpen(self._spaces, self.points, opened, self._step, width, rng, rough=rough, enough=enough)
+        step = self._growth.step
+        more = yield from sharpen(self._spaces, self.points, opened, step, width, rng, rough=rough, enough=enough)
         for f, directions in more.items():
             self._more.setdefault(f, []).extend(directions)
         for k, r in opened.items():
@@ -374,56 +345,40 @@ class SubspaceSolver:
     def _settle_certified(self, opened: dict[int, OpenPoint]) -> Solver[None]:
         """Move certified points from the open ones to the settled ones, with their scores."""
         certified = [k for k, r in opened.items() if r.left <= self.options.tol]
-        done = {k: opened.pop(k) for k in certified}
-        yield from self._take({k: (r.solution, r.gap) for k, r in done.items()}, settled=True)
+        yield from self._take({k: opened.pop(k) for k in certified}, settled=True)
         self._note(max((r.left for r in opened.values()), default=0.0))
 
-    def _take(self, solutions: dict[int, tuple[Solution, float]], *, settled: bool) -> Solver[None]:
-        """Store solutions in the subspace, with their gaps, as the results of points."""
+    def _take(self, opened: dict[int, OpenPoint], *, settled: bool) -> Solver[None]:
+        """Compute the results of points from their pairs in the subspace."""
         for f, space in enumerate(self._spaces):
-            of_f = of_space(self.points, solutions, f)
-            pairs = [(solution.beta, solution.alpha) for solution, _ in of_f.values()]
+            of_f = of_space(self.points, opened, f)
+            pairs = [(r.solution.beta, r.solution.alpha) for r in of_f.values()]
             of_rows = yield from scores(space, pairs)
-            for (k, (solution, gap)), rows in zip(of_f.items(), of_rows, strict=True):
+            alphas: list[Any] = [None] * len(pairs)
+            if self._alphas and pairs:
+                coefficients = [a for _, a in pairs]
+                work, own = partial(basis_times, space.file("basis")), [np.concatenate(coefficients, axis=1)]
+                (whole,) = yield Tasks("dual", [work], own=own)
+                alphas = np.split(whole, np.cumsum([a.shape[1] for a in coefficients])[:-1], axis=1)
+            for k, rows, alpha in zip(of_f, of_rows, alphas, strict=True):
                 point = self.progress[k]
-                point.beta, point.gap, point.settled, point.scores = solution.beta, gap, settled, rows
-                point.objective, point.upper = solution.certificate.objective, solution.certificate.upper
-            if self.options.alphas and of_f:
-                alphas = yield from space.duals([a for _, a in pairs])
-                for (k, (solution, gap)), alpha in zip(of_f.items(), alphas, strict=True):
-                    self.progress[k].alpha = alpha
-                    self.progress[k].steps.append(self._as_step(solution, gap))
+                point.settled, point.scores, point.alpha = settled, rows, alpha
+        self._note_steps(opened)
 
     def _note_steps(self, opened: dict[int, OpenPoint]) -> None:
-        """Record a step of the history of open points, if it is wanted."""
-        if self.options.alphas:
-            for k, r in opened.items():
-                self.progress[k].steps.append(self._as_step(r.solution, r.gap))
-
-    def _as_step(self, solution: Solution, gap: float) -> Step:
-        # The history shows the bound of α that was used, which a preconditioner may have made less than ‖R‖².
-        left = max(gap - solution.certificate.weights_gap, 0.0) * abs(solution.certificate.objective)
-        certificate = replace(solution.certificate, residual_sq=left)
-        return certificate_step(certificate, solution.beta, products=self.n_passes)
-
-    def _refine(self, opened: dict[int, OpenPoint]) -> None:
-        """Change to double precision in subspaces in which rounding hides too much of a gap."""
-        for k, r in opened.items():
-            if r.left < 1.0 and r.hidden > _HIDDEN * self.options.tol:
-                self._spaces[self.points[k].space].double = True
-
-    def _refine_all(self) -> bool:
-        """Change every subspace to double precision; return whether any was in single precision."""
-        coarse = [space for space in self._spaces if space.single_blocks]
-        for space in coarse:
-            space.double = True
-        return bool(coarse)
+        """Record a step of the history of points, if it is wanted."""
+        for k, r in opened.items() if self._alphas else ():
+            # The history shows the bound of α that was used, which a preconditioner may have made less than ‖R‖².
+            certificate = r.solution.certificate
+            left = max(r.gap - certificate.weights_gap, 0.0) * abs(certificate.objective)
+            shown = replace(certificate, residual_sq=left)
+            self.progress[k].steps.append(certificate_step(shown, r.solution.beta, products=self.n_passes))
 
     # --- preconditioners -----------------------------------------------------------------------------------------
 
     def _may_precondition(self) -> bool:
-        if self.options.use_preconditioners is not None:
-            return self.options.use_preconditioners
+        if self._use_preconditioners is not None:
+            return self._use_preconditioners
         there = all(space.preconditioners for space in self._spaces)
         needed = factor_task_bytes(self._spaces, self.points, self._growth.width)
         return needed <= machine().total_bytes and (there or self._preconditioners_with_room() > 0)
@@ -443,17 +398,12 @@ class SubspaceSolver:
         """New preconditioners of each space for which there is room in half of what is free on the disk."""
         return self._free_on_disk() // 2 // sum(space.preconditioner_sizes[1] for space in self._spaces)
 
-    def _most_new_preconditioners(self) -> int:
-        """New preconditioners of a space in one pass: as many as a task can add up and the disk can hold, at most."""
-        room = machine().task_bytes // 2 // sum(space.preconditioner_sizes[0] for space in self._spaces)
-        rows = max(space.training.n_train for space in self._spaces)
-        wanted = min(_MOST_PRECONDITIONERS, max(_FEWEST_PRECONDITIONERS, _PRECONDITIONER_ROWS // rows))
-        return min(wanted, max(1, room), self._preconditioners_with_room())
-
     def _first_blocks(self, number: int) -> Solver[list[Strips]]:
-        preconditioned = self._may_precondition()
-        if self.options.use_preconditioners is None:
-            self._lacking = missing_preconditioners_note(self._spaces, self.points, self._growth.width)
+        preconditioned, width = self._may_precondition(), self._growth.width
+        needed = factor_task_bytes(self._spaces, self.points, width)
+        if self._use_preconditioners is None and needed > machine().total_bytes:
+            enough = math.ceil((needed + held_bytes(self._spaces, self.points, [width] * len(self._spaces))) / 2**20)
+            self._lacking = f"no room for a combined kernel, which small λ need: set dmkl.memory to {enough} MiB"
         if preconditioned and not self._spaces[0].preconditioners:
             self._started, uniform = time.monotonic(), np.ones(self._spaces[0].n_kernels)
             yield from self._add_sums([(f, uniform) for f in range(len(self._spaces))])
@@ -466,12 +416,16 @@ class SubspaceSolver:
             return False
         self._started, chosen = time.monotonic(), list[tuple[int, Float]]()
         by_space = [list(of_space(self.points, opened, f).values()) for f in range(len(self._spaces))]
-        pairs = zip(self._spaces, by_space, strict=True)
+        pairs = list(zip(self._spaces, by_space, strict=True))
         # A list, not a generator: every space drops its unused preconditioners.
         if any([space.drop_unused_preconditioners([r.solution.beta for r in points]) for space, points in pairs]):
             self._save()  # makes room on the disk
-        most = self._most_new_preconditioners()
-        for f, (space, points) in enumerate(zip(self._spaces, by_space, strict=True)):
+        # As many in one pass as a task can add up and the disk can hold.
+        room = machine().task_bytes // 2 // sum(space.preconditioner_sizes[0] for space in self._spaces)
+        rows = max(space.training.n_train for space in self._spaces)
+        wanted = min(_MOST_PRECONDITIONERS, max(_FEWEST_PRECONDITIONERS, _PRECONDITIONER_ROWS // rows))
+        most = min(wanted, max(1, room), self._preconditioners_with_room())
+        for f, (space, points) in enumerate(pairs):
             betas, left = [r.solution.beta for r in points], [r.left for r in points]
             references = [preconditioner.beta for preconditioner in space.preconditioners]
             chosen += [(f, beta) for beta in choose_reference_weights(betas, left, references, most)]
@@ -516,45 +470,104 @@ class SubspaceSolver:
         self._started = time.monotonic()
 
     def _save(self) -> None:
-        ended = self._limits() if self._ended else None
-        save(self.workspace, self._spaces, self.progress, self.history, self.n_passes, self._worst, ended)
+        """Save the state, from which a later run continues, and delete files that only the last state needed."""
+        # The order of writing makes a kill harmless: first new files, then the state that names them, which replaces
+        # the old one at once, then the deletion of files that no state names.
+        folder, saved = self.workspace.path, self.workspace.state.get("solver")
+        number = 0 if saved is None else int(Path(saved["points"]).stem.split("-")[1]) + 1
+        file, unknown = folder / f"points-{number}.npz", np.full(self._spaces[0].n_kernels, np.nan)
+        betas = np.stack([unknown if point.beta is None else point.beta for point in self.progress])
+        figures = {name: np.array([getattr(point, name) for point in self.progress]) for name in _FIGURES}
+        save_arrays(file, {"beta": betas, **figures})
+        for k, point in enumerate(self.progress):
+            for name in _BY_POINT:
+                path, values = folder / f"{name}-{k}.npy", getattr(point, name)
+                if point.settled and values is not None and not path.exists():
+                    save_array(path, values)
+        solver = {
+            "points": file.name,
+            "n_passes": self.n_passes,
+            "history": [asdict(entry) for entry in self.history],
+            "worst": list(self._worst),
+            "ended": self._limits() if self._ended else None,
+            "spaces": [space.described() for space in self._spaces],
+        }
+        self.workspace.commit({**self.workspace.state, "solver": solver})
+        for path in folder.glob("points-*.npz"):
+            if path != file:
+                path.unlink()
+        for space in self._spaces:
+            space.remove_stale()
+
+    def _restore(self) -> None:
+        """Restore the state that was saved last, of these points or of the first of them: the others are new."""
+        folder, saved = self.workspace.path, self.workspace.state.get("solver")
+        if saved is not None:
+            stored = load_arrays(folder / saved["points"])
+            n_stored = len(stored["beta"])
+            # A finer grid extends the list of points: the first ones keep their results, and the basis is kept too.
+            for k, point in enumerate(self.progress[:n_stored]):
+                point.beta = None if np.isnan(stored["beta"][k]).any() else stored["beta"][k]
+                for name in _FIGURES:
+                    setattr(point, name, stored[name][k].item())
+                if point.settled:
+                    point.scores = np.array(load_array(folder / f"scores-{k}.npy"))
+                    alpha = folder / f"alpha-{k}.npy"
+                    point.alpha = np.array(load_array(alpha)) if alpha.exists() else None
+            for space, described in zip(self._spaces, saved["spaces"], strict=True):
+                space.restore(described)
+            self.history = [Round(**entry) for entry in saved["history"]]
+            self.n_passes = float(saved["n_passes"])
+            if n_stored >= len(self.points):
+                # A run that ended at its limits stays ended unless these are raised.
+                self._worst, self._ended = list(saved["worst"]), saved["ended"] == self._limits()
+        for k, point in enumerate(self.progress):
+            if point.scores is None:  # left over from a round that was cut off
+                for name in _BY_POINT:
+                    (folder / f"{name}-{k}.npy").unlink(missing_ok=True)
+            if self._alphas:
+                point.settled = point.settled and point.alpha is not None  # version 0.1 kept the scores alone
 
 
 # --- problems as points --------------------------------------------------------------------------------------------
 
 
-_FINISHERS = {solver.name: solver for solver in (DIRECT, cg.SOLVER)}
-
-
 def points_of(jobs: Sequence[Job]) -> tuple[list[TargetSet], list[Point]]:
     """Convert problems to points: those of one training set share a subspace, those of one target its projection."""
-    trainings = {id(job.training): job.training for job in jobs}
-    targets: dict[int, dict[int, Float]] = {}
+    targets: dict[Training, dict[int, Float]] = {}
     for job in jobs:
-        targets.setdefault(id(job.training), {})[id(job.problem.h)] = job.problem.h
-    number_of = {key: number for number, key in enumerate(trainings)}
-    learnt = [(training, tuple(targets[key].values())) for key, training in trainings.items()]
+        targets.setdefault(job.training, {})[id(job.problem.h)] = job.problem.h
+    places = {training: (f, list(of_training)) for f, (training, of_training) in enumerate(targets.items())}
     points = []
     for job in jobs:
-        key, problem = id(job.training), cast(FisherProblem, job.problem)
-        target = list(targets[key]).index(id(problem.h))
-        points.append(Point(number_of[key], target, problem.weights, problem.lam, job.kernels))
-    return learnt, points
+        (f, of_training), problem = places[job.training], cast(FisherProblem, job.problem)
+        points.append(Point(f, of_training.index(id(problem.h)), problem.weights, problem.lam, job.kernels))
+    return [(training, tuple(of_training.values())) for training, of_training in targets.items()], points
 
 
 def _check(jobs: Sequence[Job]) -> None:
-    check_room(jobs, block_width(len({id(job.training) for job in jobs})))
+    """Raise MemoryBudgetError unless memory suffices for a first block of each basis and for the tasks of a pass."""
+    trainings = list(dict.fromkeys(job.training for job in jobs))
+    block = block_width(len(trainings))
+    needed = {
+        "points": 8 * _COPIES * sum(job.problem.h.size for job in jobs),
+        "bases": _bases_bytes(trainings, [block] * len(trainings)),
+        "tasks": machine().slots_per_host * _pass_task_bytes(trainings[0], block),
+    }
+    enough = math.ceil(sum(needed.values()) / 2**20)
+    check_memory(
+        f"solver='subspace' with {len(jobs):,} points",
+        needed,
+        settings.memory_budget_bytes(),
+        f"Set dmkl.memory to {enough} MiB (--memory), or take fewer points, folds or workers at once",
+        "on this machine",
+    )
 
 
 def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
     learnt, points = points_of(jobs)
-    limits = SubspaceOptions(
-        tol=options.tol,
-        basis_bytes=options.basis_bytes,
-        max_passes=options.max_iter,
-        alphas=context.duals or options.leave_one_out,
-    )
-    solver = SubspaceSolver(learnt, points, context.workspace, limits, context.tally.n_passes)
+    alphas = context.duals or options.leave_one_out
+    solver = SubspaceSolver(learnt, points, context.workspace, options, context.tally.n_passes, alphas=alphas)
     (outcomes,), _ = drive([(jobs[0].training.square, solver.run())])
     context.tally.n_passes = solver.n_passes
     context.tally.rounds += solver.history
@@ -564,36 +577,25 @@ def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> lis
 def finish_open(
     jobs: Sequence[Job], outcomes: Sequence[Outcome], options: FisherOptions, context: Context
 ) -> list[Outcome]:
-    """Solve the open points by another solver, each from its weights in the subspace.
-
-    Raises MemoryBudgetError if finish="direct" does not fit in memory.
-    """
+    """Solve the open points by another solver, each from its weights in the subspace."""
     outcomes = list(outcomes)
     left = [k for k, outcome in enumerate(outcomes) if outcome.status.word == "open"]
-    finish = _finisher(options.finish, [jobs[k] for k in left]) if left else "report"
-    if finish == "report":
+    if not left or options.finish == "report":
         return outcomes
     # The weights of the subspace are nearly optimal: the finishing solver starts there and often only proves them.
-    rest = [replace(jobs[k], problem=replace(jobs[k].problem, start=_start(jobs[k], outcomes[k]))) for k in left]
+    rest = []
+    for k in left:
+        start = outcomes[k].weights[slice(None) if jobs[k].kernels is None else jobs[k].kernels]
+        rest.append(replace(jobs[k], problem=replace(jobs[k].problem, start=start)))
+    if options.finish == DIRECT.name:
+        check_direct(rest, "finish='direct'", "finish='cg' or 'report'")
+    by_factors = options.finish == DIRECT.name or (options.finish == "auto" and direct_fits(rest))
     apart = replace(context, workspace=context.workspace.part("finish"), duals=True)
-    for k, outcome in zip(left, _FINISHERS[finish].solve(rest, options, apart), strict=True):
+    for k, outcome in zip(left, (DIRECT if by_factors else cg.SOLVER).solve(rest, options, apart), strict=True):
         certified = outcome.status is Status.CERTIFIED
         steps = [*outcomes[k].steps, *outcome.steps]
         outcomes[k] = replace(outcome, status=Status.FINISHED if certified else outcome.status, steps=steps)
     return outcomes
-
-
-def _start(job: Job, outcome: Outcome) -> Float:
-    return outcome.weights if job.kernels is None else outcome.weights[job.kernels]
-
-
-def _finisher(how: Finish, jobs: Sequence[Job]) -> str:
-    """The solver for points that the subspace leaves open."""
-    if how == "auto":
-        return DIRECT.name if direct_fits(jobs) else cg.SOLVER.name
-    if how == DIRECT.name:
-        check_direct(jobs, "finish='direct'", "finish='cg' or 'report'")
-    return how
 
 
 SOLVER = FisherSolver(

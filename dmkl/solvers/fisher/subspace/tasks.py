@@ -7,10 +7,11 @@ Matrices with a row for each sample stay where tasks make them, as arrays of thi
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -64,26 +65,17 @@ class Strips:
         return cls((array,), len(array), (0, array.shape[1]))
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
-        return self.rows, self.columns[1] - self.columns[0]
-
-    @property
     def width(self) -> int:
         """Columns."""
-        return self.shape[1]
-
-    @property
-    def held_bytes(self) -> int:
-        """Memory of this process that the strips take."""
-        return sum(part.nbytes for part in self.parts if not isinstance(part, str))
+        return self.columns[1] - self.columns[0]
 
     def __sizeof__(self) -> int:
-        return self.held_bytes
+        return sum(part.nbytes for part in self.parts if not isinstance(part, str))
 
-    def part(self, first: int, last: int) -> Strips:
-        """A range of these columns."""
-        return replace(self, columns=(self.columns[0] + first, self.columns[0] + last))
+    def split(self, widths: Iterable[int]) -> list[Strips]:
+        """Ranges of these columns, one after another."""
+        ends = np.cumsum([self.columns[0], *widths]).tolist()
+        return [replace(self, columns=pair) for pair in itertools.pairwise(ends)]
 
     def array(self) -> Float:
         """The columns as an array (rows, columns), which must not be written to."""
@@ -120,17 +112,9 @@ def project(basis: str, inner: str, projected: str, targets: Sequence[Float]) ->
         save_array(projected, np.concatenate([v.T @ h for h in targets], axis=1))
 
 
-@dataclass(frozen=True, eq=False)
-class Made:
-    """Products of a pass with a block U of a basis, some of its columns, projected onto the basis.
-
-    `cross` holds VᵀK_jU, (n, r, b), in groups of kernels, as arrays or files, and `hidden` ZᵀE_j, (n, s, b), in the
-    same groups; None if rounding is not measured.
-    """
-
-    columns: tuple[int, int]
-    cross: tuple[Float | str, ...]
-    hidden: tuple[Float | str, ...] | None
+Made = tuple[tuple[int, int], tuple[Float | str, ...], tuple[Float | str, ...] | None]
+"""Products of a pass with a block U of a basis, projected onto the basis: the columns of U in it, VᵀK_jU, (n, r, b), in
+groups of kernels, as arrays or files, and ZᵀE_j, (n, s, b), in the same groups; None if rounding is not measured."""
 
 
 def widen_gram(gram: tuple[str, str], errors: tuple[str, str], shape: tuple[int, int], made: Sequence[Made]) -> None:
@@ -146,10 +130,9 @@ def widen_gram(gram: tuple[str, str], errors: tuple[str, str], shape: tuple[int,
         g[:, : before.shape[1], : before.shape[2]] = before
         before = load_array(errors[0])
         e[:, :, : before.shape[2]] = before
-    for block in made:
-        first, last = block.columns
+    for (first, last), parts, hidden in made:
         start = 0
-        for part in block.cross:
+        for part in parts:
             cross = _loaded(part)
             check_finite(cross)
             kernels = slice(start, start + len(cross))
@@ -159,7 +142,7 @@ def widen_gram(gram: tuple[str, str], errors: tuple[str, str], shape: tuple[int,
             g[kernels, first:last, first:last] += cross[:, first:last]
             g[kernels, first:last, first:last] *= 0.5
             start += len(cross)
-        e[:, :, first:last] = 0.0 if block.hidden is None else np.concatenate([_loaded(part) for part in block.hidden])
+        e[:, :, first:last] = 0.0 if hidden is None else np.concatenate([_loaded(part) for part in hidden])
     save_array(gram[1], g)
     save_array(errors[1], e)
 
@@ -177,24 +160,29 @@ def lowest(inner: str, gram: str, width: int) -> Float:
 # --- products, restricted problems and preconditioners -------------------------------------------------------------
 
 
+Groups = Sequence[tuple[str, Sequence[int]]]
+"""The names of some files, and the kernels in each."""
+
+
 @dataclass(frozen=True)
 class ProductFiles:
-    """The files of K_jV of one training set: for each round its groups of kernels, each a file and its kernels."""
+    """The files of K_jV of one training set, in a folder, for each round by groups of kernels."""
 
-    rounds: tuple[tuple[tuple[str, tuple[int, ...]], ...], ...]
+    folder: Path
+    rounds: tuple[Groups, ...]
 
     def of(self, kernels: Sequence[int]) -> ProductFiles:
         """The files that contain some kernels."""
         wanted = set(kernels)
-        rounds = (tuple((path, ks) for path, ks in groups if wanted & set(ks)) for groups in self.rounds)
-        return ProductFiles(tuple(rounds))
+        rounds = (tuple((name, ks) for name, ks in groups if wanted & set(ks)) for groups in self.rounds)
+        return ProductFiles(self.folder, tuple(rounds))
 
     def strip(self, kernel: int, rows: slice) -> Array:
         """Read some rows of K_jV, (rows, r)."""
         blocks = []
         for groups in self.rounds:
-            path, position = next((path, ks.index(kernel)) for path, ks in groups if kernel in ks)
-            blocks.append(load_rows(path, position, rows))
+            name, position = next((name, ks.index(kernel)) for name, ks in groups if kernel in ks)
+            blocks.append(load_rows(self.folder / name, position, rows))
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
 
 
@@ -209,15 +197,14 @@ class Keeping:
     not returned.
     """
 
-    path: str
+    path: Path
     basis: str
     columns: tuple[int, int]
     probes: str = ""
-    ahead: str = ""
+    ahead: Path | None = None
     probed: ProductFiles | None = None
     double: tuple[tuple[tuple[int, int], ProductFiles], ...] = ()
     results: str | None = None
-    """The prefix of files for the results, if results are returned as files"""
 
 
 def keep_products(
@@ -229,10 +216,8 @@ def keep_products(
     tasks_per_machine: int,
 ) -> list[tuple[Float | str, Float | str | None]]:
     """Write the products of some kernels with several blocks; return the results of `_keep_block` for each."""
-    return [
-        _keep_block(w, buffers, keeping, kernels, tasks_per_machine)
-        for w, keeping in zip(products, keepings, strict=True)
-    ]
+    pairs = zip(products, keepings, strict=True)
+    return [_keep_block(w, buffers, keeping, kernels, tasks_per_machine) for w, keeping in pairs]
 
 
 def _keep_block(
@@ -259,8 +244,7 @@ def _keep_block(
             np.copyto(double, w[:m])
             for start, stop in single:
                 np.matmul(v[:, start:stop].T, double, out=cross[position, start:stop])
-            # K_j is symmetric: V_bᵀK_jU = (K_jV_b)ᵀU for a block V_b whose products were made in double precision
-            # earlier.
+            # K_j is symmetric: V_bᵀK_jU = (K_jV_b)ᵀU for a block V_b whose products are in double precision.
             for (start, stop), files in keeping.double:
                 np.matmul(files.strip(kernel, slice(0, m)).T, u, out=cross[position, start:stop])
             if probes is not None and keeping.probed is not None:
@@ -278,18 +262,9 @@ def _between(parts: Sequence[tuple[int, int]], end: int) -> list[tuple[int, int]
 # --- restricted problems -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class SolveJob:
-    """A point to solve in the subspace, by its number, to a weights gap of `tol`.
-
-    It starts from β, (n,), or from the solution of the point before it if that is None. `kernels` are as in `Point`.
-    """
-
-    point: int
-    weights: WeightSet
-    beta: Float | None
-    tol: float
-    kernels: Index | None = None
+SolveJob = tuple[int, WeightSet, Float | None, float, Index | None]
+"""A point to solve in the subspace: its number, its set of weights, β, (n,), to start from, or None for the solution of
+the point before it, the weights gap to reach, and the kernels as in `Point`."""
 
 
 def solve_points(
@@ -306,15 +281,15 @@ def solve_points(
     near = uniform_weights(len(g), 2.0)
     # One thread for each task: the problems are too small for more, which would wait for one another.
     with pinned_blas(1):
-        for job in jobs:
-            start = near if job.beta is None else job.beta
-            chosen = np.arange(len(g)) if job.kernels is None else job.kernels
-            some = g if job.kernels is None else g[chosen]
-            oracle = MemoryOracle(some, h, lam, job.weights, inner, facts.select(job.kernels))
-            solution = solve_restricted(oracle, job.weights.start(len(chosen), start[chosen]), job.tol)
+        for number, weights, beta, tol, kernels in jobs:
+            start = near if beta is None else beta
+            chosen = np.arange(len(g)) if kernels is None else kernels
+            some = g if kernels is None else g[chosen]
+            oracle = MemoryOracle(some, h, lam, weights, inner, facts.select(kernels))
+            solution = solve_restricted(oracle, weights.start(len(chosen), start[chosen]), tol)
             near = np.zeros(len(g))
             near[chosen] = solution.beta
-            solutions.append((job.point, replace(solution, beta=near)))
+            solutions.append((number, replace(solution, beta=near)))
     return solutions
 
 
@@ -328,7 +303,17 @@ def combined_products(
 
     Weights are (n, k), and the coefficients z (r, k). The result is written to a file if there is a path.
     """
-    return keep(_combined(files, rows, weights, coefficients, tasks_per_machine), path)
+    total = np.zeros((rows.stop - rows.start, coefficients.shape[1]))
+    with pinned_blas(blas_threads(tasks_per_machine)):
+        for j in np.flatnonzero(np.any(weights, axis=1)):
+            used = np.flatnonzero(weights[j])
+            strip = files.strip(int(j), rows).astype(np.float64, copy=False)
+            # Points at p = 1 have few kernels: columns without weight for kernel j are left out of its product.
+            if len(used) == coefficients.shape[1]:
+                total += strip @ (coefficients * weights[j])
+            else:
+                total[:, used] += strip @ (coefficients[:, used] * weights[j, used])
+    return keep(total, path)
 
 
 def residual_strip(
@@ -349,25 +334,11 @@ def residual_strip(
     β (n, k), a (r, k) and λ (k,) belong to the columns, and `chosen` (k,) is the column of the targets, H over these
     rows, that each belongs to. R is written to a file if there is a path.
     """
-    products = _combined(files, rows, weights, coefficients, tasks_per_machine)
+    products: Any = combined_products(files, rows, None, weights, coefficients, tasks_per_machine=tasks_per_machine)
     with pinned_blas(blas_threads(tasks_per_machine)):
         alpha = load_array(basis)[rows] @ coefficients
     residual = targets[:, chosen] - 0.5 * alpha - products / (2.0 * lams)
     return keep(residual, path), np.sum(residual * residual, axis=0)
-
-
-def _combined(files: ProductFiles, rows: slice, weights: Float, coefficients: Float, tasks_per_machine: int) -> Float:
-    total = np.zeros((rows.stop - rows.start, coefficients.shape[1]))
-    with pinned_blas(blas_threads(tasks_per_machine)):
-        for j in np.flatnonzero(np.any(weights, axis=1)):
-            used = np.flatnonzero(weights[j])
-            strip = files.strip(int(j), rows).astype(np.float64, copy=False)
-            # Points at p = 1 have few kernels: columns without weight for kernel j are left out of its product.
-            if len(used) == coefficients.shape[1]:
-                total += strip @ (coefficients * weights[j])
-            else:
-                total[:, used] += strip @ (coefficients[:, used] * weights[j, used])
-    return total
 
 
 # --- preconditioners -----------------------------------------------------------------------------------------------
@@ -388,32 +359,23 @@ class FactorRequest:
     worth: Float
     kept: str | None = None
 
-    @property
-    def width(self) -> int:
-        """Columns, k."""
-        return len(self.worth)
-
     def __sizeof__(self) -> int:
         # Dask decides by this size how the request is sent to a worker.
-        return sum(part.held_bytes for part in self.columns)
+        return sum(part.__sizeof__() for part in self.columns)
 
 
 def apply_factor(
     preconditioner: StoredSum, tasks_per_machine: int, request: FactorRequest
 ) -> tuple[Float | str, Float]:
-    """Compute M⁻¹X, (m, k), and the bounds, (k,); a bound that is not computed is infinite.
-
-    The factor is in single precision, 4·m² bytes.
-    """
+    """Compute M⁻¹X, (m, k), and the bounds, (k,); a bound that is not computed is infinite."""
     with pinned_blas(blas_threads(tasks_per_machine)):
         solve = _factor(preconditioner, request).solve
         columns = np.concatenate([part.array() for part in request.columns], axis=1)
-        solved, bounds = solve(columns), np.full(request.width, np.inf)
+        solved, bounds = solve(columns), np.full(len(request.worth), np.inf)
         # xᵀM⁻¹x from the rough solve decides whether the exact bound can be small enough to be worth its products.
         promising = np.sum(solved * columns, axis=0) <= request.worth
         if promising.any():
-            # The factor is in single precision: only refinement with the exact sum, read from disk, gives a bound that
-            # holds.
+            # The factor is in single precision: a bound holds only after refinement with the exact sum, from disk.
             exact, b = SumColumns(preconditioner), columns[:, promising]
             refined = refined_and_bounded(solved[:, promising], solve, exact.product, request.ridge, b)
             solved[:, promising], bounds[promising] = refined
@@ -430,8 +392,3 @@ def _factor(preconditioner: StoredSum, request: FactorRequest) -> RoughFactor:
     if request.kept is not None:
         save_factor(request.kept, factor)
     return factor
-
-
-def group_file(folder: Path, number: int, block: int, group: int) -> str:
-    """The file of the products of one pass with a block of the basis, for one group of kernels."""
-    return str(folder / f"products-{number}-{block}-{group}.npy")
