@@ -20,11 +20,11 @@ from .estimators.fisher import SingleBest as SingleBest
 from .estimators.fisher import Uniform as Uniform
 from .estimators.fisher import Weighted as Weighted
 from .estimators.groups import GSMKL as GSMKL
-from .estimators.localized import LocalizedMKL as LocalizedMKL
-from .estimators.lpboost import LPBoost as LPBoost
+from .estimators.groups import LocalizedMKL as LocalizedMKL
 from .estimators.margin import GMKL as GMKL
 from .estimators.margin import MKSVM as MKSVM
 from .estimators.margin import EasyMKL as EasyMKL
+from .estimators.margin import LPBoost as LPBoost
 from .estimators.ncuts import NCuts as NCuts
 from .estimators.ridge import MKRidge as MKRidge
 from .estimators.saving import load as load

@@ -306,8 +306,15 @@ def _bases(module: str, name: str) -> Iterator[tuple[ast.ClassDef, str]]:
 
 
 def _constructor(bases: list[tuple[ast.ClassDef, str]]) -> dict[str, Parameter]:
-    """The parameters of the first ``__init__`` among some classes."""
+    """The parameters of the first ``__init__`` among some classes, or of the fields of the first dataclass."""
     for base, module in bases:
+        fields = [node for node in base.body if isinstance(node, ast.AnnAssign) and node.value is not None]
+        if any("dataclass" in ast.unparse(decorator) for decorator in base.decorator_list):
+            return {
+                ast.unparse(field.target): _parameter(ast.unparse(field.target), field.annotation, field.value, module)
+                for field in fields
+                if ast.unparse(field.annotation) != "ClassVar"
+            }
         for node in base.body:
             if isinstance(node, ast.FunctionDef) and node.name == "__init__":
                 items = [*node.args.args[1:], *node.args.kwonlyargs]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any
 
@@ -46,6 +47,7 @@ def cluster_agreement(labels: npt.ArrayLike, y: npt.ArrayLike) -> dict[str, floa
     return {"nmi": nmi, "purity": float(table.max(axis=0).sum()), "accuracy": accuracy}
 
 
+@dataclass(eq=False, repr=False)
 class KernelKMeans(ClusterMixin, KernelLearner):  # type: ignore[misc]
     """Kernel k-means on a sum of kernels: clusters of the samples without labels, relaxed to eigenvectors.
 
@@ -101,24 +103,14 @@ class KernelKMeans(ClusterMixin, KernelLearner):  # type: ignore[misc]
     _LEARNS_FROM_LABELS = False
     _ONE_POINT = ("n_clusters",)
 
-    def __init__(
-        self,
-        n_clusters: int = 8,
-        *,
-        weights: Given = None,
-        restarts: int = 10,
-        steps: str | Sequence[str] = ("center", "trace"),
-        tol: float = 1e-5,
-        max_iter: int = 100,
-        random_state: int = 0,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.weights = weights
-        self.restarts = restarts
-        self.steps = steps
-        self.tol = tol
-        self.max_iter = max_iter
-        self.random_state = random_state
+    n_clusters: int = 8
+    _: KW_ONLY
+    weights: Given = None
+    restarts: int = 10
+    steps: str | Sequence[str] = ("center", "trace")
+    tol: float = 1e-5
+    max_iter: int = 100
+    random_state: int = 0
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

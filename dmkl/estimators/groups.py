@@ -1,21 +1,22 @@
-"""Group-sensitive multiple kernel learning."""
+"""Kernel weights that depend on the sample: those of groups of samples, and localized weights."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, Self, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import xarray as xr
+from scipy.special import softmax
 
 from dmkl.arrays import Array, Float, Index, plain_repr
 from dmkl.building.cross import TrainingFeatures, row_features
 from dmkl.errors import refuse
 from dmkl.estimators.checks import check_choice, check_count, check_positive, one_for_each
 from dmkl.estimators.decisions import Decision
-from dmkl.estimators.learner import KernelClassifier
+from dmkl.estimators.margin import MarginClassifier
 from dmkl.estimators.plan import (
     ClassWeight,
     FitOutcome,
@@ -44,7 +45,7 @@ from dmkl.numerics.grouping import (
     one_hot,
 )
 from dmkl.passes.execute import machine
-from dmkl.solvers.groups import GroupProblem, WeightForm, gs_mkl
+from dmkl.solvers.groups import GroupProblem, WeightForm, gs_mkl, localized_mkl
 from dmkl.solvers.in_memory import InMemory
 from dmkl.solvers.jobs import Job, together
 from dmkl.solvers.outcome import Outcome, Status, worst
@@ -66,25 +67,29 @@ class _Grouped(NamedTuple):
     given: Mapping[str, Any] | None = None
     """The group of each sample by name, if groups are given."""
 
-    def of(self, place: int) -> SampleGroups:
-        """The groups of a problem."""
-        return self.groups[place if len(self.groups) > 1 else 0]
 
-    def arrays(self) -> dict[str, Array]:
-        """The groups as plain arrays by name."""
-        return {f"{k}.{name}": value for k, made in enumerate(self.groups) for name, value in made.arrays().items()}
+class LocalWeights(MarginClassifier, abstract=True):
+    """Classifiers whose kernel weights depend on the sample, learnt by descent."""
 
-    @classmethod
-    def of_arrays(cls, kernels: Index, given: Mapping[str, Any] | None, arrays: Mapping[str, Array]) -> Self:
-        """The groups of `arrays`."""
-        groups: dict[int, dict[str, Array]] = {}
-        for name, value in arrays.items():
-            number, key = name.split(".")
-            groups.setdefault(int(number), {})[key] = value
-        return cls(tuple(groups_from_arrays(groups[k]) for k in sorted(groups)), kernels, given)
+    def _method(self) -> InMemory:
+        return InMemory()
+
+    def _set_attributes(self, outcome: FitOutcome) -> None:
+        # The first entry of the history is the objective before the first step.
+        self.history_ = self.history_.assign_coords(iteration=self.history_.iteration - 1)
+        self.n_iter_ -= 1
+
+    def _scores(self, function: ScoreFunction, new: KernelSet, prepared: Any) -> Solver[Float]:
+        shares = yield from self._shares(function, new, prepared)
+        return np.asarray(shares.sum(axis=0) + function.bias)
+
+    def _kernels_used(self) -> list[str]:
+        # Groups and gating are functions of all kernels, whose weights are never zero.
+        return list(self.kernel_names_)
 
 
-class GSMKL(KernelClassifier):
+@dataclass(eq=False, repr=False)
+class GSMKL(LocalWeights):
     """Group-sensitive multiple kernel learning: each group of samples has its own kernel weights.
 
     With c(i) the group of sample i and β_m^g the weight of kernel m for group g, a classifier for each class is learnt
@@ -184,51 +189,29 @@ class GSMKL(KernelClassifier):
     >>> model = dmkl.GSMKL(C=1.0, n_groups=2)
     """
 
-    def __init__(
-        self,
-        C: float | Sequence[float] = 1.0,
-        n_groups: Counts | Sequence[Counts] = 2,
-        grouping: Grouping | Mapping[str, Any] = "kernel",
-        loss: Loss = "hinge",
-        *,
-        lam: float | Sequence[float] = 1e-2,
-        weighting: WeightForm = "root",
-        across: bool = False,
-        regroup: bool = True,
-        feature: str | None = None,
-        restarts: int = 1,
-        spread: float = 1.0,
-        random_state: int = 0,
-        class_weight: ClassWeight = None,
-        decision: Decision | None = None,
-        steps: str | Sequence[str] = ("center", "multiplicative"),
-        tol: float = 1e-4,
-        max_iter: int = 100,
-    ) -> None:
-        self.C = C
-        self.n_groups = n_groups
-        self.grouping = grouping
-        self.loss = loss
-        self.lam = lam
-        self.weighting = weighting
-        self.across = across
-        self.regroup = regroup
-        self.feature = feature
-        self.restarts = restarts
-        self.spread = spread
-        self.random_state = random_state
-        self.class_weight = class_weight
-        self.decision = decision
-        self.steps = steps
-        self.tol = tol
-        self.max_iter = max_iter
+    C: float | Sequence[float] = 1.0
+    n_groups: Counts | Sequence[Counts] = 2
+    grouping: Grouping | Mapping[str, Any] = "kernel"
+    loss: Loss = "hinge"
+    _: KW_ONLY
+    lam: float | Sequence[float] = 1e-2
+    weighting: WeightForm = "root"
+    across: bool = False
+    regroup: bool = True
+    feature: str | None = None
+    restarts: int = 1
+    spread: float = 1.0
+    random_state: int = 0
+    class_weight: ClassWeight = None
+    decision: Decision | None = None
+    steps: str | Sequence[str] = ("center", "multiplicative")
+    tol: float = 1e-4
+    max_iter: int = 100
 
     # --- fitting -------------------------------------------------------------------------------------------------
 
-    _HAS_INTERCEPT = True
-    _OF_TASKS = (*KernelClassifier._OF_TASKS, "n_groups")
-    _TAKES_WEIGHTS = True
-    _STATE = (*KernelClassifier._STATE, "converged_", "n_trainings_")
+    _OF_TASKS = (*LocalWeights._OF_TASKS, "n_groups")
+    _STATE = (*LocalWeights._STATE, "converged_", "n_trainings_")
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -242,11 +225,8 @@ class GSMKL(KernelClassifier):
                     check_count("n_groups", count)
         check_count("random_state", self.random_state, least=0)
         check_count("restarts", self.restarts)
-        check_count("max_iter", self.max_iter)
-        check_positive("tol", self.tol)
         check_positive("spread", self.spread)
-        price = "C" if self.loss == "hinge" else "lam"
-        check_positive(price, getattr(self, price))
+        check_positive("lam", self.lam)
 
     def _check_weights(self) -> None:
         check_hinge(self.loss)
@@ -261,9 +241,6 @@ class GSMKL(KernelClassifier):
             if isinstance(counts, Mapping) and self._one_rule():
                 refuse(f"groups across classes have one number, and n_groups is {plain_repr(counts)}; give a number")
             _by_position(counts, targets.classes)
-
-    def _method(self) -> InMemory:
-        return InMemory()
 
     def _preparation(self, data: TrainingSet) -> Preparation:
         # Groups do not depend on C or λ of the classifiers.
@@ -288,7 +265,8 @@ class GSMKL(KernelClassifier):
         table, matrix = None, None
         mean = _mean_weights(kernels, part.training.n_kernels)
         if self.grouping != "kernel":
-            table = self._table(features_of(data.kernels), data.names)[rows]
+            features, needed_by = features_of(data.kernels), f"grouping={self.grouping!r}"
+            table = _feature_table(needed_by, features, self.feature, data.names)[rows]
         # Each round of k-means multiplies the mean kernel, in memory if those of all training sets fit.
         elif _HELD * len(data.parts) * 8 * part.training.n_train**2 <= machine().task_bytes:
             matrix = yield CombinedEntries(mean, np.arange(part.training.n_train))
@@ -327,9 +305,6 @@ class GSMKL(KernelClassifier):
         counts: Any = self.n_groups
         return list(counts) if isinstance(counts, list | tuple | np.ndarray) else [counts]
 
-    def _table(self, features: TrainingFeatures | str, kernels: Sequence[str]) -> Float:
-        return feature_table(f"grouping={self.grouping!r}", features, self.feature, kernels)
-
     def _jobs(self, data: TrainingSet, prepared: Sequence[_Grouped]) -> list[Job]:
         problems, square = data.problems, self.loss == "square"
         columns = [column for h in problems.targets.problems for column in h.T]
@@ -364,9 +339,7 @@ class GSMKL(KernelClassifier):
         self._prepared = fit_outcome.prepared
         self.converged_ = outcomes[worst(outcomes)].status is Status.SMALL_DECREASE
         self.n_trainings_ = sum(int(outcome.extra.get("trainings", 0)) for outcome in outcomes)
-        # The first entry of the history is the objective before the first step.
-        self.history_ = self.history_.assign_coords(iteration=self.history_.iteration - 1)
-        self.n_iter_ -= 1
+        super()._set_attributes(fit_outcome)
         self._label_groups()
 
     def _label_groups(self) -> None:
@@ -390,12 +363,8 @@ class GSMKL(KernelClassifier):
 
     # --- predicting ----------------------------------------------------------------------------------------------
 
-    def _scores(self, function: ScoreFunction, new: KernelSet, prepared: _Grouped) -> Solver[Float]:
-        """f(x) = Σ_m β_m^{c(x)} Σ_i β_m^{c(i)} u_i K_m(x, x_i) + b of new rows."""
-        shares = yield from self._shares(function, new, prepared)
-        return np.asarray(shares.sum(axis=0) + function.bias)
-
     def _shares(self, function: ScoreFunction, new: KernelSet, prepared: _Grouped) -> Solver[Float]:
+        """β_m^{c(x)} Σ_i β_m^{c(i)} u_i K_m(x, x_i) of new rows."""
         groups = yield from self._groups_of(new, prepared)
         n_groups, n_columns = function.weights.shape[1:]
         # u of each class split by groups, (samples, classes · groups); columns without support vectors are zero.
@@ -437,31 +406,147 @@ class GSMKL(KernelClassifier):
         elif isinstance(several[0], GivenGroups):
             labels = [several[0].labels_of(given or {}, new.samples)]
         else:
-            table = self._table(row_features(new), [new.names[j] for j in kernels])
+            names = [new.names[j] for j in kernels]
+            table = _feature_table(f"grouping={self.grouping!r}", row_features(new), self.feature, names)
             labels = [made.labels_of(table) for made in several if isinstance(made, FeatureGroups)]
         return np.stack(labels, axis=1)
-
-    def _kernels_used(self) -> list[str]:
-        # Groups are defined by all kernels.
-        return list(self.kernel_names_)
 
     # --- saving --------------------------------------------------------------------------------------------------
 
     def _state(self) -> dict[str, Any]:
-        groups = [{key: value.tolist() for key, value in part.arrays().items()} for part in self._prepared]
-        return {**super()._state(), "groups": groups}
+        arrays = [
+            {f"{k}.{name}": v.tolist() for k, made in enumerate(part.groups) for name, v in made.arrays().items()}
+            for part in self._prepared
+        ]
+        return {**super()._state(), "groups": arrays}
 
     def _set_state(self, state: dict[str, Any]) -> None:
         groups = state.pop("groups")
         super()._set_state(state)
         if isinstance(groups, dict):  # written when all problems had common groups
             groups = [{f"0.{key}": value for key, value in groups.items()}]
-        restored = partial(_Grouped.of_arrays, np.arange(len(self.kernel_names_)), self._given)
-        self._prepared = [restored({key: np.array(value) for key, value in part.items()}) for part in groups]
+        self._prepared = []
+        for part in groups:
+            arrays: dict[int, dict[str, Array]] = {}
+            for name, values in part.items():
+                number, key = name.split(".")
+                arrays.setdefault(int(number), {})[key] = np.array(values)
+            several = tuple(groups_from_arrays(arrays[k]) for k in sorted(arrays))
+            self._prepared.append(_Grouped(several, np.arange(len(self.kernel_names_)), self._given))
         self._label_groups()
 
 
-def feature_table(
+@dataclass(eq=False, repr=False)
+class LocalizedMKL(LocalWeights):
+    """Localized multiple kernel learning: the weights of the kernels are a function of the sample.
+
+    A support vector machine is learnt on Σ_j η_j(x) k_j(x, x') η_j(x'), together with the gating function
+
+        η_j(x) = exp(v_jᵀg(x) + c_j) / Σ_l exp(v_lᵀg(x) + c_l)
+
+    of the gating features g(x), by descent in v and c. `GSMKL` has weights for groups of samples instead.
+
+    Parameters
+    ----------
+    C
+        SVM penalty C > 0 on margin violations. For several problems also one for each.
+    gating
+        The gating features: "kernel" (the row of the sample in the mean of the kernels, a number for each training
+        sample), or the name of a feature table that the kernels were built from.
+    class_weight, decision, steps
+        As in `MKSVM`.
+    tol, max_iter
+        As in `GSMKL`.
+
+    Attributes
+    ----------
+    weights_ : DataArray
+        The mean of η over the training samples, over kernel; over kernel and class or task for several problems.
+    gating_ : Dataset
+        `weight`, η of each training sample, over kernel, sample and class (the second of two classes) or task;
+        `gating_slope`, v, over kernel, gating feature and class; `gating_constant`, c, over kernel and class.
+    dual_coef_, intercept_, objective_, gap_, history_, status_, ...
+        As in `GSMKL`: nothing is proven, since the problem is not convex.
+
+    Notes
+    -----
+    Gönen and Alpaydın, ICML 2008; Pattern Recognition 46 (2013). With equal weights, at which the descent starts, the
+    kernel is Σ_j K_j/n², so that a C of the plain sum corresponds to n²C here. Nothing but C regularizes the gating:
+    with many gating features, as "kernel" has, choose C on validation rows, and compare with `MKSVM`.
+
+    Examples
+    --------
+    >>> import dmkl
+    >>> model = dmkl.LocalizedMKL(C=10.0)
+    """
+
+    _TAKES_UNKNOWN_LABELS = False
+    _TAKES_KERNELS = False
+    _TABLES = ("gating_",)
+
+    C: float | Sequence[float] = 1.0
+    gating: str = "kernel"
+    _: KW_ONLY
+    class_weight: ClassWeight = None
+    decision: Decision | None = None
+    steps: str | Sequence[str] = ("center", "multiplicative")
+    tol: float = 1e-4
+    max_iter: int = 100
+
+    def _gating_features(self, kernels: KernelSet, features: Callable[[KernelSet], Any]) -> Float | None:
+        """The gating features of the row samples, (rows, q); None for rows of the mean kernel."""
+        if self.gating == "kernel":
+            return None
+        return _feature_table(f"gating={self.gating!r}", features(kernels), self.gating, kernels.names)
+
+    def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
+        gating, everyone = self._gating_features(data.kernels, features_of), data.training.n_train
+
+        def solver_of(k: int) -> partial[Solver[Outcome]]:
+            C, name = self._prices(data, k), data.problems.title(k)
+            problem = GroupProblem(data.problems.h[k], np.arange(everyone), everyone, C=C, name=name)
+            rule = partial(localized_mkl, problem, data.n_kernels, gating, data.facts)
+            return partial(rule, tol=self.tol, max_iter=self.max_iter)
+
+        return data.jobs(solver_of)
+
+    def _set_attributes(self, outcome: FitOutcome) -> None:
+        super()._set_attributes(outcome)
+        dim, m, weights = str(self.dual_coef_.dims[1]), len(self.train_samples_), outcome.score_function.weights
+        coords = {"kernel": list(self.kernel_names_), "sample": self.train_samples_, dim: self.dual_coef_[dim].values}
+        self.gating_ = xr.Dataset(
+            {
+                "weight": (("kernel", "sample", dim), weights[:, :m]),
+                "gating_slope": (("kernel", "gating_feature", dim), weights[:, m:-1]),
+                "gating_constant": (("kernel", dim), weights[:, -1]),
+            },
+            coords,
+        )
+
+    # --- predicting ----------------------------------------------------------------------------------------------
+
+    def _score_function(self, used: Index) -> ScoreFunction:
+        local, slopes, constants = (self.gating_[name].values for name in ("weight", "gating_slope", "gating_constant"))
+        weights = np.concatenate([local, slopes, constants[:, None]], axis=1)
+        return replace(super()._score_function(used), weights=weights)
+
+    def _shares(self, function: ScoreFunction, new: KernelSet, prepared: Any) -> Solver[Float]:
+        (m, k), n = function.dual.shape, len(function.weights)
+        local, slopes, constants = np.split(function.weights, [m, function.weights.shape[1] - 1], axis=1)
+        gating = self._gating_features(new, row_features)
+        if gating is None:
+            block = slopes.transpose(1, 0, 2).reshape(m, n * k)
+            logits = (yield CombinedProduct(block, np.full(n, 1.0 / n), exact=True)).reshape(-1, n, k)
+        else:
+            logits = np.einsum("rq,nqk->rnk", gating, slopes)
+        weights = softmax(logits + constants[:, 0], axis=1)
+        # A column for each kernel and class: Σ_i k_j(x, x_i) η_j(x_i) u_i.
+        block = (local * function.dual).transpose(1, 0, 2).reshape(m, n * k)
+        products = yield CombinedProduct(block, np.repeat(np.eye(n), k, axis=1), exact=True)
+        return np.asarray((weights * products.reshape(-1, n, k)).transpose(1, 0, 2))
+
+
+def _feature_table(
     needed_by: str, features: TrainingFeatures | str, feature: str | None, kernels: Sequence[str]
 ) -> Float:
     """The table `feature`, or those of these kernels side by side, (samples, columns); `needed_by` for messages."""
@@ -487,8 +572,10 @@ def _group_by_features(
 
 def _by_problem(members: Sequence[Index], prepared: Sequence[_Grouped]) -> dict[int, SampleGroups]:
     """The groups of each problem, by its number."""
-    parts = zip(members, prepared, strict=True)
-    return {int(k): grouped.of(place) for numbers, grouped in parts for place, k in enumerate(numbers)}
+    by_problem: dict[int, SampleGroups] = {}
+    for numbers, (groups, _, _) in zip(members, prepared, strict=True):
+        by_problem |= zip(numbers.tolist(), groups if len(groups) > 1 else groups * len(numbers), strict=True)
+    return by_problem
 
 
 def _by_position(counts: Counts, classes: Array) -> Counts:

@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Self
 
 import dask
@@ -46,6 +47,8 @@ class Front(BaseEstimator):  # type: ignore[misc]
     """The default estimator."""
     _KIND: ClassVar[tuple[type[KernelLearner], str]]
     """The base class of estimators, and its name in messages."""
+    _FITTED: ClassVar[tuple[str, ...]] = ("weights_", "n_iter_")
+    """The fitted attributes of the estimator that are those of the front, too."""
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters, also those of the default estimator (``estimator__lam``)."""
@@ -54,25 +57,54 @@ class Front(BaseEstimator):  # type: ignore[misc]
         super().set_params(**params)
         return self
 
-    def _unfitted(self) -> Any:
-        """The estimator to fit, after removing the attributes of an earlier fit."""
-        for name in [name for name in vars(self) if name.endswith("_")]:
+    def fit(self, X: Any, y: Any, **fit_params: Any) -> Self:
+        """Make the kernels of a table of features, and learn the weights of the kernels.
+
+        Parameters
+        ----------
+        X
+            (m, columns), an array or a data frame of numbers; of kernels (m, m, kernels), the training samples among
+            themselves.
+        y
+            Of a classifier (m,) integers or strings, two classes or more, or (m, tasks) of 0 and 1 for independent
+            binary problems; of a regression (m,) or (m, targets) numbers.
+        **fit_params
+            For the `fit` of the estimator, such as its `sample_weight` and `unknown`.
+
+        Raises
+        ------
+        InputError
+            If X, y or a parameter breaks a rule.
+        MemoryBudgetError
+            If the kernels of a table do not fit the memory; nothing was computed.
+        """
+        for name in [name for name in vars(self) if name.endswith("_")]:  # of an earlier fit
             delattr(self, name)
         estimator: Any = self._DEFAULT() if self.estimator is None else self.estimator
         kind, name = self._KIND
         if not isinstance(estimator, kind):
             refuse(f"estimator must be a {name} of dmkl such as {self._DEFAULT.__name__}(), got {estimator!r:.100}")
-        return clone(estimator)
-
-    def _fit_on(self, estimator: Any, K: KernelSet, y: Any, fit_params: dict[str, Any]) -> None:
-        self.estimator_ = estimator.fit(K, y, **fit_params)
-        self.weights_ = self.estimator_.weights_
+        with in_this_process():
+            K, y = self._training_kernels(X, y, fit_params.get("unknown"))
+            self.estimator_ = clone(estimator).fit(K, y, **fit_params)
         self.kernel_names_ = K.names
-        if hasattr(self.estimator_, "n_iter_"):
-            self.n_iter_ = self.estimator_.n_iter_
+        for name in self._FITTED:
+            if hasattr(self.estimator_, name):
+                setattr(self, name, getattr(self.estimator_, name))
+        return self
+
+    def _training_kernels(self, X: Any, y: Any, unknown: Any) -> tuple[KernelSet, Array]:
+        """The training kernels and the labels or targets; `unknown` is a code of unknown labels."""
+        raise NotImplementedError
 
     def _predict_by(self, method: str, X: Any) -> npt.NDArray[np.float64]:
         """The values of a method of the estimator for new samples."""
+        check_is_fitted(self, "estimator_")
+        with in_this_process():
+            return np.asarray(getattr(self.estimator_, method)(**self._new_samples(X)).values)
+
+    def _new_samples(self, X: Any) -> dict[str, Any]:
+        """New samples as arguments of the methods of the estimator."""
         raise NotImplementedError
 
 
@@ -80,15 +112,12 @@ class ClassifierFront(ClassifierMixin, Front):  # type: ignore[misc]
     """A classifier of dmkl as one of scikit-learn."""
 
     _DEFAULT, _KIND = MKFDA, (KernelClassifier, "classifier")
+    _FITTED = (*Front._FITTED, "classes_")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = True
         return tags
-
-    def _fit_on(self, estimator: Any, K: KernelSet, y: Any, fit_params: dict[str, Any]) -> None:
-        super()._fit_on(estimator, K, y, fit_params)
-        self.classes_ = self.estimator_.classes_
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
         """Decision values: (n,) for two classes, (n, classes), or (n, tasks) of a multilabel problem.
@@ -162,12 +191,12 @@ def in_this_process() -> Iterator[None]:
         yield
 
 
+@dataclass(eq=False, repr=False)
 class PrecomputedFront(Front):
     """Base class for kernel matrices in memory, the third dimension of X."""
 
-    def __init__(self, estimator: KernelLearner | None = None, names: Sequence[str] | None = None) -> None:
-        self.estimator = estimator
-        self.names = names
+    estimator: KernelLearner | None = None
+    names: Sequence[str] | None = None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -176,43 +205,19 @@ class PrecomputedFront(Front):
         tags.input_tags.two_d_array = False
         return tags
 
-    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike, **fit_params: Any) -> Self:
-        """Learn the weights of the kernels.
-
-        Parameters
-        ----------
-        X
-            (m, m, kernels): the training samples among themselves.
-        y
-            Of a classifier (m,) integers or strings, two classes or more, or (m, tasks) of 0 and 1 for independent
-            binary problems; of a regression (m,) or (m, targets) numbers.
-        **fit_params
-            For the `fit` of the estimator, such as its `sample_weight` and `unknown`.
-
-        Raises
-        ------
-        InputError
-            If X, y or a parameter breaks a rule.
-        """
-        estimator = self._unfitted()
-        kernels = _kernels_first(X)
-        with in_this_process():
-            K = create(None, kernels, names=self.names, symmetric=True)
-            self._fit_on(estimator, K, np.asarray(y), fit_params)
+    def _training_kernels(self, X: Any, y: Any, unknown: Any) -> tuple[KernelSet, Array]:
+        K = create(None, _kernels_first(X), names=self.names, symmetric=True)
         self.n_features_in_ = K.shape[1]
-        return self
+        return K, np.asarray(y)
 
-    def _predict_by(self, method: str, X: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        check_is_fitted(self, "estimator_")
+    def _new_samples(self, X: Any) -> dict[str, Any]:
         kernels = _kernels_first(X)
         m, n = self.n_features_in_, len(self.estimator_.kernel_names_)
         if kernels.shape[::2] != (n, m):
             refuse(
                 f"X has shape {np.shape(X)}, expected (samples, {m}, {n}): training samples and kernels as in training"
             )
-        with in_this_process():
-            K = create(None, kernels, names=self.estimator_.kernel_names_, symmetric=False)
-            return np.asarray(getattr(self.estimator_, method)(K).values)
+        return {"K": create(None, kernels, names=self.estimator_.kernel_names_, symmetric=False)}
 
 
 class PrecomputedMKLClassifier(PrecomputedFront, ClassifierFront):
@@ -303,67 +308,34 @@ DEFAULT_KERNELS: dict[str, Any] = {"function": "rbf", "bandwidth": [0.1, 0.3, 1,
 """The default kernels of every block."""
 
 
+@dataclass(eq=False, repr=False)
 class TableFront(Front):
     """Base class for a table of features: each kernel is a function of one block of columns."""
 
-    def __init__(
-        self,
-        estimator: KernelLearner | None = None,
-        kernels: Any = None,
-        blocks: Mapping[str, Any] | None = None,
-        *,
-        missing: Missing = "refuse",
-        dtype: npt.DTypeLike | None = None,
-    ) -> None:
-        self.estimator = estimator
-        self.kernels = kernels
-        self.blocks = blocks
-        self.missing = missing
-        self.dtype = dtype
+    estimator: KernelLearner | None = None
+    kernels: Any = None
+    blocks: Mapping[str, Any] | None = None
+    _: KW_ONLY
+    missing: Missing = "refuse"
+    dtype: npt.DTypeLike | None = None
 
-    def fit(self, X: Any, y: Any, **fit_params: Any) -> Self:
-        """Make the kernels and learn their weights.
-
-        Parameters
-        ----------
-        X
-            (m, columns), an array or a data frame of numbers.
-        y
-            Of a classifier (m,) integers or strings, two classes or more, or (m, tasks) of 0 and 1 for independent
-            binary problems; of a regression (m,) or (m, targets) numbers.
-        **fit_params
-            For the `fit` of the estimator, such as its `sample_weight` and `unknown`.
-
-        Raises
-        ------
-        InputError
-            If X, y or a parameter breaks a rule.
-        MemoryBudgetError
-            If the kernels do not fit the memory; nothing was computed.
-        """
-        estimator = self._unfitted()
+    def _training_kernels(self, X: Any, y: Any, unknown: Any) -> tuple[KernelSet, Array]:
         # A copy, since prediction needs the training samples unchanged. Two classes need two samples.
         X, y = validate_data(self, X, y, **self._checks(), copy=True, multi_output=True, ensure_min_samples=2)
         # Errors in y are raised before kernels are computed.
-        y = self._check_targets(y, fit_params.get("unknown"))
+        y = self._check_targets(y, unknown)
         features = self._features(X)
         specs = DEFAULT_KERNELS if self.kernels is None else self.kernels
-        with in_this_process():
-            self._check_plan(specs, features, X)
-            K = build(None, features, specs, missing=self.missing, dtype=self.dtype)
-            self._fit_on(estimator, K.persist(), y, fit_params)
-        return self
+        self._check_plan(specs, features, X)
+        return build(None, features, specs, missing=self.missing, dtype=self.dtype).persist(), y
 
     def _check_targets(self, y: Any, unknown: Any) -> Array:
         """The labels or targets as an array, refused if they break a rule; `unknown` is a code of unknown labels."""
         raise NotImplementedError
 
-    def _predict_by(self, method: str, X: Any) -> npt.NDArray[np.float64]:
-        check_is_fitted(self, "estimator_")
+    def _new_samples(self, X: Any) -> dict[str, Any]:
         X = validate_data(self, X, reset=False, **self._checks())
-        with in_this_process():
-            predicted = getattr(self.estimator_, method)(features=self._features(X), missing=self.missing)
-        return np.asarray(predicted.values)
+        return {"features": self._features(X), "missing": self.missing}
 
     def _checks(self) -> dict[str, Any]:
         finite = "allow-nan" if self.missing == "zero" else True

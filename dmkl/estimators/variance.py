@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -90,6 +90,7 @@ class VarianceMethod(InMemory):
         return context.drive(jobs, lambda job: job.problem(), at_once=at_once, numbers=numbers)
 
 
+@dataclass(eq=False, repr=False)
 class VarianceComponents(KernelRegressor):
     """Variance components: the linear mixed model with several kernels, by restricted maximum likelihood (REML).
 
@@ -188,30 +189,17 @@ class VarianceComponents(KernelRegressor):
     >>> predicted = model.predict(K[test, train])
     """
 
-    def __init__(
-        self,
-        method: Estimation = "reml",
-        *,
-        steps: str | Sequence[str] = "center",
-        traces: Traces = "auto",
-        n_probes: int = 50,
-        tests: bool = True,
-        shares: Shares = "variance",
-        prevalence: float | None = None,
-        tol: float = 1e-12,
-        max_iter: int = 100,
-        random_state: int = 0,
-    ) -> None:
-        self.method = method
-        self.steps = steps
-        self.traces = traces
-        self.n_probes = n_probes
-        self.tests = tests
-        self.shares = shares
-        self.prevalence = prevalence
-        self.tol = tol
-        self.max_iter = max_iter
-        self.random_state = random_state
+    method: Estimation = "reml"
+    _: KW_ONLY
+    steps: str | Sequence[str] = "center"
+    traces: Traces = "auto"
+    n_probes: int = 50
+    tests: bool = True
+    shares: Shares = "variance"
+    prevalence: float | None = None
+    tol: float = 1e-12
+    max_iter: int = 100
+    random_state: int = 0
 
     _HAS_INTERCEPT = True
     _ONE_POINT = ("method",)
@@ -347,23 +335,16 @@ class VarianceComponents(KernelRegressor):
             {"effect": (("covariate", dim), estimates), "effect_se": (("covariate", dim), errors)},
             coords={"covariate": np.array(names, dtype=str), dim: targets},
         )
-        first = int(bool(names))
-        intercept = estimates[0] if names else np.zeros(len(targets))
-        self.intercept_ = xr.DataArray(intercept, dims=(dim,), coords={dim: targets}, name="intercept")
+        effect = self.fixed_effects_["effect"]
+        self.intercept_ = effect[:1].sum("covariate").rename("intercept")  # zero without fixed effects
         if self._covariates() is not None:
-            coords = {"covariate": np.array(names[first:], dtype=str), dim: targets}
-            self.covariate_effects_ = xr.DataArray(
-                estimates[first:], dims=("covariate", dim), coords=coords, name="covariate_effect"
-            )
+            self.covariate_effects_ = effect[1:].rename("covariate_effect")
         if problems.dim is None:
             self.components_ = self.components_.isel({dim: 0}, drop=True)
             self.fixed_effects_ = self.fixed_effects_.isel({dim: 0}, drop=True)
-        at_zero = [
-            repr(str(term)) + ("" if problems.dim is None else f" of {label}")
-            for term, row in zip(terms[:-1], self.components_.boundary.values.reshape(len(terms), -1), strict=False)
-            for label, on_boundary in zip(targets, row, strict=True)
-            if on_boundary
-        ]
+        boundary = np.argwhere(self.components_.boundary.values.reshape(len(terms), -1)[:-1])
+        of_target = [f" of {label}" if problems.dim else "" for label in targets]
+        at_zero = [repr(str(terms[j])) + of_target[k] for j, k in boundary]
         if at_zero:
             self.status_ += f" On the boundary, zero: {', '.join(at_zero)}."
         status = outcome.outcomes[worst(outcome.outcomes)].status

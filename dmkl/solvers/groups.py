@@ -53,11 +53,13 @@ Then −η_ji ∂W/∂η_ji = 2s η_ji u_i (K_j(η_j∘u))_i, and ∂W/∂v_j = 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from scipy.optimize import LbfgsInvHessProduct
 from scipy.special import softmax
 
 from dmkl import progress
@@ -161,9 +163,8 @@ def gs_mkl(
     """Learn weights for each group by descent with a line search (Algorithm 1): a generator of requests.
 
     The direction is that of limited-memory BFGS in (a, b); a step is kept if the objective of the trained classifier
-    falls by Armijo's rule. A kept step costs a training and a projection, a refused step a training. The iteration ends
-    when five steps together lower the objective by less than the fraction `tol` of it (trainings are ten times as
-    accurate), or after `max_iter` steps.
+    falls by Armijo's rule. It ends when five steps together lower the objective by less than the fraction `tol` of it
+    (trainings are ten times as accurate), or after `max_iter` steps.
 
     Without a `seed` it starts from equal weights, otherwise from a and b drawn from a normal distribution with
     deviation `spread` (small for the paper's "small random numbers"). Kernels of unit diagonal have |ρ| ≤ 1; with far
@@ -203,9 +204,8 @@ def _descend(
 ) -> Generator[Any, Any, tuple[Outcome, Float]]:
     """Minimize W over the parameters θ of the weights, from `theta` on; returns the outcome and θ.
 
-    ``extra["trainings"]`` counts the classifiers, including those of steps that the line search refused.
-
-    `logits` gives z (n, G) of θ, a linear function, and `gradient` asks for ∂W/∂θ at the weights (n, G) and u (m,).
+    ``extra["trainings"]`` counts the classifiers, including those of steps that the line search refused. `logits` gives
+    z (n, G) of θ, a linear function, and `gradient` asks for ∂W/∂θ at the weights (n, G) and u (m,).
     """
     watch = progress.current()
     objectives: list[float] = []
@@ -275,9 +275,9 @@ def localized_mkl(
     tol: float,
     max_iter: int,
 ) -> Generator[Any, Any, Outcome]:
-    """Localized MKL by descent from equal weights: a generator of requests.
+    """Localized MKL by descent from equal weights, a generator of requests; each sample is a group of the problem.
 
-    Each sample is a group of the problem. `gating` holds g(x_i), (m, q), the row of x_i in the mean of the kernels if
+    `gating` holds g(x_i), (m, q), the row of x_i in the mean of the kernels if
     None; the other parameters and errors are as in `gs_mkl`. The weights of the outcome are the means of η over the
     samples, (n,), and ``extra["column_weights"]`` is η of the samples, v and c side by side, (n, m + q + 1, 1).
     """
@@ -313,29 +313,23 @@ _REACH = 3.0
 class _Memory:
     """Limited-memory BFGS (Nocedal and Wright, Numerical Optimization, Algorithm 7.4)."""
 
-    def __init__(self, size: int = 10) -> None:
-        self._size = size
-        self._pairs: list[tuple[Float, Float]] = []
+    def __init__(self) -> None:
+        self._pairs: deque[tuple[Float, Float]] = deque(maxlen=10)
         self._last: tuple[Float, Float] | None = None
 
     def direction(self, at: Float, gradient: Float) -> Float:
         """A direction of descent at a new point."""
         if self._last is not None:
-            s, t = at - self._last[0], gradient - self._last[1]
+            s, t = (at - self._last[0]).ravel(), (gradient - self._last[1]).ravel()
             # W is not convex: a pair with negative curvature would make the direction ascend.
-            if np.sum(s * t) > 1e-10 * np.linalg.norm(s) * np.linalg.norm(t):
-                self._pairs = [*self._pairs[1 - self._size :], (s, t)]
+            if s @ t > 1e-10 * np.linalg.norm(s) * np.linalg.norm(t):
+                self._pairs.append((s, t))
         self._last = at, gradient
         # Without curvature the largest entry of the first step is bounded: the gradient has no natural length.
         if not self._pairs:
             return -gradient * (_REACH / 3.0 / max(float(np.abs(gradient).max()), 1e-300))
-        q, factors = gradient.copy(), []
-        for s, t in reversed(self._pairs):
-            factors.append(float(np.sum(s * q) / np.sum(s * t)))
-            q -= factors[-1] * t
-        s, t = self._pairs[-1]
-        # The initial inverse Hessian is sᵀt/tᵀt times the identity, of the latest pair.
-        q *= float(np.sum(s * t) / np.sum(t * t))
-        for (s, t), factor in zip(self._pairs, reversed(factors), strict=True):
-            q += (factor - float(np.sum(t * q) / np.sum(s * t))) * s
-        return -q
+        steps, changes = map(np.array, zip(*self._pairs, strict=True))
+        # The initial inverse Hessian is sᵀt/tᵀt times the identity, of the latest pair; that of SciPy is the identity.
+        scale = float(steps[-1] @ changes[-1] / (changes[-1] @ changes[-1]))
+        inverse = LbfgsInvHessProduct(steps / scale, changes)
+        return np.asarray(-scale * inverse.matvec(gradient.ravel()).reshape(gradient.shape))

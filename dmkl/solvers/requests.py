@@ -144,7 +144,7 @@ class SVM(Request):
 class GroupClassifier(Request):
     """A classifier on the composite kernel Σ_j β_j^{c(i)} β_j^{c(k)} K_j(i, k) of group-sensitive MKL.
 
-    It is answered by a `SVMSolution` if C is given, and by a `SquareSolution` if lam is given.
+    It is answered by a `SVMSolution`, which is regularized least squares if lam is given.
     """
 
     weights: Float

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -97,10 +97,14 @@ class VarianceProblem:
         """The solver of the problem."""
         return solve_variances(self)
 
+    def project(self, block: Float) -> Float:
+        """MB, M = I − QQᵀ."""
+        return np.asarray(block - self.basis @ (self.basis.T @ block))
+
     @property
     def residual(self) -> Float:
         """The residuals of y on the fixed effects, (m, 1)."""
-        return np.asarray(self.y - self.basis @ (self.basis.T @ self.y))
+        return self.project(self.y)
 
     @property
     def degrees(self) -> int:
@@ -111,11 +115,6 @@ class VarianceProblem:
     def scale(self) -> float:
         """The estimate of σ_e² without kernels."""
         return float(np.sum(self.residual**2)) / self.degrees
-
-    @property
-    def null_log_likelihood(self) -> float:
-        """The log-likelihood without kernels."""
-        return float(-0.5 * self.degrees * (np.log(2.0 * np.pi * self.scale) + 1.0))
 
     @property
     def floor(self) -> Float:
@@ -144,7 +143,8 @@ def solve_variances(problem: VarianceProblem) -> Steps:
     n = len(problem.names)
     statistics = np.full(n + 1, np.nan)
     if problem.tests and problem.exact:
-        statistics[n] = 2.0 * max(0.0, best.point.log_likelihood - problem.null_log_likelihood)
+        without_kernels = -0.5 * problem.degrees * (np.log(2.0 * np.pi * problem.scale) + 1.0)
+        statistics[n] = 2.0 * max(0.0, best.point.log_likelihood - without_kernels)
         for j in range(n):
             # On the boundary the component is absent already, so that the likelihood without it is the same.
             if best.point.variances[j] <= 0:
@@ -160,10 +160,10 @@ def solve_variances(problem: VarianceProblem) -> Steps:
     free = np.flatnonzero(best.point.variances > problem.floor)
     inverse = np.linalg.inv(best.information[np.ix_(free, free)])
     # A gradient with the error covariance N moves the zero of the gradient by I⁻¹ times it: the covariance I⁻¹NI⁻¹.
-    noise = None if best.noise is None else inverse @ best.noise[np.ix_(free, free)] @ inverse
+    noise = inverse @ best.noise[np.ix_(free, free)] @ inverse
     extra = {
         "covariance": _spread(inverse, free, n + 1),
-        "probe_covariance": _spread(np.zeros_like(inverse) if noise is None else noise, free, n + 1),
+        "probe_covariance": _spread(noise, free, n + 1),
         "statistics": statistics,
     }
     return _outcome(problem, best.point, best.status, best.steps, extra)
@@ -254,7 +254,7 @@ def _by_regression(problem: VarianceProblem, system: _Exact | _Probes, gram: Flo
         "probe_covariance": np.zeros_like(gram),
         "statistics": np.full(len(estimates), np.nan),
     }
-    return _outcome(problem, point, Status.CONVERGED, [Step(point.variances[:-1], _figures(point, 0.0))], extra)
+    return _outcome(problem, point, Status.CONVERGED, [_step(point, 0.0)], extra)
 
 
 def _regression_covariance(problem: VarianceProblem, variances: Float) -> Steps:
@@ -262,14 +262,9 @@ def _regression_covariance(problem: VarianceProblem, variances: Float) -> Steps:
 
     The trace is the sum over unit vectors where samples are few, and otherwise the mean over random probes.
     """
-    Q, n = problem.basis, len(problem.names)
-    m, width = len(Q), problem.n_probes
+    n, m, width, project = len(problem.names), len(problem.y), problem.n_probes, problem.project
     # Probes z with E zzᵀ = I have E zᵀAz = tr A. Divided by √width, the sum over them is the mean.
     probes = np.eye(m) if m <= _FEW else sign_probes(m, width, problem.seed) / np.sqrt(width)
-
-    def project(block: Float) -> Float:
-        return np.asarray(block - Q @ (Q.T @ block))
-
     covariance = np.zeros((n + 1, n + 1))
     for start in range(0, probes.shape[1], width):
         first = project(probes[:, start : start + width])
@@ -351,7 +346,7 @@ class _Exact:
         return _point(problem, variances, solved / (2.0 * lam), log_determinant)
 
     def derive(self, point: _Point) -> Steps:
-        """Gradient, average information and no noise, at the point that was evaluated last."""
+        """Gradient, average information and noise of zero, at the point that was evaluated last."""
         block = np.hstack([point.dual, point.solved])
         products, traces = yield EachProduct(block), FactorTraces(self._factor)
         products = np.concatenate([products, block[None]])
@@ -363,7 +358,7 @@ class _Exact:
         traces[-1] += self.problem.n_orthogonal / point.variances[-1]
         images = products[:, :, 0].T
         solved = (yield FactorSolve(self._factor, images)) / scale
-        return _derivatives(self.problem, point, images, solved, traces), None
+        return _derivatives(self.problem, point, images, solved, traces), np.zeros((len(traces), len(traces)))
 
 
 class _Probes:
@@ -417,23 +412,20 @@ def _derivatives(
     return 0.5 * (quadratic - traces), 0.5 * (information + information.T)
 
 
-@dataclass(eq=False)
-class _Maximum:
+class _Maximum(NamedTuple):
     """The end of a maximization."""
 
     point: _Point
     information: Float
-    noise: Float | None
+    noise: Float
     status: Status
     steps: list[Step]
 
 
-def _figures(point: _Point, gain: float) -> dict[str, float]:
-    return {
-        "log_likelihood": point.log_likelihood,
-        "residual_variance": float(point.variances[-1]),
-        "predicted_gain": gain,
-    }
+def _step(point: _Point, gain: float) -> Step:
+    *weights, residual = point.variances
+    figures = {"log_likelihood": point.log_likelihood, "residual_variance": float(residual), "predicted_gain": gain}
+    return Step(np.array(weights), figures)
 
 
 def _maximize(system: _Exact | _Probes, start: Float, active: Index) -> Steps:
@@ -451,13 +443,13 @@ def _maximize(system: _Exact | _Probes, start: Float, active: Index) -> Steps:
         target = _nonnegative(curvature, slope + curvature @ present, floor)
         direction = target - present
         gain = float(slope @ direction - 0.5 * direction @ curvature @ direction)
-        steps.append(Step(point.variances[:-1].copy(), _figures(point, gain)))
+        steps.append(_step(point, gain))
         end = _Maximum(point, information, noise, Status.CONVERGED if gain <= problem.tol else Status.FALLING, steps)
         if gain <= problem.tol or len(steps) >= problem.max_iter:
             return end
         # The model may overshoot far from the optimum: steps are halved until the likelihood rises (Armijo).
         share, value = 1.0, point.log_likelihood
-        while True:
+        while share >= _LEAST_SHARE:
             trial = point.variances.copy()
             trial[active] = target if share == 1.0 else present + share * direction
             point = yield from system.evaluate(trial)
@@ -466,9 +458,8 @@ def _maximize(system: _Exact | _Probes, start: Float, active: Index) -> Steps:
             if point.log_likelihood >= value + 1e-4 * share * float(slope @ direction) - slack:
                 break
             share *= 0.5
-            if share < _LEAST_SHARE:
-                end.status = Status.SMALL_DECREASE
-                return end
+        else:
+            return end._replace(status=Status.SMALL_DECREASE)
 
 
 def _conjugate_gradients(variances: Float, block: Float) -> Steps:
@@ -477,8 +468,7 @@ def _conjugate_gradients(variances: Float, block: Float) -> Steps:
     direction = residual.copy()
     squares = np.sum(residual**2, axis=0)
     limit = _RESIDUAL**2 * squares
-    lengths: list[list[float]] = [[] for _ in squares]
-    ratios: list[list[float]] = [[] for _ in squares]
+    coefficients: list[list[Any]] = [[] for _ in squares]
     running = np.flatnonzero(squares > 0)
     for _ in range(_MOST_PRODUCTS):
         if not len(running):
@@ -500,20 +490,19 @@ def _conjugate_gradients(variances: Float, block: Float) -> Steps:
         ratio = after / squares[running]
         direction[:, running] = residual[:, running] + ratio * p
         squares[running] = after
-        for place, column in enumerate(running):
-            lengths[column].append(float(length[place]))
-            ratios[column].append(float(ratio[place]))
+        for column, *pair in zip(running, length, ratio, strict=True):
+            coefficients[column].append(pair)
         running = running[after > limit[running]]
-    return solution, np.array([_quadrature(*pair) for pair in zip(lengths, ratios, strict=True)])
+    return solution, np.array([_quadrature(np.array(pairs)) for pairs in coefficients])
 
 
-def _quadrature(lengths: Sequence[float], ratios: Sequence[float]) -> float:
-    """e₁ᵀ(log T)e₁ of the tridiagonal matrix T of Lanczos, from the coefficients of conjugate gradients."""
-    if not lengths:
+def _quadrature(coefficients: Float) -> float:
+    """e₁ᵀ(log T)e₁ of the tridiagonal matrix T of Lanczos, from a and b of each step of conjugate gradients, (k, 2)."""
+    if not len(coefficients):
         return 0.0
     # Conjugate gradients are Lanczos' method: T has the diagonal 1/a_k + b_{k−1}/a_{k−1} and √b_k/a_k off it, from
     # the step lengths a and the ratios b (Golub and Meurant, Matrices, Moments and Quadrature, 2010).
-    inverse, ratio = 1.0 / np.array(lengths), np.array(ratios)[:-1]
+    inverse, ratio = 1.0 / coefficients[:, 0], coefficients[:-1, 1]
     diagonal = inverse.copy()
     diagonal[1:] += ratio * inverse[:-1]
     values, vectors = scipy.linalg.eigh_tridiagonal(diagonal, np.sqrt(ratio) * inverse[:-1])
@@ -528,16 +517,12 @@ def explained_variances(variances: Float, covariances: Any, design: Float, new_d
 
     `covariances` may be a lazy array; some of its rows are computed at a time.
     """
-    factor = None
-    if exact:
-        factor = yield CombinedFactor(variances[:-1], float(variances[-1]))
+    factor = (yield CombinedFactor(variances[:-1], float(variances[-1]))) if exact else None
 
     def solve(block: Float) -> Steps:
         if factor is None:
-            solved, _ = yield from _conjugate_gradients(variances, block)
-            return solved
-        solved = yield FactorSolve(factor, block)
-        return solved / (2.0 * variances[-1])
+            return (yield from _conjugate_gradients(variances, block))[0]
+        return (yield FactorSolve(factor, block)) / (2.0 * variances[-1])
 
     of_design = yield from solve(design)
     gram = design.T @ of_design

@@ -45,7 +45,7 @@ from dmkl import progress
 from dmkl.arrays import Float
 from dmkl.errors import refuse
 from dmkl.numerics.fisher import relative_gap
-from dmkl.solvers.margin.svm import Bounds, hinge
+from dmkl.solvers.margin.svm import Bounds, as_signs, hinge
 from dmkl.solvers.masters import rises_enough
 from dmkl.solvers.outcome import Outcome, Status, Step
 from dmkl.solvers.requests import SVM, EachProduct
@@ -73,7 +73,11 @@ class GeneralizedProblem:
     """(n,), the price of a unit of weight for each kernel."""
     A: Float = field(default_factory=lambda: np.zeros((0, 0)))
     b: Float = field(default_factory=lambda: np.zeros(0))
-    """(k, n) and (k,): the rows of A d ≥ b; an upper bound d_j ≤ c is the row −d_j ≥ −c. The default is no rows."""
+    """(k, n) and (k,): the rows of A d ≥ b; an upper bound d_j ≤ c is the row −d_j ≥ −c. The default is no rows.
+
+    They are kept divided by their lengths, so that a row measures the distance from its hyperplane, and one tolerance
+    serves all rows.
+    """
     rows: tuple[str, ...] = ()
     """Names of the rows, for messages."""
     name: str = ""
@@ -82,11 +86,7 @@ class GeneralizedProblem:
     """A convex set that must contain d, for prior knowledge that is not linear."""
 
     def __post_init__(self) -> None:
-        y, sigma = np.asarray(self.y, dtype=np.float64), np.asarray(self.sigma, dtype=np.float64)
-        if y.ndim != 1 or not np.isin(y, (-1.0, 1.0)).all() or len(np.unique(y)) != 2:
-            refuse(f"y holds {np.unique(y)[:5]} in shape {y.shape}, expected a vector of 1 and −1 with both in it")
-        if not (np.isfinite(self.C) & (np.asarray(self.C) > 0)).all() or np.shape(self.C) not in ((), y.shape):
-            refuse(f"C must be a positive number, or one for each sample, got {self.C!r}")
+        y, sigma = as_signs(self.y, self.C), np.asarray(self.sigma, dtype=np.float64)
         if sigma.ndim != 1 or len(sigma) == 0 or not np.isfinite(sigma).all():
             refuse(
                 f"sigma must hold a finite price for each kernel (got shape {sigma.shape}); select() leaves kernels out"
@@ -94,24 +94,21 @@ class GeneralizedProblem:
         n = len(sigma)
         A, b = np.asarray(self.A, dtype=np.float64), np.asarray(self.b, dtype=np.float64)
         A = A.reshape(0, n) if A.size == 0 else A
-        if (
-            A.ndim != 2
-            or A.shape[1] != n
-            or b.shape != (len(A),)
-            or not (np.isfinite(A).all() and np.isfinite(b).all())
-        ):
+        if A.shape != (b.size, n) or b.ndim != 1 or not (np.isfinite(A).all() and np.isfinite(b).all()):
             refuse(f"A has shape {A.shape} and b {b.shape}, expected finite numbers in (k, {n}) and (k,): A d ≥ b")
         if self.rows and len(self.rows) != len(b):
             refuse(f"rows holds {len(self.rows)} names, expected one for each of the {len(b)} rows of A")
-        for key, value in (("y", y), ("sigma", sigma), ("A", A), ("b", b)):
-            object.__setattr__(self, key, value)
         if conflict := _conflict(A, b):
             named = ", ".join(f"{self.rows[k] if self.rows else f'row {k}'} (times {p:.3g})" for k, p in conflict)
             refuse(
                 f"no weights d ≥ 0 satisfy all rows of A d ≥ b, for these contradict each other: {named}; added up "
                 "with these factors they exclude every d ≥ 0. Drop or loosen one, and the others agree"
             )
-        if self.cones is not None and not _agree(A, b, self.cones):
+        lengths = _row_lengths(A)
+        A, b = A / lengths[:, None], b / lengths
+        for key, value in (("y", y), ("sigma", sigma), ("A", A), ("b", b)):
+            object.__setattr__(self, key, value)
+        if self.cones is not None and _minimum(region(A, b, self.cones), np.ones(n)) is None:
             refuse("no weights d ≥ 0 satisfy A d ≥ b and the constraints together; loosen one of either")
         if (free := _free_direction(sigma, A, self.cones)) is not None:
             named = ", ".join(str(j) for j in np.flatnonzero(free > 1e-9)[:10])
@@ -146,12 +143,10 @@ def gmkl(
 
     `objective` is the primal objective of (d, u, bias), σᵀd + ½ Σ_j d_j uᵀK_ju + C Σ max(0, 1 − y_i f(x_i)), from the
     products K_ju in float64: T(d) is at most that, and the optimum is at least `bound`. All weights that are evaluated
-    are projected onto the set, and satisfy its constraints to the interior-point solver's tolerance, some 1e-9 of their
-    size. Weights that violate them by more than 1e-7 are never certified: their objective may be lower than that of all
-    feasible weights.
+    are projected onto the set. Weights that violate its constraints by more than 1e-7 of their size are never
+    certified: their objective may be lower than that of all feasible weights.
 
-    Raises InputError if n_kernels is not the number of prices, IndefiniteKernelError if a quadratic form uᵀK_ju is
-    negative.
+    Raises IndefiniteKernelError if a form uᵀK_ju is negative.
     """
     if n_kernels != len(problem.sigma):
         refuse(f"sigma holds {len(problem.sigma)} prices for {n_kernels} kernels, expected one for each")
@@ -162,7 +157,7 @@ def gmkl(
     candidate, violation = _project(problem, np.full(n_kernels, 1.0 / n_kernels))
     best: _Trial | None = None
     lower, widest, accuracy = -np.inf, np.inf, 0.1 * tol
-    length = 0.0
+    length, newton = 0.0, method == "newton"
     for _ in range(max_iter):
         trial, products = yield from _evaluate(problem, candidate, violation, accuracy, best, facts)
         # The optimum has σᵀd ≤ T(d') for every d' evaluated, so one finite bound of Σd serves all further steps.
@@ -184,12 +179,13 @@ def gmkl(
         if outcome.gap <= tol:
             return replace(outcome, status=Status.CERTIFIED)
         previous = candidate
+        curvature = best.curvature if newton and best.curvature is not None else np.eye(n_kernels) / length
         try:
-            candidate = _next(problem, best, planes, length, method)
+            candidate = _master(problem, best, curvature, planes if newton else [])
         except ConicError:
             candidate = best.d
         stuck = _same(candidate, best.d) or not candidate.any()
-        if lowest is not None and (stuck or (method == "newton" and not falls)):
+        if lowest is not None and (stuck or (newton and not falls)):
             candidate = lowest
         candidate, violation = _project(problem, candidate)
         if _same(candidate, best.d) or _same(candidate, previous):
@@ -203,11 +199,18 @@ def gmkl(
 # --- the polyhedron ----------------------------------------------------------------------------------------------
 
 
-def row_lengths(A: Float) -> Float:
+def _row_lengths(A: Float) -> Float:
     """The lengths of the rows, (k,); one for a row of zeros."""
-    # Divided by its length, a row measures the distance from its hyperplane, so that one tolerance serves all rows.
     size = np.linalg.norm(A, axis=1)
     return np.where(size > 0, size, 1.0)
+
+
+def _minimum(program: ConicProgram, linear: Float) -> tuple[Float, Float] | None:
+    """The minimizer of a function of the first variables of a program, and the multipliers; None without a solution."""
+    try:
+        return program.minimize(np.pad(linear, (0, program.width - len(linear))))
+    except ConicError:
+        return None
 
 
 def _conflict(A: Float, b: Float) -> list[tuple[int, float]]:
@@ -233,7 +236,7 @@ def _contradiction(A: Float, b: Float) -> Float | None:
         return None  # d = 0 satisfies all rows
     # Rows of length one and b of size one, since the solver's tolerances are absolute. bᵀp is fixed to one: the
     # multipliers of a contradiction may be scaled.
-    size = row_lengths(A)
+    size = _row_lengths(A)
     rows, demands = A / size[:, None], b / size
     demands = demands / np.abs(demands).max()
     result = linprog(
@@ -247,26 +250,16 @@ def region(
 ) -> ConicProgram:
     """A program over (d/unit, n_more more variables, those of the cones) with d ≥ 0, A d ≥ b and the cones.
 
-    With `recession`, d is a direction in which this set is unbounded.
+    The rows A have length one. With `recession`, d is a direction in which this set is unbounded.
     """
-    n, height = A.shape[1], row_lengths(A)
+    n = A.shape[1]
     width = n + n_more
     program = ConicProgram(width if cones is None else width + cones.width - cones.n)
     program.at_most((np.arange(n), np.arange(n), np.full(n, -1.0)), np.zeros(n))
-    rows = np.hstack([-A / height[:, None], np.zeros((len(A), program.width - n))])
-    program.at_most(rows, np.zeros(len(b)) if recession else -b / height / unit)
+    program.at_most(-A, np.zeros(len(b)) if recession else -b / unit)  # without columns of zeros at the end
     if cones is not None:
         cones.demand(program, unit, width, recession=recession)
     return program
-
-
-def _agree(A: Float, b: Float, cones: Cones) -> bool:
-    program = region(A, b, cones)
-    try:
-        program.minimize(np.append(np.ones(A.shape[1]), np.zeros(program.width - A.shape[1])))
-    except ConicError:
-        return False
-    return True
 
 
 def _free_direction(sigma: Float, A: Float, cones: Cones | None) -> Float | None:
@@ -275,13 +268,9 @@ def _free_direction(sigma: Float, A: Float, cones: Cones | None) -> Float | None
     if cones is not None:
         program = region(A, np.zeros(len(A)), cones, recession=True)
         size = float(np.abs(sigma).max()) or 1.0
-        rest = np.zeros(program.width - n)
-        program.add(np.append(np.ones(n), rest)[None], 1.0, clarabel.ZeroConeT(1))
-        try:
-            r = program.minimize(np.append(sigma / size, rest))[0][:n]
-        except ConicError:
-            return None
-        return r if sigma @ r <= 1e-8 * size else None
+        program.add(np.ones((1, n)), 1.0, clarabel.ZeroConeT(1))
+        solution = _minimum(program, sigma / size)
+        return None if solution is None or sigma @ solution[0][:n] > 1e-8 * size else solution[0][:n]
     result = linprog(sigma, A_ub=-A, b_ub=np.zeros(len(A)), A_eq=np.ones((1, n)), b_eq=[1.0], method="highs")
     if result.status != 0 or result.fun > 1e-12 * np.abs(sigma).max():
         return None
@@ -292,16 +281,14 @@ def largest_sum(problem: GeneralizedProblem, objective: float) -> float:
     """An upper bound of Σd over all d of the set with σᵀd ≤ T; the optimum is among them, since W ≥ 0."""
     n, unit = len(problem.sigma), abs(objective) / (float(np.abs(problem.sigma).max()) or 1.0) or 1.0
     program = region(problem.A, problem.b, problem.cones, unit)
-    rest = np.zeros(program.width - n)
     size = abs(objective) or 1.0
-    program.at_most(np.append(problem.sigma * unit / size, rest)[None], objective / size)
-    linear = np.append(-np.ones(n), rest)
-    try:
-        x, z = program.minimize(linear)
-    except ConicError:
+    program.at_most(problem.sigma[None] * unit / size, objective / size)
+    solution = _minimum(program, -np.ones(n))
+    if solution is None:
         return np.inf
+    x, z = solution
     # The dual value is at least the maximum up to the solver's tolerance, for which one percent is ample.
-    return 1.01 * unit * max(float(x[:n].sum()), program.dual(linear, z)[0])
+    return 1.01 * unit * max(float(x[:n].sum()), program.dual(np.zeros_like(x), z)[0])
 
 
 def least_cost(problem: GeneralizedProblem, costs: Float, widest: float) -> float:
@@ -313,14 +300,12 @@ def least_cost(problem: GeneralizedProblem, costs: Float, widest: float) -> floa
     """
     n, size = len(costs), float(np.abs(costs).max()) or 1.0
     program = region(problem.A, problem.b, problem.cones, widest)
-    rest = np.zeros(program.width - n)
-    program.at_most(np.append(np.ones(n), rest)[None], 1.0)
-    linear = np.append(costs / size, rest)
-    try:
-        x, z = program.minimize(linear)
-    except ConicError:
+    program.at_most(np.ones((1, n)), 1.0)
+    solution = _minimum(program, costs / size)
+    if solution is None:
         return -np.inf
-    value, residual = program.dual(linear, z)
+    x, z = solution
+    value, residual = program.dual(np.pad(costs / size, (0, len(x) - n)), z)
     loss = float(np.maximum(-residual[:n], 0.0).max()) + 2.0 * float(np.abs(residual[n:]) @ np.abs(x[n:]))
     return size * widest * (-value - loss)
 
@@ -343,7 +328,6 @@ class _Trial:
     bias: float
     objective: float
     gradient: Float
-    total: float
     v: Float
     curvature: Float | None
 
@@ -359,13 +343,6 @@ class _Trial:
         falls = other.objective < self.objective
         return falls and rises_enough(-other.objective, -self.objective, promised, share=1e-4)
 
-    def largest_scale(self, problem: GeneralizedProblem) -> float:
-        """The largest t for which tu is feasible."""
-        # Samples with u = 0 stay feasible for any multiple.
-        used = self.u != 0
-        bounds = np.broadcast_to(problem.C, used.shape)
-        return float(np.min(bounds[used] / np.abs(self.u[used]))) if used.any() else 1.0
-
     def planes(self, problem: GeneralizedProblem) -> tuple[Float, Float]:
         """Linear functions below T, from u and its multiples: constants (r,) and gradients (r, n).
 
@@ -373,8 +350,8 @@ class _Trial:
         """
         # For tu the dual objective is tΣα − ½t²Σ_j d_j uᵀK_ju, a lower bound of W(d) for every d as long as tu is
         # feasible: any dual point gives a plane below T.
-        t = _SCALES[self.largest_scale(problem) >= _SCALES]
-        return t * self.total, problem.sigma - 0.5 * (t * t)[:, None] * self.v
+        t = _SCALES[_SCALES * _share_of_box(problem, self.u) <= 1.0]
+        return t * float(problem.y @ self.u), problem.sigma - 0.5 * (t * t)[:, None] * self.v
 
 
 def _evaluate(
@@ -389,10 +366,13 @@ def _evaluate(
     # The primal for the bias of the SVM: any bias gives an upper bound of T(d).
     losses = hinge(d @ products, answer.bias, problem.y, problem.C)
     objective = float(problem.sigma @ d) + 0.5 * float(d @ v) + losses
-    gradient, total = problem.sigma - 0.5 * v, float(problem.y @ u)
-    return _Trial(
-        d, violation, u, float(answer.bias), objective, gradient, total, v, answer.curvature(products)
-    ), products
+    gradient, curvature = problem.sigma - 0.5 * v, answer.curvature(products)
+    return _Trial(d, violation, u, float(answer.bias), objective, gradient, v, curvature), products
+
+
+def _share_of_box(problem: GeneralizedProblem, u: Float) -> float:
+    """The largest α/C, by which u may be divided; one for u = 0."""
+    return float(np.max(np.abs(u) / problem.C)) or 1.0
 
 
 # --- the next weights --------------------------------------------------------------------------------------------
@@ -400,16 +380,7 @@ def _evaluate(
 
 def _size(problem: GeneralizedProblem, d: Float) -> float:
     """A unit for d: its largest entry, or the smallest value that the rows require."""
-    return max(float(d.max()), float((problem.b / row_lengths(problem.A)).max(initial=0.0))) or 1.0
-
-
-def _next(
-    problem: GeneralizedProblem, best: _Trial, planes: list[tuple[Float, Float]], length: float, method: Method
-) -> Float:
-    """The next weights, by Newton's method or by a gradient step of this length."""
-    curvature = best.curvature if method == "newton" else None
-    curvature = np.eye(len(best.d)) / length if curvature is None else curvature
-    return _master(problem, best, curvature, planes if method == "newton" else [])
+    return max(float(d.max()), float(problem.b.max(initial=0.0))) or 1.0
 
 
 def _same(d: Float, other: Float) -> bool:
@@ -426,17 +397,14 @@ def _master(problem: GeneralizedProblem, at: _Trial, curvature: Float, planes: l
     root = root[values > 1e-14 * max(float(values.max()), 1e-300)]
     # Variables (d/unit, θ/size), in units of d and T.
     program = region(problem.A, problem.b, problem.cones, unit, n_more=1)
-    wide = np.zeros(program.width)
-    wide[:n], wide[n] = -at.gradient * unit / size, 1.0
-    root = np.hstack([root, np.zeros((len(root), program.width - n))])
+    wide = np.append(-at.gradient * unit / size, 1.0)
+    root = np.pad(root, ((0, 0), (0, 1)))
     constant = float(at.gradient @ at.d) / size - at.objective / size
     # The quadratic model bounds θ from below as well: ½‖root (d − d₀)‖² ≤ θ − T(d₀) − gradientᵀ(d − d₀).
     program.bounded_square(root, root[:, :n] @ at.d / unit, wide, constant)
     # Each plane bounds θ from below: constants + gradientsᵀd ≤ θ.
     for constants, gradients in planes:
-        rows = np.hstack(
-            [gradients * unit / size, -np.ones((len(gradients), 1)), np.zeros((len(gradients), program.width - n - 1))]
-        )
+        rows = np.hstack([gradients * unit / size, -np.ones((len(gradients), 1))])
         program.at_most(rows, -constants / size)
     d = program.minimize(np.eye(program.width)[n])[0][:n]
     return _without_tiny_weights(d) * unit
@@ -476,8 +444,7 @@ def _project(problem: GeneralizedProblem, d: Float) -> tuple[Float, float]:
 
 def _row_violation(problem: GeneralizedProblem, d: Float) -> float:
     """The largest b − A d of rows of length one, relative to the size of d and b."""
-    height = row_lengths(problem.A)
-    return float(((problem.b - problem.A @ d) / height).max(initial=0.0)) / _size(problem, d)
+    return float((problem.b - problem.A @ d).max(initial=0.0)) / _size(problem, d)
 
 
 # --- bounds over the hull ---------------------------------------------------------------------------------------------
@@ -504,15 +471,13 @@ class Hull:
             kept = np.delete(np.arange(_MOST), np.argmin(self._mixture))
             self._U, self._V = self._U[:, kept], self._V[np.ix_(np.arange(len(self._V)), kept, kept)]
             self._share, self._mixture = self._share[kept], self._mixture[kept]
-        used = u != 0
-        bounds = np.broadcast_to(self._problem.C, used.shape)
-        share = float(np.max(np.abs(u[used]) / bounds[used])) if used.any() else 1.0
         self._U = np.column_stack([self._U, u])
         # One row and one column are added to each V_j: the products K_ju with all u so far are known.
         across = products @ self._U
         V = np.concatenate([self._V, across[:, None, :-1]], axis=1)
         self._V = np.concatenate([V, across[:, :, None]], axis=2)
-        self._share, self._mixture = np.append(self._share, share), np.append(self._mixture, np.inf)
+        self._share = np.append(self._share, _share_of_box(self._problem, u))
+        self._mixture = np.append(self._mixture, np.inf)
 
     def bound(self, widest: float) -> tuple[float, Float | None]:
         """A lower bound of T*, and the weights that minimize the lower model of T, (n,).
@@ -521,14 +486,12 @@ class Hull:
         e·widest is subtracted from the bound. −∞ and None if the program has no solution.
         """
         problem, V = self._problem, self._V
-        A, b, sigma = problem.A, problem.b, problem.sigma
-        n, r, k = len(sigma), len(self._share), len(problem.b)
+        rows, demands, sigma = problem.A, problem.b, problem.sigma
+        n, r, k = len(sigma), len(self._share), len(demands)
         totals = problem.y @ self._U
         size = float(np.abs(totals).max()) or 1.0
         # Variables (λ, p/scale), in units that make constraints and objective of size one. p balances the gradient
         # σ_j − ½uᵀK_ju, which may be much larger than the prices.
-        height = row_lengths(A)
-        rows, demands = A / height[:, None], b / height
         units = np.maximum(np.einsum("nrr->nr", V).max(axis=1), np.abs(sigma))
         units = np.where(units > 0, units, 1.0)
         scale = float(units.max())
@@ -536,34 +499,32 @@ class Hull:
         # and is zero in the other columns.
         cones = problem.cones
         extra = 0 if cones is None else len(cones.b)
-        more = np.zeros(extra)
         program = ConicProgram(r + k + extra)
-        program.at_most(np.hstack([-np.eye(r + k), np.zeros((r + k, extra))]), np.zeros(r + k))
-        program.at_most(np.append(self._share, np.zeros(k + extra))[None], 1.0)
+        program.at_most(-np.eye(r + k), np.zeros(r + k))
+        program.at_most(self._share[None], 1.0)
         # ½λᵀV_jλ = ½‖root λ‖² enters as a second-order cone; directions of no curvature are left out of the root.
         values, vectors = np.linalg.eigh(V / units[:, None, None])
         first, heads = r + k + 1, []
         G = np.zeros((0, n)) if cones is None else cones.matrix()
+        linear = np.append(totals, demands * scale)
         for j in range(n):
             chosen = values[j] > 1e-14 * max(float(values[j, -1]), 1e-300)
             root = np.sqrt(values[j, chosen])[:, None] * vectors[j][:, chosen].T
-            root = np.hstack([root, np.zeros((len(root), k + extra))])
-            of_cones = more if cones is None else G[:, j] * scale / units[j]
-            row = np.concatenate([np.zeros(r), -rows[:, j] * scale / units[j], of_cones])
+            root = np.pad(root, ((0, 0), (0, k + extra)))
+            row = np.concatenate([np.zeros(r), np.append(-rows[:, j], G[:, j]) * scale / units[j]])
             program.bounded_square(root, np.zeros(len(root)), row, float(sigma[j] / units[j]))
             heads.append(first)
             first += len(root) + 2
         if cones is not None:
-            other = G[:, n:].T
-            if height_of_other := len(other):
-                none = np.zeros((height_of_other, r + k))
-                program.add(np.hstack([none, other]), np.zeros(height_of_other), clarabel.ZeroConeT(height_of_other))
+            other = np.pad(G[:, n:].T, ((0, 0), (r + k, 0)))
+            if len(other):
+                program.add(other, np.zeros(len(other)), clarabel.ZeroConeT(len(other)))
             cones.demand_dual(program, r + k)
-            more = -cones.b * scale
-        try:
-            x, multipliers = program.minimize(-np.concatenate([totals, demands * scale, more]) / size)
-        except ConicError:
+            linear = np.append(linear, -cones.b * scale)
+        solution = _minimum(program, -linear / size)
+        if solution is None:
             return -np.inf, None
+        x, multipliers = solution
         mixture, p = np.maximum(x[:r], 0.0), np.maximum(x[r : r + k], 0.0) * scale
         # The bound is computed from λ and p, not taken from the solver: their simple constraints are made to hold
         # exactly, and the excess of the others is subtracted.
@@ -580,4 +541,4 @@ class Hull:
             lower = -np.inf
         # σ_j is in the first two rows of its cone, so its shadow price is the sum of their multipliers.
         d = (multipliers[heads] + multipliers[np.add(heads, 1)]) * size / units
-        return lower, np.where(d > 1e-9 * float(d.max(initial=0.0)), d, 0.0)
+        return lower, _without_tiny_weights(d)

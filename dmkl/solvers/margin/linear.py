@@ -62,14 +62,6 @@ def solve_linear(Z: Float, y: npt.ArrayLike, C: Bounds, tol: float = 1e-6, ridge
 
     Near the solution, samples whose multipliers say that they are at a bound are set to it exactly, and the others, no
     more than D + 1 unless rows of Z are equal, are optimized as in `solve_dense`. The gap is that of the returned u.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from dmkl.solvers.margin.linear import solve_linear
-    >>> machine = solve_linear(np.array([[0.0], [1.0], [3.0]]), [-1.0, -1.0, 1.0], C=10.0)
-    >>> np.round(np.abs(machine.u), 6), round(machine.bias, 6)  # α
-    (array([0. , 0.5, 0.5]), -2.0)
     """
     y = as_signs(y, C)
     if Z.ndim != 2 or len(Z) != len(y):

@@ -1,4 +1,4 @@
-"""ℓp MK-SVM: kernel weights and a support vector machine, learned together.
+"""ℓp MK-SVM, kernel weights and a support vector machine that are learned together; and EasyMKL.
 
 For labels y and the bound C (Yan et al., JMLR 13, 2012, Eq. 1, whose α is u = α∘y here; CVPR 2010; Kloft, Brefeld,
 Sonnenburg, Zien, JMLR 12, 2011),
@@ -10,6 +10,19 @@ vectors are free, its second derivatives are those of `SVMSolution.curvature`.
 
 Several binary problems, such as each class against the rest, may share the weights (Sonnenburg, Rätsch, Schäfer,
 Schölkopf, JMLR 7, 2006): J, its gradient and its bounds are then sums over the problems, v_j = Σ_k u_kᵀK_ju_k.
+
+EasyMKL
+-------
+The weights come from the margin between the convex hulls of the classes on the sum of all kernels.
+
+Aiolli and Donini, EasyMKL: a scalable multiple kernel learning algorithm, Neurocomputing 169 (2015). With γ ≥ 0,
+Σ γ_i = 1 over each class, v = γ∘y and 0 < λ < 1,
+
+    γ(K) minimizes (1 − λ) vᵀKv + λ vᵀv,          d_j = v(Σ_i K_i)ᵀ K_j v(Σ_i K_i),          η = d/‖d‖_2,
+
+and the classifier is v(Σ_j η_jK_j) with the threshold halfway between the two hulls. The minimum is that of the squared
+distance q = vᵀ(K + δI)v between the hulls, δ = λ/(1 − λ): the hard-margin support vector machine on K + δI has
+u = (2/q) v, and its dual objective is 2/q. So a feasible primal value P proves q* ≥ 2/P.
 """
 
 from __future__ import annotations
@@ -96,25 +109,11 @@ def certify_margin(
     # Scores and forms from the same products: the upper and the lower bound then refer to the same u.
     scores = np.tensordot(beta, products, axes=1)
     bias = np.array([best_bias(f, of_problem, C) for f, of_problem in zip(scores.T, y.T, strict=True)])
-    # The maximum of ½βᵀv over the ball is ½‖v‖_p*: D at the best weights for this u, a lower bound of the optimum over
-    # β.
+    # The maximum of ½βᵀv over the ball is ½‖v‖_p*: D at the best weights for this u is a lower bound of the optimum.
     losses = sum(hinge(f, float(b), signs, C) for f, b, signs in zip(scores.T, bias, y.T, strict=True))
     total, energy = float(np.sum(y * u)), 0.5 * float(beta @ forms)
-    return MarginCertificate(
-        upper=energy + losses,
-        objective=total - energy,
-        lower=total - (energy if given else 0.5 * dual_norm(forms, p)),
-        bias=bias,
-        forms=forms,
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class MarginStep(Step):
-    """Weights that were evaluated: their objective D(u; β), the upper bound P(u, b) and the proven gap."""
-
-    accepted: bool = True
-    """Whether they became the next point of the descent."""
+    lower = total - (energy if given else 0.5 * dual_norm(forms, p))
+    return MarginCertificate(energy + losses, total - energy, lower, bias, forms)
 
 
 def closed_form_weights(beta: Float, forms: Float, p: float) -> Float:
@@ -132,20 +131,15 @@ def mk_svm(
     max_iter: int = 100,
     facts: KernelFacts = UNKNOWN,
 ) -> Generator[SVM | EachProduct | Task | tuple[SVM, ...], Any, Outcome]:
-    """Solve one problem of ℓp MK-SVM: a generator that requests two passes in each step.
+    """Solve one problem of ℓp MK-SVM: a generator that requests in each step an SVM on K(β), and K_ju of all kernels.
 
     The method is Newton's over the norm ball: the quadratic model of J at the best weights so far is minimized exactly
     (`dmkl.solvers.masters.newton_master`), and a step along which J does not fall enough is shortened to the zero of
-    the interpolated derivative. J falls from one accepted step to the next. If an SVM has no curvature, the step is
-    that of `closed_form_weights`, along which J always falls, slowly near p = 1.
-
-    Each of at most `max_iter` steps requests an SVM on K(β), and K_ju of all kernels. A gap of the SVM changes v to
-    first order by the square root of the gap, so that an SVM's tolerance is the square of the accuracy that the weights
-    need.
+    the interpolated derivative. If an SVM has no curvature, the step is that of `closed_form_weights`, along which J
+    always falls, slowly near p = 1.
 
     The objective of the outcome is the dual D(u; β), and `bound` is below the optimum. The primal of each step, which
-    is above the optimum, is in the history as "upper". Raises InputError if max_iter is below 1, IndefiniteKernelError
-    if a quadratic form uᵀK_ju is negative.
+    is above the optimum, is in the history as "upper". Raises IndefiniteKernelError if a form uᵀK_ju is negative.
     """
     if max_iter < 1:
         refuse(f"max_iter must be at least 1 (the largest number of steps), got {max_iter}")
@@ -161,7 +155,9 @@ def mk_svm(
     starts: list[Float | None] = [None] * y.shape[1]
     gap = _UNKNOWN_GAP
     for _ in range(max_iter):
-        accuracy = _machine_tolerance(gap, tol, fixed=fixed)
+        # For an SVM with a gap of g, v has a relative error of some √g: the tolerance is the square of the accuracy
+        # that weights of the last gap need. At fixed weights it is all of tol, except for a margin for rounding.
+        accuracy = 0.9 * tol if fixed else max((0.03 * max(tol, gap)) ** 2, _FINEST_MACHINE)
         requests = tuple(SVM(candidate, signs, C, accuracy, u_k) for signs, u_k in zip(y.T, starts, strict=True))
         machines = (yield requests) if len(requests) > 1 else [(yield requests[0])]
         # The next SVMs start from these u, which are feasible for all weights: the box does not depend on them.
@@ -171,9 +167,8 @@ def mk_svm(
         certificate = certify_margin(u, products, candidate, y, C, p, given=given)
         check_forms(certificate.forms, facts, float(np.sum(u * u)))
         gap = min(certificate.weights_gap, _UNKNOWN_GAP)
-        accepted = search is None or search.accepts(-certificate.objective)
         figures = {"objective": certificate.objective, "upper": certificate.upper, "gap": certificate.gap}
-        steps.append(MarginStep(candidate, figures, accepted))
+        steps.append(Step(candidate, figures))
         certified = certificate.gap <= tol
         # The pair with the smallest proven gap is returned, which need not be the last point of the descent.
         if best is None or certificate.gap < best.gap:
@@ -182,12 +177,11 @@ def mk_svm(
         watch.note(f"{problem.name}step {len(steps)}, {progress.error_text(certificate.gap)}")
         if certified:
             return best
-        # An SVM that was solved less accurately than the weights need may still close the gap, so the loop goes on
-        # then.
+        # An SVM that was solved less accurately than the weights need may still close the gap: the loop goes on then.
         if fixed or (accuracy <= 0.1 * tol and certificate.weights_gap <= 0.1 * tol):
             # No other weights would reduce the gap, and the SVM cannot be solved more accurately.
             return replace(best, status=Status.STALLED)
-        if search is None or accepted:
+        if search is None or search.accepts(-certificate.objective):
             v = certificate.forms
             curvature = _curvature(machines, products)
             direction = yield Task("restricted-master", _direction, (p, candidate, v, curvature))
@@ -213,16 +207,6 @@ def _curvature(machines: Sequence[SVMSolution], products: Array) -> Float | None
     return np.sum(parts, axis=0) if parts else None
 
 
-def _machine_tolerance(gap: float, tol: float, *, fixed: bool) -> float:
-    """The gap to request of an SVM, given the gap of the last weights.
-
-    For an SVM with a gap of g, v has a relative error of some √g. If the weights are fixed, the SVM may use all of tol,
-    except for a margin for rounding.
-    """
-    # The tolerance follows the gap of the weights, so that early SVMs, at weights far from the optimum, are cheap.
-    return 0.9 * tol if fixed else max((0.03 * max(tol, gap)) ** 2, _FINEST_MACHINE)
-
-
 def _direction(p: float, beta: Float, v: Float, curvature: Float | None) -> Float:
     """Newton's direction from β on −J, whose gradient is v/2; the step to the closed form if there is no model."""
     q = 0.5 * v
@@ -232,3 +216,45 @@ def _direction(p: float, beta: Float, v: Float, curvature: Float | None) -> Floa
         with suppress(ConicError):
             aim = newton_master(q, curvature, beta, Ball(p))
     return ascent_direction(aim, q, beta, Ball(p))
+
+
+def easy_mkl(
+    y: Float, lam: float, n_kernels: int, *, tol: float = 1e-6, facts: KernelFacts = UNKNOWN
+) -> Generator[Any, Any, Outcome]:
+    """Solve one binary problem; yields two SVMs and two products with all kernels, returns an `Outcome`.
+
+    y are labels 1 and −1, (m,). λ is between 0 (the hulls of the samples, a hard margin) and 1 (their means), both
+    excluded. `tol` is the relative gap of each of the two distances to prove.
+    """
+    y = as_signs(y, 1.0)
+    delta = lam / (1.0 - lam)
+    # α is below this bound: at the optimum Σα = uᵀ(K + δI)u ≥ δ‖α‖² ≥ δ(Σα)²/m, hence ‖α‖ ≤ √m/δ.
+    bound = 2.0 * np.sqrt(len(y)) / delta
+
+    def nearest(weights: Float) -> Generator[Any, Any, tuple[Float, Float, float]]:
+        """v, the products K_jv, (n, m), and the lower bound of q."""
+        # A soft margin whose bound is above every α is a hard margin.
+        machine = yield SVM(weights, y, bound, tol, ridge=delta)
+        v = machine.u / np.sum(machine.u[y > 0])
+        products = (yield EachProduct(v[:, None]))[:, :, 0]
+        return v, np.asarray(products, dtype=np.float64), 2.0 / machine.primal
+
+    def distance(v: Float, products: Float, weights: Float) -> float:
+        return float(weights @ (products @ v)) + delta * float(v @ v)
+
+    uniform = np.ones(n_kernels)
+    v, products, lower = yield from nearest(uniform)
+    forms = products @ v
+    check_forms(forms, facts, float(v @ v))
+    first = relative_gap(distance(v, products, uniform), lower, lower)
+    size = float(np.linalg.norm(forms))
+    weights = np.maximum(forms, 0.0) / size if size > 0 else uniform / np.sqrt(n_kernels)
+    v, products, lower = yield from nearest(weights)
+    q = distance(v, products, weights)
+    gap = max(first, relative_gap(q, lower, lower))
+    # Halfway between γ⁺ᵀKv and γ⁻ᵀKv, the scores of the nearest points of the two hulls.
+    bias = -0.5 * float(np.abs(v) @ np.tensordot(weights, products, 1))
+    objective = (1.0 - lam) * q
+    status = Status.CERTIFIED if gap <= tol else Status.STALLED
+    steps = [Step(weights, {"objective": objective, "gap": gap})]
+    return Outcome(status, weights, v[:, None], objective, (1.0 - lam) * lower, gap, np.array([bias]), steps)

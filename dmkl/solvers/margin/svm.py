@@ -51,7 +51,7 @@ _RIDGE = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class SVMSolution:
-    """A support vector machine with its certificate.
+    """A support vector machine with its certificate, or regularized least squares, whose samples are all free.
 
     All values are computed from the returned u and scores, so that the gap is proven for them.
     """
@@ -104,21 +104,17 @@ def best_bias(scores: Float, y: Float, C: Bounds = 1.0) -> float:
     """The b that minimizes Σ C_i max(0, 1 − y_i(s_i + b)).
 
     The sum is piecewise linear in b, with a kink at each y_i − s_i where its derivative rises by C_i, from −Σ₊C_i to
-    Σ₋C_i. For equal C the minimum is between the m₊-th and the next of the sorted kinks, and b is their middle;
-    otherwise it is at the kink where the derivative changes its sign, or between two where it is zero.
+    Σ₋C_i. The minimum is at the kink where the derivative changes its sign, or between two where it is zero, and b is
+    their middle: for equal C between the m₊-th and the next of the sorted kinks.
     """
-    kinks = y - scores
-    if np.ndim(C):
-        order = np.argsort(kinks)
-        risen = np.cumsum(np.broadcast_to(C, y.shape)[order])
-        target = float(np.sum(np.broadcast_to(C, y.shape)[y > 0]))
-        level = 1e-12 * risen[-1]  # equal parts may be summed in another order
-        first = int(np.searchsorted(risen, target - level))
-        last = min(int(np.searchsorted(risen, target + level)), len(y) - 1)
-        return 0.5 * float(kinks[order[first]] + kinks[order[last]])
-    n_positive = int(np.count_nonzero(y > 0))
-    around = np.partition(kinks, (n_positive - 1, n_positive))
-    return 0.5 * float(around[n_positive - 1] + around[n_positive])
+    kinks, rises = y - scores, np.asarray(C) if np.ndim(C) else np.ones(len(y))
+    order = np.argsort(kinks)
+    risen = np.cumsum(rises[order])
+    target = float(np.sum(rises[y > 0]))
+    level = 1e-12 * risen[-1]  # equal parts may be summed in another order
+    first = int(np.searchsorted(risen, target - level))
+    last = min(int(np.searchsorted(risen, target + level)), len(y) - 1)
+    return 0.5 * float(kinks[order[first]] + kinks[order[last]])
 
 
 def hinge(scores: Float, bias: float, y: Float, C: Bounds = 1.0) -> float:
@@ -172,14 +168,8 @@ def certify(u: Float, scores: Float, y: Float, C: Bounds) -> SVMSolution:
     # proof, however it was produced.
     bias = best_bias(scores, y, C)
     energy = 0.5 * float(u @ scores)
-    return SVMSolution(
-        u=u,
-        bias=bias,
-        dual=float(y @ u) - energy,
-        primal=energy + hinge(scores, bias, y, C),
-        scores=scores,
-        free=np.flatnonzero((u != 0) & (np.abs(u) < C)),
-    )
+    primal, free = energy + hinge(scores, bias, y, C), np.flatnonzero((u != 0) & (np.abs(u) < C))
+    return SVMSolution(u, bias, float(y @ u) - energy, primal, scores, free)
 
 
 def is_concave(kernel: Float, noise: float) -> bool:
@@ -188,35 +178,30 @@ def is_concave(kernel: Float, noise: float) -> bool:
     D is then concave on Σu = 0, and P − D bounds the gain of any better u. Kernels need not be positive semidefinite
     for that: negative squared distances are an example.
     """
-    centered = _centered(kernel)
-    if not centered.any():
-        return True
-    # The vector of ones is in the null space, and a factorization needs a positive matrix.
-    centered[np.diag_indices_from(centered)] += max(noise, _RIDGE * float(np.abs(centered.diagonal()).sum()))
     try:
-        Cholesky.of(centered.T)
+        _factor_on_sum_zero(kernel, noise)
     except np.linalg.LinAlgError:
         return False
     return True
 
 
-def _centered(kernel: Float) -> Float:
-    """HKH, H = I − 11ᵀ/m, of a symmetric K."""
+def _factor_on_sum_zero(kernel: Float, noise: float | None = None) -> Cholesky:
+    """A factor of HKH, H = I − 11ᵀ/m, with a ridge of at least `noise`; LinAlgError if it is not positive definite."""
     means = kernel.mean(axis=0)
     centered = kernel - means
     centered -= (means - means.mean())[:, None]
-    return np.asarray(centered)
+    # The vector of ones, which centering makes null, and further null vectors get a ridge. It does not change solutions
+    # for right sides in the range of the centered kernel (up to its size relative to the eigenvalues there).
+    size = float(np.trace(centered))
+    ridge = _RIDGE * size if size > 0 else float(noise is None or not centered.any())
+    centered[np.diag_indices_from(centered)] += max(ridge, noise or 0.0)
+    # The matrix is symmetric, so its transpose has the same factor, and is column-major: LAPACK needs no copy.
+    return Cholesky.of(centered.T)
 
 
 def solve_among_free(kernel: Float, right: Float) -> Float:
     """B times a right side with column sums zero: the inverse on the vectors of sum zero, by a Cholesky factor."""
-    centered = _centered(kernel)
-    # The vector of ones, which centering makes null, and further null vectors get a ridge. It does not change the
-    # solution for right sides in the range of the centered kernel (up to its size relative to the eigenvalues there).
-    size = float(np.trace(centered))
-    centered[np.diag_indices_from(centered)] += _RIDGE * size if size > 0 else 1.0
-    # The matrix is symmetric, so its transpose has the same factor, and is column-major: LAPACK needs no copy.
-    solved = Cholesky.of(centered.T).solve(right)
+    solved = _factor_on_sum_zero(kernel).solve(right)
     return np.asarray(solved - solved.mean(axis=0))
 
 
@@ -226,9 +211,7 @@ Classifier = SVM | GroupClassifier
 # --- training, as tasks -----------------------------------------------------------------------------------------------
 
 
-def train_together(
-    lenses: Sequence[Lens], requests: Sequence[tuple[int, Classifier]]
-) -> tuple[list[SVMSolution | SquareSolution], int]:
+def train_together(lenses: Sequence[Lens], requests: Sequence[tuple[int, Classifier]]) -> tuple[list[SVMSolution], int]:
     """Train several SVMs, each with the position of its lens; returns the solutions in their order.
 
     SVMs with the same weights share a sum; sums share a pass, as many as a task can add up at once. Also returns the
@@ -244,7 +227,7 @@ def train_together(
     side = lenses[0].view.source.tiling.tile
     most = max(1, host.task_bytes // 4 // (8 * side * side))
     shared = list(sums.values())
-    solutions: dict[int, SVMSolution | SquareSolution] = {}
+    solutions: dict[int, SVMSolution] = {}
     batches = [shared[start : start + most] for start in range(0, len(shared), most)]
     for batch in batches:
         with shared_folder("where the combined kernels of this step are written") as folder:
@@ -268,31 +251,25 @@ def _combination(place: int, request: Classifier, n_lenses: int) -> Combination:
     return Combination(n_lenses + place, np.ones(len(request.weights)), request.weights[:, request.groups])
 
 
-def train(kernel: Float, request: Classifier) -> SVMSolution | SquareSolution:
+def train(kernel: Float, request: Classifier) -> SVMSolution:
     """Train an SVM, or fit least squares, on the combined kernel of its samples, (m, m)."""
     if isinstance(request, GroupClassifier) and request.lam is not None:
         return fit_square(kernel, request.y, request.lam)
     assert request.C is not None
-    if ridge := _ridge(request):
-        kernel = np.array(kernel)
-        kernel[np.diag_indices(len(kernel))] += ridge
-    noise = request.noise if isinstance(request, SVM) else None
-    concave = None if noise is None else is_concave(kernel, noise)  # its copy is freed before K_FF takes memory
+    concave = None
+    if isinstance(request, SVM):
+        if request.ridge:
+            kernel = np.array(kernel)
+            kernel[np.diag_indices(len(kernel))] += request.ridge
+        if request.noise is not None:
+            concave = is_concave(kernel, request.noise)  # its copy is freed before K_FF takes memory
     return replace(solve_dense(kernel, request.y, request.C, request.tol, request.start), concave=concave)
 
 
-def _ridge(request: Classifier) -> float:
-    return request.ridge if isinstance(request, SVM) else 0.0
-
-
-def _train(
-    total: StoredSum, task_bytes: int, tasks_per_machine: int, request: Classifier
-) -> SVMSolution | SquareSolution:
-    y, tol, start = request.y, request.tol, request.start
-    rows = request.rows if isinstance(request, SVM) else None
-    n_sum = total.lens.view.shape[1]
+def _train(total: StoredSum, task_bytes: int, tasks_per_machine: int, request: Classifier) -> SVMSolution:
+    rows, ridge = (request.rows, request.ridge) if isinstance(request, SVM) else (None, 0.0)
     # The matrix, a second time if its rows are reordered, and the working memory of the SVM.
-    needed = 16 * n_sum**2 + dense_bytes(len(y))
+    needed = 16 * total.lens.view.shape[1] ** 2 + dense_bytes(len(request.y))
     with pinned_blas(blas_threads(tasks_per_machine)):
         if isinstance(request, GroupClassifier) and request.lam is not None:
             way_out = "Set dmkl.memory higher, give the workers more memory, or take loss='hinge'"
@@ -303,7 +280,7 @@ def _train(
             kernel = total.whole()
             return train(kernel if rows is None else kernel[np.ix_(rows, rows)], request)
         # The solver gets half of the memory: the other half is for tiles of the sum and for the columns of a request.
-        columns, ridge = SumColumns(total), _ridge(request)
+        columns = SumColumns(total)
         chosen = np.arange(columns.size) if rows is None else rows
 
         def of_rows(index: Index) -> Float:
@@ -311,8 +288,8 @@ def _train(
             kernel[index, np.arange(len(index))] += ridge
             return kernel
 
-        diagonal = columns.diagonal[chosen] + ridge
-        return solve_by_columns(of_rows, diagonal, y, request.C, tol, task_bytes // 2, start)[0]
+        problem = columns.diagonal[chosen] + ridge, request.y, request.C, request.tol
+        return solve_by_columns(of_rows, *problem, task_bytes // 2, request.start)[0]
 
 
 # --- sequential minimal optimization ----------------------------------------------------------------------------------
@@ -425,10 +402,9 @@ def solve_dense(
     the optimum than 1e-3.) The gap of the result is above tol if the arithmetic resolves no more (the primal contains C
     times the rounding error of every score), or if SMO used all of its 1,000 m steps.
 
-    K (m, m) is symmetric; positive semidefinite, or the result is only a point that no small change improves. C is one
-    bound on α or one for each sample, (m,), and `start` the initial u, (m,), from any weights or C; zeros by default.
-    InputError is raised if y holds other values than 1 and −1 or only one of them, C is not positive, or a shape does
-    not match.
+    K (m, m) is symmetric; positive semidefinite, or the result is only a point that no small change improves. `start`
+    is the initial u, (m,), from any weights or C; zeros by default. InputError is raised for other labels than 1 and
+    −1, for C ≤ 0, or if a shape does not match.
     """
     y = as_signs(y, C)
     K = np.ascontiguousarray(K, dtype=np.float64)
@@ -523,16 +499,14 @@ def solve_by_columns(
     requested in one call; the problem over the working set is solved as in `solve_dense`, and the gradient of all
     samples is updated from the cached columns.
 
-    `columns` returns the columns of K at some positions, (m, len(positions)) float64. It is expensive: it is called
+    `columns` returns the columns of K at some positions, (m, len(positions)) float64, and is expensive: it is called
     with as many positions as possible, and never with one that is cached. `diagonal` is that of K, (m,). `max_bytes` is
-    the memory for all arrays of the solver: 40 m bytes for each column of the working set, for the column itself,
-    another that a call returns, K over the working set, and its factor. The columns of the support vectors of `start`
-    are requested.
+    the memory for all arrays: 40 m bytes for each column of the working set, for the column itself, another that a call
+    returns, K over the working set, and its factor.
 
     Returns the solution, with scores and gap recomputed from columns, and the number of columns requested. The gap is
     above tol if the arithmetic resolves no more, or after 1,000 working sets: decomposition is slow if there are more
-    free vectors than the working set holds. Errors are those of `solve_dense`, and MemoryBudgetError if not even two
-    columns fit.
+    free vectors than the working set holds. MemoryBudgetError is raised if not even two columns fit.
     """
     y = as_signs(y, C)
     m = len(y)
@@ -601,16 +575,13 @@ class _HeldColumns:
     """The cached columns, as rows: those of the working set."""
 
     def __init__(self, columns: ReadColumns, m: int, size: int) -> None:
-        self._columns, self._size = columns, size
+        self._columns, self._size, self.asked = columns, size, 0
         self._rows = np.empty((size, m))
-        self._slot = np.full(m, -1)  # the slot of each sample's column
-        self._holder = np.full(size, -1)  # the sample whose column is in each slot
-        self.asked = 0
+        self._samples = np.zeros(0, dtype=np.intp)  # whose columns the first rows are
 
     def working_set(self, violators: Index, free: npt.NDArray[np.bool_]) -> Index:
         """The next samples to optimize: at least half violators, the worst first, then cached free samples."""
-        cached = self._holder[self._holder >= 0]
-        free_held, bound_held = cached[free[cached]], cached[~free[cached]]
+        free_held, bound_held = self._samples[free[self._samples]], self._samples[~free[self._samples]]
         share = max(self._size // 2, self._size - len(free_held))
         ordered = np.concatenate([violators[:share], free_held, violators[share:], bound_held])
         _, first = np.unique(ordered, return_index=True)
@@ -621,32 +592,20 @@ class _HeldColumns:
 
         Other columns are evicted only if there is no room, so that the working set may be larger than requested.
         """
-        wanted = np.zeros(len(self._slot), bool)
-        wanted[among] = True
-        missing = among[self._slot[among] < 0]
+        missing, n_held = among[~np.isin(among, self._samples)], len(self._samples)
         if len(missing):
-            # Empty slots first, then slots of columns that are not in the new working set.
-            spare = np.concatenate([np.flatnonzero(self._holder < 0), np.flatnonzero(~wanted[self._holder])])
-            spare = spare[: len(missing)]
-            evicted = self._holder[spare]
-            self._slot[evicted[evicted >= 0]] = -1
+            # Empty rows first, then rows of columns that are not in the new working set.
+            others = np.flatnonzero(~np.isin(self._samples, among))
+            spare = np.concatenate([np.arange(n_held, self._size), others])[: len(missing)]
             self._rows[spare] = self._ask(missing).T
-            self._slot[missing], self._holder[spare] = spare, missing
-        used = int(np.count_nonzero(self._holder >= 0))  # slots fill from the first on
-        return self._holder[:used], self._rows[:used]
+            self._samples = np.resize(self._samples, min(n_held + len(missing), self._size))
+            self._samples[spare] = missing
+        return self._samples, self._rows[: len(self._samples)]
 
     def product(self, u: Float, free: Index) -> tuple[Float, Float | None]:
         """Ku from columns alone, and K over the free vectors if it takes no more memory than the cached columns."""
-        support = np.flatnonzero(u)
         small = len(free) ** 2 <= self._rows.size
         free_kernel = np.empty((len(free), len(free))) if small else None
-        missing = support[self._slot[support] < 0]
-        # As many as fit are kept, free vectors first: they are in the next working set.
-        missing = missing[np.argsort(~np.isin(missing, free), kind="stable")]
-        room = int(np.count_nonzero(self._holder < 0))
-        if room and len(missing):
-            self.hold(missing[:room])
-            missing = missing[room:]
         total = np.zeros(len(u))
 
         def add(samples: Index, rows: Float) -> None:
@@ -655,9 +614,13 @@ class _HeldColumns:
                 _, of_free, of_rows = np.intersect1d(free, samples, return_indices=True)
                 free_kernel[of_free] = rows[np.ix_(of_rows, free)]
 
-        used = int(np.count_nonzero(self._holder >= 0))
-        add(self._holder[:used], self._rows[:used])
-        for start in range(0, len(missing), self._size):
+        support = np.flatnonzero(u)
+        missing = support[~np.isin(support, self._samples)]
+        # As many as fit are kept, free vectors first: they are in the next working set.
+        missing = missing[np.argsort(~np.isin(missing, free), kind="stable")]
+        room = self._size - len(self._samples)
+        add(*self.hold(missing[:room]))
+        for start in range(room, len(missing), self._size):
             # The rest is read in batches as large as the cache, and not kept.
             batch = missing[start : start + self._size]
             add(batch, self._ask(batch).T)
@@ -671,18 +634,7 @@ class _HeldColumns:
 # --- least squares ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class SquareSolution:
-    """Regularized least squares: u (m,) with Σu = 0, the bias, both objectives, and the scores Ku."""
-
-    u: Float
-    bias: float
-    dual: float
-    primal: float
-    scores: Float
-
-
-def fit_square(K: Float, h: Float, lam: float) -> SquareSolution:
+def fit_square(K: Float, h: Float, lam: float) -> SVMSolution:
     """Minimize Σ_i (h_i − f(x_i))² + λ‖w‖², f(x) = wᵀφ(x) + bias, for any targets h (m,) and λ > 0.
 
     (K + λI)u + bias·1 = h and 1ᵀu = 0, w = Φᵀu; the dual is max over Σu = 0 of 2λhᵀu − λ²‖u‖² − λuᵀKu.
@@ -704,4 +656,5 @@ def fit_square(K: Float, h: Float, lam: float) -> SquareSolution:
     product = K @ u
     regularizer = lam * float(u @ product)
     dual = 2.0 * lam * float(h @ u) - lam * lam * float(u @ u) - regularizer
-    return SquareSolution(u, bias, dual, regularizer + float(np.sum((h - product - bias) ** 2)), product)
+    primal = regularizer + float(np.sum((h - product - bias) ** 2))
+    return SVMSolution(u, bias, dual, primal, product, np.arange(len(u)))

@@ -239,7 +239,7 @@ def test_no_weights_at_all_are_proven_where_they_are_best(seed):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"y": np.ones(4)}, "both in it"),
+        ({"y": np.ones(4)}, "both present"),
         ({"y": np.array([0.0, 1.0])}, "1 and −1"),
         ({"C": 0.0}, "C must be"),
         ({"sigma": np.array([1.0, np.nan])}, "finite price"),
