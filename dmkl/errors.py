@@ -11,7 +11,8 @@ import reprlib
 import sys
 import unicodedata
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -198,6 +199,20 @@ def did_you_mean(word: Any, choices: Iterable[str]) -> str:
 def refuse(message: str, cause: BaseException | None = None) -> NoReturn:
     """Raise an InputError with this message, in which characters of names that are not printable are escaped."""
     raise InputError(printable(message)) from cause
+
+
+@contextmanager
+def damage(
+    what: str, way_out: str = "", kind: type[StoreError] = StoreError, but: type[DmklError] | tuple[()] = ()
+) -> Iterator[None]:
+    """Raise an error of this kind for any other `but` some inside this context: Zarr raises many for damaged stores."""
+    try:
+        yield
+    except but:
+        raise
+    except Exception as error:
+        msg = f"{what}: {one_line(error)}{way_out and '; '}{way_out}"
+        raise kind(msg) from error
 
 
 def warn(message: str, category: type[Warning]) -> None:

@@ -12,11 +12,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from multiprocessing import current_process
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
@@ -24,6 +23,8 @@ from rich.segment import Segment
 from rich.text import Text
 
 from dmkl.errors import printable
+
+Value = TypeVar("Value")
 
 LOGGER = logging.getLogger("dmkl")
 LOGGER.addHandler(logging.NullHandler())
@@ -99,13 +100,18 @@ def current() -> Watch:
 
 
 @contextmanager
-def watching(watch: Watch) -> Iterator[Watch]:
-    """Report the work inside this context to `watch`."""
-    token = _CURRENT.set(watch)
+def inside(variable: ContextVar[Value], value: Value) -> Iterator[Value]:
+    """Set a variable inside this context."""
+    token = variable.set(value)
     try:
-        yield watch
+        yield value
     finally:
-        _CURRENT.reset(token)
+        variable.reset(token)
+
+
+def watching(watch: Watch) -> AbstractContextManager[Any]:
+    """Report the work inside this context to `watch`."""
+    return inside(_CURRENT, watch)
 
 
 # --- seconds by phase ----------------------------------------------------------------------------------------------
@@ -118,11 +124,10 @@ def spending() -> Iterator[dict[str, float]]:
     """Sum the seconds of each phase inside this context; the sums are complete at its end."""
     outside, started = _SPENT.get(), time.monotonic()
     seconds = dict.fromkeys(PHASES, 0.0)
-    token = _SPENT.set(seconds)
     try:
-        yield seconds
+        with inside(_SPENT, seconds):
+            yield seconds
     finally:
-        _SPENT.reset(token)
         seconds["between"] = time.monotonic() - started - sum(seconds.values())
         if outside is not None:
             for phase, added in seconds.items():
@@ -180,9 +185,7 @@ class ConsoleWatch(Watch):
         self._started = self._last_note = time.monotonic()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _CURRENT.reset(self._token)
         self._live.stop()
 

@@ -210,7 +210,6 @@ def _cgroups(controller: str) -> Iterator[Path]:
 
 
 def _file_bytes(stat: Path, prefix: str) -> int:
-    """Bytes of the file cache of a cgroup."""
     total = 0
     with contextlib.suppress(OSError, ValueError):
         for line in stat.read_text().splitlines():

@@ -82,20 +82,14 @@ VARIABLES: Final = {
     "weight": Variable("kernel weight β", NUMBERS, ("kernel",)),
     "gating_slope": Variable("slope of the gating function", NUMBERS, ("kernel", "gating_feature")),
     "gating_constant": Variable("constant of the gating function", NUMBERS, ("kernel",)),
-    "weights_": Variable("kernel weight β", NUMBERS, ("kernel",)),
     "dual_coef": Variable("coefficient of the training sample in the score", NUMBERS, ("sample",)),
-    "dual_coef_": Variable("coefficient of the training sample in the score", NUMBERS, ("sample",)),
-    "intercept_": Variable("constant of the score", NUMBERS, units="score"),
     "cluster": Variable("cluster", COUNTS, ("cluster",)),
     "cluster_label": Variable("cluster of the sample", COUNTS, ("sample",)),
     "labels_": Variable("cluster of the sample", COUNTS, ("sample",)),
     "embedding": Variable("coordinate in the leading eigenvectors of the combined kernel", NUMBERS, ("sample",)),
-    "embedding_": Variable("coordinate in the leading eigenvectors of the combined kernel", NUMBERS, ("sample",)),
     "center": Variable("center of the cluster, among rows of unit norm", NUMBERS, ("cluster",)),
-    "centers_": Variable("center of the cluster, among rows of unit norm", NUMBERS, ("cluster",)),
     "covariate": _names("covariate, or the level of one that is a category", "covariate"),
     "covariate_effect": Variable("change of the prediction by one unit of the covariate", NUMBERS, ("covariate",)),
-    "covariate_effects_": Variable("change of the prediction by one unit of the covariate", NUMBERS, ("covariate",)),
     "term": _names("kernel, residual, or the total of all kernels", "term"),
     "term_2": _names("the other term", "term_2"),
     "variance": Variable("variance component σ²", NUMBERS, ("term",), "target² per unit of the kernel"),
@@ -237,8 +231,9 @@ PATTERNS: Final = {
 
 def variable(name: str) -> Variable | None:
     """The entry of a name in the registry; None if there is none."""
-    if name in VARIABLES:
-        return VARIABLES[name]
+    for key in (name, re.sub("s?_$", "", name)):  # an attribute of a learner, such as weights_, is a variable, weight
+        if key in VARIABLES:
+            return VARIABLES[key]
     for pattern, entry in PATTERNS.items():
         if match := re.fullmatch(pattern, name):
             return replace(entry, meaning=entry.meaning.format(*(text.replace("_", " ") for text in match.groups())))

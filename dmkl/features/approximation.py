@@ -200,7 +200,6 @@ def _factor(
 def _strip(
     source: FeatureTiles, shared: tuple[Float, float | None, np.dtype[Any]], kernels: tuple[int, ...], tile: TileIndex
 ) -> list[Array]:
-    """Rows of Z."""
     (matrix, gamma, dtype), (i, _), tiling = shared, tile, source.tiling
     Z = np.zeros((tiling.tile_shape(i, 0)[0], matrix.shape[1]))
     for (_, _, j), block in source.stream([(0, i, j) for j in range(tiling.shape[1])]):

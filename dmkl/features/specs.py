@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -195,11 +195,10 @@ def _read_columns(value: Any) -> Any:
         return value
     path = Path(value)
     if path.suffix.lower() not in (".json", ".toml", ".gmt", ".bim"):
-        msg = (
+        refuse(
             "columns must be a list, a mapping, or the path of a .json, .toml, .gmt or .bim file, "
             f"got {short_repr(str(value))}; write a single column as a list too"
         )
-        raise ValueError(msg)
     content = read_document(path, "column sets", {".gmt": _parse_gmt, ".bim": _parse_bim})
     if not isinstance(content, dict):
         refuse(f"the file of column sets {path} must map names to lists of columns, got {short_repr(content)}")
@@ -223,10 +222,9 @@ def _as_tuple(value: Any) -> Any:
 
 
 def _check_weights(weights: tuple[float, ...]) -> tuple[float, ...]:
-    if any(weights):
-        return weights
-    msg = f"weights must hold at least one number > 0, got {list(weights)}"
-    raise ValueError(msg)
+    if not any(weights):
+        refuse(f"weights must hold at least one number > 0, got {list(weights)}")
+    return weights
 
 
 _MOST_COPIES = 1_000_000
@@ -325,30 +323,26 @@ class _Spec(BaseModel):
         keys = dict(self)
         gamma, bandwidth, seed = (keys.get(key, ()) for key in ("gamma", "bandwidth", "seed"))
         if gamma and bandwidth:
-            msg = (
+            refuse(
                 f"gamma and bandwidth exclude each other, got gamma={short_repr(gamma)} and "
                 f"bandwidth={short_repr(bandwidth)}; bandwidth b means gamma = 1/(b · mean distance): leave out one"
             )
-            raise ValueError(msg)
         rank, given = keys.get("rank", ()), self.model_fields_set.intersection(LOW_RANK)
         if (given and not rank) or ("share" in given and "auto" not in rank):
-            msg = f"{', '.join(LOW_RANK[1:])} belong to a rank, and share to rank='auto'; give that too"
-            raise ValueError(msg)
+            refuse(f"{', '.join(LOW_RANK[1:])} belong to a rank, and share to rank='auto'; give that too")
         if len(seed) > 1 and keys["copies"] > 1:
-            msg = (
+            refuse(
                 f"copies={keys['copies']} counts up from one seed, got seed={short_repr(seed)}; "
                 "give one seed, or a list of seeds without copies"
             )
-            raise ValueError(msg)
         for key, _ in _PARTS.values():
             parts, weights = keys.get(key, ()), keys.get("weights", ())
             count = parts if isinstance(parts, int) else len(parts)
             if count and weights and len(weights) != count:
-                msg = (
+                refuse(
                     f"weights must hold one number for each of the {count} {key}, got {len(weights)}: "
                     f"{short_repr(weights)}"
                 )
-                raise ValueError(msg)
         return self
 
 
@@ -372,18 +366,11 @@ _MODELS: dict[str, type[_Spec]] = {
 }
 
 
-class _Checked(NamedTuple):
-    """One function of one specification."""
-
-    where: str
-    function: str
-    keys: dict[str, Any]
-    axes: dict[str, tuple[Any, ...]]
-    """The values of each parameter that can have several, first those that were written, in their order."""
-
-
-def _check_specs(specs: Sequence[Mapping[str, Any]]) -> list[_Checked]:
-    checked: list[_Checked] = []
+def _check_specs(
+    specs: Sequence[Mapping[str, Any]],
+) -> list[tuple[str, str, dict[str, Any], dict[str, tuple[Any, ...]]]]:
+    """For each function of each specification: its place, its name, its keys, and the lists of parameter values."""
+    checked = []
     problems: list[str] = []
     for number, raw in enumerate(specs, 1):
         # None stands for a key that was left out.
@@ -404,7 +391,11 @@ def _check_specs(specs: Sequence[Mapping[str, Any]]) -> list[_Checked]:
             except ValidationError as error:
                 problems += [f"{where}: {text}" for text in _reword(error, function, several=len(functions) > 1)]
             else:
-                checked.append(_Checked(where, function, keys, _axes(keys, spec)))
+                # First those that were written, in their order.
+                axes = {key: keys[key] for key in dict.fromkeys([*spec, *keys]) if key not in _SINGLE and keys[key]}
+                if keys.get("copies", 1) > 1:
+                    axes["seed"] = tuple(range(keys["seed"][0], keys["seed"][0] + keys["copies"]))
+                checked.append((where, function, keys, axes))
     if problems:
         raise InputError("\n".join(dict.fromkeys(problems)))
     return checked
@@ -413,13 +404,6 @@ def _check_specs(specs: Sequence[Mapping[str, Any]]) -> list[_Checked]:
 def _label(spec: Mapping[str, Any]) -> str:
     text = first_names(_as_tuple(spec.get("name") or spec.get("function") or "no function"))
     return text if text.isprintable() else short_repr(text)
-
-
-def _axes(keys: Mapping[str, Any], written: Iterable[str]) -> dict[str, tuple[Any, ...]]:
-    axes = {key: keys[key] for key in dict.fromkeys([*written, *keys]) if key not in _SINGLE and keys[key]}
-    if keys.get("copies", 1) > 1:
-        axes["seed"] = tuple(range(keys["seed"][0], keys["seed"][0] + keys["copies"]))
-    return axes
 
 
 def _reword(error: ValidationError, function: str, *, several: bool) -> Iterator[str]:

@@ -23,7 +23,6 @@ from dmkl.errors import refuse
 from dmkl.features.specs import Recipe
 from dmkl.features.tiles import FeatureTiles, MeanFill, RandomTable, SampleAxis
 from dmkl.files.arrays import crc32c
-from dmkl.numerics.functions import STATISTIC
 from dmkl.passes.blas import pinned_blas
 from dmkl.passes.execute import check_memory, check_shared, machine, run_tasks
 from dmkl.store.features import FeatureTable, TableOfRows
@@ -54,17 +53,11 @@ def check_task_memory(source: FeatureTiles, what: str) -> None:
     )
 
 
-def _batches(source: FeatureTiles, kernels: Sequence[int], n_tiles: int) -> Iterator[list[tuple[int, ...]]]:
+def _batches(source: FeatureTiles, kernels: Sequence[int], n_tiles: int) -> list[list[tuple[int, ...]]]:
     """Cut the work on some kernels, `n_tiles` of each, into batches of groups that keep every worker busy."""
     slots = machine().slots
-    batch: list[tuple[int, ...]] = []
-    for group in _groups(source, kernels, n_tiles, slots):
-        batch.append(group)
-        if len(batch) * n_tiles >= 16 * slots:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
+    groups, size = list(_groups(source, kernels, n_tiles, slots)), -(-16 * slots // n_tiles)
+    return [groups[start : start + size] for start in range(0, len(groups), size)]
 
 
 def _groups(source: FeatureTiles, kernels: Sequence[int], n_tiles: int, slots: int) -> Iterator[tuple[int, ...]]:
@@ -129,8 +122,6 @@ def _on_one_thread(
 
 @dataclass(frozen=True)
 class _TilePart:
-    """Checksum and sums of one written tile."""
-
     checksum: int
     row_sum: Float
     col_sum: Float | None
@@ -172,7 +163,6 @@ def write_kernels(source: FeatureTiles, writer: StoreWriter, provenances: Sequen
 
 
 def _write_tile(source: FeatureTiles, tiles: TileWriter, kernels: tuple[int, ...], tile: TileIndex) -> list[_TilePart]:
-    """Compute and write one tile of some kernels."""
     i, j = tile
     parts: dict[int, _TilePart] = {}
     for k in kernels:
@@ -211,7 +201,6 @@ def refuse_overflow(source: FeatureTiles, k: int, row: int, col: int) -> NoRetur
 def _end_kernel(
     source: FeatureTiles, writer: StoreWriter, k: int, tiles: Sequence[TileIndex], parts: Sequence[_TilePart]
 ) -> None:
-    """Record a kernel from the parts of its tiles."""
     tiling = source.tiling
     row_sum = _add_sums(source, tiles, [(part.row_sum, part.col_sum) for part in parts])
     checksums = np.zeros(tiling.shape, dtype=np.uint32)
@@ -302,9 +291,6 @@ def _positions_in(positions: Index, run: slice) -> Index:
 
 # --- bandwidths ----------------------------------------------------------------------------------------------------
 
-_DistanceKey = tuple[str, str | None, tuple[int, ...] | None, tuple[int, int] | None]
-"""Statistic, table, columns, seed and dimensions: kernels with equal keys have the same mean distance."""
-
 _STRIP = 4096
 
 
@@ -322,9 +308,8 @@ def resolve_bandwidths(
     exact, in closed form for ‖x − y‖² and from computed tiles for the others. `train` are positions of the training
     samples, `present` of those that have a table. InputError if all of them are equal.
     """
-    keys = list(dict.fromkeys(_distance_key(recipe) for recipe in planned if "bandwidth" in recipe.parameters))
-    groups: dict[Any, list[_DistanceKey]] = {}
-    for key in keys:
+    groups: dict[Any, list[tuple[Any, ...]]] = {}
+    for key in dict.fromkeys(recipe.statistic for recipe in planned if "bandwidth" in recipe.parameters):
         groups.setdefault((key[0], key[1], key[3]), []).append(key)
     means = {
         key: mean
@@ -334,16 +319,11 @@ def resolve_bandwidths(
     return [_with_gamma(recipe, means, len(train)) for recipe in planned]
 
 
-def _distance_key(recipe: Recipe) -> _DistanceKey:
-    random = (recipe.parameters["seed"], recipe.parameters["dimensions"]) if recipe.feature is None else None
-    return STATISTIC[recipe.function], recipe.feature, recipe.columns, random
-
-
-def _with_gamma(recipe: Recipe, means: Mapping[_DistanceKey, float], n_train: int) -> Recipe:
+def _with_gamma(recipe: Recipe, means: Mapping[tuple[Any, ...], float], n_train: int) -> Recipe:
     if "bandwidth" not in recipe.parameters:
         return recipe
     parameters = dict(recipe.parameters)
-    bandwidth, mean = parameters.pop("bandwidth"), means[_distance_key(recipe)]
+    bandwidth, mean = parameters.pop("bandwidth"), means[recipe.statistic]
     if not mean > 0 or not np.isfinite(1.0 / (bandwidth * mean)):
         source = f"the columns of {recipe.feature!r} that it takes" if recipe.columns else repr(recipe.feature)
         refuse(
@@ -357,7 +337,7 @@ def _with_gamma(recipe: Recipe, means: Mapping[_DistanceKey, float], n_train: in
 
 
 def _mean_distances(
-    keys: Sequence[_DistanceKey],
+    keys: Sequence[tuple[Any, ...]],
     axis: SampleAxis,
     present: Mapping[str, Index],
     train: Index,
@@ -365,7 +345,7 @@ def _mean_distances(
     tile: int,
 ) -> Iterable[float]:
     """The mean distances of one statistic of one table, over several sets of its columns."""
-    statistic, feature, _, random = keys[0]
+    statistic, feature, _, more = keys[0]
     rows = train if feature is None else present[feature]
     if len(rows) < 2:
         refuse(
@@ -373,7 +353,7 @@ def _mean_distances(
             f"samples have {feature!r}; give gamma as a number"
         )
     if statistic == "sqeuclidean":
-        table = RandomTable.of(axis.samples, *random) if random is not None else axis.tables[str(feature)]
+        table = RandomTable.of(axis.samples, *more[2:]) if feature is None else axis.tables[feature]
         return _mean_squared_distances(keys, table, rows)
     assert feature is not None
     tables = {feature: TableOfRows.of(axis.tables[feature], rows)}
@@ -398,7 +378,7 @@ def _sum_entries(source: FeatureTiles, _: None, kernels: tuple[int, ...], tile: 
     return [times * float(block.sum(dtype=np.float64)) for _, block in source.stream([(k, i, j) for k in kernels])]
 
 
-def _mean_squared_distances(keys: Sequence[_DistanceKey], table: FeatureTable, rows: Index) -> list[float]:
+def _mean_squared_distances(keys: Sequence[tuple[Any, ...]], table: FeatureTable, rows: Index) -> list[float]:
     """2/(m−1) · Σ_k Σ_i (x_ik − x̄_k)², the mean of ‖x_i − x_j‖² over i ≠ j."""
     total, squares = np.zeros(table.shape[1]), np.zeros(table.shape[1])
     for start in range(0, len(rows), _STRIP):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,6 +22,7 @@ from dmkl.features.functions import WORDS
 from dmkl.features.specs import Recipe
 from dmkl.numerics import functions
 from dmkl.numerics.tiling import Tiling
+from dmkl.passes.sweep import Buffers, Workbench
 from dmkl.passes.view import TileKey
 from dmkl.store.features import FeatureTable
 
@@ -93,38 +93,21 @@ def table_of(recipe: Recipe, axis: SampleAxis) -> FeatureTable:
     return RandomTable.of(axis.samples, recipe.parameters["seed"], recipe.parameters["dimensions"])
 
 
-_IDLE = threading.local()
+_BENCH = Workbench()
+"""Large arrays of streams that have ended, for the next ones, usually the next tiles of a build: allocating them again
+would cost as much as the arithmetic, in page faults."""
 
 
 @dataclass
 class _Scratch:
-    """Arrays that one stream keeps between tiles.
+    """Arrays that one stream keeps between tiles."""
 
-    Large arrays are kept for the next stream of the thread, usually the next tile of a build: allocating them again
-    would cost as much as the arithmetic, in page faults.
-    """
-
+    buffers: Buffers = field(default_factory=Buffers)
     pairs_of: tuple[Any, ...] | None = None
     pairs: Array | None = None
     row_sizes: Float = field(default_factory=lambda: np.zeros(0))
     col_sizes: Float = field(default_factory=lambda: np.zeros(0))
-    buffers: dict[str, Array] = field(default_factory=dict)
     rows: dict[int, tuple[tuple[str, int], Array]] = field(default_factory=dict)
-
-    def __enter__(self) -> Self:
-        self.buffers = getattr(_IDLE, "buffers", {})
-        _IDLE.buffers = {}  # a stream that begins before this one ends allocates its own
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        _IDLE.buffers = self.buffers
-
-    def buffer(self, what: str, shape: tuple[int, int], dtype: np.dtype[Any], side: int) -> Array:
-        """An uninitialized array of this shape."""
-        key = f"{what} {dtype}"
-        if key not in self.buffers or len(self.buffers[key]) < side * side:
-            self.buffers[key] = np.empty(side * side, dtype)
-        return self.buffers[key][: shape[0] * shape[1]].reshape(shape)
 
 
 class FeatureFactors:
@@ -234,20 +217,20 @@ class FeatureTiles:
 
     def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
         """See `TileSource`. Consecutive keys of kernels with the same statistic share its computation."""
-        with _Scratch() as scratch:
+        with _BENCH.buffers() as buffers:
+            scratch = _Scratch(buffers)
             for key in keys:
                 yield key, self._tile(key, scratch)
 
     def _tile(self, key: TileKey, scratch: _Scratch) -> Array:
         k, i, j = key
         recipe = self.recipes[k]
-        shape = self.tiling.tile_shape(i, j)
         if scratch.pairs_of != (recipe.statistic, i, j):
             scratch.pairs_of = None
             self._pairs(recipe, i, j, scratch)
             scratch.pairs_of = (recipe.statistic, i, j)
         assert scratch.pairs is not None
-        tile = scratch.buffer("entries", shape, self.dtype, self.tiling.tile)
+        tile = scratch.buffers.take("entries", self.dtype, *self.tiling.tile_shape(i, j))
         functions.entries(recipe.function, recipe.parameters, scratch.pairs, scratch.row_sizes, scratch.col_sizes, tile)
         if k in self.fills:
             self.fills[k].write_into(tile, self.tiling.row_slice(i), self.tiling.col_slice(j))
@@ -256,10 +239,9 @@ class FeatureTiles:
         return tile
 
     def _pairs(self, recipe: Recipe, i: int, j: int, scratch: _Scratch) -> None:
-        """Compute the statistic of a tile."""
         statistic = functions.STATISTIC[recipe.function]
         dtype = functions.precision(statistic, self.dtype)
-        total = scratch.buffer("pairs", self.tiling.tile_shape(i, j), dtype, self.tiling.tile)
+        total = scratch.buffers.take("pairs", dtype, *self.tiling.tile_shape(i, j))
         same = self.symmetric and i == j
         scratch.pairs = total
         if statistic == "given":

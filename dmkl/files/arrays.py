@@ -193,8 +193,6 @@ _WAY_OUT = "the computation that wrote it cannot continue: start again (--restar
 
 
 class _CheckedFile:
-    """An open file of NumPy's with checksums."""
-
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.fspath(path)
         try:

@@ -28,9 +28,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
-from dmkl.errors import DiskFullError, LockedError, refuse
+from dmkl.errors import DiskFullError, LockedError, StoreExistsError, refuse
 from dmkl.files.urls import Url, is_url, resolved
 
 KEPT = "What was written is kept: free some space and run the same command again to continue"
@@ -118,6 +118,12 @@ def write_whole(path: str | os.PathLike[str] | Url, data: bytes) -> None:
         file.write(data)
 
 
+def refuse_existing(place: Any) -> NoReturn:
+    """Raise StoreExistsError for a place that holds something."""
+    msg = f"{place} exists already; choose another path, or ask for it to be replaced (overwrite=True, --overwrite)"
+    raise StoreExistsError(msg)
+
+
 @contextmanager
 def into_folder(path: Path) -> Iterator[None]:
     """Make a folder for files that are written inside; it is removed after a failure if it is empty."""
@@ -170,8 +176,6 @@ _BEATING = threading.Event()
 
 @dataclass(frozen=True)
 class _Holder:
-    """The process that holds a lock."""
-
     host: str
     machine: str  # its boot and namespace of process numbers: containers of a machine have different namespaces
     pid: int
@@ -304,7 +308,6 @@ def _read(lock: Path) -> _Holder | None:
 
 
 def _is_dead(lock: Path, holder: _Holder | None) -> bool:
-    """Whether the process that made a lock is dead."""
     if holder is not None and holder.machine == _machine():
         return _start(holder.pid) not in (holder.started, _HIDDEN)
     try:

@@ -121,11 +121,11 @@ class TargetColumns:
 
 def label_columns(labels: Array | None, n_columns: int) -> list[LabelColumns | TargetColumns]:
     """For each output or target, the search for columns that determine its labels or equal its values."""
+    columns: list[LabelColumns | TargetColumns] = [LabelColumns(codes, n_columns) for codes in label_codes(labels)]
     if labels is not None and labels.dtype.kind == "f":
-        targets = [target for target in labels.reshape(len(labels), -1).T if len(np.unique(target)) > _FIRST_ROWS]
-        columns: list[LabelColumns | TargetColumns] = [TargetColumns(target, n_columns) for target in targets]
-        return columns + [LabelColumns(codes, n_columns) for codes in label_codes(labels)]
-    return [LabelColumns(codes, n_columns) for codes in label_codes(labels)]
+        targets = labels.reshape(len(labels), -1).T
+        columns += [TargetColumns(target, n_columns) for target in targets if len(np.unique(target)) > _FIRST_ROWS]
+    return columns
 
 
 class LabelKernel:

@@ -203,7 +203,7 @@ def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None)
                 labels_present = f"only the label {present[0]:g}" if len(present) else "no known labels"
                 refuse(f"task {name!r} has {labels_present} in training, expected both 0 and 1")
         rows = _labeled_rows(has_label)
-        taken = [_taken(column, kept_rows) for column, kept_rows in zip(labels.T, rows, strict=True)]
+        taken = [column if at is None else column[at] for column, at in zip(labels.T, rows, strict=True)]
         problems = tuple(_binary((column == 1).astype(np.intp)) for column in taken)
         labels = labels.astype(np.int64) if has_label.all() else labels
         return Targets("multilabel", np.array([0, 1]), problems, labels, rows, np.zeros(0))
@@ -241,8 +241,8 @@ def encode_values(y: npt.ArrayLike, n_samples: int, names: Array | None = None) 
     has_value = ~np.isnan(columns)
     rows = _labeled_rows(has_value)
     problems, means = [], np.zeros(len(rows))
-    for k, (name, column) in enumerate(zip(_names(columns, names), columns.T, strict=True)):
-        value = _taken(column, rows[k])
+    for k, (name, column, at) in enumerate(zip(_names(columns, names), columns.T, rows, strict=True)):
+        value = column if at is None else column[at]
         of_target = f"target {name!r}" if labels.ndim == 2 else "y"
         if not len(value) or value.min() == value.max():
             values_present = f"a single value, {value[0]:g}," if len(value) else "no known value"
@@ -333,10 +333,6 @@ def _labeled_rows(has_label: npt.NDArray[np.bool_]) -> tuple[Index | None, ...]:
     """The rows with a label in each column, None for all rows; equal columns share one array."""
     shared: dict[bytes, Index | None] = {np.ones(len(has_label), dtype=bool).tobytes(): None}
     return tuple(shared.setdefault(column.tobytes(), np.flatnonzero(column)) for column in has_label.T)
-
-
-def _taken(column: Array, rows: Index | None) -> Array:
-    return column if rows is None else column[rows]
 
 
 def _binary(index: Index, weights: Float | None = None) -> Float:

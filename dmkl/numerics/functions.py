@@ -28,7 +28,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,8 +48,11 @@ _compiled = compiled({"nsz"})
 
 
 @_compiled
-def _add_l1(X: Array, YT: Array, out: Array) -> None:
-    """Add Σ_k |x_ik − y_jk| for X (r, d) and Yᵀ (d, c) to out (r, c)."""
+def _add_pairs(l1: bool, chi2: bool, X: Array, YT: Array, out: Array) -> None:
+    """Add Σ_k |x_ik − y_jk| for X (r, d) and Yᵀ (d, c) to out (r, c), or a sum of histograms X, Y ≥ 0.
+
+    It is Σ_k (x_ik − y_jk)²/(x_ik + y_jk), 0/0 being 0, or Σ_k min(x_ik, y_jk).
+    """
     for start in range(0, YT.shape[1], _COLUMNS):
         stop = min(YT.shape[1], start + _COLUMNS)
         for i in range(X.shape[0]):
@@ -58,21 +60,10 @@ def _add_l1(X: Array, YT: Array, out: Array) -> None:
             for k in range(X.shape[1]):
                 x = X[i, k]
                 y = YT[k, start:stop]
-                for j in range(stop - start):
-                    total[j] += abs(x - y[j])
-
-
-@_compiled
-def _add_of_histograms(chi2: bool, X: Array, YT: Array, out: Array) -> None:
-    """Add Σ_k (x_ik − y_jk)²/(x_ik + y_jk), 0/0 being 0, or Σ_k min(x_ik, y_jk); X (r, d), Yᵀ (d, c) ≥ 0."""
-    for start in range(0, YT.shape[1], _COLUMNS):
-        stop = min(YT.shape[1], start + _COLUMNS)
-        for i in range(X.shape[0]):
-            total = out[i, start:stop]
-            for k in range(X.shape[1]):
-                x = X[i, k]
-                y = YT[k, start:stop]
-                if x == 0:
+                if l1:
+                    for j in range(stop - start):
+                        total[j] += abs(x - y[j])
+                elif x == 0:
                     # (0 − y)²/(0 + y) = y, and 0 for y = 0: no division. min(0, y) = 0 for y ≥ 0: nothing to add.
                     if chi2:
                         for j in range(stop - start):
@@ -154,8 +145,8 @@ class PairSum:
         else:
             if self._empty:
                 self.total[:] = 0
-            loop = _add_l1 if self.statistic == "l1" else partial(_add_of_histograms, self.statistic == "chi2")
-            loop(np.ascontiguousarray(X), np.ascontiguousarray(Y.T), self.total)
+            both = np.ascontiguousarray(X), np.ascontiguousarray(Y.T)
+            _add_pairs(self.statistic == "l1", self.statistic == "chi2", *both, self.total)
         self._empty = False
 
     def finish(self, *, same: bool) -> None:

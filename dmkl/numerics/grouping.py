@@ -333,26 +333,23 @@ def group_by_kernel(
         for number in range(restarts if count > 1 else 1)
     ]
     ended: dict[int, _Clustering] = {}
-    requests: dict[int, Float] = {}
-
-    def advance(k: int, answer: Any) -> None:
-        try:
-            requests[k] = runs[k][2].send(answer)
-        except StopIteration as stop:
-            requests.pop(k, None)
-            ended[k] = stop.value
-
-    for k in range(len(runs)):
-        advance(k, None)
-    while requests:
+    answers: dict[int, Any] = dict.fromkeys(range(len(runs)))
+    while answers:
+        requests: dict[int, Float] = {}
+        for k, answer in answers.items():
+            try:
+                requests[k] = runs[k][2].send(answer)
+            except StopIteration as stop:
+                ended[k] = stop.value
+        if not requests:
+            break
         widths = np.cumsum([block.shape[1] for block in requests.values()])
         # Each run yields vectors over its class; they are put side by side, with zeros elsewhere, for one product.
         together = np.zeros((m, widths[-1]))
         for last, (k, block) in zip(widths, requests.items(), strict=True):
             together[runs[k][1], last - block.shape[1] : last] = block
-        answers = np.split((yield together), widths[:-1], axis=1)
-        for k, answer in zip(list(requests), answers, strict=True):
-            advance(k, answer[runs[k][1]])
+        products = np.split((yield together), widths[:-1], axis=1)
+        answers = {k: product[runs[k][1]] for k, product in zip(requests, products, strict=True)}
     parts = []
     for label, (rows, _) in wanted.items():
         best = min((k for k, run in enumerate(runs) if run[0] == label), key=lambda k: ended[k][0])

@@ -30,6 +30,7 @@ entry in `_FITTED`, which reads it from files.
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -94,14 +95,6 @@ class Step(ABC):
         """Whether rows that are the column samples remain so."""
         return True
 
-    def shape(self, n_rows: int, n_cols: int) -> tuple[int, int]:
-        """Rows and columns after the step."""
-        return n_rows, n_cols
-
-    def taken(self, rows: Index, cols: Index) -> tuple[Index, Index]:
-        """The rows and columns after the step, from lists of those before."""
-        return rows, cols
-
     def training(self) -> Self:
         """The step with the column samples as rows."""
         return self
@@ -140,6 +133,8 @@ class FittedStep(Step):
     """Whether `right` is the same for every kernel."""
     scales_columns: ClassVar[bool] = False
     """Whether it multiplies columns by factors, which products with some of the columns need beforehand."""
+    square: bool = True
+    """Whether the rows are the column samples, or need not be: `left` then adds no term that depends on V alone."""
 
     def fit(self, state: ChainState) -> FittedStep:
         """The same step for the rows of a view of new samples."""
@@ -163,18 +158,9 @@ class FittedStep(Step):
         """Map V of kernel j from the columns after the step to those before it."""
         return v
 
-    @property
-    def has_offset(self) -> bool:
-        """Whether `left` adds a term that depends on V alone."""
-        return False
-
     def left(self, j: int, y: Array, v: Array | None = None) -> Array:
         """Map the product Y of kernel j to the rows after the step; its offset is added if V is given."""
         return y
-
-    def origins(self, rows: Index, cols: Index) -> tuple[Index, Index]:
-        """Positions before the step of positions after it."""
-        return rows, cols
 
     def elementwise(self, j: int, block: Array, rows: Index, cols: Index) -> Array:
         """Transform entries of kernel j, at these positions after the step."""
@@ -192,39 +178,14 @@ class FittedStep(Step):
         """The factor of kernel j."""
         return 1.0
 
-    def counts(self, counts: Array) -> Array:
-        """The weight of each column sample of a square view after the step, (cols,)."""
-        return counts
-
-    def null_vectors(self, vectors: Array | None, n_cols: int) -> Array | None:
-        """Vectors (cols, k) that every square kernel maps to zero after the step; None if there are none.
-
-        `vectors` are those before the step.
-        """
-        return None
-
-    def apply_to(self, total: KernelSum) -> None:
-        """Apply the step to a sum of kernels, whose weights include the factors already."""
-
     def removed(self, removed: Array | float) -> Array | float:
         """See `Fitted.removed`, from its value before the step."""
         return removed
 
-    def for_products(self) -> Self:
-        """The step without the statistics that products do not need."""
-        return self
-
-    def right_alone(self) -> Self:
-        """For a step that scales columns: its effect on V, with a `left` that does not change products."""
-        return self
-
     def select(self, kernels: Index) -> Self:
         """The same step for some of the kernels."""
         of_kernels = {name: value[kernels] for name, value in self.arrays().items() if name not in self.shared}
-        return self._with(of_kernels)
-
-    def _with(self, arrays: Mapping[str, Any]) -> Self:
-        return replace(self, **arrays)  # type: ignore[type-var]
+        return replace(self, **of_kernels)  # type: ignore[type-var]
 
     def described(self) -> dict[str, Any]:
         """The values that are saved with the arrays, as JSON: see `dmkl.numerics.steps.load_step`."""
@@ -261,37 +222,32 @@ class Fitted:
 
     def for_products(self) -> Fitted:
         """The chain without the statistics that products do not need: square centering needs none at all."""
-        return Fitted(tuple(step.for_products() for step in self.steps))
+        return Fitted(
+            tuple(
+                replace(step, col_mean=None if step.square else step.col_mean, row_mean=None)
+                if isinstance(step, Centering)
+                else step
+                for step in self.steps
+            )
+        )
 
     def right_alone(self) -> Fitted:
         """For a chain of some columns: its scaling of V, with a `left` that does not change products."""
-        return Fitted(tuple(step.right_alone() for step in self.steps if step.scales_columns))
+        scaling = [step for step in self.steps if isinstance(step, _SampleScaling)]
+        return Fitted(tuple(replace(step, row_scale=np.ones_like(step.col_scale[..., :1])) for step in scaling))
 
     # --- products ------------------------------------------------------------------------------------------------
 
     def factor(self, j: int) -> float:
         """Product of the scalar factors of kernel j."""
-        value = 1.0
-        for step in self.steps:
-            value *= step.scalar(j)
-        return value
+        return math.prod((step.scalar(j) for step in self.steps), start=1.0)
 
     def counts(self, n_cols: int) -> Array:
         """The weight of each column sample: d of D^{1/2}KD^{1/2}, ones without sample weights."""
         weights = np.ones(n_cols)
         for step in self.steps:
-            weights = step.counts(weights)
+            weights = weights * step.col_scale**2 if isinstance(step, Weighing) else weights
         return weights
-
-    def null_vectors(self, n_cols: int) -> Array | None:
-        """Vectors N (cols, k) with K_jN = 0 for every kernel of a square view; None if the steps imply none.
-
-        They span the directions that the ridge does not penalize: the constant, and covariates that are removed.
-        """
-        vectors: Array | None = None
-        for step in self.steps:
-            vectors = step.null_vectors(vectors, n_cols)
-        return vectors
 
     def right(self, j: int, v: Array) -> tuple[Array, list[Array | None]]:
         """Map V from the view's columns to the raw kernel's; also the V that each step's offset needs, last first."""
@@ -302,7 +258,7 @@ class Fitted:
         carried: list[Array | None] = []
         for step in reversed(self.steps):
             v = step.right(j, v)
-            carried.append(v if step.has_offset else None)
+            carried.append(None if step.square else v)
         return v, carried
 
     def left(self, j: int, y: Array, carried: list[Array | None], *, offsets: bool = True) -> Array:
@@ -321,7 +277,8 @@ class Fitted:
         """Positions of a block of the view before the first step and after each step (first to last)."""
         trail = [(rows, cols)]
         for step in reversed(self.steps):
-            trail.append(step.origins(*trail[-1]))
+            rows, cols = (step.rows[rows], step.cols[cols]) if isinstance(step, Take) else (rows, cols)
+            trail.append((rows, cols))
         return trail[::-1]
 
     def elementwise(self, j: int, block: Array, trail: list[tuple[Index, Index]]) -> Array:
@@ -333,17 +290,21 @@ class Fitted:
 
     def diagonal(self, raw: Array) -> Array:
         """Transform the raw kernels' diagonals, (kernels, samples), of a square view, in float64."""
-        values: Array | None = np.asarray(raw, dtype=np.float64)
+        values: Any = np.asarray(raw, dtype=np.float64)
         for step in self.steps:
-            assert values is not None
             values = step.diagonal(values)
-        assert values is not None
-        return values
+        return np.asarray(values)
 
     def apply_to(self, total: KernelSum) -> None:
         """Apply a chain that is the same for all kernels to a sum of them, whose weights have taken in the factors."""
         for step in self.steps:
-            step.apply_to(total)
+            if isinstance(step, Centering):
+                total.center(step.weights)
+            elif isinstance(step, Weighing):
+                assert step.row_scale is not None
+                total.scale(step.row_scale)
+            elif isinstance(step, Take):
+                total.take(step.rows)
 
     def removed(self) -> Array | float:
         """Size of the entries that centering removed, in units of the kernels after the steps, (n,).
@@ -364,6 +325,29 @@ def restricted(steps: Sequence[Any], positions: Index, *, rows: bool) -> tuple[t
         step, positions = step.for_rows(positions) if rows else step.for_columns(positions)
         changed.append(step)
     return tuple(changed[::-1]), positions
+
+
+def unpenalized(steps: Sequence[Any], n_cols: int) -> Array | None:
+    """Vectors N (cols, k) with K_jN = 0 for every square kernel after these steps; None if the steps imply none.
+
+    They span the directions that the ridge does not penalize: the constant, and covariates that are removed. The steps
+    may be fitted or not.
+    """
+    vectors: Array | None = None
+    for step in steps:
+        match step.name:
+            case "center":  # CKCᵀw = 0, since Cᵀw = 0 for C = I − 1wᵀ
+                weights = step.weights
+                vectors = np.ones((n_cols, 1)) if weights is None else (weights / weights.sum())[:, None]
+            case "residualize":  # PᵀG = 0 for P = I − QGᵀ, since QᵀG = I
+                vectors = step.vectors
+            case "weigh":  # SKS(S⁻¹N) = SKN = 0
+                vectors = None if vectors is None else vectors / step.col_scale[:, None]
+            case "trace" | "multiplicative" | "scale":
+                pass
+            case _:
+                vectors = None
+    return vectors
 
 
 _STATISTICS = {
@@ -429,10 +413,6 @@ class ChainState:
             )
         return value
 
-    @property
-    def _residualized(self) -> bool:
-        return any(step.name == "residualize" for step in self.fitted.steps)
-
     def check_diagonal(self, diagonal: Array) -> None:
         """Raise InputError for k(x, x), (kernel, samples), that are not positive or are rounding error."""
         # Entries after centering are differences of entries of size `removed`, so their error is ε · removed.
@@ -441,7 +421,8 @@ class ChainState:
         bad = np.argwhere(~(diagonal > floor[:, None]))
         if bad.size:
             j, i = bad[0]
-            explained = "; covariates explain that sample wholly" if self._residualized else ""
+            residualized = any(step.name == "residualize" for step in self.fitted.steps)
+            explained = "; covariates explain that sample wholly" if residualized else ""
             refuse(
                 "cosine normalization needs a positive k(x, x) that its precision resolves for every sample, but "
                 f"kernel {self.names[j]!r} has {diagonal[j, i]:.3g} at position {i}{explained}; use 'trace' or "
@@ -451,20 +432,25 @@ class ChainState:
     def check_size(self, size: Array, removed: Array | float, what: str) -> None:
         """Raise DegenerateKernelError for sizes (n,) too small to divide by; `removed` is what centering removed."""
         # A size below the rounding error of what centering removed may be any number, and dividing by it would blow up
-        # noise. NaN is rejected as well.
-        bad = np.flatnonzero(~(size > self.resolution * removed))
-        if bad.size:
-            j = bad[0]
-            why = (
-                "The covariates that residualize takes out explain it wholly, or it is constant"
-                if self._residualized
-                else "It is constant or has a negative diagonal"
-            )
-            msg = (
-                f"kernel {self.names[j]!r} cannot be normalized: its {what} over these samples is {size[j]:.3g}, "
-                f"expected a positive number that its precision resolves. {why}; leave it out with select()"
-            )
-            raise DegenerateKernelError(msg)
+        # noise.
+        check_sizes(self.names, size, self.resolution * removed, what, self.fitted.steps)
+
+
+def check_sizes(names: Sequence[str], size: Array, floor: Array | float, what: str, steps: Sequence[Step]) -> None:
+    """Raise DegenerateKernelError for sizes (n,) of kernels after some steps that are NaN, or not above their floor."""
+    bad = np.flatnonzero(~(size > floor))
+    if bad.size:
+        j = bad[0]
+        why = (
+            "The covariates that residualize takes out explain it wholly, or it is constant"
+            if any(step.name == "residualize" for step in steps)
+            else "It is constant or has a negative diagonal"
+        )
+        msg = (
+            f"kernel {names[j]!r} cannot be normalized: its {what} over these samples is {size[j]:.3g}, "
+            f"expected a positive number that its precision resolves. {why}; leave it out with select()"
+        )
+        raise DegenerateKernelError(msg)
 
 
 # --- residualizing -------------------------------------------------------------------------------------------------
@@ -573,10 +559,6 @@ class Residualizing(FittedStep):
         assert self.square
         return ProjectedColumns(self.projected, self.basis, self.dual, self.basis[cols]), cols
 
-    @property
-    def has_offset(self) -> bool:
-        return not self.square
-
     def right(self, j: int, v: Array) -> Array:
         # Pᵀv = v − G(Qᵀv): P is not symmetric if samples have weights.
         return np.asarray(v - self.dual @ (self.basis.T @ v))
@@ -610,9 +592,6 @@ class Residualizing(FittedStep):
         # P removes the constant among others, so that the means vanish.
         return np.zeros(mean.shape[:2])
 
-    def null_vectors(self, vectors: Array | None, n_cols: int) -> Array:
-        return self.dual  # PᵀG = 0 for P = I − QGᵀ, since QᵀG = I
-
     def removed(self, removed: Array | float) -> Array | float:
         return np.asarray(removed + np.abs(np.einsum("ma,nma->nm", self.dual, self.projected)).sum(axis=1))
 
@@ -626,7 +605,7 @@ class ProjectedColumns(FittedStep):
     """
 
     name = "projected columns"
-    same_for_all = False
+    same_for_all = square = False
     shared = frozenset({"basis", "dual", "chosen"})
 
     projected: Array
@@ -637,10 +616,6 @@ class ProjectedColumns(FittedStep):
     """G, (rows, rank)"""
     chosen: Array
     """Q of the columns, (cols, rank)"""
-
-    @property
-    def has_offset(self) -> bool:
-        return True
 
     def left(self, j: int, y: Array, v: Array | None = None) -> Array:
         if v is not None:
@@ -702,10 +677,6 @@ class Centering(FittedStep):
             self.col_mean[:, :, None], np.ones((m, 1)), weights[:, None], np.ones((len(cols), 1))
         ), cols
 
-    @property
-    def has_offset(self) -> bool:
-        return not self.square
-
     def right(self, j: int, v: Array) -> Array:
         if self.weights is None:
             return np.asarray(v - v.mean(axis=0, keepdims=True))
@@ -714,7 +685,9 @@ class Centering(FittedStep):
     def left(self, j: int, y: Array, v: Array | None = None) -> Array:
         # A square kernel needs no means: C(K(Cᵀv)) subtracts the means of the product instead.
         if self.square:
-            return _less_mean(y, self.weights)
+            # A float32 product is averaged in float64: the mean of many rows would otherwise lose digits.
+            y -= y.mean(axis=0, keepdims=True, dtype=np.float64) if self.weights is None else self.weights @ y
+            return y
         if v is not None:
             assert self.col_mean is not None
             y -= self.col_mean[j] @ v
@@ -738,28 +711,10 @@ class Centering(FittedStep):
     def means(self, mean: Array) -> Array:
         return np.zeros_like(mean)
 
-    def null_vectors(self, vectors: Array | None, n_cols: int) -> Array:
-        # C K Cᵀ w = 0, since Cᵀw = 0 for C = I − 1wᵀ.
-        return np.ones((n_cols, 1)) if self.weights is None else self.weights[:, None]
-
-    def apply_to(self, total: KernelSum) -> None:
-        total.center(self.weights)
-
     def removed(self, removed: Array | float) -> Array | float:
         assert self.col_mean is not None
         # The entries lose means of this size, and keep the rounding error that they had before.
         return removed + mean_over(np.abs(self.col_mean), self.weights)
-
-    def for_products(self) -> Centering:
-        # Tasks of a square view need no means at all, so that none are sent to them.
-        return replace(self, col_mean=None if self.square else self.col_mean, row_mean=None)
-
-
-def _less_mean(y: Array, weights: Array | None) -> Array:
-    """Subtract from Y, which is overwritten, the mean of its rows, with weights that sum to one if given."""
-    # A float32 product is averaged in float64: the mean of many rows would otherwise lose digits.
-    y -= y.mean(axis=0, keepdims=True, dtype=np.float64) if weights is None else weights @ y
-    return y
 
 
 @dataclass(frozen=True)
@@ -772,9 +727,6 @@ class Scaling(FittedStep):
 
     def scalar(self, j: int) -> float:
         return float(self.factor[j])
-
-    def null_vectors(self, vectors: Array | None, n_cols: int) -> Array | None:
-        return vectors
 
     def left(self, j: int, y: Array, v: Array | None = None) -> Array:
         y *= self.factor[j]
@@ -811,17 +763,14 @@ class _SampleScaling(FittedStep):
         return scale if scale.ndim == 1 else np.asarray(scale[j])
 
     def training(self) -> Self:
-        return self._with({"row_scale": self.col_scale})
+        return replace(self, row_scale=self.col_scale)
 
     def for_rows(self, rows: Index) -> tuple[Self, Index]:
         assert self.row_scale is not None
-        return self._with({"row_scale": self.row_scale[..., rows]}), rows
+        return replace(self, row_scale=self.row_scale[..., rows]), rows
 
     def for_columns(self, cols: Index) -> tuple[Self, Index]:
-        return self._with({"col_scale": self.col_scale[..., cols]}), cols
-
-    def right_alone(self) -> Self:
-        return self._with({"row_scale": np.ones_like(self.col_scale[..., :1])})
+        return replace(self, col_scale=self.col_scale[..., cols]), cols
 
     def right(self, j: int, v: Array) -> Array:
         return np.asarray(v * self._of(j, rows=False)[:, None])
@@ -868,17 +817,6 @@ class Weighing(_SampleScaling):
     name = "weigh"
     shared = frozenset({"col_scale", "row_scale"})
 
-    def counts(self, counts: Array) -> Array:
-        return np.asarray(counts * self.col_scale**2)
-
-    def null_vectors(self, vectors: Array | None, n_cols: int) -> Array | None:
-        # SKS (S⁻¹N) = SKN = 0.
-        return None if vectors is None else np.asarray(vectors / self.col_scale[:, None])
-
-    def apply_to(self, total: KernelSum) -> None:
-        assert self.row_scale is not None
-        total.scale(self.row_scale)
-
 
 @dataclass(frozen=True)
 class Take(FittedStep):
@@ -899,12 +837,6 @@ class Take(FittedStep):
     def keeps_square(self) -> bool:
         return np.array_equal(self.rows, self.cols)
 
-    def shape(self, n_rows: int, n_cols: int) -> tuple[int, int]:
-        return len(self.rows), len(self.cols)
-
-    def taken(self, rows: Index, cols: Index) -> tuple[Index, Index]:
-        return rows[self.rows], cols[self.cols]
-
     def training(self) -> Take:
         return Take(self.cols, self.cols, self.before[[1, 1]])
 
@@ -922,14 +854,8 @@ class Take(FittedStep):
     def left(self, j: int, y: Array, v: Array | None = None) -> Array:
         return y[self.rows]
 
-    def origins(self, rows: Index, cols: Index) -> tuple[Index, Index]:
-        return self.rows[rows], self.cols[cols]
-
     def diagonal(self, diagonal: Array, *, rows: bool = False) -> Array:
         return diagonal[:, self.rows if rows else self.cols]
-
-    def apply_to(self, total: KernelSum) -> None:
-        total.take(self.rows)
 
 
 _FITTED: dict[str, type[FittedStep]] = {

@@ -9,14 +9,11 @@ beforehand, but cancellation leaves no correct digit if the means are large comp
 
 from __future__ import annotations
 
-import itertools
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from dask.delayed import delayed
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import refuse
@@ -25,11 +22,11 @@ from dmkl.numerics.alignment import alignments, estimated
 from dmkl.numerics.cholesky import Factor
 from dmkl.numerics.steps import Fitted, Residualizing
 from dmkl.passes.blas import blas_threads, pinned_blas
-from dmkl.passes.execute import Machine, again, check_memory, execute, machine, run_tasks, send_all, shared_folder
-from dmkl.passes.run import add_in_tree, run_pass
+from dmkl.passes.execute import Machine, check_memory, machine, run_tasks, shared_folder
+from dmkl.passes.run import run_pass
 from dmkl.passes.sums import FactorHandle, by_factors
-from dmkl.passes.sweep import Columns
-from dmkl.passes.view import Lens, StoreOrder, TileKey, TileTask, View
+from dmkl.passes.sweep import Columns, merge
+from dmkl.passes.view import Lens, StoreOrder, TileTask, View
 
 # Entries of each kernel that are transformed and multiplied at a time: a few such arrays fit in a core's cache.
 _PANEL_ENTRIES = 2**15
@@ -93,7 +90,6 @@ def align(lens: Lens, probes: Float | None = None) -> tuple[Float, Float | None]
     return estimated(projections, lambda gram: alignments(gram, floor))
 
 
-_COUNTER = itertools.count(1)
 # Largest number of tasks. It does not depend on the cluster, so that sums are added in the same order everywhere.
 _TASKS = 64
 
@@ -105,28 +101,15 @@ def gram_pass(lens: Lens) -> Float:
     bands of rows, once for each band; from a memory-mapped tile only the rows of the band are touched.
     MemoryBudgetError is raised before anything runs if a row of every kernel's tile exceeds the memory of a task.
     """
-    return again(lambda: _gram_pass(lens), "alignment")
-
-
-def _gram_pass(lens: Lens) -> Float:
     host = machine()
-    name, token = f"alignment-pass-{next(_COUNTER)}", uuid.uuid4().hex
     bands = _bands(lens, host)
     # The cut depends on the bands alone: a fixed number of partial sums, added in a fixed tree, rounds the same
     # with any number of workers.
     cuts = np.array_split(np.arange(len(bands)), min(len(bands), _TASKS))
-    plan = [[bands[b] for b in cut] for cut in cuts]
-    shared = send_all({f"{name}-lens-{token}": lens, f"{name}-plan-{token}": plan})
-    side_by_side = min(host.slots_per_host, len(plan))
-    tasks = [
-        (
-            delayed(_add_bands, pure=False)(*shared, number, side_by_side, dask_key_name=f"{name}-{number}-{token}"),
-            sum(band.n_bytes for band in bands_of_task),
-        )
-        for number, bands_of_task in enumerate(plan)
-    ]
-    parts = [task for task, _ in tasks]
-    return np.asarray(execute([add_in_tree(parts, f"{name}-add-{token}")], tasks, name)[0])
+    side_by_side = min(host.slots_per_host, len(cuts))
+    work = [partial(_add_bands, [bands[b] for b in cut], side_by_side) for cut in cuts]
+    task_bytes = sum(band.n_bytes for band in bands) // len(work)
+    return np.asarray(run_tasks("alignment-pass", work, lens, task_bytes=task_bytes, add=merge)[0])
 
 
 def _bands(lens: Lens, host: Machine) -> list[_Band]:
@@ -164,32 +147,26 @@ def _bands(lens: Lens, host: Machine) -> list[_Band]:
     return bands
 
 
-def _add_bands(lens: Lens, plan: Sequence[Sequence[_Band]], number: int, tasks_per_machine: int) -> Float:
+def _add_bands(bands: Sequence[_Band], tasks_per_machine: int, lens: Lens) -> Float:
     """The inner products over the bands of one task, (n, n)."""
     view = lens.view
-    stream = view.source.stream([(int(k), band.i, band.j) for band in plan[number] for k in view.kernels])
+    stream = view.source.stream([(int(k), band.i, band.j) for band in bands for k in view.kernels])
     n = len(view.kernels)
     (samples, _), gram = _samples_of_tiles(view), np.zeros((n, n))
     # Two arrays serve all bands of the task: new ones for each band would cost as much in page faults as the products.
-    stored = np.empty(n * max(band.shape[0] * band.shape[1] for band in plan[number]), view.source.dtype)
-    scratch = np.empty((n, max(_panel_rows(n, *band.shape) * band.shape[1] for band in plan[number])))
+    stored = np.empty(n * max(band.shape[0] * band.shape[1] for band in bands), view.source.dtype)
+    scratch = np.empty((n, max(_panel_rows(n, *band.shape) * band.shape[1] for band in bands)))
     with pinned_blas(blas_threads(tasks_per_machine)):
-        for band in plan[number]:
+        for band in bands:
             raw = stored[: n * band.shape[0] * band.shape[1]].reshape(n, *band.shape)
-            _read(raw, band, samples, stream)
+            rows, cols = samples.inside(band.rows), samples.inside(band.cols)
+            for block in raw:
+                block[:] = next(stream)[1][rows][:, cols]
             # Only the upper tiles are read. The mirror image of a tile above the diagonal has the same inner products.
             times = 1.0 if band.i == band.j else 2.0
             for panel in _panels(raw, band, lens.fitted, samples.order, scratch):
                 gram += times * (panel @ panel.T)
     return gram
-
-
-def _read(raw: Array, band: _Band, samples: StoreOrder, stream: Iterator[tuple[TileKey, Array]]) -> None:
-    """Fill `raw` with a band of every kernel as it is stored, (n, rows, columns)."""
-    rows, cols = samples.inside(band.rows), samples.inside(band.cols)
-    for block in raw:
-        _, tile = next(stream)
-        block[:] = tile[rows][:, cols]
 
 
 def _panel_rows(n: int, n_rows: int, n_cols: int) -> int:

@@ -47,11 +47,11 @@ def pinned_blas(threads: int) -> Iterator[None]:
     active context requests, and the last context to end restores the values from before the first. If each task set
     and reset the limit itself, the exit of one task would lift it for another.
     """
-    _LIMIT.enter(threads)
+    _LIMIT.request(threads, 1)
     try:
         yield
     finally:
-        _LIMIT.leave(threads)
+        _LIMIT.request(threads, -1)
 
 
 def one_blas_thread(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -74,28 +74,22 @@ class _Limit:
         self._set: int | None = None
         self._before: list[tuple[Any, int]] = []
 
-    def enter(self, threads: int) -> None:
+    def request(self, threads: int, contexts: int) -> None:
+        """Add some contexts with this limit, or take them away."""
         with self._lock:
             if not self._asked:
                 self._before = [(library, library.get_num_threads()) for library in _libraries()]
-            self._asked[threads] += 1
-            self._adjust()
-
-    def leave(self, threads: int) -> None:
-        with self._lock:
-            self._asked -= Counter([threads])
-            self._adjust()
-
-    def _adjust(self) -> None:
-        wanted = max(self._asked, default=None)
-        if wanted == self._set:
-            return
-        self._set = wanted
-        for library, before in self._before:
-            # The library object was made when no context was active, so its thread count is the user's.
+            self._asked[threads] += contexts
+            self._asked = +self._asked  # without limits that no context requests
+            wanted = max(self._asked, default=None)
+            if wanted == self._set:
+                return
+            self._set = wanted
+            for library, before in self._before:
+                # The library object was made when no context was active, so its thread count is the user's.
+                _free_control()
+                library.set_num_threads(before if wanted is None else wanted)
             _free_control()
-            library.set_num_threads(before if wanted is None else wanted)
-        _free_control()
 
 
 _LIMIT = _Limit()

@@ -10,7 +10,7 @@ from dask.delayed import Delayed, delayed
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.numerics.steps import Centering, ChainState, Fitted, Scaling
-from dmkl.passes.execute import graph_token, machine, send
+from dmkl.passes.execute import graph_token, machine, send_all
 from dmkl.passes.view import Lens, View
 
 if TYPE_CHECKING:
@@ -114,8 +114,10 @@ def view_blocks(view: View, state: ChainState | Delayed, chunk: int | None) -> d
     side = view.source.tiling.tile if chunk is None else chunk
     dtype = np.dtype(np.float64) if view.steps else view.source.dtype
     token = graph_token(machine(), view, side)
-    shared = send(view, f"block-view-{token}")
-    statistics: Any = send(state, f"block-statistics-{token}") if isinstance(state, ChainState) else state
+    (shared,) = send_all({f"block-view-{token}": view})
+    statistics: Any = state
+    if isinstance(state, ChainState):
+        (statistics,) = send_all({f"block-statistics-{token}": state})
     block = delayed(_block, pure=False)
 
     def kernel(j: int) -> da.Array:
@@ -158,15 +160,15 @@ def weighted_blocks(lens: Lens, weights: Float, chunk: int | None = None) -> da.
     """
     view, side = lens.view, lens.view.source.tiling.tile if chunk is None else chunk
     token = graph_token(machine(), lens, weights, side)
-    shared = send((lens, weights), f"weighted-lens-{token}")
-    block, turned = delayed(_weighted, pure=False), delayed(_turned, pure=False)
+    (shared,) = send_all({f"weighted-lens-{token}": (lens, weights)})
+    block, turned = delayed(_weighted, pure=False), delayed(np.transpose, pure=False)
     made: dict[tuple[int, int], Delayed] = {}
 
     def task(a: int, b: int, rows: Index, cols: Index) -> Any:
         key = f"weighted-{a}-{b}-{token}"
         # Row a is built after all rows b < a, so the block above the diagonal exists already.
         if view.is_square and b < a:
-            return turned(made[b, a], dask_key_name=key)
+            return turned(made[b, a], (0, 2, 1), dask_key_name=key)
         made[a, b] = block(shared, rows, cols, dask_key_name=key)
         return made[a, b]
 
@@ -183,7 +185,3 @@ def _weighted(shared: tuple[Lens, Float], rows: Index, cols: Index) -> Float:
             if weight:
                 sum_ += weight * part
     return total
-
-
-def _turned(block: Float) -> Float:
-    return block.transpose(0, 2, 1)

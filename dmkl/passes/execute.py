@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from distributed import Client, Future, as_completed
 
 Result = TypeVar("Result")
-Value = TypeVar("Value")
 
 # Bytes of a worker's limit that the interpreter and its libraries take before the first array.
 _BESIDE_ARRAYS = 200 * 2**20
@@ -161,29 +160,20 @@ class Machine:
 _HERE: ContextVar[Machine | None] = ContextVar("dmkl-here", default=None)
 
 
-@contextmanager
-def _inside(variable: ContextVar[Value], value: Value) -> Iterator[None]:
-    token = variable.set(value)
-    try:
-        yield
-    finally:
-        variable.reset(token)
-
-
-def computing_here(limits_here: Machine) -> AbstractContextManager[None]:
+def computing_here(limits_here: Machine) -> AbstractContextManager[Any]:
     """Let passes inside this context run in this thread: for a task, which may take these limits of its machine.
 
     Dask's own configuration of the scheduler is one for all threads of a process, so tasks cannot set it.
     """
-    return _inside(_HERE, limits_here)
+    return progress.inside(_HERE, limits_here)
 
 
 _KEPT: ContextVar[int] = ContextVar("dmkl-kept", default=0)
 
 
-def keeping(n_bytes: int) -> AbstractContextManager[None]:
+def keeping(n_bytes: int) -> AbstractContextManager[Any]:
     """Reserve bytes of this machine's budget for values that this process itself holds inside this context."""
-    return _inside(_KEPT, _KEPT.get() + n_bytes)
+    return progress.inside(_KEPT, _KEPT.get() + n_bytes)
 
 
 def active_client() -> Client | None:
@@ -264,12 +254,12 @@ def workers_of_scheduler(client: Client) -> Mapping[str, Any]:
 _TEMPORARY: ContextVar[Path | None] = ContextVar("dmkl-temporary", default=None)
 
 
-def temporary_files_in(folder: Path | None) -> AbstractContextManager[None]:
+def temporary_files_in(folder: Path | None) -> AbstractContextManager[Any]:
     """Put temporary files that workers share into `folder` inside this context; into TMPDIR for None.
 
     The folder of a checkpoint is on a file system that all machines share, and TMPDIR (/tmp) often is not.
     """
-    return _inside(_TEMPORARY, folder)
+    return progress.inside(_TEMPORARY, folder)
 
 
 def temporary_root() -> Path:
@@ -330,7 +320,7 @@ def graph_token(host: Machine, *content: Any) -> str:
     """The last part of the keys of a graph: equal for equal work, and only then.
 
     How work is cut into tasks depends on the machine, so the number of slots is part of the token. On a cluster every
-    token is new: `send` uses a new key for each value, and tasks with different inputs must not have equal keys.
+    token is new: `send_all` uses a new key for each value, and tasks with different inputs must not have equal keys.
     """
     if active_client() is not None:
         return uuid.uuid4().hex
@@ -383,43 +373,32 @@ def execute(
     With `keep`, results of a cluster stay on its workers and futures of them are returned. WorkerLostError if workers
     died repeatedly while running one task.
     """
-    watch = progress.current()
-    watch.begin(what, sum(n_bytes for _, n_bytes in units))
+    client, watch = active_client(), progress.current()
+    sizes = {unit.key: n_bytes for unit, n_bytes in units}
+    watch.begin(what, sum(sizes.values()))
     try:
         with progress.stage(what):
-            return _executed(results, units, watch, keep)
+            if client is not None:
+                return _on_cluster(client, results, units, keep)
+            schedule = get_scheduler(collections=results) if _HERE.get() is None else get_sync
+            # Dask's default number of threads may be more than memory, or the grant of a batch system, allows.
+            slots = _local_slots()
+            # `dask.compute` would first make an expression of the results and hash all arrays.
+            layers = {name: layer for result in results for name, layer in result.dask.layers.items()}
+            tasks = {key: task for layer in layers.values() for key, task in layer.items()}
+            with Callback(posttask=lambda key, *_: watch.advance(sizes.get(key, 0))):
+                return list(schedule(tasks, [result.key for result in results], num_workers=slots))
     finally:
         watch.end()
 
 
-def _executed(
-    results: Sequence[Delayed], units: Sequence[tuple[Delayed, int]], watch: progress.Watch, keep: bool
-) -> list[Any]:
-    client = active_client()
-    sizes = {unit.key: n_bytes for unit, n_bytes in units}
-    if client is not None:
-        return _on_cluster(client, results, units, sizes, watch, keep)
-    with Callback(posttask=lambda key, *_: watch.advance(sizes.get(key, 0))):
-        schedule = get_scheduler(collections=results) if _HERE.get() is None else get_sync
-        # Dask's default number of threads may be more than memory, or the grant of a batch system, allows.
-        slots = _local_slots()
-        # `dask.compute` would first make an expression of the results and hash all arrays.
-        layers = {name: layer for result in results for name, layer in result.dask.layers.items()}
-        tasks = {key: task for layer in layers.values() for key, task in layer.items()}
-        return list(schedule(tasks, [result.key for result in results], num_workers=slots))
-
-
 def _on_cluster(
-    client: Client,
-    results: Sequence[Delayed],
-    units: Sequence[tuple[Delayed, int]],
-    sizes: dict[str, int],
-    watch: progress.Watch,
-    keep: bool,
+    client: Client, results: Sequence[Delayed], units: Sequence[tuple[Delayed, int]], keep: bool
 ) -> list[Any]:
     from distributed import KilledWorker, as_completed, wait
 
-    allowed = machine().workers
+    allowed, watch = machine().workers, progress.current()
+    sizes = {unit.key: n_bytes for unit, n_bytes in units}
     futures = client.compute([*results, *(unit for unit, _ in units)], optimize_graph=False, workers=allowed)
     wanted, watched = futures[: len(results)], futures[len(results) :]
     # Dask keeps a result while a future of it exists. So the lists are dropped here, and each future is dropped as soon
@@ -486,13 +465,8 @@ _SECONDS, _BYTES_PER_SECOND = 30.0, 1e6
 _BRANCHING = 4
 
 
-def send(value: Any, name: str) -> Any:
-    """Make a value available to many tasks: sent to a cluster's workers once, a node of the graph otherwise."""
-    return send_all({name: value})[0]
-
-
 def send_all(values: Mapping[str, Any], *, broadcast: bool = True) -> list[Any]:
-    """Make several such values available, by name, with one message to the cluster for all of them.
+    """Make values available to many tasks, by name: nodes of the graph, or sent to a cluster's workers once.
 
     Without `broadcast` each value goes to one worker: for values that one task takes, too large for the graph itself.
     """
@@ -555,10 +529,30 @@ _COUNTER = itertools.count(1)
 _SMALL_BYTES = 2**20
 
 
+FAN_IN = 8
+"""Results that one task adds: few enough to bound its memory, many enough to keep the tree flat."""
+
+
+def add_in_tree(parts: list[Delayed], name: str, add: Callable[[list[Any]], Any], most: int = 1) -> list[Delayed]:
+    """At most `most` results with the same sum, by tasks that `add` a few each; `name` is the prefix of their keys."""
+    call = delayed(add, pure=False)
+    while len(parts) > most:
+        chunks = [parts[start : start + FAN_IN] for start in range(0, len(parts), FAN_IN)]
+        parts = [
+            chunk[0] if len(chunk) == 1 else call(chunk, dask_key_name=f"{name}-{chunk[0].key}") for chunk in chunks
+        ]
+    return parts
+
+
 def run_tasks(
-    what: str, work: Sequence[Callable[..., Any]], *shared: Any, own: Sequence[Any] | None = None, task_bytes: int = 0
+    what: str,
+    work: Sequence[Callable[..., Any]],
+    *shared: Any,
+    own: Sequence[Any] | None = None,
+    task_bytes: int = 0,
+    add: Callable[[list[Any]], Any] | None = None,
 ) -> list[Any]:
-    """Run functions side by side, with shared arguments; returns their results in order.
+    """Run functions side by side, with shared arguments; returns their results in order, or [their sum] by `add`.
 
     `what` is the prefix of the tasks' keys. The functions of `work` are sorted by time, the longest first; arguments of
     a single task are bound by `functools.partial`, which Dask does not search for futures. The `shared` arguments are
@@ -581,7 +575,8 @@ def run_tasks(
             delayed(function, pure=False)(*shared_values, *more, dask_key_name=f"{name}-{len(work) - k:06d}-{token}")
             for k, (function, more) in enumerate(zip(work, own_values, strict=True))
         ]
-        return execute(tasks, [(task, task_bytes) for task in tasks], name)
+        wanted = tasks if add is None else add_in_tree(tasks, f"{name}-add", add)
+        return execute(wanted, [(task, task_bytes) for task in tasks], name)
 
     return again(run, name)
 

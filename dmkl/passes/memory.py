@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from dask.delayed import Delayed, delayed
+from dask.delayed import delayed
 
-from dmkl.arrays import Array, Index
+from dmkl.arrays import Array
 from dmkl.passes.execute import active_client, check_memory, execute, machine
 from dmkl.passes.view import TileKey, TileSource, Unit, View, units_of
 
@@ -31,6 +31,7 @@ class HeldTiles:
         self.dtype, self.tiling, self.symmetric = origin.dtype, origin.tiling, origin.symmetric
         self.content_id, self.reads_per_tile = origin.content_id, origin.reads_per_tile
         self.factors = None  # the tiles are in memory
+        self.diagonal, self.row_sum = origin.diagonal, origin.row_sum
         self.scratch_bytes = origin.scratch_bytes
 
     def __getstate__(self) -> dict[str, Any]:
@@ -45,14 +46,6 @@ class HeldTiles:
         if not all(key in self._tiles for key in keys):
             return self.origin.stream(keys)
         return ((key, self._tiles[key]) for key in keys)
-
-    def diagonal(self, kernels: Index) -> Array | None:
-        """See `TileSource`."""
-        return self.origin.diagonal(kernels)
-
-    def row_sum(self, kernels: Index) -> Array | None:
-        """See `TileSource`."""
-        return self.origin.row_sum(kernels)
 
     def units(self, view: View) -> list[tuple[Unit, Any]]:
         """The tasks of a pass, cut into the parts that are in memory, each with its tiles.
@@ -106,20 +99,17 @@ def persisted(view: View) -> View:
     token = uuid.uuid4().hex
     shared = delayed(view.source, name=f"load-source-{token}", traverse=False)
     parts: dict[int, list[tuple[frozenset[tuple[int, int]], Any]]] = {int(k): [] for k in view.kernels}
-    tasks: list[tuple[Delayed, int]] = []
-    owners: list[tuple[int, frozenset[tuple[int, int]]]] = []
     side_bytes = view.source.tiling.tile**2 * view.source.dtype.itemsize
-    for kernel in view.kernels:
-        # Tiles are loaded kernel by kernel for any number of workers: a later view may select any of the kernels.
-        for unit in units_of(replace(view, kernels=np.array([kernel])), other_kernels=len(view.kernels) - 1):
-            keys = [(int(kernel), task.i, task.j) for task in unit.tiles]
-            task = delayed(_load, pure=False)(shared, keys, dask_key_name=f"load-tiles-{len(tasks)}-{token}")
-            tasks.append((task, len(keys) * side_bytes))
-            owners.append((int(kernel), frozenset((task.i, task.j) for task in unit.tiles)))
-    if client is None:
-        loaded = execute([task for task, _ in tasks], tasks, "load-tiles")
-    else:
-        loaded = client.compute([task for task, _ in tasks])
-    for (kernel, pairs), tiles in zip(owners, loaded, strict=True):
-        parts[kernel].append((pairs, tiles))
+    # Tiles are loaded kernel by kernel for any number of workers: a later view may select any of the kernels.
+    cuts = [
+        (int(kernel), [(int(kernel), task.i, task.j) for task in unit.tiles])
+        for kernel in view.kernels
+        for unit in units_of(replace(view, kernels=np.array([kernel])), other_kernels=len(view.kernels) - 1)
+    ]
+    load = delayed(_load, pure=False)
+    tasks = [load(shared, keys, dask_key_name=f"load-tiles-{k}-{token}") for k, (_, keys) in enumerate(cuts)]
+    n_bytes = [len(keys) * side_bytes for _, keys in cuts]
+    loaded = client.compute(tasks) if client else execute(tasks, list(zip(tasks, n_bytes, strict=True)), "load-tiles")
+    for (kernel, keys), tiles in zip(cuts, loaded, strict=True):
+        parts[kernel].append((frozenset((i, j) for _, i, j in keys), tiles))
     return replace(view, source=HeldTiles(view.source, parts))

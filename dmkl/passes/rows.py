@@ -22,17 +22,15 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from dask.delayed import Delayed, delayed
 
 from dmkl.arrays import Array, Float, Index
-from dmkl.errors import DegenerateKernelError, refuse
+from dmkl.errors import refuse
 from dmkl.numerics.cholesky import add_gram
 from dmkl.numerics.discriminant import null_leverages
-from dmkl.numerics.steps import STEPS, Residualize, Step, Take, Weighing
+from dmkl.numerics.steps import STEPS, Residualize, Step, Take, Weighing, check_sizes, unpenalized
 from dmkl.passes.blas import blas_threads, factor_threads, pinned_blas
-from dmkl.passes.execute import again, execute, machine, send_all, shared_folder, temporary_root
+from dmkl.passes.execute import machine, run_tasks, shared_folder, temporary_root
 from dmkl.passes.factors import READ_BYTES, factors_of, on_disk, strips
-from dmkl.passes.run import add_in_tree
 from dmkl.passes.view import Lens, View, bytes_of_task
 
 _SMALL_BYTES = 2**27
@@ -51,9 +49,8 @@ def has_thin_factors(view: View) -> bool:
 
 
 def null_vectors(lens: Lens) -> Float | None:
-    """See `dmkl.numerics.steps.Fitted.null_vectors`; without a pass for the statistics where factors are thin."""
-    view = lens.view
-    return RowMap(view).null_vectors() if has_thin_factors(view) else lens.fitted.null_vectors(view.shape[2])
+    """Vectors N (m, k) with K_jN = 0 for every kernel: see `dmkl.numerics.steps.unpenalized`."""
+    return unpenalized(lens.view.steps, lens.view.shape[2])
 
 
 # --- steps on rows ----------------------------------------------------------------------------------------------------
@@ -91,10 +88,7 @@ class RowMap:
     def places(self, axis: int) -> list[Index]:
         """The places of the rows (axis 0) or columns (axis 1) before each fitted step, then those in the source."""
         steps: Sequence[Any] = self.view.steps[: len(self.statistics)]
-        n_samples = [len(self.view.rows), len(self.view.cols)]
-        for step in steps:
-            n_samples = list(step.shape(*n_samples))
-        at, places = np.arange(n_samples[axis]), []
+        at, places = np.arange(replace(self.view, steps=tuple(steps)).shape[1 + axis]), []
         # From the last step to the first: samples that were taken in the middle had other places before.
         for step in reversed(steps):
             if step.name == "take":
@@ -153,15 +147,9 @@ class RowMap:
         if step.name == "center":
             return replace(self, statistics=(*self.statistics, total), squares=squares)
         size = self._by_kernel(squares - total**2 if step.name == "multiplicative" else squares)
-        bad = np.flatnonzero(~(size > _ROUNDING * self._by_kernel(squares if self.squares is None else self.squares)))
-        if bad.size:
-            what = {"trace": "trace", "multiplicative": "variance in feature space"}[step.name]
-            msg = (
-                f"kernel {self._name(bad[0])!r} cannot be normalized: its {what} over these samples is "
-                f"{size[bad[0]]:.3g}, expected a positive number that its precision resolves. It is constant, or the "
-                "covariates that residualize takes out explain it wholly; leave it out with select()"
-            )
-            raise DegenerateKernelError(msg)
+        floor = _ROUNDING * self._by_kernel(squares if self.squares is None else self.squares)
+        what = {"trace": "trace", "multiplicative": "variance in feature space"}[step.name]
+        check_sizes([self._name(j) for j in range(len(size))], size, floor, what, self.view.steps)
         factor = (1.0 / np.sqrt(size * count if step.name == "trace" else size))[self.kernel_of]
         scaled = None if self.squares is None else self.squares * factor**2
         return replace(self, statistics=(*self.statistics, factor), squares=scaled)
@@ -170,21 +158,6 @@ class RowMap:
         """Sums over the components of each kernel, (..., n), of values (..., D)."""
         widths = factors_of(self.view).widths[self.view.kernels]
         return np.asarray(np.add.reduceat(values, np.cumsum(widths) - widths, axis=-1))
-
-    def null_vectors(self) -> Float | None:
-        """See `dmkl.numerics.steps.Fitted.null_vectors`; over the column samples, (m, k)."""
-        vectors: Any = None
-        step: Any
-        for step in self.view.steps:
-            if step.name == "center":
-                vectors = np.ones((self.view.shape[2], 1)) if step.weights is None else step.weights[:, None]
-            elif step.name == "residualize":
-                vectors = step.vectors
-            elif step.name == "weigh":
-                vectors = None if vectors is None else vectors / step.col_scale[:, None]
-            elif step.name in ("cosine", "take"):
-                vectors = None
-        return None if vectors is None else np.asarray(vectors)
 
 
 def fit_row_maps(views: Sequence[View]) -> tuple[list[RowMap], float]:
@@ -196,8 +169,8 @@ def fit_row_maps(views: Sequence[View]) -> tuple[list[RowMap], float]:
         works = []
         for n in needed:
             places = maps[n].places(1)
-            works.append(_Work(places[-1], partial(_step_sums, maps[n], places)))
-        sums = dict(zip(needed, _added_over_rows("factor-sums", views[0], works), strict=True))
+            works.append((places[-1], partial(_step_sums, maps[n], places)))
+        sums = dict(zip(needed, _over_rows("factor-sums", views[0], works, 1, _sum_of_parts), strict=True))
         for n in fitting:
             maps[n] = maps[n].with_sums(views[n].steps[k], sums.get(n))
         n_passes += bool(works)
@@ -245,17 +218,17 @@ def gram_matrices(views: Sequence[View], targets: Sequence[Float]) -> tuple[Iter
         columns = np.concatenate([targets[n][at] for n, at in zip(numbers, positions, strict=True)], axis=1)
         earlier.append(_earlier_gram(views[0], rows))
         fill = partial(_shift, shift)
-        works.append(_Work(rows, partial(_part_of_gram, columns, fill, with_gram=earlier[-1] is None)))
+        works.append((rows, partial(_part_of_gram, columns, fill, with_gram=earlier[-1] is None)))
         members.append(numbers)
     n_shared = len(works)
     for n, row_map in maps.items():
         places = row_map.places(1)
         fill = partial(_map, row_map, places, 1)
-        works.append(_Work(places[-1], partial(_part_of_gram, targets[n], fill, with_gram=True)))
+        works.append((places[-1], partial(_part_of_gram, targets[n], fill, with_gram=True)))
         members.append([n])
     n_grams = len(works) - sum(gram is not None for gram in earlier)
-    sums = _added_over_rows("gram", views[0], works, 8 * n_grams * (1 + len(shift)) ** 2)
-    new = [(works[k].samples, sums[k][0]) for k in range(n_shared) if earlier[k] is None]
+    sums = _over_rows("gram", views[0], works, 1, _sum_of_parts, 8 * n_grams * (1 + len(shift)) ** 2)
+    new = [(works[k][0], sums[k][0]) for k in range(n_shared) if earlier[k] is None]
     if new:
         _GRAMS[views[0].source] = (views[0].kernels.tobytes(), [(rows, on_disk(gram)) for rows, gram in new])
     for k, gram in enumerate(earlier):
@@ -436,14 +409,10 @@ def _joined_over_rows(items: Sequence[RowFunction], folder: Path | None) -> list
     works = []
     for item in items:
         places = [place[item.positions] for place in item.row_map.places(item.axis)]
-        works.append(_Work(places[-1], partial(_function_of_rows, item, places, folder)))
-
-    def run() -> list[Any]:
-        tasks = _tasks("factor-products", items[0].row_map.view, works, items[0].axis)
-        return execute([task for task, _ in tasks], tasks, "factor-products")
-
+        works.append((places[-1], partial(_function_of_rows, item, places, folder)))
+    tasks = _over_rows("factor-products", items[0].row_map.view, works, items[0].axis, None) if items else []
     results = []
-    for item, *blocks_of_tasks in zip(items, *(again(run, "factor-products") if works else ()), strict=True):
+    for item, *blocks_of_tasks in zip(items, *tasks, strict=True):
         shape = (len(item.positions), item.width)
         with nullcontext(item.file) if item.file or not folder else TemporaryFile(dir=temporary_root()) as file:
             # A temporary file stays until the array is gone.
@@ -489,7 +458,7 @@ def inverse_diagonals_by_factors(
         items.append(RowFunction(gram.row_map, 1, np.arange(view.shape[1]), function, len(lams_of_view)))
     diagonals = []
     for view, leverages in zip(views, row_products(items)[0], strict=True):
-        null = grams[id(view)].row_map.null_vectors()
+        null = null_vectors(Lens(view))
         projected = 0.0 if null is None else null_leverages(null)[:, None]
         diagonals.append(2.0 * (1.0 - projected - leverages).T)
     return diagonals
@@ -506,39 +475,18 @@ _STRIP_BYTES = 2**26
 # --- passes over rows -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Work:
-    """A function of its result so far, the factor rows (r, D) of some samples, and their places (r,) among all.
-
-    The rows are as they are stored, and functions compute in double precision: the least λ of a default grid is 1e-8 of
-    the trace.
-    """
-
-    samples: Index
-    """Positions in the source."""
-    function: Callable[[Any, Float, Index], Any]
+_Work = tuple[Index, Callable[[Any, Float, Index], Any]]
+"""Positions of samples in the source, and a function of its result so far, of factor rows (r, D) of some of them, and
+of the places (r,) of these among all. The rows are as they are stored, and functions compute in double precision: the
+least λ of a default grid is 1e-8 of the trace."""
 
 
-def _added_over_rows(name: str, view: View, works: Sequence[_Work], result_bytes: int = 0) -> list[list[Float]]:
-    """The sums over strips of rows of the arrays that each function returns."""
-
-    def run() -> list[list[Float]]:
-        tasks = _tasks(name, view, works, 1, result_bytes)
-        total = add_in_tree([task for task, _ in tasks], f"{name}-add", _sum_of_parts)
-        (sums,) = execute([total], tasks, name)
-        return list(sums)
-
-    return again(run, name) if works else []
-
-
-def _tasks(
-    name: str,
-    view: View,
-    works: Sequence[_Work],
-    axis: int,
-    result_bytes: int = 0,
-) -> list[tuple[Delayed, int]]:
-    """The tasks of a pass over the rows, each with the bytes that it reads; they return a result for each work."""
+def _over_rows(
+    name: str, view: View, works: Sequence[_Work], axis: int, add: Callable[..., Any] | None, result_bytes: int = 0
+) -> Any:
+    """For each task of a pass over the rows, a result for each work; with `add` the sum over the tasks."""
+    if not works:
+        return []
     n_rows, n_bytes, host = (view.source.tiling.rows, view.source.tiling.cols)[axis], view.bytes_per_pass, machine()
     # Cut by the data alone, so that sums round equally everywhere; but large sums, of which only some fit in memory,
     # are made by as many tasks as run at once, or one at a time with all cores.
@@ -549,28 +497,22 @@ def _tasks(
     chunk = factors_of(view).chunk_rows
     if n_rows >= n_tasks * chunk:
         cuts[1:-1] -= cuts[1:-1] % chunk  # no chunk is read by two tasks
-    orders = [np.argsort(work.samples, kind="stable") for work in works]
-    sorted_works = [(work.samples[order], order, work.function) for work, order in zip(works, orders, strict=True)]
-    token = uuid.uuid4().hex
-    (shared,) = send_all({f"{name}-shared-{token}": (view, axis, sorted_works)})
+    orders = [np.argsort(samples, kind="stable") for samples, _ in works]
+    sorted_works = [(samples[order], order, work) for (samples, work), order in zip(works, orders, strict=True)]
     n_columns = int(factors_of(view).widths[view.kernels].sum())
     threads = factor_threads(n_columns) if n_tasks == 1 else blas_threads(min(n_tasks, host.slots_per_host))
-    task = delayed(_of_range, pure=False)
-    return [
-        (
-            task(shared, slice(int(start), int(stop)), threads, dask_key_name=f"{name}-{number}-{token}"),
-            n_bytes // n_tasks,
-        )
-        for number, (start, stop) in enumerate(itertools.pairwise(cuts))
-    ]
+    tasks = [partial(_of_range, slice(*ends), threads) for ends in itertools.pairwise(cuts.tolist())]
+    results = run_tasks(name, tasks, view, axis, sorted_works, task_bytes=n_bytes // n_tasks, add=add)
+    return results if add is None else results[0]
 
 
 def _of_range(
-    shared: tuple[View, int, list[tuple[Index, Index, Callable[[Any, Float, Index], Any]]]],
     rows: slice,
     threads: int,
+    view: View,
+    axis: int,
+    works: Sequence[tuple[Index, Index, Callable[[Any, Float, Index], Any]]],
 ) -> list[Any]:
-    view, axis, works = shared
     factors, n_columns = factors_of(view), int(factors_of(view).widths[view.kernels].sum())
     results: list[Any] = [None] * len(works)
     parts = [

@@ -23,7 +23,18 @@ from dmkl import settings
 from dmkl.arrays import Array
 from dmkl.errors import DegenerateKernelError, DmklError, IndefiniteKernelError, refuse
 from dmkl.numerics.steps import Fitted
-from dmkl.passes.execute import Machine, again, check_memory, execute, graph_token, machine, run_tasks, send_all
+from dmkl.passes.execute import (
+    FAN_IN,
+    Machine,
+    add_in_tree,
+    again,
+    check_memory,
+    execute,
+    graph_token,
+    machine,
+    run_tasks,
+    send_all,
+)
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.sweep import (
     Buffers,
@@ -33,7 +44,8 @@ from dmkl.passes.sweep import (
     Loaded,
     Partial,
     Workbench,
-    finish,
+    add_rows,
+    aligned,
     lanes_of,
     loaded,
     merge,
@@ -42,10 +54,6 @@ from dmkl.passes.sweep import (
 )
 from dmkl.passes.view import Lens, TileKey, Unit, View, covering, units_of
 from dmkl.store.reader import StoreReader
-
-# Results that one task adds: few enough to bound its memory, many enough to keep the tree flat.
-_FAN_IN = 8
-
 
 Then = Callable[[int, tuple[int, ...]], Last]
 """Maps a group of kernels, by its number and positions, to a function of their results that runs where they are."""
@@ -64,22 +72,6 @@ class PassGraph:
     """The results for the columns that are sums over all kernels."""
     token: str
     """The last part of every key."""
-
-
-def add_in_tree(parts: list[Delayed], name: str, add: Callable[[list[Any]], Any] = merge) -> Delayed:
-    """The sum of results, by tasks that `add` a few of them each; `name` is the prefix of the keys."""
-    for level in itertools.count():
-        if len(parts) == 1:
-            break
-        parts = _added(parts, f"{name}.{level}", add)
-    return parts[0]
-
-
-def _added(parts: list[Delayed], name: str, add: Callable[[list[Any]], Any]) -> list[Delayed]:
-    """One level of the tree: fewer results with the same sum."""
-    chunks = [parts[start : start + _FAN_IN] for start in range(0, len(parts), _FAN_IN)]
-    call = delayed(add, pure=False)
-    return [chunk[0] if len(chunk) == 1 else call(chunk, dask_key_name=f"{name}-{chunk[0].key}") for chunk in chunks]
 
 
 def pass_graph(
@@ -117,12 +109,11 @@ def pass_graph(
         everything = everything.loaded()
     (shared,) = send_all({f"{name}-shared-{token}": everything})
     sweeping = delayed(_sweep_part, pure=False)
-    members: dict[int, list[int]] = {}
-    for number, unit in enumerate(parts_of):
-        members.setdefault(int(unit.kernels[0]), []).append(number)
-    kernels = [tuple(parts_of[numbers[0]].kernels.tolist()) for numbers in members.values()]
+    first_kernels = [int(unit.kernels[0]) for unit in parts_of]
+    members = [list(numbers) for _, numbers in itertools.groupby(range(len(cut)), first_kernels.__getitem__)]
+    kernels = [tuple(parts_of[numbers[0]].kernels.tolist()) for numbers in members]
     units: list[tuple[Delayed, int]] = []
-    for group, numbers in enumerate(members.values()):
+    for group, numbers in enumerate(members):
         for number in numbers:
             unit, tiles = cut[number]
             last = then(group, kernels[group]) if then is not None and unit.whole else None
@@ -133,15 +124,14 @@ def pass_graph(
     sums = [k for k, c in enumerate(columns) if c.want == "sum"]
     others = [k for k, c in enumerate(columns) if c.want != "sum"]
     groups: list[tuple[tuple[int, ...], Delayed]] = []
-    for group, numbers in enumerate(members.values() if others else ()):
+    for group, numbers in enumerate(members if others else ()):
         parts = [_of_columns(units[number][0], others, columns, f"{name}-part-{number}") for number in numbers]
         if parts_of[numbers[0]].whole:
             groups.append((kernels[group], parts[0]))
             continue
         # Parts of one kernel are merged before the steps are applied: centering a part would need the column sums of
         # the whole product. The last few are merged by the task that applies the steps.
-        while len(parts) > _FAN_IN:
-            parts = _added(parts, f"{name}-add", merge_partials)
+        parts = add_in_tree(parts, f"{name}-add", merge_partials, most=FAN_IN)
         last = None if then is None else then(group, kernels[group])
         key = f"{name}-finish-{group}-{token}"
         finished = delayed(_finish, pure=False)(
@@ -151,7 +141,7 @@ def pass_graph(
     total = None
     if sums:
         parts = [_of_columns(task, sums, columns, f"{name}-sums-{number}") for number, (task, _) in enumerate(units)]
-        total = add_in_tree(parts, f"{name}-add", merge_partials)
+        (total,) = add_in_tree(parts, f"{name}-add", merge_partials)
     return PassGraph(units, groups, total, token)
 
 
@@ -183,8 +173,6 @@ _LOADING = threading.Lock()
 
 @dataclass(frozen=True)
 class _Shared:
-    """The inputs that all tasks of a pass share."""
-
     lenses: list[Lens]
     columns: list[Columns]
     units: list[Unit]
@@ -261,13 +249,18 @@ def _finish(
     parts: list[Partial],
     last: Last | None,
 ) -> Any:
-    """The results of a kernel whose tiles are divided among several tasks."""
+    """The results of a kernel whose tiles are divided among several tasks, which left out the steps."""
     shared = shared.with_vectors()
-    columns = [shared.columns[position] for position in positions]
-    ready = (
-        None if shared.ready is None else replace(shared.ready, offsets=[shared.ready.offsets[p] for p in positions])
-    )
-    results = finish(shared.lenses_with(fitted), columns, kernel, ready, parts)
+    lenses, results = shared.lenses_with(fitted), list[Any]()
+    for position, same in zip(positions, zip(*parts, strict=True), strict=True):
+        c = shared.columns[position]
+        if c.want != "each":
+            results.append(merge(list(same)))
+            continue
+        chain = lenses[c.lens].fitted
+        offsets = chain.right(kernel, aligned(c.block))[1] if shared.ready is None else shared.ready.offsets[position]
+        product = chain.left(kernel, add_rows(same, len(lenses[c.lens].view.rows)), offsets)
+        results.append(product.astype(c.dtype, copy=False)[None])
     return results if last is None else last(results, Buffers())
 
 

@@ -40,15 +40,12 @@ class _Means:
 
     def columns(self, lens: int = 0) -> Columns:
         """The vectors of the pass."""
-        if self.vectors is not None:
-            return Columns(self.vectors, "each", None, np.dtype(np.float64), lens)
-        # The mean is a product with one vector that sums to one, in float64 for kernels of any precision.
-        weights = np.ones(self.view.shape[2]) if self.weights is None else self.weights
-        return Columns((weights / weights.sum())[:, None], "each", None, np.dtype(np.float64), lens)
-
-    def shaped(self, results: Array) -> Array:
-        """The results of the pass in the shape of the request: means (kernel, rows) or a block (kernel, rows, b)."""
-        return results[:, :, 0] if self.vectors is None else results
+        block = self.vectors
+        if block is None:
+            # The mean is a product with one vector that sums to one, in float64 for kernels of any precision.
+            weights = np.ones(self.view.shape[2]) if self.weights is None else self.weights
+            block = (weights / weights.sum())[:, None]
+        return Columns(block, "each", None, np.dtype(np.float64), lens)
 
 
 _Fitting = Generator[list[_Means], list[Any], Any]
@@ -106,13 +103,11 @@ def _check(view: View) -> None:
             "traces centering and normalizing need: leave its kernels as they are and give it to a fitted model, which "
             "carries those statistics"
         )
-    n_rows, n_cols = len(view.rows), len(view.cols)
-    for step in view.steps:
-        if step.changes_entries and not n_cols:
+    for position, step in enumerate(view.steps):
+        if step.changes_entries and not replace(view, steps=view.steps[:position]).shape[2]:
             refuse(
                 f"{step.name!r} takes its statistics over the column samples, and this view has none; is a fold empty?"
             )
-        n_rows, n_cols = step.shape(n_rows, n_cols)
 
 
 def _begin(view: View) -> ChainState:
@@ -217,6 +212,6 @@ def _run(fittings: Sequence[_Fitting]) -> tuple[list[ChainState], float]:
         lenses = [Lens(means.view, means.fitted) for means in wanted]
         results, passes = run_pass(lenses, [means.columns(k) for k, means in enumerate(wanted)], "center")
         n_passes += passes
-        return [means.shaped(block) for means, block in zip(wanted, results, strict=True)]
+        return [r[:, :, 0] if means.vectors is None else r for means, r in zip(wanted, results, strict=True)]
 
     return _drive(fittings, answer), n_passes

@@ -22,6 +22,7 @@ from dmkl.arrays import Array, Float, Index
 from dmkl.files.arrays import read_array, save_array
 from dmkl.numerics.cholesky import Factor, LowerTriangle, RoughFactor
 from dmkl.numerics.compiling import SMALL, add_weighted
+from dmkl.numerics.steps import unpenalized
 from dmkl.passes.blas import blas_threads, factor_threads, pinned_blas
 from dmkl.passes.execute import active_client, again, execute, machine, send_all
 from dmkl.passes.factors import factors_of
@@ -107,15 +108,21 @@ def _add_tiles(
     stream = source.stream([(int(kernels[k]), tile.i, tile.j) for tile in tiles for k in used])
     # Small sets are added in plain NumPy: loading the compiled loops would take longer than the sums.
     stacks = _stacks(lenses, combinations) if source.tiling.rows > SMALL else []
-    alone = sorted({*range(len(combinations))} - {number for stack in stacks for number in stack.numbers})
+    alone = sorted({*range(len(combinations))} - {number for _, numbers, _ in stacks for number in numbers})
     side = source.tiling.tile
     together = most_beside if stacks else 1
     beside = np.empty((together, side, side) if stacks else 0, source.dtype)
     for tile in tiles:
         with pinned_blas(blas_threads(tasks_per_machine)):
             totals = [_empty(orders[c.lens], tile) for c in combinations]
-            for stack in stacks:
-                stack.begin(orders[stack.lens], tile)
+            # The sums of a stack are one array: they are added row by row, for several kernels at once.
+            sums, places = [], []
+            for lens, numbers, _ in stacks:
+                order, total = orders[lens], totals[numbers[0]]
+                places.append([(order.stored[run] % order.side).astype(np.uint64) for run in (total.rows, total.cols)])
+                sums.append(np.zeros((len(numbers), *total.entries.shape)))
+                for number, entries in zip(numbers, sums[-1], strict=True):
+                    totals[number] = total._replace(entries=entries)
             for group in (used[start : start + together] for start in range(0, len(used), together)):
                 for place, k in enumerate(group):
                     _, stored = next(stream)
@@ -124,42 +131,21 @@ def _add_tiles(
                     parts: dict[int, Array] = {}
                     for number in alone:
                         _add_alone(combinations[number], lenses, orders, totals[number], k, stored, parts)
-                for stack in stacks:
-                    stack.add(beside[: len(group)], group)
-            for stack in stacks:
-                for number, entries in zip(stack.numbers, stack.totals, strict=True):
-                    totals[number] = totals[number]._replace(entries=entries)
+                for (_, _, weights), (rows, cols), entries in zip(stacks, places, sums, strict=True):
+                    if entries.size:
+                        of_group = np.ascontiguousarray(weights[:, group])
+                        add_weighted(beside[: len(group)], rows, cols, of_group, entries)
             yield tile, totals
 
 
-class _Stack:
-    """The combinations, by position, through one lens over raw tiles: added row by row, for several kernels at once."""
-
-    def __init__(self, lens: int, numbers: list[int], weights: Float) -> None:
-        self.lens, self.numbers, self._weights = lens, numbers, weights
-        self.totals: Float = np.empty((0, 0, 0))  # of the current tile, (combinations, rows, columns)
-
-    def begin(self, order: StoreOrder, tile: TileTask) -> None:
-        """Start a tile."""
-        place = order.run(tile.i), order.run(tile.j)
-        self._rows, self._cols = ((order.stored[run] % order.side).astype(np.uint64) for run in place)
-        self.totals = np.zeros((len(self.numbers), len(self._rows), len(self._cols)))
-
-    def add(self, tiles: Array, kernels: Sequence[int]) -> None:
-        """Add the tiles of several kernels."""
-        if self.totals.size:
-            weights = np.ascontiguousarray(self._weights[:, kernels])
-            add_weighted(tiles, self._rows, self._cols, weights, self.totals)
-
-
-def _stacks(lenses: Sequence[Lens], combinations: Sequence[Combination]) -> list[_Stack]:
-    """For each lens, the combinations that add raw tiles."""
+def _stacks(lenses: Sequence[Lens], combinations: Sequence[Combination]) -> list[tuple[int, list[int], Float]]:
+    """For each lens, the combinations that add raw tiles, and their weights of the stored kernels."""
     stacks = []
     for number, lens in enumerate(lenses):
         numbers = [k for k, c in enumerate(combinations) if c.lens == number and c.scales is None]
         if numbers and lens.fitted.same_for_all:
             factors = np.array([lens.fitted.factor(k) for k in range(len(lens.view.kernels))])
-            stacks.append(_Stack(number, numbers, np.stack([combinations[k].weights for k in numbers]) * factors))
+            stacks.append((number, numbers, np.stack([combinations[k].weights for k in numbers]) * factors))
     return stacks
 
 
@@ -177,7 +163,11 @@ def _add_alone(
         return
     lens, order = lenses[c.lens], orders[c.lens]
     if c.lens not in parts:
-        parts[c.lens] = _part(lens, order, total, k, stored)
+        part = stored[order.inside(total.rows)][:, order.inside(total.cols)]
+        if not lens.fitted.same_for_all:
+            trail = lens.fitted.positions(order.order[total.rows], order.order[total.cols])
+            part = lens.fitted.elementwise(k, part, trail)
+        parts[c.lens] = part
     weight = c.weights[k] * (lens.fitted.factor(k) if lens.fitted.same_for_all else 1.0)
     if c.scales is None:
         total.entries[:] += weight * parts[c.lens].astype(np.float64, copy=False)
@@ -224,44 +214,20 @@ def _empty(order: StoreOrder, tile: TileTask) -> SumTile:
     return SumTile(rows, cols, np.zeros((rows.stop - rows.start, cols.stop - cols.start)))
 
 
-def _part(lens: Lens, order: StoreOrder, place: SumTile, k: int, stored: Array) -> Array:
-    """The entries of a stored tile that belong to a tile of a sum, after the steps if these differ by kernel."""
-    part: Array = stored[order.inside(place.rows)][:, order.inside(place.cols)]
-    if lens.fitted.same_for_all:
-        return part
-    trail = lens.fitted.positions(order.order[place.rows], order.order[place.cols])
-    return lens.fitted.elementwise(k, part, trail)
-
-
 _COUNTER = itertools.count(1)
 
 
-class _SumTasks(NamedTuple):
-    """The tasks that add up a list of combinations."""
-
-    tasks: list[tuple[Delayed, int]]
-    """Each with the bytes that it reads."""
-    tiles: list[TileTask]
-    lenses: list[Lens]
-    """The lenses, with the statistics that sums need."""
-    shared: Any
-    """The same in the form that tasks take."""
-    name: str
-    token: str
-    """Prefix and end of every key."""
-
-
 def _sum_tasks(
-    lenses: Sequence[Lens], combinations: Sequence[Combination], work: Callable[..., Any], *more: Any
-) -> _SumTasks:
-    """Tasks of some tiles each, ``work(lenses, combinations, tiles, tasks per machine, kernels held at once, *more)``.
+    lenses: Sequence[Lens], combinations: Sequence[Combination], work: Callable[..., Any]
+) -> tuple[str, str, list[Any], list[tuple[Delayed, int]]]:
+    """Tasks of some tiles each, ``work(lenses, combinations, tiles, tasks per machine, kernels held at once)``.
 
-    They are cut by the data alone: workers may come and go, and sums must be added in the same order.
+    They are cut by the data alone: workers may come and go, and sums must be added in the same order. Returns prefix
+    and end of every key, lenses and combinations in the form that tasks take, and the tasks with the bytes they read.
     """
     host = machine()
     name, token = f"combine-pass-{next(_COUNTER)}", uuid.uuid4().hex
-    through = [for_sums(lens) for lens in lenses]
-    sent = send_all({f"{name}-lenses-{token}": through, f"{name}-weights-{token}": list(combinations)})
+    sent = send_all({f"{name}-lenses-{token}": lenses, f"{name}-weights-{token}": list(combinations)})
     view = covering([lens.view for lens in lenses])
     tiles = view.tile_tasks()
     used = int(np.count_nonzero(np.any([c.weights for c in combinations], axis=0)))
@@ -273,8 +239,8 @@ def _sum_tasks(
     tasks = []
     for number, cut in enumerate(np.array_split(np.arange(len(tiles)), parts)):
         of_task, key = tuple(tiles[t] for t in cut), f"{name}-{number}-{token}"
-        tasks.append((task(*sent, of_task, *share, *more, dask_key_name=key), len(cut) * used * view.bytes_per_tile))
-    return _SumTasks(tasks, tiles, through, sent[0], name, token)
+        tasks.append((task(*sent, of_task, *share, dask_key_name=key), len(cut) * used * view.bytes_per_tile))
+    return name, token, sent, tasks
 
 
 # --- factors in memory -------------------------------------------------------------------------------------------
@@ -306,11 +272,6 @@ class FactorHandle:
     lens: Lens
     combination: Combination
     lam: float
-
-
-def solve_by_factors(factors: Sequence[FactorHandle], blocks: Sequence[Float]) -> list[Float]:
-    """A⁻¹B for each factor and its block B (m, c)."""
-    return by_factors("solve", Factor.solve, factors, blocks)
 
 
 def by_factors(
@@ -361,7 +322,7 @@ def inverse_diagonals_pass(
 ) -> list[Float]:
     """The diagonal of A⁻¹ − 2P at several λ for each combination, (λ, m): one pass; no factor is kept.
 
-    P is the projection onto the vectors that the steps project out of the kernels (`Fitted.null_vectors`), on which
+    P is the projection onto the vectors that the steps project out of the kernels (`unpenalized`), on which
     A⁻¹ = 2I. `single` chooses single precision. If rounding makes A indefinite, a multiple of the identity is added
     to it.
     """
@@ -379,23 +340,23 @@ def _of_sums(
     keep: bool,
 ) -> list[Any]:
     """Apply a function to each combination and its argument: one pass, and a central task for each combination."""
+    through = [for_sums(lens) for lens in lenses]
 
     def run() -> list[Any]:
-        plan = _sum_tasks(lenses, combinations, _sum_tiles)
-        tasks, parts = plan.tasks, [part for part, _ in plan.tasks]
-        wanted = list(enumerate(zip(combinations, arguments, strict=True)))
-        threads = max(factor_threads(plan.lenses[c.lens].view.shape[1]) for c in combinations)
+        prefix, token, (shared, _), tasks = _sum_tasks(through, combinations, _sum_tiles)
+        parts, wanted = [part for part, _ in tasks], list(enumerate(zip(combinations, arguments, strict=True)))
+        threads = max(factor_threads(through[c.lens].view.shape[1]) for c in combinations)
         # On this machine the factors are made one after another, each with all cores: a Cholesky factor of this
         # order gains from threads.
         if active_client() is None and threads > 1:
-            tile_parts = execute(parts, tasks, plan.name)
-            return [function(tile_parts, number, plan.lenses, c.lens, argument) for number, (c, argument) in wanted]
+            tile_parts = execute(parts, tasks, prefix)
+            return [function(tile_parts, number, through, c.lens, argument) for number, (c, argument) in wanted]
         task = delayed(function, pure=False)
         results = [
-            task(parts, number, plan.shared, c.lens, argument, dask_key_name=f"{name}-{number}-{plan.token}")
+            task(parts, number, shared, c.lens, argument, dask_key_name=f"{name}-{number}-{token}")
             for number, (c, argument) in wanted
         ]
-        return list(execute(results, tasks, plan.name, keep=keep))
+        return list(execute(results, tasks, prefix, keep=keep))
 
     return list(again(run, "combine"))
 
@@ -428,7 +389,8 @@ def _inverse_diagonals(
         # Row 0 holds K_ii, row 1 holds (K²)_ii = Σ_k K_ik², both in the order of the view's samples.
         moments = np.empty((2, len(lower)))
         moments[:, samples] = np.diagonal(lower), _row_squares(lower)
-        size, null, projected = moments[0].sum(), lenses[lens].fitted.null_vectors(len(lower)), np.zeros(len(lower))
+        size, projected = moments[0].sum(), np.zeros(len(lower))
+        null = unpenalized(lenses[lens].view.steps, len(lower))
         if null is not None:
             # KN = 0 holds only up to a few ε‖K‖ after rounding, which is as large as a small λ. So tr(K)·P is added
             # to K, which moves these eigenvalues to the scale of K. The inverse then has 2P/(1 + tr K/λ) there instead
@@ -505,26 +467,19 @@ def combine_pass(lenses: Sequence[Lens], combinations: Sequence[Combination], st
     The lenses are square views of the same kernels; the stems are the paths of the combinations, in a folder that all
     workers share (see `StoredSum`).
     """
+    through = [for_sums(lens) for lens in lenses]
 
-    def run() -> _SumTasks:
-        plan = _sum_tasks(lenses, combinations, _write_tiles, list(stems))
-        execute([task for task, _ in plan.tasks], plan.tasks, plan.name)
-        return plan
+    def run() -> None:
+        prefix, _, _, tasks = _sum_tasks(through, combinations, partial(_write_tiles, list(stems)))
+        execute([task for task, _ in tasks], tasks, prefix)
 
-    plan = again(run, "combine")
-    tiles = tuple((tile.i, tile.j) for tile in plan.tiles)
-    return [StoredSum(stem, tiles, plan.lenses[c.lens]) for c, stem in zip(combinations, stems, strict=True)]
+    again(run, "combine")
+    tiles = tuple((tile.i, tile.j) for tile in covering([lens.view for lens in lenses]).tile_tasks())
+    return [StoredSum(stem, tiles, through[c.lens]) for c, stem in zip(combinations, stems, strict=True)]
 
 
-def _write_tiles(
-    lenses: Sequence[Lens],
-    combinations: Sequence[Combination],
-    tiles: tuple[TileTask, ...],
-    tasks_per_machine: int,
-    most_beside: int,
-    stems: Sequence[str],
-) -> None:
-    for tile, totals in _add_tiles(lenses, combinations, tiles, tasks_per_machine, most_beside):
+def _write_tiles(stems: Sequence[str], *work: Any) -> None:
+    for tile, totals in _add_tiles(*work):
         for stem, total in zip(stems, totals, strict=True):
             save_array(_tile_file(stem, tile.i, tile.j), total.entries)
 

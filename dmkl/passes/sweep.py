@@ -330,7 +330,6 @@ def _axis(segment: Index, n_segments: int, side: int) -> Axis:
 
 
 def _merged(slices: Sequence[slice]) -> tuple[slice, ...]:
-    """Join adjacent slices."""
     merged: list[slice] = []
     for piece in slices:
         if merged and merged[-1].stop == piece.start:
@@ -362,7 +361,7 @@ class Loaded:
         Arrays from another process may be unaligned. NumPy then copies them for each product into another layout, for
         which BLAS uses another kernel with other rounding.
         """
-        return Loaded([[(_aligned(v), starts) for v, starts in lane] for lane in self.blocks], self.offsets)
+        return Loaded([[(aligned(v), starts) for v, starts in lane] for lane in self.blocks], self.offsets)
 
 
 def loaded(lenses: Sequence[Lens], columns: Sequence[Columns], lanes: Sequence[Lane], kernel: int) -> Loaded:
@@ -374,15 +373,10 @@ def loaded(lenses: Sequence[Lens], columns: Sequence[Columns], lanes: Sequence[L
     )
 
 
-def offsets_of(lens: Lens, kernel: int, c: Columns) -> list[Array | None]:
-    """The values that the steps need after the product, for the kernel at this position."""
-    return lens.fitted.right(kernel, _aligned(c.block))[1]
-
-
 def _carried(lens: Lens, kernel: int, c: Columns) -> tuple[Array, list[Array | None]]:
     """V over all columns of the source, zero for samples outside the view, and the values needed after the product."""
     view = lens.view
-    carried, offsets = lens.fitted.right(kernel, _aligned(c.block))
+    carried, offsets = lens.fitted.right(kernel, aligned(c.block))
     n_cols = view.source.tiling.cols
     if is_whole(view.cols, n_cols):
         return np.ascontiguousarray(carried, dtype=c.dtype), offsets
@@ -409,7 +403,8 @@ def _cut(lane: Lane, wides: Sequence[Array]) -> list[tuple[Array, Index]]:
     return chosen_vectors
 
 
-def _aligned(array: Array) -> Array:
+def aligned(array: Array) -> Array:
+    """The array, copied if it is not aligned in memory."""
     return np.require(array, requirements=["ALIGNED"])
 
 
@@ -456,33 +451,17 @@ def merge_partials(partials: list[Partial]) -> Partial:
             merged.append(merge(list(same)))
             continue
         reached = np.unique(np.concatenate([part.positions for part in same]))
-        total = _added(same, int(reached.max(initial=-1)) + 1)[reached]
+        total = add_rows(same, int(reached.max(initial=-1)) + 1)[reached]
         merged.append(Rows(reached, total.astype(same[0].products.dtype, copy=False)))
     return merged
 
 
-def _added(parts: Sequence[Rows], n_rows: int) -> Array:
+def add_rows(parts: Sequence[Rows], n_rows: int) -> Array:
     """The sum of the parts over all rows, in float64."""
     total = np.zeros((n_rows, parts[0].products.shape[1]))
     for part in parts:
         total[part.positions] += part.products
     return total
-
-
-def finish(
-    lenses: Sequence[Lens], columns: Sequence[Columns], kernel: int, ready: Loaded | None, partials: list[Partial]
-) -> Partial:
-    """The results of one kernel from all parts of its tiles; the steps are applied here if the parts left them out."""
-    results: Partial = []
-    for position, (c, same) in enumerate(zip(columns, zip(*partials, strict=True), strict=True)):
-        if c.want != "each":
-            results.append(merge(list(same)))
-            continue
-        lens = lenses[c.lens]
-        offsets = offsets_of(lens, kernel, c) if ready is None else ready.offsets[position]
-        product = lens.fitted.left(kernel, _added(same, len(lens.view.rows)), offsets)
-        results.append(product.astype(c.dtype, copy=False)[None])
-    return results
 
 
 class Buffers:

@@ -116,14 +116,14 @@ class View:
         """(kernels, rows, columns) after all steps."""
         n_rows, n_cols = len(self.rows), len(self.cols)
         for step in self.steps:
-            n_rows, n_cols = step.shape(n_rows, n_cols)
+            n_rows, n_cols = (len(step.rows), len(step.cols)) if isinstance(step, Take) else (n_rows, n_cols)
         return len(self.kernels), n_rows, n_cols
 
     def final_positions(self) -> tuple[Index, Index]:
         """Positions in the source of the rows and columns after all steps."""
         rows, cols = self.rows, self.cols
         for step in self.steps:
-            rows, cols = step.taken(rows, cols)
+            rows, cols = (rows[step.rows], cols[step.cols]) if isinstance(step, Take) else (rows, cols)
         return rows, cols
 
     @property
@@ -221,6 +221,10 @@ class Lens:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Lens, (self.view, self.fitted)
+
+    def __sizeof__(self) -> int:
+        # Dask and `run_tasks` choose by it how to send a lens; it computes no statistics, which may not be needed.
+        return self.statistics.n_bytes if isinstance(self.statistics, Fitted) else 0
 
     def training(self) -> Lens:
         """The square lens of the column samples, over which the steps computed their statistics."""

@@ -21,12 +21,12 @@ import numpy as np
 from zarr.abc.store import Store
 
 from dmkl.arrays import Array, Float, Index, Mask
-from dmkl.errors import DmklError, StoreError, one_line, refuse
+from dmkl.errors import DmklError, StoreError, damage, refuse
 from dmkl.inputs.features import FeatureMatrix
 from dmkl.inputs.formats.zarr_folders import check_chunks
 from dmkl.numerics.determined import LabelColumns, TargetColumns
 from dmkl.store.format import check_tables, create_array, create_strings
-from dmkl.store.groups import open_part
+from dmkl.store.groups import open_group
 from dmkl.store.tiles import FileVersion, root_version
 
 FEATURES = "features"
@@ -95,19 +95,14 @@ class StoredTable(FeatureTable):
     @classmethod
     def open(cls, location: str | Store, path: str) -> Self:
         """Open the table in a group; StoreError if it is damaged."""
-        try:
-            group = open_part(location, path)
+        with damage(f"the features {path} of {location} are damaged", "build the kernels again", but=DmklError):
+            group = open_group(location)[path]
             values = group["values"]
             check_tables(values, group.get("column"), group["center"], f"{path} of {location}")
             names = group["column"][:] if "column" in group else None
             center: Float = np.asarray(group["center"][:], dtype=np.float64)
             name, content = str(group.attrs["name"]), str(group.attrs["content"])
             n_missing = int(group.attrs["n_missing"])
-        except DmklError:
-            raise
-        except Exception as error:  # Zarr raises of many kinds
-            msg = f"the features {path} of {location} are damaged ({one_line(error)}); build the kernels again"
-            raise StoreError(msg) from error
         columns = None if names is None else tuple(str(column) for column in names)
         return cls(name, values.shape, np.dtype(values.dtype), columns, content, center, n_missing, location, path)
 
@@ -124,14 +119,9 @@ class StoredTable(FeatureTable):
         return opened[1]
 
     def _open_values(self) -> Any:
-        try:
-            group = open_part(self.location, self.path)
+        with damage(f"the features {self.name!r} are gone from {self.location}", "build the kernels again"):
+            group = open_group(self.location)[self.path]
             content, values = group.attrs.get("content"), group["values"]
-        except Exception as error:
-            msg = (
-                f"the features {self.name!r} are gone from {self.location} ({one_line(error)}); build the kernels again"
-            )
-            raise StoreError(msg) from error
         if content != self.content:
             msg = (
                 f"{self.location} holds other features {self.name!r} now than when it was opened; open the set again, "
@@ -162,20 +152,14 @@ class StoredTable(FeatureTable):
         return self._whole[rows] if columns is None else self._whole[rows][:, columns]
 
     def _read_part(self, rows: slice | Index, columns: slice | Index | None) -> Array:
-        try:
-            key = rows if columns is None else (rows, columns)
-            check_chunks(self._values, key, f"the features {self.name!r} in {self.location}")
+        what, key = f"the features {self.name!r} in {self.location}", rows if columns is None else (rows, columns)
+        with damage(f"{what} cannot be read", "build the kernels again"):
+            check_chunks(self._values, key, what)
             values = np.asarray(self._values.oindex[rows, slice(None) if columns is None else columns])
-        except Exception as error:
-            msg = (
-                f"the features {self.name!r} in {self.location} cannot be read: {one_line(error)}; build the kernels "
-                "again"
-            )
-            raise StoreError(msg) from error
         _ = self._values  # the store may have been replaced meanwhile
         # The fill value, which no stored table holds, shows a missing chunk: in one column of each chunk already.
         if np.isposinf(values[:, :: self._values.chunks[1]] if columns is None else values).any():
-            msg = f"a part of the features {self.name!r} in {self.location} is missing; build the kernels again"
+            msg = f"a part of {what} is missing; build the kernels again"
             raise StoreError(msg)
         return values
 
@@ -346,12 +330,10 @@ def write_table(
 def read_tables(location: str | Store, within: str = "") -> dict[str, FeatureTable]:
     """The feature tables of a kernel set, or of a model `within` the group, by name; empty if there are none."""
     path = f"{within}/{FEATURES}".lstrip("/")
-    try:
-        keys = sorted(open_part(location, path).group_keys(), key=int)
-    except (FileNotFoundError, KeyError):
-        return {}
-    except Exception as error:
-        msg = f"the features of {location} are damaged ({one_line(error)}); build the kernels again"
-        raise StoreError(msg) from error
+    with damage(f"the features of {location} are damaged", "build the kernels again"):
+        try:
+            keys = sorted(open_group(location)[path].group_keys(), key=int)
+        except (FileNotFoundError, KeyError):
+            return {}
     tables = [StoredTable.open(location, f"{path}/{key}") for key in keys]
     return {table.name: table for table in tables}

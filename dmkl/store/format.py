@@ -37,27 +37,23 @@ _MOST_CHUNKS = 10_000
 class Node:
     """One array of the group."""
 
-    name: str
     dims: tuple[str, ...]
     doc: str
 
 
 NODES: Final = {
-    node.name: node
-    for node in (
-        Node("gram_upper", ("kernel", "sample", "sample_2"), "symmetric kernels, tiles on and above the diagonal"),
-        Node("gram", ("kernel", "sample", "train_sample"), "kernels in full: samples against training samples"),
-        Node("kernel", ("kernel",), "names of the kernels, unique"),
-        Node("sample", ("sample",), "names of the samples, unique"),
-        Node("train_sample", ("train_sample",), "names of the training samples, unique"),
-        Node("label", ("sample",), "classes, or 0/1 for each task (sample, task)"),
-        Node("target", ("sample",), "numbers, or one for each task (sample, task); NaN is unknown"),
-        Node("task", ("task",), "names of the columns of labels or targets"),
-        Node("split", ("split", "sample"), "0 train, 1 validation, 2 test, -1 in no part"),
-        Node("diagonal", ("kernel", "sample"), "k(x, x) of every sample"),
-        Node("row_sum", ("kernel", "sample"), "sum over all (training) samples of every row"),
-        Node("tile_crc32c", ("kernel", "tile_row", "tile_col"), "CRC32C of each stored tile without padding"),
-    )
+    "gram_upper": Node(("kernel", "sample", "sample_2"), "symmetric kernels, tiles on and above the diagonal"),
+    "gram": Node(("kernel", "sample", "train_sample"), "kernels in full: samples against training samples"),
+    "kernel": Node(("kernel",), "names of the kernels, unique"),
+    "sample": Node(("sample",), "names of the samples, unique"),
+    "train_sample": Node(("train_sample",), "names of the training samples, unique"),
+    "label": Node(("sample",), "classes, or 0/1 for each task (sample, task)"),
+    "target": Node(("sample",), "numbers, or one for each task (sample, task); NaN is unknown"),
+    "task": Node(("task",), "names of the columns of labels or targets"),
+    "split": Node(("split", "sample"), "0 train, 1 validation, 2 test, -1 in no part"),
+    "diagonal": Node(("kernel", "sample"), "k(x, x) of every sample"),
+    "row_sum": Node(("kernel", "sample"), "sum over all (training) samples of every row"),
+    "tile_crc32c": Node(("kernel", "tile_row", "tile_col"), "CRC32C of each stored tile without padding"),
 }
 _NUMBERS: dict[str, tuple[str, float]] = {
     "diagonal": ("float64", np.nan),
@@ -114,11 +110,6 @@ class Header:
     def describe(self, n_kernels: int | None) -> str:
         """The set in words, for messages."""
         return f"a set of {n_kernels or 1:,} kernels of {self.rows:,} × {self.cols:,}"
-
-    def root_attributes(self) -> dict[str, Any]:
-        """Attributes of the root of an unfinished set without kernels."""
-        attrs = {"format": FORMAT, "format_version": 1, "tile": self.tile, "symmetric": self.symmetric}
-        return {**attrs, "complete": False, "kernels": []}
 
     def create_node(self, group: Any, name: str, n_kernels: int) -> None:
         """Create the array of the kernels, or one of their statistics."""

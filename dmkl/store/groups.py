@@ -98,31 +98,18 @@ def open_group(location: str | Store | Path | Url) -> Any:
     DamagedFileError is raised if they differ from what was written, StoreError if an object store does not answer, and
     FileNotFoundError, ValueError, TypeError or KeyError, by Zarr, if it is not a Zarr group.
     """
-    if isinstance(location, Store):
-        group = zarr.open_group(location, mode="r", zarr_format=3)
-        if not has_checksum(group):
-            return group
-        _check(_parse(_read(group.store_path), location), location)
+    # For a relative folder Zarr would strip the folder's name from the names of arrays too.
+    place = location if isinstance(location, Store | Url) else as_place(location)
+    # The checksum is verified before Zarr parses the metadata.
+    if isinstance(place, Store):
+        data = _read(StorePath(place)) or None
     else:
-        # For a relative folder Zarr would strip the folder's name from the names of arrays too.
-        place = location if isinstance(location, Url) else as_place(location)
-        # The checksum is verified before Zarr parses the metadata.
         if isinstance(place, Path):
             check_plain(place, ROOT)
-        checked = (place / ROOT).is_file() and _check(_parse((place / ROOT).read_bytes(), place), place)
-        location = zarr_store(place)
-        if not checked:
-            return zarr.open_group(location, mode="r", zarr_format=3)
-    return zarr.open_group(location, mode="r", zarr_format=3, use_consolidated=True)
-
-
-def open_part(location: str | Store, path: str) -> Any:
-    """Open a group within a group; raises as `open_group`, and KeyError if there is none."""
-    group = open_group(location)
-    if has_checksum(group):
-        return group[path]
+        data = (place / ROOT).read_bytes() if (place / ROOT).is_file() else None
+    checked = data is not None and _check(_parse(data, place), place)
     # Groups that were written without checksums have no consolidated metadata.
-    return zarr.open_group(zarr_store(location), mode="r", path=path, zarr_format=3)
+    return zarr.open_group(zarr_store(place), mode="r", zarr_format=3, use_consolidated=checked)
 
 
 def _read(place: StorePath) -> bytes:

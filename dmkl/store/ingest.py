@@ -90,12 +90,10 @@ def ingest(
                     refuse(f"found more kernels than the {len(diagonal)} rows of the diagonal")
                 diagonal_row = None if diagonal is None else np.asarray(diagonal[j])
                 identity = source.identity(j)
-                if identity is not None and repair is not None:
-                    identity = {**identity, "repair": repair}
-                if identity is not None and symmetrize:
-                    identity = {**identity, "symmetrized": True}
-                if identity is not None and diagonal_row is not None:
-                    identity = {**identity, "diagonal": fingerprint(diagonal_row[None, :])}
+                if identity is not None:
+                    identity = identity | ({} if repair is None else {"repair": repair})
+                    identity |= {"symmetrized": True} if symmetrize else {}
+                    identity |= {} if diagonal_row is None else {"diagonal": fingerprint(diagonal_row[None, :])}
                 if writer.is_done(j, identity):
                     watch.advance(kernel_bytes)
                     continue
@@ -135,8 +133,6 @@ def _check_diagonal(diagonal: Array, n_kernels: int | None, rows: int) -> Array:
 
 @dataclass(frozen=True)
 class _Intake:
-    """Checks and writes one matrix after another."""
-
     writer: StoreWriter
     repair: Repair | None
     symmetry_tol: float

@@ -6,7 +6,7 @@ import socket
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -25,6 +25,7 @@ from dmkl.errors import (
     IncompleteStoreError,
     StoreError,
     StoreNotFoundError,
+    damage,
     one_line,
 )
 from dmkl.files.arrays import crc32c
@@ -47,23 +48,19 @@ def _refuse_other_set(location: str | Store, before: str, now: str) -> NoReturn:
 
 
 def _open_group(location: str | Store) -> Any:
-    try:
-        return open_group(location)
-    except FileNotFoundError as error:
-        begun = partial_path(as_place(location)) if isinstance(location, str) else None
-        if begun is not None and begun.exists():
-            msg = (
-                f"{location} is not finished: an interrupted import or build of it is at {begun}. Run the same command "
-                "again to continue it"
-            )
-            raise IncompleteStoreError(msg) from error
-        msg = f"there is no kernel set at {location}; make one with dmkl.create or `dmkl import`"
-        raise StoreNotFoundError(msg) from error
-    except DmklError:
-        raise
-    except Exception as error:  # a Zarr array, or metadata that cannot be read
-        msg = f"{location} is not a Zarr group, and so not a kernel set: {one_line(error)}"
-        raise StoreError(msg) from error
+    with damage(f"{location} is not a Zarr group, and so not a kernel set", but=DmklError):
+        try:
+            return open_group(location)
+        except FileNotFoundError as error:
+            begun = partial_path(as_place(location)) if isinstance(location, str) else None
+            if begun is not None and begun.exists():
+                msg = (
+                    f"{location} is not finished: an interrupted import or build of it is at {begun}. Run the same "
+                    "command again to continue it"
+                )
+                raise IncompleteStoreError(msg) from error
+            msg = f"there is no kernel set at {location}; make one with dmkl.create or `dmkl import`"
+            raise StoreNotFoundError(msg) from error
 
 
 def open_root(location: str | Store) -> Any:
@@ -112,20 +109,14 @@ class StoreReader:
         self._group = open_root(self.location)
         self.attrs: dict[str, Any] = dict(self._group.attrs)
         self.has_checksum = has_checksum(self._group)
-        try:
-            check_metadata(self._group, self.attrs, str(self.location))
-            self._open()
-        except DmklError:
-            raise
-        except KeyError as error:
-            msg = f"{self.location} is damaged: it has no {error.args[0]!r}; import or build it again"
-            raise StoreError(msg) from error
-        except Exception as error:  # Zarr raises many kinds for damaged metadata, names or labels
-            msg = (
-                f"{self.location} is damaged: its names or labels cannot be read ({one_line(error)}); import or build "
-                "it again"
-            )
-            raise StoreError(msg) from error
+        what = f"{self.location} is damaged: its names or labels cannot be read"
+        with damage(what, "import or build it again", but=DmklError):
+            try:
+                check_metadata(self._group, self.attrs, str(self.location))
+                self._open()
+            except KeyError as error:
+                msg = f"{self.location} is damaged: it has no {error.args[0]!r}; import or build it again"
+                raise StoreError(msg) from error
 
     def _check_same_set(self) -> None:
         """Check that a set in a local folder was not deleted, moved or replaced since it was opened; one `stat`.
@@ -230,11 +221,8 @@ class StoreReader:
 
     def _read_statistic(self, name: str, kernels: Index) -> Array:
         node = f"{name!r} of {self.location}"
-        try:
+        with damage(f"{node} is damaged", "import or build the set again"):
             values = np.asarray(self._group[name].oindex[kernels, slice(None)], dtype=np.float64)
-        except Exception as error:
-            msg = f"{node} is damaged: {one_line(error)}; import or build the set again"
-            raise StoreError(msg) from error
         missing = np.flatnonzero(np.isnan(values).any(axis=1))  # an absent chunk reads as the fill value
         if len(missing):
             msg = f"{node} is missing for kernel {self.names[kernels[missing[0]]]!r}; import or build the set again"
@@ -243,14 +231,10 @@ class StoreReader:
 
     def tile_crc32c(self) -> npt.NDArray[np.uint32]:
         """CRC32C of every tile without its padding, (kernel, tile_row, tile_col)."""
-        table = self._table
-        if table is None:
-            try:
-                table = self._table = np.asarray(self._group["tile_crc32c"][:], dtype=np.uint32)
-            except Exception as error:
-                msg = f"'tile_crc32c' of {self.location} is damaged: {one_line(error)}; import or build the set again"
-                raise StoreError(msg) from error
-        return table
+        if self._table is None:
+            with damage(f"'tile_crc32c' of {self.location} is damaged", "import or build the set again"):
+                self._table = np.asarray(self._group["tile_crc32c"][:], dtype=np.uint32)
+        return self._table
 
     def forget(self) -> None:
         """Discard what was read, so that it is read from the store again."""
@@ -313,7 +297,7 @@ class StoreReader:
                 self._verified[key] = None
             return tile
         with self._errors_of(key):
-            begun = self._chunks.finish(begun)
+            begun = begun.result() if isinstance(begun, Future) else begun
         if isinstance(begun, int):
             msg = (
                 f"{self._name(key)} has {begun} bytes, expected {self._chunk_bytes}; import or build this kernel again"
@@ -377,11 +361,8 @@ class StoreReader:
 
     def _decode(self, key: TileKey) -> Array:
         j, row, col = key
-        try:
+        with damage(f"{self._name(key)} cannot be read", kind=CorruptTileError):
             tile = np.asarray(self._gram[j, self.tiling.row_slice(row), self.tiling.col_slice(col)])
-        except Exception as error:  # Zarr's codecs raise many kinds for a damaged chunk
-            msg = f"{self._name(key)} cannot be read: {one_line(error)}"
-            raise CorruptTileError(msg) from error
         # An absent chunk is read as the fill value NaN, which no stored tile holds.
         if np.isnan(tile.ravel()[0]):
             msg = f"{self._name(key)} is missing; import or build this kernel again"

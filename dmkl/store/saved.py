@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import xarray as xr
-import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from dmkl._version import __version__
@@ -17,18 +16,13 @@ from dmkl.errors import (
     DmklError,
     FormatVersionError,
     IncompleteStoreError,
-    StoreError,
     StoreExistsError,
     StoreNotFoundError,
+    damage,
 )
 from dmkl.files.urls import Place, Url, as_place, resolved
-from dmkl.files.writing import (
-    lock,
-    remove_leftovers,
-    replacing_path,
-    reporting_full_disk,
-)
-from dmkl.store.groups import consolidate, has_checksum, open_group, root_attributes, upload, zarr_store
+from dmkl.files.writing import lock, refuse_existing, remove_leftovers, replacing_path, reporting_full_disk
+from dmkl.store.groups import consolidate, open_group, root_attributes, upload
 from dmkl.variables import describe
 
 # --- writing -------------------------------------------------------------------------------------------------------
@@ -48,11 +42,7 @@ def replace_group(path: Any, write: Callable[[Path], None], form: str, what: str
         if isinstance(final, Path):
             remove_leftovers(final)
         if final.exists() and not overwrite:
-            msg = (
-                f"{final} exists already; choose another path, or ask for it to be replaced (overwrite=True, "
-                "--overwrite)"
-            )
-            raise StoreExistsError(msg)
+            refuse_existing(final)
         if final.exists() and not has_format(final, form):
             msg = f"{final} is not a {what}, and nothing else is replaced; choose another path, or move it away"
             raise StoreExistsError(msg)
@@ -80,12 +70,7 @@ def save_dataset(path: Any, dataset: xr.Dataset, form: str, what: str, *, overwr
 
 def has_format(path: Place, form: str) -> bool:
     """Whether there is a Zarr group with this attribute "format" at `path`."""
-    if isinstance(path, Url):
-        return root_attributes(path).get("format") == form
-    try:
-        return zarr.open_group(zarr_store(path), mode="r", zarr_format=3).attrs.get("format") == form
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+    return root_attributes(path).get("format") == form
 
 
 def write_dataset(dataset: xr.Dataset, path: Path, mode: Any, group: str | None) -> None:
@@ -136,19 +121,12 @@ class Saved:
         completely (at a URL), DamagedFileError or StoreError if it is damaged or no Zarr group.
         """
         final = as_place(path)
-        try:
-            group = open_group(final)
-            if not has_checksum(group):
-                # Groups that were written without checksums have no consolidated metadata.
-                group = zarr.open_group(zarr_store(final), mode="r", use_consolidated=False)
-        except DmklError:
-            raise
-        except FileNotFoundError as error:
-            msg = f"there is no model at {final}"
-            raise StoreNotFoundError(msg) from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            msg = f"{final} is not a model: {error}"
-            raise StoreError(msg) from error
+        with damage(f"{final} is not a model", but=DmklError):
+            try:
+                group = open_group(final)
+            except FileNotFoundError as error:
+                msg = f"there is no model at {final}"
+                raise StoreNotFoundError(msg) from error
         if isinstance(final, Url) and group.attrs.get("complete") is False:
             msg = f"{final} is not finished: its writer was interrupted; write it again (overwrite=True, --overwrite)"
             raise IncompleteStoreError(msg)

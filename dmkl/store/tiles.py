@@ -116,10 +116,6 @@ class MappedChunks:
             mapped.madvise(mmap.MADV_WILLNEED)
         return mapped, file_version(stat)
 
-    def finish(self, begun: tuple[mmap.mmap, FileVersion] | int) -> tuple[mmap.mmap, FileVersion] | int:
-        """The result of `begin`."""
-        return begun
-
 
 @dataclass(frozen=True)
 class FetchedChunks:
@@ -129,16 +125,11 @@ class FetchedChunks:
     prefix: str
     pool: ThreadPoolExecutor
 
-    def begin(self, key: Sequence[int], n_bytes: int) -> Future[npt.NDArray[np.uint8] | int]:
-        """Request a chunk of `n_bytes`."""
+    def begin(self, key: Sequence[int], n_bytes: int) -> Future[tuple[npt.NDArray[np.uint8], None] | int]:
+        """Request a chunk of `n_bytes`; the result is its number of bytes instead if it has another."""
         return self.pool.submit(sync, self._fetch(f"{self.prefix}/{'/'.join(map(str, key))}", n_bytes))
 
-    def finish(self, begun: Future[npt.NDArray[np.uint8] | int]) -> tuple[npt.NDArray[np.uint8], None] | int:
-        """Wait for a chunk; returns its number of bytes if it is not the expected one."""
-        result = begun.result()
-        return result if isinstance(result, int) else (result, None)
-
-    async def _fetch(self, name: str, n_bytes: int) -> npt.NDArray[np.uint8] | int:
+    async def _fetch(self, name: str, n_bytes: int) -> tuple[npt.NDArray[np.uint8], None] | int:
         whole = np.empty(n_bytes, dtype=np.uint8)
         # One byte more than expected shows whether the object is longer.
         edges = [*range(0, n_bytes, _RANGE_BYTES), n_bytes + 1]
@@ -146,7 +137,7 @@ class FetchedChunks:
             del edges[-2]
         sizes = await asyncio.gather(*(self._fetch_range(name, a, b, whole) for a, b in itertools.pairwise(edges)))
         size = sum(sizes)
-        return whole if size == n_bytes else size
+        return (whole, None) if size == n_bytes else size
 
     async def _fetch_range(self, name: str, start: int, stop: int, whole: npt.NDArray[np.uint8]) -> int:
         buffer = await self.store.get(name, default_buffer_prototype(), RangeByteRequest(start, stop))

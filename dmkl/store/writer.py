@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +29,9 @@ from dmkl._version import __version__
 from dmkl.arrays import Array
 from dmkl.errors import InputError, MemoryBudgetError, StoreExistsError, refuse
 from dmkl.files.urls import Place, Url, as_place
-from dmkl.files.writing import check_lock, lock, remove_leftovers, replace_folder, reporting_full_disk
+from dmkl.files.writing import check_lock, lock, refuse_existing, remove_leftovers, replace_folder, reporting_full_disk
 from dmkl.inputs.features import FeatureMatrix
+from dmkl.store import groups
 from dmkl.store.features import FEATURES, FeatureTable, Scan, StoredTable, read_tables, write_table
 from dmkl.store.format import (
     FORMAT,
@@ -47,19 +48,7 @@ from dmkl.store.format import (
     kept_as_factors,
     provenance_of,
 )
-from dmkl.store.groups import (
-    CHECKSUM,
-    ROOT,
-    Location,
-    as_location,
-    clear,
-    consolidate,
-    move,
-    partial_path,
-    remove,
-    root_attributes,
-    zarr_store,
-)
+from dmkl.store.groups import CHECKSUM, ROOT, Location, zarr_store
 from dmkl.store.tiles import TileWriter, chunk_folder
 
 
@@ -75,7 +64,7 @@ class StoreWriter:
     def __init__(
         self, location: Location, header: Header, n_kernels: int | None, *, kept: int = 0, overwrite: bool = False
     ) -> None:
-        self.location = as_location(location)
+        self.location = groups.as_location(location)
         self.header = header
         self.tiling = header.tiling
         final = as_place(self.location) if isinstance(self.location, str) else None
@@ -85,10 +74,10 @@ class StoreWriter:
             self._place = self._partial_url(final, overwrite=overwrite)
         elif final is not None:
             if final.exists() and not overwrite:
-                _refuse_existing(final)
+                refuse_existing(final)
             check_room(final, header, None if n_kernels is None else n_kernels - kept)
             final.parent.mkdir(parents=True, exist_ok=True)
-            self._place = partial_path(final)
+            self._place = groups.partial_path(final)
         self._target: str | Store = self.location if self._place is None else str(self._place)
         # `overwrite` refers to the set, not to other content of the folder that the set is written to.
         self._replace = overwrite and final is None
@@ -130,14 +119,14 @@ class StoreWriter:
     @staticmethod
     def _partial_url(final: Url, *, overwrite: bool) -> Url:
         """The URL to write to: `<name>.partial` if a set is to be replaced, or if this was begun before."""
-        attrs, partial = root_attributes(final), as_place(str(partial_path(final)))
+        attrs, partial = groups.root_attributes(final), as_place(str(groups.partial_path(final)))
         assert isinstance(partial, Url)
         is_set = attrs.get("format") == FORMAT
         if is_set and attrs.get("complete") is True:
             if not overwrite:
-                _refuse_existing(final)
+                refuse_existing(final)
             return partial
-        return partial if is_set and root_attributes(partial).get("format") == FORMAT else final
+        return partial if is_set and groups.root_attributes(partial).get("format") == FORMAT else final
 
     def _resume(self, overwrite: bool) -> Any:
         """The unfinished set at the target, if it can be continued."""
@@ -184,7 +173,7 @@ class StoreWriter:
         """Remove an unfinished set of dmkl."""
         self._replace = True
         if isinstance(self._place, Url):
-            clear(self._place, {"format": FORMAT, "format_version": FORMAT_VERSION})
+            groups.clear(self._place, {"format": FORMAT, "format_version": FORMAT_VERSION})
         elif self._place is not None:
             # The root is kept: if this is killed, it identifies the rest as an unfinished set.
             for entry in self._place.iterdir():
@@ -194,7 +183,8 @@ class StoreWriter:
                     entry.unlink()
 
     def _begin(self, n_kernels: int | None) -> Any:
-        attrs = self.header.root_attributes()
+        header = {"tile": self.header.tile, "symmetric": self.header.symmetric}
+        attrs: dict[str, Any] = {"format": FORMAT, "format_version": 1, **header, "complete": False, "kernels": []}
         with self.writing():
             try:
                 group = zarr.open_group(
@@ -225,7 +215,7 @@ class StoreWriter:
         if self._resumed or is_recoverable(self._group):
             return
         if isinstance(self._place, Url):
-            remove(self._place)
+            groups.remove(self._place)
         elif self._place is not None:
             # Renamed first, so that tasks that still run cannot write to it while it is removed.
             aside = self._place.with_name(f"{self._place.name}.{uuid.uuid4().hex}")
@@ -374,14 +364,14 @@ class StoreWriter:
             for stray in () if folder is None else Path(folder).rglob("*.partial"):
                 stray.unlink()  # a temporary file of a write that was killed
             # One write of the root completes the set, also at a URL.
-            consolidate(self._target, attrs)
+            groups.consolidate(self._target, attrs)
         if self._final is not None:
             check_lock(self._final)
         if isinstance(self._place, Path) and isinstance(self._final, Path):
             replace_folder(self._place, self._final)
             remove_leftovers(self._final)  # of a run that was killed between the renames
         elif isinstance(self._place, Url) and isinstance(self._final, Url) and self._place != self._final:
-            move(self._place, self._final, {"format": FORMAT, "format_version": FORMAT_VERSION})
+            groups.move(self._place, self._final, {"format": FORMAT, "format_version": FORMAT_VERSION})
         return self.location
 
     def _label(self, name: str, values: Array) -> None:
@@ -406,7 +396,7 @@ def writing_set(
 
     After bad input the set is removed, unless a later run can continue it.
     """
-    place = as_location(location)
+    place = groups.as_location(location)
     with lock(place) if isinstance(place, str) else nullcontext():
         writer = StoreWriter(place, header, n_kernels, kept=kept, overwrite=overwrite)
         try:
@@ -414,8 +404,3 @@ def writing_set(
         except (InputError, MemoryBudgetError):
             writer.abandon()
             raise
-
-
-def _refuse_existing(place: Place) -> NoReturn:
-    msg = f"{place} exists already; choose another path, or ask for it to be replaced (overwrite=True, --overwrite)"
-    raise StoreExistsError(msg)

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from dmkl.kernelset import KernelSet
 from dmkl.kernelset import measure as measure_sets
+from dmkl.numerics.cholesky import Factor
 from dmkl.passes.elements import whole_kernels
 from dmkl.passes.execute import Machine, active_client, computing_here
 from dmkl.passes.run import pass_graph, run_pass
 from dmkl.passes.statistics import measure, measure_new
-from dmkl.passes.sums import Combination, combine_pass, factor_pass, solve_by_factors
+from dmkl.passes.sums import Combination, by_factors, combine_pass, factor_pass
 from dmkl.passes.sweep import Columns
 
 M, N = 31, 3
@@ -366,7 +367,7 @@ def test_factors_through_several_lenses(kernels, scheduler):
     lams = np.geomspace(1e-3, 10, len(combinations))
     rng = np.random.default_rng(9)
     blocks = [rng.standard_normal((len(dense(kernels, SQUARE[c.lens])[0]), 2)) for c in combinations]
-    solved = solve_by_factors(factor_pass(lenses, combinations, lams), blocks)
+    solved = by_factors("solve", Factor.solve, factor_pass(lenses, combinations, lams), blocks)
     for c, lam, b, x in zip(combinations, lams, blocks, solved, strict=True):
         combined = np.tensordot(c.weights, dense(kernels, SQUARE[c.lens]), axes=1)
         system = 0.5 * (np.eye(len(combined)) + combined / lam)

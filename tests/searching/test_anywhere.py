@@ -9,8 +9,9 @@ from distributed import Client, LocalCluster
 
 import dmkl
 from dmkl import progress
+from dmkl.numerics.cholesky import Factor
 from dmkl.passes import execute as running_module
-from dmkl.passes.sums import Combination, factor_pass, solve_by_factors
+from dmkl.passes.sums import Combination, by_factors, factor_pass
 from dmkl.solvers.fisher.subspace import directions, rounding
 from dmkl.solvers.fisher.subspace import tasks as widening
 from dmkl.solvers.fisher.subspace.tasks import Strips
@@ -161,7 +162,7 @@ def test_factors_that_left_with_their_workers_are_made_again(opened):
     rng = np.random.default_rng(1)
     combinations, lams = [Combination(0, rng.random(3)) for _ in range(2)], [0.1, 1.0]
     blocks = [rng.standard_normal((60, 2)) for _ in combinations]
-    expected = solve_by_factors(factor_pass([view.lens()], combinations, lams), blocks)
+    expected = by_factors("solve", Factor.solve, factor_pass([view.lens()], combinations, lams), blocks)
     with (
         LocalCluster(
             n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None, memory_limit=0
@@ -170,10 +171,10 @@ def test_factors_that_left_with_their_workers_are_made_again(opened):
     ):
         factors = factor_pass([view.lens()], combinations, lams)
         first = [factor.held for factor in factors]
-        agree(solve_by_factors(factors, blocks), expected)
+        agree(by_factors("solve", Factor.solve, factors, blocks), expected)
         assert [factor.held for factor in factors] == first
         client.cancel(first, force=True)  # as Dask says it of results whose last worker has left
-        agree(solve_by_factors(factors, blocks), expected)
+        agree(by_factors("solve", Factor.solve, factors, blocks), expected)
         assert not {factor.held.key for factor in factors} & {held.key for held in first}
 
 
