@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -216,7 +216,9 @@ def _write_anndata(
 ) -> None:
     with replacing_path(place, _ANOTHER_PLACE) as partial:
         if source is None:
-            _new_annotated(partial, kernel["sample"].values.astype(str).tolist())
+            with _anndata() as library:  # observations of these names, and nothing else
+                names = kernel["sample"].values.astype(str).tolist()
+                library.AnnData(obs=pd.DataFrame(index=names)).write_h5ad(partial)
         else:
             shutil.copyfile(source, partial)
         _write_into(partial, {f"obsp/{key}": kernel}, overwrite=True)
@@ -282,54 +284,7 @@ def into_annotated(
             group, name = entry.split("/", 1)
             getattr(target, group)[name] = values
         return
-    with _copy_of(Path(target)) as copy:
-        _write_into(copy, entries, overwrite=overwrite)
-
-
-def _new_annotated(path: Path, names: Sequence[str]) -> None:
-    """Write an .h5ad file that has observations of these names, and nothing else."""
-    _anndata_io()
-    anndata = importlib.import_module("anndata")
-    with _allowing_nullable_strings():
-        anndata.AnnData(obs=pd.DataFrame(index=list(names))).write_h5ad(path)
-
-
-def _write_into(path: Path, entries: Arrays, *, overwrite: bool = False) -> None:
-    """Write entries such as ``obsp/weighted`` into a file in place."""
-    with _open_annotated(path) as root:
-        library = _anndata_io()
-        index = root["obs"].attrs["_index"]
-        names = pd.Index(np.asarray(library.read_elem(root["obs"][index]), dtype=object)).astype(str)
-        existing = {f"{group}/{name}" for group in _GROUPS if group in root for name in root[group]}
-        for entry, values in _in_order(entries, names, existing, overwrite).items():
-            with _allowing_nullable_strings():
-                library.write_elem(root, entry, values)
-            if entry.startswith("obs/"):
-                order = [name for name in root["obs"].attrs["column-order"] if f"obs/{name}" != entry]
-                root["obs"].attrs["column-order"] = [*order, entry.removeprefix("obs/")]
-
-
-def _anndata_io() -> Any:
-    try:
-        return importlib.import_module("anndata.io")
-    except ImportError as error:
-        refuse(
-            "AnnData and MuData files are written with anndata, which is not installed; pip install 'dmkl[anndata]'",
-            error,
-        )
-
-
-@contextmanager
-def _allowing_nullable_strings() -> Iterator[None]:
-    """Let anndata write the strings of pandas 3."""
-    settings: Any = importlib.import_module("anndata").settings
-    with settings.override(allow_write_nullable_strings=True):
-        yield
-
-
-@contextmanager
-def _copy_of(path: Path) -> Iterator[Path]:
-    """A copy that replaces the file unless an exception is raised."""
+    path = Path(target)
     if not path.exists():
         refuse(f"there is no file {path}")
     with replacing_path(path, "Free some space and run it again; the file is unchanged") as copy:
@@ -337,7 +292,35 @@ def _copy_of(path: Path) -> Iterator[Path]:
             shutil.copytree(path, copy, symlinks=True)
         else:
             shutil.copyfile(path, copy)
-        yield copy
+        _write_into(copy, entries, overwrite=overwrite)
+
+
+def _write_into(path: Path, entries: Arrays, *, overwrite: bool = False) -> None:
+    """Write entries such as ``obsp/weighted`` into a file in place."""
+    with _open_annotated(path) as root, _anndata() as library:
+        index = root["obs"].attrs["_index"]
+        names = pd.Index(np.asarray(library.io.read_elem(root["obs"][index]), dtype=object)).astype(str)
+        existing = {f"{group}/{name}" for group in _GROUPS if group in root for name in root[group]}
+        for entry, values in _in_order(entries, names, existing, overwrite).items():
+            library.io.write_elem(root, entry, values)
+            if entry.startswith("obs/"):
+                order = [name for name in root["obs"].attrs["column-order"] if f"obs/{name}" != entry]
+                root["obs"].attrs["column-order"] = [*order, entry.removeprefix("obs/")]
+
+
+@contextmanager
+def _anndata() -> Iterator[Any]:
+    """The library, which writes the strings of pandas 3 in this context."""
+    try:
+        library: Any = importlib.import_module("anndata")
+        importlib.import_module("anndata.io")
+    except ImportError as error:
+        refuse(
+            "AnnData and MuData files are written with anndata, which is not installed; pip install 'dmkl[anndata]'",
+            error,
+        )
+    with library.settings.override(allow_write_nullable_strings=True):
+        yield library
 
 
 @contextmanager

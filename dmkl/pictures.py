@@ -238,10 +238,7 @@ def heat_map(
     ax: Axes | None = None,
     top: int | None = None,
 ) -> Axes:
-    """Values (names, columns) as colors, those of the largest means on top.
-
-    Labels of columns may have mathematical markup; of many columns only some are labeled.
-    """
+    """Values (names, columns) as colors, those of the largest means on top; of many columns only some are labeled."""
     absolute = np.ma.masked_invalid(np.abs(values))
     shown, few = largest(absolute.mean(axis=1).filled(-np.inf), top)
     labels, shared = kernel_labels(names)

@@ -392,17 +392,16 @@ def _source(
 
 
 def provenances(source: FeatureTiles, train: Index | None = None) -> list[dict[str, Any]]:
-    """Provenance of each kernel for the store: enough to identify it, and to compute it again.
-
-    `train` are the training rows of bandwidths and means, for a symmetric set.
-    """
+    """Provenance of each kernel for the store; `train` are the training rows of a symmetric set."""
     rows = None if train is None else hashlib.blake2b(train.astype("<i8").tobytes(), digest_size=16).hexdigest()
     axes = source.axes[: 1 if source.symmetric else 2]
     # Random kernels are functions of the samples' names.
     names = [hashlib.blake2b("\0".join(map(str, axis.samples)).encode(), digest_size=16).hexdigest() for axis in axes]
     records = []
     for k, recipe in enumerate(source.recipes):
-        contents = names if recipe.feature is None else [_content(axis, recipe.feature) for axis in axes]
+        # Distances to training samples have no table of the training samples.
+        of_axes = [axis.tables.get(str(recipe.feature)) for axis in axes]
+        contents = names if recipe.feature is None else ["" if table is None else table.content for table in of_axes]
         identity: dict[str, Any] = {"recipe": recipe.as_json(), "content": contents}
         if k in source.fills:
             identity["means"] = rows or "columns"
@@ -415,8 +414,3 @@ def provenances(source: FeatureTiles, train: Index | None = None) -> list[dict[s
             record["training_content"] = rows
         records.append(record)
     return records
-
-
-def _content(axis: SampleAxis, feature: str) -> str:
-    # Distances to training samples have no table of the training samples.
-    return axis.tables[feature].content if feature in axis.tables else ""

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl import stores
-from dmkl.arrays import Array, Index, Mask
+from dmkl.arrays import Array, Index
 from dmkl.building.build import (
     Missing,
     check_missing,
@@ -257,7 +257,12 @@ def cross_tiles(
     factors = tables_of_new(recipes, rows, cols.tables, training.dtype, tile)
     rows = SampleAxis(names, {**rows.tables, **factors})
     source = FeatureTiles(recipes, rows, cols, training.dtype, tile)
-    train_absent = {name: _absent(table) for name, table in training.tables.items()}
+    train_absent = {
+        name: np.isnan(table.read(slice(0, table.shape[0]), slice(0, 1))[:, 0])
+        if table.n_missing
+        else np.zeros(table.shape[0], dtype=bool)
+        for name, table in training.tables.items()
+    }
     present_train = {name: np.flatnonzero(~mask) for name, mask in train_absent.items()}
     given_labels = Labels(names, None, given.labels.labels, given.labels.tasks)
     return fill_absent(source, absent, train_absent, present_train), given_labels
@@ -393,9 +398,3 @@ def _by_columns(
 
     reordered = Lazy((new.shape[0], width), new.dtype, read)
     return FeatureMatrix(new.name, (new.shape[0], width), new.dtype, old, None, lambda: reordered, new.holds)
-
-
-def _absent(table: FeatureTable) -> Mask:
-    if not table.n_missing:
-        return np.zeros(table.shape[0], dtype=bool)
-    return np.isnan(table.read(slice(0, table.shape[0]), slice(0, 1))[:, 0])

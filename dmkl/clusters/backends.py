@@ -1,17 +1,27 @@
-"""`dmkl.cluster`: the choice of a backend."""
+"""`dmkl.cluster`: threads, processes of this machine, a running scheduler, or jobs of a batch system."""
 
 from __future__ import annotations
 
+import json
+import logging
 import os
+import signal
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dmkl.errors import refuse
+from dmkl import settings
+from dmkl.errors import NoWorkersError, refuse
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, Security
+
+_PROCESS_BYTES = 300 * 2**20
+"""Memory of a worker process without arrays: the interpreter and the libraries."""
+_CONNECT_SECONDS = 10
 
 
 @contextmanager
@@ -73,8 +83,6 @@ def cluster(
     """
     import dask
 
-    from dmkl import settings
-
     where = os.fspath(where)
     if _is_of_jobs(where):
         with _jobs(where, workers, memory, options) as client:
@@ -99,28 +107,21 @@ def _is_of_jobs(where: str) -> bool:
 
 
 def _running(where: str, workers: int | None, options: Mapping[str, Any]) -> AbstractContextManager[Client | None]:
-    if where in ("threads", "local"):
-        from dmkl.clusters.local import processes, threads
-
-        _refuse_others(options, where, allowed=())
-        return threads(workers) if where == "threads" else processes(workers)
-    from dmkl.clusters.schedulers import connected
-
-    if workers is not None:
+    here = where in ("threads", "local")
+    if not here and workers is not None:
         refuse(
             f"--workers is for processes and jobs that dmkl starts; the workers of the cluster at {where} run already"
         )
-    _refuse_others(options, f"a scheduler such as {where}", allowed=("tls_ca", "tls_cert", "tls_key"))
-    return connected(where, **options)
-
-
-def _refuse_others(options: Mapping[str, Any], backend: str, allowed: tuple[str, ...]) -> None:
-    others = [name for name in options if name not in allowed]
-    if others:
-        expected = ", ".join(allowed) or "only workers and memory"
+    allowed = () if here else ("tls_ca", "tls_cert", "tls_key")
+    if others := [name for name in options if name not in allowed]:
         refuse(
-            f"{backend} takes {expected}, got {', '.join(others)}; options of jobs are for batch systems such as slurm"
+            f"{where if here else f'a scheduler such as {where}'} takes "
+            f"{', '.join(allowed) or 'only workers and memory'}, got {', '.join(others)}; options of jobs are for "
+            "batch systems such as slurm"
         )
+    if not here:
+        return _connected(where, **options)
+    return _threads(workers) if where == "threads" else _processes(workers)
 
 
 def _jobs(
@@ -139,3 +140,180 @@ def _jobs(
     source = where if described else ""
     section = str(merged.get("config_name") or system.section)
     return jobs_of(system, section, job_options(system, merged, source))
+
+
+# --- this machine ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _threads(workers: int | None) -> Iterator[None]:
+    """Compute in `workers` threads, by default `settings.tasks_at_once` of them."""
+    import dask.threaded
+
+    # Not the name of the function: Dask would import distributed to look it up.
+    with dask.config.set(scheduler=dask.threaded.get, num_workers=_count(workers)):
+        yield
+
+
+@contextmanager
+def _processes(workers: int | None) -> Iterator[Client]:
+    """Compute in `workers` processes of one thread that only this machine can reach, by default as in `_threads`."""
+    import dask
+    from distributed import Client, LocalCluster
+
+    n_workers, budget = _count(workers), settings.memory_budget_bytes()
+    # A number, so that "auto" is the same number of bytes in all processes.
+    with dask.config.set({"dmkl.memory": budget}), quiet():
+        with _deferred_interrupts():
+            cluster = LocalCluster(
+                n_workers=n_workers,
+                threads_per_worker=1,
+                processes=True,
+                host="127.0.0.1",  # scheduler and workers run any code that reaches them: never on another interface
+                dashboard_address="127.0.0.1:0",  # any free port: 8787 may be in use by another command
+                memory_limit=budget // n_workers + _PROCESS_BYTES,
+                silence_logs=logging.CRITICAL,
+            )
+        with cluster, Client(cluster) as client:
+            yield client
+
+
+def _count(workers: int | None) -> int:
+    if workers is None:
+        return settings.tasks_at_once()
+    try:
+        count = int(workers)
+    except ValueError:
+        count = 0
+    if count < 1:
+        refuse(f"workers must be at least 1, got {workers!r}")
+    return count
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence Dask's logs of tasks that an interrupt abandons, and of a lost scheduler: dmkl has its own message."""
+    loggers = [logging.getLogger(name) for name in ("asyncio", "distributed.client")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+
+
+@contextmanager
+def _deferred_interrupts() -> Iterator[None]:
+    """Start processes that Ctrl-C does not reach; a Ctrl-C or SIGTERM meanwhile takes effect at the end.
+
+    A terminal sends Ctrl-C to every process of the group: workers would each print a traceback, and a cluster that is
+    half started cannot be closed. Processes inherit the blocked signals of the one that starts them.
+    """
+    if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    resource_tracker.ensure_running()  # its start unblocks the signal, so it must come first
+    received: list[int] = []
+    handlers = {
+        number: signal.signal(number, lambda number, _: received.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if received:
+        signal.raise_signal(received[0])
+
+
+# --- a running scheduler ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _connected(
+    where: str, *, tls_ca: str | None = None, tls_cert: str | None = None, tls_key: str | None = None
+) -> Iterator[Client]:
+    """Compute on the workers of the scheduler at the address, or in the scheduler file, `where`."""
+    from distributed import Client
+
+    address = _address(where)
+    security = security_of(tls_ca, tls_cert, tls_key)
+    if address.startswith("tls://") and security is None:
+        refuse(
+            f"the scheduler at {address} needs certificates, and there are none: give tls_ca, tls_cert and "
+            "tls_key (files in PEM format), or set them in Dask's configuration under distributed.comm.tls"
+        )
+    try:
+        client = Client(address, timeout=f"{_CONNECT_SECONDS}s", security=security)
+    except (OSError, ValueError) as error:
+        msg = (
+            f"no scheduler answers at {address} within {_CONNECT_SECONDS} s ({_cause(error)}). Start one with `dask "
+            "scheduler`, check its address and the firewall, or compute on this machine with --cluster local"
+        )
+        raise NoWorkersError(msg) from error
+    with quiet(), client:
+        yield client
+
+
+def _cause(error: BaseException) -> str:
+    """The first error of a chain: a refused certificate causes a timeout."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error) or type(error).__name__
+
+
+def security_of(tls_ca: str | None, tls_cert: str | None, tls_key: str | None) -> Security | None:
+    """The certificates of this process and of the authority that it trusts, from files or from Dask's configuration.
+
+    None if there are no certificates. InputError if a file is missing, or is no certificate or key.
+    """
+    import ssl
+
+    import dask
+    from distributed import Security
+
+    given = {"tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key}
+    if not any(given.values()):
+        configured = dask.config.get("distributed.comm.tls.ca-file", None)
+        return Security() if configured else None
+    for name, path in given.items():
+        if path is None or not Path(path).expanduser().is_file():
+            problem = "is missing" if path is None else f"is {path}, which is no file"
+            refuse(f"tls_ca, tls_cert and tls_key are three files in PEM format, and {name} {problem}")
+    ca, cert, key = (str(Path(str(path)).expanduser().absolute()) for path in given.values())
+    roles = {
+        f"tls_{role}_{kind}": path
+        for role in ("client", "scheduler", "worker")
+        for kind, path in (("cert", cert), ("key", key))
+    }
+    security = Security(tls_ca_file=ca, require_encryption=True, **roles)
+    try:
+        security.get_connection_args("client")
+    except (ssl.SSLError, OSError) as error:
+        refuse(
+            f"tls_ca, tls_cert and tls_key must be a certificate authority, a certificate and its key: {error}", error
+        )
+    return security
+
+
+def _address(where: str) -> str:
+    if Path(where).is_file():
+        try:
+            return str(json.loads(Path(where).read_text())["address"])
+        except (ValueError, KeyError, TypeError) as error:
+            refuse(
+                f"--cluster {where}: this file is not one that a scheduler wrote (dask scheduler --scheduler-file)",
+                error,
+            )
+    _, colon, port = where.rpartition(":")
+    if not colon or not port.isdigit():
+        refuse(
+            "--cluster takes 'local', 'threads', 'slurm' or another batch system, a .toml or .yaml file that describes "
+            f"its jobs, the address of a scheduler such as tcp://host:8786, or the file that it wrote, got {where!r}"
+        )
+    return where

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import inspect
 import re
 import signal
@@ -10,6 +9,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,8 +19,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from dmkl.errors import InputError, did_you_mean, refuse, short_repr
 from dmkl.files.documents import read_document
-
-_CLASS = "class"
 
 
 @dataclass(frozen=True)
@@ -89,11 +87,6 @@ def _is_one_line(value: Any) -> bool:
     return all(map(_is_one_line, value)) if isinstance(value, list) else str(value).isprintable()
 
 
-def _text(value: Any) -> Any:
-    """TOML reads 04:00:00 as a time of the day."""
-    return value.isoformat() if isinstance(value, datetime.time) else value
-
-
 def _size(value: Any) -> str | None:
     if value is None:
         return None
@@ -114,6 +107,8 @@ def _duration(value: Any) -> float:
 
 _Count = Annotated[int, Field(ge=1)] | None
 _Text = Annotated[str, Field(min_length=1)] | None
+# TOML reads 04:00:00 as a time of the day.
+_Time = Annotated[_Text, BeforeValidator(lambda value: value.isoformat() if isinstance(value, time) else value)]
 _Lines = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)] | None
 
 
@@ -128,7 +123,7 @@ class JobOptions(BaseModel):
 
     queue: _Text = Field(None, description="the name of a queue (of a partition of SLURM)")
     account: _Text = Field(None, description="the name of an account")
-    walltime: Annotated[_Text, BeforeValidator(_text)] = Field(
+    walltime: _Time = Field(
         None, description='the time limit of a job, as the batch system writes it, in quotes: "04:00:00"'
     )
     cores: _Count = Field(None, description="the number of cores of a job")
@@ -159,10 +154,9 @@ class JobOptions(BaseModel):
     @property
     def of_jobqueue(self) -> dict[str, Any]:
         """The options for dask-jobqueue."""
-        return self.model_dump(exclude=_OURS, exclude_none=True)
+        own = {"scheduler_interface", "jobs", "minimum", "maximum", "wait", "tls_ca", "tls_cert", "tls_key"}
+        return self.model_dump(exclude=own, exclude_none=True)
 
-
-_OURS = {"scheduler_interface", "jobs", "minimum", "maximum", "wait", "tls_ca", "tls_cert", "tls_key"}
 
 _HIDDEN = {"self", "scheduler", "name", "nanny", "protocol", "security", "project", "extra", "env_extra", "header_skip"}
 _HIDDEN |= {"job_extra", "base_class_kwargs", "kwargs"}
@@ -232,13 +226,13 @@ def read_description(path: Path) -> tuple[BatchSystem, dict[str, Any]]:
     content = read_document(path, "a cluster", {".yaml": _yaml, ".yml": _yaml})
     if not isinstance(content, dict):
         refuse(f"{path} must map options of a cluster to values, got {short_repr(content)}")
-    name = content.pop(_CLASS, None)
+    name = content.pop("class", None)
     system = batch_system(str(name))
     if system is None:
         names = [item.section for item in _batch_systems()]
         similar = did_you_mean(str(name).lower(), names)
         refuse(
-            f"{_line(str(path), _CLASS)}{_CLASS} must be one of {', '.join(names)}, or the class in dask-jobqueue, "
+            f"{_line(str(path), 'class')}class must be one of {', '.join(names)}, or the class in dask-jobqueue, "
             f"such as SLURMCluster, got {'nothing' if name is None else short_repr(name)}{similar}"
         )
     return system, content

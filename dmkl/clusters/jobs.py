@@ -17,15 +17,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dmkl import progress
+from dmkl.clusters.backends import quiet, security_of
 from dmkl.clusters.job_options import BatchSystem, JobOptions
-from dmkl.clusters.local import quiet
-from dmkl.clusters.schedulers import security_of
 from dmkl.errors import NoWorkersError, refuse
 
 if TYPE_CHECKING:
@@ -57,6 +56,7 @@ def jobs_of(system: BatchSystem, section: str, options: JobOptions) -> Iterator[
     """
     import dask
     from distributed import Client
+    from distributed.scheduler import NoWorkerError
 
     if shutil.which(system.submit) is None:
         refuse(
@@ -71,13 +71,23 @@ def jobs_of(system: BatchSystem, section: str, options: JobOptions) -> Iterator[
     }
     refusals: list[str] = []
     with dask.config.set(waiting), quiet(), _start_scheduler(system, section, options, refusals) as cluster:
-        _check_jobs(cluster, system)
+        if system.section == "slurm":  # other batch systems cannot say whether they would take such jobs
+            _check_jobs(cluster, system)
         watch = _JobWatch(cluster, system, refusals)
-        _request_workers(cluster, options)
-        watch.start()
+        if options.minimum is not None and options.minimum == options.maximum:
+            cluster.scale(options.minimum)
+        elif options.minimum or options.maximum:
+            cluster.adapt(minimum=options.minimum or 1, maximum=options.maximum or float("inf"))
+        else:
+            cluster.scale(jobs=options.jobs or 1)
+        loop: Any = cluster.loop
+        loop.add_callback(watch.run)
         _wait_for_workers(cluster, watch, system, options)
-        with Client(cluster) as client, _explaining(watch, system, options):
-            yield client
+        with Client(cluster) as client:
+            try:
+                yield client
+            except (NoWorkerError, NoWorkersError) as error:  # of a computation that has no workers left
+                raise _no_workers(watch, system, options) from error
 
 
 def _start_scheduler(system: BatchSystem, section: str, options: JobOptions, refusals: list[str]) -> JobQueueCluster:
@@ -87,9 +97,9 @@ def _start_scheduler(system: BatchSystem, section: str, options: JobOptions, ref
     security = security_of(options.tls_ca, options.tls_cert, options.tls_key)
     if security is not None:
         arguments["security"] = security
-    job_class = _recording(kind.job_cls, refusals)
+    arguments |= {"job_cls": _recording(kind.job_cls, refusals), "silence_logs": logging.CRITICAL}
     try:
-        cluster: JobQueueCluster = kind(**arguments, job_cls=job_class, silence_logs=logging.CRITICAL)
+        cluster: JobQueueCluster = kind(**arguments)
     except (RuntimeError, ValueError) as error:
         refuse(f"a scheduler for jobs of {system.title} cannot start here: {error}", error)
     return cluster
@@ -157,9 +167,7 @@ def _scheduler_options(options: JobOptions, configured: Any) -> tuple[str, dict[
 
 
 def _check_jobs(cluster: JobQueueCluster, system: BatchSystem) -> None:
-    """Ask SLURM whether it would take such jobs; other batch systems cannot say it."""
-    if system.section != "slurm":
-        return
+    """Ask SLURM whether it would take such jobs."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "job.sh"
         script.write_text(cluster.job_script())
@@ -186,15 +194,6 @@ def answer_of(*command: str, seconds: float = _ANSWER_SECONDS) -> tuple[str, str
 def _one_line(text: str) -> str:
     """The lines of a program's message, joined."""
     return "; ".join(line.strip() for line in text.splitlines() if line.strip())
-
-
-def _request_workers(cluster: JobQueueCluster, options: JobOptions) -> None:
-    if options.minimum is not None and options.minimum == options.maximum:
-        cluster.scale(options.minimum)
-    elif options.minimum or options.maximum:
-        cluster.adapt(minimum=options.minimum or 1, maximum=options.maximum or float("inf"))
-    else:
-        cluster.scale(jobs=options.jobs or 1)
 
 
 def _wait_for_workers(cluster: JobQueueCluster, jobs: _JobWatch, system: BatchSystem, options: JobOptions) -> None:
@@ -232,25 +231,11 @@ def _no_workers(jobs: _JobWatch, system: BatchSystem, options: JobOptions) -> No
     )
 
 
-@contextmanager
-def _explaining(jobs: _JobWatch, system: BatchSystem, options: JobOptions) -> Iterator[None]:
-    """Add the message of the batch system to the error of a computation that has no workers left."""
-    from distributed.scheduler import NoWorkerError
-
-    try:
-        yield
-    except (NoWorkerError, NoWorkersError) as error:
-        raise _no_workers(jobs, system, options) from error
-
-
 # --- lost jobs -----------------------------------------------------------------------------------------------------
 
-States = Mapping[str, str]
-"""By the number of a job its state, in the words of the batch system."""
 
-
-async def _states_of_jobs(system: BatchSystem) -> States | None:
-    """The jobs of this user that wait or run; None if the batch system does not answer, or is not SLURM."""
+async def _states_of_jobs(system: BatchSystem) -> dict[str, str] | None:
+    """By number, the states of the jobs of this user; None if the batch system does not answer, or is not SLURM."""
     if system.section != "slurm":
         return None
     # All jobs of the user: for the numbers of jobs that have ended squeue answers with an error.
@@ -294,10 +279,7 @@ def _recording(job_class: type[Job], refusals: list[str]) -> type[Job]:
 
 
 class _JobWatch:
-    """Replaces the lost jobs of a cluster, on its event loop, as long as the cluster runs.
-
-    `refusals` has the messages of refused jobs; see `_recording`.
-    """
+    """Replaces the lost jobs of a cluster, on its event loop; `refusals` are those of `_recording`."""
 
     def __init__(self, cluster: JobQueueCluster, system: BatchSystem, refusals: list[str]) -> None:
         self._cluster = cluster
@@ -309,14 +291,9 @@ class _JobWatch:
         self._asked = -_ASK_SECONDS
         self._failures = 0
         self._last_failure = ""
-        self._states: States = {}
+        self._states: dict[str, str] = {}
         self.gave_up = False
         """Whether job after job ended before its workers had started, and no worker is left."""
-
-    def start(self) -> None:
-        """Begin, on the event loop of the cluster."""
-        loop: Any = self._cluster.loop
-        loop.add_callback(self._run)
 
     def some_run(self) -> bool:
         """Whether a job runs whose workers are still missing."""
@@ -330,7 +307,8 @@ class _JobWatch:
         more = f" and {len(states) - 3} more" if len(states) > 3 else ""
         return "; ".join(filter(None, [", ".join(states[:3]) + more, self._last_failure]))
 
-    async def _run(self) -> None:
+    async def run(self) -> None:
+        """Watch as long as the cluster runs."""
         from distributed.core import Status
 
         while self._cluster.status is Status.running:
@@ -352,25 +330,21 @@ class _JobWatch:
         self._asked = now
         states = await _states_of_jobs(self._system)
         self._states = {} if states is None else states
-        ended = {name: job for name, job in missing.items() if self._has_ended(name, job, states, now)}
+        ended = {
+            name: job
+            for name, job in missing.items()
+            if job.job_id is None  # refused
+            or (states is not None and job.job_id not in states)
+            or (job.job_id in self._started and now - self._missing_since[name] > _LOST_SECONDS)
+        }
         if ended:
             await self._replace(ended)
 
     def _missing(self, jobs: dict[Any, Job]) -> dict[Any, Job]:
         """Jobs without a worker that the scheduler knows."""
         present = {str(worker.name) for worker in self._scheduler.workers.values()}
-        return {name: job for name, job in jobs.items() if not present & set(self._worker_names(name))}
-
-    def _worker_names(self, name: Any) -> Iterable[str]:
-        group = self._cluster.worker_spec.get(name, {}).get("group", [""])
-        return (f"{name}{suffix}" for suffix in group)
-
-    def _has_ended(self, name: Any, job: Job, states: States | None, now: float) -> bool:
-        if job.job_id is None:  # refused
-            return True
-        if states is not None and job.job_id not in states:
-            return True
-        return job.job_id in self._started and now - self._missing_since[name] > _LOST_SECONDS
+        groups = {name: self._cluster.worker_spec.get(name, {}).get("group", [""]) for name in jobs}
+        return {name: job for name, job in jobs.items() if not present & {f"{name}{end}" for end in groups[name]}}
 
     async def _replace(self, ended: dict[Any, Job]) -> None:
         if any(job.job_id not in self._started for job in ended.values()):

@@ -62,14 +62,12 @@ class Requirement:
 def inspect_hosts(store: tuple[str, str] | None = None, state: Path | None = None) -> list[Host]:
     """Ask one process of each host, or this process if there is no cluster.
 
-    Every host must see `store`, the location and the content id of a kernel set, and write files in the folder `state`
-    that this process sees.
+    Every host must see `store`, location and content id of a kernel set, and write in `state` what this process sees.
     """
     client = active_client()
     with _mark_file(state) as mark:
         if client is None:
-            slots = machine().slots
-            return [_compare(_describe(store, mark), "", mark, 1, slots)]
+            return [_compare(_describe(store, mark), "", mark, 1, machine().slots, [None])]
         machine()  # waits for a worker
         by_place: dict[tuple[str, str], list[Any]] = {}
         for worker in look_at(client, workers_of_scheduler(client)):
@@ -81,8 +79,8 @@ def inspect_hosts(store: tuple[str, str] | None = None, state: Path | None = Non
         for address, workers in first.items():
             if address in answers:
                 slots = sum(worker.slots for worker in workers)
-                host = _compare(answers[address], workers[0].place[0], mark, len(workers), slots)
-                hosts.append(_check_cores(host, [cores.get(worker.address) for worker in workers]))
+                bound = [cores.get(worker.address) for worker in workers]
+                hosts.append(_compare(answers[address], workers[0].place[0], mark, len(workers), slots, bound))
         return hosts
 
 
@@ -172,37 +170,32 @@ def _problems_of_state(name: str, mark: Path) -> Iterator[str]:
         yield f"{name} cannot write in {mark.parent}, where a search keeps its checkpoint ({error.strerror}); {shared}"
 
 
-def _compare(answer: Host | BaseException, address: str, mark: Path | None, workers: int, slots: int) -> Host:
-    """Complete the description of a host by the differences from this process."""
+def _compare(
+    answer: Host | BaseException, address: str, mark: Path | None, workers: int, slots: int, cores: Sequence[Any]
+) -> Host:
+    """Complete the description of a host by the differences from this process, and by too few cores for its threads.
+
+    SLURM binds all tasks of a step to one core if ``srun`` is not told how many they need. `cores` has the numbers of
+    those to which each worker process is bound; if one is not bound, or has not answered, they are not too few.
+    """
     if not isinstance(answer, Host):
         problem = f"a worker on {address} gives no answer ({one_line(answer)}); does it run the same dmkl?"
         return Host(address, "", 0, 0, "", 0, {}, workers, slots, (problem,))
     problems = list(answer.problems)
     if mark is not None and not problems and not mark.with_name(f"{mark.name}.{answer.name}").exists():
         problems.append(f"this machine does not see what {answer.name} writes in {mark.parent}; give a shared folder")
-    differences = tuple(
+    differences = [
         f"{answer.name} runs {name} {answer.versions.get(name, 'none')}, this machine {version_here}; results may "
         "differ, and messages may not be understood"
         for name, version_here in versions_of(_PACKAGES).items()
         if answer.versions.get(name) != version_here
-    )
-    return replace(answer, workers=workers, slots=slots, problems=tuple(problems), differences=differences)
-
-
-def _check_cores(host: Host, cores: Sequence[Any]) -> Host:
-    """Add a difference if the workers of a host have more threads than cores.
-
-    SLURM binds all tasks of a step to one core if ``srun`` is not told how many they need. `cores` has the numbers of
-    those to which each worker process is bound; if one is not bound, or has not answered, there is no difference.
-    """
-    n_cores = len(frozenset[int]().union(*(numbers for numbers in cores if isinstance(numbers, frozenset))))
-    if n_cores >= host.slots or not all(isinstance(numbers, frozenset) for numbers in cores):
-        return host
-    difference = (
-        f"{host.name} runs {host.slots} threads of workers on {n_cores} {'core' if n_cores == 1 else 'cores'}, which "
-        "makes them slow; give the workers more cores (in SLURM by srun --cpus-per-task), or start fewer threads"
-    )
-    return replace(host, differences=(*host.differences, difference))
+    ]
+    if all(isinstance(numbers, frozenset) for numbers in cores) and (n := len(frozenset().union(*cores))) < slots:
+        differences.append(
+            f"{answer.name} runs {slots} threads of workers on {n} {'core' if n == 1 else 'cores'}, which makes them "
+            "slow; give the workers more cores (in SLURM by srun --cpus-per-task), or start fewer threads"
+        )
+    return replace(answer, workers=workers, slots=slots, problems=tuple(problems), differences=tuple(differences))
 
 
 def versions_of(packages: Iterable[str]) -> dict[str, str]:
@@ -220,10 +213,7 @@ def versions_of(packages: Iterable[str]) -> dict[str, str]:
 
 
 def solvers_that_fit(K: KernelSet, hosts: Sequence[Host], state: Path | None = None) -> list[Requirement]:
-    """Which parts of solvers fit here, for training on all samples of a set.
-
-    Solvers make the same comparisons, with the memory of a task that runs alone, and of each of several tasks.
-    """
+    """Which parts of solvers fit here, for training on all samples of a set, by the solvers' own comparisons."""
     from dmkl.passes.sums import direct_bytes
     from dmkl.settings import block_width
     from dmkl.solvers.fisher.subspace.space import basis_task_bytes, preconditioner_bytes

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -13,17 +14,20 @@ from zarr import Array as ZarrArray
 from zarr.abc.store import Store
 
 from dmkl.arrays import Array, Float, Index
-from dmkl.errors import DamagedFileError, refuse
+from dmkl.errors import CorruptTileError, DamagedFileError, StoreError, refuse
 from dmkl.features.stored import FactorReader
+from dmkl.files.arrays import crc32c
 from dmkl.files.urls import Place
-from dmkl.health.examine import PROBES, Examination, Figures, examine
 from dmkl.kernelset import KernelSet
-from dmkl.numerics.alignment import proportional_groups
-from dmkl.numerics.determined import label_codes
+from dmkl.numerics.alignment import centered_probes, proportional_groups
+from dmkl.numerics.determined import LabelKernel, label_codes
+from dmkl.numerics.spectrum import Extremes, extreme_eigenvalues
+from dmkl.numerics.steps import Fitted
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.execute import check_memory, machine, run_tasks
 from dmkl.passes.memory import HeldTiles
-from dmkl.passes.view import TileSource, View
+from dmkl.passes.sweep import Columns, Want, sweep
+from dmkl.passes.view import Lens, TileKey, TileSource, Unit, View
 from dmkl.store.format import FORMAT, PER_KERNEL, kept_as_factors
 from dmkl.store.groups import differing_metadata, has_checksum, open_group
 from dmkl.store.reader import StoreReader
@@ -31,10 +35,54 @@ from dmkl.variables import describe
 
 SEVERITIES = ("error", "warning", "note")
 """In descending order: with an error results are wrong, a warning needs a decision."""
+Finding = tuple[str, str, str]
+"""The severity of a problem, the kernel, or "" for the set, and the message."""
 UNSEALED = (
     "it was written by a dmkl that kept no checksum of metadata; the content of zarr.json files cannot be checked. "
     "Write it again to have one"
 )
+PROBES = 4
+"""Random vectors for the comparison of kernels: 10 different numbers for each kernel."""
+
+
+@dataclass(frozen=True)
+class Examination:
+    """Settings of an examination."""
+
+    n_steps: int  # products for the ends of the spectrum
+    seed: int  # of the random vectors: probes are the same for every kernel, start vectors differ
+    hold: bool  # whether a task may keep its kernel in memory, in float64
+    tasks_per_machine: int  # concurrent tasks (they share the cores)
+    codes: tuple[Index, ...] = ()  # classes of the samples, of each task (`dmkl.numerics.determined.label_codes`)
+
+
+@dataclass
+class Figures:
+    """Figures of one kernel; NaN if one does not apply or cannot be computed."""
+
+    n_tiles: int = 0
+    damaged: list[str] = field(default_factory=list)
+    """A sentence for each tile that is missing or damaged."""
+    not_finite: int = 0
+    asymmetry: float = 0.0
+    """Largest |K_ab − K_ba|."""
+    largest: float = 0.0
+    frobenius: float = float("nan")
+    trace: float = float("nan")
+    mean_diagonal: float = float("nan")
+    centered_trace: float = float("nan")
+    zero_diagonal: int = 0
+    is_labels: bool = False
+    """Whether its entries depend on the classes only."""
+    lowest_diagonal: float = float("nan")
+    row_sum_error: float = float("nan")
+    """Largest difference between a stored row sum and the sum of its row, relative to the sum of |K_ab|."""
+    diagonal_error: float = float("nan")
+    extremes: Extremes | None = None
+    unit: float = 1.0
+    """A power of two near the largest entry: squared figures are of the kernel divided by it."""
+    projections: Array = field(default_factory=lambda: np.full((PROBES, PROBES), np.nan))
+    """RᵀKR of the probes R, (PROBES, PROBES), divided by `unit`."""
 
 
 @one_blas_thread
@@ -87,21 +135,21 @@ def check(K: KernelSet, *, n_steps: int = 30, seed: int = 0) -> xr.Dataset:
     resolution = 32 * float(np.finfo(source.dtype).eps)  # a smaller relative difference is rounding error
     same, factor = _repetitions(source, kernels, figures)
     findings = [
-        Finding(severity, name, message)
+        (severity, name, message)
         for name, of_kernel in zip(K.names, figures, strict=True)
         for severity, message in _kernel_problems(of_kernel, resolution)
     ]
     findings += _set_problems(K.names, figures, resolution, same, factor)
     if isinstance(source, StoreReader):
-        findings += [Finding("error", "", text) for text in damage(source.location, but=("gram", "gram_upper"))]
-        findings += [] if source.has_checksum else [Finding("note", "", UNSEALED)]
+        findings += [("error", "", text) for text in damage(source.location, but=("gram", "gram_upper"))]
+        findings += [] if source.has_checksum else [("note", "", UNSEALED)]
     sizes = np.zeros((len(kernels), 2), dtype=np.int64)
     if isinstance(source, FactorReader):
         sound = {k: f for k, f in zip(kernels.tolist(), figures, strict=True) if k in source.kept and not f.damaged}
         of_table = {source.computed.recipes[k].feature: k for k in sound}
-        findings += [Finding("error", "", str(e)) for e in map(source.verify, of_table.values()) if e is not None]
+        findings += [("error", "", str(e)) for e in map(source.verify, of_table.values()) if e is not None]
         sizes = np.array([source.factor_size(k) for k in kernels.tolist()])
-    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    findings.sort(key=lambda finding: SEVERITIES.index(finding[0]))
     return _to_dataset(K.names, figures, same, factor, sizes, findings)
 
 
@@ -186,9 +234,10 @@ def _to_dataset(
             "factor": column(factor, "K = factor · the kernel that it repeats"),
             "factor_columns": column(sizes[:, 0], "columns of the features of a kernel that is kept as factors"),
             "factor_bytes": column(sizes[:, 1], "bytes of these"),
-            "severity": ("finding", np.array([f.severity for f in findings], dtype=str)),
-            "subject": ("finding", np.array([f.kernel for f in findings], dtype=str)),
-            "message": ("finding", np.array([f.message for f in findings], dtype=str)),
+            **{
+                name: ("finding", np.array([finding[k] for finding in findings], dtype=str))
+                for k, name in enumerate(("severity", "subject", "message"))
+            },
         },
         coords={"kernel": np.array(names, dtype=str)},
     )
@@ -198,16 +247,188 @@ def _to_dataset(
     return describe(report)
 
 
+# --- one kernel -------------------------------------------------------------------------------------------------------
+
+
+def examine(source: TileSource, kernel: int, plan: Examination) -> Figures:
+    """Read one kernel of a source and compute its figures."""
+    if hasattr(source, "forget"):
+        source.forget()  # read from the disk again
+    figures = Figures()
+    kept: dict[TileKey, Array] | None = {} if plan.hold and source.symmetric else None
+    like_labels = [LabelKernel(codes, source.dtype) for codes in plan.codes if source.symmetric]
+    if kernel not in getattr(source, "kept", ()):
+        _read_entries(source, kernel, figures, kept, like_labels)
+    else:
+        try:
+            if plan.hold:
+                _read_entries(source, kernel, figures, kept, like_labels)
+            else:
+                _multiply_factors(source, kernel, plan, figures)
+        except StoreError as error:
+            figures.damaged.append(str(error))
+        figures.n_tiles = 0
+    figures.is_labels = not figures.damaged and any(candidate.result() for candidate in like_labels)
+    if source.symmetric and not figures.damaged and not figures.not_finite:
+        _spectrum(source, kernel, plan, figures, kept)
+    return figures
+
+
+# --- every entry once --------------------------------------------------------------------------------------
+
+
+def _read_entries(
+    source: TileSource,
+    kernel: int,
+    figures: Figures,
+    kept: dict[TileKey, Array] | None,
+    like_labels: Sequence[LabelKernel],
+) -> None:
+    tiling = source.tiling
+    sums = np.zeros(tiling.rows)
+    sizes = np.zeros(tiling.rows)
+    diagonal = np.full(tiling.rows, np.nan)
+    norm = 0.0
+    kept_as_factors = kernel in getattr(source, "kept", ())
+    table = source.tile_crc32c()[kernel] if hasattr(source, "tile_crc32c") and not kept_as_factors else None
+    above: tuple[int, int, Array] | None = None
+    for (_, i, j), tile in _tiles(source, _keys(source, kernel), figures):
+        figures.n_tiles += 1
+        if table is not None and (checksum := crc32c(tile)) != int(table[i, j]):
+            figures.damaged.append(
+                f"tile ({i}, {j}) is damaged: its checksum is {checksum:08x}, and {int(table[i, j]):08x} is on record"
+            )
+            continue
+        if tiling.upper and i > j:
+            # In a symmetric set stored in full it follows its mirror image, which passes read.
+            if above is not None and above[:2] == (j, i):
+                figures.asymmetry = max(figures.asymmetry, float(np.abs(tile - above[2].T).max()))
+            continue
+        bad = tile.size - int(np.count_nonzero(np.isfinite(tile)))
+        figures.not_finite += bad
+        if bad:
+            continue
+        block = tile.astype(np.float64)
+        above = (i, j, block)
+        rows, cols = tiling.row_slice(i), tiling.col_slice(j)
+        for candidate in like_labels:
+            candidate.take(rows, cols, block)
+        magnitude = np.abs(block)
+        figures.largest = max(figures.largest, float(magnitude.max()))
+        unit = _unit(float(magnitude.max()))
+        size = float(np.linalg.norm(block / unit)) * unit  # ‖K‖_F of the tile, without overflow
+        norm = math.hypot(norm, size)
+        sums[rows] += block.sum(axis=1)
+        sizes[rows] += magnitude.sum(axis=1)
+        if tiling.upper and i == j:
+            diagonal[rows] = block.diagonal()
+            figures.asymmetry = max(figures.asymmetry, float(np.abs(block - block.T).max()))
+        elif tiling.upper:
+            sums[cols] += block.sum(axis=0)
+            sizes[cols] += magnitude.sum(axis=0)
+            norm = math.hypot(norm, size)
+        if kept is not None:
+            kept[kernel, i, j] = block
+    if figures.damaged or figures.not_finite:
+        return
+    figures.frobenius = norm
+    index = np.array([kernel])
+    stored = source.row_sum(index)
+    if stored is not None:
+        figures.row_sum_error = _relative(stored[0] - sums, sizes)
+    if source.symmetric:
+        _read_diagonal(diagonal, sums, source.diagonal(index), figures)
+
+
+def _read_diagonal(diagonal: Array, sums: Array, stored: Array | None, figures: Figures) -> None:
+    figures.trace = float(diagonal.sum())
+    figures.mean_diagonal = float(diagonal.mean())
+    figures.centered_trace = figures.trace - float(sums.sum()) / len(sums)
+    figures.zero_diagonal = int(np.count_nonzero(diagonal == 0))
+    figures.lowest_diagonal = float(diagonal.min())
+    if stored is not None:
+        figures.diagonal_error = _relative(stored[0] - diagonal, np.abs(diagonal))
+
+
+def _keys(source: TileSource, kernel: int) -> list[TileKey]:
+    """The tiles that passes read, each followed by its mirror image if a symmetric set is stored in full."""
+    both = bool(getattr(source, "full", False)) and source.tiling.upper
+    pairs = source.tiling.pairs()
+    return [(kernel, *at) for i, j in pairs for at in ([(i, j), (j, i)] if both and i != j else [(i, j)])]
+
+
+def _tiles(source: TileSource, keys: Sequence[TileKey], figures: Figures) -> Iterator[tuple[TileKey, Array]]:
+    """The tiles that can be read; the others are recorded as damaged."""
+    done = 0
+    while done < len(keys):
+        try:
+            for tile in source.stream(keys[done:]):
+                done += 1
+                yield tile
+        except CorruptTileError:
+            # Raised for the next tile or, if it was prefetched, for the one after: read the next tile alone.
+            try:
+                alone = list(source.stream(keys[done : done + 1]))
+            except CorruptTileError as error:
+                figures.n_tiles += 1
+                figures.damaged.append(str(error))
+                alone = []
+            done += 1
+            yield from alone
+
+
+def _unit(largest: float) -> float:
+    """The power of two near a size: numbers divided by it can be squared without overflow."""
+    return math.ldexp(1.0, math.frexp(largest)[1] - 1) if largest > 0 else 1.0
+
+
+def _relative(difference: Array, size: Array) -> float:
+    return float(np.abs(difference).max()) / (float(size.max()) or 1.0)
+
+
+# --- products ----------------------------------------------------------------------------------------------
+
+
+def _products(
+    source: TileSource, kernel: int, plan: Examination, kept: dict[TileKey, Array] | None
+) -> Callable[[Array, Want], Array]:
+    """A function that multiplies a kernel by vectors (samples, b)."""
+    rows = np.arange(source.tiling.rows)
+    view = View(source, np.array([kernel]), rows, rows)
+    unit = Unit(np.array([0]), () if view.factor_widths is not None else tuple(view.tile_tasks()), first=True)
+
+    def products(vectors: Array, want: Want) -> Array:
+        columns = [Columns(vectors, want, None, np.dtype(np.float64))]
+        return np.asarray(sweep([Lens(view, Fitted())], unit, columns, plan.tasks_per_machine, kept)[0][0])
+
+    return products
+
+
+def _multiply_factors(source: TileSource, kernel: int, plan: Examination, figures: Figures) -> None:
+    """Figures of K = ZZᵀ, no entry of which is larger than the largest on its diagonal, without its entries."""
+    diagonal = source.diagonal(np.array([kernel]))
+    assert diagonal is not None
+    sums = _products(source, kernel, plan, None)(np.ones((source.tiling.rows, 1)), "each")[:, 0]
+    _read_diagonal(diagonal[0], sums, None, figures)
+    figures.largest = float(diagonal.max())
+    figures.frobenius = figures.trace  # which it does not exceed: the scale of rounding errors
+
+
+def _spectrum(
+    source: TileSource, kernel: int, plan: Examination, figures: Figures, kept: dict[TileKey, Array] | None
+) -> None:
+    m, scale = source.tiling.rows, _unit(figures.largest)
+    figures.unit = scale
+    products = _products(source, kernel, plan, kept)
+    probes = centered_probes(m, PROBES, np.random.default_rng(plan.seed))
+    figures.projections = products(probes, "project") / scale
+    rng = np.random.default_rng([plan.seed, kernel + 1])
+    figures.extremes = extreme_eigenvalues(
+        lambda vector: products(vector[:, None], "each")[:, 0] / scale, m, n_steps=plan.n_steps, rng=rng
+    ).scaled(scale)
+
+
 # --- problems --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A problem of a kernel, or of the set if `kernel` is empty."""
-
-    severity: str
-    kernel: str
-    message: str
 
 
 def _negative_part(figures: Figures) -> float:
@@ -267,7 +488,8 @@ def _kernel_problems(figures: Figures, resolution: float) -> Iterator[tuple[str,
         return
     if (part := _negative_part(figures)) > resolution:
         lowest = min(figures.extremes.lowest, figures.lowest_diagonal)
-        figure = f"it has an eigenvalue of {lowest:.3g} or less, {_percent(part)} of its largest"
+        percent = f"{100 * part:.2g} %" if part < 0.995 else f"{100 * part:.0f} %"
+        figure = f"it has an eigenvalue of {lowest:.3g} or less, {percent} of its largest"
         if part <= 1e-6:
             yield "note", f"{figure}: no more than a computation in single precision leaves behind; ignore it"
         else:
@@ -291,27 +513,16 @@ def _kernel_problems(figures: Figures, resolution: float) -> Iterator[tuple[str,
         )
 
 
-def _percent(part: float) -> str:
-    return f"{100 * part:.2g} %" if part < 0.995 else f"{100 * part:.0f} %"
-
-
 def _set_problems(
-    names: Sequence[str],
-    figures: Sequence[Figures],
-    resolution: float,
-    same: Index,
-    factor: Float,
+    names: Sequence[str], figures: Sequence[Figures], resolution: float, same: Index, factor: Float
 ) -> Iterator[Finding]:
-    """Problems that several kernels cause together.
-
-    `same` has for each kernel the first that it repeats (its own position if none), `factor` their ratio.
-    """
+    """Problems that several kernels cause together; `same` and `factor` are those of `_repetitions`."""
     for j, first in enumerate(same.tolist()):
         if first == j:
             continue
         how = "the same as" if factor[j] == 1.0 else f"{factor[j]:.6g} times"
         more = "" if factor[j] == 1.0 else " once both are centered"
-        yield Finding(
+        yield (
             "warning",
             names[j],
             f"it is {how} kernel {names[first]!r}{more}: learners divide a weight between such kernels "
@@ -323,7 +534,7 @@ def _set_problems(
         return
     low, high = usable[scales[usable].argmin()], usable[scales[usable].argmax()]
     if scales[high] > 1e3 * scales[low]:
-        yield Finding(
+        yield (
             "note",
             "",
             f"the kernels are of very different scales: once centered, the trace of {names[high]!r} "

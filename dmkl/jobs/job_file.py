@@ -102,10 +102,7 @@ _NOTICE_SECONDS = 120
 
 
 def cluster_option(job: JobFile) -> str | None:
-    """The value of --cluster that stands for the table; None if it names no place.
-
-    InputError, with the line, if the place does not take an option.
-    """
+    """The value of --cluster that stands for the table; None if it names no place."""
     options = dict(job.sections.get(_SECTION, {}))
     place = options.pop("place", None)
     if place is None and not set(options) - {*_RESOURCES, *_OURS}:
@@ -160,10 +157,7 @@ def path_beside(out: str, job: Path, ending: str) -> Path:
 
 
 def contents_of(paths: Iterable[str]) -> dict[str, str]:
-    """An identifier of the contents of each path: the content id of a kernel set, the SHA-256 of a file.
-
-    Other folders and missing paths have none.
-    """
+    """The content id of each kernel set, and the SHA-256 of each file; other folders and missing paths have none."""
     import dmkl
 
     contents = {}

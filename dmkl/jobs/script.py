@@ -9,21 +9,18 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import dask
 from dask.utils import parse_bytes
 
+from dmkl.clusters.backends import security_of
 from dmkl.clusters.job_options import JobOptions, batch_system
 from dmkl.clusters.jobs import OWN_ADDRESS, answer_of
-from dmkl.clusters.schedulers import security_of
 from dmkl.errors import refuse
 from dmkl.jobs.job_file import JobFile, cluster_options, notice_seconds
-
-_ANSWER_SECONDS = 60
-"""For an answer of sbatch."""
 
 _BODY = """\
 set -uo pipefail
@@ -118,10 +115,13 @@ def batch_script(job: JobFile, copy: Path, script: Path) -> str:
     else:  # neither may listen on every address
         find_host = _FIND_HOST.format(python=python, own_address=shlex.quote(_IP_ADDRESS))
         address, worker_address = '--host "$host"', f'--host "$({python} -c {shlex.quote(OWN_ADDRESS)} "$2")"'
-    words, tls = ["--dashboard-address", "127.0.0.1:0"], _tls(options)
-    if tls:
+    words, place = ["--dashboard-address", "127.0.0.1:0"], '"$folder/scheduler.json"'
+    given = {name: getattr(options, name) for name in ("tls_ca", "tls_cert", "tls_key")}
+    if tls := {name: str(Path(file).expanduser().absolute()) for name, file in given.items() if file}:
         words += ["--protocol", "tls", "--tls-ca-file", tls["tls_ca"]]
         words += ["--tls-cert", tls["tls_cert"], "--tls-key", tls["tls_key"]]
+        certificates = "".join(f" {name}={shlex.quote(file)}" for name, file in tls.items())
+        place = f'"$(printf %q "$folder/scheduler.json")"{shlex.quote(certificates)}'
     local, n_bytes = _option(options, "local_directory"), parse_bytes(memory)
     worker = _WORKER.format(
         python=python,
@@ -142,7 +142,7 @@ def batch_script(job: JobFile, copy: Path, script: Path) -> str:
         worker=shlex.quote(worker),
         job=shlex.quote(str(copy)),
         script=shlex.quote(str(script)),
-        place=_place(tls),
+        place=place,
     )
     head = list(_head(job, options, cores, n_bytes))
     for line in head:  # a line break would begin a command
@@ -198,20 +198,6 @@ def _needed(job: JobFile, options: JobOptions, name: str) -> Any:
     return value
 
 
-def _tls(options: JobOptions) -> dict[str, str]:
-    """The absolute paths of certificates by option; empty if there are none."""
-    files = {name: getattr(options, name) for name in ("tls_ca", "tls_cert", "tls_key")}
-    return {name: str(Path(file).expanduser().absolute()) for name, file in files.items() if file}
-
-
-def _place(tls: Mapping[str, str]) -> str:
-    """The value of --cluster in the script: the scheduler's file, and the certificates."""
-    if not tls:
-        return '"$folder/scheduler.json"'
-    options = "".join(f" {name}={shlex.quote(file)}" for name, file in tls.items())
-    return f'"$(printf %q "$folder/scheduler.json")"{shlex.quote(options)}'
-
-
 def send(script: Path) -> str:
     """Send a script to SLURM, and return the number of its job; InputError with the message of sbatch."""
     if shutil.which("sbatch") is None:
@@ -219,7 +205,7 @@ def send(script: Path) -> str:
             "sbatch is not on this machine: submit where it is (a login node), look at the script with --dry-run, or "
             "compute here with dmkl run"
         )
-    number, refusal = answer_of("sbatch", "--parsable", str(script), seconds=_ANSWER_SECONDS)
+    number, refusal = answer_of("sbatch", "--parsable", str(script), seconds=60)
     if refusal:
         refuse(f"SLURM refuses this job: {refusal}")
     return number.strip().partition(";")[0]

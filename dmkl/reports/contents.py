@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from contextvars import copy_context
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import singledispatch
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,11 @@ from dmkl.errors import refuse
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.saving import decode_parameters, encode, models
 from dmkl.files.writing import write_whole
+from dmkl.inference.importance import Importance
+from dmkl.inference.permutation import PermutationTest, p_value_text
+from dmkl.inference.stability import Stability
+from dmkl.numerics.steps import STEPS, as_steps
 from dmkl.reports.page import WIDTH, Page, Section, render, sentences
-from dmkl.reports.several import compose
 from dmkl.searching.evaluation import EvaluationResult
 from dmkl.searching.fits import values_of
 from dmkl.searching.folds import SPLITS
@@ -98,12 +101,6 @@ def page_of(result: Any) -> Page:
     )
 
 
-@page_of.register(list)
-@page_of.register(tuple)
-def _several(results: Sequence[Any]) -> Page:
-    return compose(results, page_of, _describe_folds)
-
-
 # --- models --------------------------------------------------------------------------------------------------------
 
 
@@ -119,16 +116,23 @@ def _model(model: KernelLearner) -> Page:
     if "components_" in model._TABLES and "target" not in model.components_.dims:
         answer = _explained(model.components_)
     if np.isfinite(gap):
-        answer += f" Proven: the objective is within {_percent(gap)} of the best possible."
+        percent = f"{100 * gap:.2g} %" if gap >= 1e-10 else "1e-8 %"
+        answer += f" Proven: the objective is within {percent} of the best possible."
+    default, params = type(model)().get_params(deep=False), model.get_params(deep=False)
+    changed = {name: value for name, value in params.items() if plain_repr(value) != plain_repr(default[name])}
     facts = {
         "model": type(model).__name__,
-        "parameters": point_text(_changed(model)) or "all at their defaults",
+        "parameters": point_text(changed) or "all at their defaults",
         "learns": model.kind_ + (f": {listed(model.classes_, _MOST_COLUMNS)}" if len(model.classes_) else ""),
         "training samples": f"{model.n_features_in_:,}",
         "status": model.status_,
         "passes": f"{model.n_passes_:g}" if hasattr(model, "n_passes_") else "as part of a search",
     }
-    frame = pd.DataFrame(columns, columns=_columns(weights))
+    titles: list[str] = ["weight"]
+    if weights.ndim > 1:
+        names = weights.stack(other=weights.dims[1:])["other"].values
+        titles = [" ".join(map(str, np.atleast_1d(np.array(name, dtype=object)))) for name in names]
+    frame = pd.DataFrame(columns, columns=titles)
     if few := frame.shape[1] > _MOST_COLUMNS:
         over = pd.DataFrame(shares).agg(["mean", "std", "min", "max"], axis=1)
         frame = over.set_axis(["mean share of the weight", "standard deviation", "smallest", "largest"], axis=1)
@@ -158,10 +162,6 @@ def _model(model: KernelLearner) -> Page:
     return Page(title, answer, facts, tuple(warnings), tuple(sections), next(iter(variance), None))
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %" if share >= 1e-10 else "1e-8 %"
-
-
 def _variance_components(model: KernelLearner) -> list[Section]:
     """Shares of the variance with standard errors, variances and fixed effects, if the model has them."""
     from dmkl.pictures import bars
@@ -187,13 +187,6 @@ def _explained(components: xr.Dataset) -> str:
         [f"{name} {share}" for name, share in zip(components.term.values, shares, strict=False)], _MOST_COLUMNS
     )
     return f"The kernels explain {total} of the variance: {each} (shares ± one standard error)."
-
-
-def _columns(weights: xr.DataArray) -> list[str]:
-    if weights.ndim == 1:
-        return ["weight"]
-    names = weights.stack(other=weights.dims[1:])["other"].values
-    return [" ".join(map(str, np.atleast_1d(np.array(name, dtype=object)))) for name in names]
 
 
 # --- searches and evaluations --------------------------------------------------------------------------------------
@@ -381,6 +374,159 @@ def _result(result: Result) -> Page:
     return Page(result.TITLE.capitalize(), sentences(lines), facts, (), tuple(sections))
 
 
+# --- several results on the same data ---------------------------------------------------------------------------------
+
+_HEADINGS: dict[type[Any], str] = {
+    SearchResult: "Search",
+    KernelLearner: "Model",
+    EvaluationResult: "Score on new samples",
+    PermutationTest: "Permuted labels",
+    Stability: "Stability",
+    Importance: "Importance",
+}
+"""The kinds of results in the order of a page: the answer, then the evidence; others follow."""
+
+
+@dataclass
+class _Part:
+    """A result, with what the page says of it."""
+
+    result: Any
+    page: Page
+    heading: str
+    data: xr.Dataset
+    kernels: list[str]
+    samples: list[str]
+    parameters: dict[str, Any]
+
+    @classmethod
+    def of(cls, result: Any, page: Page) -> _Part:
+        kernels: Any
+        samples: Any
+        heading = next((name for kind, name in _HEADINGS.items() if isinstance(result, kind)), page.title)
+        if isinstance(result, KernelLearner):
+            data = xr.Dataset(attrs={"estimator": type(result).__name__, "solver": getattr(result, "solver_", "")})
+            kernels, samples, parameters = result.kernel_names_, result.train_samples_, result.get_params(deep=False)
+        else:
+            data = result.scores if isinstance(result, GridResult) else result.data
+            kernels, samples = data["kernel"].values, data["sample"].values if "sample" in data else []
+            learner, written = models().get(data.attrs.get("estimator", "")), data.attrs.get("parameters", "{}")
+            parameters = {} if learner is None else decode_parameters(learner, json.loads(written))
+        return cls(result, page, heading, data, [*map(str, kernels)], [*map(str, samples)], dict(parameters))
+
+
+@page_of.register(list)
+@page_of.register(tuple)
+def _several(results: Sequence[Any]) -> Page:
+    """One page of results in any order, from the page of each."""
+    if not results:
+        refuse("a report of several results needs one at least, got none; give models or results")
+    parts = [_Part.of(result, page_of(result)) for result in results]
+    order = [*_HEADINGS.values()]
+    parts.sort(key=lambda part: order.index(part.heading) if part.heading in order else len(order))
+    names = [part.heading for part in parts]
+    for k, part in enumerate(parts):
+        part.heading += f" {names[: k + 1].count(part.heading)}" if names.count(part.heading) > 1 else ""
+    first, *others = parts
+    warnings = [text for part in others for text in _differences(first, part)]
+    # An evaluation of the same search answers the question that a warning of the search raises.
+    evaluated = not warnings and any(isinstance(part.result, EvaluationResult) for part in parts)
+    warnings += [text for part in parts for text in part.page.warnings if not (evaluated and "dmkl.evaluate" in text)]
+    sections: list[Section] = []
+    for part in parts:
+        own = [*([] if part.page.lead is None else [part.page.lead]), *part.page.sections]
+        own = [replace(section, title=f"{part.heading}: {section.title}") for section in own]
+        if part is not first and own:
+            own[0] = replace(own[0], texts=(part.page.answer, *own[0].texts))
+        sections += own
+    evidence = []
+    for result in (part.result for part in others):
+        if isinstance(result, EvaluationResult):
+            evidence.append(sentences(result.summary().splitlines()[1:2]))
+        elif isinstance(result, PermutationTest) and result.data["p_value"].ndim == 0:
+            evidence.append(f"Against permuted labels: {p_value_text(result.data)}.")
+    facts = {
+        "question": "; ".join(f"{part.heading}: {next(iter(part.page.facts.values()))}" for part in parts),
+        **_describe_data(parts),
+        "folds": "; ".join(f"{p.heading}: {_describe_folds(p.data)}" for p in parts if "fold" in p.data.sizes),
+    }
+    return Page(
+        f"{first.data.attrs.get('estimator', first.heading)} on {count(len(first.kernels), 'kernel')} of "
+        f"{count(len(first.samples), 'sample')}",
+        " ".join([first.page.answer, *evidence]),
+        {name: text for name, text in facts.items() if text},
+        tuple(dict.fromkeys(warnings)),
+        (
+            *(section for section in sections if not section.code),
+            Section("How it was computed", table=pd.DataFrame(map(_costs, parts))),
+            Section("Parameters", table=_parameters(parts), named=True),
+            *(section for section in sections if section.code),
+        ),
+    )
+
+
+def _differences(first: _Part, part: _Part) -> list[str]:
+    """Warnings if a result is on other kernels, samples or points than the first: it answers another question."""
+    warnings = []
+    for noun in ("kernels", "samples"):
+        expected, names = getattr(first, noun), getattr(part, noun)
+        if expected and names and set(expected) != set(names):
+            warnings.append(
+                f"{part.heading} has other {noun} than {first.heading}: {len(names):,} and {len(expected):,}, "
+                f"{len(set(names) & set(expected)):,} of them in both."
+            )
+    if isinstance(part.result, EvaluationResult) and isinstance(first.result, SearchResult):
+        if next(iter(part.result.searches.values())).grid != first.result.grid:
+            warnings.append(
+                f"{part.heading} is of a search of another grid: it does not estimate the score of this one."
+            )
+    return warnings
+
+
+def _describe_data(parts: Sequence[_Part]) -> dict[str, str]:
+    """Samples, classes, kernels and steps, as far as results know them."""
+    first, facts = parts[0], {"samples": f"{len(parts[0].samples):,}"}
+    for name, noun in (("sample_group", "group"), ("sample_block", "block")):
+        values = next((part.data[name].values for part in parts if name in part.data), None)
+        facts["samples"] += "" if values is None else f", in {count(len(np.unique(values)), noun)}"
+    tested = next((part.result.confusion for part in parts if "confusion" in part.data), None)
+    classes = getattr(getattr(first.result, "best_", first.result), "classes_", ())
+    if tested is not None and "task" not in tested.dims:
+        sizes = tested.sum("predicted").to_series()
+        classes = [f"{name} ({size:,} tested)" for name, size in sizes.items()]
+    facts |= {"classes": listed(classes, _MOST_COLUMNS), "kernels": listed(first.kernels, _MOST_COLUMNS)}
+    steps = as_steps(first.parameters.get("steps"))
+    titles = {name: (type(step).__doc__ or "").split(".\n")[0].rstrip(".").lower() for name, step in STEPS.items()}
+    titles = {name: title.replace("column samples", "training samples") for name, title in titles.items()}
+    texts = [f"{step} ({titles[step]})" if step in titles else "residualize (remove covariates)" for step in steps]
+    return facts | {"steps": ", ".join(texts) or "none"}
+
+
+def _costs(part: _Part) -> dict[str, str]:
+    attrs, passes = part.data.attrs, getattr(part.result, "n_passes_", None)
+    return {
+        "result": part.heading,
+        "learner": attrs.get("estimator", ""),
+        "measure": attrs.get("scoring", ""),
+        "solver": attrs.get("solver", ""),
+        "passes": "" if passes is None else f"{passes:g}",
+        "seconds": f"{attrs['seconds']:.3g}" if "seconds" in attrs else "",
+        "made by": attrs.get("created_by", ""),
+    }
+
+
+def _parameters(parts: Sequence[_Part]) -> pd.DataFrame:
+    """All parameters of the learners, "searched" if a grid has the values; a column for results of equal parameters."""
+    columns: dict[str, tuple[list[str], dict[str, str]]] = {}
+    for part in parts:
+        values = {name: plain_repr(value).strip("\"'") for name, value in part.parameters.items()}
+        values |= dict.fromkeys(json.loads(part.data.attrs.get("parameters_searched", "[]")), "searched")
+        if part.parameters:
+            columns.setdefault(repr(sorted(values.items())), ([], values))[0].append(part.heading)
+    frame = pd.DataFrame({", ".join(headings): values for headings, values in columns.values()}).fillna("")
+    return frame.rename_axis("parameter").reset_index()
+
+
 # --- code that repeats the work ------------------------------------------------------------------------------------
 
 
@@ -388,8 +534,7 @@ class _NotCodeError(ValueError):
     """A value that no Python literal gives, such as a callable."""
 
 
-def _code_section(lines: list[str]) -> Section:
-    return Section("Code that repeats this", code="\n".join(["import dmkl", *lines]))
+_AGAIN = "Code that repeats this"
 
 
 def _model_again(model: KernelLearner) -> list[Section]:
@@ -398,7 +543,7 @@ def _model_again(model: KernelLearner) -> list[Section]:
     except _NotCodeError:
         return []
     kernels = f"K = dmkl.open(...)  # {count(len(model.kernel_names_), 'kernel')} of the training samples, with labels"
-    return [_code_section(["", kernels, f"model = {call}.fit(K)"])]
+    return [Section(_AGAIN, code=f"import dmkl\n\n{kernels}\nmodel = {call}.fit(K)")]
 
 
 def _search_again(search: SearchResult) -> list[Section]:
@@ -454,7 +599,7 @@ def _called_again(
             "K = K[rows, rows].select(result.scores.kernel.values)",
         ]
     lines += ["y = ...  # the labels, in the order of the samples of K"] if call["y"] else []
-    return [_code_section([*lines, f"dmkl.{function}({', '.join(arguments)})"])]
+    return [Section(_AGAIN, code="\n".join(["import dmkl", *lines, f"dmkl.{function}({', '.join(arguments)})"]))]
 
 
 def _splitter_code(scores: xr.Dataset) -> str | None:
@@ -476,16 +621,6 @@ def _describe_folds(scores: xr.Dataset) -> str:
     by = call.get("groups")
     grouped = f", groups {'as given' if by == 'given' else f'from {by}'}" if by else ""
     return f"{scores.sizes['fold']}{made_by}{grouped}"
-
-
-def _changed(model: KernelLearner) -> dict[str, Any]:
-    """Parameters that differ from their defaults."""
-    default = type(model)().get_params(deep=False)
-    return {
-        name: value
-        for name, value in model.get_params(deep=False).items()
-        if plain_repr(value) != plain_repr(default[name])
-    }
 
 
 def _call(kind: type[KernelLearner] | None, parameters: dict[str, Any]) -> str:

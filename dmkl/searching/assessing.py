@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from dmkl.arrays import Array, Float, Index
+from dmkl.arrays import Array, Float
 from dmkl.errors import refuse
 from dmkl.estimators.learner import KernelClassifier, KernelRegressor
 from dmkl.inputs.label_tables import matched
@@ -173,22 +173,16 @@ def confusion(
     """
     truth, predicted = np.asarray(truth), np.asarray(predicted)
     if truth.ndim == 2:
-        labeled = is_known(truth)
-        columns = zip(truth.T, predicted.T, labeled.T, strict=True)
-        counts = [_count_pairs(t[rows].astype(np.int64), p[rows].astype(np.int64), 2) for t, p, rows in columns]
+        columns = zip(truth.T, predicted.T, is_known(truth).T, strict=True)
+        counts = [confusion(t[rows].astype(np.int64), p[rows].astype(np.int64), [0, 1]) for t, p, rows in columns]
         names = np.arange(truth.shape[1]) if tasks is None else tasks
-        coords = {"task": names.astype(str), "true": [0, 1], "predicted": [0, 1]}
-        return xr.DataArray(np.stack(counts), coords, name="confusion")
+        return xr.concat(counts, xr.Variable("task", names.astype(str)))
     labels = np.union1d(classes, truth)
     true, called = (np.searchsorted(labels, values.astype(labels.dtype)) for values in (truth, predicted))
-    table = _count_pairs(true, called, len(labels))
+    # Scikit-learn's metrics take longer to import than a prediction.
+    table = np.bincount(len(labels) * true + called, minlength=len(labels) ** 2).reshape(len(labels), -1)
     labels = labels.astype(str) if labels.dtype.kind in "OTU" else labels
     return xr.DataArray(table, {"true": labels, "predicted": labels}, name="confusion")
-
-
-def _count_pairs(truth: Index, predicted: Index, n_labels: int) -> Index:
-    """The confusion matrix of numbers of labels; scikit-learn's metrics take longer to import than a prediction."""
-    return np.bincount(n_labels * truth + predicted, minlength=n_labels**2).reshape(n_labels, n_labels)
 
 
 def class_scores(counts: xr.DataArray) -> xr.Dataset:

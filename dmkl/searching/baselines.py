@@ -60,25 +60,17 @@ Each needs directions of its own in the subspaces of a search."""
 
 
 def fit_with_baselines(
-    question: Question, choice: Choice, state: str | Path | None, which: Literal["sum", "rules", "all"]
+    question: Question, choice: Choice, state: str | Path | None, which: Baselines
 ) -> tuple[GridFits, xr.Dataset]:
-    """Fit a grid on every fold as `fit_grid` does, together with the baselines.
+    """Fit a grid on every fold, together with the baselines of `dmkl.search`; `state` is as in `open_workspace`.
 
-    The sum of all kernels, each with weight one, and with "all" each single kernel, are fitted at every value of the
-    parameters that do not concern weights (λ, C, the steps …), by the same solver, on the same folds. They share the
-    passes of the search, and their fits come after those of the search: a state continues with more or fewer of them.
-    Of more than `FEW` kernels, the `TRIED` with the largest weights are tried after the search, in its subspaces.
-    Single kernels need few passes, but a solution for each kernel, λ and fold that has little in common with those of
-    the grid: the seconds multiply.
-
-    A discriminant has the support vector machine on the sum as a further baseline, at the C of `COSTS`, in three or
-    four passes after the search. It is left out, and the attribute "svm_left_out" gives the reason, if the machines
-    need more memory or passes than `_check_machines` allows. With "rules" the SVM decides by class means too, and these
-    fits and those of the search are also read with the largest score as the rule, which chooses points of its own.
+    Fits of the sum and of single kernels come after those of the search: a state continues with more or fewer of them.
+    Of more than `FEW` kernels, the `TRIED` with the largest weights are tried after the search, in its subspaces: a
+    single kernel needs few passes, but solutions that have little in common with those of the grid.
 
     The first result has the passes, rounds and phases of everything. The second has the results of the baselines, with
-    names that begin with "sum_", "svm_" (over C), "alone_" (over kernel, NaN for kernels that were not tried) and the
-    prefixes of `LARGEST`, and the attribute n_baseline_passes: the passes after the search.
+    the keys of `TITLES` before their names (those of single kernels are NaN if they were not tried), and the attributes
+    n_baseline_passes, the passes after the search, and svm_left_out, why there is no support vector machine.
     """
     plain = _plain_question(question, which)
     alone = which == "all" and plain is not None
@@ -88,20 +80,18 @@ def fit_with_baselines(
             # The second plan continues from the results of the first, so that these are kept in any case.
             state = Path(stack.enter_context(TemporaryDirectory(prefix="dmkl-"))) / "state"
         workspace = stack.enter_context(open_workspace(question, state))
-        blocks = _Blocks(question, plain)
-        if alone and not later:
-            blocks.add_alone(range(len(question.K)))
-        answers = blocks.run(workspace)
+        answers = _fit_blocks(question, plain, workspace, range(len(question.K) if alone and not later else 0))
         tally = answers["search"].tally
         n_passes, candidates = tally.n_passes, np.ones((len(question.folds), len(question.K)), dtype=bool)
         if later:
             candidates = _largest_weights(question, GridFits.of(question, answers["search"]), choice)
-            blocks.add_alone(np.flatnonzero(candidates.any(axis=0)).tolist())
             before = tally.phases
-            answers = blocks.run(workspace)
+            answers = _fit_blocks(question, plain, workspace, np.flatnonzero(candidates.any(axis=0)).tolist())
             tally = answers["search"].tally
             tally.phases = {name: seconds + before[name] for name, seconds in tally.phases.items()}
-        machines, left_out = _fit_machines(question, workspace, answers["search"], which)
+        machines, left_out = None, ""
+        if which != "none":
+            machines, left_out = _fit_machines(question, workspace, answers["search"], which)
     search = Answered(question, GridFits.of(question, answers["search"]))
     baselines = {} if plain is None else {SUM: Answered(plain, GridFits.of(plain, answers["sum"]))}
     baselines = _with_largest(search, baselines | ({} if machines is None else {SVM: machines}), which)
@@ -109,7 +99,7 @@ def fit_with_baselines(
     if alone:
         assert plain is not None
         of_kernels = {key: block for key, block in answers.items() if isinstance(key, int)}
-        results.append(prefixed(ALONE, _alone_dataset(plain, of_kernels, choice, candidates)))
+        results.append(_alone_dataset(plain, of_kernels, choice, candidates))
     if not results:
         return search.grid, xr.Dataset()
     attrs = {"n_baseline_passes": tally.n_passes - n_passes} | ({"svm_left_out": left_out} if left_out else {})
@@ -122,26 +112,24 @@ class Answered(NamedTuple):
     question: Question
     grid: GridFits
 
-    def by_largest(self) -> Answered:
-        """The same fits, whose labels follow the largest score."""
-        largest = replace(self.question, estimator=clone(self.question.estimator).set_params(decision="largest"))
-        decided: list[Sequence[Float]] = [
-            [model.decisions_of(scores) for model, scores in zip(largest.models, of_fold, strict=True)]
-            for of_fold in self.grid.decisions
-        ]
-        return Answered(largest, replace(self.grid, decided=decided))
-
 
 def _with_largest(search: Answered, baselines: dict[str, Answered], which: Baselines) -> dict[str, Answered]:
-    """The baselines by prefix; with "rules" also these and the search by the largest score."""
-    pairs = {"": search} | baselines if which == "rules" else {}
-    return baselines | {LARGEST[prefix]: answered.by_largest() for prefix, answered in pairs.items()}
+    """The baselines by prefix; with "rules" also the same fits, and those of the search, by the largest score."""
+    by_largest = {}
+    for prefix, (question, grid) in ({"": search} | baselines if which == "rules" else {}).items():
+        largest = replace(question, estimator=clone(question.estimator).set_params(decision="largest"))
+        decided: list[Sequence[Float]] = [
+            [model.decisions_of(scores) for model, scores in zip(largest.models, of_fold, strict=True)]
+            for of_fold in grid.decisions
+        ]
+        by_largest[LARGEST[prefix]] = Answered(largest, replace(grid, decided=decided))
+    return baselines | by_largest
 
 
 def fit_with_sum(
-    question: Question, state: str | Path | None, which: Literal["sum", "rules"]
+    question: Question, state: str | Path | None, which: Baselines
 ) -> tuple[GridFits, dict[str, Answered]]:
-    """Fit a grid on every fold as `fit_grid` does, and in the same passes the sum of all kernels with weights one.
+    """Fit a grid on every fold, and in the same passes the sum of all kernels with weights one, unless "none".
 
     Returns the baselines by prefix too: no sum if the learner has none. If the grid has no parameter of the sum, the
     sum has the λ and the C of the learner.
@@ -151,14 +139,14 @@ def fit_with_sum(
         params = plain.estimator.get_params(deep=False)
         plain = replace(plain, grid={name: (params[name],) for name in ("lam", "C") if name in params})
     with open_workspace(question, state, {"the baselines": "none" if plain is None else "sum"}) as workspace:
-        answers = _Blocks(question, plain).run(workspace)
+        answers = _fit_blocks(question, plain, workspace)
     grid = GridFits.of(question, answers["search"])
     sums = {} if plain is None else {SUM: Answered(plain, GridFits.of(plain, answers["sum"]))}
     return grid, _with_largest(Answered(question, grid), sums, which)
 
 
 def _plain_question(question: Question, which: Baselines) -> Question | None:
-    """The question about the sum of all kernels; None if the learner has no such sum."""
+    """The question about the sum of all kernels; None if the learner has no such sum, or for "none"."""
     asked = question.estimator
     means = isinstance(asked, KernelClassifier) and asked._decides_by() == "means" and "decision" not in question.grid
     if which == "rules" and not means:
@@ -168,7 +156,7 @@ def _plain_question(question: Question, which: Baselines) -> Question | None:
         )
     if which == "rules" and question.probabilistic:
         refuse("baselines='rules' scores labels by the largest score too, which has no probabilities; take 'sum'")
-    learner = asked._of_plain_sum()
+    learner = None if which == "none" else asked._of_plain_sum()
     if learner is None:
         return None
     names = set(learner.get_params(deep=False)) - set(learner._OF_WEIGHTS)
@@ -177,38 +165,28 @@ def _plain_question(question: Question, which: Baselines) -> Question | None:
     )
 
 
-class _Blocks:
-    """The fits of the search ("search"), of the sum ("sum") and of single kernels (by their positions)."""
-
-    def __init__(self, question: Question, plain: Question | None) -> None:
-        self._K, self._plain = question.K, plain
-        self._fits: dict[Hashable, list[Fit]] = {"search": plan_fits(question)}
-        self._sum_rows: list[int] | None = None
-        if plain is not None:
-            self._targets = [fit.targets for fit in self._fits["search"][:: len(question.models)]]
-            texts, needed = (
-                [(type(model), model._parameter_texts(self._K.names)) for model in models]
-                for models in (question.models, plain.models)
-            )
-            if all(text in texts for text in needed):  # the search has the sum, as at p = ∞
-                places, firsts = [texts.index(text) for text in needed], range(len(self._targets))
-                self._sum_rows = [f * len(texts) + place for f in firsts for place in places]
-            else:
-                self._fits["sum"] = plan_fits(plain, self._targets)
-
-    def add_alone(self, kernels: Sequence[int]) -> None:
-        """Add each of these kernels alone."""
-        assert self._plain is not None
-        for kernel in kernels:
-            self._fits[kernel] = plan_fits(self._plain, self._targets, np.array([kernel]))
-
-    def run(self, workspace: Workspace) -> dict[Any, Answers]:
-        """The answers by block."""
-        answers = run_blocks(self._K, self._fits, workspace)
-        if self._sum_rows is not None:
-            search = answers["search"]
-            answers["sum"] = replace(search, fits=[search.fits[row] for row in self._sum_rows])
-        return answers
+def _fit_blocks(
+    question: Question, plain: Question | None, workspace: Workspace, alone: Sequence[int] = ()
+) -> dict[Any, Answers]:
+    """The answers of the search ("search"), of the sum ("sum") and of single kernels (by their positions)."""
+    blocks: dict[Hashable, list[Fit]] = {"search": plan_fits(question)}
+    if plain is None:
+        return run_blocks(question.K, blocks, workspace)
+    targets = [fit.targets for fit in blocks["search"][:: len(question.models)]]
+    texts, needed = (
+        [(type(model), model._parameter_texts(question.K.names)) for model in models]
+        for models in (question.models, plain.models)
+    )
+    searched = all(text in texts for text in needed)  # the search has the sum, as at p = ∞
+    if not searched:
+        blocks["sum"] = plan_fits(plain, targets)
+    blocks |= {kernel: plan_fits(plain, targets, np.array([kernel])) for kernel in alone}
+    answers = run_blocks(question.K, blocks, workspace)
+    if searched:
+        fits, places = answers["search"].fits, [texts.index(text) for text in needed]
+        of_sum = [fits[first + place] for first in range(0, len(fits), len(texts)) for place in places]
+        answers["sum"] = replace(answers["search"], fits=of_sum)
+    return answers
 
 
 def _largest_weights(question: Question, grid: GridFits, choice: Choice) -> np.ndarray:
@@ -235,19 +213,16 @@ def _alone_dataset(
     names = np.array(plain.K.names, dtype=str)
     results = []
     for kernel, of_kernel in answers.items():
-        scores = to_dataset(plain, GridFits.of(plain, of_kernel), choice, 0.0)
-        results.append(scores.where(xr.DataArray(candidates[:, kernel], dims="fold"))[_kept_names(scores)])
+        scores = prefixed(ALONE, to_dataset(plain, GridFits.of(plain, of_kernel), choice, 0.0))
+        results.append(scores.where(xr.DataArray(candidates[:, kernel], dims="fold")))
     coordinate = xr.Variable("kernel", names[list(answers)])
     return xr.concat(results, coordinate, combine_attrs="drop").reindex(kernel=names)
 
 
-def _kept_names(scores: xr.Dataset) -> list[str]:
-    return [str(name) for name in scores.data_vars if str(name).startswith(("score", "test_score", "gap", "objective"))]
-
-
 def prefixed(prefix: str, scores: xr.Dataset) -> xr.Dataset:
     """Scores, gaps and objectives with a prefix before their names."""
-    kept = _kept_names(scores)
+    kinds = ("score", "test_score", "gap", "objective")
+    kept = [str(name) for name in scores.data_vars if str(name).startswith(kinds)]
     return scores[kept].rename({name: f"{prefix}_{name}" for name in kept})
 
 
@@ -330,16 +305,23 @@ def choose_baselines(scores: xr.Dataset, rule: Rule, by: Sequence[str]) -> xr.Da
         for prefix, title in TITLES.items()
         if f"{prefix}_score" in scores and bool(np.isfinite(scores[f"{prefix}_score"]).any())
     }
-    if not chosen:
+    return concat_baselines(chosen)
+
+
+def concat_baselines(by_title: Mapping[str, xr.Dataset]) -> xr.Dataset | None:
+    """The data of baselines over baseline; None if there are none."""
+    if not by_title:
         return None
-    coordinate = xr.Variable("baseline", np.array(list(chosen), dtype=str))
-    return describe(xr.concat(list(chosen.values()), coordinate, data_vars="all").drop_attrs(deep=False))
+    titles = xr.Variable("baseline", np.array(list(by_title), dtype=str))
+    return describe(xr.concat(list(by_title.values()), titles, data_vars="all").drop_attrs(deep=False))
 
 
 def _choose_baseline(scores: xr.Dataset, prefix: str, rule: Rule, by: Sequence[str]) -> xr.Dataset:
     """A baseline at the point that its validation scores choose, by the rule of the search."""
+    names = [str(name) for name in scores.data_vars if str(name).startswith(f"{prefix}_")]
     # In an order that does not depend on how the data were read.
-    names = sorted((str(name) for name in scores.data_vars if str(name).startswith(f"{prefix}_")), key=_position)
+    kinds = ("_test_score", "_score", "_gap", "_objective")
+    names.sort(key=lambda name: (next(k for k, kind in enumerate(kinds) if kind in name), name))
     baseline = scores[names].rename({name: name.removeprefix(f"{prefix}_") for name in names})
     baseline = baseline.assign({name: values.drop_attrs(deep=False) for name, values in baseline.data_vars.items()})
     parameters = [str(name) for name in baseline["score"].dims if name not in ("fold", task_dim(scores))]
@@ -351,11 +333,6 @@ def _choose_baseline(scores: xr.Dataset, prefix: str, rule: Rule, by: Sequence[s
     chosen = chosen.reset_coords([name for name in parameters if name in baseline.coords])
     kernel = chosen["kernel"].drop_attrs() if "kernel" in parameters else xr.DataArray("")
     return chosen.drop_vars("kernel", errors="ignore").assign(best_kernel=kernel.drop_vars("kernel", errors="ignore"))
-
-
-def _position(name: str) -> tuple[int, str]:
-    """The order of variables: test scores, scores, gaps, objectives."""
-    return next(k for k, part in enumerate(("_test_score", "_score", "_gap", "_objective")) if part in name), name
 
 
 def baseline_params(baseline: xr.Dataset, names: Sequence[str]) -> dict[str, Any]:

@@ -25,12 +25,11 @@ from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan
 from dmkl.estimators.saving import read
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.assessing import class_scores, confusion
-from dmkl.searching.baselines import TITLES, fit_with_sum, prefixed
+from dmkl.searching.baselines import TITLES, concat_baselines, fit_with_sum, prefixed
 from dmkl.searching.fits import (
     GridFits,
     Question,
     as_variable,
-    fit_grid,
     fold_data,
     held_out_variables,
     lock_state,
@@ -41,7 +40,7 @@ from dmkl.searching.fits import (
     values_of,
     with_statuses,
 )
-from dmkl.searching.folds import OuterFold, nest_folds
+from dmkl.searching.folds import Fold, nest_folds
 from dmkl.searching.grid import Rule, constant_note, mean_over_folds
 from dmkl.searching.search import GridResult, SearchResult, chosen_fit, fold_models
 from dmkl.searching.texts import chosen_text, cost_and_proof, count, data_notes, edge_notes, with_error
@@ -49,12 +48,9 @@ from dmkl.solvers.outcome import WORDS
 from dmkl.store.results import task_dim
 from dmkl.store.saved import Saved
 from dmkl.stores import Kernels
-from dmkl.variables import describe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-_NEEDED = ("test_score", "inner_score", "weight", "gap", "status")
 
 
 class EvaluationResult(GridResult):
@@ -100,18 +96,18 @@ class EvaluationResult(GridResult):
         If `scores` lacks something of the above, or has other folds than `searches`.
     """
 
-    FORMAT, TITLE, NEEDED = "dmkl-evaluation", "evaluation", _NEEDED
+    FORMAT, TITLE = "dmkl-evaluation", "evaluation"
+    NEEDED = ("test_score", "inner_score", "weight", "gap", "status")
 
     def __init__(self, scores: xr.Dataset, searches: Mapping[str, SearchResult]) -> None:
-        missing = [name for name in _NEEDED if name not in scores]
+        super().__init__(scores)
         names = scores["fold"].values.tolist() if "fold" in scores else []
-        if missing or names != list(searches):
+        if names != list(searches):
             refuse(
-                f"scores must have {', '.join(_NEEDED)} over the folds of searches, {', '.join(searches)}, found "
-                f"{', '.join(map(str, scores.data_vars)) or 'nothing'} over {', '.join(names) or 'no folds'}; "
-                "dmkl.evaluate and dmkl.load make such"
+                f"scores must be over the folds of searches, {', '.join(searches)}, found "
+                f"{', '.join(names) or 'no folds'}; dmkl.evaluate and dmkl.load make such"
             )
-        super().__init__(with_statuses(scores))
+        self._data = with_statuses(self._data)
         self._searches = dict(searches)
 
     @property
@@ -166,11 +162,8 @@ class EvaluationResult(GridResult):
             names = [str(name) for name in self._data.data_vars if str(name).startswith(f"{prefix}_")]
             if names:
                 values = self._data[names].rename({name: name.removeprefix(f"{prefix}_") for name in names})
-                chosen[title] = values.drop_attrs(deep=False)
-        if not chosen:
-            return None
-        coordinate = xr.Variable("baseline", np.array(list(chosen), dtype=str))
-        return describe(xr.concat(list(chosen.values()), coordinate, data_vars="all"))
+                chosen[title] = values
+        return concat_baselines(chosen)
 
     @property
     def confusion(self) -> xr.DataArray:
@@ -362,7 +355,7 @@ def evaluate(
         grid=grid,
         refit=True,
     )
-    fits, others = (fit_grid(question, state), {}) if baselines == "none" else fit_with_sum(question, state, baselines)
+    fits, others = fit_with_sum(question, state, baselines)
     searches = _inner_searches(question, fits, folds, rule, time.monotonic() - started)
     inner_of = {prefix: _inner_searches(*answered, folds, rule, 0.0) for prefix, answered in others.items()}
     with lock_state(state):
@@ -378,7 +371,7 @@ def evaluate(
         tests |= {f"{prefix}_{name}": value for name, value in values.items()}
         searches = {name: _with(search, prefix, inner_of[prefix][name]) for name, search in searches.items()}
     scores = _to_dataset(question, searches, answers)
-    of_folds = fold_data(question, [nested.fold for nested in folds])
+    of_folds = fold_data(question, folds)
     scores = scores.merge(of_folds, join="exact").assign_attrs(of_folds.attrs)
     scores = scores.assign(tests)
     scores.attrs["seconds"] = time.monotonic() - started
@@ -390,15 +383,15 @@ def evaluate(
 
 
 def _inner_searches(
-    question: Question, grid: GridFits, folds: Sequence[OuterFold], rule: Rule, seconds: float
+    question: Question, grid: GridFits, folds: Sequence[Fold], rule: Rule, seconds: float
 ) -> dict[str, SearchResult]:
     """The search of the inner folds, by outer fold."""
     searches, first = {}, 0
-    for nested in folds:
-        inner = replace(question, folds=nested.inner)
-        scores = to_dataset(inner, grid.of_folds(first, len(nested.inner)), "joint", seconds)
-        searches[nested.fold.name] = SearchResult(scores, rule=rule)
-        first += len(nested.inner)
+    for fold in folds:
+        inner = replace(question, folds=fold.inner)
+        scores = to_dataset(inner, grid.of_folds(first, len(fold.inner)), "joint", seconds)
+        searches[fold.name] = SearchResult(scores, rule=rule)
+        first += len(fold.inner)
     return searches
 
 
@@ -410,11 +403,10 @@ def _with(search: SearchResult, prefix: str, baseline: SearchResult) -> SearchRe
     return SearchResult(search.scores.assign(variables), rule=search.rule)
 
 
-def _fits_at_choices(question: Question, searches: Mapping[str, SearchResult], folds: Sequence[OuterFold]) -> list[Fit]:
+def _fits_at_choices(question: Question, searches: Mapping[str, SearchResult], folds: Sequence[Fold]) -> list[Fit]:
     """The fits on the training rows of each outer fold at the choice of its inner folds."""
     fits = []
-    for search, nested in zip(searches.values(), folds, strict=True):
-        fold = nested.fold
+    for search, fold in zip(searches.values(), folds, strict=True):
         try:
             fits.append(chosen_fit(question, search, fold.train, fold.test, title=f"{fold.title}: "))
         except InputError as error:

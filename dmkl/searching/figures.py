@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from textwrap import fill
 from typing import Any, Literal, get_args
 
@@ -68,41 +67,6 @@ def _choices(result: Any, task: str | None) -> tuple[dict[str, xr.DataArray], li
 # --- scores --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Axis:
-    """Values of a parameter, numbers in ascending order."""
-
-    name: str
-    order: npt.NDArray[np.int64]
-    labels: list[str]
-
-    def place(self, position: int) -> int:
-        """The place along the axis of a value of the grid."""
-        return int(np.flatnonzero(self.order == position)[0])
-
-
-@dataclass(frozen=True)
-class _Surface:
-    """Mean and standard error (x, y), and how often each point was chosen."""
-
-    x: _Axis
-    y: _Axis | None
-    mean: Float
-    error: Float
-    near: npt.NDArray[np.bool_]
-    """Within one standard error of the best."""
-    threshold: float
-    """One standard error below the best."""
-    test: tuple[Float, Float] | None
-    """Mean and standard error on the test rows, if folds have any."""
-    chosen: Counter[tuple[int, ...]]
-    """Number of choices by place."""
-    fixed: tuple[str, ...]
-    """The other parameters and their values."""
-    choosers: str
-    """Dimensions with separate choices, in words."""
-
-
 def plot_scores(result: Any, ax: Axes | Sequence[Axes] | None = None, *, task: str | None = None) -> Any:
     """Draw the mean validation scores of a search.
 
@@ -119,68 +83,57 @@ def plot_scores(result: Any, ax: Axes | Sequence[Axes] | None = None, *, task: s
     chosen point has a ring with the number of tasks; likewise for folds with separate choices. InputError if there is
     no such task, no point can be chosen, or `ax` has a wrong number of axes.
     """
-    surface = _surface(result, task)
-    side = max(4.2, 1.6 + 0.34 * len(surface.x.order)) + 0.8
-    if surface.y is None:
+    result._check_task(task)
+    index, by = _choices(result, task)
+    names, points = _drawn_parameters(result), _points(result, task, by)
+    chosen = {name: np.ravel(at.values).tolist() for name, at in index.items()}
+    fixed = {name: Counter(at).most_common(1)[0][0] for name, at in chosen.items() if name not in names}
+    orders, labels = zip(*(_ordered(result.scores[name]) for name in names), strict=True)
+    points = points.isel(fixed | dict(zip(names, orders, strict=True))).transpose(*names)
+    places = (np.argsort(order)[chosen[name]].tolist() for name, order in zip(names, orders, strict=True))
+    rings = Counter(zip(*places, strict=True))
+    side = max(4.2, 1.6 + 0.34 * len(labels[0])) + 0.8
+    if len(names) == 1:
         sizes = {"the curve": (side, 3.6)}
     else:
-        height = max(3.6, 1.2 + 0.3 * len(surface.y.order))
+        height = max(3.6, 1.2 + 0.3 * len(labels[1]))
         sizes = {"map": (side, height), "curve": (side, height)}
     axes = panels(ax, sizes)
     scoring = shortened(str(result.scores.attrs["scoring"]).replace("_", " "))
     if result.tasks is not None:
         mean = f"mean of {len(result.tasks)} {task_dim(result.scores)}s"
         scoring = f"{scoring}, {mean if task is None else shortened(task)}"
-    scored = " and ".join(symbol(axis.name) for axis in (surface.x, surface.y) if axis is not None)
     folds = result.scores.sizes["fold"]
+    scored = " and ".join(map(symbol, names))
     set_title(axes, f"Validation score over {scored}{f', mean of {folds} folds' if folds > 1 else ''}")
-    if surface.y is not None:
-        _draw_map(axes[0], surface, surface.y, scoring)
-    _draw_curve(axes[-1], surface, scoring)
+    legend = [_setting(name, result.grid[name][place]) for name, place in fixed.items()]
+    if len(names) > 1:
+        several = f"rings: chosen by a {' and '.join(by)}, or as many as the number says"
+        legend += ["ring: chosen" if rings.total() == 1 else several, "dots: within one standard error of the best"]
+        _draw_map(axes[0], points, labels, rings, legend, scoring)
+        legend = []
+    _draw_curve(axes[-1], points, labels[0], rings, legend, scoring)
     return axes if len(axes) > 1 else axes[0]
 
 
-def _surface(result: Any, task: str | None) -> _Surface:
-    result._check_task(task)
+def _points(result: Any, task: str | None, by: Sequence[str]) -> xr.Dataset:
+    """Means and standard errors over the parameters, also on test rows, and whether a mean is `near` the best.
+
+    The attribute threshold is one standard error below the best.
+    """
     scores = of_task(result.scores, task)
-    tested = None
+    means = scores["mean_score"], scores["standard_error"]
+    if by:
+        means = mean_over_folds(scores["score"].mean([dim for dim in by if dim != "fold"]))
+    points = xr.Dataset(dict(zip(("mean_score", "standard_error"), means, strict=True)))
+    of_rule = grid_points(points, result.parameters)
+    best = choose(**of_rule)
+    points["near"] = (result.parameters, within_one_standard_error(**of_rule))
+    points.attrs["threshold"] = float(of_rule["mean"][best] - np.nan_to_num(of_rule["standard_error"][best]))
     if "test_score" in scores and bool(scores["test_score"].notnull().any()):
         tasks = [dim for dim in scores["test_score"].dims if dim not in (*result.parameters, "fold")]
-        tested = mean_over_folds(scores["test_score"].mean(tasks))
-    index, by = _choices(result, task)
-    positions = [
-        dict(zip(index, places, strict=True))
-        for places in zip(*(np.ravel(at.values).tolist() for at in index.values()), strict=True)
-    ]
-    if by:
-        mean, error = mean_over_folds(scores["score"].mean([dim for dim in by if dim != "fold"]))
-        scores = xr.Dataset({"mean_score": mean, "standard_error": error})
-    points = grid_points(scores, result.parameters)
-    best = choose(**points)
-    names = _drawn_parameters(result)
-    rest = [name for name in result.parameters if name not in names]
-    common = {name: Counter(pick[name] for pick in positions).most_common(1)[0][0] for name in rest}
-    axes = [_axis(scores[name]) for name in names]
-
-    def over_grid(values: xr.DataArray) -> npt.NDArray[Any]:
-        return values.transpose(*result.parameters).values
-
-    def drawn(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        part = xr.DataArray(values, dims=result.parameters).isel(common).transpose(*names)
-        return part.values[np.ix_(*(axis.order for axis in axes))].reshape(len(axes[0].order), -1)
-
-    return _Surface(
-        x=axes[0],
-        y=axes[1] if len(axes) == 2 else None,
-        mean=drawn(points["mean"]),
-        error=drawn(points["standard_error"]),
-        near=drawn(within_one_standard_error(**points)),
-        test=None if tested is None else (drawn(over_grid(tested[0])), drawn(over_grid(tested[1]))),
-        threshold=float(points["mean"][best] - np.nan_to_num(points["standard_error"][best])),
-        chosen=Counter((*(axis.place(pick[axis.name]) for axis in axes), 0)[:2] for pick in positions),
-        fixed=tuple(_setting(name, result.grid[name][place]) for name, place in common.items()),
-        choosers=" and ".join(by),
-    )
+        points["test_score"], points["test_error"] = mean_over_folds(scores["test_score"].mean(tasks))
+    return points
 
 
 def _drawn_parameters(result: Any) -> list[str]:
@@ -192,16 +145,17 @@ def _drawn_parameters(result: Any) -> list[str]:
     return sorted(chosen, key=lambda name: {"p": 0, "lam": 2}.get(name, 1))
 
 
-def _axis(values: xr.DataArray) -> _Axis:
+def _ordered(values: xr.DataArray) -> tuple[npt.NDArray[np.int64], list[str]]:
+    """The order of the values of a parameter, which ascends if they are numbers, and their labels in this order."""
     name = str(values.name)
     if values.dtype.kind not in "iuf":
-        return _Axis(name, np.arange(values.size), [shortened(str(value)) for value in values.values])
+        return np.arange(values.size), [shortened(str(value)) for value in values.values]
     order = np.argsort(values.values, kind="stable")
     for digits in (2 if name == "lam" else 3, 3, 6, 17):  # the shortest that differ
         labels = [_number(name, float(value), digits) for value in values.values[order]]
         if len(set(labels)) == len(labels):
             break
-    return _Axis(name, order, labels)
+    return order, labels
 
 
 def _number(name: str, value: float, digits: int) -> str:
@@ -220,46 +174,61 @@ def _setting(name: str, value: Any) -> str:
     return f"{symbol(name)} = {_number(name, value, 3) if number else shortened(str(value))}"
 
 
-def _draw_map(ax: Axes, surface: _Surface, y: _Axis, scoring: str) -> None:
+def _draw_map(
+    ax: Axes,
+    points: xr.Dataset,
+    labels: Sequence[list[str]],
+    rings: Mapping[tuple[int, ...], int],
+    legend: Sequence[str],
+    scoring: str,
+) -> None:
     ax.set_facecolor("#dddddd")  # for points without a score
-    image = ax.pcolormesh(np.ma.masked_invalid(surface.mean.T), cmap="viridis", edgecolors="white", linewidth=0.4)
-    x_near, y_near = np.nonzero(surface.near)
+    mean = np.ma.masked_invalid(points["mean_score"].values.T)
+    image = ax.pcolormesh(mean, cmap="viridis", edgecolors="white", linewidth=0.4)
+    x_near, y_near = np.nonzero(points["near"].values)
     (dots,) = ax.plot(x_near + 0.5, y_near + 0.5, ".", color="black", markersize=4, markeredgewidth=0)
     dots.set_path_effects([Stroke(linewidth=1.2, foreground="white"), Normal()])
-    for (column, row), times in surface.chosen.items():
+    for (column, row), times in rings.items():
         _ring(ax, column + 0.5, row + 0.5, times)
     color_bar(ax, image, scoring)
-    ax.set_xticks(np.arange(len(surface.x.labels)) + 0.5, surface.x.labels)
-    ax.set_yticks(np.arange(len(y.labels)) + 0.5, y.labels)
-    several = f"rings: chosen by a {surface.choosers}, or as many as the number says"
-    rings = "ring: chosen" if surface.chosen.total() == 1 else several
-    legend = [*surface.fixed, rings, "dots: within one standard error of the best"]
-    _label_panel(ax, surface.x, _AXES.get(y.name, y.name), legend)
+    ax.set_xticks(np.arange(len(labels[0])) + 0.5, labels[0])
+    ax.set_yticks(np.arange(len(labels[1])) + 0.5, labels[1])
+    x, y = map(str, points["mean_score"].dims)
+    _label_panel(ax, x, labels[0], _AXES.get(y, y), legend)
     dress(ax, ":")
 
 
-def _draw_curve(ax: Axes, surface: _Surface, scoring: str) -> None:
-    places = np.arange(len(surface.mean))
-    best = np.argmax(np.where(np.isfinite(surface.mean), surface.mean, -np.inf), axis=1)
-    mean, error = surface.mean[places, best], surface.error[places, best]
+def _draw_curve(
+    ax: Axes,
+    points: xr.Dataset,
+    labels: list[str],
+    rings: Mapping[tuple[int, ...], int],
+    legend: Sequence[str],
+    scoring: str,
+) -> None:
+    """The scores over the first parameter, at the best value of the second."""
+    x, *y = map(str, points["mean_score"].dims)
+    filled = points["mean_score"].fillna(-np.inf)
+    best = points.isel({name: filled.argmax(name) for name in y})
+    mean, error, places = best["mean_score"].values, best["standard_error"].values, np.arange(len(labels))
     style: dict[str, Any] = {"markersize": 4, "linewidth": 1.4, "elinewidth": 1}
     ax.errorbar(places, mean, np.nan_to_num(error), color=BLUE, marker="o", label="validation", **style)
-    if surface.test is not None:
-        test, spread = (np.where(np.isfinite(mean), part[places, best], np.nan) for part in surface.test)
+    legend = list(legend)
+    if "test_score" in best:
+        test, spread = (best[name].where(np.isfinite(mean)).values for name in ("test_score", "test_error"))
         style |= {"color": "#333333", "marker": "s", "linestyle": "--"}
         ax.errorbar(places, test, np.nan_to_num(spread), label="test", **style)
-    legend = [] if surface.y is not None else list(surface.fixed)
-    legend += [] if surface.test is None else ["blue: validation", "squares: test, at the same points"]
+        legend += ["blue: validation", "squares: test, at the same points"]
     if np.any(error > 0):
-        ax.axhline(surface.threshold, color=GRAY, linestyle=":", linewidth=1.2, zorder=0)
+        ax.axhline(points.attrs["threshold"], color=GRAY, linestyle=":", linewidth=1.2, zorder=0)
         legend += ["bars: one standard error", "dotted: one below the best"]
     # A single choice is at its score; choices of tasks or folds, whose scores are not drawn, are on the curve.
-    single = surface.chosen.total() == 1
-    rings = {place[0]: surface.mean[place] if single else mean[place[0]] for place in surface.chosen}
-    for column, score in rings.items():
-        _ring(ax, column, float(score), sum(n for place, n in surface.chosen.items() if place[0] == column), zorder=1)
-    ax.set_xticks(places, surface.x.labels)
-    _label_panel(ax, surface.x, scoring if surface.y is None else f"{scoring}, best {symbol(surface.y.name)}", legend)
+    single = sum(rings.values()) == 1
+    scores = {place[0]: points["mean_score"].values[place] if single else mean[place[0]] for place in rings}
+    for column, score in scores.items():
+        _ring(ax, column, float(score), sum(n for place, n in rings.items() if place[0] == column), zorder=1)
+    ax.set_xticks(places, labels)
+    _label_panel(ax, x, labels, f"{scoring}, best {symbol(y[0])}" if y else scoring, legend)
     dress(ax, ["top", "right"], grid="y")
     ax.tick_params(length=3.5)
 
@@ -272,11 +241,11 @@ def _ring(ax: Axes, x: float, y: float, times: int, zorder: float = 5) -> None:
         ax.annotate(str(times), (x, y), (8, 6), textcoords="offset points", fontsize=8, color=RED, path_effects=effects)
 
 
-def _label_panel(ax: Axes, x: _Axis, y_label: str, legend: Sequence[str]) -> None:
-    ax.set_xlabel(_AXES.get(x.name, x.name), fontsize=9)
+def _label_panel(ax: Axes, x: str, labels: Sequence[str], y_label: str, legend: Sequence[str]) -> None:
+    ax.set_xlabel(_AXES.get(x, x), fontsize=9)
     ax.set_ylabel(y_label, fontsize=9)
     ax.set_title(fill("; ".join(legend), _LINE), fontsize=8, color="#555555", loc="left")
-    if (longest := longest_shown(x.labels)) * len(x.labels) > ROOM_FOR_LABELS:
+    if (longest := longest_shown(labels)) * len(labels) > ROOM_FOR_LABELS:
         ax.tick_params(axis="x", rotation=90 if longest > 8 else 45)
 
 
@@ -379,8 +348,8 @@ def plot_weights_over(
         refuse(
             f"weights are drawn over two values of {name} or more, and this search has {n_values}; it has {searched}"
         )
-    axis = _axis(result.scores[name])
-    weights = np.stack([_weights_of(result, task, name, int(place)) for place in axis.order], axis=1)
+    order, labels = _ordered(result.scores[name])
+    weights = np.stack([_weights_of(result, task, name, int(place)) for place in order], axis=1)
     largest = np.abs(weights).max(axis=0)
     relative = weights / np.where(largest > 0, largest, 1.0)
     rest = [symbol(other) for other in result.parameters if other != name and len(result.grid[other]) > 1]
@@ -388,7 +357,7 @@ def plot_weights_over(
     title = f"Kernel weights{'' if task is None else f' of {shortened(task)}'} over {symbol(name)}{best}"
     kernels = result.scores["kernel"].values.astype(str).tolist()
     label = "weight / largest of the column"
-    return heat_map(kernels, axis.labels, relative, _AXES.get(name, name), label, title, ax=ax, top=top)
+    return heat_map(kernels, labels, relative, _AXES.get(name, name), label, title, ax=ax, top=top)
 
 
 def _weights_of(result: Any, task: str | None, name: str, place: int) -> Float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from dmkl import progress
 from dmkl._version import __version__
 from dmkl.arrays import Array, Float, Index, plain_repr
 from dmkl.errors import refuse
-from dmkl.estimators.decisions import HeldOut, class_index, predicted_labels
+from dmkl.estimators.decisions import predicted_labels
 from dmkl.estimators.engine import least_lam, run
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan, labeled_targets
@@ -37,7 +37,7 @@ from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.fisher import Targets
 from dmkl.passes.execute import temporary_files_in
 from dmkl.progress import PHASES
-from dmkl.searching.folds import Fold, OuterFold, parts_of
+from dmkl.searching.folds import Fold, parts_of
 from dmkl.searching.grid import (
     CHAINS,
     LAM_TRACE,
@@ -53,9 +53,8 @@ from dmkl.searching.scoring import Metric, OfProbabilities, as_metrics, evaluate
 from dmkl.solvers.outcome import WORDS, Round, worst
 from dmkl.solvers.workspace import Workspace, state_folder
 from dmkl.stores import Kernels, as_kernel_set
-from dmkl.variables import describe, variable
+from dmkl.variables import variable
 
-Folds = TypeVar("Folds", bound=Fold | OuterFold)
 OF_TASKS = ("p", "lam", "C", "n_groups", "candidate")
 """Parameters that may differ between the tasks of one model."""
 _FEW = 4096
@@ -75,7 +74,7 @@ class Question:
     tasks: Array | None
     targets: Targets
     grid: dict[str, tuple[Any, ...]]
-    folds: list[Fold]
+    folds: Sequence[Fold]
     """The folds that choose; for an evaluation the inner folds of all outer folds, one after the other."""
     metrics: dict[str, Metric]
     groups: Array | None
@@ -148,30 +147,17 @@ class Question:
         ]
 
     def relabel(self, order: Index) -> Question:
-        """The same question with the label of row order[i] at row i; see `KernelLearner._permuted`.
-
-        It shares the models: with many of them, copies and checks would take longer than all else.
-        """
+        """The same question with the label of row order[i] at row i; see `KernelLearner._permuted`."""
         with_covariates = [model for model in self.models if any(isinstance(s, Covariates) for s in model._steps())]
         labels = (with_covariates or self.models)[0]._permuted(self.labels, order, self.K.samples)
         question = replace(self, labels=labels, targets=self.estimator._targets(labels, len(labels), self.tasks))
+        # With many models, copies and checks would take longer than all else.
         vars(question)["models"], vars(question)["fitted"] = self.models, self.fitted
         return question
 
     def targets_of(self, rows: Index) -> Targets:
         """The targets of some rows."""
         return self.estimator._targets(self.labels[rows], len(rows), self.tasks)
-
-    def judge(self, rows: Index, n_validation: int) -> Callable[[Float, Index], Float] | None:
-        """`Fit.judge` for held-out rows, of which the first are for validation; None if predictions are returned."""
-        truth = self.labels[rows].reshape(len(rows), -1)
-        return partial(_judge, self.metrics, truth, n_validation) if self.models[0]._JUDGES else None
-
-    def held_out(self, fold: int, scores: Float, targets: Targets) -> HeldOut:
-        """The validation rows of a fold, from the scores of its held-out rows, (rows, columns) or (rows,)."""
-        rows = self.folds[fold].validation
-        index = class_index(targets.kind, targets.classes, self.labels[rows])
-        return HeldOut(scores[: len(rows)].reshape(len(rows), -1), index)
 
     def variable(self, dims: Sequence[str], values: Array) -> tuple[tuple[str, ...], Array]:
         """Values as a variable. The dimension "task" gets its name, or is dropped if all outputs have one value."""
@@ -190,7 +176,7 @@ def make_question(
     estimator: KernelLearner,
     K: Kernels,
     y: Any,
-    make_folds: Callable[..., list[Folds]],
+    make_folds: Callable[..., list[Fold]],
     *,
     scoring: Any,
     groups: Any,
@@ -198,7 +184,7 @@ def make_question(
     has_grid: bool = True,
     grid: Mapping[str, Any] | None = None,
     refit: bool = False,
-) -> tuple[Question, list[Folds]]:
+) -> tuple[Question, list[Fold]]:
     """Check a question, and make its folds; InputError if an argument breaks a rule.
 
     `caller` is the name of the function in messages, and `make_folds` is `folds.make_folds` or `folds.nest_folds` with
@@ -206,9 +192,6 @@ def make_question(
     one model is fitted for all tasks at the points that they choose. The others are as in `dmkl.search`.
     """
     K = as_kernel_set(K, caller)
-    if not K.is_square:
-        _, rows, cols = K.shape
-        refuse(f"{caller} needs the kernels of all samples among themselves, got {rows} rows and {cols} columns")
     targets, tasks = labeled_targets(estimator, K, y, caller, unknown)
     values = as_grid(grid, estimator) if has_grid else {}
     classes, deciding = targets.kind != "regression", [estimator]
@@ -223,11 +206,11 @@ def make_question(
             "were names taken for groups? Name the column of the groups (FILE:NAME), or leave groups out"
         )
     folds = make_folds(targets.labels, splits=K.splits, groups=of_rows, samples=K.samples, classes=classes)
-    choosing = [inner for fold in folds for inner in (fold.inner if isinstance(fold, OuterFold) else [fold])]
+    choosing = [inner for fold in folds for inner in fold.inner or (fold,)]
     arguments = {"y": y is not None, "scoring": scoring, "unknown": unknown}
     arguments["groups"] = None if groups is None else str(getattr(groups, "name", None) or "given")
-    answerable = (targets.labels, tasks, targets, values, choosing, metrics, of_rows, arguments)
-    question = Question(clone(estimator), K, *answerable, by_means=by_means)
+    of_folds = (values, choosing, metrics, of_rows, arguments)
+    question = Question(clone(estimator), K, targets.labels, tasks, targets, *of_folds, by_means=by_means)
     if has_grid:
         _check_tasks(question, caller, refit=refit)
         default = "lam" in values and (grid is None or grid["lam"] is None)
@@ -286,17 +269,18 @@ def _with_chain_lams(question: Question, *, default: bool) -> Question:
 def plan_fits(question: Question, targets: Sequence[Targets] | None = None, kernels: Index | None = None) -> list[Fit]:
     """The rows of a plan: every point of the grid on every fold, fold by fold.
 
-    `targets`, one object for each fold, are shared with other rows, which then share subspaces and solutions; `kernels`
-    are the positions of those that may have weight.
+    Rows with the same object of `targets` share subspaces and solutions; `kernels` are those that may have weight.
     """
     targets = [question.targets_of(fold.train) for fold in question.folds] if targets is None else targets
-    return [
-        Fit(model, fold.train, of_fold, question.tasks, held_out, kernels, title=f"{fold.title}: ", judge=judge)
-        for fold, of_fold in zip(question.folds, targets, strict=True)
-        for held_out in [np.concatenate([fold.validation, fold.test])]
-        for judge in [question.judge(held_out, len(fold.validation))]
-        for model in question.models
-    ]
+    fits = []
+    for fold, of_fold in zip(question.folds, targets, strict=True):
+        held_out, judge = np.concatenate([fold.validation, fold.test]), None
+        if question.models[0]._JUDGES:
+            truth = question.labels[held_out].reshape(len(held_out), -1)
+            judge = partial(_judge, question.metrics, truth, len(fold.validation))
+        of_rows = (fold.train, of_fold, question.tasks, held_out, kernels)
+        fits += [Fit(model, *of_rows, title=f"{fold.title}: ", judge=judge) for model in question.models]
+    return fits
 
 
 def _judge(metrics: Mapping[str, Metric], truth: Array, n_validation: int, predicted: Float, columns: Index) -> Float:
@@ -391,17 +375,10 @@ class GridFits:
 
 def _judged(outcome: FitOutcome) -> Float:
     """The scores that solvers have returned, (metric, 2, task)."""
+    scores = np.concatenate([solution.extra["scores"] for solution in outcome.outcomes], axis=2)
     if len(outcome.outcomes) == 1:
-        return outcome.outcomes[0].extra["scores"]
-    scores = [solution.extra["scores"] for solution in outcome.outcomes]
-    columns = np.concatenate([part.members for part in outcome.data.parts])
-    return np.concatenate(scores, axis=2)[:, :, np.argsort(columns)]
-
-
-def fit_grid(question: Question, state: str | Path | None) -> GridFits:
-    """Fit every point of the grid on every fold, in shared passes; `state` is as in `open_workspace`."""
-    with open_workspace(question, state) as workspace:
-        return GridFits.of(question, run(Plan(question.K, plan_fits(question), duals=False), workspace))
+        return scores
+    return scores[:, :, np.argsort(np.concatenate([part.members for part in outcome.data.parts]))]
 
 
 def per_task(outcomes: Sequence[FitOutcome], n_kernels: int, n_tasks: int) -> tuple[Array, Array, Array, Array]:
@@ -551,7 +528,7 @@ def to_dataset(question: Question, grid: GridFits, choice: Choice, seconds: floa
     if question.by_class:
         scores, labels = _class_scores(question, grid), question.targets.classes
         variables["class_score"] = ((*names, "fold", "class"), scores.reshape(*sizes, *scores.shape[1:]))
-        coords["class"] = labels.astype(str) if labels.dtype.kind in "OTU" else labels
+        coords["class"] = _plain(labels)
     own = slice(None if grid.judged is None else 1)  # tasks that share all of this have no axis
     weights, *others = (grid.solved[name][:, :, own] for name in SOLVED)
     variables["weight"] = by_point(weights.swapaxes(2, 3), "kernel", "task")
@@ -590,13 +567,10 @@ def to_dataset(question: Question, grid: GridFits, choice: Choice, seconds: floa
 
 
 def fold_data(question: Question, folds: Sequence[Fold]) -> xr.Dataset:
-    """The folds and samples of a result, for its reproduction.
+    """The folds and samples of a result as variables and attributes of `SearchResult.scores`, for its reproduction.
 
-    Variables are part (fold, sample), see `parts_of`; sample_group (sample) if there are groups; constant_score (fold[,
-    task]), see `constant_scores`, unless a scorer is a callable, which may fail on such decisions. Attributes are
-    splitter, see `Fold.splitter`; asked (JSON), `Question.arguments` with "source": "whole" if all kernels and samples
-    of their source were used unchanged, "part" if some of them were, "changed" if steps came before; and
-    folds_without_a_class, see `data_notes`, if a scorer needs probabilities.
+    The attribute asked has `Question.arguments` and "source": "whole" if all kernels and samples of their source were
+    used unchanged, "part" if some of them were, "changed" if steps came before.
     """
     view = question.K.view
     whole = len(view.kernels) == len(view.source.names) and all(
@@ -607,12 +581,11 @@ def fold_data(question: Question, folds: Sequence[Fold]) -> xr.Dataset:
     names = np.array(question.K.samples).astype(str)
     variables: dict[str, Any] = {"part": (("fold", "sample"), parts_of(folds, len(names)))}
     if question.groups is not None:
-        groups = np.asarray(question.groups)
-        variables["sample_group"] = ("sample", groups.astype(str) if groups.dtype.kind in "OTUS" else groups)
+        variables["sample_group"] = ("sample", _plain(np.asarray(question.groups)))
     coords = {"fold": np.array([fold.name for fold in folds], dtype=str), "sample": names}
     scoring = arguments["scoring"]
     first = scoring[0] if isinstance(scoring, list) else scoring
-    if first is None or isinstance(first, str):
+    if first is None or isinstance(first, str):  # a callable may fail on such decisions
         with warnings.catch_warnings():  # about scores that are undefined for a constant
             warnings.simplefilter("ignore")
             variables["constant_score"] = question.variable(("fold", "task"), constant_scores(question, folds))
@@ -626,7 +599,7 @@ def fold_data(question: Question, folds: Sequence[Fold]) -> xr.Dataset:
 
 # --- out-of-fold predictions ------------------------------------------------------------------------------------------
 
-_MOST_OUTPUTS = 100
+MOST_OUTPUTS = 100
 """Most tasks or targets whose predictions are kept."""
 
 
@@ -635,9 +608,9 @@ Part = tuple[Index, Targets, Float, Float]
 
 
 def held_out_variables(question: Question, parts: Iterable[Part]) -> dict[str, Any]:
-    """The variables of which `predictions_of` makes predictions, from a part of each fold; none for many outputs."""
+    """The variables of `GridResult.predictions`, from a part of each fold; none for many outputs."""
     targets, arrays = question.targets, defaultdict[str, list[Array]](list)
-    for fold, (rows, of_fold, scores, decided) in enumerate(parts if question.n_tasks <= _MOST_OUTPUTS else ()):
+    for fold, (rows, of_fold, scores, decided) in enumerate(parts if question.n_tasks <= MOST_OUTPUTS else ()):
         arrays["sample"].append(rows.astype(np.int32))
         arrays["fold"].append(np.full(len(rows), fold, dtype=np.int32))
         arrays["true_label"].append(question.labels[rows])
@@ -656,7 +629,7 @@ def held_out_variables(question: Question, parts: Iterable[Part]) -> dict[str, A
 
 
 def _plain(labels: Array) -> Array:
-    return labels.astype(str) if labels.dtype.kind in "OTU" else labels
+    return labels.astype(str) if labels.dtype.kind in "OTUS" else labels
 
 
 def _in_columns(targets: Targets, of_fold: Targets, values: Float, missing: float) -> Float:
@@ -667,24 +640,6 @@ def _in_columns(targets: Targets, of_fold: Targets, values: Float, missing: floa
     of_classes = np.stack([-values, values], axis=-1) if values.ndim == 1 else values
     columns[:, np.searchsorted(targets.classes, of_fold.classes)] = of_classes
     return columns
-
-
-def predictions_of(data: xr.Dataset) -> xr.Dataset:
-    """See `GridResult.predictions`."""
-    if "held_out_sample" not in data:
-        refuse(
-            f"this result has no predictions: it has more than {_MOST_OUTPUTS} tasks or targets, no point could be "
-            "chosen, or an earlier version of dmkl made it"
-        )
-    kept = [str(name) for name in data.data_vars if str(name).startswith("held_out_")]
-    held_out = data[kept].rename({name: name.removeprefix("held_out_") for name in kept})
-    samples, folds = held_out["sample"].values, held_out["fold"].values
-    variables: dict[str, Any] = {"sample_fold": ("sample", data["fold"].values[folds])}
-    if "sample_group" in data:
-        variables["sample_group"] = ("sample", data["sample_group"].values[samples])
-    predictions = held_out.drop_vars(["sample", "fold"]).rename(held_out="sample").assign(variables)
-    predictions = predictions.assign_coords(sample=data["sample"].values[samples]).drop_attrs()
-    return describe(predictions)
 
 
 # --- the folder of a state -------------------------------------------------------------------------------------------
@@ -707,8 +662,7 @@ def open_workspace(
 ) -> Iterator[Workspace]:
     """The workspace of a question, locked for this process while it is open; a temporary one if `state` is None.
 
-    `properties` are further properties of the question, in words: a folder with other values belongs to another
-    question.
+    `properties` are added to those of `_identity`.
     """
     with lock_state(state) as folder:
         facts = {} if folder is None else _identity(question) | dict(properties or {})
@@ -762,7 +716,6 @@ def as_variable(name: str, dims: Sequence[str], values: Sequence[Any], shape: Se
     """Values of a parameter as a variable of this shape: numbers as they are, all else as text.
 
     Values that cannot be read back from their text (None, booleans) are kept in the attribute "values", a JSON list.
-    Parameters that `dmkl.variables` does not describe are described here: a learner may have any.
     """
     attrs = {} if variable(name) else {"long_name": f"parameter {name} of the estimator"}
     numbers = np.array(values) if all(isinstance(value, int | float | np.number) for value in values) else None

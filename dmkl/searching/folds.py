@@ -22,7 +22,8 @@ from dmkl.unknown import is_known
 DEFAULT_FOLDS = 5
 INNER_FOLDS = 3
 TRAIN, VALIDATION, TEST = 0, 1, 2
-"""Codes of the parts of a stored split."""
+"""Codes of the parts of a stored split, and their names."""
+NAMES = ("train", "validation", "test")
 SPLITS = "splits"
 """The only word for folds: those stored with the kernels."""
 
@@ -44,6 +45,8 @@ class Fold:
     """How often each training row was drawn; None if each was drawn once."""
     splitter: str = ""
     """The text of the scikit-learn splitter that made the fold; "splits" for stored splits, "" for given rows."""
+    inner: tuple[Fold, ...] = ()
+    """Of a fold that tests, the folds of its training rows that choose its point."""
 
     @property
     def seen(self) -> Index:
@@ -51,61 +54,34 @@ class Fold:
         return np.union1d(self.train, self.validation)
 
 
-@dataclass(frozen=True)
-class OuterFold:
-    """A fold that tests, and the folds of its training rows that choose its point."""
-
-    fold: Fold
-    inner: list[Fold]
-
-
 def make_folds(cv: Any, labels: npt.ArrayLike, **of_rows: Any) -> list[Fold]:
-    """Turn any description of a cross-validation into checked folds, of the `_Rows` of these labels.
+    """Turn `cv` of `dmkl.search` into checked folds, of the `_Rows` of these labels.
 
-    `cv` is one of
-
-    - None: the stored splits if any of them has a validation part, 5 folds otherwise;
-    - "splits": the stored splits, one fold each;
-    - an integer: so many folds in the order of the rows, stratified where the labels are classes, of whole groups where
-      there are groups;
-    - a splitter of scikit-learn, such as ``StratifiedGroupKFold(5)``;
-    - an iterable of (train, validation) or (train, validation, test), each part positions or a boolean mask; or a
-      mapping from names to such tuples;
-    - one such tuple: an explicit validation set.
-
-    Folds are named "0", "1" … in the order of `cv`, by the keys of its mapping, or by the groups if a splitter holds
-    out one of them in each fold. InputError if `cv` is none of these, the splits or groups that it needs are missing or
-    have another length, or a fold has no training or no validation rows, rows or groups in two of its parts, positions
-    out of range, fewer than two classes in training (of the set, or of a task), or a class in validation or test that
-    training lacks.
+    An integer means folds in the order of the rows, stratified where the labels are classes, of whole groups where
+    there are groups. Folds are named "0", "1" … in the order of `cv`, by the keys of its mapping, or by the groups if a
+    splitter holds out one of them in each fold. InputError if parts of a fold share rows or groups, or the training
+    rows have fewer than two classes (of the set, or of a task), or lack one that is held out.
     """
     rows = _Rows.of(labels, **of_rows)
     if cv is None:
         cv = SPLITS if rows.has_validation else DEFAULT_FOLDS
-    title, names = "stored split" if isinstance(cv, str) else "fold", ("train", "validation", "test")
+    title = "stored split" if isinstance(cv, str) else "fold"
     splitter, parts_by_name = _read_folds(cv, rows, "cv")
-    return [
-        _checked_fold(_as_fold(name, f"{title} {name}", parts, len(rows.y), names, splitter), rows)
-        for name, parts in parts_by_name.items()
-    ]
+    return [_as_fold(name, f"{title} {name}", parts, rows, NAMES, splitter) for name, parts in parts_by_name.items()]
 
 
 def parts_of(folds: Sequence[Fold], m: int) -> npt.NDArray[np.int8]:
     """The part of each of m rows in each fold, (folds, m): 0 train, 1 validation, 2 test, -1 none, as stored splits."""
     parts = np.full((len(folds), m), -1, dtype=np.int8)
     for row, fold in zip(parts, folds, strict=True):
-        for part, rows in ((TRAIN, fold.train), (VALIDATION, fold.validation), (TEST, fold.test)):
-            row[rows] = part
+        row[fold.train], row[fold.validation], row[fold.test] = TRAIN, VALIDATION, TEST
     return parts
 
 
-def nest_folds(outer: Any, inner: Any, labels: npt.ArrayLike, **of_rows: Any) -> list[OuterFold]:
-    """Folds that test, and in the training rows of each the folds that choose its point; neither split groups.
+def nest_folds(outer: Any, inner: Any, labels: npt.ArrayLike, **of_rows: Any) -> list[Fold]:
+    """Folds that test, with the folds of their training rows that choose a point, from arguments of `dmkl.evaluate`.
 
-    `outer` is as `cv` of `make_folds`, with (train, test) as parts; 5 folds if None. With "splits", the training and
-    validation rows of a split train, and its test rows test. `inner` is a number of folds or a splitter, applied to the
-    training rows of each outer fold; 3 folds if None. If the outer folds are the stored splits, None or "splits" means
-    their training and validation rows. InputError as in `make_folds`, and if `inner` is something else.
+    InputError as in `make_folds`.
     """
     rows = replace(_Rows.of(labels, **of_rows), least=3)
     outer = DEFAULT_FOLDS if outer is None else outer
@@ -115,7 +91,7 @@ def nest_folds(outer: Any, inner: Any, labels: npt.ArrayLike, **of_rows: Any) ->
         for fold in folds:
             if not len(fold.test):
                 refuse(f"{fold.title} has no test rows; an evaluation needs them in every outer fold")
-        return [OuterFold(replace(fold, train=fold.seen, validation=fold.test[:0]), [fold]) for fold in folds]
+        return [replace(fold, train=fold.seen, validation=fold.test[:0], inner=(fold,)) for fold in folds]
     inner = INNER_FOLDS if inner is None else inner
     if _as_splitter(inner, rows, "inner") is None:
         refuse(
@@ -128,24 +104,18 @@ def nest_folds(outer: Any, inner: Any, labels: npt.ArrayLike, **of_rows: Any) ->
     for name, parts in parts_by_name.items():
         title = f"stored split {name}" if stored else f"outer fold {name}"
         pair = (np.union1d(parts[0], parts[1]), parts[2]) if stored else parts
-        fold = _checked_fold(_as_fold(name, title, pair, len(rows.y), ("train", "test"), splitter), rows)
-        nested.append(OuterFold(fold, _inner_folds(inner, fold, rows)))
+        fold = _as_fold(name, title, pair, rows, ("train", "test"), splitter)
+        at, groups = fold.train, None if rows.groups is None else rows.groups[fold.train]
+        try:
+            made_by, inner_parts = _read_folds(inner, replace(rows, y=rows.y[at], groups=groups, splits=None), "inner")
+        except InputError as error:
+            refuse(f"{title}: {error}", error)
+        inner_folds = (
+            _as_fold(number, f"{title}, inner fold {number}", (at[train], at[validation]), rows, NAMES[:2], made_by)
+            for number, (train, validation) in inner_parts.items()
+        )
+        nested.append(replace(fold, inner=tuple(inner_folds)))
     return nested
-
-
-def _inner_folds(inner: Any, fold: Fold, rows: _Rows) -> list[Fold]:
-    """Folds of the training rows of an outer fold, as positions among all rows."""
-    outer = fold.train
-    training = replace(rows, y=rows.y[outer], groups=None if rows.groups is None else rows.groups[outer], splits=None)
-    try:
-        splitter, parts_by_name = _read_folds(inner, training, "inner")
-    except InputError as error:
-        refuse(f"{fold.title}: {error}", error)
-    folds = []
-    for name, (train, validation) in parts_by_name.items():
-        pair, title = (outer[train], outer[validation]), f"{fold.title}, inner fold {name}"
-        folds.append(_checked_fold(_as_fold(name, title, pair, len(rows.y), ("train", "validation"), splitter), rows))
-    return folds
 
 
 # --- reading descriptions of folds ------------------------------------------------------------------------------------
@@ -182,7 +152,7 @@ class _Rows:
         groups = None if groups is None else np.asarray(groups)
         if groups is not None and groups.shape != (len(y),):
             refuse(f"groups has shape {groups.shape}, expected ({len(y)},): a group for each row")
-        return cls(y, splits, groups, np.arange(len(y)) if samples is None else _sample_numbers(samples), classes)
+        return cls(y, splits, groups, np.arange(len(y)) if samples is None else sample_numbers(samples), classes)
 
     @property
     def has_validation(self) -> bool:
@@ -190,8 +160,8 @@ class _Rows:
         return self.splits is not None and bool((self.splits == VALIDATION).any())
 
 
-def _sample_numbers(samples: Array) -> Index:
-    """A number for each row, equal for rows that are the same sample."""
+def sample_numbers(samples: Array) -> Index:
+    """A number for each row, equal for rows that are the same sample by its name."""
     return np.asarray(np.unique(samples.astype(str), return_inverse=True)[1])
 
 
@@ -205,7 +175,18 @@ def _read_folds(cv: Any, rows: _Rows, argument: str) -> tuple[str, dict[str, Any
         if set(map(len, held_out)) == {1} and len(set(held_out)) == len(folds):
             return made_by, {group: parts for (group,), parts in zip(held_out, folds, strict=True)}
     elif isinstance(cv, str):
-        folds, made_by = _stored_splits(cv, rows.splits, argument), SPLITS
+        if cv != SPLITS:
+            refuse(
+                f"{argument}={cv!r} is unknown; the only word that it accepts is 'splits', for the splits stored with "
+                "the kernels"
+            )
+        if rows.splits is None:
+            refuse(
+                f"{argument}='splits' needs splits stored with the kernels (splits=, --splits), and there are none; "
+                f"give {argument}=5, say"
+            )
+        folds = [tuple(np.flatnonzero(split == part) for part in (TRAIN, VALIDATION, TEST)) for split in rows.splits]
+        made_by = SPLITS
     elif isinstance(cv, Mapping):
         folds = list(cv.values())
     elif isinstance(cv, tuple) and len(cv) in (2, 3) and all(map(_is_vector, cv)):
@@ -259,20 +240,6 @@ def _split(splitter: Any, rows: _Rows) -> list[Any]:
         raise InputError(msg) from error
 
 
-def _stored_splits(cv: str, splits: Array | None, argument: str) -> list[Any]:
-    if cv != SPLITS:
-        refuse(
-            f"{argument}={cv!r} is unknown; the only word that it accepts is 'splits', for the splits stored with the "
-            "kernels"
-        )
-    if splits is None:
-        refuse(
-            f"{argument}='splits' needs splits stored with the kernels (splits=, --splits), and there are none; give "
-            f"{argument}=5, say"
-        )
-    return [tuple(np.flatnonzero(split == part) for part in (TRAIN, VALIDATION, TEST)) for split in splits]
-
-
 def _is_vector(part: Any) -> bool:
     """Whether this is a vector of positions or a mask, not a pair of them."""
     try:
@@ -282,37 +249,38 @@ def _is_vector(part: Any) -> bool:
     return array.ndim == 1 and (array.dtype.kind in "iub" or array.size == 0)
 
 
-def _as_fold(name: str, title: str, parts: Any, m: int, names: Sequence[str], splitter: str) -> Fold:
+def _as_fold(name: str, title: str, parts: Any, rows: _Rows, names: Sequence[str], splitter: str) -> Fold:
     """A fold, from the names of its parts: train and test, or train, validation and, optionally, test."""
-    least = 2
     if (
         not isinstance(parts, Sequence | np.ndarray)
-        or not least <= len(parts) <= len(names)
+        or not 2 <= len(parts) <= len(names)
         or not all(_is_vector(part) for part in parts)
     ):
-        forms = " or ".join(f"({', '.join(names[:n])})" for n in range(least, len(names) + 1))
+        forms = " or ".join(f"({', '.join(names[:n])})" for n in range(2, len(names) + 1))
         refuse(
             f"{title} must be {forms}, vectors of positions or boolean masks each, got {reprlib.repr(parts)}; a single "
-            f"fold is a tuple, ({', '.join(names[:least])})"
+            f"fold is a tuple, ({', '.join(names[:2])})"
         )
-    rows = dict.fromkeys(("train", "validation", "test"), np.empty(0, dtype=np.int64))
+    of_parts = dict.fromkeys(NAMES, np.empty(0, dtype=np.int64))
     for part, values in zip(names, parts, strict=False):
         try:
-            rows[part] = positions(values, m, "row")
+            of_parts[part] = positions(values, len(rows.y), "row")
         except InputError as error:
             refuse(f"{title}, {part}: {error}", error)
     held_out = names[1]
-    if not len(rows[held_out]):
-        use = {"validation": "validate on", "test": "test on"}[held_out]
-        refuse(f"{title} has no {held_out} rows; each needs rows to learn from and rows to {use}")
-    return Fold(name, title, rows["train"], rows["validation"], rows["test"], splitter=splitter)
+    if not len(of_parts[held_out]):
+        use = "validate" if held_out == "validation" else "test"
+        refuse(f"{title} has no {held_out} rows; each needs rows to learn from and rows to {use} on")
+    fold = Fold(name, title, of_parts["train"], of_parts["validation"], of_parts["test"], splitter=splitter)
+    _check_fold(fold, rows)
+    return fold
 
 
 # --- checks of folds --------------------------------------------------------------------------------------------
 
 
-def _checked_fold(fold: Fold, rows: _Rows) -> Fold:
-    """The fold, if its parts are disjoint and its training rows have every class that is held out."""
+def _check_fold(fold: Fold, rows: _Rows) -> None:
+    """Refuse a fold whose parts are not disjoint, or whose training rows lack a class that is held out."""
     y, groups, numbers = rows.y, rows.groups, rows.numbers
     title, parts = fold.title, {"training": fold.train, "validation": fold.validation, "test": fold.test}
     if not len(fold.train):
@@ -334,24 +302,19 @@ def _checked_fold(fold: Fold, rows: _Rows) -> Fold:
             )
     for k, column in enumerate(y.reshape(len(y), -1).T):
         of_task = f" in {'task' if rows.classes else 'target'} {k}" if y.ndim == 2 else ""
-        _check_labels(fold, column, of_task, classes=rows.classes, least=rows.least)
-    return fold
-
-
-def _check_labels(fold: Fold, column: Array, of_task: str, *, classes: bool, least: int) -> None:
-    labeled = is_known(column)
-    title, learnt = fold.title, np.unique(column[fold.train[labeled[fold.train]]])
-    for part, rows in (("validation", fold.validation), ("test", fold.test)):
-        missing = np.setdiff1d(column[rows[labeled[rows]]], learnt).tolist() if classes else []
-        if missing:
-            refuse(
-                f"{title} has no training rows of class {missing[0]!r}{of_task}, of which it has {part} rows; "
-                f"{_advice(column, missing[0], of_task, least)}"
-            )
-    if len(learnt) < 2:
-        noun = "class" if classes else "value"
-        which = f"of a single {noun}, {learnt.tolist()[0]!r}" if len(learnt) else f"without a known {noun}"
-        refuse(f"{title} has training rows {which}{of_task}, and needs two at least; use fewer or stratified folds")
+        labeled = is_known(column)
+        learnt = np.unique(column[fold.train[labeled[fold.train]]])
+        for part in ("validation", "test") if rows.classes else ():
+            held_out = parts[part][labeled[parts[part]]]
+            if missing := np.setdiff1d(column[held_out], learnt).tolist():
+                refuse(
+                    f"{title} has no training rows of class {missing[0]!r}{of_task}, of which it has {part} rows; "
+                    f"{_advice(column, missing[0], of_task, rows.least)}"
+                )
+        if len(learnt) < 2:
+            noun = "class" if rows.classes else "value"
+            which = f"of a single {noun}, {learnt.tolist()[0]!r}" if len(learnt) else f"without a known {noun}"
+            refuse(f"{title} has training rows {which}{of_task}, and needs two at least; use fewer or stratified folds")
 
 
 def _advice(column: Array, label: Any, of_task: str, least: int) -> str:
@@ -365,16 +328,3 @@ def _advice(column: Array, label: Any, of_task: str, least: int) -> str:
         "and y[rows] with the rows of the others"
     )
     return f"that class has {size} in all; {drop}" if size < least else f"use fewer or stratified folds, or {drop}"
-
-
-def check_joint(folds: Sequence[Fold], samples: Array) -> None:
-    """Refuse a joint choice of folds, by InputError, if one tests on rows that another trains or validates on."""
-    numbers = _sample_numbers(samples)
-    testing = [fold for fold in folds if len(fold.test)]
-    for fold, other in itertools.product(folds, testing):
-        shared = np.intersect1d(numbers[fold.seen], numbers[other.test])
-        if len(shared):
-            refuse(
-                f"{len(shared)} training and validation rows of {fold.title} are test rows of {other.title}: a joint "
-                'choice would be tested on rows that it was made from; take a choice for each fold, choice="fold"'
-            )

@@ -18,7 +18,7 @@ from dmkl.estimators.checks import check_choice
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import as_exponent
 from dmkl.numerics.steps import NORMALIZATIONS, STEPS, as_steps
-from dmkl.searching.folds import TEST, TRAIN, VALIDATION, Fold, check_joint
+from dmkl.searching.folds import TEST, TRAIN, VALIDATION, Fold, sample_numbers
 from dmkl.variables import describe
 
 P_VALUES = (1.0, *(1 + 2.0**-k for k in range(6, 0, -1)), 2.0, 3.0, 4.0, 8.0, np.inf)
@@ -49,14 +49,9 @@ C_VALUES = tuple(2.0**k for k in range(-2, 8))
 def as_grid(grid: Mapping[str, Any] | None, estimator: Any) -> dict[str, tuple[Any, ...]]:
     """Check a grid of parameters, or make that of the papers; tuples of values in the order of the results.
 
-    A single value means a list of one, and None the default values of p, lam or C. The default grid has, for the
-    parameters of the estimator, `P_VALUES` for p, `C_VALUES` for C, `N_GROUPS` for n_groups, and for lam `LAM_COSINE`
-    if its steps leave k(x, x) near one ("cosine" or "multiplicative" is the last step that normalizes), `LAM_TRACE`
-    otherwise. With several chains of steps in the grid, lam has the default values of each. p and lam are floats, p
-    from 1e6 on is ∞.
-
-    InputError if a name is not a parameter of the estimator, a list is empty or repeats a value, p is below 1, or lam
-    is not positive and finite.
+    A single value means a list of one, and None the default values of p, lam or C. The default λ are `LAM_COSINE` if
+    the steps leave k(x, x) near one ("cosine" or "multiplicative" is the last step that normalizes), `LAM_TRACE`
+    otherwise, and with several chains of steps those of each. p from 1e6 on is ∞.
 
     JMLR: Yan, Kittler, Mikolajczyk, Tahir: Non-sparse multiple kernel Fisher discriminant analysis, JMLR 13 (2012).
     CVPR: Yan, Mikolajczyk, Barnard, Cai, Kittler: ℓp norm multiple kernel Fisher discriminant analysis for object and
@@ -167,12 +162,23 @@ _ROUNDING = 1e-12
 
 
 def as_choice(choice: Choice | None, folds: Sequence[Fold], samples: Array) -> Choice:
-    """The choice as given, checked; by default "fold" if several folds have test rows, and "joint" otherwise."""
+    """The choice as given; by default "fold" if several folds have test rows, and "joint" otherwise.
+
+    A joint choice is refused if a fold tests on rows that another trains or validates on.
+    """
     if choice is None:
         choice = "fold" if len(folds) > 1 and any(len(fold.test) for fold in folds) else "joint"
     check_choice("choice", choice, get_args(Choice))
-    if choice == "joint":
-        check_joint(folds, samples)
+    testing = [fold for fold in folds if len(fold.test)]
+    if choice == "fold" or not testing:
+        return choice
+    numbers = sample_numbers(samples)
+    for fold, other in itertools.product(folds, testing):
+        if n_shared := len(np.intersect1d(numbers[fold.seen], numbers[other.test])):
+            refuse(
+                f"{n_shared} training and validation rows of {fold.title} are test rows of {other.title}: a joint "
+                'choice would be tested on rows that it was made from; take a choice for each fold, choice="fold"'
+            )
     return choice
 
 
@@ -206,10 +212,9 @@ def choose_each(
     rule: Rule = "best",
     chooser: Callable[[tuple[int, ...]], str] = str,
 ) -> Index:
-    """Positions of the chosen points of several folds or tasks with separate choices, (parameter, …).
+    """Positions of the points that several folds or tasks choose, (parameter, …), as `choose` does for each.
 
-    `mean` and `standard_error` are as in `choose`, with the dimensions of the choosers behind those of the grid.
-    `chooser` names a chooser, from its position, in the InputError that is raised if it can choose no point.
+    Their dimensions follow those of the grid; `chooser` names one, from its position, if it can choose no point.
     """
     chosen = np.zeros((len(grid), *mean.shape[len(grid) :]), dtype=np.int64)
     simple = _simplicity(grid)
@@ -273,11 +278,7 @@ def grid_points(scores: xr.Dataset, names: Sequence[str]) -> dict[str, Any]:
 
 
 def best_index(scores: xr.Dataset, names: Sequence[str], by: Sequence[str], rule: Rule) -> dict[str, xr.DataArray]:
-    """Position of the chosen value of each parameter, over the dimensions `by` that have separate choices.
-
-    `scores` has mean_score and standard_error over the parameters `names` and the dimensions `by`. InputError, which
-    names the chooser, if no point can be chosen.
-    """
+    """Position of the chosen value of each of the parameters `names`, over the dimensions `by` of separate choices."""
     mean, error = (scores[name].transpose(*names, *by).values for name in ("mean_score", "standard_error"))
 
     def chooser(place: tuple[int, ...]) -> str:

@@ -43,10 +43,8 @@ def average_precision_voc07(positive: Array, scores: Array) -> float:
 
     Everingham, Van Gool, Williams, Winn, Zisserman: The PASCAL Visual Object Classes (VOC) challenge, IJCV 88 (2010),
     Section 4.2; used up to VOC 2009. Precision and recall are taken where the score changes, so that tied samples count
-    together. NaN where no row is positive.
+    together.
     """
-    if not positive.any():
-        return float("nan")
     precision, recall = _curve(positive, scores)
     # Quotients of integers on both sides, so that a recall of three tenths reaches the level 0.3.
     reached = recall >= np.arange(11)[:, None] / 10
@@ -56,11 +54,8 @@ def average_precision_voc07(positive: Array, scores: Array) -> float:
 def average_precision_voc(positive: Array, scores: Array) -> float:
     """Area under the envelope of precision: ∫₀¹ max_{r' ≥ r} precision(r') dr.
 
-    Everingham, Winn: The PASCAL VOC 2010 development kit; used from VOC 2010 on. Parameters and result as in
-    `average_precision_voc07`.
+    Everingham, Winn: The PASCAL VOC 2010 development kit; used from VOC 2010 on.
     """
-    if not positive.any():
-        return float("nan")
     precision, recall = _curve(positive, scores)
     return float(-np.diff(recall, append=0.0) @ np.maximum.accumulate(precision))
 
@@ -71,23 +66,21 @@ def _curve(positive: Array, scores: Array) -> tuple[Float, Float]:
     return precision[:-1], recall[:-1]
 
 
-def _average_precision(positive: Array, scores: Array) -> float:
-    return float(average_precision_score(positive, scores)) if positive.any() else float("nan")
+def _one_vs_rest(measure: Callable[[Array, Array], float], *, of_both: bool = False) -> Metric:
+    """The score of the second of two classes, or its mean over more, each against the rest, where it is defined.
 
+    It is undefined, NaN, where no row is positive and, if `of_both`, where all are.
+    """
 
-def _matthews(positive: Array, predicted: Array) -> float:
-    """Matthews' coefficient: NaN if the truth is constant, 0 if the prediction is."""
-    return float("nan") if positive.all() or not positive.any() else float(matthews_corrcoef(positive, predicted))
-
-
-def _one_vs_rest(measure: Callable[[Array, Array], float]) -> Metric:
-    """The score of the second of two classes, or its mean over more, each against the rest, where it is defined."""
+    def score(positive: Array, values: Array) -> float:
+        undefined = not positive.any() or (of_both and positive.all())
+        return float("nan") if undefined else float(measure(positive, values))
 
     def metric(truth: Array, decision: Array, classes: Array) -> float:
         index = index_of(truth, classes)
         if decision.ndim == 1:
-            return measure(index == 1, decision)
-        values = np.array([measure(index == k, column) for k, column in enumerate(decision.T)])
+            return score(index == 1, decision)
+        values = np.array([score(index == k, column) for k, column in enumerate(decision.T)])
         defined = values[~np.isnan(values)]
         return float(defined.mean()) if len(defined) else float("nan")
 
@@ -103,7 +96,7 @@ def matthews(truth: Array, decision: Array, classes: Array) -> float:
     """
     several = decision.ndim > 1
     predicted = np.eye(decision.shape[1], dtype=bool)[np.argmax(decision, axis=1)] if several else decision > 0
-    return _one_vs_rest(_matthews)(truth, predicted, classes)
+    return _one_vs_rest(matthews_corrcoef, of_both=True)(truth, predicted, classes)
 
 
 # Scikit-learn has the next two as well. A search scores every point on every fold, and for some hundred rows the checks
@@ -149,7 +142,7 @@ OWN_METRICS: dict[str, Metric] = {
     "mean_class_accuracy": mean_class_accuracy,
     "balanced_accuracy": mean_class_accuracy,
     "accuracy": accuracy,
-    "average_precision": _one_vs_rest(_average_precision),
+    "average_precision": _one_vs_rest(average_precision_score),
     "average_precision_voc": _one_vs_rest(average_precision_voc),
     "average_precision_voc07": _one_vs_rest(average_precision_voc07),
     "matthews": matthews,
@@ -185,10 +178,8 @@ def _neg_brier_score(truth: Array, decision: Array, classes: Array) -> float:
 
 
 def _roc_auc_ovr(truth: Array, decision: Array, classes: Array) -> float:
-    def area(positive: Array, scores: Array) -> float:
-        return float("nan") if positive.all() or not positive.any() else float(roc_auc_score(positive, scores))
-
-    return _one_vs_rest(area)(truth, decision if decision.ndim == 1 else probabilities(decision), classes)
+    scores = decision if decision.ndim == 1 else probabilities(decision)
+    return _one_vs_rest(roc_auc_score, of_both=True)(truth, scores, classes)
 
 
 _PROBABILISTIC: dict[str, Metric] = {
@@ -254,17 +245,14 @@ class _Predictions(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
 _FAILURES = (ValueError, AttributeError, UndefinedMetricWarning)
 """Exceptions of scorers that do not suit the problem."""
-_BY_LABEL = "matthews_corrcoef"
 _SUITABLE = {
     "a regression": "neg_mean_squared_error, neg_mean_absolute_error, explained_variance",
-    "two classes": f"{_BY_LABEL}, f1, jaccard, precision, recall, roc_auc",
+    "two classes": "matthews_corrcoef, f1, jaccard, precision, recall, roc_auc",
     "more than two classes": (
-        f"{_BY_LABEL}, f1_macro, f1_weighted, jaccard_macro, precision_macro, recall_macro, top_k_accuracy"
+        "matthews_corrcoef, f1_macro, f1_weighted, jaccard_macro, precision_macro, recall_macro, top_k_accuracy"
     ),
 }
 """Scikit-learn's scorers that suit each problem."""
-
-
 _BY_PROBABILITIES = "response_method='predict_proba'"
 """Part of the text of those of scikit-learn's scorers that need probabilities."""
 

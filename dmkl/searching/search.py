@@ -24,7 +24,7 @@ from sklearn.base import clone
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError, refuse
 from dmkl.estimators.checks import check_choice
-from dmkl.estimators.decisions import HeldOut
+from dmkl.estimators.decisions import HeldOut, class_index
 from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelLearner, fitted
 from dmkl.estimators.plan import Fit, FitOutcome, Plan
@@ -32,15 +32,14 @@ from dmkl.estimators.saving import read, write_model
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.baselines import Baselines, choose_baselines, compare, comparison, fit_with_baselines
 from dmkl.searching.fits import (
+    MOST_OUTPUTS,
     OF_TASKS,
     GridFits,
     Part,
     Question,
-    fit_grid,
     held_out_variables,
     lock_state,
     make_question,
-    predictions_of,
     score_outcomes,
     to_dataset,
     values_of,
@@ -63,6 +62,7 @@ from dmkl.solvers.outcome import WORDS
 from dmkl.store.results import Result, task_dim
 from dmkl.store.saved import Saved
 from dmkl.stores import Kernels
+from dmkl.variables import describe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,7 +72,6 @@ BEST = "best"
 NOT_FITTED = "not fitted"
 MOST_LINES = 10
 """Most choices that a summary lists."""
-_NEEDED = ("score", "weight", "gap", "objective", "status")
 
 
 class _NoModel(InputError, AttributeError):
@@ -173,7 +172,20 @@ class GridResult(Result):
         InputError
             If there are none: for more than 100 tasks or targets, or if no point could be chosen.
         """
-        return predictions_of(self._data)
+        data = self._data
+        if "held_out_sample" not in data:
+            refuse(
+                f"this result has no predictions: it has more than {MOST_OUTPUTS} tasks or targets, no point could be "
+                "chosen, or an earlier version of dmkl made it"
+            )
+        kept = [str(name) for name in data.data_vars if str(name).startswith("held_out_")]
+        held_out = data[kept].rename({name: name.removeprefix("held_out_") for name in kept})
+        samples, folds = held_out["sample"].values, held_out["fold"].values
+        variables: dict[str, Any] = {"sample_fold": ("sample", data["fold"].values[folds])}
+        if "sample_group" in data:
+            variables["sample_group"] = ("sample", data["sample_group"].values[samples])
+        predictions = held_out.drop_vars(["sample", "fold"]).rename(held_out="sample").assign(variables)
+        return describe(predictions.assign_coords(sample=data["sample"].values[samples]).drop_attrs())
 
 
 class SearchResult(GridResult):
@@ -238,29 +250,29 @@ class SearchResult(GridResult):
         If the rule is unknown, or `scores` lacks something of the above.
     """
 
-    FORMAT, FORMAT_VERSION, TITLE, NEEDED = "dmkl-search", 2, "search", _NEEDED
+    FORMAT, FORMAT_VERSION, TITLE = "dmkl-search", 2, "search"
+    NEEDED = ("score", "weight", "gap", "objective", "status")
 
     def __init__(self, scores: xr.Dataset, *, best: KernelLearner | None = None, rule: Rule = "best") -> None:
         check_choice("rule", rule, get_args(Rule))
-        missing = [name for name in _NEEDED if name not in scores]
+        super().__init__(scores)
         dims = set(json.loads(scores.attrs.get("parameters_searched", "[]")))
-        if missing or not dims or not {*dims, "fold"} <= set(scores["score"].dims):
+        if not dims or not {*dims, "fold"} <= set(scores["score"].dims):
             refuse(
-                f"scores must have {', '.join(_NEEDED)}, the score over 'fold' and the dimensions of the attribute "
-                f"'parameters_searched', found {', '.join(map(str, scores.data_vars)) or 'nothing'} with "
-                f"{', '.join(map(str, scores.dims)) or 'no dimensions'}; dmkl.search and dmkl.load make such"
+                "scores must have the score over 'fold' and the dimensions of the attribute 'parameters_searched', "
+                f"found {', '.join(map(str, scores.dims)) or 'no dimensions'}; dmkl.search and dmkl.load make such"
             )
         self._by_fold = str(scores.attrs.get("choice", "joint")) == "fold"  # older files are joint without saying so
-        super().__init__(with_statuses(self._with_means(scores)))
+        self._data = describe(with_statuses(self._with_means(self._data)))
         self._best = best
         self._rule: Rule = rule
         self._indices: dict[Rule, dict[str, xr.DataArray]] = {}
 
     def _with_means(self, scores: xr.Dataset) -> xr.Dataset:
         if not {"mean_score", "standard_error"} <= set(scores.data_vars):
-            score = scores["score"].drop_attrs()
+            score = scores["score"].drop_attrs(deep=False)
             # With separate choices, the mean of a fold is its score, without an error.
-            mean, error = (score, xr.full_like(score, np.nan)) if self._by_fold else mean_over_folds(scores["score"])
+            mean, error = (score, xr.full_like(score, np.nan)) if self._by_fold else mean_over_folds(score)
             scores = scores.assign(mean_score=mean, standard_error=error)
         if "round_bytes" in scores:
             # NetCDF 3 has no integers of 64 bits; counts up to 2⁵³ are exact as floats.
@@ -542,10 +554,7 @@ class SearchResult(GridResult):
 
 
 def _by_label(values: Mapping[str, xr.DataArray], by: Sequence[str], value_of: Callable[[dict[str, Any]], Any]) -> Any:
-    """A value for each label of the dimensions `by`, as nested dicts; a single value if there are none.
-
-    `value_of` is given the elements of the arrays and the positions along `by`, by name.
-    """
+    """`value_of` the elements of arrays and the positions along the dimensions `by`, by name, in dicts by label."""
     # As NumPy's arrays: there may be thousands of labels.
     arrays = {name: array.transpose(*by).values for name, array in values.items()}
     labels = [list(map(str, next(iter(values.values()))[dim].values)) for dim in by]
@@ -669,15 +678,9 @@ def search(
         refit=refit,
     )
     choice = as_choice(choice, folds, question.K.samples)
-    of_baselines = xr.Dataset()
-    if baselines == "none":
-        fits = fit_grid(question, state)
-    else:
-        fits, of_baselines = fit_with_baselines(question, choice, state, baselines)
+    fits, of_baselines = fit_with_baselines(question, choice, state, baselines)
     scores = to_dataset(question, fits, choice, time.monotonic() - started)
-    variables = {name: values.variable for name, values in of_baselines.data_vars.items()}
-    coords = {name: values.variable for name, values in of_baselines.coords.items() if name not in scores.coords}
-    scores = scores.assign(variables).assign_coords(coords).assign_attrs(of_baselines.attrs)
+    scores = scores.merge(of_baselines, join="exact").assign_attrs(of_baselines.attrs)
     if question.hint:
         scores.attrs["hint"] = question.hint
     result = SearchResult(scores, rule=rule)
@@ -769,7 +772,9 @@ def _chosen_scores(question: Question, grid: GridFits, result: SearchResult, fol
         scores = np.stack([c[:, k] for k, c in enumerate(columns)], axis=1) if several else columns[1]
     else:
         scores = _at_choice(question, result, fold, grid.decisions[fold])
-    return question.held_out(fold, scores, grid.targets[fold])
+    rows, targets = question.folds[fold].validation, grid.targets[fold]
+    index = class_index(targets.kind, targets.classes, question.labels[rows])
+    return HeldOut(scores[: len(rows)].reshape(len(rows), -1), index)
 
 
 def chosen_fit(
@@ -782,8 +787,7 @@ def chosen_fit(
 ) -> Fit:
     """The row of a plan that fits the chosen point of a search to the rows `train`, and scores the rows `test`.
 
-    `fold` is the fold of the search whose choice is taken, and whose weights are the starting values; the joint choice
-    and the mean weights if None. `title` is the name of the fit in messages.
+    It is the choice of the `fold`, whose weights are the starting values; the joint choice and mean weights if None.
     """
     weight, params = result.chosen["weight"], dict[Any, Any](result.best_params_)
     weight = weight.mean("fold") if fold is None else weight.sel(fold=fold)

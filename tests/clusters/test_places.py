@@ -17,7 +17,7 @@ from distributed import get_client
 
 import dmkl
 from dmkl.cli.cluster import Resources
-from dmkl.clusters.local import _deferred_interrupts
+from dmkl.clusters.backends import _deferred_interrupts
 from dmkl.errors import NoWorkersError
 
 pytest_plugins = ["helpers.command_line"]
@@ -69,7 +69,7 @@ def test_a_scheduler_that_is_there(run, tmp_path, store, cluster):
 
 
 def test_places_where_nothing_computes(run, tmp_path, store, monkeypatch):
-    monkeypatch.setattr("dmkl.clusters.schedulers._CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("dmkl.clusters.backends._CONNECT_SECONDS", 0.5)
     with (
         pytest.raises(NoWorkersError, match=r"no scheduler answers at 127\.0\.0\.1:1"),
         Resources(cluster="127.0.0.1:1").computing(),
@@ -125,6 +125,6 @@ def test_processes_are_started_for_large_sets_alone(monkeypatch, n_bytes, place)
     def started(workers):
         yield SimpleNamespace(dashboard_link="")
 
-    monkeypatch.setattr("dmkl.clusters.local.processes", started)
+    monkeypatch.setattr("dmkl.clusters.backends._processes", started)
     with Resources().computing(SimpleNamespace(bytes_per_pass=n_bytes, view=SimpleNamespace(source=None))) as client:
         assert (client is None) == (place == "threads")

@@ -15,7 +15,7 @@ from distributed import Scheduler, Worker
 from helpers.certificates import make_certificates
 
 import dmkl
-from dmkl.clusters.schedulers import security_of
+from dmkl.clusters.backends import security_of
 from dmkl.errors import InputError, NoWorkersError
 
 NAMES = ("tls_ca", "tls_cert", "tls_key")
@@ -57,7 +57,7 @@ def test_a_scheduler_is_reached_by_certificates(secure, certificates, stored):
 
 
 def test_a_wrong_certificate_is_refused(secure, certificates, monkeypatch):
-    monkeypatch.setattr("dmkl.clusters.schedulers._CONNECT_SECONDS", 1)
+    monkeypatch.setattr("dmkl.clusters.backends._CONNECT_SECONDS", 1)
     with pytest.raises(NoWorkersError, match=r"no scheduler answers at tls://.*CERTIFICATE_VERIFY_FAILED"):
         dmkl.cluster(secure, **certificates[1]).__enter__()
 

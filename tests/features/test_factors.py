@@ -18,7 +18,7 @@ from sklearn.base import clone
 import dmkl
 from dmkl.cli.main import main
 from dmkl.errors import InputError, StoreError
-from dmkl.health import check, examine
+from dmkl.health.check import Examination, check
 from dmkl.store import writer
 from dmkl.store.tiles import TileWriter
 
@@ -395,10 +395,8 @@ def test_checks_report_the_figures_of_tiles(sets, which, monkeypatch, capsys):
     expected = check(dense)
     examined = [check(K)]
     # As for a kernel that exceeds the memory of a task.
-    whole = examine.Examination.__init__
-    monkeypatch.setattr(
-        examine.Examination, "__init__", lambda self, n, seed, hold, *more: whole(self, n, seed, False, *more)
-    )
+    whole = Examination.__init__
+    monkeypatch.setattr(Examination, "__init__", lambda self, n, seed, hold, *more: whole(self, n, seed, False, *more))
     examined.append(check(K))
     for report in examined:
         for name in ("largest_entry", "trace", "mean_diagonal", "centered_trace", "highest_eigenvalue"):

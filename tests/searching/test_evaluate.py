@@ -131,7 +131,7 @@ def test_stored_splits_are_the_papers_protocol(tmp_path):
     assert [search.best_params_ for search in nested.searches.values()] == list(plain.best_params_.values())
     with_inner = nest_folds("splits", 3, K.labels, splits=K.splits)
     assert [len(each.inner) for each in with_inner] == [3, 3]
-    np.testing.assert_array_equal(with_inner[1].fold.test, K.split(1).test)
+    np.testing.assert_array_equal(with_inner[1].test, K.split(1).test)
     with pytest.raises(InputError, match=r"outer=.splits. needs splits stored"):
         nest_folds("splits", None, labels("binary"))
 
@@ -143,10 +143,10 @@ def test_groups_are_whole_in_both_loops():
     groups, y = np.arange(90) // 3, labels("multiclass")
     for outer, inner in ((3, 2), (GroupKFold(3), GroupKFold(2))):
         for one in nest_folds(outer, inner, y, groups=groups):
-            assert not set(groups[one.fold.train]) & set(groups[one.fold.test])
+            assert not set(groups[one.train]) & set(groups[one.test])
             for fold in one.inner:
                 assert not set(groups[fold.train]) & set(groups[fold.validation])
-                assert set(fold.seen) == set(one.fold.train)
+                assert set(fold.seen) == set(one.train)
     with pytest.raises(InputError, match=r"outer fold 0, inner fold 0 has .* groups with rows in training and in val"):
         nest_folds(3, KFold(2, shuffle=True, random_state=0), y, groups=groups)
     with pytest.raises(InputError, match=r"outer fold 0 has .* groups with rows in training and in test"):
@@ -227,7 +227,7 @@ def test_round_trip(tmp_path, result):
     (tmp_path / "result" / "search-1" / "score").rename(tmp_path / "lost")
     with pytest.raises(StoreError, match=r"the (evaluation|search) at .* is damaged"):
         dmkl.load(tmp_path / "result")
-    with pytest.raises(InputError, match="scores must have test_score"):
+    with pytest.raises(InputError, match="evaluation must have test_score"):
         dmkl.EvaluationResult(result.scores.drop_vars("weight"), result.searches)
     with pytest.raises(InputError, match="over the folds of searches"):
         dmkl.EvaluationResult(result.scores, {})

@@ -288,9 +288,11 @@ def test_cf_attributes():
 
 
 def test_other_datasets_are_refused():
-    words = r"scores must have score, weight, .*found .*dmkl\.search and dmkl\.load"
-    for scores in (make().drop_vars("weight"), make().drop_attrs(), make().isel(fold=0), xr.Dataset()):
-        with pytest.raises(InputError, match=words):
+    for scores in (make().drop_vars("weight"), xr.Dataset()):
+        with pytest.raises(InputError, match=r"search must have score, weight, .*found .*dmkl\.load"):
+            SearchResult(scores)
+    for scores in (make().drop_attrs(), make().isel(fold=0)):
+        with pytest.raises(InputError, match=r"the score over 'fold' .*found .*dmkl\.search and dmkl\.load"):
             SearchResult(scores)
 
 
