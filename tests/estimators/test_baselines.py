@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import dask
 import numpy as np
 import pytest
 from helpers.optima import solve
-from helpers.references import Counting, dense_view, in_memory, over, psd
+from helpers.references import Counting, dense_view, in_memory, over
 from sklearn.metrics.pairwise import chi2_kernel, rbf_kernel
-from sklearn.model_selection import KFold, PredefinedSplit, StratifiedKFold
+from sklearn.model_selection import KFold, PredefinedSplit
 
 import dmkl
-from dmkl.errors import ConvergenceWarning, InputError, MemoryBudgetError
+from dmkl.errors import InputError
 from dmkl.numerics.fisher import encode_targets
 
-SOLVERS = ["direct", "cg"]
 STEPS = ("center", "trace")
 M = 72
 TRAIN, TEST = np.arange(M)[np.arange(M) % 4 > 0], np.arange(M)[np.arange(M) % 4 == 0]
@@ -39,9 +37,6 @@ def parts(K):
     return K[TRAIN, TRAIN], K[TEST, TRAIN]
 
 
-# --- uniform ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", LABELS)
 def test_uniform_is_mkfda_of_infinite_p(kind):
     training, testing = parts(in_memory(make(kind), 20))
@@ -52,9 +47,6 @@ def test_uniform_is_mkfda_of_infinite_p(kind):
     np.testing.assert_array_equal(uniform.decision_function(testing), mkfda.decision_function(testing))
     np.testing.assert_array_equal(uniform.gap_, mkfda.gap_)
     assert uniform.n_passes_ == mkfda.n_passes_
-
-
-# --- single best --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("kind", "solver"), [("binary", "direct"), ("multiclass", "cg"), ("multilabel", "direct")])
@@ -83,18 +75,6 @@ def test_single_best_finds_the_planted_kernel(kind, solver):
     assert model.score(testing, LABELS[kind][TEST]) > 0.8
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_single_best_takes_all_kernels_in_the_same_passes(solver):
-    kernels, y = make("multiclass"), LABELS["multiclass"][TRAIN]
-    K, source = over(in_memory(kernels, 20)[TRAIN, TRAIN], Counting)
-    model = dmkl.SingleBest(0.05, solver=solver, cv=3).fit(K, y)
-    assert source.reads.total() <= model.n_passes_ * len(K) * len(K.view.tile_tasks())
-    more, _ = over(in_memory(np.concatenate([kernels, kernels]), 20)[TRAIN, TRAIN], Counting)
-    again = dmkl.SingleBest(0.05, solver=solver, cv=StratifiedKFold(3)).fit(more, y)
-    assert again.n_passes_ <= model.n_passes_ + 3
-    np.testing.assert_array_equal(again.scores_[:5], model.scores_)  # a number of folds is stratified
-
-
 def test_the_first_of_equal_kernels_is_taken():
     kernels = make("binary")[[0, 2, 2]]
     training, _ = parts(in_memory(kernels, 20))
@@ -119,30 +99,6 @@ def test_bad_input_of_single_best(options, y, words):
     with pytest.raises(InputError, match=words):
         dmkl.SingleBest(**options).fit(K, y)
     assert source.reads.total() == 0
-
-
-@pytest.mark.slow
-def test_single_best_keeps_the_budget():
-    K, y = in_memory(psd(2, 900), 64), np.arange(900) % 2
-    with dask.config.set({"dmkl.memory": "9MB"}):
-        with pytest.raises(MemoryBudgetError, match="solver='cg'"):
-            dmkl.SingleBest(1e-5, solver="direct").fit(K, y)
-        assert dmkl.SingleBest(1e-5).fit(K, y).solver_ == "subspace"
-
-
-def test_an_end_before_the_gap_names_the_line_that_fitted():
-    training, _ = parts(in_memory(make("binary"), 20))
-    for model in (
-        dmkl.SingleBest(solver="direct", tol=1e-45),
-        dmkl.Uniform(solver="direct", tol=1e-45),
-        dmkl.Product(solver="direct", tol=1e-45),
-    ):
-        with pytest.warns(ConvergenceWarning, match=f"{type(model).__name__} ended with") as caught:
-            model.fit(training, LABELS["binary"][TRAIN])
-        assert caught[0].filename == __file__
-
-
-# --- product ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("kind", "solver"), [("binary", "cg"), ("multiclass", "direct")])

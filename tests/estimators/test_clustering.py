@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import dask
 import numpy as np
 import pytest
@@ -122,25 +124,21 @@ def test_a_kernel_of_low_rank_takes_all_weight(blobs):
 
 @pytest.mark.parametrize("kind", [dmkl.KernelKMeans, dmkl.MultipleKernelKMeans])
 def test_what_is_refused(blobs, kind, tmp_path):
-    with pytest.raises(InputError, match="n_clusters is 61, and there are 60 samples"):
-        kind(M + 1).fit(blobs)
-    with pytest.raises(InputError, match="n_clusters must be a whole number, at least 2, got 1"):
-        kind(1).fit(blobs)
-    with pytest.raises(InputError, match="does not weigh samples"):
-        kind(2).fit(blobs, sample_weight=np.ones(M))
     constant = [*blobs, np.ones((M, M))]
-    with pytest.raises(DegenerateKernelError, match="cannot be normalized"):
-        kind(2).fit(constant)
-    with pytest.raises(InputError, match="'kernel_4' is constant over these samples"):
-        kind(2, steps="center").fit(constant)
     K = dmkl.create(tmp_path / "set.zarr", blobs, labels=CLASSES)
-    for question in (dmkl.search, dmkl.evaluate, dmkl.permutation_test, dmkl.stability, dmkl.importance):
-        with pytest.raises(InputError, match="learns without labels"):
-            question(kind(2), K)
-    with pytest.raises(InputError, match="predicts clusters; compare them"):
-        dmkl.assess(kind(2).fit(K), K)
-    with pytest.raises(InputError, match="a cluster and a class per sample"):
-        dmkl.cluster_agreement(CLASSES, CLASSES[1:])
+    questions = (dmkl.search, dmkl.evaluate, dmkl.permutation_test, dmkl.stability, dmkl.importance)
+    for error, message, action in (
+        (InputError, "n_clusters is 61, and there are 60 samples", lambda: kind(M + 1).fit(blobs)),
+        (InputError, "n_clusters must be a whole number, at least 2, got 1", lambda: kind(1).fit(blobs)),
+        (InputError, "does not weigh samples", lambda: kind(2).fit(blobs, sample_weight=np.ones(M))),
+        (DegenerateKernelError, "cannot be normalized", lambda: kind(2).fit(constant)),
+        (InputError, "'kernel_4' is constant over these samples", lambda: kind(2, steps="center").fit(constant)),
+        *((InputError, "learns without labels", partial(question, kind(2), K)) for question in questions),
+        (InputError, "predicts clusters; compare them", lambda: dmkl.assess(kind(2).fit(K), K)),
+        (InputError, "a cluster and a class per sample", lambda: dmkl.cluster_agreement(CLASSES, CLASSES[1:])),
+    ):
+        with pytest.raises(error, match=message):
+            action()
 
 
 @pytest.mark.filterwarnings("ignore::dmkl.errors.IndefiniteKernelWarning")

@@ -157,18 +157,17 @@ def test_principal_directions_are_those_of_scikit_learn():
 
 def test_what_is_refused():
     model, K = fitted("several classes")
-    with pytest.raises(InputError, match="of which this square set lacks 1, the first being '31'"):
-        model.combined_kernel(K[TRAIN[:-1], TRAIN[:-1]])
-    with pytest.raises(InputError, match=r"take K\[test, train\] with the train of fit"):
-        model.combined_kernel(K[TEST, TRAIN[:5]])
-    with pytest.raises(InputError, match="square set with all training samples and the others, got only new rows"):
-        model.kernel_pca(K[TEST, TRAIN], 2)
-    with pytest.raises(InputError, match="n_components must be from 1 to 26"):
-        model.kernel_pca(K, 27)
-    groups = dmkl.GSMKL(n_groups=2, max_iter=2)
-    groups.fit(K[TRAIN, TRAIN], Y[TRAIN])
-    with pytest.raises(InputError, match="weighs each kernel by groups of samples"):
-        groups.combined_kernel(K)
+    groups = dmkl.GSMKL(n_groups=2, max_iter=2).fit(K[TRAIN, TRAIN], Y[TRAIN])
+    few = TRAIN[:-1]
+    for message, compute in (
+        ("of which this square set lacks 1, the first being '31'", lambda: model.combined_kernel(K[few, few])),
+        (r"take K\[test, train\] with the train of fit", lambda: model.combined_kernel(K[TEST, TRAIN[:5]])),
+        ("square set with all training .*, got only new rows", lambda: model.kernel_pca(K[TEST, TRAIN], 2)),
+        ("n_components must be from 1 to 26", lambda: model.kernel_pca(K, 27)),
+        ("weighs each kernel by groups of samples", lambda: groups.combined_kernel(K)),
+    ):
+        with pytest.raises(InputError, match=message):
+            compute()
     indefinite = KERNELS.copy()
     indefinite[:, EVERY, EVERY] -= 6000.0
     machine = dmkl.Uniform(lam=1e5, steps=()).fit(in_memory(KERNELS, 9)[TRAIN, TRAIN], Y[TRAIN])

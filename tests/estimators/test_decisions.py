@@ -9,7 +9,6 @@ import pytest
 import xarray as xr
 from helpers.references import in_memory
 from scipy.special import softmax
-from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.metrics import log_loss
@@ -232,26 +231,6 @@ def test_a_search_of_an_iterative_solver_calibrates_in_units_of_the_whole_fit():
     expected = dmkl.MKFDA(lam=0.05).fit(K[train, train], y[train])
     probabilities = [each.predict_proba(K[test, train]).values for each in (model, expected)]
     assert np.abs(np.subtract(*probabilities)).mean() < 0.05
-
-
-@pytest.mark.parametrize(
-    ("kind", "steps", "parameters"),
-    [
-        ("binary", ("center", "trace"), {}),
-        ("multiclass", ("cosine", "center"), {"priors": "uniform"}),
-        ("binary", ("trace",), {"class_weight": "balanced"}),
-        ("multiclass", "residualize", {}),
-    ],
-)
-def test_a_search_scores_a_fold_as_a_fit_on_its_training_rows_does(kind, steps, parameters):
-    K, y, train, test = thinned(kind)
-    if steps == "residualize":
-        steps = (dmkl.residualize((y == y.max()) + np.random.default_rng(1).standard_normal(len(y))), "trace")
-    learner = dmkl.MKFDA(p=1.5, lam=0.02, steps=steps, **parameters)
-    expected = clone(learner).fit(K[train, train], y[train]).score(K[test, train], y[test])
-    grid, folds = {"p": [1.5], "lam": [0.02]}, [(train, test)]
-    result = dmkl.search(learner, K, y, grid, cv=folds, refit=False, baselines="none")
-    assert result.scores["score"].item() == expected
 
 
 @pytest.mark.parametrize(("kind", "together"), [("binary", 2**30), ("multiclass", 1)])

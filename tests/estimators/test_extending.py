@@ -19,9 +19,6 @@ from dmkl.solvers.outcome import Outcome, Status, Step
 TRAIN, TEST = np.arange(60), np.arange(60, 90)
 
 
-# --- a solver: what its file would hold -----------------------------------------------------------------------------
-
-
 def at_uniform_weights(kernels, h, lam, weights):
     """The exact α for uniform weights: no search for weights at all."""
     beta = weights.start(len(kernels))
@@ -36,9 +33,6 @@ LAZY = FisherSolver.from_arrays("lazy", "uniform weights, and the gap that they 
 def lazy(monkeypatch):
     """The one line: an entry in the registry."""
     monkeypatch.setitem(SOLVERS, LAZY.name, LAZY)
-
-
-# --- a learner: what its file would hold ----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -76,9 +70,6 @@ def centroid(models):
             return Outcome(Status.CONVERGED, weights, dual, float("nan"), steps=[Step(weights, {"share": self.share})])
 
     return Centroid
-
-
-# --- both of them, everywhere ---------------------------------------------------------------------------------------
 
 
 def kernels():

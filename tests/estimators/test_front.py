@@ -275,25 +275,17 @@ def searched(data):
     return GridSearchCV(make_pipeline(StandardScaler(), dmkl.MKLClassifier()), GRID, cv=3).fit(X, y)
 
 
-def same_search(data, searched):
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["loky", "threading", "dask"])
+def test_a_search_in_parallel_finds_the_same(data, searched, backend, request):
+    if backend == "dask":
+        # Each fit in one task, which waits for no other: with two workers of one thread it would do so for ever.
+        request.getfixturevalue("client")
     X, y, new = data
-    again = GridSearchCV(searched.estimator, GRID, cv=3, n_jobs=2, error_score="raise").fit(X, y)
+    with joblib.parallel_config(backend):
+        again = GridSearchCV(searched.estimator, GRID, cv=3, n_jobs=2, error_score="raise").fit(X, y)
     np.testing.assert_array_equal(again.cv_results_["mean_test_score"], searched.cv_results_["mean_test_score"])
     np.testing.assert_allclose(again.decision_function(new), searched.decision_function(new), atol=1e-12)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["loky", "threading"])
-def test_a_search_in_parallel_finds_the_same(data, searched, backend):
-    with joblib.parallel_config(backend):
-        same_search(data, searched)
-
-
-@pytest.mark.slow
-def test_a_search_on_the_workers_of_a_cluster_finds_the_same(data, searched, client):
-    # Each fit in one task, which waits for no other: with two workers of one thread it would do so for ever.
-    with joblib.parallel_config("dask"):
-        same_search(data, searched)
 
 
 @pytest.mark.parametrize(("function", "where"), [("rbf", "thread"), ("laplacian", "main"), ("linear", "thread")])

@@ -131,16 +131,19 @@ def test_weights_of_tasks_and_rules(dense, kernels):
     both = dmkl.aligned_weights(kernels, tasks)
     assert both.dims == ("kernel", "task")
     np.testing.assert_allclose(both[:, 0], dmkl.aligned_weights(kernels, tasks[:, 0]), atol=1e-10)
-    with pytest.raises(InputError, match="needs labels"):
-        dmkl.aligned_weights(kernels)
     assert (dmkl.aligned_weights(kernels, method="statis") > 0).all()
-    with pytest.raises(InputError, match="method must be one of"):
-        dmkl.aligned_weights(kernels, classes(), method="sum")
-    with pytest.raises(InputError, match="begin with 'center'"):
-        dmkl.aligned_weights(kernels, classes(), steps=())
     constant = dmkl.create(None, [dense[0], np.ones((M, M))], names=("a", "flat"))
-    with pytest.raises(InputError, match="'flat' is constant"):
-        dmkl.aligned_weights(constant, classes(), steps=("center",))
+    groups = ["x", "x", "y", "y"]
+    for message, action in (
+        ("needs labels", lambda: dmkl.aligned_weights(kernels)),
+        ("method must be one of", lambda: dmkl.aligned_weights(kernels, classes(), method="sum")),
+        ("begin with 'center'", lambda: dmkl.aligned_weights(kernels, classes(), steps=())),
+        ("'flat' is constant", lambda: dmkl.aligned_weights(constant, classes(), steps=("center",))),
+        ("nothing to restrict", lambda: dmkl.MKFDA(weights=WEIGHTS, kernel_groups=groups).fit(kernels, classes())),
+        ("has no parameter weights", lambda: dmkl.Weighted(WEIGHTS, dmkl.GMKL())),
+    ):
+        with pytest.raises(InputError, match=message):
+            action()
     for weights, message in [
         ([1.0, 2.0], "4 finite numbers"),
         ([1.0, -1.0, 0.0, 0.0], "none negative"),
@@ -151,7 +154,3 @@ def test_weights_of_tasks_and_rules(dense, kernels):
         for learner in (dmkl.MKFDA(), dmkl.MKSVM()):
             with pytest.raises(InputError, match=message):
                 dmkl.Weighted(weights, learner).fit(kernels, classes())
-    with pytest.raises(InputError, match="nothing to restrict"):
-        dmkl.MKFDA(weights=WEIGHTS, kernel_groups=["x", "x", "y", "y"]).fit(kernels, classes())
-    with pytest.raises(InputError, match="has no parameter weights"):
-        dmkl.Weighted(WEIGHTS, dmkl.GMKL())

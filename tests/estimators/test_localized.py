@@ -70,7 +70,7 @@ def test_a_gating_without_information_is_a_machine_on_a_sum(built):
 
 
 @pytest.mark.parametrize("gating", ["kernel", "place"])
-def test_scores_are_those_of_the_localized_kernel(built, gating, tmp_path):
+def test_scores_are_those_of_the_localized_kernel(built, gating):
     K, views, y = built
     labels = y + (np.arange(240) % 3 == 0)
     learner = dmkl.LocalizedMKL((5.0, 5.0, 2.0), gating, max_iter=5)
@@ -94,12 +94,9 @@ def test_scores_are_those_of_the_localized_kernel(built, gating, tmp_path):
         np.testing.assert_allclose(scores[:, k], machine.decision_function(composite), atol=2e-2)
     shares = model.contributions(K[TRAIN, TRAIN])
     np.testing.assert_allclose((shares.sum("kernel") + shares.intercept).values, scores, atol=1e-10)
-    model.save(tmp_path / "model")
-    loaded, new = dmkl.load(tmp_path / "model"), model.decision_function(K[TEST, TRAIN])
-    np.testing.assert_array_equal(loaded.decision_function(K[TEST, TRAIN]), new)
-    assert loaded.gating_.equals(model.gating_)
+    new = model.decision_function(K[TEST, TRAIN])
     tables = {name: view[TEST] for name, view in views.items()}
-    np.testing.assert_allclose(loaded.decision_function(features=tables), new, atol=1e-8)
+    np.testing.assert_allclose(model.decision_function(features=tables), new, atol=1e-8)
     with pytest.raises(InputError, match="weighs each kernel by groups of samples"):
         model.combined_kernel(K[TEST, TRAIN])
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from helpers.margin import made, optimum, reference
 from helpers.optima import conjugate, norm
-from helpers.references import Counting, dense_view, over
+from helpers.references import Counting, dense_view, in_memory, over
 from sklearn.base import clone
 from sklearn.svm import SVC
 
 import dmkl
-from dmkl.errors import ConvergenceWarning, InputError
+from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, InputError
 from dmkl.estimators.margin import votes
 from dmkl.solvers.margin.gmkl import GeneralizedProblem
 from dmkl.solvers.outcome import Status
@@ -102,6 +102,7 @@ def check_machines(model, K, y):
     [
         ("synchronous", 1.0, 16.0),
         ("synchronous", 1.0625, 64.0),
+        ("synchronous", 2.0, 64.0),
         ("synchronous", 8.0, 0.25),
         ("threads", 1.5, 0.25),
         pytest.param("processes", np.inf, 4.0, marks=pytest.mark.slow),
@@ -148,6 +149,21 @@ def test_pairs_out_of_core(kernels, steps):
         outside = clone(model).fit(kernels, three())
     np.testing.assert_allclose(outside.objective_, inside.objective_, rtol=2e-5)
     check_machines(outside, dense_view(dense(), steps=steps), three())
+
+
+@pytest.mark.parametrize(("p", "C"), [(1.0, 64.0), (1.0625, 0.25), (1.5, 64.0), (8.0, 4.0)])
+def test_few_weightings(p, C):
+    K, y = made(30, 120, seed=1)
+    model = dmkl.MKSVM(p, C, steps=(), tol=1e-4).fit(in_memory(K, 60), y)
+    assert model.gap_ <= 1e-4
+    assert model.n_iter_ <= 15
+
+
+@pytest.mark.parametrize("make", [dmkl.MKSVM, dmkl.GMKL])
+def test_an_indefinite_kernel_is_named(make):
+    changed = dense() * np.array([1, -1, 1, 1])[:, None, None]
+    with pytest.raises(IndefiniteKernelError, match="'kernel_1' is not positive semidefinite"):
+        make(C=4.0, steps=()).fit(in_memory(changed, 16), binary())
 
 
 # --- MKSVM: several problems -----------------------------------------------------------------------------------------
@@ -272,6 +288,8 @@ def test_the_optimum_of_varma_and_ray(kernels, scheduler, constrained):
     hinge = np.maximum(0, 1 - signs * (combined @ u + bias)).sum()
     assert model.objective_ == pytest.approx(np.array(sigma) @ d + u @ combined @ u / 2 + C * hinge, rel=1e-9)
     assert best * (1 - 1e-6) <= model.objective_ <= best * (1 + 1e-6) / (1 - model.gap_)
+    assert (model.history_.lower <= best * (1 + 1e-7)).all()
+    assert (model.history_.objective >= best * (1 - 1e-7)).all()
     assert model.gap_ <= model.tol
     if constrained:
         assert (np.array(A) @ d - b).min() >= -1e-8
@@ -322,15 +340,3 @@ def test_a_search_finds_what_single_fits_do(kernels):
     assert result.n_passes_ < passes / 3
     assert result.best_.get_params() == clone(learner).set_params(**result.best_params_).get_params()
     check_machines(result.best_, dense_view(dense(), steps=STEPS), three())
-
-
-def test_the_simplest_point(kernels):
-    grid, options = {"p": [2.0, 1.0], "C": [64.0, 0.25, 4.0]}, {"rule": "one_standard_error", "baselines": "none"}
-    result = dmkl.search(dmkl.MKSVM(), kernels, None, grid, 3, **options)
-    mean, error = result.scores["mean_score"], result.scores["standard_error"]
-    best = mean.where(mean == mean.max()).stack(point=("C", "p")).dropna("point")
-    # Of equally good points the simplest is the best: the smallest C, then the smallest p.
-    C, p = min(best.point.values)
-    near = mean >= float(mean.sel(C=C, p=p)) - float(error.sel(C=C, p=p)) - 1e-9
-    simplest = min(near.where(near).stack(point=("C", "p")).dropna("point").point.values)
-    assert result.best_params_ == dict(zip(("C", "p"), simplest, strict=True))

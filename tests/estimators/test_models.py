@@ -42,9 +42,14 @@ MODELS = {
     "MKFDA penalty": lambda: dmkl.MKFDA(2.0, 0.5, solver=dmkl.Dual(mu=0.5)),
     "MKFDA bare": lambda: dmkl.MKFDA(np.float64(1.5), np.float32(0.5), steps=()),
     "MKSVM": lambda: dmkl.MKSVM(1.0, 4.0, multiclass="ovo"),
+    "MKSVM means": lambda: dmkl.MKSVM(2.0, 3.0, decision="means"),
     "MKSVM shared": lambda: dmkl.MKSVM(sharing="classes"),
     "EasyMKL": lambda: dmkl.EasyMKL(0.2),
     "GMKL": lambda: dmkl.GMKL(4.0, [1.0, 2.0, 3.0], A=np.eye(3)[:2], b=[0.1, 0.2], steps=("multiplicative",)),
+    "GSMKL": lambda: dmkl.GSMKL(2.0, 2, max_iter=3),
+    "LocalizedMKL": lambda: dmkl.LocalizedMKL(5.0, max_iter=3),
+    "LPBoost": lambda: dmkl.LPBoost(cv=3),
+    "Weighted": lambda: dmkl.Weighted({"kernel_0": 0.5, "kernel_1": 0.0, "kernel_2": 2.0}),
     "NCuts": lambda: dmkl.NCuts(2, sharing="own"),
     "NCuts joint": lambda: dmkl.NCuts(2, sharing="joint"),
     "Uniform": lambda: dmkl.Uniform(0.5, steps=("center", "multiplicative")),
@@ -88,7 +93,7 @@ def test_round_trip(tmp_path, name, labels):
     loaded = dmkl.load(tmp_path / "model.zarr")
     assert type(loaded) is type(model)
     np.testing.assert_equal(loaded.get_params(), model.get_params())
-    for attribute in ("weights_", "dual_coef_", "history_", "scores_", "intercept_", "cuts_"):
+    for attribute in ("weights_", "dual_coef_", "history_", "scores_", "intercept_", "cuts_", "groups_", "gating_"):
         assert hasattr(loaded, attribute) == hasattr(model, attribute)
         if hasattr(model, attribute):
             xr.testing.assert_identical(getattr(loaded, attribute), getattr(model, attribute))
@@ -97,9 +102,11 @@ def test_round_trip(tmp_path, name, labels):
         assert type(getattr(loaded, attribute)) is type(getattr(model, attribute))
     for attribute in ("status_", "n_iter_", "n_passes_", "kind_", "kernel_names_", "n_features_in_"):
         assert getattr(loaded, attribute) == getattr(model, attribute)
-    for attribute in ("solver_", "best_", "factors_", "n_cut_passes_"):
+    for attribute in ("solver_", "best_", "factors_", "n_cut_passes_", "calibrated_on_"):
         assert getattr(loaded, attribute, None) == getattr(model, attribute, None)
     xr.testing.assert_identical(loaded.decision_function(new_set()), model.decision_function(new_set()))
+    if getattr(model, "calibrated_on_", None):
+        xr.testing.assert_identical(loaded.predict_proba(new_set()), model.predict_proba(new_set()))
     predictions = loaded.predict(new_set())
     np.testing.assert_array_equal(predictions, model.predict(new_set()))
     assert predictions[0] in LABELS[labels]
@@ -271,16 +278,6 @@ def test_parameters(name):
     assert repr(copy).startswith(f"{type(model).__name__}(")
     assert "tol=-1" in repr(copy)
     assert repr(dmkl.MKFDA(p=np.inf, lam=0.1)) == "MKFDA(lam=0.1, p=inf)"
-
-
-def test_fit_returns_the_model_and_can_be_repeated():
-    model = dmkl.MKFDA()
-    assert model.fit(train_set(), LABELS["words"][TRAIN]) is model
-    model.fit(train_set(), LABELS["objects"][TRAIN])
-    assert list(model.classes_) == ["no", "yes"]
-    once = dmkl.MKFDA().fit(train_set(), LABELS["objects"][TRAIN])
-    np.testing.assert_array_equal(model.dual_coef_, once.dual_coef_)
-    np.testing.assert_array_equal(model.predict(new_set()), once.predict(new_set()))
 
 
 def test_weighted_score():

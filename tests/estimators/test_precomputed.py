@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers.references import digits, in_memory
+from sklearn.base import clone
 from sklearn.metrics import r2_score
 from sklearn.model_selection import KFold, cross_val_predict, cross_val_score
 from sklearn.utils import get_tags
@@ -96,12 +97,12 @@ def test_a_table_of_features_is_no_kernel(table):
 
 def test_what_is_refused():
     X, y = data()
-    with pytest.raises(InputError, match=r"expected 3: samples, training samples, kernels"):
-        dmkl.PrecomputedMKLClassifier().fit(X[:, :, 0], y)
-    with pytest.raises(InputError, match="symmetric"):
-        dmkl.PrecomputedMKLClassifier().fit(X[:60, 30:], y[:60])
-    with pytest.raises(InputError, match="estimator must be a classifier of dmkl"):
-        dmkl.PrecomputedMKLClassifier(KFold()).fit(X, y)
     model = dmkl.PrecomputedMKLClassifier().fit(X[:60, :60], y[:60])
-    with pytest.raises(InputError, match=r"X has shape \(30, 59, 5\), expected \(samples, 60, 5\)"):
-        model.predict(X[60:, :59])
+    for message, action in (
+        ("expected 3: samples, training samples, kernels", lambda: clone(model).fit(X[:, :, 0], y)),
+        ("symmetric", lambda: clone(model).fit(X[:60, 30:], y[:60])),
+        ("estimator must be a classifier of dmkl", lambda: dmkl.PrecomputedMKLClassifier(KFold()).fit(X, y)),
+        (r"X has shape \(30, 59, 5\), expected \(samples, 60, 5\)", lambda: model.predict(X[60:, :59])),
+    ):
+        with pytest.raises(InputError, match=message):
+            action()

@@ -17,9 +17,6 @@ from sklearn.utils.validation import check_is_fitted
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.estimators.engine import run
-from dmkl.estimators.plan import Fit, Plan
-from dmkl.numerics.fisher import encode_values
 from dmkl.solvers.fisher.registry import SOLVERS
 
 TRAIN, TEST = np.arange(60), np.arange(60, 90)
@@ -190,15 +187,6 @@ def test_an_evaluation_and_an_assessment_measure_numbers():
     assert float(measured["score"].sel(measure="r2").mean()) == pytest.approx(model.score(K[TEST, TRAIN], y[TEST]))
 
 
-def test_no_rows_are_left_out_for_nothing():
-    """The diagonal of the inverse, m³/3 operations, is for scores that nothing of a regression asks for."""
-    K, _, y = problem()
-    targets = encode_values(y[TRAIN, 0], len(TRAIN))
-    (result,) = run(Plan(K, [Fit(dmkl.MKRidge(solver="direct"), TRAIN, targets)])).fits
-    assert result.solver == "direct"
-    assert result.outcomes[0].inverse is None
-
-
 def confounded(seed=0, m=90):
     """Two kernels, the covariates age and site that both they and the targets depend on, and two targets."""
     rng = np.random.default_rng(seed)
@@ -266,8 +254,6 @@ def test_predictions_with_covariates_are_scored_wherever_they_are_made(chain):
         options = {"cv": [(TRAIN, TEST)], "refit": False, "baselines": "none"}
         result = dmkl.search(model.set_params(solver=solver), K, y[:, 0], {"lam": [1e-2, 1e-1]}, **options)
         assert abs(float(result.scores["score"].sel(lam=1e-2).squeeze()) - score) < 1e-4
-    fits = run(Plan(K, [Fit(alone[0], TRAIN, encode_values(y[TRAIN, 0], len(TRAIN)), held_out=TEST)])).fits
-    np.testing.assert_allclose(fits[0].decision, predicted[:, 0], rtol=1e-6)
 
 
 def test_models_saved_without_effects_of_covariates_predict_with_a_warning():

@@ -241,13 +241,6 @@ def test_commands(tmp_path, dense, Y, output_of, error_of):
     assert "MKFDA predicts no numbers" in refused
 
 
-def test_the_summary_of_many_targets_is_a_distribution(Y, K):
-    result = dmkl.search(shared(), K, np.tile(Y, 10), {"lam": LAMS}, FOLDS)
-    assert "Mean R² " in result.summary()
-    assert "of 70 targets above 0" in result.summary()
-    assert len(result.summary().splitlines()) < 10
-
-
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [

@@ -47,6 +47,11 @@ def test_a_task_is_the_fit_on_its_labeled_rows(solver):
         np.testing.assert_allclose(model.weights_[:, k], alone.weights_, atol=1e-3)
         expected = alone.decision_function(K[TEST, rows])
         np.testing.assert_allclose(scores[:, k], expected, atol=1e-4 * np.abs(expected).max())
+        np.testing.assert_allclose(model.objective_[k], alone.objective_, rtol=1e-6)
+        history = model.history_.isel(task=k)
+        if solver != "subspace":
+            np.testing.assert_allclose(history.objective[: alone.n_iter_], alone.history_.objective, rtol=1e-6)
+            assert np.isnan(history.objective[alone.n_iter_ :]).all()
         assert not model.dual_coef_.values[np.setdiff1d(TRAIN, rows), k].any()
     assert model.n_passes_ <= max(n_passes) + 2
     assert model.n_passes_ < sum(n_passes)

@@ -86,18 +86,6 @@ def test_whole_weights_are_repeated_samples(kind, steps):
     assert np.abs(plain._decision(K[TEST, TRAIN]).values - scores).max() > 1e-3 * np.abs(scores).max()
 
 
-@pytest.mark.parametrize("kind", ["binary", "multiclass", "tasks"])
-def test_the_discriminant_is_that_of_repeated_samples(kind):
-    """From training scores, which solvers without a factor have, well away from where their covariance vanishes."""
-    X, kernels, weights = data()
-    K, y, rows = in_memory(kernels, 11), labels_of(kind, X[:M]), repeated(weights)
-    make = lambda: dmkl.Uniform(10.0, solver="cg", tol=1e-15, steps=("cosine", "center"))  # noqa: E731
-    weighted, expected = make().fit(K[TRAIN, TRAIN], y, weights), make().fit(K[rows, rows], y[rows])
-    result, theirs = np.abs(weighted.transform(K[TEST, TRAIN])), np.abs(expected.transform(K[TEST, rows]))
-    np.testing.assert_allclose(result, theirs, rtol=0, atol=1e-5 * theirs.values.max())
-    np.testing.assert_allclose(weighted.priors_, expected.priors_, rtol=1e-14)
-
-
 @pytest.mark.parametrize(
     ("solver", "before"), [("direct", ("cosine",)), ("subspace", ("center", "cosine")), ("interleaved", ())]
 )

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
-from contextlib import suppress
-from dataclasses import dataclass
-
 import cvxpy as cp
 import numpy as np
 
-from dmkl.errors import InputError
-from helpers.optima import conjugate, power_norm
+from helpers.optima import conjugate, power_norm, to_optimality
 
-__all__ = ["ConicOptimum", "composite_kernel", "conic_optimum", "made", "optimum", "reference"]
+__all__ = ["composite_kernel", "made", "optimum", "reference", "svm_optimum"]
 
 
 def made(n, m, seed=0, noisy=0.4):
@@ -44,34 +39,26 @@ def optimum(kernels, y, C, p):
     unit = C * len(y) / (1 + C)
     cost = (C / unit) * (y @ share) - (C * C / unit / 2) * size
     problem = cp.Problem(cp.Maximize(cost), [signed >= 0, signed <= 1, cp.sum(share) == 0])
-    for tolerance in (1e-8, 1e-7, 1e-6):
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Solution may be inaccurate")
-            with suppress(cp.error.SolverError):
-                problem.solve(solver=cp.CLARABEL, tol_gap_abs=tolerance, tol_gap_rel=tolerance, tol_feas=tolerance)
-        if problem.status == cp.OPTIMAL:
-            return unit * problem.value
-    msg = f"Clarabel ended with {problem.status} at p = {p}, C = {C}"
-    raise AssertionError(msg)
+    return unit * to_optimality(problem, f"p = {p}, C = {C}")
 
 
-@dataclass(frozen=True)
-class ConicOptimum:
-    """The optimum of a small problem: its value T*, and d (n,)."""
+def svm_optimum(kernel, y, C):
+    """The value of the dual of one support vector machine, by Clarabel."""
+    values, vectors = np.linalg.eigh(kernel)
+    root = vectors * np.sqrt(np.maximum(values, 0))
+    u = cp.Variable(len(y))
+    signed = cp.multiply(y, u)
+    cost = cp.Maximize(y @ u - cp.sum_squares(root.T @ u) / 2)
+    problem = cp.Problem(cost, [signed >= 0, signed <= C, cp.sum(u) == 0])
+    return problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
 
-    value: float
-    weights: np.ndarray
 
-
-def conic_optimum(kernels, problem):
-    """The dual of Varma and Ray as it stands, by cvxpy; the multipliers of its last constraints are the weights.
+def reference(kernels, problem):
+    """The dual of Varma and Ray as it stands, by cvxpy.
 
     max Σα + bᵀp   over   0 ≤ α ≤ C,  αᵀy = 0,  p ≥ 0,   ½ uᵀK_ju + (Aᵀp)_j ≤ σ_j  for all j,   u = α∘y
     """
     m, k = len(problem.y), len(problem.b)
-    if len(kernels) != len(problem.sigma):
-        msg = f"got {len(kernels)} kernels, expected {len(problem.sigma)}, as sigma has it"
-        raise InputError(msg)
     u, p = cp.Variable(m), cp.Variable(k, nonneg=True) if k else np.zeros(0)
     alpha = cp.multiply(problem.y, u)
     limits = []
@@ -79,13 +66,7 @@ def conic_optimum(kernels, problem):
         root = np.linalg.cholesky(K + 1e-10 * np.eye(m))
         limits.append(0.5 * cp.sum_squares(root.T @ u) + (problem.A.T @ p)[j] <= problem.sigma[j])
     rules = [cp.sum(u) == 0, alpha >= 0, alpha <= problem.C, *limits]
-    value = cp.Problem(cp.Maximize(cp.sum(alpha) + problem.b @ p), rules).solve(solver=cp.CLARABEL)
-    return ConicOptimum(float(value), np.maximum(np.ravel([limit.dual_value for limit in limits]), 0.0))
-
-
-def reference(kernels, problem):
-    """T* by cvxpy."""
-    return conic_optimum(kernels, problem).value
+    return float(cp.Problem(cp.Maximize(cp.sum(alpha) + problem.b @ p), rules).solve(solver=cp.CLARABEL))
 
 
 def composite_kernel(kernels, weights, rows, columns=None):

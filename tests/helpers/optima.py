@@ -61,7 +61,7 @@ def solve(kernels, beta, h, lam):
 
 
 def optimum(kernels, h, lam, p):
-    """The value of the problem, min over α of F(α), by Clarabel; to 1e-8, or what the arithmetic gives up to 1e-6."""
+    """The value of the problem, min over α of F(α), by Clarabel."""
     # F is homogeneous of degree 2 in (α, H): solved in units in which its value is near one.
     unit = np.sqrt(-solve(kernels, np.full(len(kernels), 1 / len(kernels)), h, lam)[1])
     alpha = cp.Variable(h.shape)
@@ -74,14 +74,19 @@ def optimum(kernels, h, lam, p):
     forms = cp.hstack(forms)
     bound = {1: cp.max, np.inf: cp.sum}.get(p, lambda q: power_norm(q, conjugate(p)))(forms)
     problem = cp.Problem(cp.Minimize(0.25 * cp.sum_squares(alpha) - cp.sum(cp.multiply(h / unit, alpha)) + bound))
+    return to_optimality(problem, f"p = {p}, λ = {lam}") * unit**2
+
+
+def to_optimality(problem, where):
+    """The value of a problem by Clarabel; to 1e-8, or what the arithmetic gives up to 1e-6."""
     for tolerance in (1e-8, 1e-7, 1e-6):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Solution may be inaccurate")
             with suppress(cp.error.SolverError):
                 problem.solve(solver=cp.CLARABEL, tol_gap_abs=tolerance, tol_gap_rel=tolerance, tol_feas=tolerance)
         if problem.status == cp.OPTIMAL:
-            return problem.value * unit**2
-    msg = f"Clarabel ended with {problem.status} at p = {p}, λ = {lam}"
+            return problem.value
+    msg = f"Clarabel ended with {problem.status} at {where}"
     raise AssertionError(msg)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -220,19 +222,13 @@ def test_what_was_interrupted_goes_on(tmp_path, monkeypatch):
     def test(state):
         return dmkl.permutation_test(dmkl.MKFDA(), K, y, grid, 9, cv=3, state=state)
 
-    whole, run_blocks, calls = test(None), permutation.run_blocks, []
-
-    def breaking(*arguments):
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return run_blocks(*arguments)
-
-    monkeypatch.setattr(permutation, "run_blocks", breaking)
-    with pytest.raises(KeyboardInterrupt):
+    whole, run_blocks = test(None), permutation.run_blocks
+    ends = {"wraps": run_blocks, "side_effect": [mock.DEFAULT, mock.DEFAULT, KeyboardInterrupt]}
+    with mock.patch.object(permutation, "run_blocks", **ends), pytest.raises(KeyboardInterrupt):
         test(tmp_path / "state")
-    xr.testing.assert_identical(test(tmp_path / "state").data.drop_attrs(), whole.data.drop_attrs())
-    assert len(calls) == 4
+    with mock.patch.object(permutation, "run_blocks", wraps=run_blocks) as blocks:
+        xr.testing.assert_identical(test(tmp_path / "state").data.drop_attrs(), whole.data.drop_attrs())
+    assert blocks.call_count == 1
     with pytest.raises(InputError, match="the permutations"):
         dmkl.permutation_test(dmkl.MKFDA(), K, y, grid, 8, cv=3, state=tmp_path / "state")
 

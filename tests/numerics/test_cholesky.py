@@ -70,9 +70,6 @@ def test_other_threads_run_meanwhile():
     assert sum(started < t < ended for t in ticks) >= 5
 
 
-# --- factors in single precision, which need not be trusted --------------------------------------------------------
-
-
 def kernel(rng, m, rank):
     X = rng.standard_normal((m, rank))
     K = X @ X.T
@@ -124,9 +121,6 @@ def test_what_rounding_leaves_indefinite_is_shifted():
     K = np.diag([1.0, 0.5, -1e-6])
     solve = RoughFactor.of(lower(K, np.arange(3)), 1e-8).solve
     assert np.isfinite(solve(np.ones((3, 1)))).all()
-
-
-# --- lower triangles, put together from parts ---------------------------------------------------------------------
 
 
 def put_together(K, order, side):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from helpers.generators import finish, on_matrix
 from sklearn.cluster import KMeans
-from sklearn.metrics.pairwise import rbf_kernel
 
 from dmkl.errors import InputError
 from dmkl.numerics.grouping import (
@@ -14,7 +13,6 @@ from dmkl.numerics.grouping import (
     group_by_kernel,
     group_by_kmeans,
     group_by_plsa,
-    groups_from_arrays,
     one_hot,
 )
 
@@ -150,38 +148,18 @@ def test_plsa_folds_new_samples_in():
         assert len(np.unique(groups.labels_of(new)[hidden == h])) == 1
 
 
-def test_groups_go_through_plain_arrays():
-    _, X, y = blobs(2)
-    counts, k, _ = words(4)
-    K = rbf_kernel(X)
-    for groups, new in (
-        (group_by_kmeans(X, y, 2), X),
-        (group_by_plsa(counts, k, 2), counts),
-        (regrouped(on_matrix(group_by_kernel(np.diag(K), None, 3), K), K), K),
-    ):
-        arrays = groups.arrays()
-        assert all(type(value) is np.ndarray and value.dtype != object for value in arrays.values())
-        again = groups_from_arrays(arrays)
-        assert type(again) is type(groups)
-        np.testing.assert_array_equal(labels_of(again, new), labels_of(groups, new))
-
-
 def test_wrong_groups():
     _, X, y = blobs(0)
-    with pytest.raises(InputError, match="30 samples and is to make 31"):
-        group_by_kmeans(X, y, 31)
-    with pytest.raises(InputError, match="no entry for class"):
-        group_by_kmeans(X, y, {"cat": 1})
-    with pytest.raises(InputError, match="y has shape"):
-        group_by_kmeans(X, y[:-1], 2)
-    with pytest.raises(InputError, match="features have shape"):
-        group_by_kmeans(X[:, 0], y, 2)
-    with pytest.raises(InputError, match="but one is negative"):
-        group_by_plsa(X, y, 2)
-    with pytest.raises(InputError, match="1 rows of counts are all zero"):
-        group_by_plsa(np.vstack([np.zeros(4), np.ones((59, 4))]), y, 2)
-    with pytest.raises(InputError, match="the diagonal has shape"):
-        next(group_by_kernel(X, y, 2))
-    groups = group_by_kmeans(X, y, 2)
-    with pytest.raises(InputError, match="new samples have shape"):
-        groups.labels_of(X[:, :2])
+    groups, empty = group_by_kmeans(X, y, 2), np.vstack([np.zeros(4), np.ones((59, 4))])
+    for message, make in (
+        ("30 samples and is to make 31", lambda: group_by_kmeans(X, y, 31)),
+        ("no entry for class", lambda: group_by_kmeans(X, y, {"cat": 1})),
+        ("y has shape", lambda: group_by_kmeans(X, y[:-1], 2)),
+        ("features have shape", lambda: group_by_kmeans(X[:, 0], y, 2)),
+        ("but one is negative", lambda: group_by_plsa(X, y, 2)),
+        ("1 rows of counts are all zero", lambda: group_by_plsa(empty, y, 2)),
+        ("the diagonal has shape", lambda: next(group_by_kernel(X, y, 2))),
+        ("new samples have shape", lambda: groups.labels_of(X[:, :2])),
+    ):
+        with pytest.raises(InputError, match=message):
+            make()

@@ -43,9 +43,6 @@ def test_few_steps_stay_inside_the_spectrum_and_their_bounds_hold(size, n_steps,
     assert np.abs(exact - computed.highest).min() <= computed.highest_bound + rounding
 
 
-# --- likeness -----------------------------------------------------------------------------------------------
-
-
 def groups_of(matrices, eps=1e-12):
     probes = centered_probes(len(matrices[0]), 4, np.random.default_rng(0))
     noise = np.array([eps * np.linalg.norm(matrix) for matrix in matrices])

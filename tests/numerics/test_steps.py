@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from helpers.references import dense_view, error, in_memory, psd, stepped
 
-import dmkl
 from dmkl.errors import InputError
 from dmkl.numerics.steps import STEPS, FittedStep, Step, Take, load_step
 from dmkl.passes.run import run_pass
-from dmkl.passes.statistics import chain_statistics, measure
+from dmkl.passes.statistics import measure
 from dmkl.passes.sweep import Columns
 
 M = 11
 ROWS, COLS = np.array([10, 3, 0]), np.array([1, 9, 5, 2, 7])
-
-
-@pytest.mark.parametrize("rows", [COLS, ROWS], ids=["square", "other rows"])
-def test_steps_come_back_from_what_is_saved(rows):
-    K = in_memory(psd(2, M), 4)
-    view = stepped(K[rows, COLS], ["center", "cosine", "trace"])[:2, :4].view
-    for step in chain_statistics(view, elements=True).compute().fitted.steps:
-        again = load_step(json.loads(json.dumps(step.described())), step.arrays())
-        assert type(again) is type(step)
-        assert again.described() == step.described()
-        assert {name: array.tolist() for name, array in again.arrays().items()} == {
-            name: array.tolist() for name, array in step.arrays().items()
-        }
 
 
 def test_steps_of_earlier_files_are_read():
@@ -96,19 +81,6 @@ def test_a_new_step_needs_no_other_change(rows):
     (lens,), _ = measure([replace(view, steps=(Weight(), STEPS["center"]))])
     (computed,), _ = run_pass([lens], [Columns(np.eye(len(COLS)), "each", None, np.dtype(np.float64))])
     assert error(computed, len(COLS) * dense_view(kernels, rows, COLS, ["center"])) < 1e-12
-
-
-@pytest.mark.parametrize(
-    ("step", "message"),
-    [
-        ("center", "a rectangular set holds new samples"),
-        ("cosine", "this view lacks the diagonal .*through a fitted model"),
-    ],
-)
-def test_a_missing_statistic_is_named(step, message):
-    K = dmkl.create(None, psd(2, M)[:, :4], symmetric=False)
-    with pytest.raises(InputError, match=message):
-        stepped(K, [step]).apply(np.ones(M)).compute()
 
 
 @pytest.mark.parametrize("kind", ["trace", "multiplicative"])

@@ -5,12 +5,11 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-import dask
 import numpy as np
 import pytest
 from dask.base import tokenize
-from helpers.references import Counting, dense_view, digits, in_memory, over
-from scipy.optimize import minimize
+from helpers.interruption import cut_off
+from helpers.references import Counting, digits, in_memory, over
 from scipy.spatial.distance import cdist
 from sklearn.base import clone
 from sklearn.metrics import accuracy_score, average_precision_score
@@ -19,7 +18,6 @@ from sklearn.model_selection import KFold
 import dmkl
 from dmkl.errors import InputError
 from dmkl.searching.grid import LAM_TRACE
-from dmkl.solvers.workspace import Workspace
 
 TIGHT = 1e-7
 """The tolerance to which fits are solved whose scores are compared."""
@@ -172,20 +170,6 @@ def test_scores_are_those_of_fits_one_by_one(kind):
         assert mean.sel(params).item() == pytest.approx(mean.max().item())
 
 
-FEW = {"p": [1.0, 2.0], "lam": [1e-1]}
-
-
-@pytest.mark.parametrize(("solver", "kind"), [("subspace", "multilabel"), ("direct", "multiclass")])
-@pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.slow)], indirect=True)
-def test_the_same_everywhere(kind, solver, scheduler):
-    """In a subspace, and point by point: on threads and on the processes of a cluster."""
-    model = dmkl.MKFDA(tol=TIGHT, solver=solver)
-    result = search(model, kernel_set(), labels(kind), FEW, TWO, scoring=SCORING, refit=False)
-    assert result.scores.attrs["solver"] == solver
-    with dask.config.set(scheduler="synchronous"):
-        check_scores(result, model, kernel_set(), labels(kind), splits(TWO, labels(kind)))
-
-
 @pytest.mark.parametrize(("kind", "solver"), [("multilabel", "auto"), ("binary", "direct")])
 def test_grids_over_other_parameters(kind, solver):
     """Points that differ in normalisation see other kernels; each is as a fit of its own."""
@@ -333,60 +317,6 @@ def test_sets_with_steps_and_of_some_samples(solver):
     assert result.best_.n_features_in_ == len(y)
 
 
-def rule(scores, truth, shares):
-    """Slope and value at zero of a(L₁ − L₀) + 2bs + log q₁/q₀: a, b of least log loss for L without the row itself."""
-
-    def line(scores, truth):
-        """Slope and value at zero of L₁ − L₀."""
-        low, high = (scores[truth == k].mean() for k in (0, 1))
-        spread = np.mean((scores - np.where(truth == 1, high, low)) ** 2)
-        return np.array([(high - low) / spread, (low**2 - high**2) / (2 * spread)])
-
-    m, own = len(truth), truth.mean()
-    lines = np.array([line(np.delete(scores, i), np.delete(truth, i)) for i in range(m)])
-    left_out, unit = lines[:, 0] * scores + lines[:, 1], 1 / scores.std()
-
-    def loss(x):
-        logits = x[0] * left_out + 2 * x[1] * unit * scores + np.log(own / (1 - own))
-        return np.mean(np.logaddexp(0, logits) - (m * truth + own) / (m + 1) * logits)
-
-    precise = {"xatol": 1e-9, "fatol": 1e-14, "maxiter": 2000}
-    a, b = minimize(loss, [1.0, 1.0], method="Nelder-Mead", bounds=[(0, None)] * 2, options=precise).x
-    slope, at_zero = a * line(scores, truth)
-    return slope + 2 * b * unit, at_zero + np.log(shares[1] / shares[0])
-
-
-def test_scores_of_a_fold_densely():
-    """Once without any of the package's fits: decisions about held-out rows from weights and refits without a row."""
-    kernels, _ = digits()
-    y = labels("multilabel")
-    train, rows = np.arange(60), np.arange(60, 90)
-    result = search(
-        dmkl.MKFDA(2.0, 1e-2, tol=TIGHT), kernel_set(), y, {"p": [2.0]}, (train, rows), scoring=SCORING, refit=False
-    )
-
-    def scores_of(beta, learnt, new, scale, task):
-        """P(1 | x) less its share in training, of new rows by the regression on others; kernels of trace 1 / scale."""
-        square, cross = (dense_view(kernels, part, learnt, ("center",)) for part in (learnt, new))
-        positive = y[learnt, task] == 1
-        h = np.where(positive, 1 / positive.sum(), -1 / (~positive).sum())
-        total, between = (np.tensordot(beta * scale, part, axes=1) for part in (square, cross))
-        alpha = np.linalg.solve(0.5 * (np.eye(len(learnt)) + total / 1e-2), h)
-        return between @ alpha / 2e-2 * positive.sum() * (~positive).sum() / len(learnt)
-
-    scale = 1 / np.trace(dense_view(kernels, train, train, ("center",)), axis1=1, axis2=2)
-    for task in range(3):
-        beta = result.scores["weight"].isel(p=0, fold=0, task=task).values
-        left_out = [scores_of(beta, np.delete(train, i), train[i : i + 1], scale, task)[0] for i in range(60)]
-        share = y[train, task].mean()
-        slope, at_zero = rule(np.array(left_out), y[train, task], np.array([1 - share, share]))
-        truth, decision = y[rows, task], slope * scores_of(beta, train, rows, scale, task) + at_zero
-        at = result.scores.isel(p=0, fold=0, task=task)
-        assert at["score"] == pytest.approx(accuracy_score(truth, decision > 0))
-        assert at["score_precision"] == pytest.approx(average_precision_score(truth, decision), abs=1e-2)
-        assert at["score_margin"] == pytest.approx(np.mean(np.where(truth, decision, -decision)), rel=CLOSE)
-
-
 # --- the choice ---------------------------------------------------------------------------------------------
 
 
@@ -405,79 +335,14 @@ def test_each_task_has_its_own_choice():
     assert len({tuple(params.values()) for params in chosen.values()}) > 1, "the case should tell the tasks apart"
 
 
-# --- what is left open --------------------------------------------------------------------------------------
-
-
-def test_what_the_basis_leaves_open():
-    y = labels("binary")
-    model = dmkl.MKFDA(solver=dmkl.Subspace(basis="60kB", finish="report"))
-    result = search(model, kernel_set(), y, {"p": [1.0, 2.0], "lam": [1e-5]}, FOLDS, scoring=SCORING, refit=False)
-    gaps, status = result.scores["gap"], result.scores["status"]
-    assert set(status.values.ravel()) <= {0, 3}
-    assert (status != 0).any()
-    np.testing.assert_array_equal(gaps <= 1e-4, status != 3)
-    assert np.isfinite(result.scores["score"]).all()
-
-
 # --- going on -----------------------------------------------------------------------------------------------
 
 
-class CutOff(Exception):
-    pass
-
-
-@pytest.fixture
-def interrupted(monkeypatch):
-    """A search that ends after so many passes were committed."""
-
-    def run(times, *args, **options):
-        left, passes = iter(range(times)), set()
-        commit = Workspace.commit
-
-        def commit_or_end(self, state):
-            commit(self, state)
-            number = state.get("solver", {}).get("n_passes")
-            if number not in passes and next(left, None) is None:
-                raise CutOff
-            passes.add(number)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Workspace, "commit", commit_or_end)
-            with pytest.raises(CutOff):
-                dmkl.search(*args, **options)
-
-    return run
-
-
-@pytest.mark.slow
-def test_a_search_goes_on(tmp_path, interrupted):
-    """From the statistics on: what is done is not read again, and the end is the same."""
-    K, source = over(kernel_set(), Counting)
-    y = labels("multilabel")
-    model, options = dmkl.MKFDA(tol=TIGHT), {"grid": FEW, "cv": TWO, "scoring": SCORING, "refit": False}
-    clean = dmkl.search(model, K, y, **options)
-    each = len(K) * len(K.view.tile_tasks())
-    # Leave-one-out scores take a pass, and machines beside the search begin, when the others are all committed.
-    for times in range(int(clean.n_passes_ - clean.scores.attrs["n_baseline_passes"] - 1)):
-        folder = tmp_path / f"{times}"
-        interrupted(times, model, K, y, **options, state=folder)
-        source.reads.clear()
-        result = dmkl.search(model, K, y, **options, state=folder)
-        assert source.reads.total() <= (result.n_passes_ - times - 1) * each
-        assert result.n_passes_ <= clean.n_passes_ + 1
-        assert result.scores["gap"].max() <= TIGHT
-        check_scores(result, model, kernel_set(), y, splits(TWO, y))
-        source.reads.clear()
-        again = dmkl.search(model, K, y, **options, state=folder)
-        assert not source.reads
-        np.testing.assert_allclose(again.scores["score_margin"], result.scores["score_margin"], rtol=1e-6)
-        assert again.n_passes_ == result.n_passes_
-
-
-def test_a_state_of_another_search_is_refused(tmp_path, interrupted):
+def test_a_state_of_another_search_is_refused(tmp_path):
     folder, y = tmp_path / "state", (digits()[1] < 5).astype(np.int64)
     options = {"grid": {"p": [1.0, 2.0]}, "cv": FOLDS, "state": folder, "refit": False, "baselines": "none"}
-    interrupted(2, dmkl.MKFDA(tol=1e-5, solver="subspace"), kernel_set(), y, **options)
+    with cut_off(2):
+        dmkl.search(dmkl.MKFDA(tol=1e-5, solver="subspace"), kernel_set(), y, **options)
     before = sorted(folder.rglob("*"))
     other = y.copy()
     other[0] = 1 - y[0]
@@ -508,13 +373,14 @@ def test_a_state_of_another_search_is_refused(tmp_path, interrupted):
         assert result.scores["gap"].max() <= 1e-5
 
 
-def test_steps_over_other_samples_are_another_search(tmp_path, interrupted):
+def test_steps_over_other_samples_are_another_search(tmp_path):
     """The same samples of the same set, centred over others before they were taken."""
     y = labels("binary")
     first, other = np.arange(80), np.concatenate([np.arange(60), np.arange(70, 90)])
     options = {"grid": {"p": [1.0, 2.0]}, "cv": FOLDS, "state": tmp_path / "state", "refit": False}
     K = kernel_set()
-    interrupted(1, dmkl.MKFDA(), K[first, first].center()[:60, :60], y[:60], **options)
+    with cut_off(1):
+        dmkl.search(dmkl.MKFDA(), K[first, first].center()[:60, :60], y[:60], **options)
     with pytest.raises(InputError, match="differs in"):
         dmkl.search(dmkl.MKFDA(), K[other, other].center()[:60, :60], y[:60], **options)
 
@@ -526,7 +392,7 @@ def test_steps_over_other_samples_are_another_search(tmp_path, interrupted):
     ("change", "message"),
     [
         ({"K": Path("kernels.zarr")}, "search takes a kernel set, or matrices"),
-        ({"K": "rectangular"}, "search needs the kernels of all samples among themselves, got 60 rows and 90 columns"),
+        ({"K": "rectangular"}, "search needs the training kernels, K\[train, train\], got 60 rows and 90 columns"),
         ({"y": None}, "search needs labels: give y"),
         ({"y": np.zeros(90, dtype=int)}, "a single class"),
         ({"y": np.arange(80) % 2}, r"y has shape \(80,\), expected \(90,\)"),

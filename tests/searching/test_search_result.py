@@ -450,19 +450,6 @@ def test_overwriting(tmp_path, monkeypatch):
     assert [entry.name for entry in tmp_path.iterdir()] == ["search"]
 
 
-def test_only_searches_are_overwritten(tmp_path):
-    dmkl.create(tmp_path / "set", psd(2, 8))
-    fitted().save(tmp_path / "model")
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "figure.txt").write_text("years of work")
-    for name in ("set", "model", "results"):
-        with pytest.raises(StoreExistsError, match=rf"{name} is not a search, .*move it away"):
-            SearchResult(make()).save(tmp_path / name, overwrite=True)
-    assert dmkl.open(tmp_path / "set").shape == (2, 8, 8)
-    assert dmkl.load(tmp_path / "model").p == 1.5
-    assert (tmp_path / "results" / "figure.txt").read_text() == "years of work"
-
-
 def test_a_newer_format_and_a_choice_by_no_rule(tmp_path):
     path = tmp_path / "search"
     SearchResult(make(), best=fitted()).save(path)

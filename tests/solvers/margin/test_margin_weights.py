@@ -8,7 +8,6 @@ from helpers.references import in_memory, psd
 from sklearn.svm import SVC
 
 import dmkl
-from dmkl.solvers.margin.svm import solve_by_columns, solve_dense
 
 
 def problem(m=40, seed=0):
@@ -17,19 +16,6 @@ def problem(m=40, seed=0):
     kernels = psd(2, m, seed=seed, rank=10)
     y = np.where(kernels[0, 0] + 0.5 * rng.standard_normal(m) > 0, 1.0, -1.0)
     return kernels, y, rng.integers(1, 4, m)
-
-
-@pytest.mark.parametrize("C", [0.1, 10.0])
-def test_a_machine_of_weighted_samples_is_that_of_scikit_learn(C):
-    kernels, y, weights = problem()
-    K = kernels.sum(axis=0)
-    dense = solve_dense(K, y, C * weights, 1e-8)
-    by_columns, _ = solve_by_columns(lambda index: K[:, index], K.diagonal(), y, C * weights, 1e-8, 40 * 40 * 20)
-    theirs = SVC(C=C, kernel="precomputed", tol=1e-8).fit(K, y, sample_weight=weights)
-    for machine in (dense, by_columns):
-        assert machine.gap <= 1e-8
-        assert (np.abs(machine.u) <= C * weights + 1e-12).all()
-        np.testing.assert_allclose(machine.scores + machine.bias, theirs.decision_function(K), atol=1e-3)
 
 
 @pytest.mark.parametrize("make", [lambda: dmkl.MKSVM(1.5, 0.02, steps=(), tol=1e-6), lambda: dmkl.GMKL(0.02, steps=())])
