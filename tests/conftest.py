@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import signal
 import threading
@@ -16,8 +15,20 @@ os.environ |= {"OPENBLAS_NUM_THREADS": "1", "DASK_DMKL__BLAS_THREADS": "1"}
 import dask
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
-from helpers.references import psd
+from distributed import Client
+from helpers.command_line import (  # noqa: F401
+    classes,
+    error_of,
+    json_of,
+    kernels,
+    model,
+    notes_of,
+    output_of,
+    plain,
+    run,
+    store,
+)
+from helpers.references import local_cluster, psd
 from hypothesis import HealthCheck, settings
 from threadpoolctl import threadpool_limits
 
@@ -63,12 +74,7 @@ def _one_thread():
 def cluster():
     """Two worker processes on this machine; they wait most of the time, and hardly watch themselves meanwhile."""
     watching = {"worker.profile.enabled": False, "admin.tick.interval": "1s", "admin.system-monitor.interval": "1h"}
-    with (
-        dask.config.set({f"distributed.{key}": value for key, value in watching.items()}),
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address="127.0.0.1:0"
-        ) as running,
-    ):
+    with dask.config.set({f"distributed.{key}": value for key, value in watching.items()}), local_cluster(2) as running:
         yield running
 
 
@@ -135,35 +141,3 @@ def models():
     yield MODELS
     MODELS.clear()
     MODELS.update(before)
-
-
-@pytest.fixture
-def output_of(run):
-    """Run a command that succeeds; its standard output."""
-
-    def call(*arguments):
-        status, out, err = run(*arguments)
-        assert status == 0, err
-        return out
-
-    return call
-
-
-@pytest.fixture
-def json_of(output_of):
-    """Run a command that succeeds; what it prints with --json."""
-    return lambda *arguments: json.loads(output_of(*arguments, "--json"))
-
-
-@pytest.fixture
-def error_of(run):
-    """Run a command that is refused; the line that says why."""
-
-    def call(*arguments):
-        status, out, err = run(*arguments)
-        assert (status, out) == (1, ""), out
-        assert err.splitlines()[-1].startswith("dmkl: error: ")
-        assert "Traceback" not in err
-        return err
-
-    return call

@@ -34,18 +34,14 @@ def copied():
 
 
 @pytest.mark.parametrize("image", ["Dockerfile", "dmkl.def"])
-def test_images_copy_what_a_build_needs(image):
+def test_images_copy_what_a_build_needs_and_ask_for_extras_that_there_are(image):
     names = copied()[image]
     assert all((ROOT / name).exists() for name in names)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     needed = {project["project"]["readme"], *project["project"]["license-files"], "pyproject.toml"}
     assert names == {*needed, *project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
-
-
-@pytest.mark.parametrize("image", ["Dockerfile", "dmkl.def"])
-def test_images_ask_for_extras_that_there_are(image):
     extras = re.search(r"(?:EXTRAS=|/source\[)([a-z0-9,]+)", (DEPLOY / image).read_text())[1].split(",")
-    assert set(extras) <= set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    assert set(extras) <= set(project["project"]["optional-dependencies"])
 
 
 def test_the_image_and_the_pods_run_as_the_same_unprivileged_user():

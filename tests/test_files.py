@@ -16,9 +16,9 @@ import threading
 import numpy as np
 import psutil
 import pytest
+from helpers.damage import flip
 
 import dmkl
-from dmkl.cli.main import main
 from dmkl.errors import DamagedFileError, DiskFullError, InputError, LockedError
 from dmkl.files import writing
 from dmkl.files.arrays import check_file, load_array, load_arrays, load_rows, save_array, save_arrays
@@ -75,12 +75,6 @@ def test_what_is_cut_or_gone_is_told(tmp_path, keep):
     path.unlink()
     with pytest.raises(DamagedFileError, match=r"array.npy is missing"):
         load_array(path)
-
-
-def flip(path, at):
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)
 
 
 # --- full disks ------------------------------------------------------------------------------------------------------
@@ -192,24 +186,18 @@ def test_an_output_belongs_to_one_process(tmp_path):
     assert json.loads(lock_path(out).read_text())["token"] == "theirs"
 
 
-@pytest.mark.parametrize("gone", [{"pid": 2**22 + 1}, {"started": 1.0}], ids=["no such process", "a later one"])
-def test_the_lock_of_a_process_that_is_gone_is_taken_over(tmp_path, gone):
-    lock_by(tmp_path / "out", **gone)
-    with lock(tmp_path / "out"):
-        assert json.loads(lock_path(tmp_path / "out").read_text())["pid"] == os.getpid()
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
     ("holder", "lives"),
     [
+        ({"pid": 2**22 + 1}, False),  # no such process
+        ({"started": 1.0}, False),  # a later one of its number
         ({"host": "elsewhere", "machine": "elsewhere"}, True),
         ({"host": "elsewhere", "machine": "elsewhere"}, False),
         # Machines may share a name and have a process of the same number.
         ({"machine": "another boot", "pid": 2**22 + 1}, True),
     ],
 )
-def test_another_machine_lives_while_it_touches_its_lock(tmp_path, monkeypatch, holder, lives):
+def test_a_lock_is_taken_over_unless_its_holder_lives_or_touches_it(tmp_path, monkeypatch, holder, lives):
     monkeypatch.setattr(writing, "_BEAT", 0.05)
     out = tmp_path / "out"
     lock_by(out, **holder)
@@ -221,7 +209,7 @@ def test_another_machine_lives_while_it_touches_its_lock(tmp_path, monkeypatch, 
             pass
     else:
         with lock(out):
-            pass
+            assert json.loads(lock_path(out).read_text())["pid"] == os.getpid()
         assert not list(tmp_path.iterdir())
 
 
@@ -298,12 +286,12 @@ def test_a_set_whose_lock_is_lost_while_it_is_written_is_not_put_in_place(tmp_pa
 
 
 @pytest.mark.filterwarnings("ignore::dmkl.errors.LabelWarning")
-def test_a_command_removes_what_a_killed_one_has_left_of_its_output(tmp_path, stored):
-    kernels, model, table = str(stored.view.source.location), str(tmp_path / "model"), str(tmp_path / "table.csv")
-    assert main(["fit", kernels, model]) == 0
+def test_a_command_removes_what_a_killed_one_has_left_of_its_output(output_of, tmp_path, stored):
+    kernels, model, table = stored.view.source.location, tmp_path / "model", tmp_path / "table.csv"
+    output_of("fit", kernels, model)
     (tmp_path / f"table.csv.{'0' * 32}.partial").write_text("half of a ta")
     (tmp_path / "table.csv.mine.partial").write_text("of somebody else")
-    assert main(["predict", model, kernels, "--out", table]) == 0
+    output_of("predict", model, kernels, "--out", table)
     assert {entry.name for entry in tmp_path.iterdir()} == {"model", "table.csv", "table.csv.mine.partial"}
 
 

@@ -152,19 +152,15 @@ def test_labels_follow_the_rows(stored, tmp_path):
     np.testing.assert_array_equal(view.train_samples, [f"s{i:02}" for i in cols])
     np.testing.assert_array_equal(view.labels, rows % 3)
     np.testing.assert_array_equal(view.splits, stored.splits[:, rows])
+    for seen in (stored, stored[::-1, ::-1]):
+        for number, part in itertools.product((0, 1), (0, 1, 2)):
+            np.testing.assert_array_equal(seen.split(number)[part], np.flatnonzero(seen.splits[number] == part))
     assert view.tasks is None
     assert view.content_id == stored.content_id
     labels = np.array([[1, 0], [0, 1], [1, 1]])
     K = dmkl.create(tmp_path / "multi.zarr", psd(1, 3), labels=labels, tasks=["cat", "dog"])
     np.testing.assert_array_equal(K[[2, 0], :].labels, labels[[2, 0]])
     assert list(K[[2, 0], :].tasks) == ["cat", "dog"]
-
-
-def test_split_gives_positions_of_the_view(stored):
-    for view in (stored, stored[::-1, ::-1]):
-        for number in (0, 1):
-            for part, positions in enumerate(view.split(number)):
-                np.testing.assert_array_equal(positions, np.flatnonzero(view.splits[number] == part))
 
 
 def test_a_set_without_labels_says_so(tmp_path):
@@ -213,19 +209,6 @@ def test_test_rows_are_transformed_by_training_statistics(stored, dense):
     assert error(by_training.apply(V), dense_view(dense, TEST, TRAIN, ["center", "trace"])) < 1e-12
     assert error(by_all.apply(V), dense_view(dense, None, None, ["center", "trace", (TEST, TRAIN)])) < 1e-12
     assert error(by_training.apply(V), by_all.to_dask()) > 1e-3
-
-
-@pytest.mark.parametrize("chain", [("center", "trace"), ("multiplicative", "cosine"), ("cosine", "center", "cosine")])
-def test_statistics_computed_first_change_nothing(stored, dense, chain):
-    for rows in (TRAIN, TEST):
-        view = stepped(stored[rows, TRAIN], chain)
-        with_statistics, passes = view.measured()
-        assert passes == 1
-        assert with_statistics is not view
-        again, passes = with_statistics.measured()
-        assert passes == 0
-        assert again is with_statistics
-        assert error(with_statistics.apply(np.eye(12)), dense_view(dense, rows, TRAIN, chain)) < 1e-12
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,6 @@ from helpers.references import digits
 import dmkl
 from dmkl.errors import InputError
 
-pytest_plugins = ["helpers.command_line"]
-
 
 def by_definition(kernel, columns):
     """d, the noise and the explained share of a centered kernel, by the likelihood of every cut."""

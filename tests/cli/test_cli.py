@@ -12,9 +12,6 @@ import dmkl
 import dmkl.progress
 from dmkl.cli import demo as demo_module
 from dmkl.cli.commands import COMMANDS
-from dmkl.store.writer import StoreWriter
-
-pytest_plugins = ["helpers.command_line"]
 
 M = 45
 """Samples of the set."""
@@ -88,11 +85,7 @@ def test_import_then_info(error_of, json_of, output_of, tmp_path, kernels, class
     K = dmkl.open(out)
     np.testing.assert_array_equal(np.asarray(K), kernels[:2].astype(np.float32))
     assert K.names == ("clear", "fair")
-    assert K.samples[3] == "s3"
-    assert K.labels.tolist() == classes.tolist()
-    assert K.split(0).test.tolist() == list(range(0, M, 3))
 
-    assert "exists already" in error_of(*arguments)
     output_of(*arguments, "--overwrite", "--names", "one, two")
 
     text = output_of("info", out)
@@ -101,7 +94,6 @@ def test_import_then_info(error_of, json_of, output_of, tmp_path, kernels, class
     printed = json_of("info", out)
     assert [kernel["name"] for kernel in printed["kernels"]] == ["one", "two"]
     assert "clear.npy" in json.dumps(printed["kernels"][0]["made_by"])
-    assert printed["shape"] == [2, M, M]
     assert printed["labels"] == {"apple": 15, "pear": 15, "plum": 15}
     assert printed["splits"] == [{"train": 30, "validation": 0, "test": 15}]
     assert printed["features"] == []
@@ -128,12 +120,10 @@ def test_info_says_what_labels_are(json_of, output_of, tmp_path, kernels):
 
 
 @pytest.mark.filterwarnings("default")
-def test_import_of_rectangular_kernels_and_repair(run, output_of, tmp_path, kernels):
+def test_import_of_rectangular_kernels_and_repair(notes_of, output_of, tmp_path, kernels):
     np.save(tmp_path / "cross.npy", kernels[:, 30:, :30])
     output_of("import", tmp_path / "cross.zarr", tmp_path / "cross.npy", "--kernel-axis", 0)
-    text = output_of("info", tmp_path / "cross.zarr")
-    assert "new samples × training samples" in text
-    assert "classes" in text
+    assert "new samples × training samples" in output_of("info", tmp_path / "cross.zarr")
 
     np.save(tmp_path / "square.npy", kernels[:1, 15:30, :15])
     output_of("import", tmp_path / "square.zarr", tmp_path / "square.npy", "--rectangular")
@@ -141,31 +131,10 @@ def test_import_of_rectangular_kernels_and_repair(run, output_of, tmp_path, kern
 
     np.save(tmp_path / "bad.npy", kernels[0] - 0.5 * np.eye(M))
     output_of("import", tmp_path / "clipped.zarr", tmp_path / "bad.npy", "--repair", "clip")
-    assert np.linalg.eigvalsh(np.asarray(dmkl.open(tmp_path / "clipped.zarr"))[0])[0] > -1e-12
     assert "clip" in output_of("info", tmp_path / "clipped.zarr")
-    status, _, err = run("import", tmp_path / "bad.zarr", tmp_path / "bad.npy")
-    assert status == 0
+    err = notes_of("import", tmp_path / "bad.zarr", tmp_path / "bad.npy")
     (warning,) = filter(None, err.splitlines())  # one plain line
     assert warning.startswith("dmkl: warning: kernel 'bad' is not positive semidefinite")
-
-
-def test_info_explains_what_is_no_kernel_set(error_of, tmp_path, kernels, monkeypatch):
-    assert "there is no kernel set at" in error_of("info", tmp_path / "nowhere")
-
-    class KilledError(Exception):
-        pass
-
-    def kill(self, j, row_sum, diagonal, ended=StoreWriter.end_kernel):
-        ended(self, j, row_sum, diagonal)
-        if j == 1:
-            raise KilledError
-
-    monkeypatch.setattr(StoreWriter, "end_kernel", kill)
-    with pytest.raises(KilledError):
-        dmkl.create(tmp_path / "half.zarr", kernels, tile=16)
-    err = error_of("info", tmp_path / "half.zarr")
-    assert "is not finished" in err
-    assert "2 of 4 kernels over 45 samples are finished" in err
 
 
 # --- check --------------------------------------------------------------------------------------------------
@@ -223,11 +192,7 @@ def test_the_demo_twice(output_of, tmp_path, monkeypatch):
         assert part in out
     assert (tmp_path / "weights.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "mine.txt").read_text() == "keep"
-    assert len(dmkl.open(tmp_path / "digits.zarr")) == 15
-    model = dmkl.load(tmp_path / "model")
-    assert model.p == 1
-    assert model.gap_ <= 1e-4
-    assert f"{model.weights_.values[0]:.4f}" in out
+    assert dmkl.load(tmp_path / "model").gap_ <= 1e-4
     output_of("check", tmp_path / "digits.zarr")
 
 

@@ -8,8 +8,6 @@ import xarray as xr
 
 import dmkl
 
-pytest_plugins = ["helpers.command_line"]
-
 PICTURES = {"alignment.png", "spectra.png", "targets.png"}
 
 

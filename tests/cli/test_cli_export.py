@@ -14,8 +14,6 @@ import dmkl
 from dmkl.errors import InputError, StoreError
 from dmkl.outputs import as_frame, write_kernel, write_table
 
-pytest_plugins = ["helpers.command_line"]
-
 
 @pytest.fixture(scope="module")
 def weighted(store, model):
@@ -60,10 +58,6 @@ def test_a_relationship_matrix_reads_back_as_a_kernel(error_of, output_of, tmp_p
 def test_anndata_by_the_names_of_observations(output_of, tmp_path, store, model, weighted):
     """How kernels and scores come to their observations is in tests/test_annotated_out.py."""
     anndata = pytest.importorskip("anndata")
-    output_of("export", model, store, tmp_path / "alone.h5ad")
-    alone = anndata.read_h5ad(tmp_path / "alone.h5ad")
-    assert alone.obs_names.tolist() == weighted["sample"].values.tolist()
-    np.testing.assert_array_equal(alone.obsp["dmkl"], weighted.values)
     order = np.random.default_rng(0).permutation(47)
     names = np.array([*weighted["sample"].values, "new 1", "new 2"])[order]
     cells = anndata.AnnData(np.ones((47, 2), dtype=np.float32), obs=pd.DataFrame(index=names))
@@ -117,18 +111,27 @@ def test_a_class_of_several(error_of, output_of, tmp_path, store):
     np.testing.assert_array_equal(np.load(tmp_path / "k.npy"), expected.sel({"class": "pear"}).values)
 
 
+EXPORT, PREDICT = ("export",), ("predict", "--out", "p.csv")
+
+
 @pytest.mark.parametrize(
-    ("out", "options", "words"),
+    ("command", "options", "words"),
     [
-        ("k.mat", [], "is written to a file with one of the suffixes .npy, .zarr, .grm.bin, .h5ad, got 'k.mat'"),
-        ("memory://x/k.grm.bin", [], "has to be a file of this machine; write .npy or .zarr there"),
-        ("k.grm.bin", ["--rows", "0:3"], "holds a square matrix, and these are rows against training samples"),
-        ("k.npy", ["--anndata", "cells.h5ad"], "--anndata is for a kernel in a file that ends in .h5ad"),
+        (EXPORT, ["k.mat"], "is written to a file with one of the suffixes .npy, .zarr, .grm.bin, .h5ad, got 'k.mat'"),
+        (EXPORT, ["memory://x/k.grm.bin"], "has to be a file of this machine; write .npy or .zarr there"),
+        (EXPORT, ["k.grm.bin", "--rows=0:3"], "holds a square matrix, and these are rows against training samples"),
+        (EXPORT, ["k.npy", "--anndata=cells.h5ad"], "--anndata is for a kernel in a file that ends in .h5ad"),
+        (PREDICT, ["--rows=s04"], "'s04' is no file that is there, and 's04' no position"),
+        (PREDICT, ["--rows=3,45"], "--rows 3,45: 45 is not among the positions of this set's 45 samples, 0 to 44"),
+        (PREDICT, ["--rows=-1"], "-1 is not among the positions"),
+        (PREDICT, ["--rows=9:3"], "9:3 is not among the positions"),
+        (PREDICT, ["--rows=3,1:4"], "--rows 3,1:4 has position 3 more than once; each sample is taken once"),
+        (PREDICT, ["--rows=5:5"], "--rows 5:5 chooses none of the 45 samples; name some, or leave it out"),
     ],
 )
-def test_what_is_refused(error_of, tmp_path, store, model, monkeypatch, out, options, words):
+def test_what_is_refused(error_of, tmp_path, store, model, monkeypatch, command, options, words):
     monkeypatch.chdir(tmp_path)
-    assert words in error_of("export", model, store, out, *options)
+    assert words in error_of(command[0], model, store, *command[1:], *options)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -161,22 +164,6 @@ def test_rows_by_position_name_and_mask(output_of, tmp_path, store, model):
         out = tmp_path / f"{number}.csv"
         output_of("predict", model, store, "--rows", given, "--out", out)
         assert pd.read_csv(out)["sample"].tolist() == [f"s{k:02}" for k in rows]
-
-
-@pytest.mark.parametrize(
-    ("rows", "words"),
-    [
-        ("s04", "'s04' is no file that is there, and 's04' no position"),
-        ("3,45", "--rows 3,45: 45 is not among the positions of this set's 45 samples, 0 to 44"),
-        ("-1", "-1 is not among the positions"),
-        ("9:3", "9:3 is not among the positions"),
-        ("3,1:4", "--rows 3,1:4 has position 3 more than once; each sample is taken once"),
-        ("5:5", "--rows 5:5 chooses none of the 45 samples; name some, or leave it out"),
-    ],
-)
-def test_rows_that_are_none(error_of, tmp_path, store, model, rows, words):
-    assert words in error_of("predict", model, store, f"--rows={rows}", "--out", tmp_path / "p.csv")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_messages_about_splits_advise(error_of, output_of, tmp_path, store, kernels, classes):

@@ -7,8 +7,6 @@ import pytest
 
 import dmkl
 
-pytest_plugins = ["helpers.command_line"]
-
 SMALL = ("--p", "2", "--lam", "1e-2", "--cv", 2)
 
 

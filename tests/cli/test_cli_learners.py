@@ -15,8 +15,6 @@ from dmkl.estimators.saving import MODELS
 from dmkl.solvers.fisher.problem import AUTO, SolverName
 from dmkl.solvers.fisher.registry import SOLVERS
 
-pytest_plugins = ["helpers.command_line"]
-
 OWN = [name for name, learner in learners().items() if hasattr(dmkl, learner.name)]
 SCREENS = 2 * 50
 
@@ -78,12 +76,11 @@ def test_every_solver_is_among_the_choices():
 
 
 @pytest.mark.usefixtures("narrow")
-@pytest.mark.parametrize("command", ["fit", "search"])
+@pytest.mark.parametrize("command", ["fit", "search", "evaluate"])
 def test_help_fits_two_screens_and_lists_the_learners(output_of, command):
     out = output_of(command, "--help")
-    lines = out.splitlines()
-    assert len(lines) <= SCREENS
-    assert max(map(len, lines)) <= 80
+    assert len(out.splitlines()) <= SCREENS
+    assert max(map(len, out.splitlines())) <= 80
     listed = out.split("Learners")[1].split(f"dmkl {command} --model NAME --help")[0]
     assert ("kmeans" in listed) == (command == "fit")  # other commands compare with labels
     for name in OWN if command == "fit" else [name for name in OWN if "kmeans" not in name]:

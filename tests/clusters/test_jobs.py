@@ -14,8 +14,6 @@ import dmkl
 from dmkl.clusters.job_options import batch_system, job_options
 from dmkl.errors import InputError, NoWorkersError
 
-pytest_plugins = ["helpers.command_line"]
-
 ENOUGH = {"cores": 4, "memory": "8GiB"}
 
 
@@ -147,10 +145,9 @@ def test_a_machine_without_the_batch_system(monkeypatch, tmp_path):
 
 
 @pytest.mark.usefixtures("sbatch")
-def test_options_of_jobs_on_the_command_line(run, store, tmp_path):
+def test_options_of_jobs_on_the_command_line(error_of, store, tmp_path):
     place = "slurm cores=2 queue=short job-extra-directives=--exclusive job-extra-directives='--gres gpu:1'"
-    status, _, err = run("check", store, "--cluster", place, "--memory", "2GiB")
-    assert status == 1
+    err = error_of("check", store, "--cluster", place, "--memory", "2GiB")
     assert "SLURM refuses these jobs: sbatch: error: no such account. See sinfo" in err
     script = (tmp_path / "job.sh").read_text()
     for directive in ("-p short", "--mem=2G", "--exclusive", "--gres gpu:1"):
@@ -167,8 +164,7 @@ def test_options_of_jobs_on_the_command_line(run, store, tmp_path):
         ("tcp://127.0.0.1:1 queue=short", "takes tls_ca, tls_cert, tls_key, got queue"),
     ],
 )
-def test_places_that_cannot_be_read(run, store, place, words):
-    status, _, err = run("check", store, "--cluster", place, "--memory", "2GiB")
-    assert status == 1
+def test_places_that_cannot_be_read(error_of, store, place, words):
+    err = error_of("check", store, "--cluster", place, "--memory", "2GiB")
     assert words in err
     assert "should not happen" not in err

@@ -15,8 +15,6 @@ import dmkl
 from dmkl.errors import DegenerateKernelError, IndefiniteKernelError, InputError
 from dmkl.solvers import in_memory
 
-pytest_plugins = ["helpers.command_line"]
-
 M, N_CLUSTERS = 60, 3
 CLASSES = np.arange(M) % N_CLUSTERS
 STEPS = ("center", "trace")

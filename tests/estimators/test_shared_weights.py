@@ -12,8 +12,6 @@ from sklearn.model_selection import KFold
 import dmkl
 from dmkl.errors import IndefiniteKernelError, IndefiniteKernelWarning, InputError, LabelWarning, MemoryBudgetError
 
-pytest_plugins = ["helpers.command_line"]
-
 M, N, T = 48, 4, 7
 LAMS = [1e-3, 1e-2, 0.1]
 FOLDS = KFold(3)

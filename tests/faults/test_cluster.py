@@ -24,7 +24,6 @@ from helpers.faults import (
     told,
 )
 
-pytest_plugins = ["helpers.command_line"]
 pytestmark = pytest.mark.slow
 
 ON_CLUSTERS = [name for name in PHASES if name != "import"]
@@ -71,7 +70,9 @@ def processes(tmp_path):
 
 
 @pytest.mark.parametrize("phase", ["build", "fit direct", "search"])
-def test_without_any_worker_a_line_says_so_and_the_same_command_goes_on(run, places, undisturbed, processes, phase):
+def test_without_any_worker_a_line_says_so_and_the_same_command_goes_on(
+    output_of, run, places, undisturbed, processes, phase
+):
     own, out = places
     command = PHASES[phase].command(own, out, str(processes.file))
     with (
@@ -85,8 +86,7 @@ def test_without_any_worker_a_line_says_so_and_the_same_command_goes_on(run, pla
     assert "has given no worker within 2 s; look at its logs or its queue" in error
     assert bool(notes) == left(out, phase) == PHASES[phase].state
     processes.add_workers()
-    status, _, err = run(*command)
-    assert status == 0, err
+    output_of(*command)
     assert_same(result(out), undisturbed(phase))
 
 
@@ -130,12 +130,11 @@ def test_a_killed_command_leaves_nothing_in_the_way(run, places, undisturbed, ph
 
 
 @pytest.mark.parametrize("phase", ["search", "permute", "stability", "importance"])
-def test_killed_after_some_passes_it_goes_on_from_them(run, places, undisturbed, phase):
+def test_killed_after_some_passes_it_goes_on_from_them(notes_of, places, undisturbed, phase):
     own, out = places
     status, err = disturbed_child("SIGKILL", phase, own, out, moment=60)
     assert (status, err) == (-signal.SIGKILL, "")
-    status, _, err = run(*PHASES[phase].command(own, out))
-    assert status == 0, err
+    err = notes_of(*PHASES[phase].command(own, out))
     assert int(re.findall(r"going on after pass (\d+)", err)[0]) >= 2
     assert_same(result(out), undisturbed(phase))
     assert [entry.name for entry in out.parent.iterdir()] == ["out"]

@@ -1,7 +1,4 @@
-"""Faults in the middle of a command that computes in threads: a line with the way out, no leftovers, equal results.
-
-`deploy/FAULTS.md` says of each phase and fault what happens, and by which test it is held.
-"""
+"""Faults in the middle of a command that computes in threads: `deploy/FAULTS.md` says what happens in each phase."""
 
 from __future__ import annotations
 
@@ -28,8 +25,6 @@ from helpers.faults import (
 )
 
 from dmkl.files.writing import _machine, _start, lock_path
-
-pytest_plugins = ["helpers.command_line"]
 
 FEW = ("build", "search", "predict")
 """Phases that stand for the mechanisms; the others take the same ones, and are tried with the slow tests."""

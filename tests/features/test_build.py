@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import zarr
 from helpers.conformance import problems, tree
+from helpers.faults import interrupted
 from sklearn.metrics import pairwise
 from zarr.storage import MemoryStore
 
@@ -47,6 +48,14 @@ def some(*names):
     return {name: features()[name] for name in names}
 
 
+def lacking(**absent):
+    """Features with rows of NaN."""
+    tables = {name: features()[name].copy() for name in ("a", "b")}
+    for name, rows in absent.items():
+        tables[name][rows] = np.nan
+    return tables
+
+
 def record(path):
     """What a set holds beside its files."""
     K = dmkl.open(path)
@@ -72,6 +81,8 @@ def test_stored_is_computed(tmp_path):
     every = np.arange(len(K))
     np.testing.assert_allclose(lazy.view.source.diagonal(every), StoreReader(tmp_path / "set.zarr").diagonal(every))
     dense = np.asarray(K)
+    for tile in (6, 36, 37, 100):
+        np.testing.assert_allclose(dmkl.build(None, features(), SPECS, tile=tile), dense, rtol=1e-12, atol=1e-14)
     D = pairwise.euclidean_distances(features()["a"], squared=True)
     np.testing.assert_allclose(dense[K.names.index("a-rbf-bandwidth2")], np.exp(-D / (2 * of_present(D))), atol=1e-12)
     np.testing.assert_allclose(dense[K.names.index("b-cosine")], pairwise.cosine_similarity(features()["b"]), atol=1e-6)
@@ -80,12 +91,6 @@ def test_stored_is_computed(tmp_path):
     V = np.random.default_rng(3).random((M, 2))
     np.testing.assert_allclose(K.apply(V), dense @ V, rtol=1e-10)
     np.testing.assert_allclose(lazy.apply(V), dense @ V, rtol=1e-10)
-
-
-def test_tiles_of_any_size_hold_the_same_entries():
-    stacks = [np.asarray(dmkl.build(None, features(), SPECS, tile=tile)) for tile in (6, 36, 37, 100)]
-    for stack in stacks[:-1]:
-        np.testing.assert_allclose(stack, stacks[-1], rtol=1e-12, atol=1e-14)
 
 
 def test_wherever_tasks_run_the_set_is_the_same(tmp_path, scheduler, synchronous_content):
@@ -204,18 +209,6 @@ def test_labels_splits_and_samples(tmp_path):
     assert not list(tmp_path.glob("bad*"))
 
 
-def test_a_finished_set_is_replaced_only_on_request(tmp_path):
-    path = tmp_path / "set.zarr"
-    dmkl.build(path, some("a"), {"function": "rbf"})
-    before = tree(path)
-    with pytest.raises(StoreExistsError, match=r"overwrite=True, --overwrite"):
-        dmkl.build(path, some("b"), {"function": "rbf"})
-    assert tree(path) == before
-    dmkl.build(path, some("b"), {"function": "rbf"}, overwrite=True)
-    assert dmkl.open(path).names == ("b-rbf",)
-    assert set(read_tables(str(path))) == {"b"}
-
-
 def test_memory_is_refused_before_anything_is_computed(tmp_path):
     wide = np.random.default_rng(0).random((300, 2000))
     with dask.config.set({"dmkl.memory": "1MiB"}), pytest.raises(MemoryBudgetError, match="smaller tile"):
@@ -241,26 +234,10 @@ class Interrupted(Exception):
     pass
 
 
-@pytest.fixture
-def interrupted(monkeypatch):
+def build_until(n, *args, **more):
     """Build, and stop before the n-th tile is written."""
-
-    def run(n, *args, **more):
-        write, count = TileWriter.write, 0
-
-        def counted(self, *given):
-            nonlocal count
-            if count == n:
-                raise Interrupted
-            count += 1
-            return write(self, *given)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(TileWriter, "write", counted)
-            with pytest.raises(Interrupted):
-                dmkl.build(*args, **more)
-
-    return run
+    with interrupted(TileWriter, "write", n):
+        dmkl.build(*args, **more)
 
 
 @pytest.fixture
@@ -282,11 +259,11 @@ TILES = 3 * 15  # kernels a-rbf, b-rbf, b-linear, each of 5 · 6/2 tiles
 
 
 @pytest.mark.parametrize("n", [0, 16])
-def test_what_stands_is_not_computed_again(tmp_path, interrupted, computed, n):
+def test_what_stands_is_not_computed_again(tmp_path, computed, n):
     dmkl.build(tmp_path / "whole.zarr", some("a", "b"), FEW, tile=8)
     assert len(computed) == TILES
     path = tmp_path / "set.zarr"
-    interrupted(n, path, some("a", "b"), FEW, tile=8)
+    build_until(n, path, some("a", "b"), FEW, tile=8)
     stood = tiles_in(tmp_path / "set.zarr.partial")
     with pytest.raises((IncompleteStoreError, StoreNotFoundError)):
         dmkl.open(path)
@@ -298,10 +275,10 @@ def test_what_stands_is_not_computed_again(tmp_path, interrupted, computed, n):
     assert tree(path) == tree(tmp_path / "whole.zarr")
 
 
-def test_a_damaged_tile_is_computed_again(tmp_path, interrupted, computed):
+def test_a_damaged_tile_is_computed_again(tmp_path, computed):
     whole = dmkl.build(tmp_path / "whole.zarr", some("a", "b"), FEW, tile=8)
     path = tmp_path / "set.zarr"
-    interrupted(20, path, some("a", "b"), FEW, tile=8)
+    build_until(20, path, some("a", "b"), FEW, tile=8)
     harmed = sorted((tmp_path / "set.zarr.partial").glob("gram_upper/c/*/*/*"))[::4]
     for number, file in enumerate(harmed):
         content = bytearray(file.read_bytes())
@@ -314,9 +291,9 @@ def test_a_damaged_tile_is_computed_again(tmp_path, interrupted, computed):
     assert not problems(path)
 
 
-def test_features_that_changed_are_noticed(tmp_path, interrupted, computed):
+def test_features_that_changed_are_noticed(tmp_path, computed):
     path = tmp_path / "set.zarr"
-    interrupted(20, path, some("a", "b"), FEW, tile=8)
+    build_until(20, path, some("a", "b"), FEW, tile=8)
     stood = sum(name.startswith("gram_upper/c/0/") for name in tiles_in(tmp_path / "set.zarr.partial"))
     changed = some("a", "b")
     changed["b"] = changed["b"].copy()
@@ -330,56 +307,39 @@ def test_features_that_changed_are_noticed(tmp_path, interrupted, computed):
     assert tree(path) == tree(tmp_path / "fresh.zarr")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"train": range(20)},
-        {"samples": [f"s{i}" for i in range(M)]},
-        {"specs": [{"function": "rbf", "bandwidth": 2.0, "name": "{feature}-rbf"}, *FEW[1:]]},
-        {"specs": [*FEW, {"function": "cosine", "feature": "a"}]},
-        {"rows": True},
-    ],
-    ids=["train", "samples", "bandwidth", "more", "rows"],
-)
-def test_whatever_changes_between_runs_nothing_is_mixed(tmp_path, interrupted, change):
-    change = dict(change)
-    tables = some("a", "b")
-    if change.pop("rows", False):
-        tables = {name: table[::-1] for name, table in tables.items()}
-    specs = change.pop("specs", FEW)
-    path = tmp_path / "set.zarr"
-    interrupted(37, path, some("a", "b"), FEW, tile=8)
-    made = dmkl.build(path, tables, specs, tile=8, **change)
-    dmkl.build(tmp_path / "fresh.zarr", tables, specs, tile=8, **change)
-    assert tree(path) == tree(tmp_path / "fresh.zarr")
+def named_columns(names):
+    return {"tables": some("b") | {"a": pd.DataFrame(features()["a"], columns=list(names))}}
+
+
+WITHOUT = {"tables": lacking(a=[9]), "specs": {"function": ["cosine", "linear", "rbf"]}, "missing": "zero"}
+CHANGES = {
+    "train": ({}, {"train": range(20)}),
+    "samples": ({}, {"samples": [f"s{i}" for i in range(M)]}),
+    "bandwidth": ({}, {"specs": [{"function": "rbf", "bandwidth": 2.0, "name": "{feature}-rbf"}, *FEW[1:]]}),
+    "more": ({}, {"specs": [*FEW, {"function": "cosine", "feature": "a"}]}),
+    "rows": ({}, {"tables": {name: table[::-1] for name, table in some("a", "b").items()}}),
+    "names of columns": (named_columns("uvwxyz"), named_columns("abcdef")),
+    "mask": (WITHOUT, {**WITHOUT, "present": {"a": ~np.isin(np.arange(M), [3, 5])}}),
+    "means of the training rows": ({**WITHOUT, "train": range(30)}, {**WITHOUT, "train": range(20)}),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_whatever_changes_between_runs_nothing_is_mixed(tmp_path, case):
+    path, fresh = tmp_path / "set.zarr", tmp_path / "fresh.zarr"
+    before, after = ({"tables": some("a", "b"), "specs": FEW, "tile": 8, **change} for change in CHANGES[case])
+    build_until(37, path, before.pop("tables"), before.pop("specs"), **before)
+    tables, specs = after.pop("tables"), after.pop("specs")
+    made = dmkl.build(path, tables, specs, **after)
+    dmkl.build(fresh, tables, specs, **after)
+    assert tree(path) == tree(fresh)
     assert not problems(path)
     assert [e["name"] for e in made.provenance] == list(made.names)
 
 
-def test_names_of_columns_that_changed_are_noticed(tmp_path, interrupted):
+def test_an_import_over_an_unfinished_build_keeps_no_features(tmp_path):
     path = tmp_path / "set.zarr"
-    before, after = (pd.DataFrame(features()["a"], columns=list(names)) for names in ("uvwxyz", "abcdef"))
-    interrupted(3, path, {"a": before}, {"function": "rbf"}, tile=8)
-    dmkl.build(path, {"a": after}, {"function": "rbf"}, tile=8)
-    assert read_tables(str(path))["a"].columns == tuple("abcdef")
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [({}, {"present": {"a": ~np.isin(np.arange(M), [3, 5])}}), ({"train": range(30)}, {"train": range(20)})],
-    ids=["mask", "means of the training rows"],
-)
-def test_absent_samples_that_changed_are_noticed(tmp_path, interrupted, before, after):
-    path, specs, tables = tmp_path / "set.zarr", {"function": ["cosine", "linear", "rbf"]}, lacking(a=[9])
-    more = {"missing": "zero", "tile": 8}
-    interrupted(20, path, {"a": tables["a"]}, specs, **more, **before)
-    made = dmkl.build(path, {"a": tables["a"]}, specs, **more, **after)
-    assert made.content_id == dmkl.build(tmp_path / "b.zarr", {"a": tables["a"]}, specs, **more, **after).content_id
-
-
-def test_an_import_over_an_unfinished_build_keeps_no_features(tmp_path, interrupted):
-    path = tmp_path / "set.zarr"
-    interrupted(20, path, some("a", "b"), FEW, tile=8)
+    build_until(20, path, some("a", "b"), FEW, tile=8)
     kernels = np.asarray(dmkl.build(None, some("a"), {"function": "linear"}, tile=8))
     made = dmkl.create(path, kernels, tile=8)
     np.testing.assert_array_equal(np.asarray(made), kernels)
@@ -513,14 +473,6 @@ def test_a_task_that_ends_late_begins_no_set_that_was_given_up(tmp_path, monkeyp
 
 
 # --- samples without a source --------------------------------------------------------------------------------
-
-
-def lacking(**absent):
-    """Features with rows of NaN."""
-    tables = {name: features()[name].copy() for name in ("a", "b")}
-    for name, rows in absent.items():
-        tables[name][rows] = np.nan
-    return tables
 
 
 def test_missing_samples_are_counted_for_every_source(tmp_path):

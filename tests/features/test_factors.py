@@ -13,10 +13,10 @@ import pytest
 import zarr
 from helpers.conformance import check_store, problems, tree, unseal
 from helpers.damage import flip
-from sklearn.base import clone
+from helpers.faults import interrupted
+from helpers.references import few_columns
 
 import dmkl
-from dmkl.cli.main import main
 from dmkl.errors import InputError, StoreError
 from dmkl.health.check import Examination, check
 from dmkl.store import writer
@@ -27,17 +27,8 @@ SPECS = [{"function": "linear"}, {"function": "cosine", "feature": "a", "columns
 MIXED = [*SPECS, {"function": "rbf", "feature": ["a", "c"], "bandwidth": [0.5, 2]}]
 
 
-def tables(m=M, seed=0, dtype=np.float64):
-    rng = np.random.default_rng(seed)
-    y = np.arange(m) % 3
-    wide = rng.normal(size=(m, 9)) + 1.0
-    wide[:, :3] += 0.8 * np.eye(3)[y]
-    made = {"a": wide, "b": rng.normal(size=(m, 4)), "c": rng.normal(size=(m, 2))}
-    return {name: table.astype(dtype) for name, table in made.items()}, y
-
-
 def built(path, specs=SPECS, **more):
-    features, y = tables()
+    features, y = few_columns()
     return dmkl.build(path, features, specs, **{"labels": y, "tile": 16, **more})
 
 
@@ -80,7 +71,7 @@ def test_only_features_are_stored_of_kernels_kept_as_factors(sets):
 
 @pytest.mark.slow
 def test_the_rule_of_auto(tmp_path):
-    features, _ = tables(18)  # of nine columns in "a"
+    features, _ = few_columns(18)  # of nine columns in "a"
     kinds = {}
     for m in (18, 19):
         some = {name: np.vstack([table, table[:1]])[:m] for name, table in features.items()}
@@ -88,7 +79,7 @@ def test_the_rule_of_auto(tmp_path):
             K = dmkl.build(tmp_path / f"{name}{m}", some, specs)
             kinds[name, m] = K.view.factor_widths is not None
     assert [name for name, kept in kinds.items() if kept] == [("columns", 18), ("thin", 19), ("columns", 19)]
-    lacking = {**tables()[0], "b": np.where(np.arange(M)[:, None] == 7, np.nan, tables()[0]["b"])}
+    lacking = {**few_columns()[0], "b": np.where(np.arange(M)[:, None] == 7, np.nan, few_columns()[0]["b"])}
     assert dmkl.build(tmp_path / "lacking", lacking, SPECS, missing="zero").view.factor_widths is None
     some = dmkl.build(tmp_path / "some", lacking, SPECS, missing="zero", storage="factors", tile=16)
     tiled = dmkl.build(tmp_path / "tiled", lacking, SPECS, missing="zero", storage="tiles", tile=16)
@@ -97,7 +88,7 @@ def test_the_rule_of_auto(tmp_path):
 
 
 def test_what_cannot_be_kept_is_refused(tmp_path):
-    features, _ = tables()
+    features, _ = few_columns()
     with pytest.raises(InputError, match="of the first, 'a-rbf', its function is rbf; leave storage out"):
         dmkl.build(tmp_path / "x", features, {"function": "rbf"}, storage="factors")
     features["c"][3] = np.nan
@@ -106,14 +97,14 @@ def test_what_cannot_be_kept_is_refused(tmp_path):
     with pytest.raises(InputError, match="storage must be 'auto', 'factors' or 'tiles', got 'file'"):
         dmkl.build(tmp_path / "x", features, SPECS, missing="zero", storage="file")
     for spec, name in ((SPECS[0], "b-linear"), ({"function": "cosine"}, "b-cosine")):
-        huge = {"b": np.where(np.arange(M)[:, None] == 4, np.float32(1e25), tables()[0]["b"].astype(np.float32))}
+        huge = {"b": np.where(np.arange(M)[:, None] == 4, np.float32(1e25), few_columns()[0]["b"].astype(np.float32))}
         with pytest.raises(InputError, match=f"kernel '{name}': the entry of samples '4' and '4' overflows float32"):
             dmkl.build(tmp_path / "x", huge, spec)
     assert not list(tmp_path.iterdir())
 
 
 def test_half_precision_takes_half_the_disk(tmp_path):
-    features, y = tables(dtype=np.float32)
+    features, y = few_columns(dtype=np.float32)
     K = dmkl.build(tmp_path / "half", features, SPECS, labels=y, dtype="float16")
     assert K.dtype == np.float32
     assert not problems(tmp_path / "half")
@@ -125,7 +116,7 @@ def test_half_precision_takes_half_the_disk(tmp_path):
     model.save(tmp_path / "model")
     assert version(tmp_path / "model") == 3
     assert not problems(tmp_path / "model")
-    new, _ = tables(20, seed=5)
+    new, _ = few_columns(20, seed=5)
     scores = dmkl.load(tmp_path / "model").decision_function(features=new)
     np.testing.assert_array_equal(scores, model.decision_function(features=new))
     features["a"][7, 2] = 1e5
@@ -134,7 +125,7 @@ def test_half_precision_takes_half_the_disk(tmp_path):
     elsewhere = ((tmp_path / "x", MIXED, {}), (None, SPECS, {}), (tmp_path / "x", SPECS, {"storage": "tiles"}))
     for path, specs, more in elsewhere:
         with pytest.raises(InputError, match="kernels are stored as float32 or float64, not float16"):
-            dmkl.build(path, tables()[0], specs, dtype="float16", **more)
+            dmkl.build(path, few_columns()[0], specs, dtype="float16", **more)
 
 
 @pytest.mark.slow
@@ -147,7 +138,7 @@ def test_the_content_id_is_that_of_features_and_recipes(sets, tmp_path):
         built(tmp_path / "columns", [SPECS[0], {**SPECS[1], "columns": [5, 2, 0]}]),
         built(tmp_path / "function", [SPECS[0], {**SPECS[1], "function": "linear"}]),
         built(tmp_path / "dtype", dtype="float32"),
-        dmkl.build(tmp_path / "values", tables(seed=1)[0], SPECS),
+        dmkl.build(tmp_path / "values", few_columns(seed=1)[0], SPECS),
     ]
     assert len({K.content_id, *(other.content_id for other in others)}) == 6
 
@@ -167,6 +158,8 @@ def test_kernels_and_products_are_those_of_tiles(sets, which):
         np.testing.assert_allclose(chosen.apply(V), expected.apply(V), atol=1e-10)
         np.testing.assert_allclose(K[cols, cols].project(V), dense[cols, cols].project(V), atol=1e-10)
     np.testing.assert_allclose(K.alignment(), dense.alignment(), atol=1e-10)
+    new, _ = few_columns(20, seed=5)
+    np.testing.assert_allclose(dmkl.build_cross(K, new), dmkl.build_cross(dense, new), atol=1e-10)
     np.testing.assert_allclose(K.persist().apply(np.ones(M)), dense.apply(np.ones(M)), atol=1e-10)
     assert (K.persist().view.source is K.view.source) == (which == 0)
 
@@ -176,52 +169,9 @@ def test_some_kernels_of_a_mixed_set_have_factors(sets):
     assert mixed.view.factor_widths is None
     assert mixed.select(sets[0].names).view.factor_widths.tolist() == [9, 4, 2, 3]
     assert mixed.select(["a-rbf-bandwidth0.5"]).view.factor_widths is None
-    lazy = dmkl.build(None, tables()[0], MIXED)
+    lazy = dmkl.build(None, few_columns()[0], MIXED)
     assert lazy.view.factor_widths is None
     assert lazy.select(slice(0, 4)).view.factor_widths.tolist() == [9, 4, 2, 3]
-
-
-LEARNERS = {
-    "mkfda": dmkl.MKFDA(p=1.5, lam=1e-3, tol=1e-10, solver="direct"),
-    "ridge": dmkl.MKRidge(p=2, lam=1e-2, tol=1e-10, solver="direct"),
-    "svm": dmkl.MKSVM(C=1.0, tol=1e-10),
-}
-
-
-@pytest.mark.parametrize(("name", "which"), list(zip(LEARNERS, [0, 1, 1], strict=True)))
-def test_models_are_those_of_tiles(sets, name, which):
-    K, dense = sets[which], sets[2].select(sets[which].names)
-    y = tables()[0]["a"][:, 0] if name == "ridge" else K.labels % 2
-    train, test = np.arange(0, M, 2), np.arange(1, M, 2)
-    model, expected = (clone(LEARNERS[name]).fit(S[train, train], y[train]) for S in (K, dense))
-    np.testing.assert_allclose(model.weights_, expected.weights_, atol=1e-6)
-    scores = np.asarray(expected._decision(dense[test, train]))
-    np.testing.assert_allclose(model._decision(K[test, train]), scores, atol=1e-8 * np.abs(scores).max())
-    of_tiles, of_factors = (np.asarray(expected.combined_kernel(S[test, train])) for S in (dense, K))
-    np.testing.assert_allclose(of_factors, of_tiles, atol=1e-10 * np.abs(of_tiles).max())
-    new, _ = tables(20, seed=5)
-    of_tiles = np.asarray(expected._decision(dmkl.build_cross(dense[train, train], new)))
-    of_factors = np.asarray(model._decision(dmkl.build_cross(K[train, train], new)))
-    np.testing.assert_allclose(of_factors, of_tiles, atol=1e-8 * np.abs(of_tiles).max())
-    predict = model.predict if name == "ridge" else model.decision_function
-    np.testing.assert_allclose(
-        np.asarray(predict(features=new)).reshape(of_tiles.shape), of_factors, atol=1e-8 * np.abs(of_tiles).max()
-    )
-
-
-@pytest.mark.slow
-def test_the_solver_of_factors_solves_searches(sets):
-    K, dense = sets[0], sets[2].select(sets[0].names)
-    grid = {"p": [1, 2], "lam": [1e-3, 1.0]}
-    search, expected = (
-        dmkl.search(dmkl.MKFDA(tol=1e-9, solver=solver), S, grid=grid, cv=3)
-        for S, solver in ((K, "auto"), (dense, "direct"))
-    )
-    assert search.best_.solver_ == "factors"
-    np.testing.assert_allclose(search.scores.objective, expected.scores.objective, rtol=1e-8)
-    lazy = dmkl.search(dmkl.MKFDA(tol=1e-9), built(None), grid=grid, cv=3)
-    np.testing.assert_allclose(search.scores.weight, lazy.scores.weight, atol=1e-6)
-    np.testing.assert_array_equal(search.scores.mean_score, lazy.scores.mean_score)
 
 
 def test_large_scores_pass_through_files():
@@ -262,24 +212,13 @@ def test_a_replaced_set_is_noticed(tmp_path, m):
 # --- interruptions ---------------------------------------------------------------------------------------------------
 
 
-def test_an_interrupted_build_continues_with_the_tables_that_it_has(tmp_path, monkeypatch, sets):
-    write, numbers = writer.write_table, []
-
-    def interrupted(root, number, *more):
-        if number == 2:
-            raise KeyboardInterrupt
-        write(root, number, *more)
-        numbers.append(number)
-
-    monkeypatch.setattr(writer, "write_table", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+def test_an_interrupted_build_continues_with_the_tables_that_it_has(tmp_path, sets):
+    with interrupted(writer, "write_table", 2):
         built(tmp_path / "set.zarr")
-    monkeypatch.undo()
-    first = tmp_path / "set.zarr.partial" / "features" / "0" / "values" / "c" / "0" / "0"
-    before = first.stat().st_mtime_ns
+    values = Path("features") / "0" / "values" / "c" / "0" / "0"
+    before = (tmp_path / "set.zarr.partial" / values).stat().st_mtime_ns
     K = built(tmp_path / "set.zarr")
-    assert numbers == [0, 1]
-    assert (tmp_path / "set.zarr" / first.relative_to(tmp_path / "set.zarr.partial")).stat().st_mtime_ns == before
+    assert (tmp_path / "set.zarr" / values).stat().st_mtime_ns == before
     assert tree(tmp_path / "set.zarr") == tree(sets[0].view.source.location)
     with pytest.raises(dmkl.errors.StoreExistsError):
         built(tmp_path / "set.zarr")
@@ -287,21 +226,10 @@ def test_an_interrupted_build_continues_with_the_tables_that_it_has(tmp_path, mo
 
 
 @pytest.mark.parametrize(("first", "then"), [("tiles", "factors"), ("factors", "factors")])
-def test_a_build_that_was_interrupted_among_the_tiles(tmp_path, monkeypatch, capsys, sets, first, then):
-    write, left = TileWriter.write, [7 if first == "factors" else 75]
-
-    def interrupted(*given):
-        left[0] -= 1
-        if left[0] < 0:
-            raise KeyboardInterrupt
-        return write(*given)
-
-    monkeypatch.setattr(TileWriter, "write", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+def test_a_build_that_was_interrupted_among_the_tiles(error_of, tmp_path, sets, first, then):
+    with interrupted(TileWriter, "write", 7 if first == "factors" else 75):
         built(tmp_path / "set.zarr", MIXED, storage=first)
-    monkeypatch.undo()
-    assert main(["info", str(tmp_path / "set.zarr")]) == 1
-    assert ("4 of 8 kernels" in capsys.readouterr().err) == (first == "factors")
+    assert ("4 of 8 kernels" in error_of("info", tmp_path / "set.zarr")) == (first == "factors")
     built(tmp_path / "set.zarr", MIXED, storage=then)
     assert tree(tmp_path / "set.zarr") == tree(sets[1 if then == "factors" else 2].view.source.location)
 
@@ -314,7 +242,7 @@ def values_of(path):
 
 
 def exchange_values(path):
-    dmkl.build(path.with_name("other"), tables(seed=1)[0], SPECS)
+    dmkl.build(path.with_name("other"), few_columns(seed=1)[0], SPECS)
     shutil.copy(values_of(path.with_name("other")), values_of(path))
 
 
@@ -390,7 +318,7 @@ def test_the_checker_names_broken_factors(sets, tmp_path):
 
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.slow
-def test_checks_report_the_figures_of_tiles(sets, which, monkeypatch, capsys):
+def test_checks_report_the_figures_of_tiles(output_of, json_of, sets, which, monkeypatch):
     K, dense = sets[which], sets[2].select(sets[which].names)
     expected = check(dense)
     examined = [check(K)]
@@ -406,20 +334,17 @@ def test_checks_report_the_figures_of_tiles(sets, which, monkeypatch, capsys):
         assert report.factor_bytes.values[:4].tolist() == [8 * M * width for width in (9, 4, 2, 3)]
         assert not report.sizes["finding"]
     monkeypatch.setenv("COLUMNS", "200")
-    place = str(K.view.source.location)
-    assert main(["check", place, "--strict"]) == 0
-    assert "factors of 9 columns, 4.2 KiB" in capsys.readouterr().out
-    assert main(["info", place]) == 0
-    out = " ".join(capsys.readouterr().out.split())
+    place = K.view.source.location
+    assert "factors of 9 columns, 4.2 KiB" in output_of("check", place, "--strict")
+    out = " ".join(output_of("info", place).split())
     assert "4 kernels as factors" in out
     assert "linear of a, kept as factors of 9 columns, 4.2 KiB" in out
-    assert main(["info", place, "--json"]) == 0
-    kernels = json.loads(capsys.readouterr().out)["kernels"]
+    kernels = json_of("info", place)["kernels"]
     assert [kernel.get("factor_bytes") for kernel in kernels][:4] == report.factor_bytes.values[:4].tolist()
 
 
 def test_repeated_factors_are_told(tmp_path):
-    features, _ = tables()
+    features, _ = few_columns()
     K = dmkl.build(tmp_path / "set", {"a": features["a"], "copy": features["a"], "twice": 2 * features["a"]}, SPECS[:1])
     report = check(K)
     assert report.repeats.values.tolist() == ["", "a-linear", "a-linear"]

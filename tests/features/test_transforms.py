@@ -11,7 +11,6 @@ from helpers.conformance import problems
 from sklearn.feature_extraction.text import TfidfTransformer
 
 import dmkl
-from dmkl.cli.main import main
 from dmkl.errors import FeatureWarning, InputError
 
 rng = np.random.default_rng(0)
@@ -139,16 +138,14 @@ def test_steps_are_named():
         dmkl.build(None, {"X": COUNTS * 0}, {"function": "rbf", "transform": "size-factor"})
 
 
-def test_on_the_command_line(tmp_path, capsys):
+def test_on_the_command_line(notes_of, output_of, tmp_path):
     COUNTS.to_csv(tmp_path / "X.csv", index_label="sample")
     (tmp_path / "train.txt").write_text("\n".join(COUNTS.index[TRAIN]))
-    build = ["build", str(tmp_path / "k"), str(tmp_path / "X.csv"), "--function", "linear", "--storage", "tiles"]
+    build = ["build", tmp_path / "k", tmp_path / "X.csv", "--function", "linear", "--storage", "tiles"]
     build += ["--transform", "size-factor,log1p"]
-    assert main([*build, "--train", str(tmp_path / "train.txt")]) == 0
-    assert "taken from all" not in capsys.readouterr().err
+    assert "taken from all" not in notes_of(*build, "--train", tmp_path / "train.txt")
     Z = transformed(["size-factor", "log1p"])
     np.testing.assert_allclose(np.asarray(dmkl.open(tmp_path / "k"))[0], Z @ Z.T, atol=1e-5)
-    assert main(["info", str(tmp_path / "k")]) == 0
-    assert "linear of X: size-factor,log1p" in " ".join(capsys.readouterr().out.split())
-    assert main([*build, "--overwrite"]) == 0
-    assert "landmarks and transforms are taken from all 40 samples" in " ".join(capsys.readouterr().err.split())
+    assert "linear of X: size-factor,log1p" in " ".join(output_of("info", tmp_path / "k").split())
+    err = notes_of(*build, "--overwrite")
+    assert "landmarks and transforms are taken from all 40 samples" in " ".join(err.split())

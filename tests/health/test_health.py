@@ -146,15 +146,6 @@ def test_damage_after_the_first_reading_is_seen(tmp_path):
     assert findings(check(K))[0] == [("error", "a")]
 
 
-def test_a_tile_exchanged_for_another_sound_one_is_seen(tmp_path):
-    """Its own checksum holds; it is not the one on record."""
-    make(tmp_path, {"a": rbf(1.0), "b": rbf(0.1)})
-    tile_file(tmp_path / "set.zarr", 0, 0, 1).write_bytes(tile_file(tmp_path / "set.zarr", 1, 0, 1).read_bytes())
-    rows, text = findings(check(dmkl.open(tmp_path / "set.zarr")))
-    assert rows == [("error", "a")]
-    assert "tile (0, 1)" in text
-
-
 @pytest.mark.parametrize("anew", [True, False], ids=["opened anew", "read before"])
 def test_statistics_that_do_not_belong_to_the_matrices_are_seen(tmp_path, anew):
     K = make(tmp_path, {"a": rbf(1.0), "b": rbf(0.1)})

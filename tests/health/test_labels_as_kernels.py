@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 import dmkl
-from dmkl.cli.main import main
 from dmkl.errors import InputError
 from dmkl.health import check
 
@@ -20,30 +19,17 @@ NOISE = RNG.normal(size=(M, 4))
 INFORMATIVE = Y[:, None] * 4 + RNG.normal(size=(M, 4))
 
 
-@pytest.fixture
-def files(tmp_path):
+def test_a_table_of_labels_is_refused_whatever_its_name(error_of, output_of, tmp_path):
     np.savez(tmp_path / "v.npz", noise=NOISE, truelabel=Y[:, None])
     np.savetxt(tmp_path / "y.txt", Y, fmt="%d")
-    return tmp_path
-
-
-def test_a_table_of_labels_is_refused_whatever_its_name(files, capsys):
-    build = [
-        "build",
-        str(files / "v.zarr"),
-        str(files / "v.npz"),
-        "--labels",
-        str(files / "y.txt"),
-        "--function",
-        "rbf",
-    ]
-    assert main(build) == 1
-    told = capsys.readouterr().err
+    place = tmp_path / "v.zarr"
+    build = ["build", place, tmp_path / "v.npz", "--labels", tmp_path / "y.txt", "--function", "rbf"]
+    told = error_of(*build)
     assert "'truelabel-rbf' would be computed from the labels" in told
     assert "--feature" in told
-    assert not list(files.glob("v.zarr*"))
-    assert main([*build, "--feature", "noise"]) == 0
-    assert dmkl.open(files / "v.zarr").names == ("noise-rbf",)
+    assert not place.exists()
+    output_of(*build, "--feature", "noise")
+    assert dmkl.open(place).names == ("noise-rbf",)
 
 
 def test_a_column_of_labels_is_refused_where_a_kernel_sees_it(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -25,6 +26,50 @@ def run(capsys, monkeypatch):
         status = main([str(argument) for argument in arguments])
         out, err = capsys.readouterr()
         return status, out, err
+
+    return call
+
+
+@pytest.fixture
+def output_of(run):
+    """Run a command that succeeds; its standard output."""
+
+    def call(*arguments):
+        status, out, err = run(*arguments)
+        assert status == 0, err
+        return out
+
+    return call
+
+
+@pytest.fixture
+def json_of(output_of):
+    """Run a command that succeeds; what it prints with --json."""
+    return lambda *arguments: json.loads(output_of(*arguments, "--json"))
+
+
+@pytest.fixture
+def error_of(run):
+    """Run a command that is refused; the line that says why."""
+
+    def call(*arguments):
+        status, out, err = run(*arguments)
+        assert (status, out) == (1, ""), out
+        assert err.splitlines()[-1].startswith("dmkl: error: ")
+        assert "Traceback" not in err
+        return err
+
+    return call
+
+
+@pytest.fixture
+def notes_of(run):
+    """Run a command that succeeds; what it prints to standard error."""
+
+    def call(*arguments):
+        status, _, err = run(*arguments)
+        assert status == 0, err
+        return err
 
     return call
 
@@ -61,6 +106,13 @@ def store(tmp_path_factory, kernels, classes):
         splits=split,
         tile=16,
     ).view.source.location
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory, kernels, classes):
+    """The kernels of `store` without splits."""
+    named = {"names": ["clear", "fair", "poor", "noise"], "samples": [f"s{i:02}" for i in range(M)], "labels": classes}
+    return dmkl.create(tmp_path_factory.mktemp("cli") / "plain.zarr", kernels, tile=16, **named).view.source.location
 
 
 @pytest.fixture(scope="module")

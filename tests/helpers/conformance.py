@@ -6,6 +6,9 @@ import importlib.util
 import json
 from pathlib import Path
 
+import numpy as np
+import zarr
+
 STORAGE = Path(__file__).parents[2] / "storage"
 
 _spec = importlib.util.spec_from_file_location("check_store", STORAGE / "check_store.py")
@@ -30,6 +33,18 @@ def unseal(path, **attributes):
     kept = {name: value for name, value in metadata["attributes"].items() if name not in changed}
     metadata["attributes"] = kept | {name: value for name, value in changed.items() if value is not None}
     file.write_text(json.dumps(metadata))
+
+
+def recode(path, tile, **codecs):
+    """Write the tiles of a symmetric set anew with other codecs."""
+    group = zarr.open_group(path, mode="r+", use_consolidated=False)
+    held = group["gram_upper"][...]
+    shape = {"shape": held.shape, "chunks": (1, tile, tile), "dimension_names": ("kernel", "sample", "sample_2")}
+    filled = {"dtype": held.dtype, "fill_value": np.nan, "filters": None, "overwrite": True}
+    new = group.create_array("gram_upper", **shape, **filled, **codecs)
+    for row in range(0, held.shape[1], tile):
+        new[:, row : row + tile, row:] = held[:, row : row + tile, row:]
+    unseal(path)
 
 
 def tree(path):

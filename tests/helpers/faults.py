@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import re
@@ -18,10 +19,12 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
-from distributed import Client, LocalCluster
+import pytest
+from distributed import Client
 
 import dmkl
 from dmkl.progress import ConsoleWatch
+from helpers.references import local_cluster
 
 M, N_NEW = 36, 6
 POINT = ("-p", "1.5", "--lam", "0.1")
@@ -123,16 +126,7 @@ def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
 @contextmanager
 def revived_workers(n_workers=2):
     """A client of worker processes of one thread, which their nannies start again, quietly, when they die."""
-    with (
-        LocalCluster(
-            n_workers=n_workers,
-            threads_per_worker=1,
-            host="127.0.0.1",
-            dashboard_address="127.0.0.1:0",
-            silence_logs=logging.CRITICAL,
-        ) as cluster,
-        Client(cluster) as client,
-    ):
+    with local_cluster(n_workers, silence_logs=logging.CRITICAL) as cluster, Client(cluster) as client:
         yield client
 
 
@@ -183,6 +177,20 @@ def disturbed(act: Callable[[], None], after: int = 3):
 
     with patch.object(ConsoleWatch, "advance", advance):
         yield acted
+
+
+@contextmanager
+def interrupted(owner, name: str, after: int = 0):
+    """Interrupt what calls a function, once it was called so many times."""
+    calls, whole = itertools.count(), getattr(owner, name)
+
+    def call(*given, **named):
+        if next(calls) >= after:
+            raise KeyboardInterrupt
+        return whole(*given, **named)
+
+    with patch.object(owner, name, call), pytest.raises(KeyboardInterrupt):
+        yield
 
 
 @contextmanager

@@ -116,12 +116,9 @@ def _program(root: Path, name: str) -> Path | None:
 def private_slurm(
     root: Path, folder: Path, *, cpus: int = 4, memory_mb: int = 8000, bind: bool = False
 ) -> Iterator[PrivateSlurm]:
-    """Run a SLURM whose programs are below `root` and whose files are in `folder`, and end it with this context.
+    """Run a SLURM whose programs are below `root` and whose files are in `folder`, which needs a short path.
 
-    With `bind` the tasks of a step are bound to the cores that were asked for it; `cpus` must then be cores that there
-    are.
-    The path of `folder` must be short: it holds a socket, whose path has at most some hundred letters. The daemons end
-    with this process too, however it ends.
+    With `bind` the tasks of a step are bound to the cores asked for, of `cpus` that there are.
     """
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     for name in ("bin", "controller", "node"):

@@ -7,11 +7,11 @@ import signal
 from collections import Counter
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 
 import dask
 import numpy as np
 from dask.base import tokenize
+from distributed import LocalCluster
 from sklearn.datasets import load_digits
 from sklearn.metrics.pairwise import linear_kernel, polynomial_kernel, rbf_kernel
 
@@ -27,10 +27,7 @@ def psd(n, m, seed=0, rank=None):
 
 
 def dense_view(K, rows=None, cols=None, steps=()):
-    """K[rows, cols] after `steps` (names, or pairs of positions to take), by the definitions.
-
-    Every statistic is that of the column samples, as `dmkl.numerics.steps` defines it.
-    """
+    """K[rows, cols] after `steps` (names, or positions to take), by the definitions over the column samples."""
     K = np.asarray(K, dtype=np.float64)
     every = np.arange(K.shape[1])
     rows, cols = (every if positions is None else np.asarray(positions) for positions in (rows, cols))
@@ -101,6 +98,12 @@ def is_unit(key, prefix):
     return key.startswith(f"{prefix}-") and key[len(prefix) + 1 :].split("-")[0].isdigit()
 
 
+def local_cluster(n_workers, **more):
+    """Workers of one thread on this machine, and a dashboard that nobody else reaches."""
+    here = {"threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+    return LocalCluster(n_workers=n_workers, **{**here, **more})
+
+
 # --- sources that watch or break what they wrap -------------------------------------------------------------
 
 
@@ -150,26 +153,15 @@ class Watching(Wrapped):
 
 
 class Killing(Wrapped):
-    """Kills its process at one tile, once for each file in a folder (always without a folder)."""
+    """Kills its process at one tile."""
 
-    def __init__(self, source, at, markers=None):
+    def __init__(self, source, at):
         super().__init__(source)
-        self.at, self.markers = at, markers
+        self.at = at
 
     def see(self, key):
-        if key == self.at and self._armed():
+        if key == self.at:
             os.kill(os.getpid(), signal.SIGKILL)
-
-    def _armed(self):
-        if self.markers is None:
-            return True
-        for marker in sorted(Path(self.markers).iterdir()):
-            try:
-                marker.unlink()
-            except FileNotFoundError:
-                continue
-            return True
-        return False
 
 
 def over(K, wrap, *args):
@@ -211,6 +203,16 @@ def in_memory(K, tile):
     n, m, _ = K.shape
     every = np.arange(m)
     return KernelSet(View(InMemory(K, tile), np.arange(n), every, every))
+
+
+def few_columns(m=60, seed=0, dtype=np.float64):
+    """Tables of few columns, of which the first follows three classes, and the classes."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(m) % 3
+    wide = rng.normal(size=(m, 9)) + 1.0
+    wide[:, :3] += 0.8 * np.eye(3)[y]
+    tables = {"a": wide, "b": rng.normal(size=(m, 4)), "c": rng.normal(size=(m, 2))}
+    return {name: table.astype(dtype) for name, table in tables.items()}, y
 
 
 @cache

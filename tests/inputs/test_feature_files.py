@@ -16,9 +16,9 @@ from helpers.matlab import write_v5, write_v73
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dmkl
 from dmkl.errors import InputError
 from dmkl.inputs.features import as_features
-from dmkl.store.features import check_rows
 
 RNG = np.random.default_rng(0)
 A = RNG.normal(size=(7, 3))
@@ -441,24 +441,42 @@ def test_headers(tmp_path, text, columns, names, values):
     assert (columns is None) == any("its columns have no names" in note for note in features.notes)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("who,u,city\na,1,Rome\nb,2,Rome\n", r"column 'city' is not numeric, expected numbers; encode them"),
-        ("u,v,city\n1,1,Rome\n2,1,Rome\n", "column 'city' is not numeric"),
-        ("", "holds no lines"),
-        ("u,v\n", "has columns but no rows"),
-        ("gene,7,9\na,1,2\n", "title the first column 'sample'"),
-        ("u,v\n1,2\n1,2,3,4\n", "line 3: found 4 cells, expected 2"),
-        ("id,u\na,1\na,2\n", "sample names must be unique, but 'a' occurs 2 times"),
-        ("a b\nc d\ne f\ng\n", "x.csv"),
-        ("größe,v\n1,2\n".encode("latin-1"), "not written in UTF-8"),
-    ],
-)
-def test_tables_that_are_refused(tmp_path, text, message):
-    (tmp_path / "x.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+REFUSED_FILES = [
+    ("x.csv", "who,u,city\na,1,Rome\nb,2,Rome\n", r"column 'city' is not numeric, expected numbers; encode them"),
+    ("x.csv", "u,v,city\n1,1,Rome\n2,1,Rome\n", "column 'city' is not numeric"),
+    ("x.csv", "", "holds no lines"),
+    ("x.csv", "u,v\n", "has columns but no rows"),
+    ("x.csv", "gene,7,9\na,1,2\n", "title the first column 'sample'"),
+    ("x.csv", "u,v\n1,2\n1,2,3,4\n", "line 3: found 4 cells, expected 2"),
+    ("x.csv", "id,u\na,1\na,2\n", "sample names must be unique, but 'a' occurs 2 times"),
+    ("x.csv", "a b\nc d\ne f\ng\n", "x.csv"),
+    ("x.csv", "größe,v\n1,2\n".encode("latin-1"), "not written in UTF-8"),
+    ("gone.npz", None, "there is no file"),
+    ("x.doc", b"1 2\n3 4\n\0", "has the extension '.doc', expected .npy"),
+    ("x.npz", b"1 2\n3 4\n\0", "not a whole .npz"),
+    ("x.parquet", b"1 2\n3 4\n\0", "cannot be read as a table"),
+    ("sparse.mat", {"a": scipy.sparse.csc_matrix(A)}, r"variable 'a' of .* is sparse"),
+    ("x.npz", {"a": A * 1j}, "variable 'a' of .* is complex"),
+    ("x.npz", {"a": A.astype(object)}, "variable 'a' of .* holds Python objects, never unpickled"),
+    ("x.npz", {"v": Y}, "there are no features in"),
+    ("x.npz", {"a": A, "samples": np.array(SAMPLES[:5])}, "features 'a' have 7 rows and 5 sample names"),
+    ("x.npz", {"a": A, "y": Y[:5]}, r"variable 'y' of .* has shape \(5,\), expected \(7,\)"),
+    ("x.npz", {"a": A, "b": B[:5]}, "features 'b' have 5 rows, 'a' have 7 rows"),
+    ("folder.zarr", {}, "folder without Zarr metadata"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), REFUSED_FILES)
+def test_files_that_are_refused(tmp_path, name, content, message):
+    path = tmp_path / name
+    if name == "folder.zarr":
+        path.mkdir()
+    elif isinstance(content, dict):
+        (write_v5 if path.suffix == ".mat" else np.savez)(path, **content)
+    elif content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(InputError, match=message):
-        as_features(tmp_path / "x.csv")
+        as_features(path)
 
 
 # --- what is refused -----------------------------------------------------------------------------------------
@@ -466,115 +484,52 @@ def test_tables_that_are_refused(tmp_path, text, message):
 TWICE = pd.DataFrame(A, index=["a", "b", "a", *"cdef"])
 
 
-@pytest.mark.parametrize(
-    ("features", "message"),
-    [
-        ({"a": A * 1j}, "features 'a' hold complex128, expected real numbers; give real and imaginary"),
-        ({"a": A.astype(object)}, r"features 'a' hold Python objects.*astype\(float\)"),
-        ({"a": A.astype(str)}, r"features 'a' hold <U32.*astype\(float\)"),
-        ({"a": A.astype("M8[s]")}, "features 'a' hold datetime64"),
-        ({"a": np.array([["x", "y"]], dtype=np.dtypes.StringDType())}, "features 'a' hold StringDType"),
-        ({"a": np.ones(7)}, r"have shape \(7,\), expected two dimensions.*reshape\(-1, 1\)"),
-        ({"a": xr.DataArray(np.ones(7))}, r"reshape\(-1, 1\)"),
-        ({"a": [1.0, 2.0]}, r"reshape\(-1, 1\)"),
-        ({"a": np.ones((2, 3, 4))}, r"have shape \(2, 3, 4\), expected two dimensions, \(samples, columns\)$"),
-        ({"a": [[1.0], [1.0, 2.0]]}, "features 'a' are no matrix"),
-        ({"a": np.ones((7, 0))}, "have 7 rows and 0 columns"),
-        ({"a": np.ones((0, 7))}, "have 0 rows and 7 columns"),
-        ({"a": da.from_array(A)[da.from_array(Y) > 0]}, r"number of rows.*compute_chunk_sizes\(\)"),
-        ({"a": pd.DataFrame({"u": [1.0], "city": ["Rome"]})}, "features 'a': column 'city' is not numeric.*set_index"),
-        ({"a": pd.DataFrame({i: ["x"] for i in range(9)})}, r"column '0', .*'7', … \(9 in all\) are not numeric"),
-        ({"a": pd.DataFrame({"u": [1j]})}, "column 'u' is not numeric"),
-        ({"a": TWICE}, "features 'a': sample names must be unique, but 'a' occurs 2 times"),
-        ({"a": A, "b": B[:5]}, "features 'b' have 5 rows, 'a' have 7 rows"),
-        ({"a": pd.DataFrame(A, index=SAMPLES), "b": B[:5]}, "features 'b' have 5 rows, there are 7 samples"),
-        ({}, "at least one matrix"),
-        ({"a": "hog.npy"}, "features 'a' are the path hog.npy; give a list of paths"),
-        (3, "features must be arrays .*got int"),
-        ([A, B], "features must be arrays .*got list"),
-        (
-            xr.Dataset({"a": (("n", "d"), A), "b": (("m", "e"), B)}),
-            r"features 'b' have the dimensions \('m', 'e'\), 'a' begins with 'n'",
-        ),
-    ],
-)  # fmt: skip
-def test_features_that_are_refused(features, message):
-    with pytest.raises(InputError, match=message):
-        as_features(features)
+REFUSED = [
+    ({"a": A * 1j}, "features 'a' hold complex128, expected real numbers; give real and imaginary"),
+    ({"a": A.astype(object)}, r"features 'a' hold Python objects.*astype\(float\)"),
+    ({"a": A.astype(str)}, r"features 'a' hold <U32.*astype\(float\)"),
+    ({"a": A.astype("M8[s]")}, "features 'a' hold datetime64"),
+    ({"a": np.array([["x", "y"]], dtype=np.dtypes.StringDType())}, "features 'a' hold StringDType"),
+    ({"a": np.ones(7)}, r"have shape \(7,\), expected two dimensions.*reshape\(-1, 1\)"),
+    ({"a": xr.DataArray(np.ones(7))}, r"reshape\(-1, 1\)"),
+    ({"a": [1.0, 2.0]}, r"reshape\(-1, 1\)"),
+    ({"a": np.ones((2, 3, 4))}, r"have shape \(2, 3, 4\), expected two dimensions, \(samples, columns\)$"),
+    ({"a": [[1.0], [1.0, 2.0]]}, "features 'a' are no matrix"),
+    ({"a": np.ones((7, 0))}, "have 7 rows and 0 columns"),
+    ({"a": np.ones((0, 7))}, "have 0 rows and 7 columns"),
+    ({"a": da.from_array(A)[da.from_array(Y) > 0]}, r"number of rows.*compute_chunk_sizes\(\)"),
+    ({"a": pd.DataFrame({"u": [1.0], "city": ["Rome"]})}, "features 'a': column 'city' is not numeric.*set_index"),
+    ({"a": pd.DataFrame({i: ["x"] for i in range(9)})}, r"column '0', .*'7', … \(9 in all\) are not numeric"),
+    ({"a": pd.DataFrame({"u": [1j]})}, "column 'u' is not numeric"),
+    ({"a": TWICE}, "features 'a': sample names must be unique, but 'a' occurs 2 times"),
+    ({"a": A, "b": B[:5]}, "features 'b' have 5 rows, 'a' have 7 rows"),
+    ({"a": pd.DataFrame(A, index=SAMPLES), "b": B[:5]}, "features 'b' have 5 rows, there are 7 samples"),
+    ({}, "at least one matrix"),
+    ({"a": "hog.npy"}, "features 'a' are the path hog.npy; give a list of paths"),
+    (3, "features must be arrays .*got int"),
+    ([A, B], "features must be arrays .*got list"),
+    (xr.Dataset({"a": (("n", "d"), A), "b": (("m", "e"), B)}),
+     r"features 'b' have the dimensions \('m', 'e'\), 'a' begins with 'n'"),
+]  # fmt: skip
+REFUSED_OPTIONS = [
+    ({"samples": SAMPLES[:5]}, "features 'a' have 7 rows, there are 5 samples"),
+    ({"samples": [*SAMPLES[:6], "s0"]}, "samples: sample names must be unique, but 's0' occurs 2 times"),
+    ({"present": {"b": Y > 0}}, "present names 'b', but the features are 'a'"),
+    ({"present": {"a": Y}}, r"present\['a'\] is int64 of shape \(7,\), expected booleans of shape \(7,\)"),
+    ({"present": {"a": Y[:5] > 0}}, r"present\['a'\] is bool of shape \(5,\)"),
+]
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ({"samples": SAMPLES[:5]}, "features 'a' have 7 rows, there are 5 samples"),
-        ({"samples": [*SAMPLES[:6], "s0"]}, "samples: sample names must be unique, but 's0' occurs 2 times"),
-        ({"present": {"b": Y > 0}}, "present names 'b', but the features are 'a'"),
-        ({"present": {"a": Y}}, r"present\['a'\] is int64 of shape \(7,\), expected booleans of shape \(7,\)"),
-        ({"present": {"a": Y[:5] > 0}}, r"present\['a'\] is bool of shape \(5,\)"),
-    ],
+    ("features", "more", "message"),
+    [*((f, {}, message) for f, message in REFUSED), *(({"a": A}, *case) for case in REFUSED_OPTIONS)],
 )
-def test_samples_and_masks_that_do_not_fit(more, message):
+def test_features_and_options_that_are_refused(features, more, message):
     with pytest.raises(InputError, match=message):
-        as_features({"a": A}, **more)
+        as_features(features, **more)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("gone.npz", "there is no file"),
-        ("x.doc", "has the extension '.doc', expected .npy"),
-        ("x.npz", "not a whole .npz"),
-        ("x.parquet", "cannot be read as a table"),
-        ("folder.zarr", "folder without Zarr metadata"),
-        ("sparse.mat", r"variable 'a' of .* is sparse"),
-    ],
-)
-def test_files_that_are_refused(tmp_path, name, message):
-    for other in ("x.doc", "x.npz", "x.parquet"):
-        (tmp_path / other).write_bytes(b"1 2\n3 4\n\0")
-    (tmp_path / "folder.zarr").mkdir()
-    write_v5(tmp_path / "sparse.mat", a=scipy.sparse.csc_matrix(A))
-    with pytest.raises(InputError, match=message):
-        as_features(tmp_path / name)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"a": A * 1j}, "variable 'a' of .* is complex"),
-        ({"a": A.astype(object)}, "variable 'a' of .* holds Python objects, never unpickled"),
-        ({"v": Y}, "there are no features in"),
-        ({"a": A, "samples": np.array(SAMPLES[:5])}, "features 'a' have 7 rows and 5 sample names"),
-        ({"a": A, "y": Y[:5]}, r"variable 'y' of .* has shape \(5,\), expected \(7,\)"),
-        ({"a": A, "b": B[:5]}, "features 'b' have 5 rows, 'a' have 7 rows"),
-    ],
-)
-def test_contents_that_are_refused(tmp_path, values, message):
-    np.savez(tmp_path / "x.npz", **values)
-    with pytest.raises(InputError, match=message):
-        as_features(tmp_path / "x.npz")
-
-
-def test_labels_that_lack_samples_are_refused(tmp_path):
-    write_table(FRAME.set_axis(SAMPLES), tmp_path / "hog.csv")
-    (tmp_path / "labels.csv").write_text("sample,class\ns0,a\ns3,b\n")
-    with pytest.raises(InputError, match=r"the 7 of features 'hog', .*labels.csv lacks 5 \('s1', 's2', 's4' …\)"):
-        as_features(tmp_path)
-    found = as_features(tmp_path, samples=["s3", "s0"])
-    assert list(found.labels.labels) == ["b", "a"]
-
-
-def test_rows_are_checked():
-    values = A.copy()
-    values[2] = np.nan
-    assert check_rows("a", values, 0, None, None).tolist() == [i == 2 for i in range(7)]
-    assert not check_rows("a", A, 0, None, None).any()
-    values[4, 1], values[5, 0] = np.nan, np.inf
-    message = r"features 'a': sample 's4' \(row 4\) is nan in column 'v' \(1\); 2 of the rows 3 to 6 are NaN"
-    with pytest.raises(InputError, match=message):
-        check_rows("a", values[3:], 3, SAMPLES, ("u", "v", "w"))
-    with pytest.raises(InputError, match=r"row 105 is inf in column 0; 1 of the rows 105 to 106 is.*impute.*or drop"):
-        check_rows("a", values[5:], 105, None, None)
-    huge = as_features(np.array([["1e400"]], dtype="g")).blocks["X"].read(slice(0, 1))
+def test_numbers_beyond_double_precision_are_infinite():
+    huge = np.array([["1e400"], ["1"]], dtype="g")
     with pytest.raises(InputError, match="is inf in column 0"):
-        check_rows("X", huge, 0, None, None)
+        np.asarray(dmkl.build(None, {"X": huge}, {"function": "linear"}))

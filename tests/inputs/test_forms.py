@@ -1,7 +1,4 @@
-"""Tables and kernels in the forms that other programs write: every use of each is read rightly, or refused.
-
-`FORMS` says how each form is written and what each use of it gives. The table of docs/data.md is made from it.
-"""
+"""Tables and kernels in the forms that other programs write, as the table of docs/data.md has every use of them."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ import pytest
 
 from dmkl.cli.samples import read_groups
 from dmkl.errors import InputError
-from dmkl.inputs import as_features, open_files, read_covariates, read_file
+from dmkl.inputs import as_features, open_files, read_covariates
 
 # --- the data that all files hold ------------------------------------------------------------------------------------
 
@@ -625,15 +622,6 @@ def test_numeric_names_are_found_under_every_common_title(title, tmp_path, besid
     assert known.tasks is None
 
 
-def test_a_column_of_a_table_is_read_with_the_names_that_are_known(tmp_path):
-    path = tmp_path / "table.csv"
-    names_later(DATA[["site", "score"]].set_axis(WORDS)).iloc[ROWS].to_csv(path, index=False)
-    table = read_file(path, "score", samples=WORDS)
-    assert dict(zip(table.row_names, table.values, strict=True)) == dict(zip(WORDS, DATA["score"], strict=True))
-    table = read_file(Path(f"{path}:site"), samples=WORDS)
-    assert dict(zip(table.row_names, table.values, strict=True)) == dict(zip(WORDS, DATA["site"], strict=True))
-
-
 def test_a_header_of_numeric_names_is_no_row_of_a_kernel(tmp_path):
     symmetric(NUMBERS).to_csv(tmp_path / "k.csv", index=False)
     source, _ = open_files(tmp_path / "k.csv")
@@ -679,24 +667,15 @@ def test_pairs_that_are_missing_are_no_zeros(tmp_path):
         [whole(matrix) for matrix in open_files(path)[0].matrices()]
 
 
-def test_parts_of_a_matrix_put_together_are_read(tmp_path):
-    """What the refusal of a part says to do."""
+def test_no_part_of_a_matrix_is_read(tmp_path):
     values = symmetric(WORDS).to_numpy()
     for part, rows in enumerate((range(4), range(4, 8), range(8, N)), start=1):
-        stem = tmp_path / f"table.part_3_{part}.grm"
-        stem.with_name(stem.name + ".bin").write_bytes(
-            np.concatenate([values[i, : i + 1] for i in rows]).astype("<f4").tobytes()
-        )
-        write_ids(stem.with_name(stem.name + ".id"), [WORDS[i] for i in rows])
+        path = tmp_path / f"table.part_3_{part}.grm.bin"
+        path.write_bytes(np.concatenate([values[i, : i + 1] for i in rows]).astype("<f4").tobytes())
+        write_ids(path.with_suffix(".id"), [WORDS[i] for i in rows])
     for part in (1, 2, 3):
         with pytest.raises(InputError, match=PART.pattern):
             open_files(tmp_path / f"table.part_3_{part}.grm.bin")
-    for end in ("bin", "id"):
-        parts = [(tmp_path / f"table.part_3_{part}.grm.{end}").read_bytes() for part in (1, 2, 3)]
-        (tmp_path / f"table.grm.{end}").write_bytes(b"".join(parts))
-    source, _ = open_files(tmp_path / "table.grm.bin")
-    np.testing.assert_array_equal(whole(next(iter(source.matrices()))), K.astype(np.float32))
-    assert list(source.samples) == WORDS
 
 
 # --- the documentation -----------------------------------------------------------------------------------------------

@@ -50,20 +50,17 @@ def test_every_form_gives_the_matrix_and_its_names(tmp_path, name):
     assert K_made.samples.tolist() == [own for _, own in PAIRS]
 
 
-def test_a_grm_with_a_phenotype_goes_in_by_one_command(tmp_path, capsys):
-    from dmkl.cli.main import main
-
+def test_a_grm_with_a_phenotype_goes_in_by_one_command(error_of, notes_of, tmp_path):
     grm = written(tmp_path, "a.grm.bin")
     values = [1, 2, -9, 1, "NA", 2, 1]
     lines = [f"{f} {i} {value}\n" for (f, i), value in zip(PAIRS, values, strict=True)]
     (tmp_path / "pheno.txt").write_text("".join(reversed(lines)))
-    arguments = ["import", str(tmp_path / "out.zarr"), str(grm), "--labels", str(tmp_path / "pheno.txt")]
-    assert main(arguments) == 1  # two phenotypes are missing
-    assert main([*arguments, "--join", "inner"]) == 0
+    arguments = ["import", tmp_path / "out.zarr", grm, "--labels", tmp_path / "pheno.txt"]
+    error_of(*arguments)  # two phenotypes are missing
+    told = notes_of(*arguments, "--join", "inner")
     made = dmkl.open(tmp_path / "out.zarr")
     assert made.names == ("a",)
     assert made.samples.tolist() == ["i0", "i1", "i3", "i5", "i6"]
-    told = capsys.readouterr().err
     assert "2 of 7 samples left out ('i2', 'i4') by join=inner: " in told
     assert "pheno.txt lacks 2" in told
     assert "kernel 'a': put into the order" not in told  # some were taken out, and none moved
@@ -121,6 +118,8 @@ def test_phenotypes_may_be_words_and_have_one_length(tmp_path):
     (tmp_path / "y.txt").write_text("FID IID pop bmi\nf a CEU 20.5\nf b -9 -9\nf c YRI 22\n")
     assert read_file(tmp_path / "y.txt", "pop").values.tolist() == ["CEU", "NA", "YRI"]  # a missing code is no class
     np.testing.assert_array_equal(read_file(tmp_path / "y.txt", "bmi").values, [20.5, np.nan, 22])
+    with pytest.raises(InputError, match=r"no column 'weight'; it has .*'bmi'"):
+        read_file(tmp_path / "y.txt", "weight")
     (tmp_path / "y.phen").write_text("f a low\nf b high\n")
     assert read_file(tmp_path / "y.phen").values.tolist() == ["low", "high"]
     (tmp_path / "y.phen").write_text("f a 1\nf b\nf c 2\n")
@@ -128,9 +127,7 @@ def test_phenotypes_may_be_words_and_have_one_length(tmp_path):
         read_file(tmp_path / "y.phen")
 
 
-def test_individuals_without_phenotype_stay_in_the_set_if_asked(tmp_path, capsys):
-    from dmkl.cli.main import main
-
+def test_individuals_without_phenotype_stay_in_the_set_if_asked(error_of, output_of, tmp_path):
     for name in ("chr1", "chr2"):
         (tmp_path / f"{name}.grm.bin").write_bytes(FORMS["a.grm.bin"]())
         write_ids(tmp_path / f"{name}.grm.id")
@@ -138,16 +135,15 @@ def test_individuals_without_phenotype_stay_in_the_set_if_asked(tmp_path, capsys
     # One value is missing, and one individual has no line.
     lines = [f"{f} {i} {v}\n" for (f, i), v in zip(PAIRS[:-1], [1.5, -9, 2, 3, "NA", 0], strict=True)]
     (tmp_path / "height.phen").write_text("".join(lines))
-    arguments = [str(tmp_path / "out.zarr"), "--mgrm", str(tmp_path / "list.txt")]
-    assert main(["import", *arguments, "--labels", str(tmp_path / "height.phen"), "--join", "outer"]) == 0
+    labels = ["--labels", tmp_path / "height.phen", "--join", "outer"]
+    output_of("import", tmp_path / "out.zarr", "--mgrm", tmp_path / "list.txt", *labels)
     made = dmkl.open(tmp_path / "out.zarr")
     assert made.names == ("chr1", "chr2")
     assert made.samples.tolist() == [own for _, own in PAIRS]
     assert made.tasks.tolist() == ["height"]
     np.testing.assert_array_equal(made.labels[:, 0], [1.5, np.nan, 2, 3, np.nan, 0, np.nan])
-    capsys.readouterr()
-    assert main(["import", str(tmp_path / "other.zarr")]) == 1
-    assert "needs files of kernels; give them after the set, or a list of them by --mgrm" in capsys.readouterr().err
+    words = "needs files of kernels; give them after the set, or a list of them by --mgrm"
+    assert words in error_of("import", tmp_path / "other.zarr")
     assert not (tmp_path / "other.zarr").exists()
 
 

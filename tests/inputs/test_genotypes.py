@@ -41,9 +41,8 @@ def written(path, values, ids=VARIANTS, chromosomes=CHROMOSOMES, families=None):
 
 def test_without_the_reader_the_command_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "bed_reader", None)
-    with pytest.raises(
-        InputError, match=r"a\.bed is read with bed-reader, which is not installed; pip install 'dmkl\[pl"
-    ):
+    message = r"a\.bed is read with bed-reader, which is not installed; pip install 'dmkl\[pl"
+    with pytest.raises(InputError, match=message):
         as_features(written(tmp_path / "a.bed", dosages()))
 
 

@@ -128,12 +128,9 @@ def test_a_generator_of_frames_follows_its_first(tmp_path):
 
 
 def test_what_has_no_names_is_matched_by_position_and_it_is_said(tmp_path):
-    mixed = frames(*ORDERS)
-    with pytest.warns(SampleOrderWarning, match=r"labels= without names of samples: row i is taken for sample i"):
-        made = dmkl.create(tmp_path / "a.zarr", mixed, labels=Y[ORDERS[0]].to_numpy(), tile=5)
-    np.testing.assert_array_equal(made.labels, Y[made.samples])  # the order of the first kernel
+    """`test_names` has labels without names."""
     with pytest.warns(SampleOrderWarning, match="kernel 'bare' without names"):
-        dmkl.create(tmp_path / "b.zarr", {**mixed, "bare": K[0]}, tile=5)
+        made = dmkl.create(tmp_path / "b.zarr", {**frames(*ORDERS), "bare": K[0]}, tile=5)
     counted = dmkl.create(tmp_path / "d.zarr", [pd.DataFrame(kernel) for kernel in K], tile=5)
     assert (made.view.has_names, counted.view.has_names) == (True, False)
 
@@ -158,15 +155,6 @@ def test_what_cannot_be_joined_is_refused(tmp_path, kernels, more, message):
     with pytest.raises(InputError, match=message):
         dmkl.create(tmp_path / "set.zarr", {**frames(SAMPLES), **kernels}, **more)
     assert not list(tmp_path.iterdir())
-
-
-def test_inner_takes_the_samples_that_all_have(tmp_path):
-    parts = [frames(SAMPLES)["k0"].iloc[:11, :11], frames(*ORDERS)["k1"]]
-    made = dmkl.create(tmp_path / "set.zarr", parts, labels=Y[ORDERS[0]].drop("s3"), join="inner", tile=5)
-    kept = [i for i in range(11) if i != 3]
-    assert list(made.samples) == [SAMPLES[i] for i in kept]
-    np.testing.assert_array_equal(np.asarray(made), K[:, kept][:, :, kept])
-    np.testing.assert_array_equal(made.labels, Y.iloc[kept])
 
 
 @settings(max_examples=8)

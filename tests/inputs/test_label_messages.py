@@ -109,16 +109,6 @@ def test_order_names_the_rows_as_they_stand(tmp_path, kernel):
         open_files(kernel, order=written(tmp_path / "order.txt", "a", "b"))
 
 
-def test_sample_counts_are_those_of_the_files(tmp_path):
-    whole, part = tmp_path / "k.txt", tmp_path / "part.txt"
-    np.savetxt(whole, K[0])
-    np.savetxt(part, K[0][:5])
-    with pytest.raises(InputError, match=r"differ in shape: k.txt 6 × 6, part.txt 5 × 6; all kernels"):
-        open_files([whole, part])
-    with pytest.raises(InputError, match=r"y.txt has shape \(4,\), expected \(6,\) or \(6, tasks\)"):
-        open_files(whole, labels=written(tmp_path / "y.txt", *Y[:4]))
-
-
 def test_a_class_of_one_sample_is_told(tmp_path, kernel):
     source, _ = open_files(kernel, labels=written(tmp_path / "y.txt", *with_class("c")))
     assert source.notes[-1].endswith(

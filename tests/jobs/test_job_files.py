@@ -17,8 +17,6 @@ from helpers.certificates import make_certificates
 import dmkl
 from dmkl.cli.jobs import UNFINISHED
 
-pytest_plugins = ["helpers.command_line"]
-
 SEARCH = """
 [data]
 store = "{store}"
@@ -62,44 +60,36 @@ def scores(path):
 
 
 @pytest.mark.slow
-def test_a_search_and_its_record_which_does_the_same_again(run, job, tmp_path, store):
-    status, out, err = run("run", job())
-    assert status == 0, err
-    assert "Saved in" in out
+def test_a_search_and_its_record_which_does_the_same_again(run, error_of, notes_of, output_of, job, tmp_path, store):
+    assert "Saved in" in output_of("run", job())
     recorded = tomllib.loads((tmp_path / "found.job.toml").read_text())
     assert recorded["data"]["store"] == str(store)
     assert recorded["model"]["solver"] == "auto"
     assert recorded["folds"]["rule"] == "best"
     assert recorded["recorded"]["versions"]["numpy"] == np.__version__
     assert recorded["recorded"]["contents"] == {str(store): f"kernel set {dmkl.open(store).content_id}"}
-    status, _, err = run("run", tmp_path / "found.job.toml", "--into", tmp_path / "again")
-    assert status == 0, err
-    assert "warning" not in err
+    assert "warning" not in notes_of("run", tmp_path / "found.job.toml", "--into", tmp_path / "again")
     # The command gives the same.
     options = ["-p", "1,1.5", "--lam", "0.1", "--tol", "1e-3", "--cv", "2", "--split", "1", "--cluster", "threads"]
     assert run("search", store, tmp_path / "other", *options)[0] == 0
     for other in ("again/found", "other"):
         for name in ("score", "weight", "gap"):
             np.testing.assert_array_equal(scores(tmp_path / other)[name], scores(tmp_path / "found")[name])
-    status, _, err = run("run", tmp_path / "job.toml")
-    assert (status, "found is there already" in err) == (0, True)
-    status, _, err = run("run", job(("1e-3", "1e-2")))
-    assert status == 1
+    assert "found is there already" in notes_of("run", tmp_path / "job.toml")
+    err = error_of("run", job(("1e-3", "1e-2")))
     assert "job.toml, line 20, outputs.search:" in err
     assert "is of another job" in err
 
 
-def test_a_log_of_what_was_done_lies_beside_the_result(run, job, tmp_path):
+def test_a_log_of_what_was_done_lies_beside_the_result(error_of, output_of, job, tmp_path):
     log = tmp_path / "there" / "found.log"
-    status, _, err = run("run", job(("lam = [1e-1]", "lam = [-1]")), "--into", tmp_path / "there")
-    assert status == 1
+    err = error_of("run", job(("lam = [1e-1]", "lam = [-1]")), "--into", tmp_path / "there")
     failed = log.read_text(encoding="utf-8")
     end, message = failed.splitlines()[-1].split(" did not finish: ")
     assert end.endswith(" ERROR dmkl search")
     assert message in err
     quick = 'cv = 2\nbaselines = "none"\nrefit = false'
-    status, _, err = run("run", job(("cv = 2", quick)), "--into", tmp_path / "there")
-    assert status == 0, err
+    output_of("run", job(("cv = 2", quick)), "--into", tmp_path / "there")
     added = log.read_text(encoding="utf-8").removeprefix(failed)
     assert f"INFO dmkl {dmkl.__version__}: dmkl search " in added.splitlines()[0]
     assert " --tol=0.001 --p=1,1.5 --lam=0.1 " in added.splitlines()[0]
@@ -108,21 +98,18 @@ def test_a_log_of_what_was_done_lies_beside_the_result(run, job, tmp_path):
     assert not (tmp_path / "found.log").exists()
 
 
-def test_results_at_urls_are_noted_beside_the_job_file(run, job, tmp_path):
+def test_results_at_urls_are_noted_beside_the_job_file(notes_of, job, tmp_path):
     url = f"memory://jobs/{tmp_path.name}/found"
     quick = 'split = 1\nstate = "state"\nbaselines = "none"\nrefit = false'
     written = job(("split = 1", quick), ('search = "found"', f'search = "{url}"'))
-    status, _, err = run("run", written)
-    assert status == 0, err
+    notes_of("run", written)
     assert {"found.job.toml", "job.toml"} <= {entry.name for entry in tmp_path.iterdir()}
     assert not (tmp_path / "found").exists()
-    status, _, err = run("run", written)
-    assert status == 0, err
-    assert f"{url} is there already" in err
+    assert f"{url} is there already" in notes_of("run", written)
 
 
 @pytest.mark.slow
-def test_all_from_features_to_predictions(run, tmp_path):
+def test_all_from_features_to_predictions(notes_of, tmp_path):
     rng = np.random.default_rng(0)
     labels = np.arange(45) % 3
     np.savez(tmp_path / "x.npz", x=rng.standard_normal((3, 4))[labels] * 3 + rng.standard_normal((45, 4)))
@@ -131,58 +118,24 @@ def test_all_from_features_to_predictions(run, tmp_path):
         '[data]\nstore = "k.zarr"\nfeatures = "x.npz"\nlabels = "y.txt"\nfunction = "rbf"\nbandwidth = [0.3, 1]\n'
         '[model]\np = 1.5\n[predict]\nfeatures = "x.npz"\n[outputs]\nmodel = "m"\npredictions = "p.csv"\n'
     )
-    status, _, err = run("run", tmp_path / "job.toml")
-    assert status == 0, err
+    notes_of("run", tmp_path / "job.toml")
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 46
     recorded = tomllib.loads((tmp_path / "m.job.toml").read_text())["recorded"]["contents"]
     assert recorded[str(tmp_path / "y.txt")].startswith("sha256 ")
     (tmp_path / "y.txt").write_text("changed")
-    status, _, err = run("run", tmp_path / "m.job.toml", "--into", tmp_path / "again")
-    assert status == 0, err
+    err = notes_of("run", tmp_path / "m.job.toml", "--into", tmp_path / "again")
     assert f"{tmp_path / 'y.txt'} has other contents" in err
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "message"),
-    [
-        ("tol =", "tolerance =", "job.toml, line 6, model.tolerance: no such key (did you mean tol?)"),
-        ("[grid]", "[gird]", "job.toml, line 8, gird: no such table (did you mean grid?)"),
-        ("lam =", "lamb =", "line 10, grid.lamb: no such key (did you mean lam?)"),
-        ("tol = 1e-3", 'tol = "small"', "line 6, model.tol: "),
-        ("cv = 2", 'cv = "KFlod(3)"', "line 13, folds.cv: "),
-        ("cv = 2", 'groups = "nosuch.txt"', "line 13, folds.groups: "),
-        ("cv = 2", "refit = 1", "line 13, folds.refit: must be true or false"),
-        ("cv = 2", "cv = true", "line 13, folds.cv: takes a value, got true"),
-        ("tol =", 'name = "mkfad"\ntol =', "line 6, model.name: must be one of"),
-        ('store = "', 'store = "/nosuch', "line 3, data.store: "),
-        ("p = [1, 1.5]", "p = [0.5]", "line 9, grid.p: "),
-        ("[cluster]", "[predict]\nsplit = 0\n[cluster]", "line 16, predict: nothing that this job asks for takes"),
-        ('place = "threads"', 'place = "threads"\njobs = 4', "line 18, cluster.jobs: no such key"),
-        ('search = "found"', "", "job.toml asks for nothing"),
-        ('[outputs]\nsearch = "found"', "[outputs", "job.toml is not valid TOML"),
-    ],
-)
-def test_what_is_wrong_is_told_with_its_line(run, job, tmp_path, before, after, message):
-    for command in ("run", "submit") if "cluster" not in message else ("run",):
-        status, _, err = run(command, job((before, after)))
-        assert status == 1
-        assert message in err
-        assert len(err.splitlines()) == 1
-        assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]
 
 
 SLURM = 'place = "slurm"\nqueue = "short"\ncores = 8\nprocesses = 2\nmemory = "16GiB"\njobs = 3\nwalltime = "04:00:00"'
 
 
-def test_a_job_is_shown_with_its_defaults_or_as_a_script_and_nothing_is_done(run, job, tmp_path):
+def test_a_job_is_shown_with_its_defaults_or_as_a_script_and_nothing_is_done(output_of, job, tmp_path):
     more = '\nnotice = "5 m"\njob_script_prologue = ["module load python"]\njob_extra_directives = ["--exclusive"]'
     file = job(('place = "threads"', SLURM + more))
-    status, out, err = run("run", file, "--dry-run")
-    assert status == 0, err
-    shown = tomllib.loads(out)
+    shown = tomllib.loads(output_of("run", file, "--dry-run"))
     assert (shown["folds"]["rule"], shown["model"]["max_iter"]) == ("best", 200)
-    status, out, err = run("submit", file, "--dry-run")
-    assert status == 0, err
+    out = output_of("submit", file, "--dry-run")
     for line in ("partition=short", "nodes=3", "cpus-per-task=8", "mem=16384M", "time=04:00:00", "signal=B:USR1@300"):
         assert f"#SBATCH --{line}\n" in out
     assert "#SBATCH --exclusive\nmodule load python\n" in out
@@ -200,7 +153,7 @@ def submitted(folder, sent):
     return {name: (folder / name).read_text() for name in (job.rpartition("/")[2], following.rpartition("/")[2])}
 
 
-def test_a_job_in_the_queue_is_not_changed_by_editing_its_file(run, job, tmp_path, monkeypatch):
+def test_a_job_in_the_queue_is_not_changed_by_editing_its_file(output_of, job, tmp_path, monkeypatch):
     programs, sent = tmp_path / "bin", tmp_path / "sent"
     programs.mkdir()
     (programs / "sbatch").write_text(f'#!/bin/sh\ncp "$2" {sent}\necho 7\n')
@@ -208,28 +161,25 @@ def test_a_job_in_the_queue_is_not_changed_by_editing_its_file(run, job, tmp_pat
     monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
     file = job(('place = "threads"', SLURM))
     content = file.read_text()
-    status, out, err = run("submit", file)
-    assert status == 0, err
-    assert "Sent as job 7" in out
+    assert "Sent as job 7" in output_of("submit", file)
     first = submitted(tmp_path, sent)
     assert list(first.values()) == [content, sent.read_text()]
     file.write_text(content.replace("p = [1, 1.5]", "p = [2]"))
     assert first == submitted(tmp_path, sent)
-    assert run("submit", file)[0] == 0
+    output_of("submit", file)
     second = submitted(tmp_path, sent)
     assert list(second.values()) == [file.read_text(), sent.read_text()]
     assert not set(first) & set(second)
     assert all((tmp_path / name).read_text() == text for name, text in first.items())
     before = set(tmp_path.iterdir())
-    assert run("submit", file)[0] == 0  # the same again needs no further files
+    output_of("submit", file)  # the same again needs no further files
     assert set(tmp_path.iterdir()) == before
 
 
-def test_paths_of_certificates_are_words_and_no_commands(run, job, tmp_path):
+def test_paths_of_certificates_are_words_and_no_commands(output_of, job, tmp_path):
     files = make_certificates(tmp_path / "my $(touch bad) 'keys'")
     tls = "".join(f"\n{name} = {json.dumps(path)}" for name, path in files.items())
-    status, out, err = run("submit", job(('place = "threads"', SLURM + tls)), "--dry-run")
-    assert status == 0, err
+    out = output_of("submit", job(('place = "threads"', SLURM + tls)), "--dry-run")
     place = re.search(r"--cluster (.*) &$", out, re.MULTILINE)[1]
     printing = f"folder='/a folder'; printf %s {place}"
     words = subprocess.run(["bash", "-c", printing], capture_output=True, text=True, check=True, cwd=tmp_path).stdout
@@ -242,10 +192,7 @@ def test_paths_of_certificates_are_words_and_no_commands(run, job, tmp_path):
     ("cluster", "message"),
     [
         (SLURM.replace("short", "short\\ntouch bad"), "line 18: queue must be one line of printable characters, got"),
-        (
-            SLURM + '\njob_extra_directives = ["--x\\nbad"]',
-            "line 24: job_extra_directives must be one line of printable",
-        ),
+        (SLURM + '\njob_extra_directives = ["--x\\nbad"]', "line 24: job_extra_directives must be one line of"),
         (SLURM + '\nworker_extra_args = ["--x\\nbad"]', "line 24: worker_extra_args must be one line"),
         (SLURM.replace("cores = 8\n", ""), "cluster: needs cores, of one node"),
         (SLURM.replace("= 2", "= 9"), "line 20, cluster.processes: must be at most the number of cores, 8, got 9"),
@@ -256,15 +203,13 @@ def test_paths_of_certificates_are_words_and_no_commands(run, job, tmp_path):
         (SLURM, "sbatch is not on this machine"),
     ],
 )
-def test_a_job_that_cannot_be_submitted(run, job, monkeypatch, tmp_path, cluster, message):
+def test_a_job_that_cannot_be_submitted(error_of, job, monkeypatch, tmp_path, cluster, message):
     monkeypatch.setenv("PATH", str(tmp_path))
-    status, _, err = run("submit", job(('place = "threads"', cluster)))
-    assert status == 1
-    assert message in err
+    assert message in error_of("submit", job(('place = "threads"', cluster)))
 
 
 @pytest.mark.slow
-def test_sigterm_keeps_what_is_done(run, job, tmp_path, monkeypatch):
+def test_sigterm_keeps_what_is_done(run, job, monkeypatch):
     from dmkl.progress import ConsoleWatch
 
     begun = []
@@ -277,19 +222,15 @@ def test_sigterm_keeps_what_is_done(run, job, tmp_path, monkeypatch):
 
     monkeypatch.setattr(ConsoleWatch, "begin", begin)
     solver = ("tol = 1e-3", 'tol = 1e-3\nsolver = "subspace"')
-    after = 1
-    status, _, err = run("run", job(solver))
-    assert status == 1
-    assert "ended before it had done anything" in err
-    begun, after = [], 3
-    status, _, err = run("run", job(solver))
-    assert status == UNFINISHED, err
-    assert "the same command continues after pass" in err
-    assert "the same command may be run again" in err
-    begun, after = [], 0
-    status, _, err = run("run", job(solver))
-    assert status == 0, err
-    assert "going on after pass" in err
+    for after_passes, ended, words in (
+        (1, 1, ["ended before it had done anything"]),
+        (3, UNFINISHED, ["the same command continues after pass", "the same command may be run again"]),
+        (0, 0, ["going on after pass"]),
+    ):
+        begun, after = [], after_passes
+        status, _, err = run("run", job(solver))
+        assert status == ended, err
+        assert all(word in err for word in words)
 
 
 # --- questions about a learner ---------------------------------------------------------------------------------------
@@ -345,7 +286,7 @@ def questions(tmp_path_factory, store):
     return folder
 
 
-def test_the_records_of_questions_do_the_same_again(run, questions, tmp_path):
+def test_the_records_of_questions_do_the_same_again(run, questions, output_of):
     recorded = tomllib.loads((questions / "trust.job.toml").read_text())
     assert (recorded["stability"]["how"], recorded["stability"]["scoring"]) == ("half", ["accuracy"])
     assert (recorded["importance"]["cv"], recorded["folds"]["cv"]) == ("3", "2")
@@ -353,22 +294,42 @@ def test_the_records_of_questions_do_the_same_again(run, questions, tmp_path):
     status, out, err = run("run", questions / "job.toml")
     assert (status, out) == (0, "")
     assert err.count("is there already") == 3
-    status, _, err = run("run", questions / "trust.job.toml", "--dry-run")
-    assert status == 0, err
+    output_of("run", questions / "trust.job.toml", "--dry-run")
+
+
+WRONG_SEARCHES = [
+    ("tol =", "tolerance =", "job.toml, line 6, model.tolerance: no such key (did you mean tol?)"),
+    ("[grid]", "[gird]", "job.toml, line 8, gird: no such table (did you mean grid?)"),
+    ("lam =", "lamb =", "line 10, grid.lamb: no such key (did you mean lam?)"),
+    ("tol = 1e-3", 'tol = "small"', "line 6, model.tol: "),
+    ("cv = 2", 'cv = "KFlod(3)"', "line 13, folds.cv: "),
+    ("cv = 2", 'groups = "nosuch.txt"', "line 13, folds.groups: "),
+    ("cv = 2", "refit = 1", "line 13, folds.refit: must be true or false"),
+    ("cv = 2", "cv = true", "line 13, folds.cv: takes a value, got true"),
+    ("tol =", 'name = "mkfad"\ntol =', "line 6, model.name: must be one of"),
+    ('store = "', 'store = "/nosuch', "line 3, data.store: "),
+    ("p = [1, 1.5]", "p = [0.5]", "line 9, grid.p: "),
+    ("[cluster]", "[predict]\nsplit = 0\n[cluster]", "line 16, predict: nothing that this job asks for takes"),
+    ('place = "threads"', 'place = "threads"\njobs = 4', "line 18, cluster.jobs: no such key"),
+    ('search = "found"', "", "job.toml asks for nothing"),
+    ('[outputs]\nsearch = "found"', "[outputs", "job.toml is not valid TOML"),
+]
+WRONG_QUESTIONS = [
+    ("seed = 1", "sead = 1", "job.toml, line 29, permute.sead: no such key (did you mean seed?); [permute] takes"),
+    ("resamples = 4", 'resamples = "few"', "line 23, stability.resamples: "),
+    ('"noise"', '"nois"', "line 7, model.kernels: there is no kernel named 'nois'"),
+    ("cv = 3", 'cv = "KFlod(3)"', "line 20, importance.cv: --cv takes a number of folds"),
+    ('stability = "trust"\n', "", "line 22, stability: nothing that this job asks for takes [stability]"),
+]
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "message"),
-    [
-        ("seed = 1", "sead = 1", "job.toml, line 29, permute.sead: no such key (did you mean seed?); [permute] takes"),
-        ("resamples = 4", 'resamples = "few"', "line 23, stability.resamples: "),
-        ('"noise"', '"nois"', "line 7, model.kernels: there is no kernel named 'nois'"),
-        ("cv = 3", 'cv = "KFlod(3)"', "line 20, importance.cv: --cv takes a number of folds"),
-        ('stability = "trust"\n', "", "line 22, stability: nothing that this job asks for takes [stability]"),
-    ],
+    ("text", "before", "after", "message"),
+    [*((SEARCH, *case) for case in WRONG_SEARCHES), *((QUESTIONS, *case) for case in WRONG_QUESTIONS)],
 )
-def test_what_is_wrong_with_a_question_is_told_with_its_line(run, job, tmp_path, before, after, message):
-    status, _, err = run("run", job((before, after), text=QUESTIONS))
-    assert status == 1
-    assert message in err
-    assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]
+def test_what_is_wrong_is_told_with_its_line(error_of, job, tmp_path, text, before, after, message):
+    for command in ("run", "submit") if text is SEARCH and "cluster" not in message else ("run",):
+        err = error_of(command, job((before, after), text=text))
+        assert message in err
+        assert text is QUESTIONS or len(err.splitlines()) == 1
+        assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-import json
 
 import dask
 import numpy as np
 import pytest
 from fsspec.core import url_to_fs
+from helpers.faults import interrupted
 from helpers.references import psd
 
 import dmkl
@@ -132,11 +132,8 @@ def test_bad_input_leaves_the_old_set(bucket, matrices):
 
 def test_a_set_killed_while_it_is_moved_is_unfinished_and_goes_on(bucket, matrices, monkeypatch):
     dmkl.create(bucket, matrices[:1], tile=M)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Url, "copy_from", kill)
-        with pytest.raises(KeyboardInterrupt):
-            dmkl.create(bucket, matrices, tile=M, overwrite=True)
+    with interrupted(Url, "copy_from"):
+        dmkl.create(bucket, matrices, tile=M, overwrite=True)
     with pytest.raises(IncompleteStoreError, match="not finished"):
         dmkl.open(bucket)
     written = []
@@ -187,15 +184,13 @@ def model(store):
     return "memory://data/model"
 
 
-def test_a_model_is_replaced_only_where_it_is_asked(K, bucket, model, tmp_path, monkeypatch):
+def test_a_model_is_replaced_only_where_it_is_asked(K, bucket, model, tmp_path):
     loaded = dmkl.load(model)
     loaded.save(tmp_path / "model")
     here = dmkl.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.decision_function(K), here.decision_function(K))
-    with monkeypatch.context() as patch:
-        patch.setattr(Url, "upload", kill)
-        with pytest.raises(KeyboardInterrupt):
-            loaded.save(bucket)
+    with interrupted(Url, "upload"):
+        loaded.save(bucket)
     with pytest.raises(IncompleteStoreError, match="not finished"):
         dmkl.load(bucket)
     loaded.save(bucket, overwrite=True)
@@ -210,58 +205,50 @@ def test_a_model_is_replaced_only_where_it_is_asked(K, bucket, model, tmp_path, 
         loaded.save(bucket, overwrite=True)
 
 
-def test_predictions_go_to_a_url(store, model, bucket, tmp_path, capsys):
-    (tmp_path / "rows.txt").write_text("0\n1\n")
-    given = ["predict", model, store, "--rows", str(tmp_path / "rows.txt"), "--cluster", "threads"]
-    assert main([*given, "--out", f"{bucket}.csv"]) == 0
-    assert main([*given, "--out", str(tmp_path / "here.csv")]) == 0
+def test_predictions_go_to_a_url(output_of, error_of, store, model, bucket, tmp_path):
+    given = ["predict", model, store, "--rows", "0,1", "--cluster", "threads"]
+    output_of(*given, "--out", f"{bucket}.csv")
+    output_of(*given, "--out", tmp_path / "here.csv")
     assert Url(f"{bucket}.csv").read_bytes() == (tmp_path / "here.csv").read_bytes()
-    assert main([*given, "--out", f"{bucket}.csv"]) == 1
-    assert "exists already" in capsys.readouterr().err
+    assert "exists already" in error_of(*given, "--out", f"{bucket}.csv")
 
 
-def test_info_and_check_of_what_is_at_urls(store, model, capsys):
+def test_info_and_check_of_what_is_at_urls(run, output_of, json_of, store, model):
     for url in (store, model):
-        capsys.readouterr()
-        assert main(["info", url, "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["bytes_on_disk"] == sum(Url(url).files().values())
-        assert main(["check", url, "--cluster", "threads"]) == 0
+        assert json_of("info", url)["bytes_on_disk"] == sum(Url(url).files().values())
+        output_of("check", url, "--cluster", "threads")
     tile = Url(model) / "weights_/c/0"
     before = tile.read_bytes()
     tile.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
-    assert main(["check", model]) == 1
+    assert run("check", model)[0] == 1
     tile.write_bytes(before)
 
 
-def test_an_import_that_failed_is_told_by_info(bucket, matrices, tmp_path, capsys, monkeypatch):
+def test_an_import_that_failed_is_told_by_info(run, output_of, error_of, bucket, matrices, tmp_path, monkeypatch):
     np.save(tmp_path / "K.npy", matrices)
-
     with monkeypatch.context() as patch:
         patch.setattr(StoreWriter, "finish", kill)
-        assert main(["import", bucket, str(tmp_path / "K.npy")]) == 130
-    assert main(["info", bucket]) == 1
-    assert "2 of 2 kernels over 24 samples are finished" in capsys.readouterr().err
-    assert main(["import", bucket, str(tmp_path / "K.npy")]) == 0
+        assert run("import", bucket, tmp_path / "K.npy")[0] == 130
+    assert "2 of 2 kernels over 24 samples are finished" in error_of("info", bucket)
+    output_of("import", bucket, tmp_path / "K.npy")
 
 
 @pytest.mark.slow
-def test_everything_on_processes(s3, tmp_path):
+def test_everything_on_processes(output_of, s3, tmp_path):
     """Build, search and predict by processes that see nothing of the client's but URLs and its environment."""
-    np.savez(tmp_path / "views.npz", view=np.random.default_rng(0).standard_normal((40, 3)), label=np.arange(40) % 2)
-    own = f"{s3}/kernels.zarr"
+    views = tmp_path / "views.npz"
+    np.savez(views, view=np.random.default_rng(0).standard_normal((40, 3)), label=np.arange(40) % 2)
+    own, here = f"{s3}/kernels.zarr", tmp_path / "kernels.zarr"
     processes = ["--cluster", "local", "--workers", "2"]
-    assert main(["build", own, str(tmp_path / "views.npz"), "--function", "rbf", *processes]) == 0
-    here = str(tmp_path / "kernels.zarr")
-    assert main(["build", here, str(tmp_path / "views.npz"), "--function", "rbf"]) == 0
+    output_of("build", own, views, "--function", "rbf", *processes)
+    output_of("build", here, views, "--function", "rbf")
     assert dmkl.open(own).content_id == dmkl.open(here).content_id
     search = ["-p", "2", "--lam", "0.01,1", "--cv", "2", "--model", "mkfda"]
-    state = ["--state", str(tmp_path / "state")]
-    assert main(["search", own, f"{s3}/found", *search, *state, *processes]) == 0
-    assert main(["search", here, str(tmp_path / "found"), *search, "--cluster", "threads"]) == 0
+    output_of("search", own, f"{s3}/found", *search, "--state", tmp_path / "state", *processes)
+    output_of("search", here, tmp_path / "found", *search, "--cluster", "threads")
     scores = [dmkl.load(place).scores.score.values for place in (f"{s3}/found", tmp_path / "found")]
     np.testing.assert_array_equal(*scores)
     assert not (tmp_path / "state").exists()
-    predict = ["predict", f"{s3}/found", "--features", str(tmp_path / "views.npz"), *processes]
-    assert main([*predict, "--out", f"{s3}/predictions.csv"]) == 0
+    output_of("predict", f"{s3}/found", "--features", views, *processes, "--out", f"{s3}/predictions.csv")
     fs, path = url_to_fs(f"{s3}/predictions.csv", use_listings_cache=False)
     assert len(list(csv.reader(fs.cat_file(path).decode().splitlines()))) == 41

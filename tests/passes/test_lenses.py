@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 
 from dmkl.kernelset import KernelSet
 from dmkl.kernelset import measure as measure_sets
-from dmkl.numerics.cholesky import Factor
 from dmkl.passes.elements import whole_kernels
 from dmkl.passes.execute import Machine, active_client, computing_here
 from dmkl.passes.run import pass_graph, run_pass
 from dmkl.passes.statistics import measure, measure_new
-from dmkl.passes.sums import Combination, by_factors, combine_pass, factor_pass
+from dmkl.passes.sums import Combination, combine_pass
 from dmkl.passes.sweep import Columns
 
 M, N = 31, 3
@@ -160,17 +159,6 @@ def test_tiles_held_in_memory(kernels):
         lenses = [lens(held, name) for name in LENSES]
         columns = riders(lenses)
         check_products(kernels, columns, run_pass(lenses, columns)[0])
-
-
-@pytest.mark.usefixtures("cutting", "tasks_of_parts")
-def test_precisions_side_by_side(kernels):
-    """Blocks in the precision of float32 kernels, and others in double precision, through the same lenses."""
-    K = in_memory(kernels.astype(np.float32), 9)
-    lenses = [lens(K, name) for name in LENSES]
-    columns = riders(lenses, SINGLE)
-    computed, _ = run_pass(lenses, columns)
-    assert [result.dtype for result in computed] == [c.dtype for c in columns]
-    check_products(kernels.astype(np.float32), columns, computed)
 
 
 @pytest.mark.parametrize("width", [512, 25])
@@ -358,20 +346,6 @@ def test_sums_by_compiled_loops(kernels, tmp_path, monkeypatch, dtype, beside):
     combinations = weightings(len(lenses))
     stems = [str(tmp_path / f"sum-{k}") for k in range(len(combinations))]
     check_sums(kernels.astype(np.float64), combinations, combine_pass(lenses, combinations, stems))
-
-
-def test_factors_through_several_lenses(kernels, scheduler):
-    K = in_memory(kernels, 9)
-    lenses = [lens(K, name) for name in SQUARE]
-    combinations = weightings(len(lenses))
-    lams = np.geomspace(1e-3, 10, len(combinations))
-    rng = np.random.default_rng(9)
-    blocks = [rng.standard_normal((len(dense(kernels, SQUARE[c.lens])[0]), 2)) for c in combinations]
-    solved = by_factors("solve", Factor.solve, factor_pass(lenses, combinations, lams), blocks)
-    for c, lam, b, x in zip(combinations, lams, blocks, solved, strict=True):
-        combined = np.tensordot(c.weights, dense(kernels, SQUARE[c.lens]), axes=1)
-        system = 0.5 * (np.eye(len(combined)) + combined / lam)
-        assert error((system @ x)[None], b[None]) < 1e-10 * np.linalg.cond(system)
 
 
 # --- passes inside tasks ------------------------------------------------------------------------------------

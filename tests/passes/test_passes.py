@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import logging
 import os
 import signal
@@ -13,9 +12,10 @@ import threading
 import dask
 import numpy as np
 import pytest
-import zarr
-from distributed import Client, LocalCluster, get_task_stream
+from distributed import Client, get_task_stream
 from distributed.comm.core import CommClosedError
+from helpers.conformance import recode
+from helpers.damage import flip, tile_file
 from helpers.faults import revived_workers
 from helpers.references import (
     Counting,
@@ -24,13 +24,13 @@ from helpers.references import (
     dense_view,
     error,
     in_memory,
+    local_cluster,
     over,
     psd,
     raise_if_computes,
     stepped,
     unit_keys,
 )
-from hypothesis import strategies as st
 from threadpoolctl import ThreadpoolController, threadpool_limits
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
@@ -41,13 +41,11 @@ from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import send_all
 from dmkl.passes.run import run_pass
 from dmkl.passes.sweep import Columns
-from dmkl.store.groups import CHECKSUM
 
 M = 23
 DOUBLE, SINGLE = np.dtype(np.float64), np.dtype(np.float32)
 TRAIN = np.array([20, 3, 7, 0, 15, 11, 8, 22, 4, 18, 13, 1])
 TEST = np.array([2, 5, 21, 9])
-STEPS = st.lists(st.sampled_from(["center", "trace", "multiplicative", "cosine"]), max_size=3)
 CHAINS = [(), ("trace",), ("multiplicative", "center"), ("center", "cosine", "trace")]
 
 
@@ -221,24 +219,7 @@ def test_a_watch_is_told_every_byte(stored, scheduler):
 def compressed(tmp_path, dense):
     """The same kernels as `stored`, in chunks that have to be decoded."""
     dmkl.create(tmp_path / "zstd.zarr", dense, tile=5)
-    metadata = tmp_path / "zstd.zarr" / "zarr.json"
-    root = json.loads(metadata.read_text()) | {"consolidated_metadata": None}
-    del root["attributes"][CHECKSUM]
-    metadata.write_text(json.dumps(root))
-    group = zarr.open_group(tmp_path / "zstd.zarr", mode="r+", zarr_format=3)
-    gram = group["gram_upper"]
-    matrices, names = gram[...], gram.metadata.dimension_names
-    del group["gram_upper"]
-    group.create_array(
-        "gram_upper",
-        shape=matrices.shape,
-        chunks=(1, 5, 5),
-        dtype=matrices.dtype,
-        fill_value=np.nan,
-        dimension_names=names,
-        filters=None,
-        compressors=[ZstdCodec(level=1), Crc32cCodec()],
-    )[...] = matrices
+    recode(tmp_path / "zstd.zarr", 5, compressors=[ZstdCodec(level=1), Crc32cCodec()])
     return dmkl.open(tmp_path / "zstd.zarr")
 
 
@@ -432,11 +413,7 @@ def test_what_never_arrives_is_sent_again(stored, dense, client, monkeypatch):
 
 def test_a_cluster_without_workers(stored):
     """Nothing is computed there, and nothing sent."""
-    with (
-        LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0") as empty,
-        Client(empty),
-        dask.config.set({"dmkl.workers-timeout": 0.2}),
-    ):
+    with local_cluster(0) as empty, Client(empty), dask.config.set({"dmkl.workers-timeout": 0.2}):
         for ask in (
             lambda: stored.apply(block(1)),
             lambda: send_all({"value": 1}, broadcast=True),
@@ -470,7 +447,7 @@ def test_a_worker_that_dies_while_values_are_copied_holds_nobody_up(stored, dens
     """Dask's own copying to all workers would never end, nor would any later one."""
     dying: list[str] = []
     with (
-        LocalCluster(n_workers=3, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0") as cluster,
+        local_cluster(3) as cluster,
         Client(cluster) as client,
     ):
         pids = client.run(os.getpid)
@@ -497,9 +474,7 @@ def test_what_is_sent_is_with_all_workers():
         # It takes copies away again that no task waits for.
         dask.config.set({"distributed.scheduler.active-memory-manager.start": False}),
         # All of them are this process, which may have more memory than a share of it.
-        LocalCluster(
-            n_workers=12, processes=False, threads_per_worker=1, memory_limit=None, dashboard_address=":0"
-        ) as cluster,
+        local_cluster(12, processes=False, host=None, memory_limit=None) as cluster,
         Client(cluster) as client,
     ):
         sent = send_all({"first": np.ones(3), "second": 2.0})
@@ -508,10 +483,7 @@ def test_what_is_sent_is_with_all_workers():
 
 def test_a_damaged_tile_is_named_from_a_worker(tmp_path, dense, client):
     K = dmkl.create(tmp_path / "damaged.zarr", dense, names=["a", "b", "c", "d"], tile=5)
-    file = tmp_path / "damaged.zarr" / "gram_upper" / "c" / "2" / "1" / "3"
-    content = bytearray(file.read_bytes())
-    content[8] ^= 1
-    file.write_bytes(content)
+    flip(tile_file(tmp_path / "damaged.zarr", 2, 1, 3))
     message = r"tile \(1, 3\) of kernel 'c' in .*damaged\.zarr fails its checksum"
     with pytest.raises(CorruptTileError, match=message):
         K.apply(block(1)).compute()
@@ -531,43 +503,27 @@ def fragile(request):
         yield client
 
 
-@pytest.mark.usefixtures("tasks_of_parts")
 @pytest.mark.slow
 @pytest.mark.parametrize("fragile", [(2, 3)], indirect=True)
-def test_a_worker_that_dies_costs_its_share(stored, dense, fragile, tmp_path):
-    (tmp_path / "one death").touch()
-    K, _ = over(stored, Killing, (2, 1, 3), tmp_path)
-    (computed,), passes = run_pass([K.center().lens()], [Columns(block(2), "each", None, DOUBLE)])
-    assert not list(tmp_path.iterdir())
-    assert passes == 1
-    assert error(computed, dense_view(dense, steps=["center"]) @ block(2)) < 1e-12
-    fragile.wait_for_workers(2)
+def test_tiles_that_a_dead_worker_held_are_read_again(stored, dense, fragile):
+    """`tests/faults` kills workers in the middle of every command."""
     held = stored.persist()
     os.kill(next(iter(fragile.run(os.getpid).values())), signal.SIGKILL)
     assert error(held.apply(block(2)), dense @ block(2)) < 1e-12
 
 
-@pytest.mark.usefixtures("tasks_of_parts")
+@pytest.mark.usefixtures("fragile")
 @pytest.mark.slow
-@pytest.mark.parametrize("fragile", [(1, 1)], indirect=True)
-def test_a_cluster_that_dies_whole_costs_one_pass(stored, dense, fragile, tmp_path):
-    (tmp_path / "one death").touch()
-    K, _ = over(stored, Killing, (2, 1, 3), tmp_path)
-    (computed,), _ = run_pass([K.lens()], [Columns(block(2), "each", None, DOUBLE)])
-    assert error(computed, dense @ block(2)) < 1e-12
-    assert not list(tmp_path.iterdir())
-
-    always, _ = over(stored, Killing, (2, 1, 3))
-    with pytest.raises(WorkerLostError, match=r"workers died 2 times during apply-pass-\d+.*dmkl\.memory"):
-        run_pass([always.lens()], [Columns(block(2), "each", None, DOUBLE)])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fragile", [(2, 0)], indirect=True)
-def test_a_task_that_kills_its_worker_is_named(stored, fragile):
+@pytest.mark.parametrize(
+    ("fragile", "message"),
+    [
+        ((1, 1), r"workers died 2 times during apply-pass-\d+.*dmkl\.memory"),
+        # Its worker may have been the only one with some of what was sent: Dask chooses which of the two it tells.
+        ((2, 0), r"died 1 times (while running|during) .*apply-pass.*Give the workers more"),
+    ],
+    indirect=["fragile"],
+)
+def test_a_task_that_kills_its_worker_is_named(stored, message):
     K, _ = over(stored.select([2]), Killing, (2, 1, 3))
-    # Its worker may have been the only one with some of what was sent; which of the two is told first is up to Dask.
-    with pytest.raises(
-        WorkerLostError, match=r"died 1 times (while running|during) .*apply-pass.*Give the workers more"
-    ):
+    with pytest.raises(WorkerLostError, match=message):
         run_pass([K.lens()], [Columns(block(2), "each", None, DOUBLE)])

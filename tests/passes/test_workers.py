@@ -9,7 +9,8 @@ from functools import partial
 import dask
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster, Worker, get_task_stream
+from distributed import Client, Worker, get_task_stream
+from helpers.references import local_cluster
 
 from dmkl.errors import SmallWorkerWarning
 from dmkl.passes import execute
@@ -55,15 +56,7 @@ def unequal(monkeypatch):
     unmanaged = {f"distributed.worker.memory.{what}": False for what in ("target", "spill", "pause")}
     with (
         dask.config.set(unmanaged),
-        LocalCluster(
-            n_workers=2,
-            threads_per_worker=1,
-            processes=False,
-            protocol="tcp://",
-            host="127.0.0.1",
-            dashboard_address="127.0.0.1:0",
-            memory_limit="4GiB",
-        ) as cluster,
+        local_cluster(2, processes=False, protocol="tcp://", memory_limit="4GiB") as cluster,
         Client(cluster) as client,
     ):
         cluster.worker_spec["small"] = {"cls": Worker, "options": {"nthreads": 1, "memory_limit": "300MiB"}}

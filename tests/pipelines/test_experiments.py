@@ -1,7 +1,4 @@
-"""The papers' two experiments come out as they say, at sizes that a test can bear.
-
-Both are decided by paired differences: of two norms on the same draws, or on the same splits.
-"""
+"""The papers' two experiments, at sizes that a test can bear, decided by paired differences on the same draws."""
 
 import subprocess
 import sys

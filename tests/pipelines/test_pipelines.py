@@ -43,17 +43,11 @@ def views(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("job", "kernels"), [("flower17.py", 2), ("uci_digits.py", 10)])
-def test_real_data(job, kernels, views, tmp_path):
-    printed = run(job, views, "--output", tmp_path / "out", cwd=tmp_path)
-    assert f"<KernelSet {kernels} kernels, 120 × 120, float32>" in printed
-    assert "MK-FDA p = 1.5" in printed
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "patterns"),
     [
+        ("flower17.py views.npz --output out", ["<KernelSet 2 kernels, 120 × 120, float32>", r"MK-FDA p = 1\.5"]),
+        ("uci_digits.py views.npz --output out", ["<KernelSet 10 kernels, 120 × 120, float32>", r"MK-FDA p = 1\.5"]),
         ("search_grid.py digits -n 4 -m 90 --ps 1 2 --lams 0.01 1 --output out",
          ["as it must", r"^wrapper method, point by point: \d+ passes, "]),
         ("client_load.py -n 3 -m 120 --workers 1 --keep out --arguments --all -p 1,2 --lam 1e-2,1", [r"120.*\n\Z"]),
@@ -69,6 +63,13 @@ def test_real_data(job, kernels, views, tmp_path):
          [r"kept \(outer\) 0 120", r"left out \(inner\).*\n.*\n\Z"]),
         ("large_build.py -n 2 -m 300 -d 5 --cluster threads", ["floor / measured"]),
         ("ncuts.py views.npz --noise 0 2 --models ncuts 'uniform Fisher' --output out", ["weight of noise"]),
+        ("noise_kernels.py views.npz --noise 0 2 --ps 1 2 --lams 0.01 --output out", ["learnt"]),
+        ("stability.py views.npz --ps 1 --resamples 4 --loop 2 --output out",
+         ["Stability of MKFDA: 4 half-samples, 2 kernels"]),
+        ("variance_components.py --samples 300 --kernels 2 --output out --traces exact --no-tests",
+         [r"passes\. ", "peak memory"]),
+        ("variance_components.py --samples 300 --kernels 2 --output out --traces probes --no-tests",
+         [r"passes\. ", "peak memory"]),
         ("simulate_scale.py --plan --kernels 500 --samples 50000 --columns 8",
          ["tasks 4,501, of which 4,000 read kernels"]),
         # Each of four nodes reads 384 columns of 4,000 samples, in double precision.
@@ -91,14 +92,6 @@ def test_shares_of_a_client():
         sys.path.remove(str(JOBS))
     assert (Load(3.0, 0, 10.0) - Load(1.0, 0, 4.0)).share == 0.25
     assert math.isnan((Load(3.0, 0, 10.0) - Load(3.0, 0, 10.0)).share)
-
-
-@pytest.mark.slow
-def test_stability(views, tmp_path):
-    options = ["--ps", 1, "--resamples", 4, "--loop", 2, "--output", tmp_path / "out"]
-    printed = run("stability.py", views, *options, cwd=tmp_path)
-    assert "Stability of MKFDA: 4 half-samples, 2 kernels" in printed
-    assert (tmp_path / "out" / "stability-1.png").exists()
 
 
 @pytest.mark.slow
@@ -154,14 +147,6 @@ def test_flat_spectra(views, tmp_path):
     assert "views.npz: test accuracy" in printed
 
 
-@pytest.mark.slow
-def test_noise_kernels(views, tmp_path):
-    options = ["--noise", 0, 2, "--ps", 1, 2, "--lams", 0.01, "--output", tmp_path / "out"]
-    printed = run("noise_kernels.py", views, *options, cwd=tmp_path)
-    assert "learnt" in printed
-    assert (tmp_path / "out" / "noise_kernels.png").stat().st_size > 0
-
-
 PRIVATE = {"simulate_scale.py"}
 """Jobs that look at how passes are cut into tasks, which has no public name."""
 
@@ -177,14 +162,9 @@ def test_jobs_use_public_names_alone(job):
 def test_single_cell(tmp_path):
     printed = run("single_cell.py", "--cells", 150, "--output", tmp_path / "out", cwd=tmp_path)
     assert printed.count("$ dmkl ") == 4
-    assert list(dmkl.open(tmp_path / "out" / "kernels.zarr").names) == [
-        "layers/counts-linear",
-        "layers/log-linear",
-        "obsp/neighborhood-precomputed",
-    ]
-    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert "obsp/neighborhood-precomputed" in page
-    assert "<svg" in page or "data:image" in page
+    names = dmkl.open(tmp_path / "out" / "kernels.zarr").names
+    assert names == ("layers/counts-linear", "layers/log-linear", "obsp/neighborhood-precomputed")
+    assert names[2] in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -194,16 +174,12 @@ def test_relationship_matrices(tmp_path):
     K = dmkl.open(tmp_path / "out" / "kernels.zarr")
     assert K.names == ("chr1", "chr2", "chr3", "chr4")
     phenotypes = pd.read_csv(tmp_path / "out" / "height.pheno", sep=" ", names=["family", "name", "height"])
-    known = (phenotypes["height"] != -9).to_numpy()
-    assert 0 < (~known).sum() < len(known)
-    assert K.samples.tolist() == phenotypes["name"][known].tolist()
-    np.testing.assert_array_equal(K.labels, phenotypes["height"][known])
-    A = np.zeros((len(known), len(known)), dtype=np.float32)
-    A[np.tril_indices(len(known))] = np.fromfile(tmp_path / "out" / "chr2.grm.bin", "<f4")
-    np.testing.assert_array_equal(np.tril(np.asarray(K)[1]), A[np.ix_(known, known)])
+    known = phenotypes[phenotypes["height"] != -9]
+    assert 0 < len(known) < len(phenotypes)
+    assert K.samples.tolist() == known["name"].tolist()
+    np.testing.assert_array_equal(K.labels, known["height"])
     assert "chr1" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    n = int(known.sum())
-    assert (tmp_path / "out" / "weighted.grm.bin").stat().st_size == 4 * n * (n + 1) // 2
+    assert (tmp_path / "out" / "weighted.grm.bin").stat().st_size == 4 * len(known) * (len(known) + 1) // 2
 
 
 @pytest.mark.slow
@@ -212,26 +188,14 @@ def test_variance_components(tmp_path):
     assert printed.count("$ dmkl ") == 4
     assert "on the boundary" in printed
     phenotypes = pd.read_csv(tmp_path / "out" / "height.pheno", sep=" ", names=["family", "name", "height"])
-    unknown = phenotypes["name"][phenotypes["height"] == -9].tolist()
     predicted = pd.read_csv(tmp_path / "out" / "predictions.csv")
-    assert predicted["sample"].tolist() == unknown
-    assert (predicted["standard deviation"] > 0).all()
+    assert predicted["sample"].tolist() == phenotypes["name"][phenotypes["height"] == -9].tolist()
     model = dmkl.load(tmp_path / "out" / "model")
-    assert model.components_.term.values.tolist() == ["chr1", "chr2", "chr3", "chr4", "residual", "total"]
     parts = pd.read_csv(tmp_path / "out" / "components.csv", index_col="sample").sum(axis=1)
     np.testing.assert_allclose(parts + model.intercept_.item(), predicted["predicted"], rtol=1e-6)
     total = model.components_.sel(term="total")
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert f"The kernels explain {float(total.variance_share):.4g} ± {float(total.variance_share_se):.2g} of" in page
-
-
-@pytest.mark.slow
-def test_time_of_variance_components(tmp_path):
-    options = ("--samples", 300, "--kernels", 2, "--output", tmp_path / "out")
-    for traces in ("exact", "probes"):
-        printed = run("variance_components.py", *options, "--traces", traces, "--no-tests", cwd=tmp_path)
-        assert "passes. " in printed
-        assert "peak memory" in printed
 
 
 @pytest.mark.slow
@@ -241,14 +205,9 @@ def test_many_targets(tmp_path):
     assert printed.count("$ dmkl ") == 2
     assert "of 40 targets above 0" in printed
     assert "voxel00000 " not in printed.split("kernel ")[0]  # no line for each target
-    table = pd.read_csv(tmp_path / "out" / "by_space.csv")
-    assert len(table) == 6 * 40
-    K, model = dmkl.open(tmp_path / "out" / "kernels.zarr"), dmkl.load(tmp_path / "out" / "found" / "best")
-    test, train = K.split(0).test, K.split(0).train
-    scores = dmkl.assess(model, K[test, train])["score"].sel(measure="r2").to_series()
-    sums = table.groupby("target")["kernel_r2"].sum() + table.groupby("target")["rest_r2"].first()
-    np.testing.assert_allclose(sums, scores, rtol=1e-6)
-    np.testing.assert_allclose(table.groupby("target")["total_r2"].first(), scores, rtol=1e-6)
+    table = pd.read_csv(tmp_path / "out" / "by_space.csv").groupby("target")
+    sums = table["kernel_r2"].sum() + table["rest_r2"].first()
+    np.testing.assert_allclose(sums, table["total_r2"].first(), rtol=1e-6)
     assert float(printed.split("true one for ")[1].split(" %")[0]) > 70
 
 
@@ -323,13 +282,10 @@ def test_matlab_views(tmp_path):
     printed = run("matlab_views.py", "--samples", 210, "--output", tmp_path / "out", cwd=tmp_path)
     assert printed.count("$ dmkl ") == 4
     K = dmkl.open(tmp_path / "out" / "kernels.zarr")
-    assert K.names == ("X_0-rbf", "X_1-rbf", "X_2-rbf", "X_3-rbf")
-    assert sorted(set(K.labels)) == list(range(1, 11))
     split = np.loadtxt(tmp_path / "out" / "split.txt")
     assert K.split(0).test.tolist() == np.flatnonzero(split == 2).tolist()
     predictions = pd.read_csv(tmp_path / "out" / "predictions.csv")
-    truth = K.labels[split == 2]
-    right = (predictions["predicted"].to_numpy() == truth).mean()
+    right = (predictions["predicted"].to_numpy() == K.labels[split == 2]).mean()
     assert f"{100 * right:.2f} %" in printed
     assert right > 0.7  # by chance 0.1
     assert "X_1-rbf" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -22,24 +23,16 @@ def jobs():
     """The modules of the jobs, importable as where they run."""
     sys.path.insert(0, str(JOBS))
     try:
-        import experiments
-        import published_flowers
-        import published_proteins
-        import replicas
-
-        yield {
-            "experiments": experiments,
-            "flowers": published_flowers,
-            "proteins": published_proteins,
-            "replicas": replicas,
-        }
+        names = ("experiments", "published_flowers", "published_proteins", "replicas")
+        yield {name.removeprefix("published_"): import_module(name) for name in names}
     finally:
         sys.path.remove(str(JOBS))
 
 
 def run(job, *arguments, cwd):
     command = [sys.executable, str(JOBS / job), *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=250, check=False)
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_distance_matrices_become_kernels_with_their_splits(jobs, tmp_path):
@@ -156,15 +149,13 @@ def test_orders_may_stand_in_columns_and_labels_must_be_there(jobs, tmp_path):
 def test_jobs_on_published_files(jobs, tmp_path):
     jobs["replicas"].flowers(tmp_path / "flowers", n_features=2)
     grid = ["--ps", 1, "inf", "--lams", "1e-3", "1e-1", "--costs", 1]
-    done = run("published_flowers.py", tmp_path / "flowers", *grid, "--output", tmp_path / "out", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-2000:]
+    run("published_flowers.py", tmp_path / "flowers", *grid, "--output", tmp_path / "out", cwd=tmp_path)
     table = pd.read_csv(tmp_path / "out/table-cvpr.csv").set_index("method")
     assert (table["largest"] > 30).all()  # of ten classes, by views that alone are weak
     assert (table["means"].drop(["LP-β", "LP-B"]) > 30).all()
     jobs["replicas"].proteins(tmp_path / "proteins", n=80, n_kernels=3, n_splits=3)
     grid = ["--ps", 1, "inf", "--lams", "1e-3", "--costs", 1]
-    done = run("published_proteins.py", tmp_path / "proteins", *grid, "--output", tmp_path / "out", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-2000:]
+    run("published_proteins.py", tmp_path / "proteins", *grid, "--output", tmp_path / "out", cwd=tmp_path)
     assert (pd.read_csv(tmp_path / "out/mkfda.csv")["1 − MCC, %"] < 100).all()
 
 
@@ -172,8 +163,7 @@ def test_jobs_on_published_files(jobs, tmp_path):
 def test_the_page_has_every_experiment_beside_the_published_figures(tmp_path):
     def made():
         options = ["--scale", 0.1, "--only", "proteins", "groups", "cuts", "--output", tmp_path / "out"]
-        done = run("experiments.py", *options, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr[-2000:]
+        run("experiments.py", *options, cwd=tmp_path)
         return (tmp_path / "out/experiments.md").read_text(encoding="utf-8")
 
     page = made()

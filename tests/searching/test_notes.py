@@ -8,8 +8,6 @@ from helpers.references import digits, in_memory
 
 import dmkl
 
-pytest_plugins = ["helpers.command_line"]
-
 M = 60
 RNG = np.random.default_rng(0)
 Y = np.arange(M) % 2

@@ -18,8 +18,6 @@ import dmkl
 from dmkl.errors import NoWorkersError
 from dmkl.searching.state import read_state
 
-pytest_plugins = ["helpers.command_line"]
-
 pytestmark = pytest.mark.slurm
 
 JOB = {"cores": 1, "processes": 1, "memory": "1GiB", "interface": "lo"}
@@ -99,27 +97,23 @@ def after_pass(n, state, act):
         watching.join()
 
 
-def test_from_files_to_predictions_with_a_job_lost_in_a_pass(slurm, run, tmp_path, monkeypatch, files, slow):
+def test_from_files_to_predictions_with_a_job_lost_in_a_pass(output_of, slurm, tmp_path, monkeypatch, files, slow):
     monkeypatch.chdir(tmp_path)
     both = {}
     for place in ("threads", PLACE):
         out = tmp_path / place[:5]
         out.mkdir()
-        status, _, err = run("import", out / "imported.zarr", files / "kernel.npy", "--tile", 20)
-        assert status == 0, err
+        output_of("import", out / "imported.zarr", files / "kernel.npy", "--tile", 20)
         one, features = ["--cluster", place], [files / "features.npz", "--labels", files / "labels.txt", "--tile", 20]
-        status, _, err = run("build", out / "built.zarr", *features, "--function", "rbf", "--bandwidth", "0.3,1", *one)
-        assert status == 0, err
+        output_of("build", out / "built.zarr", *features, "--function", "rbf", "--bandwidth", "0.3,1", *one)
         search = ("search", out / "built.zarr", out / "found", *GRID[:-1], "--cluster")
         if place == "threads":
-            status, _, err = run(*search, place)
+            output_of(*search, place)
         else:
             with after_pass(1, out / "found.partial", lambda: slurm("scancel", slurm.jobs()[0])) as acted:
-                status, _, err = run(*search, place + slow)
-        assert status == 0, err
+                output_of(*search, place + slow)
         predicted = ["--features", files / "new.npz", "--out", out / "predicted.csv"]
-        status, _, err = run("predict", out / "found", *predicted, *one)
-        assert status == 0, err
+        output_of("predict", out / "found", *predicted, *one)
         both[place] = dmkl.load(out / "found").scores, (out / "predicted.csv").read_text()
     assert acted
     (expected, table), (scores, table_of_jobs) = both.values()
@@ -129,7 +123,7 @@ def test_from_files_to_predictions_with_a_job_lost_in_a_pass(slurm, run, tmp_pat
     assert list((tmp_path / "state" / "dmkl" / "jobs").glob("dmkl-*.err"))
 
 
-def test_a_search_goes_on_when_all_jobs_were_lost(slurm, run, tmp_path, kernels, undisturbed, slow):
+def test_a_search_goes_on_when_all_jobs_were_lost(notes_of, slurm, run, tmp_path, kernels, undisturbed, slow):
     out = tmp_path / "found"
 
     def shut():
@@ -148,8 +142,7 @@ def test_a_search_goes_on_when_all_jobs_were_lost(slurm, run, tmp_path, kernels,
     assert "has given no worker within 4 s: job" in told[-1]
     assert "PENDING (PartitionDown)" in told[-1]
     assert "the same command continues after pass" in told[-2]
-    status, _, err = run(*search, PLACE)
-    assert status == 0, err
+    err = notes_of(*search, PLACE)
     assert "going on after pass" in err
     assert_same(dmkl.load(out).scores, undisturbed)
 
@@ -261,7 +254,7 @@ def test_all_in_one_allocation(binding, script, tmp_path, kernels, watched):
     assert not list(tmp_path.glob("dmkl-*.json*"))
 
 
-def test_a_scheduler_in_a_job_of_its_own(slurm, run, script, tmp_path, kernels):
+def test_a_scheduler_in_a_job_of_its_own(output_of, slurm, script, tmp_path, kernels):
     resources = ["--mem=1G", f"--chdir={tmp_path}", "--parsable"]
     jobs = [slurm("sbatch", *resources, script("scheduler.sbatch"))]
     try:
@@ -270,8 +263,7 @@ def test_a_scheduler_in_a_job_of_its_own(slurm, run, script, tmp_path, kernels):
         deadline = time.monotonic() + 60
         while not (file.exists() and file.read_text()) and time.monotonic() < deadline:
             time.sleep(0.1)
-        status, out, err = run("check", kernels, "--cluster", file)
-        assert status == 0, err
+        out = output_of("check", kernels, "--cluster", file)
         assert "0 errors" in out
     finally:
         slurm("scancel", *jobs)

@@ -14,8 +14,6 @@ from helpers.private_slurm import SLOW
 import dmkl
 from dmkl.cli.main import main
 
-pytest_plugins = ["helpers.command_line"]
-
 pytestmark = pytest.mark.slurm
 
 JOB = """
@@ -83,10 +81,9 @@ def wait_for_jobs(slurm):
         time.sleep(0.1)
 
 
-def test_a_search_longer_than_its_walltime_ends_by_itself(slurm, run, job, tmp_path):
+def test_a_search_longer_than_its_walltime_ends_by_itself(output_of, slurm, job, tmp_path):
     file = job()
-    status, out, err = run("submit", file)
-    assert status == 0, err
+    out = output_of("submit", file)
     assert "Sent as job" in out
     content = file.read_text()
     file.write_text("[outputs]")  # what waits in the queue, and goes on in other jobs, has a copy
@@ -106,9 +103,8 @@ def test_a_search_longer_than_its_walltime_ends_by_itself(slurm, run, job, tmp_p
 
 
 @pytest.mark.parametrize(("passes", "signal", "told"), [(0, "USR1", "before it had done"), (1, "TERM", "")])
-def test_a_job_that_did_nothing_or_is_canceled_is_the_last(slurm, run, job, tmp_path, passes, signal, told):
-    status, _, err = run("submit", job(passes, signal))
-    assert status == 0, err
+def test_a_job_that_did_nothing_or_is_canceled_is_the_last(output_of, slurm, job, tmp_path, passes, signal, told):
+    output_of("submit", job(passes, signal))
     wait_for_jobs(slurm)
     (log,) = tmp_path.glob("job-*.out")
     assert told in log.read_text()

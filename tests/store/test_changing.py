@@ -12,7 +12,8 @@ import threading
 import numpy as np
 import pytest
 from distributed.protocol.pickle import dumps, loads
-from helpers.damage import flip, tile_file
+from helpers.damage import tile_file
+from helpers.faults import DAMAGES
 from helpers.references import psd
 
 import dmkl
@@ -40,10 +41,6 @@ def _nothing_arrived(monkeypatch):
     monkeypatch.setattr(reading, "_UNPICKLED", type(reading._UNPICKLED)())
 
 
-def flipped(path, other):
-    flip(tile_file(path, *KEY))
-
-
 def replaced(path, other):
     os.replace(tile_file(other, *KEY), tile_file(path, *KEY))
 
@@ -52,26 +49,16 @@ def cut(path, other):
     os.truncate(tile_file(path, *KEY), 20)
 
 
-def missing(path, other):
-    tile_file(path, *KEY).unlink()
-
-
-def exchanged(path, other):
-    shutil.rmtree(path)
-    other.rename(path)
-
-
-def deleted(path, other):
-    shutil.rmtree(path)
+flipped, missing, exchanged, deleted = (DAMAGES[name] for name in ("flipped", "missing", "exchanged", "deleted"))
 
 
 @pytest.mark.parametrize(
     ("change", "error", "told"),
     [
-        (flipped, CorruptTileError, r"tile \(1, 1\) of kernel .* fails its checksum"),
+        (flipped, CorruptTileError, r"tile \(0, 0\) of kernel .* fails its checksum"),
         (replaced, CorruptTileError, r"tile \(1, 1\) of kernel .* is not the tile that was written there"),
         (cut, CorruptTileError, r"tile \(1, 1\) of kernel .* has 20 bytes, expected 204"),
-        (missing, CorruptTileError, r"tile \(1, 1\) of kernel .* is missing"),
+        (missing, CorruptTileError, r"tile \(0, 0\) of kernel .* is missing"),
         (exchanged, StoreError, "set.zarr holds another set now .* open it again"),
         (deleted, StoreNotFoundError, "set.zarr is gone from .* Put it back"),
     ],

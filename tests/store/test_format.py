@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from zarr.codecs import Crc32cCodec
 
 import dmkl
-from dmkl.cli.main import main
 from dmkl.health.check import damage
 from dmkl.searching.state import damage_of_state
 from dmkl.store.format import NODES
@@ -320,7 +319,7 @@ def test_archives_stay_readable(archive):
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("factors.zarr", "float32"), ("mixed.zarr", "float64")])
-def test_archives_of_factors_stay_readable(name, dtype):
+def test_archives_of_factors_stay_readable(output_of, name, dtype):
     assert problems(FACTORS / name) == ""
     K = dmkl.open(FACTORS / name)
     square, both = np.arange(9.0)[:, None] ** 2, np.arange(18.0).reshape(9, 2) / 16
@@ -330,7 +329,7 @@ def test_archives_of_factors_stay_readable(name, dtype):
     np.testing.assert_allclose(np.asarray(K), [square @ square.T, second], atol=1e-6)
     assert K.dtype == dtype
     assert K.samples[-1] == "Ørsted"
-    assert main(["check", str(FACTORS / name), "--strict"]) == 0
+    output_of("check", FACTORS / name, "--strict")
 
 
 @pytest.mark.parametrize("name", ["symmetric.zarr", "model", "search", "evaluation", "state"])
@@ -371,13 +370,12 @@ def test_a_state_of_before_is_gone_on_with(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["model", "search"])
-def test_what_was_saved_without_checksums_is_read(name, capsys):
+def test_what_was_saved_without_checksums_is_read(run, notes_of, name):
     path = STORAGE / "archives" / "v1" / name
     assert problems(path) == ""
     dmkl.load(path)
-    assert main(["check", str(path)]) == 0
-    assert "kept no checksums" in capsys.readouterr().err
-    assert main(["check", str(path), "--strict"]) == 1
+    assert "kept no checksums" in notes_of("check", path)
+    assert run("check", path, "--strict")[0] == 1
 
 
 @pytest.mark.parametrize(
@@ -389,26 +387,20 @@ def test_what_was_saved_without_checksums_is_read(name, capsys):
         ("state", {"kind": "checkpoint of a search", "format_version": 4}),
     ],
 )
-def test_info_and_check_tell_what_a_path_is(tmp_path, capsys, name, told):
+def test_info_and_check_tell_what_a_path_is(run, output_of, json_of, tmp_path, name, told):
     path = shutil.copytree(SEALED / name, tmp_path / name)
-    assert main(["info", str(path)]) == 0
-    assert told["kind"] in capsys.readouterr().out
-    assert main(["info", str(path), "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert facts.items() >= {**told, "checksums": True}.items()
-    assert main(["check", str(path), "--strict"]) == 0
-    assert f"a {told['kind']}, " in capsys.readouterr().out
+    assert told["kind"] in output_of("info", path)
+    assert json_of("info", path).items() >= {**told, "checksums": True}.items()
+    assert f"a {told['kind']}, " in output_of("check", path, "--strict")
     flipped({"state": "points-*.npz", "model": "weights_/c/0"}.get(name, "gap/c/**/0"))(path)
-    assert main(["check", str(path), "--json"]) == 1
-    report = json.loads(capsys.readouterr().out)
-    assert report["kind"] == told["kind"]
-    assert len(report["findings"]) == 1
+    status, out, _ = run("check", path, "--json")
+    report = json.loads(out)
+    assert (status, report["kind"], len(report["findings"])) == (1, told["kind"], 1)
 
 
-def test_a_state_is_told_where_its_result_is_not_there_yet(tmp_path, capsys):
+def test_a_state_is_told_where_its_result_is_not_there_yet(error_of, tmp_path):
     shutil.copytree(SEALED / "state", tmp_path / "found.partial")
-    assert main(["info", str(tmp_path / "found")]) == 1
-    assert "the checkpoint of an interrupted search of it is" in capsys.readouterr().err
+    assert "the checkpoint of an interrupted search of it is" in error_of("info", tmp_path / "found")
 
 
 # --- models, results, states -----------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import xarray as xr
+from helpers.damage import flip
 
 import dmkl
 from dmkl.errors import InputError, StoreError, StoreExistsError
@@ -56,8 +57,6 @@ def test_nothing_is_replaced_unasked(count, tmp_path):
 def test_damage_is_noticed(count, tmp_path):
     count.save(tmp_path / "count")
     chunk = next(path for path in (tmp_path / "count" / "times" / "c").rglob("*") if path.is_file())
-    damaged = bytearray(chunk.read_bytes())
-    damaged[3] ^= 4
-    chunk.write_bytes(damaged)
+    flip(chunk, 3, 4)
     with pytest.raises(StoreError, match=r"the count at .* is damaged"):
         dmkl.load(tmp_path / "count")
