@@ -392,7 +392,7 @@ def test_steps_over_other_samples_are_another_search(tmp_path):
     ("change", "message"),
     [
         ({"K": Path("kernels.zarr")}, "search takes a kernel set, or matrices"),
-        ({"K": "rectangular"}, "search needs the training kernels, K\[train, train\], got 60 rows and 90 columns"),
+        ({"K": "rectangular"}, r"search needs the training kernels, K\[train, train\], got 60 rows and 90 columns"),
         ({"y": None}, "search needs labels: give y"),
         ({"y": np.zeros(90, dtype=int)}, "a single class"),
         ({"y": np.arange(80) % 2}, r"y has shape \(80,\), expected \(90,\)"),
