@@ -138,7 +138,8 @@ def fit_with_sum(
     if plain is not None and not plain.grid:
         params = plain.estimator.get_params(deep=False)
         plain = replace(plain, grid={name: (params[name],) for name in ("lam", "C") if name in params})
-    with open_workspace(question, state, {"the baselines": "none" if plain is None else "sum"}) as workspace:
+    properties = {} if which == "none" else {"the baselines": "none" if plain is None else "sum"}
+    with open_workspace(question, state, properties) as workspace:
         answers = _fit_blocks(question, plain, workspace)
     grid = GridFits.of(question, answers["search"])
     sums = {} if plain is None else {SUM: Answered(plain, GridFits.of(plain, answers["sum"]))}
