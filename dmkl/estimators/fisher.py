@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from operator import itemgetter
 from typing import Any, ClassVar, cast
 
@@ -194,27 +194,6 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
     _DECIDES = True
     sharing: Sharing = "classes"
 
-    def __init__(
-        self,
-        lam: float | Sequence[float] = 1e-2,
-        *,
-        priors: Priors = None,
-        decision: Decision | None = None,
-        class_weight: ClassWeight = None,
-        steps: str | Sequence[str] = ("center", "trace"),
-        solver: SolverChoice = "auto",
-        tol: float = 1e-4,
-        max_iter: int = 200,
-    ) -> None:
-        self.lam = lam
-        self.priors = priors
-        self.decision = decision
-        self.class_weight = class_weight
-        self.steps = steps
-        self.solver = solver
-        self.tol = tol
-        self.max_iter = max_iter
-
     def _check_parameters(self) -> None:
         super()._check_parameters()
         check_choice("sharing", self.sharing, ("classes", "none"))
@@ -333,6 +312,7 @@ def _training_scores(fit: FitOutcome) -> list[Float]:
     return estimates
 
 
+@dataclass(eq=False, repr=False)
 class MKFDA(FisherClassifier):
     """ℓp-norm multiple kernel Fisher discriminant analysis.
 
@@ -471,34 +451,21 @@ class MKFDA(FisherClassifier):
         machine: KernelLearner = models()["MKSVM"](np.inf, C, **shared)
         return machine
 
-    def __init__(
-        self,
-        p: float | Sequence[float] = 2.0,
-        lam: float | Sequence[float] = 1e-2,
-        *,
-        sharing: Sharing = "classes",
-        priors: Priors = None,
-        decision: Decision | None = None,
-        class_weight: ClassWeight = None,
-        steps: str | Sequence[str] = ("center", "trace"),
-        solver: SolverChoice = "auto",
-        tol: float = 1e-4,
-        max_iter: int = 200,
-        kernel_groups: KernelGroups = None,
-        sigma: Prices = 1.0,
-        constraints: Constraints = None,
-        weights: Given = None,
-    ) -> None:
-        super().__init__(
-            lam, priors=priors, class_weight=class_weight, steps=steps, solver=solver, tol=tol, max_iter=max_iter
-        )
-        self.decision = decision
-        self.p = p
-        self.sharing = sharing
-        self.kernel_groups = kernel_groups
-        self.sigma = sigma
-        self.constraints = constraints
-        self.weights = weights
+    p: float | Sequence[float] = 2.0
+    lam: float | Sequence[float] = 1e-2
+    _: KW_ONLY
+    sharing: Sharing = "classes"
+    priors: Priors = None
+    decision: Decision | None = None
+    class_weight: ClassWeight = None
+    steps: str | Sequence[str] = ("center", "trace")
+    solver: SolverChoice = "auto"
+    tol: float = 1e-4
+    max_iter: int = 200
+    kernel_groups: KernelGroups = None
+    sigma: Prices = 1.0
+    constraints: Constraints = None
+    weights: Given = None
 
 
 assert MKFDA.__doc__ is not None
@@ -507,6 +474,7 @@ MKFDA.__doc__ = MKFDA.__doc__.replace(
 )
 
 
+@dataclass(eq=False, repr=False)
 class Uniform(FisherClassifier):
     """Fisher discriminant on the unweighted sum of all kernels.
 
@@ -518,7 +486,18 @@ class Uniform(FisherClassifier):
         As in `MKFDA`.
     """
 
+    lam: float | Sequence[float] = 1e-2
+    _: KW_ONLY
+    priors: Priors = None
+    decision: Decision | None = None
+    class_weight: ClassWeight = None
+    steps: str | Sequence[str] = ("center", "trace")
+    solver: SolverChoice = "auto"
+    tol: float = 1e-4
+    max_iter: int = 200
 
+
+@dataclass(eq=False, repr=False)
 class SingleBest(FisherClassifier):
     """Fisher discriminant on the kernel with the best CV accuracy.
 
@@ -547,24 +526,16 @@ class SingleBest(FisherClassifier):
     _TAKES_KERNELS = False
     p = 1.0
 
-    def __init__(
-        self,
-        lam: float = 1e-2,
-        *,
-        priors: Priors = None,
-        decision: Decision | None = None,
-        class_weight: ClassWeight = None,
-        steps: str | Sequence[str] = ("center", "trace"),
-        solver: SolverChoice = "auto",
-        tol: float = 1e-4,
-        max_iter: int = 200,
-        cv: Any = 3,
-    ) -> None:
-        super().__init__(
-            lam, priors=priors, class_weight=class_weight, steps=steps, solver=solver, tol=tol, max_iter=max_iter
-        )
-        self.decision = decision
-        self.cv = cv
+    lam: float = 1e-2
+    _: KW_ONLY
+    priors: Priors = None
+    decision: Decision | None = None
+    class_weight: ClassWeight = None
+    steps: str | Sequence[str] = ("center", "trace")
+    solver: SolverChoice = "auto"
+    tol: float = 1e-4
+    max_iter: int = 200
+    cv: Any = 3
 
     def _nested(self, fit: Fit, K: KernelSet) -> Sequence[Fit]:
         learner = MKFDA(1.0, **{name: getattr(self, name) for name in Uniform().get_params()})
@@ -597,7 +568,7 @@ class SingleBest(FisherClassifier):
         self.scores_ = xr.DataArray(scores, dims=("kernel", "fold"), coords=coords, name="accuracy")
 
 
-class Product(FisherClassifier):
+class Product(Uniform):
     """Fisher discriminant on the geometric mean of all kernels.
 
     The mean is entrywise, (∏_j K_j)^(1/n).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -43,6 +43,7 @@ _UNPROVEN = (
 Sharing = Literal["mean", "own", "joint", "partition"]
 
 
+@dataclass(eq=False, repr=False)
 class NCuts(MarginClassifier):
     """Kernel weights by normalized cuts, then a classifier on the sum.
 
@@ -136,34 +137,19 @@ class NCuts(MarginClassifier):
 
     _STATE = (*MarginClassifier._STATE, "n_cut_passes_")
 
-    def __init__(
-        self,
-        n_examples: int = 5,
-        *,
-        loss: Loss = "hinge",
-        C: float | Sequence[float] = 10.0,
-        lam: float | Sequence[float] = 1.0,
-        multiclass: Multiclass = "ovr",
-        class_weight: ClassWeight = None,
-        decision: Decision | None = None,
-        sharing: Sharing = "mean",
-        steps: str | Sequence[str] = (),
-        tol: float = 1e-4,
-        max_iter: int = 5000,
-        random_state: int = 0,
-    ) -> None:
-        self.n_examples = n_examples
-        self.loss = loss
-        self.C = C
-        self.lam = lam
-        self.multiclass = multiclass
-        self.class_weight = class_weight
-        self.decision = decision
-        self.sharing = sharing
-        self.steps = steps
-        self.tol = tol
-        self.max_iter = max_iter
-        self.random_state = random_state
+    n_examples: int = 5
+    _: KW_ONLY
+    loss: Loss = "hinge"
+    C: float | Sequence[float] = 10.0
+    lam: float | Sequence[float] = 1.0
+    multiclass: Multiclass = "ovr"
+    class_weight: ClassWeight = None
+    decision: Decision | None = None
+    sharing: Sharing = "mean"
+    steps: str | Sequence[str] = ()
+    tol: float = 1e-4
+    max_iter: int = 5000
+    random_state: int = 0
 
     # --- fitting -----------------------------------------------------------------------------------------------------
 

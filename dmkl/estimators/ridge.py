@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -70,6 +70,7 @@ class RidgeMethod(FisherMethod):
         return outcomes
 
 
+@dataclass(eq=False, repr=False)
 class MKRidge(FisherLearner, KernelRegressor):
     """ℓp-norm multiple kernel ridge regression.
 
@@ -161,36 +162,20 @@ class MKRidge(FisherLearner, KernelRegressor):
     3
     """
 
-    def __init__(
-        self,
-        p: float | Sequence[float] = 2.0,
-        lam: float | Sequence[float] = 1e-2,
-        *,
-        steps: str | Sequence[str] = ("center", "trace"),
-        solver: SolverChoice = "auto",
-        tol: float = 1e-4,
-        max_iter: int = 200,
-        kernel_groups: KernelGroups = None,
-        sigma: Prices = 1.0,
-        constraints: Constraints = None,
-        weights: Given | Literal["shared"] = None,
-        n_candidates: int = 20,
-        random_state: int = 0,
-        candidate: int | Sequence[int] | None = None,
-    ) -> None:
-        self.p = p
-        self.lam = lam
-        self.steps = steps
-        self.solver = solver
-        self.tol = tol
-        self.max_iter = max_iter
-        self.kernel_groups = kernel_groups
-        self.sigma = sigma
-        self.constraints = constraints
-        self.weights: Any = weights
-        self.n_candidates = n_candidates
-        self.random_state = random_state
-        self.candidate = candidate
+    p: float | Sequence[float] = 2.0
+    lam: float | Sequence[float] = 1e-2
+    _: KW_ONLY
+    steps: str | Sequence[str] = ("center", "trace")
+    solver: SolverChoice = "auto"
+    tol: float = 1e-4
+    max_iter: int = 200
+    kernel_groups: KernelGroups = None
+    sigma: Prices = 1.0
+    constraints: Constraints = None
+    weights: Given | Literal["shared"] = None  # type: ignore[assignment]
+    n_candidates: int = 20
+    random_state: int = 0
+    candidate: int | Sequence[int] | None = None
 
     _HAS_INTERCEPT = True
     _OF_WEIGHTS: ClassVar = FisherLearner._OF_WEIGHTS | {"candidate": None}
