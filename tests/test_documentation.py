@@ -141,7 +141,7 @@ def options_named():
 
 @pytest.mark.parametrize(("asked", "options"), options_named().items(), ids=lambda part: " ".join(part)[:30])
 def test_commands_and_options_of_the_pages_are_there(asked, options, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 200)  # which is read once, whatever COLUMNS says later
     command, *model = asked
     assert command in COMMANDS
     for given in [[], *([["--model", *model]] if model else [])]:  # options of the command, then of the learner
