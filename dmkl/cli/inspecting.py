@@ -81,8 +81,8 @@ def check(
         return
     import numpy as np
 
-    from dmkl.health import SEVERITIES
-    from dmkl.health import check as check_set
+    from dmkl.health.check import SEVERITIES
+    from dmkl.health.check import check as check_set
 
     K = open_kernels(path, kernels)
     with ConsoleWatch(), resources.computing(reading=K):
@@ -309,7 +309,7 @@ def _findings(report: xr.Dataset) -> list[tuple[str, str, str]]:
 def _print_report(K: KernelSet, report: xr.Dataset) -> None:
     import numpy as np
 
-    from dmkl.health import SEVERITIES
+    from dmkl.health.check import SEVERITIES
 
     worst: dict[str, str] = {}
     for severity, subject, _ in _findings(report):

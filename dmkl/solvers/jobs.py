@@ -120,7 +120,7 @@ class Job:
 
     @property
     def kernels_key(self) -> tuple[int, bytes]:
-        """What jobs with the same kernels of one training set have in common."""
+        """Key of the kernels of a training set that the job has."""
         return id(self.training), b"" if self.kernels is None else self.kernels.tobytes()
 
     @property

@@ -145,7 +145,7 @@ _HIDDEN = 0.5
 _FAR = 30.0
 """A point whose gap was above this is far from certified."""
 _FIGURES, _BY_POINT = ("gap", "objective", "upper", "settled"), ("scores", "alpha")
-"""What is saved of a point, with β: figures, and arrays that a settled one has in files of its own; α if wanted."""
+"""Attributes of a point that are saved: β, figures, and arrays that a settled point has in files; α if wanted."""
 
 
 def block_width(n_sets: int) -> int:
