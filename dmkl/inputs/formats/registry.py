@@ -18,7 +18,6 @@ from dmkl.inputs.formats.file_arrays import FileArray, natural_order, stem
 from dmkl.inputs.formats.genotypes import bed_arrays
 from dmkl.inputs.formats.hdf5 import hdf5_arrays
 from dmkl.inputs.formats.matlab import matlab_arrays
-from dmkl.inputs.formats.matrix_market import mtx_arrays
 from dmkl.inputs.formats.numpy_files import npy_arrays, npz_arrays
 from dmkl.inputs.formats.tables import Text, looks_like_text, parquet_columns
 from dmkl.inputs.formats.zarr_folders import is_zarr, zarr_arrays
@@ -57,7 +56,7 @@ FORMATS = (
     Format((".mat",), matlab_arrays),
     Format((".h5", ".hdf5"), hdf5_arrays),
     Format((".parquet",), text_kernels.parquet_arrays, columns=parquet_columns),
-    Format((".mtx",), mtx_arrays),
+    Format((".mtx",), text_kernels.mtx_arrays),
     Format((".grm.bin", ".rel.bin"), text_kernels.binary_arrays, ("kernels",)),
     Format((".grm.gz",), text_kernels.gcta_text_arrays, ("kernels",)),
     Format((".rel", ".rel.gz"), text_kernels.plink_text_arrays, ("kernels",)),
