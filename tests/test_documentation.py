@@ -157,3 +157,10 @@ def test_messages_that_are_explained_are_those_of_the_code():
     quoted = [text for line in terms for text in re.findall(r'"([^"]+)"', line)]
     assert len(quoted) > 8
     assert [text for text in quoted if text not in source] == []
+
+
+@pytest.mark.parametrize("command", ["search", "evaluate"])
+def test_help_of_80_columns_has_at_most_100_lines(command, capsys, monkeypatch):
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 80)
+    assert main([command, "--help"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) <= 100

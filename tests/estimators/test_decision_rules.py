@@ -229,3 +229,20 @@ def test_what_is_refused():
         for job in (dmkl.search, dmkl.evaluate):
             with pytest.raises(InputError, match="does not decide by class means; take a classifier with decision='me"):
                 job(learner, K, y, baselines="rules")
+
+
+def test_labels_of_held_out_rows_teach_nothing():
+    K, y, train, test = unbalanced("multiclass")
+    changed = y.copy()
+    changed[test] = np.random.default_rng(1).permutation(y[test])
+    decisions = []
+
+    def keep(estimator, scores, truth):
+        decisions.append(scores)
+        return 0.0
+
+    for labels in (y, changed):
+        options = {"cv": [(train, test)], "scoring": {"kept": keep}, "refit": False, "baselines": "none"}
+        dmkl.search(dmkl.MKSVM(decision="means"), K, labels, {"C": [1.0, 4.0]}, **options)
+    half = len(decisions) // 2
+    np.testing.assert_array_equal(decisions[:half], decisions[half:])

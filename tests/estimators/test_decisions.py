@@ -9,6 +9,7 @@ import pytest
 import xarray as xr
 from helpers.references import in_memory
 from scipy.special import softmax
+from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.metrics import log_loss
@@ -296,3 +297,23 @@ def test_a_fit_tells_that_its_scores_are_of_no_use():
     with pytest.warns(UninformativeScoresWarning, match="follow the prior probabilities"):
         model = dmkl.MKFDA(lam=0.01).fit(K, y)
     np.testing.assert_allclose(model.predict_proba(K).values, 0.5, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps", "parameters"),
+    [
+        ("binary", ("center", "trace"), {}),
+        ("multiclass", ("cosine", "center"), {"priors": "uniform"}),
+        ("binary", ("trace",), {"class_weight": "balanced"}),
+        ("multiclass", "residualize", {}),
+    ],
+)
+def test_a_search_scores_a_fold_as_a_fit_on_its_training_rows_does(kind, steps, parameters):
+    K, y, train, test = thinned(kind)
+    if steps == "residualize":
+        steps = (dmkl.residualize((y == y.max()) + np.random.default_rng(1).standard_normal(len(y))), "trace")
+    learner = dmkl.MKFDA(p=1.5, lam=0.02, steps=steps, **parameters)
+    expected = clone(learner).fit(K[train, train], y[train]).score(K[test, train], y[test])
+    grid, folds = {"p": [1.5], "lam": [0.02]}, [(train, test)]
+    result = dmkl.search(learner, K, y, grid, cv=folds, refit=False, baselines="none")
+    assert result.scores["score"].item() == expected
