@@ -524,3 +524,19 @@ def test_the_direct_solver_keeps_the_budget():
         words = ["solver='direct'", " MiB", "Take solver='cg'", "dmkl.memory"]
         check_refusal(words, lambda: dmkl.MKFDA(solver="direct").fit(K, y), MemoryBudgetError)
     assert dmkl.MKFDA(solver="auto").fit(K, y > 4).solver_ == "direct"
+
+
+def test_neither_the_order_of_samples_nor_others_in_the_set_matter():
+    case, reference = digits(), fitted("digits", tol=1e-8)
+    order = np.random.default_rng(5).permutation(len(case.train))
+    rows = case.train[order]
+    model = dmkl.MKFDA(tol=1e-8).fit(case.set[rows, rows], case.y[rows])
+    alone = dmkl.MKFDA(tol=1e-8).fit(in_memory(case.kernels[:, rows][:, :, rows], 7), case.y[rows])
+    for each in (model, alone):
+        np.testing.assert_allclose(each.weights_, reference.weights_, atol=ROUNDED)
+    # By position and by name: labelled results align by themselves.
+    atol = ROUNDED * float(np.abs(reference.dual_coef_).max())
+    np.testing.assert_allclose(model.dual_coef_, reference.dual_coef_[order], atol=atol)
+    np.testing.assert_allclose(
+        model.dual_coef_.sel(sample=reference.dual_coef_.sample), reference.dual_coef_, atol=atol
+    )

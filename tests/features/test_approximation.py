@@ -6,6 +6,7 @@ import json
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from helpers.conformance import problems, unseal
 from helpers.faults import interrupted
@@ -15,7 +16,7 @@ from sklearn.kernel_approximation import Nystroem
 from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
-from dmkl.errors import ApproximationWarning, InputError, StoreError
+from dmkl.errors import ApproximationWarning, FeatureWarning, InputError, StoreError
 from dmkl.store.features import read_tables
 from dmkl.store.writer import StoreWriter
 
@@ -335,3 +336,18 @@ def test_samples_are_grouped_by_factors(tmp_path):
     K = built(None, {"function": "rbf", "rank": [10, 20]})
     model = dmkl.GSMKL(C=1.0, n_groups=2, grouping="kmeans").fit(K[TRAIN, TRAIN], Y[TRAIN])
     assert len(model.predict(features={"x": X})) == M
+
+
+@quiet
+@pytest.mark.slow
+def test_columns_of_new_samples_are_matched_by_name(tmp_path):
+    features = pd.DataFrame(X, columns=list("abcde"))
+    model = dmkl.MKFDA(lam=1e-2).fit(built(tmp_path / "set", SPECS, features))
+    model.save(tmp_path / "model")
+    model, scores = dmkl.load(tmp_path / "model"), model.decision_function(features={"x": features})
+    changed = features[list("ecdba")]
+    np.testing.assert_allclose(model.decision_function(features={"x": changed}), scores, atol=1e-9)
+    filled = changed.assign(d=X[TRAIN, 3].mean())
+    with pytest.warns(FeatureWarning, match="filled in by their means in training: d"):
+        scores = model.decision_function(features={"x": changed.drop(columns="d")}, missing_features="mean")
+    np.testing.assert_allclose(scores, model.decision_function(features={"x": filled}), atol=1e-9)

@@ -15,6 +15,7 @@ from helpers.conformance import check_store, problems, tree, unseal
 from helpers.damage import flip
 from helpers.faults import interrupted
 from helpers.references import few_columns
+from sklearn.base import clone
 
 import dmkl
 from dmkl.errors import InputError, StoreError
@@ -349,3 +350,31 @@ def test_repeated_factors_are_told(tmp_path):
     report = check(K)
     assert report.repeats.values.tolist() == ["", "a-linear", "a-linear"]
     np.testing.assert_allclose(report.factor, [1, 1, 4])
+
+
+LEARNERS = {
+    "mkfda": dmkl.MKFDA(p=1.5, lam=1e-3, tol=1e-10, solver="direct"),
+    "ridge": dmkl.MKRidge(p=2, lam=1e-2, tol=1e-10, solver="direct"),
+    "svm": dmkl.MKSVM(C=1.0, tol=1e-10),
+}
+
+
+@pytest.mark.parametrize(("name", "which"), list(zip(LEARNERS, [0, 1, 1], strict=True)))
+def test_models_are_those_of_tiles(sets, name, which):
+    K, dense = sets[which], sets[2].select(sets[which].names)
+    y = few_columns()[0]["a"][:, 0] if name == "ridge" else K.labels % 2
+    train, test = np.arange(0, M, 2), np.arange(1, M, 2)
+    model, expected = (clone(LEARNERS[name]).fit(S[train, train], y[train]) for S in (K, dense))
+    np.testing.assert_allclose(model.weights_, expected.weights_, atol=1e-6)
+    scores = np.asarray(expected._decision(dense[test, train]))
+    np.testing.assert_allclose(model._decision(K[test, train]), scores, atol=1e-8 * np.abs(scores).max())
+    of_tiles, of_factors = (np.asarray(expected.combined_kernel(S[test, train])) for S in (dense, K))
+    np.testing.assert_allclose(of_factors, of_tiles, atol=1e-10 * np.abs(of_tiles).max())
+    new, _ = few_columns(20, seed=5)
+    of_tiles = np.asarray(expected._decision(dmkl.build_cross(dense[train, train], new)))
+    of_factors = np.asarray(model._decision(dmkl.build_cross(K[train, train], new)))
+    np.testing.assert_allclose(of_factors, of_tiles, atol=1e-8 * np.abs(of_tiles).max())
+    predict = model.predict if name == "ridge" else model.decision_function
+    np.testing.assert_allclose(
+        np.asarray(predict(features=new)).reshape(of_tiles.shape), of_factors, atol=1e-8 * np.abs(of_tiles).max()
+    )

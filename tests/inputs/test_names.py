@@ -27,6 +27,7 @@ SCORE = (X[:, 0] + X[:, 1]).round(4)
 DX = np.where(X[:, 0] + X[:, 1] > 0, "pat", "con")
 SITE = np.where(np.arange(N) % 2, "Oslo", "Bergen")
 AGE = (20 + 60 * RNG.random(N)).round(1)
+PART = np.where(np.arange(N) < 60, "train", "test")
 WORDS = [f"P{i:03}" for i in range(N)]
 NUMBERS = [str(1000017 + 7 * i) for i in range(N)]
 SHUFFLED = RNG.permutation(N)
@@ -39,6 +40,10 @@ def folder(tmp_path_factory):
     """Kernels in order, and tables of the same samples in another order."""
     path = tmp_path_factory.mktemp("names")
     pd.DataFrame(X @ X.T, WORDS, WORDS).to_csv(path / "k.csv")
+    columns = {"site": SITE, "patient": WORDS, "dx": DX, "score": SCORE, "age": AGE, "part": PART}
+    sheet = pd.DataFrame(columns).iloc[SHUFFLED]
+    sheet.to_csv(path / "site_first.csv", index=False)
+    sheet[["patient", "site", "dx", "score", "age", "part"]].to_csv(path / "patient_first.csv", index=False)
     features = pd.DataFrame(X, columns=list("abcde"))
     features.set_axis(WORDS).to_csv(path / "x.csv", index_label="sample")
     features.set_axis(WORDS).T.to_csv(path / "turned.csv")
@@ -77,56 +82,81 @@ def same_models(first, second):
 # --- the command line ------------------------------------------------------------------------------------------------
 
 
-def test_groups_that_are_all_different_are_an_error(error_of, tmp_path, store):
+def test_splits_and_covariates_are_matched_by_name(run, tmp_path, folder):
+    models = []
+    for table in ("site_first.csv", "patient_first.csv"):
+        place = tmp_path / table
+        files = ("--labels", f"{folder / table}:dx", "--splits", f"{folder / table}:part")
+        assert run("import", f"{place}.zarr", folder / "k.csv", *files)[0] == 0
+        assert dmkl.open(f"{place}.zarr").splits.tolist() == [np.where(PART == "train", 0, 2).tolist()]
+        steps = ("--p", "1", "--lam", "0.1", "--steps", f"residualize={folder / table}:age,trace")
+        status, _, err = run("fit", f"{place}.zarr", place, *steps, *HERE)
+        assert status == 0, err
+        models.append(dmkl.load(place))
+    same_models(*models)
+
+
+def test_groups_that_are_all_different_are_an_error(run, tmp_path, store):
     groups = write(tmp_path / "groups.txt", (f"{own} g{own}" for own in WORDS))
     arguments = ("search", store, tmp_path / "out", "--cv", "GroupKFold(5)", "--groups", groups)
-    assert re.search(
-        r"(?is)\bgroups?\b.*\b(differ|different|own|one sample)\b", error_of(*arguments, *ONE_POINT, *HERE)
-    )
+    status, _, err = run(*arguments, *ONE_POINT, *HERE)
+    assert status == 1
+    assert re.search(r"(?is)\bgroups?\b.*\b(differ|different|own|one sample)\b", err)
 
 
 @pytest.mark.parametrize(("table", "turn"), [("x.csv", ()), ("turned.csv", ("--transpose",))])
-def test_build_matches_labels_by_name(error_of, output_of, tmp_path, folder, table, turn):
+def test_build_matches_labels_by_name(run, tmp_path, folder, table, turn):
     arguments = ("build", tmp_path / "set.zarr", folder / table, "--function", "linear", "--labels", folder / "sp.txt")
     if turn:
-        assert "--transpose" in error_of(*arguments, *HERE)
-    output_of(*arguments, *turn, *HERE)
+        status, _, err = run(*arguments, *HERE)
+        assert status == 1
+        assert "--transpose" in err
+    status, _, err = run(*arguments, *turn, *HERE)
+    assert status == 0, err
     K = dmkl.open(tmp_path / "set.zarr")
     assert K.samples.tolist() == WORDS
     assert K.labels.tolist() == DX.tolist()
     np.testing.assert_allclose(np.asarray(K)[0], X @ X.T, rtol=1e-12, atol=1e-12)
 
 
-def test_build_repairs_what_is_not_positive_semidefinite(output_of, tmp_path):
-    values, vectors = np.linalg.eigh(X @ X.T)
+def test_build_repairs_what_is_not_positive_semidefinite(run, tmp_path):
+    values, vectors = np.linalg.eigh(X @ X.T + X.sum(axis=1) * X.sum(axis=1)[:, None])
     values[0] = -3
     indefinite = (vectors * values) @ vectors.T
     indefinite = (indefinite + indefinite.T) / 2
     pd.DataFrame(indefinite, WORDS, WORDS).to_csv(tmp_path / "d.csv", index_label="sample")
     arguments = ("build", tmp_path / "set.zarr", tmp_path / "d.csv", "--function", "precomputed", *HERE)
-    output_of(*arguments, "--repair", "clip")
+    status, _, err = run(*arguments, "--repair", "clip")
+    assert status == 0, err
+    found = np.asarray(dmkl.open(tmp_path / "set.zarr"))[0]
     values, vectors = np.linalg.eigh(indefinite)
-    expected = (vectors * values.clip(0)) @ vectors.T
-    np.testing.assert_allclose(np.asarray(dmkl.open(tmp_path / "set.zarr"))[0], expected, atol=1e-9)
+    np.testing.assert_allclose(found, (vectors * values.clip(0)) @ vectors.T, atol=1e-9)
 
 
-def test_files_of_fid_and_iid_choose_samples(output_of, tmp_path, folder, store):
+def test_files_of_fid_and_iid_choose_samples(run, tmp_path, folder, store):
     kept = [WORDS[i] for i in SHUFFLED[:50]]
     model, file = tmp_path / "model", folder / "keep.txt"
-    output_of("fit", store, model, "--train", file, "--p", "1", "--lam", "0.1", *HERE)
+    status, _, err = run("fit", store, model, "--train", file, "--p", "1", "--lam", "0.1", *HERE)
+    assert status == 0, err
     assert dmkl.load(model).dual_coef_.coords["sample"].values.tolist() == kept
-    output_of("predict", model, store, "--rows", file, "--out", tmp_path / "p.csv", *HERE)
+    status, _, err = run("predict", model, store, "--rows", file, "--out", tmp_path / "p.csv", *HERE)
+    assert status == 0, err
     assert pd.read_csv(tmp_path / "p.csv").iloc[:, 0].tolist() == kept
-    output_of("import", tmp_path / "some.zarr", folder / "k.csv", "--samples", file)
+    status, _, err = run("import", tmp_path / "some.zarr", folder / "k.csv", "--samples", file)
+    assert status == 0, err
     assert dmkl.open(tmp_path / "some.zarr").samples.tolist() == kept
 
 
-def test_several_columns_without_names_are_refused_by_a_set_with_names(error_of, tmp_path, folder):
+def test_several_columns_without_names_are_refused_by_a_set_with_names(run, tmp_path, folder):
     labels = write(tmp_path / "labels.csv", (f"{age},{score}" for age, score in zip(AGE, SCORE, strict=True)))
-    assert re.search("(?i)names? ", error_of("import", tmp_path / "set.zarr", folder / "k.csv", "--labels", labels))
+    status, _, err = run("import", tmp_path / "set.zarr", folder / "k.csv", "--labels", labels)
+    assert status == 1
+    assert re.search("(?i)names? ", err)
     pd.DataFrame(X).to_csv(tmp_path / "block.csv", index=False)
     arguments = (folder / "x.csv", tmp_path / "block.csv", "--function", "linear")
-    assert "block" in error_of("build", tmp_path / "set.zarr", *arguments, *HERE)
+    status, _, err = run("build", tmp_path / "set.zarr", *arguments, *HERE)
+    assert status == 1
+    assert "block" in err
     assert not (tmp_path / "set.zarr").exists()
 
 
@@ -176,32 +206,35 @@ def test_an_individual_is_one_where_a_file_repeats_numbers_and_another_does_not(
     np.testing.assert_array_equal(one, two)
 
 
-@pytest.mark.parametrize(
-    ("values", "missing", "expected"),
-    [
-        # A measure has zeros of its own.
-        (["2", "1", "2", "0", "1", "2"], 3, [2, 1, 2, 1, 2]),
-        (["0", "1.5", "-9", "2.5", "0", "3.5"], 2, [0, 1.5, 2.5, 0, 3.5]),
-    ],
-)
-def test_zero_is_a_missing_diagnosis_and_no_class(tmp_path, values, missing, expected):
-    fam = write(tmp_path / "y.fam", [f"{own} {own} 0 0 1 {v}" for own, v in zip(FEW, values, strict=True)][::-1])
-    source, known = open_files(kernel(tmp_path / "k.csv"), labels=fam, join="inner")
-    assert list(source.samples) == [own for i, own in enumerate(FEW) if i != missing]
-    assert np.asarray(known.labels).tolist() == expected
+def test_zero_is_a_missing_diagnosis_and_no_class(tmp_path):
+    path = kernel(tmp_path / "k.csv")
+    fam = write(
+        tmp_path / "y.fam", (f"{own} {own} 0 0 1 {code}" for own, code in zip(FEW[::-1], "210212", strict=True))
+    )
+    source, known = open_files(path, labels=fam, join="inner")
+    assert list(source.samples) == ["s0", "s1", "s2", "s4", "s5"]
+    assert np.asarray(known.labels).tolist() == [2, 1, 2, 1, 2]
+    # A measure has zeros of its own.
+    values = ["0", "1.5", "-9", "2.5", "0", "3.5"]
+    fam = write(tmp_path / "y.fam", (f"{own} {own} 0 0 1 {value}" for own, value in zip(FEW, values, strict=True)))
+    source, known = open_files(path, labels=fam, join="inner")
+    assert list(source.samples) == ["s0", "s1", "s3", "s4", "s5"]
+    assert np.asarray(known.labels).tolist() == [0, 1.5, 2.5, 0, 3.5]
 
 
 @pytest.mark.parametrize("mark", ["#", "%"])
 def test_names_that_begin_with_a_mark_of_comments_stay(mark, tmp_path):
     names = [f"{mark}{i}" if i in (0, 3) else f"s{i}" for i in range(6)]
-    rows = [f"{own},{dx}" for own, dx in zip(names[::-1], DX[:6][::-1], strict=True)]
-    source, known = open_files(
-        kernel(tmp_path / "k.csv", names), labels=write(tmp_path / "y.csv", ["sample,dx", *rows])
+    path = kernel(tmp_path / "k.csv", names)
+    labels = write(
+        tmp_path / "y.csv", ["sample,dx", *(f"{own},{dx}" for own, dx in zip(names[::-1], DX[:6][::-1], strict=True))]
     )
+    source, known = open_files(path, labels=labels)
     assert list(source.samples) == names
     np.testing.assert_array_equal(whole(next(iter(source.matrices()))), SMALL)
     assert known.labels.tolist() == DX[:6].tolist()
-    pd.DataFrame(X[:6], names, list("abcde")).to_csv(tmp_path / "x.csv", index_label="sample")
+    table = pd.DataFrame(X[:6], names, list("abcde")).to_csv(tmp_path / "x.csv", index_label="sample")
+    assert table is None
     assert as_features(tmp_path / "x.csv").samples == names
 
 
@@ -221,7 +254,31 @@ def test_classes_that_are_written_differently_are_not_one(tmp_path):
     assert list(known.labels) == codes
 
 
+def test_a_symmetric_matrix_of_r_is_square_and_says_how_to_name_its_rows(tmp_path):
+    pd.DataFrame(SMALL, range(1, 7), [f"V{k}" for k in range(1, 7)]).to_csv(tmp_path / "k.csv", index_label="")
+    source, _ = open_files(tmp_path / "k.csv")
+    assert source.train_samples is None
+    assert any("--order" in note for note in source.notes)
+    order = write(tmp_path / "order.txt", FEW)
+    labels = write(tmp_path / "y.txt", map(" ".join, zip(FEW[::-1], DX[:6][::-1], strict=True)))
+    source, known = open_files(tmp_path / "k.csv", labels=labels, order=order)
+    assert list(source.samples) == FEW
+    assert known.labels.tolist() == DX[:6].tolist()
+
+
+def test_a_title_that_a_file_lacks_is_refused_with_those_it_has(tmp_path):
+    path = write(tmp_path / "y.txt", ["FID IID BMI height", *(f"f{i} {own} {20 + i}.5 1" for i, own in enumerate(FEW))])
+    with pytest.raises(InputError, match=r"no column 'weight'; it has .*'BMI'"):
+        open_files(kernel(tmp_path / "k.csv"), labels=Path(f"{path}:weight"))
+
+
 # --- messages --------------------------------------------------------------------------------------------------------
+
+
+def test_sources_without_a_common_sample_are_all_quoted(tmp_path):
+    labels = write(tmp_path / "y.csv", ["sample,dx", *(f"other{i},{'ab'[i % 2]}" for i in range(6))])
+    with pytest.raises(InputError, match=r"(?s)'s0'.*'other0'"):
+        open_files(kernel(tmp_path / "k.csv"), labels=labels, join="inner")
 
 
 @pytest.mark.parametrize(
@@ -268,20 +325,22 @@ def fitted(tmp_path_factory, named):
     ],
     ids=["the wrong way round", "of another name"],
 )
-def test_test_kernels_that_do_not_fit_are_named_as_such(run, error_of, tmp_path, fitted, rows, columns, name, said):
+def test_test_kernels_that_do_not_fit_are_named_as_such(run, tmp_path, fitted, rows, columns, name, said):
     pd.DataFrame(X[rows] @ X[columns].T, WORDS[rows], WORDS[columns]).to_csv(tmp_path / name)
     run("import", tmp_path / "new.zarr", tmp_path / name, "--rectangular")
-    err = error_of("predict", fitted, tmp_path / "new.zarr", "--out", tmp_path / "p.csv", *HERE)
+    status, _, err = run("predict", fitted, tmp_path / "new.zarr", "--out", tmp_path / "p.csv", *HERE)
+    assert status == 1
     assert re.search(said, err)
 
 
-def test_rows_without_values_are_left_to_an_outer_join(error_of, tmp_path):
+def test_rows_without_values_are_left_to_an_outer_join(run, tmp_path):
     values = SMALL.copy()
     values[2], values[:, 2] = np.nan, np.nan
     pd.DataFrame(values, FEW, FEW).to_csv(tmp_path / "k.csv", na_rep="nan")
     np.save(tmp_path / "k.npy", values)
     for name in ("k.csv", "k.npy"):
-        err = error_of("import", tmp_path / "set.zarr", tmp_path / name)
+        status, _, err = run("import", tmp_path / "set.zarr", tmp_path / name)
+        assert status == 1
         assert "--join outer" in err
         assert "RuntimeWarning" not in err
 
@@ -305,14 +364,24 @@ def built(labels, frame=FEATURES, **more):
 
 @pytest.mark.parametrize("of", [lambda y: y, lambda y: y.to_frame("dx")], ids=["series", "frame"])
 def test_a_shuffled_default_index_is_matched_with_an_unshuffled_one(of):
-    """`tests/estimators/test_labels_by_name.py` has labels given to fit."""
-    labels = of(pd.Series(DX))
-    for K in (created(labels.iloc[SHUFFLED]), built(labels.iloc[SHUFFLED])):
+    labels = of(pd.Series(DX).iloc[SHUFFLED])
+    for K in (created(labels), built(labels)):
         assert K.labels.tolist() == DX.tolist()
+    plain = created(None)
+    same_models(
+        dmkl.MKFDA(p=1, lam=0.1).fit(plain, labels), dmkl.MKFDA(p=1, lam=0.1).fit(plain, pd.Series(DX).to_numpy())
+    )
+
+
+def test_shuffled_tables_are_matched_with_labels_of_a_default_index():
+    labels = pd.Series(DX)
     for K in (created(labels, FRAME.iloc[SHUFFLED, SHUFFLED]), built(labels, FEATURES.iloc[SHUFFLED])):
         order = [int(name) for name in K.samples]
         assert K.labels.tolist() == DX[order].tolist()
         np.testing.assert_allclose(np.asarray(K)[0], (X @ X.T)[np.ix_(order, order)], rtol=1e-12, atol=1e-12)
+    K = created(None, FRAME.iloc[SHUFFLED, SHUFFLED])
+    model = dmkl.MKFDA(p=1, lam=0.1).fit(K, labels)
+    same_models(model, dmkl.MKFDA(p=1, lam=0.1).fit(created(labels, FRAME.iloc[SHUFFLED, SHUFFLED])))
 
 
 @pytest.mark.parametrize(("title", "index"), [("code", "shuffled"), ("patient", "counting"), ("sample", "counting")])
