@@ -205,7 +205,7 @@ def refuse(message: str, cause: BaseException | None = None) -> NoReturn:
 def damage(
     what: str, way_out: str = "", kind: type[StoreError] = StoreError, but: type[DmklError] | tuple[()] = ()
 ) -> Iterator[None]:
-    """Raise an error of this kind for any other `but` some inside this context: Zarr raises many for damaged stores."""
+    """Turn errors of this context into one kind, except those in `but`: Zarr raises many kinds for damaged stores."""
     try:
         yield
     except but:

@@ -25,7 +25,7 @@ COMMANDS = {name: module for module, names in _MODULES.items() for name in names
 
 
 def line_of_help(name: str) -> str:
-    """The first line of the documentation of a command, from its source file: the list of all imports none."""
+    """The first line of the documentation of a command, from its source file, so that a list imports no command."""
     source = (files("dmkl.cli") / f"{COMMANDS[name]}.py").read_text(encoding="utf-8")
     return source.partition(f"\ndef {_function(name)}(")[2].split('"""')[1].partition("\n")[0]
 

@@ -407,7 +407,7 @@ def describe_importance(result: Importance) -> Description:
 
 
 _MOST_ROWS = 30
-"""Of kernels in a permutation test."""
+"""Most kernels that the table of a permutation test shows."""
 
 
 def describe_permutation_test(result: PermutationTest) -> Description:
@@ -461,7 +461,7 @@ DESCRIBE: dict[str, Callable[[Any], Description]] = {
     "PermutationTest": describe_permutation_test,
     "Stability": describe_stability,
 }
-"""By the class of a result."""
+"""Functions that describe a result, by the name of its class."""
 
 # --- scores of a model on other samples ----------------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ class Front(BaseEstimator):  # type: ignore[misc]
     _KIND: ClassVar[tuple[type[KernelLearner], str]]
     """The base class of estimators, and its name in messages."""
     _FITTED: ClassVar[tuple[str, ...]] = ("weights_", "n_iter_")
-    """The fitted attributes of the estimator that are those of the front, too."""
+    """The fitted attributes of the estimator that the front has too."""
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters, also those of the default estimator (``estimator__lam``)."""
