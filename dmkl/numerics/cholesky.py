@@ -151,14 +151,15 @@ class Cholesky:
         return _mirrored(product)
 
     def inverse_diagonal(self) -> Array:
-        """The diagonal of A⁻¹, (m,): the squared lengths of the columns of L⁻¹."""
-        m = len(self.lower)
-        inverse, diagonal = self.lower.copy(order="F"), np.empty(m, self.lower.dtype)
+        """The diagonal of A⁻¹, (m,): the squared lengths of the columns of L⁻¹, which overwrites L."""
+        m, inverse = len(self.lower), self.lower
+        diagonal = np.empty(m, inverse.dtype)
         status(self._prefix + "trtri", b"L", b"N", m, inverse, m)
         # (A⁻¹)_jj = Σ_i (L⁻¹)_ij²: L⁻¹ costs m³/3 operations, and A⁻¹ itself need not be formed.
         for start in range(0, m, _BLOCK):
-            columns = np.tril(inverse[start:, start : start + _BLOCK])
-            diagonal[start : start + _BLOCK] = np.einsum("ij,ij->j", columns, columns)
+            stop = min(start + _BLOCK, m)
+            square, below = np.tril(inverse[start:stop, start:stop]), inverse[stop:, start:stop]
+            diagonal[start:stop] = np.einsum("ij,ij->j", square, square) + np.einsum("ij,ij->j", below, below)
         return diagonal
 
 
@@ -271,7 +272,7 @@ class OrderedFactor:
         return solved
 
     def inverse_diagonal(self) -> Float:
-        """The diagonal of A⁻¹, (m,), in double precision."""
+        """The diagonal of A⁻¹, (m,), in double precision; L is overwritten."""
         diagonal = np.empty(self.size)
         diagonal[self._samples] = self.factor.inverse_diagonal()
         return diagonal

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import scipy.linalg
 from dask.delayed import Delayed, delayed
 
 from dmkl.arrays import Array, Float, Index
@@ -386,10 +387,14 @@ def _inverse_diagonals(
         total = put_together((tile for part in parts for tile in part[number]), lenses[lens], dtype)
         lower, order = total.entries, total.order
         samples = slice(None) if order is None else order
-        # Row 0 holds K_ii, row 1 holds (K²)_ii = Σ_k K_ik², both in the order of the view's samples.
-        moments = np.empty((2, len(lower)))
-        moments[:, samples] = np.diagonal(lower), _row_squares(lower)
-        size, projected = moments[0].sum(), np.zeros(len(lower))
+        diagonal = np.empty(len(lower))
+        diagonal[samples] = np.diagonal(lower)
+        size, projected = diagonal.sum(), np.zeros(len(lower))
+        # For large λ, 1 − ½(A⁻¹)_ii = K_ii/λ − (K²)_ii/λ² + … is below the rounding error of A⁻¹ in single precision.
+        large = [lower.dtype == np.float32 and lam >= size for lam in lams]
+        squares = np.empty(len(lower))
+        if any(large):
+            squares[samples] = _row_squares(lower)  # (K²)_ii = Σ_k K_ik²
         null = unpenalized(lenses[lens].view.steps, len(lower))
         if null is not None:
             # KN = 0 holds only up to a few ε‖K‖ after rounding, which is as large as a small λ. So tr(K)·P is added
@@ -397,21 +402,25 @@ def _inverse_diagonals(
             # of 2P; it is subtracted below.
             q = np.linalg.qr(null)[0]
             projected = np.einsum("mk,mk->m", q, q)
-            lower += size * (q[samples].astype(dtype) @ q[samples].T.astype(dtype))
+            add = scipy.linalg.get_blas_funcs("syrk", (lower,))
+            lower = add(size, q[samples], beta=1.0, c=lower, lower=1, overwrite_c=1)  # the lower triangle, in place
+
+        work = np.empty_like(lower)
 
         def matrix() -> tuple[Array, Index | None]:
-            return lower.copy(order="F"), order
+            # A factorization overwrites its matrix. One array serves all λ: page faults of a new one would take as long
+            # as the factorization.
+            np.copyto(work, lower)
+            return work, order
 
-        def at(lam: float) -> Float:
-            if lower.dtype == np.float32 and lam >= size:
-                # For large λ, 1 − ½(A⁻¹)_ii = K_ii/λ − (K²)_ii/λ² + … is below the rounding error of A⁻¹ in single
-                # precision. The fraction K_ii/(λ + (K²)_ii/K_ii) has the same first two terms.
-                return np.asarray(2.0 - 2.0 * projected - 2.0 * moments[0] / (lam + moments[1] / moments[0]))
-            # A Cholesky factorization overwrites its matrix, so each λ starts from a copy of the sum.
+        def at(lam: float, *, is_large: bool) -> Float:
+            if is_large:
+                # The fraction K_ii/(λ + (K²)_ii/K_ii) has the same first two terms.
+                return np.asarray(2.0 - 2.0 * projected - 2.0 * diagonal / (lam + squares / diagonal))
             inverse = RoughFactor.of(matrix, lam).inverse_diagonal()
             return np.asarray(inverse - 2.0 * projected / (1.0 + size / lam))
 
-        return np.stack([at(lam) for lam in lams])
+        return np.stack([at(lam, is_large=is_large) for lam, is_large in zip(lams, large, strict=True)])
 
 
 def _row_squares(lower: Array) -> Float:
