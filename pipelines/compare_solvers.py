@@ -34,14 +34,14 @@ from rich.progress import Progress
 
 import dmkl
 
-SOLVERS: dict[str, dict[str, Any]] = {
-    "direct, Newton": {"solver": "direct"},
-    "direct, exact cuts": {"solver": "direct", "master": "exact"},
-    "direct, Taylor cuts": {"solver": "direct", "master": "taylor"},
-    "cg, Newton": {"solver": "cg"},
-    "interleaved": {"solver": "interleaved"},
-    "dual": {"solver": "dual"},
-    "subspace": {"solver": "subspace"},
+SOLVERS: dict[str, Any] = {
+    "direct, Newton": "direct",
+    "direct, exact cuts": dmkl.Direct("exact"),
+    "direct, Taylor cuts": dmkl.Direct("taylor"),
+    "cg, Newton": "cg",
+    "interleaved": "interleaved",
+    "dual": "dual",
+    "subspace": "subspace",
 }
 # Wong: Points of view: color blindness, Nature Methods 8 (2011).
 COLORS = ["#000000", "#999999", "#56b4e9", "#d55e00", "#e69f00", "#cc79a7", "#009e73"]
@@ -97,9 +97,9 @@ def make_set(folder: Path, n: int, m: int) -> dmkl.KernelSet:
     return dmkl.build(store, tables, specs, labels=labels, dtype="float32")
 
 
-def solve(K: dmkl.KernelSet, p: float, lam: float, choices: dict[str, Any]) -> dict[str, float]:
+def solve(K: dmkl.KernelSet, p: float, lam: float, solver: Any) -> dict[str, float]:
     """One fit, measured."""
-    model = dmkl.MKFDA(p=p, lam=lam, max_iter=100, **choices)
+    model = dmkl.MKFDA(p=p, lam=lam, max_iter=100, solver=solver)
     with Memory() as memory, warnings.catch_warnings():
         warnings.simplefilter("ignore", dmkl.errors.ConvergenceWarning)  # the gap is in the table
         started = time.perf_counter()
@@ -128,10 +128,10 @@ def compare(sets: dict[str, dmkl.KernelSet], norms: list[float], lams: list[floa
         task = progress.add_task("solving", total=int(np.prod(shape)))
         for (s, (size, K)), (a, p) in itertools.product(enumerate(sets.items()), enumerate(norms)):
             tired: set[str] = set()
-            for (b, lam), (c, (name, choices)) in itertools.product(enumerate(lams), enumerate(SOLVERS.items())):
+            for (b, lam), (c, (name, solver)) in itertools.product(enumerate(lams), enumerate(SOLVERS.items())):
                 progress.update(task, description=f"{size}, p = {p:g}, λ = {lam:g}: {name}")
                 if name not in tired and not undefined(name, p):
-                    for key, value in solve(K, p, lam, choices).items():
+                    for key, value in solve(K, p, lam, solver).items():
                         found[key][s, a, b, c] = value
                     if not progress.console.is_terminal:
                         print(
