@@ -205,7 +205,7 @@ def main() -> None:
         sets[f"n = {n}, m = {m:,}"] = make_set(options.output, n, m)
     started = time.perf_counter()
     with dask.config.set(scheduler="threads"):
-        solve(next(iter(sets.values())), 2.0, 1.0, {})  # compiles what the first fit would compile
+        solve(next(iter(sets.values())), 2.0, 1.0, "auto")  # compiles what the first fit would compile
         table = compare(sets, options.norms, options.lams, options.patience)
     table.to_netcdf(options.output / "solvers.nc", engine="scipy")
     picture(table).savefig(options.output / "solvers.png", dpi=110)
