@@ -7,8 +7,8 @@ from .analysis.aligned import aligned_weights as aligned_weights
 from .analysis.analyze import Analysis as Analysis
 from .analysis.analyze import analyze as analyze
 from .analysis.analyze import relevant_dimension as relevant_dimension
-from .building.build import build as build
-from .building.cross import build_cross as build_cross
+from .building import build as build
+from .building import build_cross as build_cross
 from .clusters.backends import cluster as cluster
 from .estimators.clustering import KernelKMeans as KernelKMeans
 from .estimators.clustering import MultipleKernelKMeans as MultipleKernelKMeans
@@ -40,6 +40,8 @@ from .inference.permutation import permutation_test as permutation_test
 from .inference.stability import Stability as Stability
 from .inference.stability import stability as stability
 from .kernelset import KernelSet as KernelSet
+from .kernelset import create as create
+from .kernelset import open as open
 from .numerics.covariates import residualize as residualize
 from .outputs import prediction_table as prediction_table
 from .progress import ConsoleWatch as ConsoleWatch
@@ -57,5 +59,3 @@ from .solvers.fisher.problem import CG as CG
 from .solvers.fisher.problem import Direct as Direct
 from .solvers.fisher.problem import Dual as Dual
 from .solvers.fisher.problem import Subspace as Subspace
-from .stores import create as create
-from .stores import open as open

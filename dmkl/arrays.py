@@ -1,4 +1,4 @@
-"""Types of arrays, as annotations name them, and how values of theirs are written in messages."""
+"""Types of arrays, and questions to arrays and labels of any library: their class, their text, which are unknown."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ Array = npt.NDArray[Any]
 Float = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+
+UNKNOWN_TEXTS = frozenset({"", "NA", "N/A", "n/a", "<NA>", "#N/A", "NaN", "nan", "NULL", "null", "None", "NaT"})
+"""Texts that stand for an unknown label, as tables and the printing of pandas, R and SQL have them."""
 
 
 def is_instance(value: Any, library: str, *kinds: str) -> bool:
@@ -33,3 +36,18 @@ def weight_shares(weights: Array, axis: int) -> Array:
     """
     total = np.abs(weights).sum(axis=axis, keepdims=True)
     return np.asarray(weights / np.where(total > 0, total, 1.0))
+
+
+def is_known(labels: npt.ArrayLike) -> Mask:
+    """Which labels are known: all but NaN, None, pandas's NA and the texts that stand for them."""
+    values = np.asarray(labels)
+    if values.dtype.kind in "biuf":
+        return np.asarray(~np.isnan(values), dtype=bool)
+    entries = values.ravel().tolist()
+    texts = [not (isinstance(value, str) and value.strip() in UNKNOWN_TEXTS) for value in entries]
+    written: Mask = np.array(texts, dtype=bool).reshape(values.shape)
+    if all(isinstance(value, str) for value in entries):
+        return written
+    import pandas as pd
+
+    return np.asarray(written & ~pd.isna(values), dtype=bool)

@@ -14,10 +14,9 @@ from dask.base import tokenize
 
 import dmkl
 from dmkl.errors import DmklError
-from dmkl.health import check
-from dmkl.health.check import damage
+from dmkl.health import check, damage
 from dmkl.progress import Watch, watching
-from dmkl.searching.state import damage_of_state
+from dmkl.solvers.workspace import damage_of_state
 from dmkl.store.features import read_tables
 from dmkl.store.reader import StoreReader
 

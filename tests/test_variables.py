@@ -12,7 +12,7 @@ import zarr
 import dmkl
 from dmkl.errors import InputError
 from dmkl.estimators.learner import MODELS
-from dmkl.health.check import check
+from dmkl.health import check
 from dmkl.store.format import NODES
 from dmkl.variables import VARIABLES, describe, variable
 

@@ -13,7 +13,7 @@ import xarray as xr
 from dmkl.analysis.analyze import analyze
 from dmkl.arrays import Float
 from dmkl.errors import refuse
-from dmkl.stores import Kernels
+from dmkl.kernelset import Kernels
 from dmkl.variables import describe
 
 Alignment = Literal["align", "alignf", "cka", "statis"]

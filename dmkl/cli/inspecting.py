@@ -81,8 +81,8 @@ def check(
         return
     import numpy as np
 
-    from dmkl.health.check import SEVERITIES
-    from dmkl.health.check import check as check_set
+    from dmkl.health import SEVERITIES
+    from dmkl.health import check as check_set
 
     K = open_kernels(path, kernels)
     with ConsoleWatch(), resources.computing(reading=K):
@@ -309,7 +309,7 @@ def _findings(report: xr.Dataset) -> list[tuple[str, str, str]]:
 def _print_report(K: KernelSet, report: xr.Dataset) -> None:
     import numpy as np
 
-    from dmkl.health.check import SEVERITIES
+    from dmkl.health import SEVERITIES
 
     worst: dict[str, str] = {}
     for severity, subject, _ in _findings(report):
@@ -414,8 +414,8 @@ def _check_files(path: str, kind: _Kind, *, strict: bool, as_json: bool) -> None
 
 def _damage(folder: Place) -> list[str]:
     """One sentence for each damaged part."""
-    from dmkl.health.check import damage
-    from dmkl.searching.state import damage_of_state
+    from dmkl.health import damage
+    from dmkl.solvers.workspace import damage_of_state
     from dmkl.store.saved import Saved
 
     if isinstance(folder, Path) and (folder / "state.json").is_file():
@@ -483,8 +483,7 @@ def _labeled_facts(folder: Place) -> dict[str, Any]:
 
 
 def _state_facts(folder: Place) -> dict[str, Any]:
-    from dmkl.searching.state import read_state
-    from dmkl.solvers.workspace import read_state_file
+    from dmkl.solvers.workspace import read_state, read_state_file
 
     assert isinstance(folder, Path)
     content = read_state_file(folder / "state.json")

@@ -111,7 +111,7 @@ def resuming(folder: Path) -> Iterator[None]:
 
     When the work is interrupted, say what is kept; when the checkpoint belongs to other work, say how to discard it.
     """
-    from dmkl.searching.state import is_empty, read_state, remove_state
+    from dmkl.solvers.workspace import is_empty, read_state, remove_state
 
     before = read_state(folder)
     try:

@@ -33,7 +33,7 @@ from dmkl.files.urls import as_place
 from dmkl.progress import LOGGER
 
 if TYPE_CHECKING:
-    from dmkl.jobs.job_file import JobFile
+    from dmkl.jobs import JobFile
 
 UNFINISHED = 75
 """Exit status of a job that SIGTERM ended and that goes on when run again: a temporary failure in sysexits.h."""
@@ -90,7 +90,7 @@ def run(
         search = "result"
         permute = "significance"
     """
-    from dmkl.jobs.job_file import as_toml, cluster_option, differences, path_beside, read_job
+    from dmkl.jobs import as_toml, cluster_option, differences, path_beside, read_job
 
     file = read_job(job.expanduser(), SECTIONS)
     if into is not None:
@@ -158,8 +158,7 @@ def submit(
         dmkl submit job.toml --dry-run
     """
     from dmkl.files.writing import write_whole
-    from dmkl.jobs.job_file import read_job
-    from dmkl.jobs.script import batch_script, send
+    from dmkl.jobs import batch_script, read_job, send
 
     file = read_job(job.expanduser(), SECTIONS)
     _steps_of(file)
@@ -265,7 +264,7 @@ class _Step:
 
     def is_done(self, job: JobFile) -> bool:
         """Whether this job has made the result already."""
-        from dmkl.jobs.job_file import path_beside, read_job
+        from dmkl.jobs import path_beside, read_job
 
         if self.makes_store:
             try:
@@ -284,7 +283,7 @@ class _Step:
 
     def progress(self) -> tuple[int, ...]:
         """Numbers that change when the step makes progress: passes and solved problems, or files of a kernel set."""
-        from dmkl.searching.state import read_state
+        from dmkl.solvers.workspace import read_state
 
         out, given = as_place(self.out), self.values.get("state")
         folder = out.with_name(f"{out.name}.partial") if given is None else Path(given)
@@ -496,7 +495,7 @@ def _record(step: _Step, steps: Sequence[_Step], job: JobFile) -> None:
     """Write the job with all defaults, next to a result of it."""
     from dmkl.clusters.preflight import versions_of
     from dmkl.files.writing import write_whole
-    from dmkl.jobs.job_file import PACKAGES, as_toml, contents_of, path_beside
+    from dmkl.jobs import PACKAGES, as_toml, contents_of, path_beside
 
     resolved = {**_resolve(steps), "cluster": job.sections.get("cluster", {})}
     inputs = dict.fromkeys(str(path) for other in steps for path in other.inputs())

@@ -167,7 +167,7 @@ class _Run:
     ) -> Any:
         """Answer the question on the chosen samples, with a checkpoint and progress, and save the result."""
         from dmkl.outputs import write_table
-        from dmkl.searching.state import remove_state
+        from dmkl.solvers.workspace import remove_state
 
         options, K = self.options, self.K
         groups = None if options.groups is None else read_groups(options.groups, K.samples, chosen)

@@ -104,9 +104,9 @@ def predict(
     import pandas as pd
     import xarray as xr
 
+    from dmkl.arrays import is_known
     from dmkl.numerics.fisher import with_unknown
     from dmkl.outputs import as_frame, check_table, write_table
-    from dmkl.unknown import is_known
 
     for place in [as_place(path) for path in (out, contributions, kernel_scores) if path is not None]:
         check_table(place)

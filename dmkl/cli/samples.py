@@ -66,7 +66,7 @@ class Samples(TrainingSamples):
         """Positions of the chosen samples of known labels and of large classes, and their description."""
         chosen, on = super().choose(K, all_by_default=all_by_default)
         if K.labels is not None and K.labels.ndim == 2:
-            from dmkl.unknown import is_known
+            from dmkl.arrays import is_known
 
             has_label = is_known(K.labels[chosen]).any(axis=1)
             if not has_label.all() and has_label.any():

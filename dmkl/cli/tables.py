@@ -25,7 +25,7 @@ from dmkl.estimators.learner import label_accuracy
 from dmkl.estimators.plan import tell_new_classes
 from dmkl.searching.assessing import class_scores, confusion, measures_of
 from dmkl.searching.texts import count, with_error
-from dmkl.solvers.outcome import WORDS
+from dmkl.solvers.interface import WORDS
 
 if TYPE_CHECKING:
     from dmkl.inference.importance import Importance

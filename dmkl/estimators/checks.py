@@ -15,9 +15,7 @@ import xarray as xr
 
 from dmkl.arrays import Float, plain_repr
 from dmkl.errors import refuse
-from dmkl.solvers.weight_sets.balls import Ball, GivenWeights, grouped
-from dmkl.solvers.weight_sets.base import WeightSet
-from dmkl.solvers.weight_sets.conic import Priced, UnboundedSetError
+from dmkl.solvers.weight_sets import Ball, GivenWeights, Priced, UnboundedSetError, WeightSet, grouped
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str | None]) -> None:
@@ -120,7 +118,7 @@ class WeightRules:
         if self.constraints is None:
             ball = Ball(p) if self.kernel_groups is None else grouped(p, groups)
             return ball if all(price == 1 for price in sigma) else Priced(ball, sigma)
-        from dmkl.solvers.weight_sets.knowledge import conic_set, norm_constraints
+        from dmkl.solvers.knowledge import conic_set, norm_constraints
 
         try:
             feasible = conic_set(self.constraints, names)
@@ -139,7 +137,7 @@ class WeightRules:
         given = None if self.given is None else given_weights(self.given, names).tolist()
         if self.constraints is None:
             return {"constraints": "None"} | ({} if given is None else {"weights": repr(given)})
-        from dmkl.solvers.weight_sets.knowledge import digest
+        from dmkl.solvers.knowledge import digest
 
         return {"constraints": digest(self.constraints, names)}
 

@@ -21,14 +21,13 @@ from dmkl.errors import refuse
 from dmkl.estimators.checks import Given, check_count, check_positive, given_weights
 from dmkl.estimators.learner import KernelLearner, labelled
 from dmkl.estimators.plan import FitOutcome, Problems, TrainingSet
-from dmkl.kernelset import KernelSet
+from dmkl.kernelset import Kernels, KernelSet
 from dmkl.numerics.fisher import Targets
 from dmkl.numerics.grouping import group_by_kmeans
 from dmkl.passes.blas import one_blas_thread
 from dmkl.solvers.clusters import kernel_k_means
 from dmkl.solvers.in_memory import InMemory
 from dmkl.solvers.jobs import Job, SideBySide
-from dmkl.stores import Kernels
 
 
 def cluster_agreement(labels: npt.ArrayLike, y: npt.ArrayLike) -> dict[str, float]:

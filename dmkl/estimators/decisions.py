@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import softmax
 
-from dmkl.arrays import Array, Float, Index, plain_repr
+from dmkl.arrays import Array, Float, Index, is_known, plain_repr
 from dmkl.errors import InputError, refuse
 from dmkl.numerics.discriminant import (
     Discriminant,
@@ -27,7 +27,6 @@ from dmkl.numerics.discriminant import (
     whitened,
 )
 from dmkl.numerics.fisher import Targets
-from dmkl.unknown import is_known
 
 LEFT_OUT = "leave-one-out scores of the training rows"
 IN_FOLDS = "training rows that a fold of them left out"

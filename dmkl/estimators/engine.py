@@ -31,13 +31,11 @@ from dmkl.arrays import Float, Index
 from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan, Problems, TrainingSet, score_function, side_by_side
 from dmkl.kernelset import KernelSet, measure
-from dmkl.passes.rows import has_thin_factors
 from dmkl.passes.run import looking_for_damage, refuse_damage
-from dmkl.passes.view import Lens, covering
+from dmkl.passes.view import Lens, covering, has_thin_factors
 from dmkl.solvers.driver import Tally, drive
+from dmkl.solvers.interface import Outcome, Round, Solver
 from dmkl.solvers.jobs import Context, Job, Method, Training
-from dmkl.solvers.outcome import Outcome, Round
-from dmkl.solvers.requests import Solver
 from dmkl.solvers.workspace import Workspace
 
 

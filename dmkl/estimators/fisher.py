@@ -49,12 +49,11 @@ from dmkl.estimators.plan import (
     total_sample_weights,
 )
 from dmkl.estimators.saving import models
-from dmkl.kernelset import KernelSet
+from dmkl.kernelset import Kernels, KernelSet
 from dmkl.numerics.discriminant import excess, leave_one_out
 from dmkl.numerics.fisher import Targets, as_exponent
 from dmkl.passes.blas import one_blas_thread
-from dmkl.passes.rows import has_thin_factors, null_vectors
-from dmkl.passes.view import Lens
+from dmkl.passes.view import Lens, has_thin_factors
 from dmkl.solvers.fisher.problem import (
     AUTO,
     CG,
@@ -68,7 +67,6 @@ from dmkl.solvers.fisher.problem import (
 )
 from dmkl.solvers.fisher.registry import FACTORS, SOLVERS, FisherMethod, check_solver, least_lam, name_of
 from dmkl.solvers.jobs import Job
-from dmkl.stores import Kernels
 from dmkl.variables import describe
 
 _TOGETHER = 2**22
@@ -305,7 +303,7 @@ def _training_scores(fit: FitOutcome) -> list[Float]:
             alpha, index = alpha[index >= 0], index[index >= 0]
         if left_out:
             diagonals = np.stack([np.asarray(outcome.inverse) for outcome in outcomes], axis=1)
-            scores = leave_one_out(alpha, diagonals, index, n_classes, null_vectors(training.square), d)
+            scores = leave_one_out(alpha, diagonals, index, n_classes, training.square.null_vectors(), d)
         else:
             scores = excess(targets.sizes[k]) * (h - 0.5 * (alpha if d is None else alpha / d[:, None]))
         estimates.append(scores.astype(alpha.dtype, copy=False))

@@ -12,7 +12,7 @@ import xarray as xr
 from scipy.special import softmax
 
 from dmkl.arrays import Array, Float, Index, plain_repr
-from dmkl.building.cross import TrainingFeatures, row_features
+from dmkl.building import TrainingFeatures, features_of, row_features
 from dmkl.errors import refuse
 from dmkl.estimators.checks import check_choice, check_count, check_positive, one_for_each
 from dmkl.estimators.decisions import Decision
@@ -26,11 +26,10 @@ from dmkl.estimators.plan import (
     ScoreFunction,
     TrainingSet,
     check_hinge,
-    features_of,
     side_by_side,
 )
 from dmkl.estimators.predicting import Ask, NewRows
-from dmkl.kernelset import KernelSet
+from dmkl.kernelset import Kernels, KernelSet
 from dmkl.numerics.fisher import Targets, class_of
 from dmkl.numerics.grouping import (
     Counts,
@@ -44,15 +43,13 @@ from dmkl.numerics.grouping import (
     groups_from_arrays,
     one_hot,
 )
+from dmkl.numerics.semidefinite import KernelFacts
 from dmkl.passes.execute import machine
 from dmkl.solvers.groups import GroupProblem, WeightForm, gs_mkl, localized_mkl
 from dmkl.solvers.in_memory import InMemory
+from dmkl.solvers.interface import CombinedEntries, CombinedProduct, EachProduct, Outcome, Solver, Status, Task, worst
 from dmkl.solvers.jobs import Job, together
-from dmkl.solvers.outcome import Outcome, Status, worst
-from dmkl.solvers.requests import CombinedEntries, CombinedProduct, EachProduct, Solver, Task
-from dmkl.solvers.semidefinite import KernelFacts
 from dmkl.solvers.workspace import Prepared
-from dmkl.stores import Kernels
 
 Grouping = Literal["kernel", "kmeans", "plsa"]
 

@@ -13,7 +13,8 @@ import numpy.typing as npt
 import xarray as xr
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 
-from dmkl.arrays import Array, Float, plain_repr
+from dmkl.arrays import Array, Float, is_known, plain_repr
+from dmkl.building import features_of
 from dmkl.errors import ConvergenceWarning, UninformativeScoresWarning, refuse, warn
 from dmkl.estimators import figures
 from dmkl.estimators.checks import check_choice, check_positive, one_for_each
@@ -43,7 +44,6 @@ from dmkl.estimators.plan import (
     TrainingSet,
     as_sample_weight,
     class_sample_weights,
-    features_of,
     fits_of_folds,
     inner_folds,
     labeled_targets,
@@ -52,16 +52,14 @@ from dmkl.estimators.plan import (
 )
 from dmkl.estimators.predicting import Predicting
 from dmkl.estimators.saving import FORMAT, MODELS, decode, encode, models, write_model
-from dmkl.kernelset import KernelSet
+from dmkl.kernelset import Kernels, KernelSet, as_kernel_set, given_labels
 from dmkl.numerics.covariates import Covariates, basis
 from dmkl.numerics.fisher import Targets, encode_targets, encode_values, with_unknown, zero_or_one
 from dmkl.numerics.steps import Weighing, as_steps
 from dmkl.passes.blas import one_blas_thread
+from dmkl.solvers.interface import Outcome, Step, worst
 from dmkl.solvers.margin.svm import Bounds
-from dmkl.solvers.outcome import Outcome, Step, worst
 from dmkl.store.saved import replace_group
-from dmkl.stores import Kernels, as_kernel_set, given_labels
-from dmkl.unknown import is_known
 from dmkl.variables import describe
 
 

@@ -41,17 +41,15 @@ from dmkl.estimators.plan import (
     fits_of_folds,
     inner_folds,
 )
-from dmkl.kernelset import KernelSet
+from dmkl.kernelset import Kernels, KernelSet
 from dmkl.numerics.fisher import Targets, as_exponent
 from dmkl.solvers.in_memory import InMemory
+from dmkl.solvers.interface import Outcome, Solver, Status, Step, worst
 from dmkl.solvers.jobs import Job, SideBySide, together
 from dmkl.solvers.margin.gmkl import GeneralizedProblem, Method, gmkl
 from dmkl.solvers.margin.mksvm import MarginProblem, easy_mkl, mk_svm
 from dmkl.solvers.margin.svm import Bounds
-from dmkl.solvers.outcome import Outcome, Status, Step, worst
-from dmkl.solvers.requests import Solver
-from dmkl.solvers.weight_sets.balls import GivenWeights
-from dmkl.stores import Kernels
+from dmkl.solvers.weight_sets import GivenWeights
 from dmkl.variables import describe
 
 
@@ -155,7 +153,7 @@ class MKSVM(MarginClassifier):
 
     Kernels kept as factors Z (m, D), with fewer columns in all than training samples, are not formed: if some 24 mD
     bytes fit the memory of one task, one pass reads Z after the steps, and interior points train the same machines in
-    2 mD² operations a step (`dmkl.solvers.margin.linear`).
+    2 mD² operations a step (`dmkl.solvers.margin.svm`).
 
     Examples
     --------
@@ -313,7 +311,7 @@ class GMKL(MarginClassifier):
         rows: tuple[str, ...] = ()
         cones = None
         if self.constraints is not None and A.shape[1:] == (n,):
-            from dmkl.solvers.weight_sets.knowledge import rows_and_cones
+            from dmkl.solvers.knowledge import rows_and_cones
 
             # A, b and texts of the rows A d ≥ b for linear constraints; cones for the others.
             more, demands, texts, cones = rows_and_cones(self.constraints, names)

@@ -28,12 +28,10 @@ from dmkl.estimators.plan import (
 )
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, class_of, relative_gap
-from dmkl.numerics.ncuts import class_columns, ratios, sample_examples
 from dmkl.passes.execute import machine
-from dmkl.solvers.cuts import KernelCut, best_cut
+from dmkl.solvers.cuts import KernelCut, best_cut, class_columns, ratios, sample_examples
+from dmkl.solvers.interface import SVM, GroupClassifier, Outcome, Projection, Solver, Status, Step, Task, worst
 from dmkl.solvers.jobs import Job, SideBySide
-from dmkl.solvers.outcome import Outcome, Status, Step, worst
-from dmkl.solvers.requests import SVM, GroupClassifier, Projection, Solver, Task
 
 _UNPROVEN = (
     "No small change improves the classifiers, but the combined kernel is not known to be positive semidefinite: "

@@ -18,23 +18,19 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.utils.class_weight import compute_sample_weight
 
-from dmkl.arrays import Array, Float, Index, plain_repr
-from dmkl.building.cross import TrainingFeatures, training_features
-from dmkl.errors import IndefiniteKernelWarning, InputError, LabelWarning, refuse, warn
+from dmkl.arrays import Array, Float, Index, is_known, plain_repr
+from dmkl.errors import IndefiniteKernelWarning, LabelWarning, refuse, warn
 from dmkl.inputs.labels import single_samples
-from dmkl.kernelset import KernelSet
+from dmkl.kernelset import KernelSet, given_labels
 from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.fisher import Targets, encode_targets, with_unknown
+from dmkl.numerics.semidefinite import KernelFacts
 from dmkl.numerics.steps import FittedStep, as_steps
 from dmkl.passes.view import Lens
 from dmkl.solvers.driver import Tally
+from dmkl.solvers.interface import CombinedProduct, Outcome, Solver
 from dmkl.solvers.jobs import Job, Method, SideBySide, Training
-from dmkl.solvers.outcome import Outcome
-from dmkl.solvers.requests import CombinedProduct, Solver
-from dmkl.solvers.semidefinite import KernelFacts
 from dmkl.solvers.workspace import Prepared
-from dmkl.stores import given_labels
-from dmkl.unknown import is_known
 
 # --- problems ---------------------------------------------------------------------------------------------------------
 
@@ -75,14 +71,6 @@ def tell_new_classes(truth: Array, classes: Array) -> None:
             f"count as wrong; it knows {listed_classes}. Train it on samples of that class, or leave them out"
         )
         warn(message, LabelWarning)
-
-
-def features_of(K: KernelSet) -> TrainingFeatures | str:
-    """The features from which kernels of new samples can be computed, or the reason why there are none."""
-    try:
-        return training_features(K)
-    except InputError as error:
-        return str(error)
 
 
 ClassWeight = Mapping[Any, float] | Literal["balanced"] | None

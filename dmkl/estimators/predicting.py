@@ -11,12 +11,11 @@ import xarray as xr
 from sklearn.exceptions import NotFittedError
 
 from dmkl.arrays import Array, Float, Index
-from dmkl.building.build import Missing
-from dmkl.building.cross import MissingFeatures, TrainingFeatures, cross_tiles
+from dmkl.building import Missing, MissingFeatures, TrainingFeatures, cross_tiles
 from dmkl.errors import IndefiniteKernelError, InputError, refuse
 from dmkl.estimators.plan import Learner, ScoreFunction, Statistics, side_by_side
 from dmkl.inputs.names import Join
-from dmkl.kernelset import KernelSet
+from dmkl.kernelset import Kernels, KernelSet, as_kernel_set
 from dmkl.numerics.covariates import Covariates, of_new
 from dmkl.numerics.steps import Fitted, FittedStep
 from dmkl.passes.blas import one_blas_thread
@@ -25,8 +24,7 @@ from dmkl.passes.execute import check_memory, machine
 from dmkl.passes.statistics import measure_new
 from dmkl.passes.view import Lens, View
 from dmkl.solvers.driver import drive
-from dmkl.solvers.requests import EachProduct, Solver
-from dmkl.stores import Kernels, as_kernel_set
+from dmkl.solvers.interface import EachProduct, Solver
 from dmkl.variables import describe
 
 if TYPE_CHECKING:

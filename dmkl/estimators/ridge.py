@@ -31,8 +31,8 @@ from dmkl.numerics.fisher import Targets
 from dmkl.numerics.steps import Fitted, Residualizing
 from dmkl.solvers.fisher.problem import FisherProblem, SolverChoice
 from dmkl.solvers.fisher.registry import FisherMethod, name_of
+from dmkl.solvers.interface import Outcome
 from dmkl.solvers.jobs import Context, Job
-from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.shared import SharedMethod, SharedProblem, candidate_weights
 
 

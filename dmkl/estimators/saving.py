@@ -11,7 +11,7 @@ import xarray as xr
 import zarr
 
 from dmkl._version import __version__
-from dmkl.building.cross import TrainingFeatures
+from dmkl.building import TrainingFeatures
 from dmkl.errors import StoreError
 from dmkl.estimators.decisions import DecisionRule
 from dmkl.estimators.plan import Statistics
@@ -19,8 +19,7 @@ from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.steps import load_step
 from dmkl.solvers.fisher.problem import CONFIGURABLE, ConfiguredSolver
 from dmkl.store.groups import consolidate
-from dmkl.store.results import READERS
-from dmkl.store.saved import Saved, check_version, write_dataset
+from dmkl.store.saved import READERS, Saved, check_version, write_dataset
 from dmkl.variables import describe
 
 FORMAT, FORMAT_VERSION = "dmkl-model", 3

@@ -24,18 +24,17 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from dmkl import settings
 from dmkl.arrays import Array
-from dmkl.building.build import Missing, build
+from dmkl.building import Missing, build
 from dmkl.errors import refuse
 from dmkl.estimators.fisher import MKFDA
 from dmkl.estimators.learner import KernelClassifier, KernelLearner, KernelRegressor
 from dmkl.estimators.ridge import MKRidge
 from dmkl.features.specs import plan
 from dmkl.inputs.features import as_features
-from dmkl.kernelset import KernelSet
+from dmkl.kernelset import KernelSet, create
 from dmkl.numerics.fisher import encode_targets, encode_values, with_unknown
 from dmkl.numerics.tiling import Tiling
 from dmkl.passes.execute import Machine, active_client, check_memory, computing_here, machine
-from dmkl.stores import create
 
 
 class Front(BaseEstimator):  # type: ignore[misc]

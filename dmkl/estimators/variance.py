@@ -16,24 +16,21 @@ from dmkl.errors import ConvergenceWarning, MemoryBudgetError, refuse, warn
 from dmkl.estimators.checks import check_choice, check_count, check_positive
 from dmkl.estimators.learner import KernelRegressor, is_labelled
 from dmkl.estimators.plan import FitOutcome, Statistics, TrainingSet
-from dmkl.kernelset import KernelSet
+from dmkl.kernelset import Kernels, KernelSet, as_kernel_set
 from dmkl.numerics.covariates import Covariates, of_new
 from dmkl.numerics.fisher import Targets
 from dmkl.numerics.steps import as_steps
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.elements import weighted_blocks
 from dmkl.passes.execute import machine
-from dmkl.passes.rows import has_thin_factors
 from dmkl.passes.statistics import measure_new
 from dmkl.passes.sums import direct_bytes
-from dmkl.passes.view import View
+from dmkl.passes.view import View, has_thin_factors
 from dmkl.solvers.driver import drive
 from dmkl.solvers.in_memory import InMemory
+from dmkl.solvers.interface import Outcome, worst
 from dmkl.solvers.jobs import Context, Job
-from dmkl.solvers.outcome import Outcome, worst
-from dmkl.solvers.variance import VarianceProblem, explained_variances
-from dmkl.solvers.variance_on_factors import covariances_on_factors, solve_on_factors
-from dmkl.stores import Kernels, as_kernel_set
+from dmkl.solvers.variance import VarianceProblem, covariances_on_factors, explained_variances, solve_on_factors
 from dmkl.variables import describe
 
 Estimation = Literal["reml", "he"]
@@ -168,7 +165,7 @@ class VarianceComponents(KernelRegressor):
     conditional on the components on the boundary.
 
     Kernels kept as factors, with fewer columns in all than training samples, are not formed: sums of one pass give the
-    same likelihood, traces and tests, and one more pass gives Py (`dmkl.solvers.variance_on_factors`).
+    same likelihood, traces and tests, and one more pass gives Py (`dmkl.solvers.variance`).
 
     On the liability scale a share is h²K²(1−K)²/(z²P(1−P)), with the prevalence K, the share of cases P, and the normal
     density z at the threshold (Lee, Wray, Goddard, Visscher 2011).

@@ -14,8 +14,8 @@ from dmkl.arrays import Array, Index
 from dmkl.errors import StoreError
 from dmkl.features.specs import Recipe
 from dmkl.features.tiles import FACTORED, FeatureFactors, FeatureTiles, SampleAxis, table_of
-from dmkl.passes.factors import READ_BYTES, on_disk, strips
-from dmkl.passes.view import TileKey
+from dmkl.passes.execute import on_disk
+from dmkl.passes.view import READ_BYTES, TileKey, strips
 from dmkl.store.features import content_of, read_tables
 from dmkl.store.reader import SMALL_BYTES, StoreReader
 

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 import math
 import mmap
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any, NoReturn
 
@@ -38,6 +39,12 @@ _END = 12
 def crc32c(block: Array) -> int:
     """CRC-32C (Castagnoli) of the numbers of a block, row after row."""
     return int(google_crc32c.value(np.ascontiguousarray(block).view(np.uint8).reshape(-1)))
+
+
+def json_crc32c(content: Mapping[str, Any]) -> str:
+    """CRC-32C, in eight hexadecimal digits, of an object as JSON in ASCII without spaces and with sorted keys."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return f"{google_crc32c.value(text.encode()):08x}"
 
 
 # --- writing -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""JSON and TOML: files of users, which are limited in size and nesting, and checksums of JSON objects."""
+"""JSON and TOML: files of users, which are limited in size and nesting, and objects of JSON."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-
-import google_crc32c
 
 from dmkl.errors import DmklError, InputError, one_line, refuse
 from dmkl.settings import check_memory
@@ -68,12 +66,6 @@ def _is_shallow(content: Any) -> bool:
         if not level:
             return True
     return False
-
-
-def json_crc32c(content: Mapping[str, Any]) -> str:
-    """CRC-32C, in eight hexadecimal digits, of an object as JSON in ASCII without spaces and with sorted keys."""
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return f"{google_crc32c.value(text.encode()):08x}"
 
 
 def parse_json(data: bytes) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from dmkl.pictures import (
     shortened,
 )
 from dmkl.searching.grid import mean_and_margin
-from dmkl.store.results import of_task, task_dim
+from dmkl.store.saved import of_task, task_dim
 
 _MOST_PANELS = 6
 """Most tasks with a panel each."""

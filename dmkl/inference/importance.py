@@ -24,6 +24,7 @@ from dmkl.errors import refuse
 from dmkl.estimators.checks import check_choice, check_count
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import Answers
+from dmkl.kernelset import Kernels
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.fits import (
     GridFits,
@@ -41,8 +42,7 @@ from dmkl.searching.grid import Choice, Rule, as_choice, constant_note, mean_and
 from dmkl.searching.search import SearchResult, shared_value
 from dmkl.searching.texts import cost_and_proof, count, with_error
 from dmkl.solvers.workspace import Workspace
-from dmkl.store.results import Result, task_dim
-from dmkl.stores import Kernels
+from dmkl.store.saved import Result, task_dim
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -25,6 +25,7 @@ from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.saving import encode
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.inputs.label_tables import matched
+from dmkl.kernelset import Kernels
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.fits import (
     GridFits,
@@ -43,8 +44,7 @@ from dmkl.searching.folds import Fold, make_folds
 from dmkl.searching.grid import choose_each, mean_and_error, shape
 from dmkl.searching.texts import cost_and_proof, count, listed, point_text
 from dmkl.solvers.workspace import Workspace
-from dmkl.store.results import Result, task_dim
-from dmkl.stores import Kernels
+from dmkl.store.saved import Result, task_dim
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

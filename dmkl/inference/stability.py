@@ -24,6 +24,7 @@ from dmkl.estimators.checks import check_choice, check_count
 from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import Answers, Plan
+from dmkl.kernelset import Kernels
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.fits import (
     STATUS_FLAGS,
@@ -38,8 +39,7 @@ from dmkl.searching.fits import (
 from dmkl.searching.folds import Fold, make_folds
 from dmkl.searching.grid import constant_note
 from dmkl.searching.texts import cost_and_proof, count, listed
-from dmkl.store.results import Result, task_dim
-from dmkl.stores import Kernels
+from dmkl.store.saved import Result, task_dim
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

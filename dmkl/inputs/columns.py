@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dmkl.arrays import Array
+from dmkl.arrays import UNKNOWN_TEXTS, Array
 from dmkl.errors import refuse
 from dmkl.inputs.matrices import Lazy
 from dmkl.inputs.names import Expected, Individual, Names, as_text, axis_names, pair_names
-from dmkl.unknown import UNKNOWN_TEXTS
 
 if TYPE_CHECKING:
     import pandas as pd

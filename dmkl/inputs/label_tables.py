@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dmkl.arrays import Array, is_instance
+from dmkl.arrays import Array, is_instance, is_known
 from dmkl.errors import SampleOrderWarning, first_names, refuse, warn
 from dmkl.inputs.columns import ROLES, Columns, find_names, matched_share, plain_title
 from dmkl.inputs.formats.file_arrays import FileArray, vector
@@ -21,7 +21,6 @@ from dmkl.inputs.formats.registry import PathLike, check_file
 from dmkl.inputs.formats.tables import FAM_TITLES, Text
 from dmkl.inputs.labels import OF_SAMPLES, LabelTable, SideData, in_order, refuse_without_names
 from dmkl.inputs.names import Expected, Individual, Names, axis_names, listed_names, names_as_known, sample_names
-from dmkl.unknown import is_known
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dmkl.arrays import Array
+from dmkl.arrays import Array, is_known
 from dmkl.errors import first_names, refuse
 from dmkl.inputs.names import (
     Join,
@@ -34,7 +34,6 @@ from dmkl.inputs.names import (
     unique_names,
     without,
 )
-from dmkl.unknown import is_known
 
 OF_SAMPLES = ("labels", "splits")
 """Roles of data with one value for each sample."""
@@ -91,6 +90,8 @@ def labels_in(nodes: Mapping[str, Array | None]) -> Array | None:
 def single_samples(labels: Array, samples: Sequence[Any] | Array | None = None) -> str | None:
     """Return the note on classes with a single sample; None if there are none, or labels are no classes."""
     if labels.ndim != 1 or labels.dtype.kind == "f":
+        return None
+    if 1 not in Counter(labels.tolist()).values():
         return None
     values = [as_text(value) for value in labels.tolist()]
     times = Counter(values)

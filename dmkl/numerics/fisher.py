@@ -26,9 +26,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.arrays import Array, Float, Index, plain_repr
+from dmkl.arrays import Array, Float, Index, is_known, plain_repr
 from dmkl.errors import refuse
-from dmkl.unknown import is_known
 
 # From this value on p counts as infinite: every weight of the optimum is one to within 1e-5.
 _INFINITE_P = 1e6
@@ -181,7 +180,7 @@ def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None)
     Labels are (m,), whole numbers or strings that can be sorted, or (m, tasks) of 0 and 1, or of −1 and 1; `tasks`
     names the latter in messages. Binary: a_i = 1/m⁺ for the second of the two sorted classes, −1/m⁻ for the first (JMLR
     Eq. 4). Multiclass: h_ik = √(m/m_k) − √(m_k/m) where y_i = k, −√(m_k/m) elsewhere (JMLR Eq. 18). Multilabel: each
-    column of a 0/1 matrix is a binary problem over the samples whose label is known (see `dmkl.unknown.is_known`).
+    column of a 0/1 matrix is a binary problem over the samples whose label is known (see `dmkl.arrays.is_known`).
 
     InputError is raised if the length is not m = `n_samples`, a label is not a class or infinite, a label of (m,) is
     missing, or there is only one class.
@@ -228,7 +227,7 @@ def encode_values(y: npt.ArrayLike, n_samples: int, names: Array | None = None) 
     """Turn numbers into the targets of ridge regression: each minus its mean, H = y − ȳ.
 
     Numbers are (m,), or (m, targets) for independent problems, each over the samples with a known value (see
-    `dmkl.unknown.is_known`). `names` names the targets in messages.
+    `dmkl.arrays.is_known`). `names` names the targets in messages.
 
     InputError is raised if the length is not m = `n_samples`, a value is not a number or infinite, a value of (m,) is
     missing, or all values of a target are equal.

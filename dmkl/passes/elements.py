@@ -1,8 +1,10 @@
-"""Entries of the kernels after all steps, block by block or a whole kernel at a time."""
+"""Entries of the kernels after all steps: of some samples, block by block, or a whole kernel at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +12,7 @@ from dask.delayed import Delayed, delayed
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.numerics.steps import Centering, ChainState, Fitted, Scaling
-from dmkl.passes.execute import graph_token, machine, send_all
+from dmkl.passes.execute import check_memory, graph_token, machine, run_tasks, send_all
 from dmkl.passes.view import Lens, View
 
 if TYPE_CHECKING:
@@ -105,6 +107,64 @@ def _center(total: Float, weights: Float | None) -> None:
     means = total @ w
     total += means[:m] @ w - means[:m]
     total -= means[:, None]
+
+
+# --- the combined kernel over some samples ----------------------------------------------------------------------------
+
+
+def samples_view(lens: Lens, index: Index) -> View:
+    """The stored rows and columns of some samples of a square view."""
+    columns = lens.columns(index).view
+    return replace(columns, rows=columns.cols, steps=())
+
+
+def fraction_of_tiles(part: View, whole: View) -> float:
+    """Tiles of a view as a fraction of those of another."""
+    return len(part.tile_tasks()) / len(whole.tile_tasks())
+
+
+_PARTS = 16
+"""Most tasks of one block, whatever the number of workers, so that sums are added up in the same order."""
+
+
+def add_blocks(wanted: Sequence[tuple[Lens, Float, Index]]) -> tuple[list[Float], float]:
+    """Compute K(β)_BB for several views, weights and sets, (b, b) each; also return the passes that this takes."""
+    host = machine()
+    largest = max(len(index) for _, _, index in wanted)
+    check_memory(
+        "the block of a working set",
+        {"entries": 4 * 8 * largest**2},
+        host.task_bytes,
+        "Set dmkl.memory higher, give the workers more memory, store the set with smaller tiles, or take "
+        "solver='dual' or 'cg'",
+    )
+    # Kernels without weight are not read; those that are left are divided among a fixed number of tasks.
+    work: list[partial[Float]] = []
+    owners: list[int] = []
+    for number, (_, weights, index) in enumerate(wanted):
+        used = np.flatnonzero(weights)
+        for kernels in np.array_split(used, min(len(used), _PARTS)):
+            work.append(partial(_add, number, weights, kernels, index))
+            owners.append(number)
+    totals = [np.zeros((len(index), len(index))) for _, _, index in wanted]
+    for number, part in zip(owners, run_tasks("block", work, [lens for lens, _, _ in wanted]), strict=True):
+        totals[number] += part
+    read = sum(
+        fraction_of_tiles(samples_view(lens, index), lens.view) * np.count_nonzero(weights) / len(weights)
+        for lens, weights, index in wanted
+    )
+    return totals, read
+
+
+def _add(number: int, weights: Float, kernels: Index, index: Index, lenses: Sequence[Lens]) -> Float:
+    view, fitted = lenses[number].view, lenses[number].fitted
+    total = np.zeros((len(index), len(index)))
+    for j in map(int, kernels):
+        total += weights[j] * entries(view, fitted, j, index, index)
+    return total
+
+
+# --- lazy arrays ------------------------------------------------------------------------------------------------------
 
 
 def view_blocks(view: View, state: ChainState | Delayed, chunk: int | None) -> da.Array:

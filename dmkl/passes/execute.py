@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import dask
+import numpy as np
 from dask.base import get_scheduler, tokenize
 from dask.callbacks import Callback
 from dask.delayed import Delayed, delayed
@@ -30,6 +31,7 @@ from dask.local import get_sync
 from dask.sizeof import sizeof
 
 from dmkl import progress, settings
+from dmkl.arrays import Array
 from dmkl.errors import (
     MemoryBudgetError,
     NoWorkersError,
@@ -265,6 +267,15 @@ def temporary_files_in(folder: Path | None) -> AbstractContextManager[Any]:
 def temporary_root() -> Path:
     """The folder for temporary files that workers share: see `temporary_files_in`."""
     return _TEMPORARY.get() or Path(tempfile.gettempdir())
+
+
+def on_disk(values: Array) -> Array:
+    """The values in a temporary file, which stays until the array is gone."""
+    with tempfile.TemporaryFile(dir=temporary_root()) as file:
+        order: Any = "F" if values.flags.f_contiguous else "C"
+        mapped: Array = np.memmap(file, values.dtype, "w+", shape=values.shape, order=order)
+    mapped[:] = values
+    return mapped
 
 
 @contextmanager

@@ -27,38 +27,15 @@ from dmkl.arrays import Array, Float, Index
 from dmkl.errors import refuse
 from dmkl.numerics.cholesky import add_gram
 from dmkl.numerics.discriminant import null_leverages
-from dmkl.numerics.steps import STEPS, Residualize, Step, Take, Weighing, check_sizes, unpenalized
+from dmkl.numerics.steps import Step, check_sizes
 from dmkl.passes.blas import blas_threads, factor_threads, pinned_blas
-from dmkl.passes.execute import machine, run_tasks, shared_folder, temporary_root
-from dmkl.passes.factors import READ_BYTES, factors_of, on_disk, strips
-from dmkl.passes.view import Lens, View, bytes_of_task
-
-_SMALL_BYTES = 2**27
-"""Bytes of (D, D) matrices that are no question of memory."""
-
-
-def has_thin_factors(view: View) -> bool:
-    """Whether the kernels of a square view have factors of fewer columns than samples, with sums that fit in memory."""
-    widths = view.factor_widths
-    if widths is None or not view.is_square or not all(isinstance(step, _ON_ROWS) for step in view.steps):
-        return False
-    n_columns = int(widths.sum())
-    needed_bytes = 8 * 8 * n_columns**2
-    # Looking at the machine takes milliseconds, and this is asked for each of many training sets.
-    return n_columns < view.shape[1] and (needed_bytes < _SMALL_BYTES or needed_bytes <= machine().total_bytes)
-
-
-def null_vectors(lens: Lens) -> Float | None:
-    """Vectors N (m, k) with K_jN = 0 for every kernel: see `dmkl.numerics.steps.unpenalized`."""
-    return unpenalized(lens.view.steps, lens.view.shape[2])
-
+from dmkl.passes.execute import machine, on_disk, run_tasks, shared_folder, temporary_root
+from dmkl.passes.view import READ_BYTES, Lens, View, bytes_of_task, strips
 
 # --- steps on rows ----------------------------------------------------------------------------------------------------
 
 _ROUNDING = 1e-24
 """Squares of components below this share of their squares before centering are its rounding error."""
-# Steps that were fitted elsewhere, as those of a model, have statistics of other samples and are not among these.
-_ON_ROWS = (*map(type, STEPS.values()), Residualize, Weighing, Take)
 
 
 @dataclass(frozen=True)
@@ -82,7 +59,7 @@ class RowMap:
     @property
     def kernel_of(self) -> Index:
         """The kernel of each component, by its position in the view, (D,)."""
-        widths = factors_of(self.view).widths[self.view.kernels]
+        widths = self.view.factors.widths[self.view.kernels]
         return np.repeat(np.arange(len(widths)), widths)
 
     def places(self, axis: int) -> list[Index]:
@@ -156,7 +133,7 @@ class RowMap:
 
     def _by_kernel(self, values: Float) -> Float:
         """Sums over the components of each kernel, (..., n), of values (..., D)."""
-        widths = factors_of(self.view).widths[self.view.kernels]
+        widths = self.view.factors.widths[self.view.kernels]
         return np.asarray(np.add.reduceat(values, np.cumsum(widths) - widths, axis=-1))
 
 
@@ -204,7 +181,7 @@ def gram_matrices(views: Sequence[View], targets: Sequence[Float]) -> tuple[Iter
     sums over each held-out part. Other steps are applied to the rows, for each view apart, after passes for their
     statistics. Returns an iterator over the sums, which makes one after another, and the number of passes.
     """
-    factors = factors_of(views[0])
+    factors = views[0].factors
     # G − mμμᵀ loses digits where means are large, as of counts: the mean of some rows, which centering removes with
     # the rest, is subtracted first.
     shift = factors.read(views[0].kernels, 1, slice(0, _SHIFT_ROWS)).mean(axis=0, dtype=np.float64)
@@ -458,7 +435,7 @@ def inverse_diagonals_by_factors(
         items.append(RowFunction(gram.row_map, 1, np.arange(view.shape[1]), function, len(lams_of_view)))
     diagonals = []
     for view, leverages in zip(views, row_products(items)[0], strict=True):
-        null = null_vectors(Lens(view))
+        null = Lens(view).null_vectors()
         projected = 0.0 if null is None else null_leverages(null)[:, None]
         diagonals.append(2.0 * (1.0 - projected - leverages).T)
     return diagonals
@@ -494,12 +471,12 @@ def _over_rows(
     if 4 * result_bytes * n_tasks > host.total_bytes:
         n_tasks = max(1, host.total_bytes // (4 * result_bytes) // host.slots * host.slots)
     cuts = np.linspace(0, n_rows, n_tasks + 1).astype(np.int64)
-    chunk = factors_of(view).chunk_rows
+    chunk = view.factors.chunk_rows
     if n_rows >= n_tasks * chunk:
         cuts[1:-1] -= cuts[1:-1] % chunk  # no chunk is read by two tasks
     orders = [np.argsort(samples, kind="stable") for samples, _ in works]
     sorted_works = [(samples[order], order, work) for (samples, work), order in zip(works, orders, strict=True)]
-    n_columns = int(factors_of(view).widths[view.kernels].sum())
+    n_columns = int(view.factors.widths[view.kernels].sum())
     threads = factor_threads(n_columns) if n_tasks == 1 else blas_threads(min(n_tasks, host.slots_per_host))
     tasks = [partial(_of_range, slice(*ends), threads) for ends in itertools.pairwise(cuts.tolist())]
     results = run_tasks(name, tasks, view, axis, sorted_works, task_bytes=n_bytes // n_tasks, add=add)
@@ -513,7 +490,7 @@ def _of_range(
     axis: int,
     works: Sequence[tuple[Index, Index, Callable[[Any, Float, Index], Any]]],
 ) -> list[Any]:
-    factors, n_columns = factors_of(view), int(factors_of(view).widths[view.kernels].sum())
+    factors, n_columns = view.factors, int(view.factors.widths[view.kernels].sum())
     results: list[Any] = [None] * len(works)
     parts = [
         part

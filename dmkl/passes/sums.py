@@ -26,7 +26,6 @@ from dmkl.numerics.compiling import SMALL, add_weighted
 from dmkl.numerics.steps import unpenalized
 from dmkl.passes.blas import blas_threads, factor_threads, pinned_blas
 from dmkl.passes.execute import active_client, again, execute, machine, send_all
-from dmkl.passes.factors import factors_of
 from dmkl.passes.view import Lens, StoreOrder, TileTask, View, bytes_of_task, covering
 
 # --- sums of kernels, tile by tile ---------------------------------------------------------------------------------
@@ -186,7 +185,7 @@ def _add_by_factors(
     totals: Sequence[SumTile],
 ) -> None:
     """Add Σ_k w_kX_kZ_kᵀ to a tile of each combination, by one product for some kernels side by side."""
-    view, factors, tiling = lenses[0].view, factors_of(lenses[0].view), lenses[0].view.source.tiling
+    view, factors, tiling = lenses[0].view, lenses[0].view.factors, lenses[0].view.source.tiling
     scaled = [
         np.array([c.weights[k] * lenses[c.lens].fitted.factor(k) if c.weights[k] else 0.0 for k in used])
         for c in combinations

@@ -38,8 +38,7 @@ import numpy as np
 from dmkl.arrays import Array, Index
 from dmkl.numerics.compiling import SMALL, gather
 from dmkl.passes.blas import blas_threads, pinned_blas
-from dmkl.passes.factors import factor_products
-from dmkl.passes.view import Lens, TileKey, TileSource, TileTask, Unit
+from dmkl.passes.view import Lens, TileKey, TileSource, TileTask, Unit, View, strips
 
 # --- blocks of right-hand sides ------------------------------------------------------------------------------------
 
@@ -737,3 +736,41 @@ class _Running:
             stop = start + place.stop - place.start
             self._total[rows, place] += product[:, start:stop]
             start = stop
+
+
+# --- products with kernels that are products of factors ---------------------------------------------------------------
+
+
+_PRODUCT_BYTES = 2**26
+"""Bytes of products of kernels whose factors are read together, from a table that these may have in common."""
+
+
+def factor_products(
+    view: View, kernels: Index, vectors_of: Callable[[int], Array], *, products: bool
+) -> Iterator[tuple[Array, Array | None]]:
+    """ZᵀV, (d, b), and if wanted X(ZᵀV) over all rows of the source, for the kernels at some positions of the view.
+
+    The V of a kernel is over all columns of the source. The sum ZᵀV is in float64 over strips in the precision of V.
+    """
+    factors, tiling = view.factors, view.source.tiling
+    width = vectors_of(int(kernels[0])).shape[1]
+    together = max(1, _PRODUCT_BYTES // (8 * max(tiling.rows, tiling.cols) * max(1, width)))
+    for group in (kernels[start : start + together] for start in range(0, len(kernels), together)):
+        stored, vectors = view.kernels[group], [vectors_of(int(k)) for k in group]
+        ends = np.cumsum(factors.widths[stored])
+        inner = np.zeros((ends[-1], width))
+        blocks = np.split(inner, ends[:-1])
+        for strip in strips(len(inner), slice(0, tiling.cols)):
+            Z = factors.read(stored, 1, strip).astype(vectors[0].dtype, copy=False)
+            for block, part, V in zip(blocks, np.split(Z, ends[:-1], axis=1), vectors, strict=True):
+                block += part.T @ V[strip]
+        if not products:
+            yield from ((block, None) for block in blocks)
+            continue
+        coefficients = [block.astype(vectors[0].dtype, copy=False) for block in blocks]
+        results = [np.empty((tiling.rows, width)) for _ in group]
+        for strip in strips(len(inner), slice(0, tiling.rows)):
+            X = factors.read(stored, 0, strip).astype(vectors[0].dtype, copy=False)
+            for result, part, block in zip(results, np.split(X, ends[:-1], axis=1), coefficients, strict=True):
+                result[strip] = part @ block
+        yield from zip(blocks, results, strict=True)

@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from dmkl.arrays import Array, Index
 from dmkl.errors import refuse
-from dmkl.numerics.steps import Fitted, Step, Take, restricted
+from dmkl.numerics.steps import STEPS, Fitted, Residualize, Step, Take, Weighing, restricted, unpenalized
 from dmkl.numerics.tiling import Tiling
+from dmkl.passes.execute import machine
 
 # --- views ---------------------------------------------------------------------------------------------------------
 
@@ -176,6 +177,12 @@ class View:
         widths = None if factors is None else factors.widths[self.kernels]
         return None if widths is None or (widths < 0).any() else widths
 
+    @property
+    def factors(self) -> Factors:
+        """The factors of the source, which has some."""
+        assert self.source.factors is not None
+        return self.source.factors
+
     def bytes_of(self, unit: Unit) -> int:
         """Bytes that the task of a unit reads."""
         if self.factor_widths is None:
@@ -225,6 +232,10 @@ class Lens:
     def __sizeof__(self) -> int:
         # Dask and `run_tasks` choose by it how to send a lens; it computes no statistics, which may not be needed.
         return self.statistics.n_bytes if isinstance(self.statistics, Fitted) else 0
+
+    def null_vectors(self) -> Array | None:
+        """Vectors N (m, k) with K_jN = 0 for every kernel of a square view: see `dmkl.numerics.steps.unpenalized`."""
+        return unpenalized(self.view.steps, self.view.shape[2])
 
     def training(self) -> Lens:
         """The square lens of the column samples, over which the steps computed their statistics."""
@@ -467,3 +478,44 @@ class GeometricMean:
 
     def __dask_tokenize__(self) -> Any:
         return type(self).__name__, self.content_id
+
+
+# --- factors ----------------------------------------------------------------------------------------------------------
+
+
+_STRIP_BYTES = 2**25
+"""Bytes of a factor that are read and multiplied together."""
+READ_BYTES = 2**27
+"""Bytes of stored factors that are read at a time."""
+
+
+def strips(
+    width: int, rows: slice, n_bytes: int = _STRIP_BYTES, itemsize: int = 8, multiple: int = 1
+) -> Iterator[slice]:
+    """Rows of a factor of so many columns that are read or multiplied together.
+
+    They begin at multiples of `multiple`, the rows of a chunk, unless chunks are larger than a strip: parts of chunks
+    would be unpacked several times.
+    """
+    side = max(1, n_bytes // (itemsize * max(width, 1)))
+    multiple = multiple if 2 * side >= multiple else 1
+    side = max(1, side // multiple) * multiple
+    first = rows.start - rows.start % multiple
+    return (slice(max(start, rows.start), min(start + side, rows.stop)) for start in range(first, rows.stop, side))
+
+
+_SMALL_BYTES = 2**27
+"""Bytes of (D, D) matrices that are no question of memory."""
+# Steps that were fitted elsewhere, as those of a model, have statistics of other samples and are not among these.
+_ON_ROWS = (*map(type, STEPS.values()), Residualize, Weighing, Take)
+
+
+def has_thin_factors(view: View) -> bool:
+    """Whether the kernels of a square view have factors of fewer columns than samples, with sums that fit in memory."""
+    widths = view.factor_widths
+    if widths is None or not view.is_square or not all(isinstance(step, _ON_ROWS) for step in view.steps):
+        return False
+    n_columns = int(widths.sum())
+    needed_bytes = 8 * 8 * n_columns**2
+    # Looking at the machine takes milliseconds, and this is asked for each of many training sets.
+    return n_columns < view.shape[1] and (needed_bytes < _SMALL_BYTES or needed_bytes <= machine().total_bytes)

@@ -33,7 +33,7 @@ from dmkl.searching.folds import SPLITS
 from dmkl.searching.search import GridResult, SearchResult
 from dmkl.searching.texts import chosen_text, count, listed, point_text, value_text, with_error
 from dmkl.solvers.fisher.problem import CONFIGURABLE
-from dmkl.store.results import Result
+from dmkl.store.saved import Result
 
 _TOO_GOOD = (
     "The best score of a search is too optimistic: it is the best of many, on the rows that chose it. dmkl.evaluate "

@@ -8,13 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from dmkl.arrays import Array, Float
+from dmkl.arrays import Array, Float, is_known
 from dmkl.errors import refuse
 from dmkl.estimators.learner import KernelClassifier, KernelRegressor
 from dmkl.inputs.label_tables import matched
+from dmkl.kernelset import Kernels
 from dmkl.passes.blas import one_blas_thread
-from dmkl.stores import Kernels
-from dmkl.unknown import is_known
 from dmkl.variables import describe
 
 

@@ -31,7 +31,7 @@ from dmkl.searching.fits import SOLVED, GridFits, Question, open_workspace, plan
 from dmkl.searching.grid import Choice, Rule, best_index, mean_and_margin, mean_over_folds, points
 from dmkl.searching.texts import point_text, with_error
 from dmkl.solvers.workspace import Workspace
-from dmkl.store.results import task_dim
+from dmkl.store.saved import task_dim
 from dmkl.variables import describe
 
 Baselines = Literal["sum", "rules", "all", "none"]

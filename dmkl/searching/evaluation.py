@@ -23,6 +23,7 @@ from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan
 from dmkl.estimators.saving import read
+from dmkl.kernelset import Kernels
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.assessing import class_scores, confusion
 from dmkl.searching.baselines import TITLES, concat_baselines, fit_with_sum, prefixed
@@ -44,10 +45,8 @@ from dmkl.searching.folds import Fold, nest_folds
 from dmkl.searching.grid import Rule, constant_note, mean_over_folds
 from dmkl.searching.search import GridResult, SearchResult, chosen_fit, fold_models
 from dmkl.searching.texts import chosen_text, cost_and_proof, count, data_notes, edge_notes, with_error
-from dmkl.solvers.outcome import WORDS
-from dmkl.store.results import task_dim
-from dmkl.store.saved import Saved
-from dmkl.stores import Kernels
+from dmkl.solvers.interface import WORDS
+from dmkl.store.saved import Saved, task_dim
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

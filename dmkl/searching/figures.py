@@ -22,7 +22,7 @@ from sklearn.metrics import (
     roc_curve,
 )
 
-from dmkl.arrays import Array, Float, plain_repr, weight_shares
+from dmkl.arrays import Array, Float, is_known, plain_repr, weight_shares
 from dmkl.errors import InputError, refuse
 from dmkl.estimators.checks import check_choice
 from dmkl.pictures import (
@@ -43,8 +43,7 @@ from dmkl.pictures import (
 )
 from dmkl.searching.assessing import class_scores
 from dmkl.searching.grid import best_index, choose, grid_points, mean_over_folds, within_one_standard_error
-from dmkl.store.results import of_task, task_dim
-from dmkl.unknown import is_known
+from dmkl.store.saved import of_task, task_dim
 
 _LINE = 56
 """Characters in a line above a panel."""

@@ -32,7 +32,7 @@ from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan, labeled_targets
 from dmkl.estimators.saving import decode, encode
 from dmkl.files.writing import lock
 from dmkl.inputs.label_tables import matched
-from dmkl.kernelset import KernelSet
+from dmkl.kernelset import Kernels, KernelSet, as_kernel_set
 from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.fisher import Targets
 from dmkl.passes.execute import temporary_files_in
@@ -50,9 +50,8 @@ from dmkl.searching.grid import (
     shape,
 )
 from dmkl.searching.scoring import Metric, OfProbabilities, as_metrics, evaluate, evaluate_each, probabilities
-from dmkl.solvers.outcome import WORDS, Round, worst
+from dmkl.solvers.interface import WORDS, Round, worst
 from dmkl.solvers.workspace import Workspace, state_folder
-from dmkl.stores import Kernels, as_kernel_set
 from dmkl.variables import variable
 
 OF_TASKS = ("p", "lam", "C", "n_groups", "candidate")

@@ -14,10 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.model_selection import GroupKFold, StratifiedGroupKFold, check_cv
 
-from dmkl.arrays import Array, Float, Index, plain_repr
+from dmkl.arrays import Array, Float, Index, is_known, plain_repr
 from dmkl.errors import InputError, refuse
 from dmkl.kernelset import positions
-from dmkl.unknown import is_known
 
 DEFAULT_FOLDS = 5
 INNER_FOLDS = 3

@@ -23,11 +23,10 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
-from dmkl.arrays import Array, Float, plain_repr
+from dmkl.arrays import Array, Float, is_known, plain_repr
 from dmkl.errors import InputError, refuse
 from dmkl.estimators.decisions import index_of
 from dmkl.numerics.fisher import Kind
-from dmkl.unknown import is_known
 
 Metric = Callable[[Array, Array, Array], float]
 """(truth, decision, classes) ↦ a number. For classes: labels (rows,), scores (rows,) for two classes or (rows, classes)

@@ -29,6 +29,7 @@ from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelLearner, fitted
 from dmkl.estimators.plan import Fit, FitOutcome, Plan
 from dmkl.estimators.saving import read, write_model
+from dmkl.kernelset import Kernels
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.baselines import Baselines, choose_baselines, compare, comparison, fit_with_baselines
 from dmkl.searching.fits import (
@@ -58,10 +59,8 @@ from dmkl.searching.grid import (
     shape,
 )
 from dmkl.searching.texts import cost_and_proof, count, data_notes, edge_notes, point_text, with_error
-from dmkl.solvers.outcome import WORDS
-from dmkl.store.results import Result, task_dim
-from dmkl.store.saved import Saved
-from dmkl.stores import Kernels
+from dmkl.solvers.interface import WORDS
+from dmkl.store.saved import Result, Saved, task_dim
 from dmkl.variables import describe
 
 if TYPE_CHECKING:

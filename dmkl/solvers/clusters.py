@@ -18,9 +18,8 @@ import numpy as np
 
 from dmkl.arrays import Float
 from dmkl.errors import refuse
-from dmkl.solvers.outcome import Outcome, Status, Step
-from dmkl.solvers.requests import CombinedProduct, EachProduct
-from dmkl.solvers.semidefinite import KernelFacts, check_forms
+from dmkl.numerics.semidefinite import KernelFacts, check_forms
+from dmkl.solvers.interface import CombinedProduct, EachProduct, Outcome, Status, Step
 
 _BLOCKS, _KEPT = 8, 3  # most blocks of k vectors in the basis of the eigenvectors, and those kept of a full one
 _ROUNDING = 1e-12  # share of a trace that is rounding in double precision

@@ -1,6 +1,6 @@
 """Runs solvers side by side: one pass over the stored kernels answers the requests of all running solvers.
 
-`ANSWERS` maps each kind of request to the function that answers it. A new kind of request needs a class in `requests`
+`ANSWERS` maps each kind of request to the function that answers it. A new kind of request needs a class in `interface`
 and a line here.
 """
 
@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from dmkl.arrays import Float, Index
 from dmkl.errors import DmklError
 from dmkl.numerics.cholesky import Factor
 from dmkl.passes.alignment import projected_inner_products, traces_by_factor
+from dmkl.passes.elements import add_blocks, fraction_of_tiles
 from dmkl.passes.execute import again, run_tasks
-from dmkl.passes.rows import has_thin_factors, inverse_diagonals_by_factors
+from dmkl.passes.rows import inverse_diagonals_by_factors
 from dmkl.passes.run import run_pass
 from dmkl.passes.sums import Combination, by_factors, factor_pass, inverse_diagonals_pass
 from dmkl.passes.sweep import Columns, Want
-from dmkl.passes.view import Lens, covering
-from dmkl.solvers.fisher.working_sets import add_blocks, columns_lens, finish_columns, fraction_of_tiles
-from dmkl.solvers.margin.svm import train_together
-from dmkl.solvers.outcome import Round, check_finite
-from dmkl.solvers.requests import (
+from dmkl.passes.view import Lens, covering, has_thin_factors
+from dmkl.solvers.interface import (
     SVM,
     CombinedEntries,
     CombinedFactor,
@@ -42,10 +42,13 @@ from dmkl.solvers.requests import (
     Projection,
     Request,
     Result,
+    Round,
     Solver,
     Task,
     Tasks,
+    check_finite,
 )
+from dmkl.solvers.margin.svm import train_together
 
 Asked = Sequence[tuple[Lens, Any]]
 """Requests of one kind, each with the lens of its solver."""
@@ -236,16 +239,36 @@ def _products(requests: Asked) -> tuple[list[Any], float]:
     columns = []
     for (lens, request), part, place in zip(requests, parts, places, strict=True):
         if part is not None:
-            seen.append(columns_lens(lens, part))
+            seen.append(_columns_lens(lens, part))
         columns.append(_columns(lens, place if part is None else len(seen) - 1, request))
     products, passes = run_pass(seen, columns, _verb([request for _, request in requests]))
     answers = [
-        answer if part is None else finish_columns(lens, part, request.block, answer)
+        answer if part is None else _finish_columns(lens, part, request.block, answer)
         for (lens, request), part, answer in zip(requests, parts, products, strict=True)
     ]
     covered = [covering([lens.view for lens in views]) for views in (seen, lenses)]
     # A pass over some columns counts as the fraction of tiles that it reads, unless whole kernels are read with it.
     return answers, passes * (fraction_of_tiles(*covered) if in_parts else 1.0)
+
+
+def _columns_lens(lens: Lens, index: Index) -> Lens:
+    """The fitted view of a pass for products with some columns of a square view; see `_finish_columns`.
+
+    The products are finished after the pass: they are then the same to the last bit however the pass is cut into tasks,
+    and no row means are sent to tasks.
+    """
+    part = lens.columns(index)
+    return Lens(replace(part.view, steps=()), part.fitted.right_alone())
+
+
+def _finish_columns(lens: Lens, index: Index, block: Float, raw: Float) -> Float:
+    """Compute K_j[:, B]V of the view, (n, m, k), from V (b, k) and the raw products, which are overwritten."""
+    chain, (n, m, _) = lens.columns(index).fitted, lens.view.shape
+    products = raw if m == raw.shape[1] else np.empty((n, m, raw.shape[2]))
+    for j in range(n):
+        _, carried = chain.right(j, block)
+        products[j] = chain.left(j, raw[j], carried)
+    return products
 
 
 def _columns(lens: Lens, number: int, request: EachProduct | CombinedProduct | Projection) -> Columns:

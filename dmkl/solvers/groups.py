@@ -66,10 +66,9 @@ from dmkl import progress
 from dmkl.arrays import Float, Index, plain_repr
 from dmkl.errors import refuse
 from dmkl.numerics.grouping import one_hot
+from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
+from dmkl.solvers.interface import CombinedEntries, EachProduct, GroupClassifier, Outcome, Projection, Status, Step
 from dmkl.solvers.masters import LineSearch
-from dmkl.solvers.outcome import Outcome, Status, Step
-from dmkl.solvers.requests import CombinedEntries, EachProduct, GroupClassifier, Projection
-from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
 
 WeightForm = Literal["softmax", "root"]
 

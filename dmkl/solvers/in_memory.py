@@ -25,15 +25,11 @@ from dmkl.numerics.cholesky import Factor
 from dmkl.numerics.compiling import compiled
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import Machine, machine, shared_folder
-from dmkl.passes.rows import RowFunction, fit_row_maps, has_thin_factors, row_products
+from dmkl.passes.rows import RowFunction, fit_row_maps, row_products
 from dmkl.passes.sums import Combination, StoredSum, combine_pass
-from dmkl.passes.view import covering
+from dmkl.passes.view import covering, has_thin_factors
 from dmkl.solvers.driver import drive
-from dmkl.solvers.jobs import Context, Job, SideBySide, Training
-from dmkl.solvers.margin.linear import FactoredKernels
-from dmkl.solvers.margin.svm import train
-from dmkl.solvers.outcome import Outcome, check_finite
-from dmkl.solvers.requests import (
+from dmkl.solvers.interface import (
     SVM,
     CombinedEntries,
     CombinedFactor,
@@ -44,13 +40,17 @@ from dmkl.solvers.requests import (
     FactorTraces,
     GroupClassifier,
     InnerProducts,
+    Outcome,
     Pass,
     Projection,
     Solver,
     Task,
     Tasks,
+    check_finite,
     run_with,
 )
+from dmkl.solvers.jobs import Context, Job, SideBySide, Training
+from dmkl.solvers.margin.svm import FactoredKernels, train
 
 Item = TypeVar("Item")
 Problem = Callable[[], Solver[Outcome]]

@@ -15,10 +15,10 @@ import numpy as np
 
 from dmkl import progress, settings
 from dmkl.arrays import Float, Index
+from dmkl.numerics.semidefinite import KernelFacts
 from dmkl.passes.view import Lens
 from dmkl.solvers.driver import Tally, drive
-from dmkl.solvers.outcome import Outcome
-from dmkl.solvers.requests import (
+from dmkl.solvers.interface import (
     SVM,
     CombinedEntries,
     CombinedFactor,
@@ -27,12 +27,12 @@ from dmkl.solvers.requests import (
     FactorTraces,
     GroupClassifier,
     InnerProducts,
+    Outcome,
     Projection,
     Request,
     Solver,
     Task,
 )
-from dmkl.solvers.semidefinite import KernelFacts
 from dmkl.solvers.workspace import Workspace
 
 Item = TypeVar("Item")

@@ -27,8 +27,7 @@ import scipy.linalg
 
 from dmkl.arrays import Float
 from dmkl.numerics.fisher import onto_sphere
-from dmkl.solvers.weight_sets.balls import Ball
-from dmkl.solvers.weight_sets.base import ConicProgram, WeightSet
+from dmkl.solvers.weight_sets import Ball, ConicProgram, WeightSet
 
 _SHORTEST = 1e-6
 _TINY = float(np.finfo(np.float64).tiny)

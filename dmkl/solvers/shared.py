@@ -31,8 +31,8 @@ from dmkl.passes.view import Lens, covering
 from dmkl.solvers.fisher.mkfda import not_positive_definite
 from dmkl.solvers.fisher.registry import check_resolution
 from dmkl.solvers.in_memory import batches
+from dmkl.solvers.interface import Outcome, Status, Step
 from dmkl.solvers.jobs import Context, Job, Method
-from dmkl.solvers.outcome import Outcome, Status, Step
 
 _MATRICES = 8
 """Matrices (rows, m) that a task holds with its sums: a kernel before and after its steps, and eigenvectors."""

@@ -28,7 +28,8 @@ from zarr.errors import ZarrUserWarning
 from zarr.storage import FsspecStore, StorePath
 
 from dmkl.errors import DamagedFileError
-from dmkl.files.documents import json_crc32c, parse_json
+from dmkl.files.arrays import json_crc32c
+from dmkl.files.documents import parse_json
 from dmkl.files.plain import PlainStore, check_plain
 from dmkl.files.urls import Place, Url, as_place, is_url, resolved, storage_options
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dmkl
-from dmkl.analysis.analyze import multiples, order_by_similarity
-from dmkl.analysis.spectrum import nystrom, upper_bounds
+from dmkl.analysis.analyze import multiples, nystrom, order_by_similarity, upper_bounds
 from dmkl.errors import IndefiniteKernelWarning, InputError
 from dmkl.numerics.alignment import alignments
 

@@ -14,7 +14,7 @@ from dmkl.estimators.learner import KernelClassifier
 from dmkl.numerics.fisher import uniform_weights
 from dmkl.solvers.fisher.problem import FisherSolver
 from dmkl.solvers.fisher.registry import SOLVERS
-from dmkl.solvers.outcome import Outcome, Status, Step
+from dmkl.solvers.interface import Outcome, Status, Step
 
 TRAIN, TEST = np.arange(60), np.arange(60, 90)
 

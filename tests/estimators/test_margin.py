@@ -17,8 +17,8 @@ from sklearn.svm import SVC
 import dmkl
 from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, InputError
 from dmkl.estimators.margin import votes
+from dmkl.solvers.interface import Status
 from dmkl.solvers.margin.gmkl import GeneralizedProblem
-from dmkl.solvers.outcome import Status
 
 M = 45
 STEPS = ("center", "multiplicative")

@@ -9,9 +9,9 @@ from sklearn.base import clone
 from sklearn.model_selection import KFold
 
 import dmkl
+from dmkl.arrays import is_known
 from dmkl.errors import InputError
 from dmkl.numerics.fisher import encode_targets, encode_values, with_unknown
-from dmkl.unknown import is_known
 
 TRAIN, TEST = np.arange(60), np.arange(60, 90)
 SOLVERS = ["direct", "cg", "subspace"]

@@ -19,7 +19,7 @@ from sklearn.base import clone
 
 import dmkl
 from dmkl.errors import InputError, StoreError
-from dmkl.health.check import Examination, check
+from dmkl.health import Examination, check
 from dmkl.store import writer
 from dmkl.store.tiles import TileWriter
 

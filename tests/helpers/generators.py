@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dmkl.solvers.driver import drive
-from dmkl.solvers.requests import Task
+from dmkl.solvers.interface import Task
 
 __all__ = ["driven", "finish", "on_matrix"]
 

@@ -17,7 +17,7 @@ from helpers.fuzzing.mutations import npy_header
 import dmkl
 from dmkl.errors import DmklError, InputError, MemoryBudgetError
 from dmkl.features.specs import plan
-from dmkl.files.documents import json_crc32c
+from dmkl.files.arrays import json_crc32c
 from dmkl.inputs import as_features, open_files, read_file
 from dmkl.store.groups import CHECKSUM
 from dmkl.store.ingest import ingest

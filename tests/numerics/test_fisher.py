@@ -16,8 +16,8 @@ from dmkl.numerics import fisher
 from dmkl.numerics.cholesky import Factor
 from dmkl.solvers.fisher.problem import FisherProblem
 from dmkl.solvers.fisher.wrapper import _DirectStep
-from dmkl.solvers.requests import FactorSolve
-from dmkl.solvers.weight_sets.balls import Ball
+from dmkl.solvers.interface import FactorSolve
+from dmkl.solvers.weight_sets import Ball
 
 EXPONENTS = [1.0, 1 + 2**-6, 1.25, 1.5, 2.0, 3.0, 8.0, np.inf]
 

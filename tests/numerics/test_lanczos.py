@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dmkl.numerics.alignment import centered_probes, proportional_groups
-from dmkl.numerics.spectrum import extreme_eigenvalues
+from dmkl.numerics.semidefinite import extreme_eigenvalues
 
 
 def random_symmetric(size, seed, spread):

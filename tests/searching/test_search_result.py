@@ -23,8 +23,8 @@ from dmkl.searching import search as search_module
 from dmkl.searching.fits import as_variable
 from dmkl.searching.grid import choose, within_one_standard_error
 from dmkl.searching.search import SearchResult
-from dmkl.solvers.outcome import WORDS
-from dmkl.store import results as results_module
+from dmkl.solvers.interface import WORDS
+from dmkl.store import saved as saved_module
 
 P = (1.0, 1 + 2.0**-6, 1.5, 2.0, np.inf)
 LAM = (1e-8, 1e-3, 0.1, 10.0)
@@ -438,7 +438,7 @@ def test_overwriting(tmp_path, monkeypatch):
     old.save(path)
     with pytest.raises(StoreExistsError, match=r"search exists already; .*overwrite=True"):
         new.save(path)
-    for module, part in ((results_module, "write_dataset"), (search_module, "write_model")):
+    for module, part in ((saved_module, "write_dataset"), (search_module, "write_model")):
         with monkeypatch.context() as patch:
             patch.setattr(module, part, fail)
             with pytest.raises(OSError, match="no space left"):

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from dmkl.errors import InputError
-from dmkl.searching.state import read_state, remove_state
-from dmkl.solvers.workspace import Workspace
+from dmkl.solvers.workspace import Workspace, read_state, remove_state
 
 
 def test_a_refusal_names_the_parameters_that_changed(tmp_path):

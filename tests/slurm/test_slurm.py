@@ -16,7 +16,7 @@ from helpers.private_slurm import SLOW
 
 import dmkl
 from dmkl.errors import NoWorkersError
-from dmkl.searching.state import read_state
+from dmkl.solvers.workspace import read_state
 
 pytestmark = pytest.mark.slurm
 

@@ -47,7 +47,7 @@ search = "found"
 LIMIT = """
 import os, subprocess, time
 from pathlib import Path
-from dmkl.searching.state import read_state
+from dmkl.solvers.workspace import read_state
 
 if len(list(Path().glob("job-*.out"))) > 2:
     raise SystemExit

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dmkl.errors import InputError
-from dmkl.numerics.ncuts import cut_matrix, descend, is_positive_block, smallest_ratio, starts
-from dmkl.solvers.cuts import best_cut, relax
+from dmkl.solvers.cuts import best_cut, cut_matrix, descend, is_positive_block, relax, smallest_ratio, starts
 
 
 def optimum(Q):

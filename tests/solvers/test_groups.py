@@ -18,9 +18,8 @@ from dmkl.solvers.groups import (
     localized_mkl,
     parameter_gradients,
 )
+from dmkl.solvers.interface import EachProduct, GroupClassifier, Projection, Status
 from dmkl.solvers.margin.svm import fit_square, solve_dense
-from dmkl.solvers.outcome import Status
-from dmkl.solvers.requests import EachProduct, GroupClassifier, Projection
 
 
 def answer(request, kernels):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import dmkl
 from dmkl.solvers import in_memory
 from dmkl.solvers.in_memory import answer, combined, composite, group_forms
-from dmkl.solvers.requests import CombinedEntries, CombinedProduct, EachProduct, FactorDiagonal, Projection
+from dmkl.solvers.interface import CombinedEntries, CombinedProduct, EachProduct, FactorDiagonal, Projection
 
 # --- what they are answered --------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from dmkl.solvers.masters import (
     taylor_form,
     taylor_master,
 )
-from dmkl.solvers.weight_sets.balls import Ball
+from dmkl.solvers.weight_sets import Ball
 
 EXPONENTS = [1.0, 1 + 2**-6, 1.5, 2.0, 3.0, 8.0, np.inf]
 N = 6

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dmkl.numerics.fisher import relative_gap
-from dmkl.solvers.outcome import Outcome, Status
+from dmkl.solvers.interface import Outcome, Status
 
 
 def test_bounds_that_contradict_each_other_prove_nothing():

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from zarr.codecs import Crc32cCodec
 
 import dmkl
-from dmkl.health.check import damage
-from dmkl.searching.state import damage_of_state
+from dmkl.health import damage
+from dmkl.solvers.workspace import damage_of_state
 from dmkl.store.format import NODES
 from dmkl.store.reader import StoreReader
 

@@ -9,7 +9,7 @@ from helpers.damage import flip
 
 import dmkl
 from dmkl.errors import InputError, StoreError, StoreExistsError
-from dmkl.store.results import Result
+from dmkl.store.saved import Result
 
 
 class Count(Result):

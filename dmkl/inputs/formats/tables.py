@@ -19,14 +19,13 @@ from typing import IO, Any, NoReturn
 import numpy as np
 
 from dmkl import settings
-from dmkl.arrays import Array
+from dmkl.arrays import UNKNOWN_TEXTS, Array
 from dmkl.errors import refuse
 from dmkl.inputs.columns import Columns, are_numbers, counts, is_number, is_numeral, is_title, matched_share
 from dmkl.inputs.formats.file_arrays import damaged_as
 from dmkl.inputs.matrices import Lazy
 from dmkl.inputs.names import Expected, Names, listed_names
 from dmkl.settings import check_memory
-from dmkl.unknown import UNKNOWN_TEXTS
 
 FAM_TITLES = ("FID", "IID", "PAT", "MAT", "SEX", "PHENO")
 """The columns of PLINK's .fam files, which have no titles."""

@@ -33,13 +33,12 @@ import scipy.linalg
 from dmkl import settings
 from dmkl.arrays import Array, Float
 from dmkl.errors import IndefiniteKernelError
+from dmkl.numerics.semidefinite import KernelFacts
 from dmkl.passes.execute import check_memory, keeping, machine
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, FisherSolver
 from dmkl.solvers.fisher.wrapper import AlphaStep, side_by_side, wrapper
+from dmkl.solvers.interface import CombinedProduct, Outcome, Request, Solver
 from dmkl.solvers.jobs import Context, Job
-from dmkl.solvers.outcome import Outcome
-from dmkl.solvers.requests import CombinedProduct, Request, Solver
-from dmkl.solvers.semidefinite import KernelFacts
 
 # --- blocked conjugate gradients -----------------------------------------------------------------------------------
 

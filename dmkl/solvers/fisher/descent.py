@@ -67,24 +67,33 @@ import numpy as np
 import scipy.linalg
 
 from dmkl import progress
-from dmkl.arrays import Array, Float
+from dmkl.arrays import Array, Float, Index
 from dmkl.numerics.cholesky import Factor
 from dmkl.numerics.fisher import certify
+from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.passes.blas import pinned_blas
+from dmkl.passes.elements import fraction_of_tiles, samples_view
 from dmkl.passes.execute import check_memory, machine
 from dmkl.passes.sums import FactorHandle
+from dmkl.passes.view import Lens
 from dmkl.solvers.driver import drive
 from dmkl.solvers.fisher.cg import InverseModel
-from dmkl.solvers.fisher.mkfda import MemoryOracle, solve_restricted
-from dmkl.solvers.fisher.newton import Solution, certificate_step
+from dmkl.solvers.fisher.mkfda import MemoryOracle, Solution, certificate_step, solve_restricted
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, FisherSolver
-from dmkl.solvers.fisher.working_sets import WorkingSet, working_sets
 from dmkl.solvers.fisher.wrapper import needed_bytes, side_by_side
+from dmkl.solvers.interface import (
+    CombinedEntries,
+    CombinedFactor,
+    EachProduct,
+    FactorSolve,
+    Outcome,
+    Request,
+    Status,
+    Step,
+    ask,
+)
 from dmkl.solvers.jobs import Context, Job
-from dmkl.solvers.outcome import Outcome, Status, Step
-from dmkl.solvers.requests import CombinedEntries, CombinedFactor, EachProduct, FactorSolve, Request, ask
-from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
-from dmkl.solvers.weight_sets.base import WeightSet
+from dmkl.solvers.weight_sets import WeightSet
 
 # --- directions in memory ------------------------------------------------------------------------------------------
 
@@ -335,6 +344,34 @@ DUAL = FisherSolver(
 
 COMPANIONS = 2
 """Directions in addition to the step: its changes with the weights, which save a sixth of the passes."""
+
+
+@dataclass(frozen=True)
+class WorkingSet:
+    """Samples that are updated together, and the fractions of a pass that their columns and their block take."""
+
+    index: Index
+    column_passes: float
+    block_passes: float
+
+
+_MOST_SETS = 16
+"""Most sets: with more the number of steps is the same, and more is read."""
+
+
+def working_sets(lens: Lens, largest: int) -> list[WorkingSet]:
+    """Cut the samples of a square view along its tile columns: at most `largest` together, or one column."""
+    view = lens.view
+    tile = view.final_positions()[1] // view.source.tiling.tile
+    used = np.unique(tile)
+    # Sets follow tile columns, since a part of a tile costs as much to read as all of it.
+    n_sets = min(len(used), max(_MOST_SETS, math.ceil(len(tile) / largest)))
+    sets = []
+    for tiles in np.array_split(used, n_sets):
+        index = np.flatnonzero(np.isin(tile, tiles))
+        columns, block = lens.columns(index).view, samples_view(lens, index)
+        sets.append(WorkingSet(index, fraction_of_tiles(columns, view), fraction_of_tiles(block, view)))
+    return sets
 
 
 class WorkingSetRule:

@@ -20,13 +20,13 @@ from dmkl.arrays import Float
 from dmkl.errors import refuse
 from dmkl.passes.blas import factor_threads, pinned_blas
 from dmkl.passes.execute import machine
-from dmkl.passes.rows import Gram, RowFunction, RowMap, gram_matrices, has_thin_factors, row_products
-from dmkl.passes.view import covering
+from dmkl.passes.rows import Gram, RowFunction, RowMap, gram_matrices, row_products
+from dmkl.passes.view import covering, has_thin_factors
 from dmkl.solvers.driver import Tally
 from dmkl.solvers.fisher.problem import FisherOptions, FisherSolver, Solve
 from dmkl.solvers.in_memory import batches
+from dmkl.solvers.interface import Outcome
 from dmkl.solvers.jobs import Context, Job, Training
-from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.pseudo_samples import UNIT, PseudoSamples, times
 from dmkl.solvers.workspace import Workspace
 

@@ -16,7 +16,7 @@ norm p, from the largest to the smallest,
    predict the weights and curvatures of the other targets;
 2. the mean W̄ of the matrices W at the predicted weights is inverted once. Conjugate gradients, preconditioned by W̄⁻¹,
    solve W(β)x = h for each target. With W ⪰ μW̄, S(α, β) is at most rᵀW̄⁻¹r/2μ above min_α S, where r = h − Wx;
-3. `dmkl.solvers.fisher.newton.maximize` finds the weights, one iteration for each target. The iterations advance in
+3. `dmkl.solvers.fisher.mkfda.maximize` finds the weights, one iteration for each target. The iterations advance in
    lockstep, so that all α-steps of a round are computed together.
 
 No operation of the order m³ is made for a single target, except for targets far from the mean, which are solved by a
@@ -40,15 +40,16 @@ from dmkl.errors import InputError, MemoryBudgetError, refuse
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.numerics.cholesky import Cholesky
 from dmkl.numerics.fisher import Certificate, onto_sphere, uniform_weights
+from dmkl.numerics.semidefinite import KernelFacts, check_forms
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.elements import whole_kernels
 from dmkl.passes.execute import check_memory, machine, shared_folder
 from dmkl.passes.view import Lens, covering
 from dmkl.solvers.driver import drive
-from dmkl.solvers.fisher.mkfda import MemoryOracle, not_positive_definite, run_here
-from dmkl.solvers.fisher.newton import Evaluation, Solution, maximize
+from dmkl.solvers.fisher.mkfda import Evaluation, MemoryOracle, Solution, maximize, not_positive_definite, run_here
 from dmkl.solvers.fisher.problem import FisherOptions, FisherSolver
 from dmkl.solvers.in_memory import batches
+from dmkl.solvers.interface import Outcome, Solver, Status, Step, Task, Tasks, check_finite
 from dmkl.solvers.jobs import Context, Job, Training
 from dmkl.solvers.masters import (
     LEAST_LOG,
@@ -59,10 +60,7 @@ from dmkl.solvers.masters import (
     ascent_direction,
     positive,
 )
-from dmkl.solvers.outcome import Outcome, Status, Step, check_finite
-from dmkl.solvers.requests import Solver, Task, Tasks
-from dmkl.solvers.semidefinite import KernelFacts, check_forms
-from dmkl.solvers.weight_sets.balls import Ball
+from dmkl.solvers.weight_sets import Ball
 
 _SHARED_STEPS = 8
 """Most weights that are tried for a target by shared factors."""
@@ -184,7 +182,7 @@ class _Problems:
 
 
 class _TargetOracle:
-    """The oracle of one of many targets for `dmkl.solvers.fisher.newton.maximize`.
+    """The oracle of one of many targets for `dmkl.solvers.fisher.mkfda.maximize`.
 
     Its curvature is a model: the curvature of the reference target, scaled by the gradient of this target, and updated
     (BFGS) by the gradients at all weights tried.

@@ -15,11 +15,10 @@ from dmkl.arrays import Float, plain_repr
 from dmkl.errors import refuse
 from dmkl.numerics.fisher import certify
 from dmkl.passes.execute import machine
-from dmkl.solvers.fisher.newton import Master, Solution
+from dmkl.solvers.fisher.mkfda import Master, Solution
+from dmkl.solvers.interface import EachProduct, Outcome, Solver, Status
 from dmkl.solvers.jobs import Context, Job
-from dmkl.solvers.outcome import Outcome, Status
-from dmkl.solvers.requests import EachProduct, Solver
-from dmkl.solvers.weight_sets.base import WeightSet
+from dmkl.solvers.weight_sets import WeightSet
 
 Finish = Literal["auto", "direct", "cg", "report"]
 

@@ -32,8 +32,7 @@ from dmkl.errors import refuse
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.numerics.discriminant import null_leverages
 from dmkl.passes.execute import machine
-from dmkl.passes.rows import has_thin_factors, null_vectors
-from dmkl.passes.view import Lens
+from dmkl.passes.view import Lens, has_thin_factors
 from dmkl.solvers.driver import drive
 from dmkl.solvers.fisher import cg, many
 from dmkl.solvers.fisher.descent import ANCHORED, DUAL, INTERLEAVED, anchored_fits
@@ -41,9 +40,8 @@ from dmkl.solvers.fisher.factors import solver_on_factors
 from dmkl.solvers.fisher.problem import AUTO, ConfiguredSolver, FisherOptions, FisherSolver
 from dmkl.solvers.fisher.subspace import solver as subspace
 from dmkl.solvers.fisher.wrapper import DIRECT, direct_fits, needed_bytes
+from dmkl.solvers.interface import InverseDiagonals, Outcome, ask
 from dmkl.solvers.jobs import Context, Job, Training
-from dmkl.solvers.outcome import Outcome
-from dmkl.solvers.requests import InverseDiagonals, ask
 
 SOLVERS: dict[str, FisherSolver] = {
     solver.name: solver for solver in (DIRECT, cg.SOLVER, ANCHORED, subspace.SOLVER, INTERLEAVED, DUAL, many.SOLVER)
@@ -290,7 +288,7 @@ def with_inverse_diagonals(jobs: Sequence[Job], outcomes: Sequence[Outcome], con
     complete, projected = list(outcomes), dict[int, Float | float]()
     for key, total in pairs:
         if id(total.lens) not in projected:  # the diagonal of 2P, which is not part of the answers
-            vectors = null_vectors(total.lens)
+            vectors = total.lens.null_vectors()
             projected[id(total.lens)] = 0.0 if vectors is None else 2.0 * null_leverages(vectors)
         for k, diagonal in zip(total.members, _at_ridges(total, diagonals[key]), strict=True):
             complete[k] = replace(outcomes[k], inverse=diagonal + projected[id(total.lens)])

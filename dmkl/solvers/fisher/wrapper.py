@@ -1,7 +1,7 @@
 """The wrapper method: MK-FDA with α in the full space, by an α-step for fixed weights and a master in turn.
 
 `AlphaStep` is what the oracles of the solvers "direct" and "cg" share: α for given weights, refined until its residual
-no longer hides the gap of the weights. The iteration itself is `dmkl.solvers.fisher.newton.maximize`.
+no longer hides the gap of the weights. The iteration itself is `dmkl.solvers.fisher.mkfda.maximize`.
 
 `_DirectStep` is the α-step by a Cholesky factor of the combined kernel (solver "direct"); `dmkl.solvers.fisher.cg` has
 the one by conjugate gradients.
@@ -17,20 +17,19 @@ import numpy as np
 
 from dmkl.arrays import Array, Float
 from dmkl.numerics.fisher import certify
+from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms, lowest_on_span, tell_indefinite
 from dmkl.passes.execute import check_memory, machine
 from dmkl.passes.sums import FactorHandle, direct_bytes
-from dmkl.solvers.fisher.newton import Evaluation, maximize
+from dmkl.solvers.fisher.mkfda import Evaluation, maximize
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, FisherSolver
+from dmkl.solvers.interface import CombinedFactor, EachProduct, FactorDiagonal, FactorSolve, Outcome, Request, Solver
 from dmkl.solvers.jobs import Context, Job
-from dmkl.solvers.outcome import Outcome
-from dmkl.solvers.requests import CombinedFactor, EachProduct, FactorDiagonal, FactorSolve, Request, Solver
-from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms, lowest_on_span, tell_indefinite
 
 _MOST_REFINEMENTS = 5
 
 
 class AlphaStep(ABC):
-    """An oracle (`dmkl.solvers.fisher.newton.Oracle`) that solves Aα = H, A = ½(I + K(β)/λ), (m, c)."""
+    """An oracle (`dmkl.solvers.fisher.mkfda.Oracle`) that solves Aα = H, A = ½(I + K(β)/λ), (m, c)."""
 
     def __init__(self, problem: FisherProblem, facts: KernelFacts = UNKNOWN) -> None:
         self.problem, self.facts = problem, facts
@@ -59,7 +58,7 @@ class AlphaStep(ABC):
         return None
 
     def evaluate(self, beta: Float, tol: float, *, careful: bool) -> Generator[Request, Any, Evaluation]:
-        """See `dmkl.solvers.fisher.newton.Oracle`."""
+        """See `dmkl.solvers.fisher.mkfda.Oracle`."""
         problem = self.problem
         given = beta, problem.h, problem.lam, problem.weights
         alpha = yield from self.begin(beta)

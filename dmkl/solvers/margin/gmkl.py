@@ -45,13 +45,11 @@ from dmkl import progress
 from dmkl.arrays import Float
 from dmkl.errors import refuse
 from dmkl.numerics.fisher import relative_gap
+from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
+from dmkl.solvers.interface import SVM, EachProduct, Outcome, Status, Step
 from dmkl.solvers.margin.svm import Bounds, as_signs, hinge
 from dmkl.solvers.masters import rises_enough
-from dmkl.solvers.outcome import Outcome, Status, Step
-from dmkl.solvers.requests import SVM, EachProduct
-from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
-from dmkl.solvers.weight_sets.base import ConicError, ConicProgram
-from dmkl.solvers.weight_sets.conic import Cones
+from dmkl.solvers.weight_sets import Cones, ConicError, ConicProgram
 
 Method = Literal["newton", "gradient"]
 

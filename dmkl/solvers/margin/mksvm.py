@@ -38,13 +38,11 @@ from dmkl import progress
 from dmkl.arrays import Array, Float
 from dmkl.errors import refuse
 from dmkl.numerics.fisher import as_exponent, dual_norm, onto_sphere, relative_gap, uniform_weights
+from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
+from dmkl.solvers.interface import SVM, EachProduct, Outcome, Status, Step, Task
 from dmkl.solvers.margin.svm import Bounds, SVMSolution, as_signs, best_bias, hinge
 from dmkl.solvers.masters import LineSearch, ascent_direction, newton_master
-from dmkl.solvers.outcome import Outcome, Status, Step
-from dmkl.solvers.requests import SVM, EachProduct, Task
-from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
-from dmkl.solvers.weight_sets.balls import Ball
-from dmkl.solvers.weight_sets.base import ConicError
+from dmkl.solvers.weight_sets import Ball, ConicError
 
 
 @dataclass(frozen=True, eq=False)

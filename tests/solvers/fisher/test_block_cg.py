@@ -15,7 +15,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 import dmkl
 from dmkl.errors import IndefiniteKernelError, MemoryBudgetError
 from dmkl.solvers.fisher.cg import InverseModel, block_cg
-from dmkl.solvers.requests import ask
+from dmkl.solvers.interface import ask
 
 
 def operator(m, seed=0, spread=4.0):

@@ -16,11 +16,11 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
 from dmkl.errors import ConvergenceWarning, InputError, MemoryBudgetError
+from dmkl.numerics.semidefinite import UNKNOWN
 from dmkl.solvers.fisher.descent import Span
 from dmkl.solvers.fisher.mkfda import solve_restricted
-from dmkl.solvers.outcome import Status
-from dmkl.solvers.semidefinite import UNKNOWN
-from dmkl.solvers.weight_sets.balls import Ball
+from dmkl.solvers.interface import Status
+from dmkl.solvers.weight_sets import Ball
 
 POINTS = [
     (1.0625, 1e-3, "binary"),

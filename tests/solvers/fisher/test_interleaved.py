@@ -9,7 +9,7 @@ from helpers.references import Counting, dense_view, error, in_memory, over, psd
 
 import dmkl
 from dmkl.solvers.driver import drive
-from dmkl.solvers.requests import CombinedEntries, EachProduct
+from dmkl.solvers.interface import CombinedEntries, EachProduct
 
 
 def single(request):

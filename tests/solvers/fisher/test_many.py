@@ -12,9 +12,9 @@ from sklearn.metrics.pairwise import rbf_kernel
 import dmkl
 from dmkl.errors import IndefiniteKernelError, InputError, MemoryBudgetError
 from dmkl.numerics.fisher import dual_norm
+from dmkl.numerics.semidefinite import UNKNOWN
 from dmkl.solvers.fisher import many
 from dmkl.solvers.fisher.many import solve_grid
-from dmkl.solvers.semidefinite import UNKNOWN
 
 M = 45
 POINTS = [(p, lam) for p in (1.0, 1 + 2**-6, 1.5, 4.0, np.inf) for lam in (1e-8, 1e-4, 1e-2, 1.0)]

@@ -94,7 +94,7 @@ def test_restricted_masters_are_tasks():
 
 
 def test_there_is_one_newton_loop_one_certificate_one_status():
-    """Of the solvers of MK-FDA only newton.py asks a master for weights, fisher.py defines the certificate."""
+    """Of the solvers of MK-FDA only mkfda.py asks a master for weights, fisher.py defines the certificate."""
     callers, classes = set(), {}
     for file in sorted((Path(dmkl.__file__).parent / "solvers" / "fisher").rglob("*.py")):
         tree = ast.parse(file.read_text(encoding="utf-8"))
@@ -104,7 +104,7 @@ def test_there_is_one_newton_loop_one_certificate_one_status():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 classes.setdefault(node.name, []).append(file.name)
-    assert callers == {"newton.py"}
+    assert callers == {"mkfda.py"}
     assert "Certificate" not in classes
     assert "Status" not in classes
 

@@ -18,7 +18,7 @@ from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
 from dmkl.solvers.fisher.subspace.rounding import PROBES, rounding
 from dmkl.solvers.fisher.subspace.solver import SubspaceSolver, points_of
 from dmkl.solvers.jobs import Job, Training
-from dmkl.solvers.weight_sets.balls import Ball
+from dmkl.solvers.weight_sets import Ball
 from dmkl.solvers.workspace import Workspace
 
 NORMS = [1.0, 1.25, np.inf]

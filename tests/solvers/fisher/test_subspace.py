@@ -25,9 +25,9 @@ from dmkl.solvers.fisher.subspace import solver as engine
 from dmkl.solvers.fisher.subspace.preconditioners import closeness, ridge
 from dmkl.solvers.fisher.subspace.solver import SubspaceSolver, finish_open, points_of
 from dmkl.solvers.fisher.subspace.space import add_preconditioners
+from dmkl.solvers.interface import Status
 from dmkl.solvers.jobs import Context, Job, Training
-from dmkl.solvers.outcome import Status
-from dmkl.solvers.weight_sets.balls import Ball
+from dmkl.solvers.weight_sets import Ball
 from dmkl.solvers.workspace import Workspace
 
 EXPONENTS = [1.0, 1 + 2**-6, 1.5, 2.0, np.inf]

@@ -10,8 +10,8 @@ from helpers.references import in_memory
 
 import dmkl
 from dmkl.errors import ConvergenceWarning, InputError
+from dmkl.solvers.interface import Status
 from dmkl.solvers.margin.gmkl import GeneralizedProblem
-from dmkl.solvers.outcome import Status
 
 
 def fitted(kernels, y, *arguments, **options):
@@ -105,7 +105,7 @@ def test_weights_outside_their_set_are_never_certified(monkeypatch):
     """Whatever a projection returns: the rows are checked at the weights that are returned."""
     kernels, y, A, b = bounded_below(1.0)
     monkeypatch.setattr(
-        "dmkl.solvers.weight_sets.base.ConicProgram.nearest", lambda program, aim: 0.3 * np.ones(program.width)
+        "dmkl.solvers.weight_sets.ConicProgram.nearest", lambda program, aim: 0.3 * np.ones(program.width)
     )
     with pytest.warns(ConvergenceWarning):
         model = fitted(kernels, y, 10.0, 0.0, A=A, b=b, tol=1.0, max_iter=3)

@@ -9,9 +9,8 @@ from sklearn.base import clone
 from sklearn.svm import SVC
 
 import dmkl
-from dmkl.solvers.margin.linear import FactoredKernels, solve_linear
-from dmkl.solvers.margin.svm import solve_dense
-from dmkl.solvers.requests import SVM, EachProduct
+from dmkl.solvers.interface import SVM, EachProduct
+from dmkl.solvers.margin.svm import FactoredKernels, solve_dense, solve_linear
 
 M, WIDTHS = 120, np.array([4, 2, 3])
 

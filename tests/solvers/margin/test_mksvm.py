@@ -12,11 +12,10 @@ from helpers.optima import conjugate, norm
 from sklearn.svm import SVC
 
 from dmkl.errors import IndefiniteKernelError, InputError
+from dmkl.numerics.semidefinite import KernelFacts
+from dmkl.solvers.interface import SVM, EachProduct, Status
 from dmkl.solvers.margin.mksvm import MarginProblem, certify_margin, mk_svm
 from dmkl.solvers.margin.svm import solve_dense
-from dmkl.solvers.outcome import Status
-from dmkl.solvers.requests import SVM, EachProduct
-from dmkl.solvers.semidefinite import KernelFacts
 
 EXPONENTS = [1.0, 1.0625, 1.5, 2.0, 8.0, np.inf]
 BOUNDS = [0.25, 4.0, 64.0]

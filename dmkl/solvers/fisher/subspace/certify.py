@@ -16,12 +16,12 @@ import numpy as np
 
 from dmkl.arrays import Float
 from dmkl.passes.execute import machine
-from dmkl.solvers.fisher.newton import Solution
+from dmkl.solvers.fisher.mkfda import Solution
 from dmkl.solvers.fisher.subspace.preconditioners import ridge, rough_ridge
 from dmkl.solvers.fisher.subspace.rounding import Rounding, rounding_of
 from dmkl.solvers.fisher.subspace.space import Point, TrainingSubspace, Unsolved, apply_preconditioners, of_space
 from dmkl.solvers.fisher.subspace.tasks import Strips, combined_products, numbered, residual_strip, solve_points
-from dmkl.solvers.requests import Solver, Tasks
+from dmkl.solvers.interface import Solver, Tasks
 
 # --- products with the basis ---------------------------------------------------------------------------------------
 

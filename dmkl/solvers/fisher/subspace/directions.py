@@ -28,7 +28,7 @@ from dmkl.solvers.fisher.subspace.preconditioners import rough_ridge
 from dmkl.solvers.fisher.subspace.rounding import PROBES
 from dmkl.solvers.fisher.subspace.space import Block, Point, TrainingSubspace, Unsolved, apply_preconditioners, of_space
 from dmkl.solvers.fisher.subspace.tasks import Keeping, Made, ProductFiles, Strips, keep, keep_products, numbered
-from dmkl.solvers.requests import Pass, Solver, Tasks
+from dmkl.solvers.interface import Pass, Solver, Tasks
 
 # --- dominant directions -------------------------------------------------------------------------------------------
 

@@ -36,13 +36,14 @@ from dmkl import progress, settings
 from dmkl.arrays import Float
 from dmkl.errors import IndefiniteKernelError
 from dmkl.files.arrays import load_array, load_arrays, save_array, save_arrays
+from dmkl.numerics.semidefinite import tell_indefinite
 from dmkl.passes.execute import check_memory, keeping, machine
 from dmkl.passes.run import pass_bytes
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import covering
 from dmkl.solvers.driver import drive
 from dmkl.solvers.fisher import cg
-from dmkl.solvers.fisher.newton import certificate_step
+from dmkl.solvers.fisher.mkfda import certificate_step
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, FisherSolver
 from dmkl.solvers.fisher.subspace.certify import OpenPoint, residuals, scores, sharpen, solve_restricted_problems
 from dmkl.solvers.fisher.subspace.directions import Growth, extend
@@ -60,10 +61,8 @@ from dmkl.solvers.fisher.subspace.space import (
 )
 from dmkl.solvers.fisher.subspace.tasks import Strips, basis_times, lowest
 from dmkl.solvers.fisher.wrapper import DIRECT, check_direct, direct_fits
+from dmkl.solvers.interface import Outcome, Round, Solver, Status, Tasks
 from dmkl.solvers.jobs import Context, Job, Training
-from dmkl.solvers.outcome import Outcome, Round, Status
-from dmkl.solvers.requests import Solver, Tasks
-from dmkl.solvers.semidefinite import tell_indefinite
 from dmkl.solvers.workspace import Workspace
 
 # --- memory --------------------------------------------------------------------------------------------------------

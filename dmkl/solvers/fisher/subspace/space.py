@@ -36,10 +36,9 @@ from dmkl.solvers.fisher.subspace.tasks import (
     widen_basis,
     widen_gram,
 )
+from dmkl.solvers.interface import Outcome, Pass, Solver, Status, Step, Tasks
 from dmkl.solvers.jobs import Training
-from dmkl.solvers.outcome import Outcome, Status, Step
-from dmkl.solvers.requests import Pass, Solver, Tasks
-from dmkl.solvers.weight_sets.base import WeightSet
+from dmkl.solvers.weight_sets import WeightSet
 
 # --- points and their training sets -----------------------------------------------------------------------------------
 

@@ -20,16 +20,15 @@ from dmkl.errors import DamagedFileError
 from dmkl.files.arrays import load_array, load_rows, save_array
 from dmkl.numerics.cholesky import RoughFactor, refined_and_bounded
 from dmkl.numerics.fisher import uniform_weights
+from dmkl.numerics.semidefinite import KernelFacts, lowest_on_span
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.sums import StoredSum, SumColumns
 from dmkl.passes.sweep import Buffers
-from dmkl.solvers.fisher.mkfda import MemoryOracle, solve_restricted
-from dmkl.solvers.fisher.newton import Solution
+from dmkl.solvers.fisher.mkfda import MemoryOracle, Solution, solve_restricted
 from dmkl.solvers.fisher.subspace.preconditioners import is_kept, read_factor, save_factor
 from dmkl.solvers.fisher.subspace.rounding import PROBES
-from dmkl.solvers.outcome import check_finite
-from dmkl.solvers.semidefinite import KernelFacts, lowest_on_span
-from dmkl.solvers.weight_sets.base import WeightSet
+from dmkl.solvers.interface import check_finite
+from dmkl.solvers.weight_sets import WeightSet
 
 # --- matrices in strips of rows ------------------------------------------------------------------------------------
 

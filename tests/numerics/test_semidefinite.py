@@ -7,7 +7,7 @@ import pytest
 
 import dmkl
 from dmkl.errors import IndefiniteKernelError, IndefiniteKernelWarning
-from dmkl.solvers.semidefinite import KernelFacts, check_forms, tell_indefinite
+from dmkl.numerics.semidefinite import KernelFacts, check_forms, tell_indefinite
 
 FACTS = KernelFacts(("a", "b", "c"), np.array([1.0, 10.0, 100.0]), 1e-7)
 

@@ -13,8 +13,7 @@ import scipy.sparse as sp
 
 from dmkl.arrays import Float
 from dmkl.errors import refuse
-from dmkl.solvers.weight_sets.base import ConicError
-from dmkl.solvers.weight_sets.conic import Cones, ConicSet, UnboundedSetError
+from dmkl.solvers.weight_sets import Cones, ConicError, ConicSet, UnboundedSetError
 
 Constraints = Callable[[Any], Any]
 """Makes one or several cvxpy constraints from the weights d."""

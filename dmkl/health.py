@@ -21,7 +21,7 @@ from dmkl.files.urls import Place
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.alignment import centered_probes, proportional_groups
 from dmkl.numerics.determined import LabelKernel, label_codes
-from dmkl.numerics.spectrum import Extremes, extreme_eigenvalues
+from dmkl.numerics.semidefinite import Extremes, extreme_eigenvalues
 from dmkl.numerics.steps import Fitted
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.execute import check_memory, machine, run_tasks

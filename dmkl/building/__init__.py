@@ -1,1 +1,0 @@
-"""Kernel sets from features."""

@@ -1,0 +1,363 @@
+"""The interface of solvers, as plain data: the requests that they may make of the kernels, and the outcome they return.
+
+A solver is a generator. It yields a request, receives the answer from `driver`, and returns its result; it never reads
+the kernels itself. So independent problems advance side by side: the driver collects the requests of all solvers and
+reads the stored kernels once for all of them.
+
+An outcome says how the solver ended (`Status`), the pair that it returns (weights and dual variables), its objective,
+and what is *proven* about it: `bound`, the other end of an interval that contains the optimum, and `gap`, the length of
+that interval relative to the objective. A solver without a proof leaves both NaN.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from dmkl.arrays import Float, Index
+from dmkl.errors import DegenerateKernelError
+
+Result = TypeVar("Result", covariant=True)
+
+
+class Request:
+    """A request of a solver."""
+
+
+@dataclass(frozen=True, eq=False)
+class EachProduct(Request):
+    """K_jV for every kernel, in float64; answered by (n, rows, b)."""
+
+    block: Float
+    """V, (columns, b)"""
+    columns: Index | None = None
+    """The samples of the block's rows, if all other rows are zero: only tiles with their columns are read."""
+
+
+@dataclass(frozen=True, eq=False)
+class CombinedProduct(Request):
+    """Σ_j K_j V diag(w_j); answered by (rows, b)."""
+
+    block: Float
+    """V, (columns, b)"""
+    weights: Float
+    """w, (n,) for all columns, or (n, b)"""
+    exact: bool = False
+    """Whether the product is in float64; otherwise it is in the precision of the kernels."""
+
+
+@dataclass(frozen=True, eq=False)
+class Projection(Request):
+    """BᵀK_jB for every kernel, in float64; answered by (n, b, b) for a block B (m, b)."""
+
+    block: Float
+
+
+@dataclass(frozen=True, eq=False)
+class CombinedEntries(Request):
+    """K(β) over some samples, in float64; answered by (b, b)."""
+
+    weights: Float
+    index: Index
+
+
+@dataclass(frozen=True, eq=False)
+class CombinedFactor(Request):
+    """A Cholesky factor of ½(I + K(β)/λ); answered by a handle of the factor, for `FactorSolve`."""
+
+    weights: Float
+    lam: float
+
+
+@dataclass(frozen=True, eq=False)
+class FactorSolve(Request):
+    """A⁻¹B by a factor of A, the answer to `CombinedFactor`; answered by (m, c) for a block B (m, c)."""
+
+    factor: Any
+    block: Float
+
+
+@dataclass(frozen=True, eq=False)
+class FactorDiagonal(Request):
+    """The diagonal of A⁻¹ by a factor of A; answered by (m,)."""
+
+    factor: Any
+
+
+@dataclass(frozen=True, eq=False)
+class FactorLogDeterminant(Request):
+    """log|A| by a factor of A; answered by (1,)."""
+
+    factor: Any
+
+
+@dataclass(frozen=True, eq=False)
+class FactorTraces(Request):
+    """tr A⁻¹K_j of every kernel, and tr A⁻¹ last, by a factor of A; answered by (n + 1,)."""
+
+    factor: Any
+
+
+@dataclass(frozen=True, eq=False)
+class InnerProducts(Request):
+    """⟨PK_iP, PK_jP⟩ and ⟨PK_iP, P⟩ for P = I − QQᵀ, in float64; answered by (n + 1, n + 1), with P as the last one."""
+
+    basis: Float
+    """Q, (m, r), with orthonormal columns"""
+    products: Float
+    """K_jQ, (n, m, r)"""
+
+
+@dataclass(frozen=True, eq=False)
+class InverseDiagonals(Request):
+    """The diagonal of A⁻¹ − 2P, A = ½(I + K(β)/λ), at one or more λ; answered by (λ, m).
+
+    P is the projection onto the vectors that the steps project out of the kernels, on which A⁻¹ = 2I.
+    """
+
+    weights: Float
+    lams: tuple[float, ...]
+    single: bool
+    """Whether single precision is enough."""
+
+
+@dataclass(frozen=True, eq=False)
+class SVM(Request):
+    """A support vector machine on K(β); answered by a `SVMSolution`."""
+
+    weights: Float
+    """β, (n,)"""
+    y: Float
+    """(m,), 1 and −1"""
+    C: float | Float
+    """The bound on α, or one for each sample, (m,)"""
+    tol: float
+    """The relative gap that is requested; the solution may be worse where rounding prevents it."""
+    start: Float | None = None
+    """The initial u, (m,), for example from other weights"""
+    rows: Index | None = None
+    """The training samples, to which y and u belong; None for all."""
+    ridge: float = 0.0
+    """δ: the machine is trained on K(β) + δI"""
+    noise: float | None = None
+    """How far below zero rounding may bring xᵀK(β)x for unit vectors x, if K(β) is to be tested for indefiniteness;
+    None for kernels that are assumed to be positive semidefinite."""
+
+
+@dataclass(frozen=True, eq=False)
+class GroupClassifier(Request):
+    """A classifier on the composite kernel Σ_j β_j^{c(i)} β_j^{c(k)} K_j(i, k) of group-sensitive MKL.
+
+    It is answered by a `SVMSolution`, which is regularized least squares if lam is given.
+    """
+
+    weights: Float
+    """β, (n, G)"""
+    groups: Index
+    """c, (m,)"""
+    y: Float
+    """(m,): 1 and −1, or targets"""
+    C: float | Float | None
+    """The bound on α, or one for each sample, (m,)"""
+    tol: float
+    """The relative gap that is requested."""
+    start: Float | None = None
+    lam: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Task(Request):
+    """A function of small arguments, run as a Dask task; answered by its result."""
+
+    name: str
+    """Prefix of the task's key"""
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Tasks(Request):
+    """Functions run as tasks side by side (see `dmkl.passes.execute.run_tasks`); answered by the list of results."""
+
+    name: str
+    """Prefix of the tasks' keys"""
+    work: Sequence[Callable[..., Any]]
+    """The functions that the tasks call, the longest first"""
+    shared: tuple[Any, ...] = ()
+    """Arguments of all tasks, sent to the workers once"""
+    own: Sequence[Any] | None = None
+    """One more argument for each task, after the shared ones"""
+    task_bytes: int = 0
+    """Bytes of kernels that each task reads, for the progress report"""
+
+
+@dataclass(frozen=True, eq=False)
+class Pass(Request):
+    """A pass over the kernels whose results stay where tasks make them; answered by the function's result.
+
+    The solver counts the pass and chooses what it multiplies.
+    """
+
+    name: str
+    """The name of the pass in messages"""
+    function: Callable[[], Any]
+    """Runs the pass; called again if workers are lost"""
+
+
+Solver = Generator[Request | tuple[Request, ...], Any, Result]
+"""Yields a request and receives its answer, or yields a tuple of requests and receives a list of answers."""
+
+
+def ask(request: Request) -> Solver[Any]:
+    """A solver that makes one request and returns the answer."""
+    return (yield request)
+
+
+def run_with(solver: Generator[Any, Any, Result], answer: Callable[[Any], Any]) -> Result:
+    """Run a solver to its end with the answers of a function."""
+    reply: Any = None
+    while True:
+        try:
+            request = solver.send(reply)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        reply = list(map(answer, request)) if isinstance(request, tuple) else answer(request)
+
+
+# --- outcomes ---------------------------------------------------------------------------------------------------------
+
+
+WORDS = ("certified", "finished", "converged", "open")
+"""The ways in which a fit can end, from the best to the worst, as written in tables, figures and files."""
+
+
+class Status(enum.Enum):
+    """How a solver ended: a word of `WORDS`, and advice."""
+
+    CERTIFIED = ("certified", "The gap is proven to be within the tolerance.")
+    FINISHED = ("finished", "The gap is proven to be within the tolerance, by the solver that finishes open problems.")
+    CONVERGED = ("converged", "The solver met its stopping rule; nothing is proven about the distance to the optimum.")
+    SMALL_DECREASE = (
+        "converged",
+        "The objective fell by less than the tolerance over the last five steps, or the line search lowered it no "
+        "more. The distance to a minimum is not known: a smaller tol may find a lower objective.",
+    )
+    ITERATIONS = (
+        "open",
+        "The iteration cap was reached before the gap: raise max_iter, or accept the gap that is reported.",
+    )
+    BASIS = (
+        "open",
+        "The subspace was as large as it was allowed to be before the gap was proven: allow more with "
+        'solver=dmkl.Subspace(basis=...) or max_iter=, or let another solver finish, as Subspace(finish="auto").',
+    )
+    STALLED = (
+        "open",
+        "The gap stopped shrinking above the tolerance: the arithmetic resolves no more. Take a larger λ or tol, or "
+        "store the kernels in float64.",
+    )
+    FALLING = (
+        "open",
+        "The iteration cap was reached while the objective still fell: raise max_iter, or tol.",
+    )
+
+    @property
+    def word(self) -> str:
+        """One of `WORDS`."""
+        return self.value[0]
+
+    @property
+    def advice(self) -> str:
+        """A sentence on what happened and what to do."""
+        return self.value[1]
+
+    @property
+    def code(self) -> int:
+        """The position of the word in `WORDS`."""
+        return WORDS.index(self.word)
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One step of a solver, for its history: kernel weights (n,), if it has them, and figures by name.
+
+    The figures are objective, bounds and counts; every step of a solver has the same names.
+    """
+
+    weights: Float | None
+    figures: Mapping[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The solution of one problem, as far as the solver came.
+
+    The kernel weights are (n,), or (n, groups). With dual variables, (m, columns), and the bias, (columns,), the score
+    of a sample x is Σ_j weights_j Σ_i k_j(x, x_i) dual_i + bias; they are None if not requested. `objective` is that of
+    the returned pair, `bound` a proven bound of the optimum from the other side, and `gap` the proven relative gap:
+    both are NaN without a proof, and the gap is infinite if objective and bound contradict each other
+    (`dmkl.numerics.fisher.relative_gap`). `steps` is the history, oldest first.
+
+    `scores` of the held-out rows, (rows, columns), are there if the solver has them from the same products. `inverse`
+    is the diagonal of A⁻¹, (m,), where A is the system that the dual variables solve, if leave-one-out scores were
+    requested and combined kernels fit in memory (`dmkl.solvers.fisher.registry`). `extra` are further arrays of the
+    solver, by name.
+    """
+
+    status: Status
+    weights: Float
+    dual: Float | None
+    objective: float
+    bound: float = np.nan
+    gap: float = np.nan
+    bias: Float | float = 0.0
+    steps: Sequence[Step] = field(default_factory=tuple)
+    scores: Float | None = None
+    inverse: Float | None = None
+    extra: Mapping[str, Float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # No solver can claim a proof without a number: NaN and infinity fail this test as well.
+        if self.status in (Status.CERTIFIED, Status.FINISHED) and not 0.0 <= self.gap < np.inf:
+            msg = f"an outcome is certified by a finite gap of zero or more, got {self.gap}"
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True)
+class Round:
+    """One pass over the kernels, or the passes of one step, for the history of a plan.
+
+    `kind` is its purpose, and `n_bytes` are the stored bytes that were read. `basis` counts the vectors of the largest
+    basis, if there is one, and `certified` the problems that are certified, if known; `worst_gap` is the largest gap of
+    the others.
+    """
+
+    kind: str
+    seconds: float
+    n_bytes: float
+    basis: int = 0
+    certified: int = 0
+    worst_gap: float = np.nan
+
+
+def worst(outcomes: Sequence[Outcome]) -> int:
+    """The position of the outcome that ended worst: by its word, then by its gap."""
+    # The first of equals, so that the answer does not depend on more than the outcomes.
+    return max(range(len(outcomes)), key=lambda k: (outcomes[k].status.code, np.nan_to_num(outcomes[k].gap), -k))
+
+
+def check_finite(answer: Any) -> None:
+    """Raise DegenerateKernelError if an array, or one in a list, contains NaN or infinity."""
+    for array in answer if isinstance(answer, list | tuple) else [answer]:
+        # A finite sum proves finite entries, and unlike a mask it takes no memory. Float64 keeps a sum of finite
+        # float32 entries from overflowing.
+        if isinstance(array, np.ndarray) and array.dtype.kind == "f" and not np.isfinite(array.sum(dtype=np.float64)):
+            msg = (
+                "products with the kernels are not finite, though stored kernels are: a tile was damaged, or entries "
+                "are too large for their precision; run `dmkl check`"
+            )
+            raise DegenerateKernelError(msg)
