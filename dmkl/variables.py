@@ -137,6 +137,8 @@ VARIABLES: Final = {
     "mean_score": Variable("mean validation score", NUMBERS),
     "standard_error": Variable("standard error of the mean validation score", NUMBERS),
     "test_score": Variable("test score", NUMBERS),
+    "refined_score": Variable("validation score at the refined weights", NUMBERS, ("fold",)),
+    "refined_weight": Variable("weight of the kernel after refinement", NUMBERS, ("kernel",)),
     "refit_test_score": Variable("test score after refitting on training and validation rows", NUMBERS),
     "inner_score": Variable("mean score of the inner folds at the chosen point", NUMBERS),
     "best_kernel": _names("single kernel; empty for the sum of all"),

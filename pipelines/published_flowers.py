@@ -3,8 +3,11 @@
     python pipelines/published_flowers.py FOLDER               # all .mat files of the set's page, in one folder
     python pipelines/published_flowers.py FOLDER --protocol jmlr --decisions largest means
     python pipelines/published_flowers.py out/compare_models/flower17/kernels-*.zarr --protocol jmlr --ps 1 2 inf
+    python pipelines/published_flowers.py FOLDER --protocol jmlr --figures out/figures
 
-The last line takes kernel sets made elsewhere, here those of `compare_models.py`, one for each split.
+The third line takes kernel sets made elsewhere, here those of `compare_models.py`, one for each split. The last
+line draws the weights of each norm on the first split (JMLR Figures 1 to 3) and, for all splits, how the published
+stopping rule converges and the accuracy where it ends (Figure 9).
 
 Table 3 of Yan et al. (CVPR 2010), whose kernels are centered and of unit trace, with λ from 1e-8 to 10; or Table 2 of
 Yan et al. (JMLR 13, 2012), whose kernels have unit norm in feature space and are then centered, with λ and C from 4⁻⁵
@@ -35,6 +38,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 import xarray as xr
+from matplotlib.figure import Figure
 from scipy.io import loadmat
 from sklearn.base import clone
 
@@ -43,6 +47,8 @@ import dmkl
 NORMS = [1.0, *(1 + 2.0**-k for k in range(6, 0, -1)), 2.0, 3.0, 4.0, 8.0, np.inf]
 NUS = [0.1, 0.3, 0.6]
 SHARES = [0.02, 0.1, 0.3, 0.6, 0.9]
+EPSILONS = [*(2.0**-k for k in range(7)), *(10.0**-k for k in range(2, 6))]
+NORMS_OF_FIGURE_9 = [1 + 2.0**-6, 2.0]
 PER_CLASS = 80
 PARTS = ("trn", "val", "tst")
 RULES: tuple[Literal["largest", "means"], ...] = ("largest", "means")
@@ -197,6 +203,63 @@ def choose(K: dmkl.KernelSet, number: int, method: Method, parameters: Mapping[s
     return chosen, result.n_passes_ + 2 * ("weights" in learner.get_params() and learner.weights is not None)
 
 
+# --- the figures of JMLR ---------------------------------------------------------------------------------------------
+
+
+def draw_weights(found: dmkl.SearchResult) -> Figure:
+    """JMLR Figures 1 (b), 2 (a) and 3: the weights learned on the training rows, each norm at its best λ."""
+    ps = found.grid["p"]
+    rows, columns = -(-len(ps) // 3), min(3, len(ps))
+    height = 1.0 + 0.24 * min(20, found.scores.sizes["kernel"])
+    figure = Figure(figsize=(5.4 * columns, height * rows), dpi=110, layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes, p in zip(panels, ps, strict=False):
+        dmkl.SearchResult(found.scores.sel(p=[p])).plot_weights(ax=axes)
+    for unused in panels[len(ps) :]:
+        unused.remove()
+    return figure
+
+
+def draw_convergence(splits: Sequence[tuple[dmkl.KernelSet, int]], found: dmkl.SearchResult, steps: Any) -> Figure:
+    """JMLR Figure 9, over steps in place of seconds: the published stopping rule, and the accuracy where it ends."""
+    ps = [p for p in NORMS_OF_FIGURE_9 if p in found.grid["p"]] or found.grid["p"][:1]
+    figure = Figure(figsize=(5.2 * len(ps), 6.4), dpi=110, layout="constrained")
+    for (above, below), p in zip(figure.subplots(2, len(ps), squeeze=False, sharex="col").T, ps, strict=True):
+        lam = dmkl.SearchResult(found.scores.sel(p=[p])).best_params_["lam"]
+        for place, (K, number) in enumerate(splits):
+            (train, _, test), fisher = K.split(number), dmkl.MKFDA(p, lam, steps=steps)
+            model = clone(fisher).set_params(solver=dmkl.Direct("taylor"), tol=1e-6).fit(K[train, train])
+            violation, scores = model.history_["violation"].values, {}
+            for epsilon in EPSILONS:
+                end = int(np.argmax(violation <= epsilon)) if violation.min() <= epsilon else len(violation) - 1
+                if end not in scores:
+                    weights = model.history_["weight"].isel(iteration=end).values
+                    weighted = dmkl.Weighted(weights, fisher).fit(K[train, train])
+                    test_set = K[test, train], K.labels[test]
+                    scores[end] = 100 * dmkl.assess(weighted, *test_set, scoring="mean_class_accuracy")["score"].item()
+            iteration = model.history_["iteration"].values
+            below.plot(iteration[list(scores)], list(scores.values()), marker="o", label=f"split {place}")
+            if place == 0:
+                model.plot_convergence(ax=above)
+                above.semilogy(iteration, violation, color="#d55e00", marker="s", markersize=3)
+        above.legend(above.lines[::2], ["proven gap", "|1 − S/θ|, the published rule"], frameon=False, fontsize=8)
+        above.set_title(f"p = {p:.7g}, λ = {lam:.3g}; steps on the first split", fontsize=10, loc="left")
+        above.set(xlabel="", ylabel="gap, and |1 − S/θ|")
+        below.set(xlabel="step at which the published rule ends, for ε from 1 to 1e-5", ylabel="test accuracy, %")
+    below.legend(frameon=False)
+    return figure
+
+
+def draw_figures(splits: Sequence[tuple[dmkl.KernelSet, int]], protocol: Protocol, ps: Any, folder: Path) -> None:
+    """Search on the first split, and write weights.png and convergence.png."""
+    (K, number), grid = splits[0], {"p": ps, "lam": protocol.lams}
+    how: dict[str, Any] = {"scoring": "mean_class_accuracy", "refit": False, "baselines": "none"}
+    found = dmkl.search(dmkl.MKFDA(steps=protocol.steps), K, K.labels, grid, {str(number): K.split(number)}, **how)
+    folder.mkdir(parents=True, exist_ok=True)
+    draw_weights(found).savefig(folder / "weights.png")
+    draw_convergence(splits, found, protocol.steps).savefig(folder / "convergence.png")
+
+
 def main() -> None:
     """Read, compare, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -209,11 +272,16 @@ def main() -> None:
     parser.add_argument("--lams", type=float, nargs="+")
     parser.add_argument("--costs", type=float, nargs="+")
     parser.add_argument("--output", type=Path, default=Path("out/published_flowers"))
+    parser.add_argument("--figures", type=Path, help="draw only the figures of JMLR, with MK-FDA, into this folder")
     options = parser.parse_args()
     sets = [dmkl.open(data) if (data / "zarr.json").exists() else kernel_set(data) for data in options.data]
     print(*sets, sep="\n")
     protocol = PROTOCOLS[options.protocol]
     protocol = protocol._replace(lams=options.lams or protocol.lams, costs=options.costs or protocol.costs)
+    if options.figures:
+        splits = [(K, number) for K in sets for number in range(len(K.splits))][: options.splits]
+        draw_figures(splits, protocol, options.ps, options.figures)
+        return
     compared = models(protocol, options.ps)
     beginnings = tuple(options.methods or [""])
     compared = {name: method for name, method in compared.items() if name.startswith(beginnings)}

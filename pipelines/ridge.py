@@ -10,7 +10,8 @@ rest tests. himalaya's MultipleKernelRidgeCV chooses by random search on the sam
 kernels that are centered and scaled as dmkl does it; it runs where it is installed (pip install himalaya).
 
 With --candidates, dmkl and himalaya try the same weight vectors, drawn as himalaya draws them, in five folds of the
-training samples, and each target chooses one of them and λ.
+training samples, and each target chooses one of them and λ. With --refine, dmkl then refines
+the weights of each target.
 """
 
 from __future__ import annotations
@@ -112,15 +113,29 @@ def with_himalaya(
 
 
 def with_candidates(
-    K: dmkl.KernelSet, kernels: np.ndarray, y: np.ndarray, rows: dict[str, np.ndarray], lams: list[float], n: int
+    K: dmkl.KernelSet,
+    kernels: np.ndarray,
+    y: np.ndarray,
+    rows: dict[str, np.ndarray],
+    lams: list[float],
+    n: int,
+    refine: int,
 ) -> None:
-    """Choose one of n weight vectors and λ for each target, by dmkl and by himalaya."""
+    """Choose one of n weight vectors and λ for each target, by dmkl and by himalaya; dmkl refines them."""
     train, test = rows["train"], rows["test"]
     ridges = [lam * len(train) for lam in lams]  # in units of the traces: k(x, x) = 1, and no kernel is scaled
     learner = dmkl.MKRidge(weights="shared", n_candidates=n, random_state=0, steps=("center",))
     started = time.monotonic()
     result = dmkl.search(learner, K[train, train], y[train], {"lam": ridges}, cv=KFold(5))
     told("dmkl", time.monotonic() - started, y[test], result.best_.predict(K[test, train]).values, f"{n} candidates")
+    if refine:
+        started = time.monotonic()
+        refined = dmkl.search(
+            learner.set_params(refine=refine), K[train, train], y[train], {"lam": ridges}, cv=KFold(5)
+        )
+        found = refined.best_.predict(K[test, train]).values
+        told("dmkl, refined", time.monotonic() - started, y[test], found, f"{refine} steps")
+        print(*(line for line in refined.summary().splitlines() if line.startswith("Refined")))
     if find_spec("himalaya") is None:
         print("himalaya     is not installed; pip install himalaya")
         return
@@ -161,6 +176,7 @@ def main() -> None:
     parser.add_argument("--lams", type=float, nargs="+", default=[1e-4, 1e-3, 1e-2])
     parser.add_argument("--n-iter", type=int, default=100, help="weightings that himalaya tries")
     parser.add_argument("--candidates", type=int, help="number of weight vectors that all targets share")
+    parser.add_argument("--refine", type=int, default=0, help="steps that refine the weights of each target after that")
     parser.add_argument("--output", type=Path, default=Path("out"), help="folder for the kernels")
     chosen = parser.parse_args()
     kernels, y = simulated(chosen.kernels, chosen.samples, chosen.targets, chosen.noise)
@@ -170,7 +186,7 @@ def main() -> None:
     rows = {"train": train, "test": test, "learn": learn, "choose": choose}
     K = dmkl.create(chosen.output / "ridge.zarr", kernels, overwrite=True).persist()
     if chosen.candidates is not None:
-        with_candidates(K, kernels, y, rows, chosen.lams, chosen.candidates)
+        with_candidates(K, kernels, y, rows, chosen.lams, chosen.candidates, chosen.refine)
         return
 
     one = K.select([K.names[0]])

@@ -276,6 +276,7 @@ class Fit:
     (m,) weights of the training rows, equal where None; `nested` the result of the nested rows. `judge` turns
     predictions of the held-out rows, (rows, targets), and the positions of these targets into scores, for learners that
     return them as ``extra["scores"]`` of an outcome and no predictions; see `Learner._JUDGES`.
+    `truth` are the values of the held-out rows, (rows, targets), if the plan refines weights over its fits.
     """
 
     learner: Learner
@@ -289,6 +290,7 @@ class Fit:
     sample_weight: Float | None = None
     nested: Any = None
     judge: Callable[[Float, Index], Float] | None = None
+    truth: Float | None = None
 
 
 def inner_folds(fit: Fit, cv: Any) -> list[tuple[Index, Index]]:

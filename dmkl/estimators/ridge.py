@@ -33,6 +33,7 @@ from dmkl.solvers.fisher.problem import FisherProblem, SolverChoice
 from dmkl.solvers.fisher.registry import FisherMethod, name_of
 from dmkl.solvers.interface import Outcome
 from dmkl.solvers.jobs import Context, Job
+from dmkl.solvers.refinement import RefinedProblem
 from dmkl.solvers.shared import SharedMethod, SharedProblem, candidate_weights
 
 
@@ -110,6 +111,11 @@ class MKRidge(FisherLearner, KernelRegressor):
         Seed of the random numbers of the candidates.
     candidate
         Position of the candidate that is fitted, for several targets also one for each; a search sets it.
+    refine
+        Most steps of Gauss and Newton by which `dmkl.search` and `dmkl.evaluate` refine the weights of each target, for
+        weights="shared"; 0 for none. They start at the chosen candidate and λ, and lower the squared error in
+        validation over the logarithms of the weights, which need not sum to one then. A target whose score in
+        validation does not rise keeps its candidate. The kernels of all folds must fit in the memory of a task.
     solver, tol, max_iter, kernel_groups, sigma, constraints
         As in `MKFDA`.
 
@@ -139,7 +145,8 @@ class MKRidge(FisherLearner, KernelRegressor):
     this problem, with real targets in place of labels. Cortes, Mohri, Rostamizadeh: L2 regularization for learning
     kernels. UAI 2009, for p = 2. Ruppert, Wand, Carroll: Semiparametric regression. Cambridge University Press 2003:
     covariates together with a penalized function. Dupré la Tour, Eickenberg, Nunez-Elizalde, Gallant: Feature-space
-    selection with banded ridge regression. NeuroImage 264 (2022): weights="shared", their random search.
+    selection with banded ridge regression. NeuroImage 264 (2022): weights="shared", their random search; refine has the
+    objective of their "hyper-gradient", and other steps (`dmkl.solvers.refinement`).
 
     Examples
     --------
@@ -176,9 +183,10 @@ class MKRidge(FisherLearner, KernelRegressor):
     n_candidates: int = 20
     random_state: int = 0
     candidate: int | Sequence[int] | None = None
+    refine: int = 0
 
     _HAS_INTERCEPT = True
-    _OF_WEIGHTS: ClassVar = FisherLearner._OF_WEIGHTS | {"candidate": None}
+    _OF_WEIGHTS: ClassVar = FisherLearner._OF_WEIGHTS | {"candidate": None, "refine": 0}
 
     # --- weights that targets share ------------------------------------------------------------------------------
 
@@ -196,13 +204,15 @@ class MKRidge(FisherLearner, KernelRegressor):
         return {"candidate": tuple(range(check_count("n_candidates", self.n_candidates)))} if searched else {}
 
     def _of_plain_sum(self) -> KernelLearner | None:
-        return clone(self).set_params(candidate=0) if self._JUDGES else super()._of_plain_sum()
+        return clone(self).set_params(candidate=0, refine=0) if self._JUDGES else super()._of_plain_sum()
 
     def _check_shared(self) -> None:
         """Refuse parameters that exclude candidates of weights, or lack them."""
         if not self._JUDGES:
             if self.candidate is not None:
                 refuse("candidate is a position among the candidates of weights='shared'; give both, or neither")
+            if self.refine:
+                refuse("refine starts at the candidates of weights='shared'; give both, or leave refine out")
             return
         if self.weights != "shared":
             refuse(f"weights must be 'shared', or a weight for each kernel, got {self.weights!r}")
@@ -221,6 +231,8 @@ class MKRidge(FisherLearner, KernelRegressor):
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)
+        if self.refine and any(rows is not None for rows in targets.rows):
+            refuse("refine takes targets without unknown values; fill them in, or leave these samples or refine out")
         n = len({id(rows) for rows in targets.rows})
         if self._JUDGES and n > _PATTERNS:
             warn(
@@ -230,13 +242,23 @@ class MKRidge(FisherLearner, KernelRegressor):
             )
 
     def _shared_jobs(self, data: TrainingSet) -> list[Job]:
-        """A job for each target, or with `Fit.judge` one for all targets with the same samples."""
+        """A job for each target, or with `Fit.judge` one for all targets with the same samples.
+
+        With `Fit.truth` its weights are refined, and a fit of a search after that takes them from `Fit.starts`.
+        """
         problems, judge = data.problems, data.fit.judge
         weights = candidate_weights(data.training.n_kernels, self.n_candidates, self.random_state)
         if data.fit.kernels is not None:
             weights[:, np.setdiff1d(np.arange(data.training.n_kernels), data.fit.kernels)] = 0.0
         chosen = one_for_each("candidate", check_numbers("candidate", self.candidate), len(problems))
         ridges = one_for_each("lam", self._ridges(), len(problems))
+        if self.refine and judge is None:
+            if data.fit.starts is None:
+                refuse(
+                    "refine lowers errors in validation, on folds that a fit does not have; let dmkl.search choose the "
+                    "weights, or set refine=0 for those of the candidate"
+                )
+            weights, chosen = np.array(data.fit.starts), [float(k) for k in range(len(problems))]
         # Once for all points of a search, which makes hundreds of jobs.
         key = "shared", id(data.training), judge is None
         if key not in problems.computed:
@@ -246,6 +268,11 @@ class MKRidge(FisherLearner, KernelRegressor):
                 members = [part.members for part in data.parts]
             joined = [[np.hstack([targets[k][i] for k in of]) for i in range(2)] for of in members]
             problems.computed[key] = list(zip(members, joined, strict=True))
+        if judge is not None and data.fit.truth is not None:
+            ((of, (h, offset)),) = problems.computed[key]
+            gamma, lam = weights[np.array(chosen, dtype=int)], np.array(ridges)
+            refined = RefinedProblem(h, offset, data.fit.truth, judge, of, lam, gamma, self.refine)
+            return [Job(data.training, refined)]
         return [
             Job(data.trainings[of[0]], SharedProblem(h, ridges[of[0]], weights[int(chosen[of[0]])], offset, of, judge))
             for of, (h, offset) in problems.computed[key]
@@ -253,6 +280,7 @@ class MKRidge(FisherLearner, KernelRegressor):
 
     def _check_parameters(self) -> None:
         check_count("random_state", self.random_state, 0)
+        check_count("refine", self.refine, 0)
         self._check_shared()
         super()._check_parameters()
         several = [step for step in self._steps() if isinstance(step, Covariates)]

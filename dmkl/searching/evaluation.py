@@ -43,7 +43,14 @@ from dmkl.searching.fits import (
 )
 from dmkl.searching.folds import Fold, nest_folds
 from dmkl.searching.grid import Rule, constant_note, mean_over_folds
-from dmkl.searching.search import GridResult, SearchResult, chosen_fit, fold_models
+from dmkl.searching.search import (
+    GridResult,
+    SearchResult,
+    check_memory_of_refinement,
+    chosen_fit,
+    fold_models,
+    refine,
+)
 from dmkl.searching.texts import chosen_text, cost_and_proof, count, data_notes, edge_notes, with_error
 from dmkl.solvers.interface import WORDS
 from dmkl.store.saved import Saved, task_dim
@@ -354,8 +361,11 @@ def evaluate(
         grid=grid,
         refit=True,
     )
+    check_memory_of_refinement(question, [fold.inner for fold in folds])
     fits, others = fit_with_sum(question, state, baselines)
     searches = _inner_searches(question, fits, folds, rule, time.monotonic() - started)
+    for fold in folds:
+        searches[fold.name] = refine(replace(question, folds=fold.inner), searches[fold.name], state)
     inner_of = {prefix: _inner_searches(*answered, folds, rule, 0.0) for prefix, answered in others.items()}
     with lock_state(state):
         answers = run(Plan(question.K, _fits_at_choices(question, searches, folds)))

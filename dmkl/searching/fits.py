@@ -276,13 +276,15 @@ def plan_fits(question: Question, targets: Sequence[Targets] | None = None, kern
         held_out, judge = np.concatenate([fold.validation, fold.test]), None
         if question.models[0]._JUDGES:
             truth = question.labels[held_out].reshape(len(held_out), -1)
-            judge = partial(_judge, question.metrics, truth, len(fold.validation))
+            judge = partial(judge_predictions, question.metrics, truth, len(fold.validation))
         of_rows = (fold.train, of_fold, question.tasks, held_out, kernels)
         fits += [Fit(model, *of_rows, title=f"{fold.title}: ", judge=judge) for model in question.models]
     return fits
 
 
-def _judge(metrics: Mapping[str, Metric], truth: Array, n_validation: int, predicted: Float, columns: Index) -> Float:
+def judge_predictions(
+    metrics: Mapping[str, Metric], truth: Array, n_validation: int, predicted: Float, columns: Index
+) -> Float:
     """Scores of predictions of some targets on the validation rows and on the test rows, (metric, 2, target)."""
     scores = np.full((len(metrics), 2, predicted.shape[1]), np.nan)
     for part, rows in enumerate((slice(n_validation), slice(n_validation, None))):
@@ -643,8 +645,8 @@ def _in_columns(targets: Targets, of_fold: Targets, values: Float, missing: floa
 
 # --- the folder of a state -------------------------------------------------------------------------------------------
 
-_POLICY = ("max_iter",)
-"""Parameters that decide when a search stops, not its result: they may change when it continues."""
+_POLICY = ("max_iter", "refine")
+"""Parameters that decide when a search stops, or follow its fits: they may change when it continues."""
 
 
 @contextmanager

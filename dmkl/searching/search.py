@@ -8,6 +8,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial, reduce
 from itertools import product
 from operator import getitem
@@ -39,6 +40,7 @@ from dmkl.searching.fits import (
     Part,
     Question,
     held_out_variables,
+    judge_predictions,
     lock_state,
     make_question,
     score_outcomes,
@@ -46,7 +48,7 @@ from dmkl.searching.fits import (
     values_of,
     with_statuses,
 )
-from dmkl.searching.folds import TEST, TRAIN, VALIDATION, make_folds
+from dmkl.searching.folds import TEST, TRAIN, VALIDATION, Fold, make_folds
 from dmkl.searching.grid import (
     LAM_TRACE,
     Choice,
@@ -60,6 +62,7 @@ from dmkl.searching.grid import (
 )
 from dmkl.searching.texts import cost_and_proof, count, data_notes, edge_notes, point_text, with_error
 from dmkl.solvers.interface import WORDS
+from dmkl.solvers.refinement import check_refinement
 from dmkl.store.saved import Result, Saved, task_dim
 from dmkl.variables import describe
 
@@ -223,6 +226,8 @@ class SearchResult(GridResult):
                                                              pass
         phase_seconds                phase                   seconds of each of `dmkl.progress.PHASES`
         ``held_out_…``               held_out[, class]       of `predictions`
+        refined_score                fold[, task]            on the validation rows at refined_weight, if refined
+        refined_weight               [fold,] kernel[, task]  weights refined after the choice (`MKRidge`)
         part                         fold, sample            0 train, 1 validation, 2 test, -1 none; see `folds`
         sample_group                 sample                  the groups that no fold splits, if any
         constant_score               fold[, task]            of one decision for all rows, on the test rows if there
@@ -460,14 +465,14 @@ class SearchResult(GridResult):
         return "\n".join(lines)
 
     def notes(self) -> list[str]:
-        """Cautions: choices at an end of the grid of λ or C, bandwidths from held-out samples, missing baselines.
+        """The gain of refined weights; choices at an end of the grid of λ or C, bandwidths, missing baselines.
 
         Raises InputError if no point can be chosen.
         """
         chosen = {name: self.chosen[name].values.ravel().tolist() for name in self.parameters}
         left_out = self._data.attrs.get("svm_left_out")
         machine = [] if left_out is None else [f"The SVM on the sum of kernels was not fitted: {left_out}"]
-        return [*edge_notes(self.grid, chosen), *data_notes(self._data.attrs), *machine]
+        return [*self._refined_lines(), *edge_notes(self.grid, chosen), *data_notes(self._data.attrs), *machine]
 
     def _chosen_lines(self) -> list[str]:
         scoring, by = self._data.attrs["scoring"], "" if self.rule == "best" else " (one-standard-error rule)"
@@ -494,6 +499,22 @@ class SearchResult(GridResult):
             f"{scoring} {with_error(*mean_over_folds(chosen['score']))} in validation, mean over folds{classes}"
         )
         return lines + self._test_lines(chosen, classes)
+
+    def _refined_lines(self) -> list[str]:
+        if "refined_score" not in self._data:
+            return []
+        kept, score = (
+            self.chosen["weight"],
+            xr.Dataset({"from": self.chosen["score"], "to": self._data["refined_score"]}),
+        )
+        if not self._by_fold:
+            kept, score = kept.isel(fold=0), score.mean("fold")
+        better = (self._data["refined_weight"] != kept).any("kernel").values
+        gain = (score["to"] - score["from"]).values[better]
+        mean = " → ".join(f"{float(score[name].mean()):.4g}" for name in score)
+        most = f", by {np.median(gain):.2g} (median) and up to {gain.max():.2g}" if better.any() else ""
+        scoring, what = self._data.attrs["scoring"], f"{better.sum()} of {count(better.size, 'choice')}"
+        return [f"Refined weights: {scoring} {mean} in validation; better for {what}{most}"]
 
     def _distribution(self, scores: Array) -> str:
         """The scores of many choices in a sentence."""
@@ -677,6 +698,7 @@ def search(
         refit=refit,
     )
     choice = as_choice(choice, folds, question.K.samples)
+    check_memory_of_refinement(question, [[fold] for fold in folds] if choice == "fold" else [folds])
     fits, of_baselines = fit_with_baselines(question, choice, state, baselines)
     scores = to_dataset(question, fits, choice, time.monotonic() - started)
     scores = scores.merge(of_baselines, join="exact").assign_attrs(of_baselines.attrs)
@@ -686,6 +708,7 @@ def search(
     with suppress(InputError):  # of no point that can be chosen
         held_out = held_out_variables(question, _held_out_parts(question, fits, result))
         result = SearchResult(result.scores.assign(held_out), rule=rule)
+    result = refine(question, result, state)
     return _refit(question, fits, result, state) if refit else result
 
 
@@ -705,6 +728,38 @@ def _at_choice(question: Question, result: SearchResult, fold: int, values: Sequ
     if question.targets.dim is None:
         return values[places[0]]
     return np.stack([values[place][:, t] for t, place in enumerate(places)], axis=1)
+
+
+# --- refining --------------------------------------------------------------------------------------------------------
+
+
+def check_memory_of_refinement(question: Question, groups: Sequence[Sequence[Fold]]) -> None:
+    """MemoryBudgetError if weights are to be refined over folds, of which a group chooses together, and do not fit."""
+    for folds in groups if getattr(question.estimator, "refine", 0) else ():
+        check_refinement(len(question.K), [(len(fold.train), len(fold.validation)) for fold in folds])
+
+
+def refine(question: Question, result: SearchResult, state: str | Path | None) -> SearchResult:
+    """Refine the weights at the choice of each target over its folds, if the estimator asks for it."""
+    if not getattr(question.estimator, "refine", 0):
+        return result
+    by_fold, weights, scores = "fold" in result.choosers, [], []
+    for folds in [[fold] for fold in question.folds] if by_fold else [question.folds]:
+        fits = []
+        for fold in folds:
+            rows, chooser = fold.validation, fold.name if by_fold else None
+            truth = question.labels[rows].reshape(len(rows), -1)
+            fit = chosen_fit(question, result, fold.train, rows, chooser, f"{fold.title}: ")
+            fits.append(replace(fit, truth=truth, judge=partial(judge_predictions, question.metrics, truth, len(rows))))
+        with lock_state(state):
+            extras = [fit.outcomes[0].extra for fit in run(Plan(question.K, fits, duals=False)).fits]
+        weights.append(extras[0]["weights"].T)
+        scores += [extra["scores"] for extra in extras]
+    of_weights = question.variable(("fold", "kernel", "task"), np.stack(weights))
+    if not by_fold:
+        of_weights = of_weights[0][1:], of_weights[1][0]
+    of_scores = question.variable(("fold", "task"), np.stack(scores))
+    return SearchResult(result.scores.assign(refined_weight=of_weights, refined_score=of_scores), rule=result.rule)
 
 
 # --- refitting -------------------------------------------------------------------------------------------------------
@@ -788,8 +843,10 @@ def chosen_fit(
 
     It is the choice of the `fold`, whose weights are the starting values; the joint choice and mean weights if None.
     """
-    weight, params = result.chosen["weight"], dict[Any, Any](result.best_params_)
-    weight = weight.mean("fold") if fold is None else weight.sel(fold=fold)
+    chosen, params = result.chosen, dict[Any, Any](result.best_params_)
+    weight = chosen.get("refined_weight", chosen["weight"])
+    if "fold" in weight.dims:
+        weight = weight.mean("fold") if fold is None else weight.sel(fold=fold)
     if "fold" in result.choosers:
         params = params[fold]
     if result.tasks is not None:

@@ -33,6 +33,7 @@ from dmkl.solvers.fisher.registry import check_resolution
 from dmkl.solvers.in_memory import batches
 from dmkl.solvers.interface import Outcome, Status, Step
 from dmkl.solvers.jobs import Context, Job, Method
+from dmkl.solvers.refinement import RefinedProblem, refine
 
 _MATRICES = 8
 """Matrices (rows, m) that a task holds with its sums: a kernel before and after its steps, and eigenvectors."""
@@ -81,6 +82,8 @@ class SharedMethod(Method):
 
     def check(self, jobs: Sequence[Job]) -> None:
         """See `Method.check`."""
+        if isinstance(jobs[0].problem, RefinedProblem):
+            return  # `check_refinement` has come before the search
         check_resolution(jobs)
         largest = max(map(_sum_bytes, jobs))
         parts = {"the combined kernel": largest, "a kernel and eigenvectors": _MATRICES * largest}
@@ -89,6 +92,8 @@ class SharedMethod(Method):
 
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
         """See `Method.solve`."""
+        if isinstance(jobs[0].problem, RefinedProblem):
+            return refine([(job.training.whole, job.problem) for job in jobs])
         context.solver = "decomposition"
         outcomes = dict(enumerate(map(context.workspace.outcome, range(len(jobs)))))
         groups: dict[tuple[bytes, int], list[int]] = {}

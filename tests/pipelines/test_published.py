@@ -153,6 +153,9 @@ def test_jobs_on_published_files(jobs, tmp_path):
     table = pd.read_csv(tmp_path / "out/table-cvpr.csv").set_index("method")
     assert (table["largest"] > 30).all()  # of ten classes, by views that alone are weak
     assert (table["means"].drop(["LP-β", "LP-B"]) > 30).all()
+    run("published_flowers.py", tmp_path / "flowers", *grid, "--figures", tmp_path / "figures", cwd=tmp_path)
+    for name in ("weights", "convergence"):
+        assert (tmp_path / "figures" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
     jobs["replicas"].proteins(tmp_path / "proteins", n=80, n_kernels=3, n_splits=3)
     grid = ["--ps", 1, "inf", "--lams", "1e-3", "--costs", 1]
     run("published_proteins.py", tmp_path / "proteins", *grid, "--output", tmp_path / "out", cwd=tmp_path)
