@@ -31,6 +31,8 @@ from dmkl.errors import refuse
 
 # From this value on p counts as infinite: every weight of the optimum is one to within 1e-5.
 _INFINITE_P = 1e6
+DEPENDENT = 1e-13
+"""Singular values of targets below this share of the largest are zero."""
 
 
 def as_exponent(p: float) -> float:
@@ -353,6 +355,12 @@ def _multiclass(index: Index, weights: Float | None = None) -> Float:
 def class_of(h: Float) -> Index:
     """The class of each sample, from its targets."""
     return (h[:, 0] > 0).astype(np.intp) if h.shape[1] == 1 else np.argmax(h, axis=1)
+
+
+def row_space(h: Float) -> Float:
+    """Q, (r, c), with QQᵀ = I and HQᵀQ = H, for targets H (m, c) of rank r: those of c classes have rank c − 1."""
+    _, values, rows = np.linalg.svd(h, full_matrices=False)
+    return np.asarray(rows[: max(1, np.count_nonzero(values > DEPENDENT * values.max(initial=0.0)))])
 
 
 # --- objective and certificate -----------------------------------------------------------------------------------

@@ -51,6 +51,9 @@ from dmkl.store.format import (
 from dmkl.store.groups import CHECKSUM, ROOT, Location, zarr_store
 from dmkl.store.tiles import TileWriter, chunk_folder
 
+_UNRECORDED = 50
+"""The root may lack the provenance of one in so many kernels."""
+
 
 class StoreWriter:
     """A kernel set while it is written.
@@ -79,6 +82,7 @@ class StoreWriter:
             final.parent.mkdir(parents=True, exist_ok=True)
             self._place = groups.partial_path(final)
         self._target: str | Store = self.location if self._place is None else str(self._place)
+        self._nodes: dict[str, Any] = {}
         # `overwrite` refers to the set, not to other content of the folder that the set is written to.
         self._replace = overwrite and final is None
         self._group = self._resume(overwrite)
@@ -88,6 +92,7 @@ class StoreWriter:
         if n_kernels is not None and self.n_kernels != n_kernels:
             self._resize(n_kernels)
         self._provenance = provenance_of(self._group, self.n_kernels)
+        self._unrecorded = 0  # kernels whose provenance the root lacks
         self._features, self._tiled = False, n_kernels is None or kept < n_kernels  # whether kernels have tiles
 
     @property
@@ -100,9 +105,15 @@ class StoreWriter:
         """The folder of the unfinished set; None for a URL or a Zarr store."""
         return self._place if isinstance(self._place, Path) else None
 
-    @cached_property
+    @property
     def _gram(self) -> Any:
-        return self._group[self.header.node]
+        return self._node(self.header.node)
+
+    def _node(self, name: str) -> Any:
+        """An array of the set, which is opened once: for small kernels that takes as long as writing a tile."""
+        if name not in self._nodes:
+            self._nodes[name] = self._group[name]
+        return self._nodes[name]
 
     @cached_property
     def _crc(self) -> npt.NDArray[np.uint32]:
@@ -207,8 +218,8 @@ class StoreWriter:
             if name in self._group:
                 array = self._group[name]
                 array.resize((n, *array.shape[1:]))
-        for name in ("_gram", "tiles"):
-            self.__dict__.pop(name, None)
+        self._nodes.clear()
+        self.__dict__.pop("tiles", None)
 
     def abandon(self) -> None:
         """Remove the set after bad input, unless a later run can continue it."""
@@ -230,10 +241,13 @@ class StoreWriter:
         if identity is None or j >= len(self._provenance) or self._provenance[j] is None:
             return False
         recorded = dict(self._provenance[j] or {}).get("identity")
-        return recorded == identity and not np.isnan(self._group["row_sum"][j, 0])
+        return recorded == identity and not np.isnan(self._node("row_sum")[j, 0])
 
     def begin_kernels(self, provenances: Mapping[int, dict[str, Any]]) -> None:
-        """Make room for some kernels and record their provenance, with one write of the root.
+        """Make room for some kernels and record their provenance.
+
+        The root lists all kernels and is written anew only if a fiftieth of them is missing or one is replaced, so that
+        an import takes time linear in the kernels. A kernel that is missing does not count as done.
 
         These kernels no longer count as done. Tiles of the same content stay, for tasks to find
         (`TileWriter.read_written`); tiles of other content are removed before the record changes.
@@ -244,12 +258,16 @@ class StoreWriter:
                 self._resize(most)
             self._provenance += [None] * (most - len(self._provenance))
             for j, provenance in provenances.items():
-                before = (self._provenance[j] or {}).get("identity")
-                self._group["row_sum"][j, :] = np.full(self.header.rows, np.nan)
+                replaced, before = self._provenance[j] is not None, (self._provenance[j] or {}).get("identity")
+                if self._resumed or replaced:
+                    self._node("row_sum")[j, :] = np.full(self.header.rows, np.nan)
                 if before is None or before != provenance.get("identity"):
                     self._remove_tiles(j)
                 self._provenance[j] = provenance
-            self._group.update_attributes({"kernels": self._provenance})
+                self._unrecorded += self.n_kernels if replaced else 1
+            if _UNRECORDED * self._unrecorded >= most:
+                self._group.update_attributes({"kernels": self._provenance})
+                self._unrecorded = 0
         self.__dict__.pop("_crc", None)
 
     def keep_factors(self, provenances: Mapping[int, dict[str, Any]]) -> None:
@@ -287,13 +305,13 @@ class StoreWriter:
         """
         with self.writing():
             if diagonal is not None:
-                if "diagonal" not in self._group:
+                if "diagonal" not in self._nodes and "diagonal" not in self._group:
                     self.header.create_node(self._group, "diagonal", self.n_kernels)
-                self._group["diagonal"][j, :] = diagonal
+                self._node("diagonal")[j, :] = diagonal
             elif "diagonal" in self._group:  # from an interrupted import with diagonals
                 del self._group["diagonal"]
-            self._group["tile_crc32c"][j] = self._crc if checksums is None else checksums
-            self._group["row_sum"][j, :] = row_sum
+            self._node("tile_crc32c")[j] = self._crc if checksums is None else checksums
+            self._node("row_sum")[j, :] = row_sum
 
     def add_provenance(self, j: int, more: Mapping[str, Any]) -> None:
         """Add facts about kernel j that are known once it has been read."""
@@ -347,7 +365,7 @@ class StoreWriter:
                     self._label(name, values)
                 elif name in self._group:
                     del self._group[name]
-            table, kept = self._group["tile_crc32c"], kept_as_factors(self._provenance)
+            table, kept = self._group["tile_crc32c"][:], kept_as_factors(self._provenance)
             contents = (
                 factors_content(p or {}, self.header.dtype) if j in kept else table[j]
                 for j, p in enumerate(self._provenance)

@@ -449,6 +449,19 @@ def test_an_import_resumes_from_every_single_write(tmp_path, failing):
         shutil.rmtree(path.parent)
 
 
+def test_an_interrupted_import_of_many_kernels_repeats_few_of_them(tmp_path, failing):
+    kernels, writes = [K[0] * (1 + j) for j in range(120)], failing(None, None)
+    dmkl.create(tmp_path / "whole.zarr", kernels, **resumable())
+    whole = writes()
+    failing(whole // 2, Interrupted())
+    with pytest.raises(Interrupted):
+        dmkl.create(tmp_path / "set.zarr", kernels, **resumable())
+    writes = failing(None, None)
+    dmkl.create(tmp_path / "set.zarr", kernels, **resumable())
+    assert tree(tmp_path / "set.zarr") == tree(tmp_path / "whole.zarr")
+    assert writes() < 0.7 * whole
+
+
 def test_a_set_killed_before_its_last_renaming_is_finished(tmp_path):
     dmkl.create(tmp_path / "whole.zarr", K, **resumable())
     (tmp_path / "whole.zarr").rename(tmp_path / "set.zarr.partial")

@@ -39,7 +39,7 @@ from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError, MemoryBudgetError, refuse
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.numerics.cholesky import Cholesky
-from dmkl.numerics.fisher import Certificate, onto_sphere, uniform_weights
+from dmkl.numerics.fisher import DEPENDENT, Certificate, onto_sphere, uniform_weights
 from dmkl.numerics.semidefinite import KernelFacts, check_forms
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.elements import whole_kernels
@@ -74,8 +74,6 @@ _TRUST = 3.0
 """Trust region of a prediction for the next norm, in log β."""
 _SMOOTH = 1 + 2**-14
 """The norm whose weights are predicted for p = 1."""
-_DEPENDENT = 1e-13
-"""Singular values of targets below this share of the largest are zero."""
 _TARGETS_PER_TASK = 256
 """Most targets of a task. More targets share more work and need more memory."""
 _TASKS, _WORTH = 4, 64
@@ -152,7 +150,7 @@ def _independent(targets: Sequence[Float]) -> tuple[list[Float], list[Float], li
     """
     parts = [np.linalg.svd(h, full_matrices=False) for h in targets]
     # One rank for all targets, so that they form an array (t, c, m).
-    rank = max(1, *(int(np.count_nonzero(v > _DEPENDENT * v.max(initial=0.0))) for _, v, _ in parts))
+    rank = max(1, *(int(np.count_nonzero(v > DEPENDENT * v.max(initial=0.0))) for _, v, _ in parts))
     scales = [float(np.linalg.norm(v)) or 1.0 for _, v, _ in parts]
     turned = [h @ Q[:rank].T / s for h, (_, _, Q), s in zip(targets, parts, scales, strict=True)]
     return turned, [s * Q[:rank] for (_, _, Q), s in zip(parts, scales, strict=True)], scales

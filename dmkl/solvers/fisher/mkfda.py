@@ -37,7 +37,7 @@ from dmkl import progress
 from dmkl.arrays import Array, Float
 from dmkl.errors import IndefiniteKernelError, refuse
 from dmkl.numerics.cholesky import Cholesky
-from dmkl.numerics.fisher import Certificate, as_exponent
+from dmkl.numerics.fisher import Certificate, as_exponent, row_space
 from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.solvers.interface import Outcome, Result, Status, Step, Task, run_with
 from dmkl.solvers.masters import CuttingPlane, Factored, LineSearch, exact_master, newton_direction, taylor_master
@@ -268,7 +268,10 @@ class MemoryOracle:
         inner: Float | None = None,
         facts: KernelFacts = UNKNOWN,
     ) -> None:
-        self.kernels, self.h, self.lam, self.weights, self.inner, self.facts = kernels, h, lam, weights, inner, facts
+        self.kernels, self.lam, self.weights, self.inner, self.facts = kernels, lam, weights, inner, facts
+        # S depends on α and H through ααᵀ and Hαᵀ alone: with HQᵀQ = H, α is the solution of HQᵀ times Q.
+        self._row_space = row_space(h)
+        self.h = h @ self._row_space.T
         # For α in the null space of all kernels every quadratic form is rounding, of this size times m‖α‖².
         diagonals = np.einsum("jkk->jk", kernels)
         self._unit = float(np.finfo(np.float64).eps) * float(np.abs(diagonals).max(initial=0.0))
@@ -304,7 +307,7 @@ class MemoryOracle:
         else:
             image = self.inner @ alpha
         linear = 0.25 * float(np.sum(alpha * image)) - float(np.sum(self.h * alpha))
-        return Evaluation(alpha, Certificate.of(beta, q, linear, self.weights, residual_sq))
+        return Evaluation(alpha @ self._row_space, Certificate.of(beta, q, linear, self.weights, residual_sq))
 
     def curvature(self) -> Generator[Any, Any, Float | Factored]:
         """C = (1/4λ²) Σ_k (K_iα_k)ᵀA⁻¹(K_jα_k) from L⁻¹K_jα, A = LLᵀ; for many kernels its factor."""
