@@ -70,6 +70,14 @@ def _one_thread():
         yield
 
 
+@pytest.fixture
+def rounds(monkeypatch):
+    """Small sets are solved in rounds, as large ones are."""
+    from dmkl.solvers.fisher.subspace import solver
+
+    monkeypatch.setattr(solver, "_WHOLE", 0)
+
+
 @pytest.fixture(scope="session")
 def cluster():
     """Two worker processes on this machine; they wait most of the time, and hardly watch themselves meanwhile."""

@@ -227,7 +227,7 @@ class SearchResult(GridResult):
         phase_seconds                phase                   seconds of each of `dmkl.progress.PHASES`
         ``held_out_…``               held_out[, class]       of `predictions`
         refined_score                fold[, task]            on the validation rows at refined_weight, if refined
-        refined_weight               [fold,] kernel[, task]  weights refined after the choice (`MKRidge`)
+        refined_weight               [fold,] kernel[, task]  weights refined after the choice (parameter `refine`)
         part                         fold, sample            0 train, 1 validation, 2 test, -1 none; see `folds`
         sample_group                 sample                  the groups that no fold splits, if any
         constant_score               fold[, task]            of one decision for all rows, on the test rows if there

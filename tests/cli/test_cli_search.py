@@ -30,6 +30,8 @@ from dmkl.errors import InputError
 from dmkl.progress import ConsoleWatch
 from dmkl.solvers.workspace import Workspace
 
+pytestmark = pytest.mark.usefixtures("rounds")
+
 search = partial(dmkl.search, baselines="none")
 
 M = 45

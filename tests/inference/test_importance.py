@@ -20,6 +20,8 @@ from dmkl.estimators.saving import models
 from dmkl.inference.importance import draw_orders
 from dmkl.searching.grid import mean_and_margin
 
+pytestmark = pytest.mark.usefixtures("rounds")
+
 TIGHT = 1e-7
 GRID = {"p": [1.0, 2.0], "lam": [1e-2, 1.0]}
 PAIR = {"pair": ["kernel_0", "kernel_2"]}

@@ -25,6 +25,8 @@ from dmkl.inference.stability import (
     unimodal_error_bound,
 )
 
+pytestmark = pytest.mark.usefixtures("rounds")
+
 TIGHT = 1e-8
 
 

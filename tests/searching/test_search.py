@@ -19,6 +19,8 @@ import dmkl
 from dmkl.errors import InputError
 from dmkl.searching.grid import LAM_TRACE
 
+pytestmark = pytest.mark.usefixtures("rounds")
+
 TIGHT = 1e-7
 """The tolerance to which fits are solved whose scores are compared."""
 CLOSE = 1e-3

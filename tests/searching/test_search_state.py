@@ -9,6 +9,8 @@ import pytest
 from dmkl.errors import InputError
 from dmkl.solvers.workspace import Workspace, read_state, remove_state
 
+pytestmark = pytest.mark.usefixtures("rounds")
+
 
 def test_a_refusal_names_the_parameters_that_changed(tmp_path):
     before = {"the grid": '{"p": ["1.0"], "lam": ["0.1", "1.0"]}', "the labels": "a" * 16, "the estimator": "MKFDA"}

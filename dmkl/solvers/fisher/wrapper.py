@@ -106,7 +106,7 @@ def wrapper(n_kernels: int, step: AlphaStep, options: FisherOptions) -> Generato
     solution = yield from maximize(step, problem.weights, start, options.tol, **how)
     # Rayleigh quotients on the span of α bound the lowest eigenvalue of each kernel from above, without a pass.
     inner, forms = step.alpha.T @ step.alpha, step.alpha.T @ step.each_product
-    tell_indefinite(lowest_on_span(inner, forms), step.facts)
+    tell_indefinite(lowest_on_span(inner, forms, step.facts), step.facts)
     inverse = yield from step.inverse(solution.beta)
     return solution.outcome(inverse=inverse)
 

@@ -26,6 +26,8 @@ LAMBDAS = [1e-8, 1e-7, 1e-6, 1e-4, 1e-2, 10.0]
 M, TRAIN = 240, 160
 STEPS = ("center", "trace")
 
+pytestmark = pytest.mark.usefixtures("rounds")
+
 
 @given(st.integers(0, 2**32), st.integers(1, 4), st.sampled_from([1.0, 1.5, np.inf]), st.floats(-8, 1))
 def test_errors_are_bounded(seed, n_blocks, p, exponent):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import dmkl
 from dmkl import progress
-from dmkl.errors import ConvergenceWarning, InputError, MemoryBudgetError, StoreError
+from dmkl.errors import ConvergenceWarning, IndefiniteKernelWarning, InputError, MemoryBudgetError, StoreError
 from dmkl.numerics.fisher import encode_targets
 from dmkl.passes.statistics import measure
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
@@ -35,6 +35,8 @@ LAMBDAS = [1e-6, 1e-3, 1.0, 10.0]
 STEPS = ("center", "trace")
 NAMES = ("smooth", "sharp", "upper", "lower", "noise")
 TOL = 1e-4
+
+pytestmark = pytest.mark.usefixtures("rounds")
 
 
 # --- data ---------------------------------------------------------------------------------------------------
@@ -583,3 +585,24 @@ def test_a_folder_that_workers_do_not_see_is_refused(monkeypatch, client):
 
 def blind(path):
     return False
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_small_sets_are_solved_by_one_block(kind, monkeypatch):
+    monkeypatch.undo()
+    problem = Problem.of(kind)
+    solver = problem.run()
+    check(problem, solver)
+    assert [(entry.kind, entry.basis) for entry in solver.rounds] == [("extend", 60)]
+    limited = problem.run(basis_bytes=1, finish="report")  # the first block alone, as of large sets
+    assert limited.rounds[-1].basis < 60
+
+
+def test_an_indefinite_kernel_is_named_though_it_has_no_weight(monkeypatch):
+    monkeypatch.undo()
+    kernels, y = digits()
+    values, vectors = np.linalg.eigh(kernels[0])
+    values[50] = -0.01 * values.sum()
+    kernels = np.concatenate([kernels, [vectors * values @ vectors.T]])
+    with pytest.warns(IndefiniteKernelWarning, match="1 of 6 kernels are not positive semidefinite"):
+        dmkl.search(dmkl.MKFDA(solver="subspace"), in_memory(kernels, 25), y, {"p": [1.0], "lam": [10.0]}, 2)

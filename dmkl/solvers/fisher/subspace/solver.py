@@ -15,7 +15,7 @@ If a combined kernel fits the memory in single precision, preconditioners make t
 residual of a point at the reference weights gives its exact error; near them the error contracts by the condition
 number between the two. If it does not fit, the residuals themselves, with random combinations of the newest products,
 extend V: a block Krylov method for all points at once, in which the points of large λ converge first, and tiny λ may
-need a basis of nearly m vectors. Points that are open when the disk space for the basis is used up are returned with
+need a basis of nearly m vectors. For few training samples V is the identity, and one round solves all points. Points that are open when the disk space for the basis is used up are returned with
 their true gap.
 """
 
@@ -130,6 +130,9 @@ _ROUGH = 1e-2
 _FINE = 0.01
 """Share of the tolerance to which the weights of other points are solved: one Newton step more than is needed, so that
 weights and scores depend on the problem and not on the path of the iteration."""
+_WHOLE = 384
+"""Training samples up to which the first block is the identity: one pass then solves all points, where rounds would
+span most of the space too."""
 _WIDEST, _NARROWEST, _COLUMNS = 128, 96, 640
 """Columns of a block: most, fewest, and the total over all blocks. The number of rounds depends on the width of each
 block: with 76 the grid over five training sets took a third more time than with 128. Blocks that do not fit in memory
@@ -212,7 +215,10 @@ class SubspaceSolver:
                 if not (yield from self._round()):
                     break
         # The first products of each basis are the most exact ones.
-        work = [partial(lowest, space.file("inner"), space.gram, space.blocks[0].columns[1]) for space in self._spaces]
+        work = [
+            partial(lowest, space.file("inner"), space.gram, space.blocks[0].columns[1], space.training.facts)
+            for space in self._spaces
+        ]
         for space, bounds in zip(self._spaces, (yield Tasks("lowest", work)), strict=True):
             space.forget_round()
             tell_indefinite(bounds, space.training.facts)
@@ -277,11 +283,15 @@ class SubspaceSolver:
         if not again and len(self._worst) > 4 and min(self._worst[-3:]) > 0.9 * min(self._worst[:-3]):
             return True
         widths = [space.width + block.width for space, block in zip(self._spaces, blocks, strict=True)]
+        return not self._has_room(widths, self._growth.width)
+
+    def _has_room(self, widths: Sequence[int], block: int) -> bool:
+        """Whether the disk has room for bases of these widths, and the memory for tasks with blocks of columns."""
         allowed = self.options.basis_bytes
         if allowed is None:
             allowed = (self._free_on_disk() + sum(space.disk_bytes(space.width) for space in self._spaces)) // 2
         on_disk = sum(space.disk_bytes(width) for space, width in zip(self._spaces, widths, strict=True))
-        return on_disk > allowed or not fits(self._spaces, self.points, widths, self._growth.width)
+        return on_disk <= allowed and fits(self._spaces, self.points, widths, block)
 
     def _limits(self) -> dict[str, Any]:
         """The limits of an iteration that ended for lack of room: with other limits it continues."""
@@ -398,6 +408,11 @@ class SubspaceSolver:
         return self._free_on_disk() // 2 // sum(space.preconditioner_sizes[1] for space in self._spaces)
 
     def _first_blocks(self, number: int) -> Solver[list[Strips]]:
+        sizes = [space.training.n_train for space in self._spaces]
+        if max(sizes) <= _WHOLE and self._has_room(sizes, max(sizes)):
+            # If this takes several passes, an earlier run may have been killed between them.
+            new = [not space.width for space in self._spaces]
+            return [Strips.of(np.eye(m if is_new else 0, m).T) for m, is_new in zip(sizes, new, strict=True)]
         preconditioned, width = self._may_precondition(), self._growth.width
         needed = factor_task_bytes(self._spaces, self.points, width)
         if self._use_preconditioners is None and needed > machine().total_bytes:

@@ -150,10 +150,10 @@ def _loaded(part: Array | str) -> Array:
     return load_array(part) if isinstance(part, str) else part
 
 
-def lowest(inner: str, gram: str, width: int) -> Float:
+def lowest(inner: str, gram: str, width: int, facts: KernelFacts) -> Float:
     """Bound the lowest eigenvalue of each kernel from above, (n,), on the span of the first columns of the basis."""
-    n, g = load_array(inner)[:width, :width], load_array(gram)[:, :width, :width]
-    return lowest_on_span(np.array(n), np.array(g))
+    with pinned_blas(1):
+        return lowest_on_span(load_array(inner)[:width, :width], load_array(gram)[:, :width, :width], facts)
 
 
 # --- products, restricted problems and preconditioners -------------------------------------------------------------
