@@ -26,6 +26,7 @@ from .estimators.margin import MKSVM as MKSVM
 from .estimators.margin import EasyMKL as EasyMKL
 from .estimators.margin import LPBoost as LPBoost
 from .estimators.ncuts import NCuts as NCuts
+from .estimators.ncuts import SpectralLearning as SpectralLearning
 from .estimators.ridge import MKRidge as MKRidge
 from .estimators.saving import load as load
 from .estimators.scikit_learn import MKLClassifier as MKLClassifier

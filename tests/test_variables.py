@@ -91,6 +91,7 @@ MODELS_FITTED = {
     "GSMKL": lambda K: dmkl.GSMKL(n_groups=2).fit(K),
     "LocalizedMKL": lambda K: dmkl.LocalizedMKL().fit(K),
     "NCuts": lambda K: dmkl.NCuts(steps=()).fit(K),
+    "SpectralLearning": lambda K: dmkl.SpectralLearning().fit(K.select(["shape-rbf", "color-rbf"])),
     "Uniform": lambda K: dmkl.Uniform().fit(K),
     "SingleBest": lambda K: dmkl.SingleBest().fit(K),
     "Product": lambda K: dmkl.Product().fit(K.select(["shape-rbf", "color-rbf"])),

@@ -363,11 +363,10 @@ def search(
 ) -> None:
     """Search a grid of parameters by cross-validation, and train the chosen model.
 
-    Saves the scores in OUT and the model in OUT/best. After an interruption the same command resumes from its
-    checkpoint in OUT.partial, or in --state. With stored splits as folds all samples take part, each split chooses for
-    itself, and test samples are only scored; --cv splits --split K takes one of them. Otherwise it uses the training
-    part of split 0, or all samples where there are no splits, unless --split, --train or --all say so. Two chains of
-    --steps are tried where samples differ in k(x, x), unless --steps or --lam is given.
+    Saves the scores in OUT and the model in OUT/best. After an interruption the same command resumes. With stored
+    splits as folds all samples take part, each split chooses for itself, and test samples are only scored; --cv splits
+    --split K takes one of them. Otherwise it uses the training part of split 0, or all samples without splits, unless
+    --split, --train or --all say so. Without --steps and --lam two chains of steps are tried where k(x, x) differs.
 
     Examples
     --------

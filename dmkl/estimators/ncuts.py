@@ -1,8 +1,8 @@
-"""Kernel weights by normalized cuts, and a classifier on the combined kernel."""
+"""Kernel weights by normalized cuts or by the spectrum of similarities, and a classifier on the combined kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, Literal
@@ -11,9 +11,9 @@ import numpy as np
 import xarray as xr
 
 from dmkl import progress
-from dmkl.arrays import Float, Index
+from dmkl.arrays import Float, Index, plain_repr
 from dmkl.errors import ConvergenceWarning, refuse, warn
-from dmkl.estimators.checks import check_choice, check_count, check_positive, one_for_each
+from dmkl.estimators.checks import check_choice, check_count, check_numbers, check_positive, one_for_each
 from dmkl.estimators.decisions import Decision
 from dmkl.estimators.margin import MarginClassifier
 from dmkl.estimators.plan import (
@@ -30,8 +30,22 @@ from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, class_of, relative_gap
 from dmkl.passes.execute import machine
 from dmkl.solvers.cuts import KernelCut, best_cut, class_columns, ratios, sample_examples
-from dmkl.solvers.interface import SVM, GroupClassifier, Outcome, Projection, Solver, Status, Step, Task, worst
-from dmkl.solvers.jobs import Job, SideBySide
+from dmkl.solvers.in_memory import answer
+from dmkl.solvers.interface import (
+    SVM,
+    CombinedEntries,
+    GroupClassifier,
+    Outcome,
+    Projection,
+    Solver,
+    Status,
+    Step,
+    Task,
+    run_with,
+    worst,
+)
+from dmkl.solvers.jobs import Job, SideBySide, together
+from dmkl.solvers.spectral import spectral_weights
 
 _UNPROVEN = (
     "No small change improves the classifiers, but the combined kernel is not known to be positive semidefinite: "
@@ -41,8 +55,72 @@ _UNPROVEN = (
 Sharing = Literal["mean", "own", "joint", "partition"]
 
 
+class CutClassifier(MarginClassifier, abstract=True):
+    """Weights for which the classes are good cuts, then a classifier on the sum for each binary problem."""
+
+    _STATE = (*MarginClassifier._STATE, "n_cut_passes_")
+    _TAKES_UNKNOWN_LABELS = False
+
+    loss: Loss
+    lam: float | Sequence[float]
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_choice("loss", self.loss, ("hinge", "square"))
+        check_positive("lam", self.lam)
+        if self.loss == "square" and self.multiclass == "ovo":
+            refuse("the square loss is for one class against the rest; take multiclass='ovr', or loss='hinge'")
+
+    def _check_weights(self) -> None:
+        check_hinge(self.loss)
+
+    def _method(self) -> SideBySide:
+        return SideBySide(files=True)
+
+    def _classifiers(
+        self,
+        data: TrainingSet,
+        weights: Float,
+        steps: Sequence[Sequence[Step]],
+        statuses: Sequence[Status] = (Status.CERTIFIED,),
+    ) -> list[Job]:
+        """A classifier for each problem, on weights (problems, n), or (1, n) for all, with their steps and statuses."""
+        problems = data.problems
+        ridges = one_for_each("lam", check_positive("lam", self.lam), len(problems))
+        columns = [column for h in problems.targets.problems for column in h.T]
+
+        def solver_of(k: int) -> partial[Solver[Outcome]]:
+            own, history = weights[k % len(weights)], steps[k % len(steps)]
+            wanted: SVM | GroupClassifier
+            if self.loss == "hinge":
+                noise = float(np.sum(own * data.facts.noise))
+                wanted = SVM(own, problems.h[k], self._prices(data, k), self.tol, noise=noise)
+            else:
+                # One group: its composite kernel is Σ_l √α_l √α_l K_l.
+                everywhere = np.zeros(len(columns[k]), dtype=np.intp)
+                wanted = GroupClassifier(np.sqrt(own)[:, None], everywhere, columns[k], None, self.tol, lam=ridges[k])
+            return partial(_classifier, wanted, own, history, self.tol, statuses[k % len(statuses)])
+
+        return data.jobs(solver_of)
+
+    def _set_cuts(self, outcome: FitOutcome, table: Mapping[str, Sequence[Any]]) -> None:
+        """Set `cuts_` from a value for each cut, and the passes that the weights took."""
+        problems, (cuts,) = outcome.data.problems, outcome.prepared
+        self.n_cut_passes_ = outcome.n_prepared
+        dim = "cut" if len(cuts) == 1 else str(problems.dim)
+        found = xr.Dataset({name: ((dim,), values) for name, values in table.items()})
+        self.cuts_ = found.isel({dim: 0}) if dim == "cut" else found.assign_coords({dim: self.dual_coef_[dim].values})
+
+    def _state(self) -> dict[str, Any]:
+        return {**super()._state(), "cuts": self.cuts_.to_dict()}
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        self.cuts_ = xr.Dataset.from_dict(state.pop("cuts"))
+        super()._set_state(state)
+
+
 @dataclass(eq=False, repr=False)
-class NCuts(MarginClassifier):
+class NCuts(CutClassifier):
     """Kernel weights by normalized cuts, then a classifier on the sum.
 
     The training samples are divided into N examples. In each, a binary problem cuts the samples into two sides; with
@@ -133,8 +211,6 @@ class NCuts(MarginClassifier):
     >>> model = dmkl.NCuts(n_examples=5, C=10.0)
     """
 
-    _STATE = (*MarginClassifier._STATE, "n_cut_passes_")
-
     n_examples: int = 5
     _: KW_ONLY
     loss: Loss = "hinge"
@@ -151,22 +227,11 @@ class NCuts(MarginClassifier):
 
     # --- fitting -----------------------------------------------------------------------------------------------------
 
-    _TAKES_UNKNOWN_LABELS = False
-
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        check_choice("loss", self.loss, ("hinge", "square"))
         check_choice("sharing", self.sharing, ("mean", "own", "joint", "partition"))
         check_count("n_examples", self.n_examples)
         check_count("random_state", self.random_state, least=0)
-        check_count("max_iter", self.max_iter)
-        check_positive("tol", self.tol)
-        check_positive("lam", self.lam)
-        if self.loss == "square" and self.multiclass == "ovo":
-            refuse("the square loss is for one class against the rest; take multiclass='ovr', or loss='hinge'")
-
-    def _check_weights(self) -> None:
-        check_hinge(self.loss)
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)
@@ -202,42 +267,19 @@ class NCuts(MarginClassifier):
         cuts = yield tuple(Task("cut", best_cut, (u, v, self.tol, self.max_iter)) for u, v in several)
         return cuts
 
-    def _method(self) -> SideBySide:
-        return SideBySide(files=True)
-
     def _jobs(self, data: TrainingSet, prepared: list[list[KernelCut]]) -> list[Job]:
-        problems, (cuts,) = data.problems, prepared
+        (cuts,) = prepared
         weights = np.array([cut.alpha for cut in cuts])
-        if self.sharing == "mean" and problems.targets.kind != "multilabel":
-            weights = weights.mean(axis=0, keepdims=True).repeat(len(cuts), axis=0)
-        ridges = one_for_each("lam", check_positive("lam", self.lam), len(problems))
-        columns = [column for h in problems.targets.problems for column in h.T]
-
-        def solver_of(k: int) -> partial[Solver[Outcome]]:
-            cut_number = 0 if len(cuts) == 1 else k
-            wanted: SVM | GroupClassifier
-            if self.loss == "hinge":
-                noise = float(np.sum(weights[cut_number] * data.facts.noise))
-                wanted = SVM(weights[cut_number], problems.h[k], self._prices(data, k), self.tol, noise=noise)
-            else:
-                # One group: its composite kernel is Σ_l √α_l √α_l K_l.
-                target = columns[k]
-                everywhere = np.zeros(len(target), dtype=np.intp)
-                root = np.sqrt(weights[cut_number])[:, None]
-                wanted = GroupClassifier(root, everywhere, target, None, self.tol, lam=ridges[k])
-            return partial(_classifier, wanted, weights[cut_number], cuts[cut_number].steps, self.tol)
-
-        return data.jobs(solver_of)
+        if self.sharing == "mean" and data.problems.targets.kind != "multilabel":
+            weights = weights.mean(axis=0, keepdims=True)
+        return self._classifiers(data, weights, [cut.steps for cut in cuts])
 
     def _set_attributes(self, outcome: FitOutcome) -> None:
         problems, (cuts,) = outcome.data.problems, outcome.prepared
         if problems.targets.kind == "multiclass" and self.sharing != "own":
             self.weights_ = self.weights_.isel({problems.dim: 0}, drop=True)
-        self.n_cut_passes_ = outcome.n_prepared
-        dim = "cut" if len(cuts) == 1 else str(problems.dim)
         names = ("value", "ratio", "bound", "relaxed", "rounded", "descended", "gap", "iterations", "proof")
-        table = xr.Dataset({name: ((dim,), [getattr(cut, name) for cut in cuts]) for name in names})
-        self.cuts_ = table.isel({dim: 0}) if dim == "cut" else table.assign_coords({dim: self.dual_coef_[dim].values})
+        self._set_cuts(outcome, {name: [getattr(cut, name) for cut in cuts] for name in names})
         converged = all(cut.converged for cut in cuts)
         advice = self._weights_advice(converged=converged)
         if outcome.outcomes[worst(outcome.outcomes)].status is Status.CONVERGED:
@@ -257,14 +299,109 @@ class NCuts(MarginClassifier):
             )
         return "Weights: proven optimal to the tolerance."
 
-    # --- saving ------------------------------------------------------------------------------------------------------
 
-    def _state(self) -> dict[str, Any]:
-        return {**super()._state(), "cuts": self.cuts_.to_dict()}
+@dataclass(eq=False, repr=False)
+class SpectralLearning(CutClassifier):
+    """Kernel weights by regularized spectral learning, then a classifier on the sum.
 
-    def _set_state(self, state: dict[str, Any]) -> None:
-        self.cuts_ = xr.Dataset.from_dict(state.pop("cuts"))
-        super()._set_state(state)
+    With S = Σ_j β_j K_j, its degrees D = diag(S1), the eigenvalues λ_1 ≥ λ_2 ≥ … of D⁻¹S, and c classes with indicators
+    1_k,
+
+        min over β ≥ 0, Σβ = 1 of  gap − a (λ_c − λ_{c+1})²,   gap = Σ_{k≤c} λ_k − Σ_k 1_kᵀS1_k / 1_kᵀD1_k ≥ 0:
+
+    the multiway normalized cut of the classes minus its minimum relaxed to eigenvectors, and the squared eigengap. The
+    classifier is then learnt on S, as in `NCuts`.
+
+    Parameters
+    ----------
+    eigengap_weight
+        a ≥ 0, to be chosen by a search: the eigengap of many classes is small. Without it, kernels have the least gap
+        in which samples are similar to few others, as kernels of noise.
+    steps
+        None by default; similarities must be zero or larger, as they are after ("cosine",), not after ("center",).
+    tol
+        As `NCuts` for classifiers. No derivative of the objective J is below −tol·max(1, |J|) at the end, or five steps
+        lower it by at most that.
+    max_iter
+        Most steps for the weights.
+    loss, C, lam, multiclass, class_weight, decision
+        As in `NCuts`.
+
+    Attributes
+    ----------
+    weights_ : DataArray
+        β, over kernel; over kernel and task for a multilabel problem, whose tasks have two classes each.
+    cuts_ : Dataset
+        Of the weights: `objective`, `mncut` (the multiway normalized cut), `cut_gap` and `eigengap`, over task if there
+        are tasks; `history_` has them for each step.
+    gap_ : float or DataArray
+        NaN: nothing is proven, since the objective is not convex.
+    objective_, dual_coef_, intercept_, classes_, n_passes_, n_cut_passes_, status_
+        As in `NCuts`.
+
+    Notes
+    -----
+    After Meilă, Shortreed, Xu, Regularized spectral learning, AISTATS 2005. Its abstract names the two terms, the gap
+    as the quality of the clustering and the eigengap as its regularizer. That they are combined in this way, with the
+    square, is an assumption which has not been compared with the paper's text, and so is the solver
+    (`dmkl.solvers.spectral`). The paper learns similarities as functions of features, not sums of kernels.
+
+    One pass reads all kernels if 16 n m² bytes fit the memory of a task; otherwise each step takes two passes.
+
+    Examples
+    --------
+    >>> import dmkl
+    >>> model = dmkl.SpectralLearning(eigengap_weight=10.0, C=10.0)
+    """
+
+    eigengap_weight: float = 10.0
+    _: KW_ONLY
+    loss: Loss = "hinge"
+    C: float | Sequence[float] = 10.0
+    lam: float | Sequence[float] = 1.0
+    multiclass: Multiclass = "ovr"
+    class_weight: ClassWeight = None
+    decision: Decision | None = None
+    steps: str | Sequence[str] = ()
+    tol: float = 1e-4
+    max_iter: int = 100
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        a = check_numbers("eigengap_weight", self.eigengap_weight)
+        if len(a) != 1 or not 0 <= a[0] < np.inf:
+            refuse(f"eigengap_weight must be a finite number, zero or larger, got {plain_repr(self.eigengap_weight)}")
+
+    def _preparation(self, data: TrainingSet) -> Preparation:
+        key = (self.eigengap_weight, self.tol, self.max_iter)  # what the weights depend on
+        return Preparation(key, [lambda _: self._cuts(data)])
+
+    def _cuts(self, data: TrainingSet) -> Solver[list[Outcome]]:
+        """The weights for the classes, or for those of each task."""
+        given = data.n_kernels, self.eigengap_weight, data.facts
+        rules = [
+            spectral_weights(class_of(h), *given, tol=self.tol, max_iter=self.max_iter)
+            for h in data.problems.targets.problems
+        ]
+        solvers = [Job(data.training, None, data.fit.kernels).adapted(rule) for rule in rules]
+        n, m = data.training.n_kernels, data.training.n_train
+        if 16 * n * m**2 > machine().task_bytes:
+            return (yield from together(solvers))
+        kernels = np.array((yield tuple(CombinedEntries(single, np.arange(m)) for single in np.eye(n))))
+        return [run_with(solver, partial(answer, kernels)) for solver in solvers]
+
+    def _jobs(self, data: TrainingSet, prepared: list[list[Outcome]]) -> list[Job]:
+        (cuts,), kernels = prepared, slice(None) if data.fit.kernels is None else data.fit.kernels
+        weights: Float = np.array([cut.weights[kernels] for cut in cuts])
+        return self._classifiers(data, weights, [cut.steps for cut in cuts], [cut.status for cut in cuts])
+
+    def _set_attributes(self, outcome: FitOutcome) -> None:
+        (cuts,) = outcome.prepared
+        if self.kind_ == "multiclass":
+            self.weights_ = self.weights_.isel({outcome.data.problems.dim: 0}, drop=True)
+        self._set_cuts(outcome, {name: [float(cut.extra[name]) for cut in cuts] for name in cuts[0].extra})
+        if any(cut.status is Status.FALLING for cut in cuts):
+            warn(f"SpectralLearning has not found its weights. {Status.FALLING.advice}", ConvergenceWarning)
 
 
 def _most_columns(n_kernels: int) -> int:
@@ -324,12 +461,17 @@ def _partitions(targets: Targets, n_examples: int, seed: int) -> list[_Partition
     return partitions
 
 
-def _classifier(wanted: SVM | GroupClassifier, weights: Float, steps: Sequence[Step], tol: float) -> Solver[Outcome]:
-    """Learn a classifier on fixed weights; the steps are those of the weights."""
+def _classifier(
+    wanted: SVM | GroupClassifier, weights: Float, steps: Sequence[Step], tol: float, of_weights: Status
+) -> Solver[Outcome]:
+    """Learn a classifier on fixed weights; the steps are those of the weights, `of_weights` is their status."""
     answer = yield wanted
     gap = relative_gap(answer.primal, answer.dual, answer.primal)
     status = Status.CERTIFIED if gap <= tol else Status.STALLED
     if isinstance(wanted, SVM) and not answer.concave:
         # The gap is zero at every local optimum, of which there may be several.
         gap, status = np.nan, Status.CONVERGED if gap <= tol else status
+    if of_weights is not Status.CERTIFIED:
+        # A proof for the classifier alone is none for both.
+        gap, status = np.nan, max(of_weights, status, key=lambda ended: ended.code)
     return Outcome(status, weights, answer.u[:, None], answer.dual, answer.primal, gap, np.array([answer.bias]), steps)

@@ -106,14 +106,18 @@ def test_the_form_that_help_shows_is_read(output_of, tmp_path):
 @pytest.mark.parametrize(
     ("model", "option", "others"),
     [
-        ("mksvm", "--lam", "easy-mkl or gsmkl or mkfda or mkridge or ncuts or product or single-best or uniform"),
+        (
+            "mksvm",
+            "--lam",
+            "easy-mkl or gsmkl or mkfda or mkridge or ncuts or product or single-best or spectral-learning or uniform",
+        ),
         ("gmkl", "--groups", "gsmkl"),
         ("mksvm", "--solver", "mkfda or mkridge or product"),
         ("mksvm", "--sigma", "gmkl or mkfda or mkridge"),
         ("mksvm", "--constraints", "gmkl"),
         ("mksvm", "--examples", "ncuts"),
-        ("mkfda", "--C", "gmkl or gsmkl or localized-mkl or lpboost or mksvm or ncuts"),
-        ("mkfda", "--multiclass", "gmkl or mksvm or ncuts"),
+        ("mkfda", "--C", "gmkl or gsmkl or localized-mkl or lpboost or mksvm or ncuts or spectral-learning"),
+        ("mkfda", "--multiclass", "gmkl or mksvm or ncuts or spectral-learning"),
         ("ncuts", "--p", "mkfda or mkridge or mksvm"),
         ("product", "--kernel-groups", "mkfda"),
     ],

@@ -28,6 +28,7 @@ MACHINES = [
     dmkl.LocalizedMKL(30.0, tol=1e-8),
     dmkl.EasyMKL(tol=1e-9),
     dmkl.NCuts(2, C=3.0, tol=1e-7),
+    dmkl.SpectralLearning(1.0, C=3.0, tol=1e-7),
     dmkl.Weighted([0.5, 1.0], dmkl.MKSVM(C=3.0, tol=1e-7)),
 ]
 DISCRIMINANTS = [

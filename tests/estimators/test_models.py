@@ -52,6 +52,7 @@ MODELS = {
     "Weighted": lambda: dmkl.Weighted({"kernel_0": 0.5, "kernel_1": 0.0, "kernel_2": 2.0}),
     "NCuts": lambda: dmkl.NCuts(2, sharing="own"),
     "NCuts joint": lambda: dmkl.NCuts(2, sharing="joint"),
+    "SpectralLearning": lambda: dmkl.SpectralLearning(1.0),
     "Uniform": lambda: dmkl.Uniform(0.5, steps=("center", "multiplicative")),
     "SingleBest": lambda: dmkl.SingleBest(0.5, cv=4),
     "Product": lambda: dmkl.Product(0.5),
@@ -83,7 +84,7 @@ def fitted(name="MKFDA", labels="words"):
     [
         *((name, "words") for name in MODELS),
         *(("Uniform", labels) for labels in LABELS if labels != "words"),
-        *((name, "tasks") for name in ("MKFDA bare", "MKSVM", "NCuts", "SingleBest")),
+        *((name, "tasks") for name in ("MKFDA bare", "MKSVM", "NCuts", "SpectralLearning", "SingleBest")),
     ],
 )
 def test_round_trip(tmp_path, name, labels):
