@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -149,7 +150,7 @@ def add_blocks(wanted: Sequence[tuple[Lens, Float, Index]]) -> tuple[list[Float]
     totals = [np.zeros((len(index), len(index))) for _, _, index in wanted]
     for number, part in zip(owners, run_tasks("block", work, [lens for lens, _, _ in wanted]), strict=True):
         totals[number] += part
-    read = sum(
+    read = math.fsum(
         fraction_of_tiles(samples_view(lens, index), lens.view) * np.count_nonzero(weights) / len(weights)
         for lens, weights, index in wanted
     )

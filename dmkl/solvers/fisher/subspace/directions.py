@@ -291,7 +291,8 @@ def _vectors(blocks: Sequence[Sequence[Strips]]) -> list[Array]:
 def _pass(load: Sequence[_Factor], number: int) -> list[tuple[Block, Made]]:
     """Compute VᵀK_jU of each block; tasks write the products K_jU to files, where they stay."""
     slots_per_host, name = machine().slots_per_host, f"extend-pass-{number}"
-    stems = [factor.space.round_file() for factor in load]
+    cross_bytes = sum(8 * f.space.n_kernels * f.columns[1] * f.block.width for f in load)
+    stems = [factor.space.round_file(cross_bytes) for factor in load]
     keepings: dict[int, list[Keeping]] = {}
 
     def then(group: int, kernels: tuple[int, ...]) -> Last:

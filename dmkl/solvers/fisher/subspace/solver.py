@@ -15,8 +15,8 @@ If a combined kernel fits the memory in single precision, preconditioners make t
 residual of a point at the reference weights gives its exact error; near them the error contracts by the condition
 number between the two. If it does not fit, the residuals themselves, with random combinations of the newest products,
 extend V: a block Krylov method for all points at once, in which the points of large λ converge first, and tiny λ may
-need a basis of nearly m vectors. For few training samples V is the identity, and one round solves all points. Points that are open when the disk space for the basis is used up are returned with
-their true gap.
+need a basis of nearly m vectors. For few training samples V is the identity, and one round solves all points. Points
+that are open when the disk space for the basis is used up are returned with their true gap.
 """
 
 from __future__ import annotations

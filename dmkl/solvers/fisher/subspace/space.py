@@ -167,9 +167,12 @@ class TrainingSubspace:
         end = Path(self.gram).name.removeprefix("gram") if number is None else f"-{number}.npy"
         return str(self.folder / f"{what}{end}")
 
-    def round_file(self) -> str | None:
-        """The prefix of a new file of this round; None if tasks run in this process, which needs no files."""
-        if active_client() is None:
+    def round_file(self, n_bytes: int = 0) -> str | None:
+        """The prefix of a new file of this round; None if tasks run in this process, and their results fit its memory.
+
+        `n_bytes` is the size of all results that would be there at once.
+        """
+        if active_client() is None and 4 * n_bytes <= machine().total_bytes:
             return None
         self.n_round_files += 1
         return str(self.folder / f"round-{self.n_round_files}")
