@@ -187,9 +187,9 @@ def _describe_labels(K: KernelSet) -> dict[str, Any]:
         kind, (names, numbers) = "classes", np.unique(labels, return_counts=True)
     else:
         names = np.arange(labels.shape[1]) if K.tasks is None else np.asarray(K.tasks)
-        known = ~np.isnan(labels)
-        kind = "tasks" if (np.isin(labels, (0, 1)) | ~known).all() else "targets"
-        numbers = np.nansum(labels, axis=0) if kind == "tasks" else np.count_nonzero(known, axis=0)
+        present = ~np.isnan(labels)
+        kind = "tasks" if (np.isin(labels, (0, 1)) | ~present).all() else "targets"
+        numbers = np.nansum(labels, axis=0) if kind == "tasks" else np.count_nonzero(present, axis=0)
     by_name = {str(name): int(n) for name, n in zip(names, numbers, strict=True)}
     return {"labels": by_name, "labels_are": kind, "target_range": None}
 

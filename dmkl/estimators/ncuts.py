@@ -108,8 +108,11 @@ class CutClassifier(MarginClassifier, abstract=True):
         problems, (cuts,) = outcome.data.problems, outcome.prepared
         self.n_cut_passes_ = outcome.n_prepared
         dim = "cut" if len(cuts) == 1 else str(problems.dim)
-        found = xr.Dataset({name: ((dim,), values) for name, values in table.items()})
-        self.cuts_ = found.isel({dim: 0}) if dim == "cut" else found.assign_coords({dim: self.dual_coef_[dim].values})
+        cuts_table = xr.Dataset({name: ((dim,), values) for name, values in table.items()})
+        if dim == "cut":
+            self.cuts_ = cuts_table.isel({dim: 0})
+        else:
+            self.cuts_ = cuts_table.assign_coords({dim: self.dual_coef_[dim].values})
 
     def _state(self) -> dict[str, Any]:
         return {**super()._state(), "cuts": self.cuts_.to_dict()}

@@ -164,8 +164,8 @@ class MKRidge(FisherLearner, KernelRegressor):
 
     >>> learner = dmkl.MKRidge(weights="shared", n_candidates=5)
     >>> Y = np.stack([y, y**2, -y], axis=1)
-    >>> found = dmkl.search(learner, K, Y, {"lam": [1e-2, 0.1]}, cv=3)
-    >>> found.best_.weights_.sizes["target"]
+    >>> result = dmkl.search(learner, K, Y, {"lam": [1e-2, 0.1]}, cv=3)
+    >>> result.best_.weights_.sizes["target"]
     3
     """
 

@@ -119,8 +119,8 @@ def names_as_known(names: tuple[str, ...], expected: Iterable[str] | None) -> tu
     names, pairs = tuple(map(str, names)), pair_names(names)
     if expected is None:
         return pairs if len(set(names)) < len(names) else names
-    known = set(map(str, expected))
-    return pairs if len(known.intersection(pairs)) > len(known.intersection(names)) else names
+    wanted = set(map(str, expected))
+    return pairs if len(wanted.intersection(pairs)) > len(wanted.intersection(names)) else names
 
 
 def all_names(tables: Iterable[Names]) -> set[str]:
@@ -190,7 +190,8 @@ def similar_names(missing: Iterable[str], present: Iterable[str], kernels: tuple
     pairs = [(name, forms[looks(name)]) for name in missing if forms.get(looks(name), name) != name]
     how = "in blanks, case, leading zeros or Unicode form; write them alike"
     hint = "".join(
-        f". {one!r} and {two!r} look alike but differ ({one!a} and {two!a}): {how}" for one, two in pairs[:1]
+        f". {first!r} and {second!r} look alike but differ ({first!a} and {second!a}): {how}"
+        for first, second in pairs[:1]
     )
     if names and list(names) == [str(i + 1) for i in range(len(names))]:
         hint += f". The names of {where} only count its rows: give those of the rows in order (--order FILE)"

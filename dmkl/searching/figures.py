@@ -557,8 +557,9 @@ def _outputs(data: xr.Dataset, needed: str, of: Any, by: str) -> Iterator[tuple[
         column = values.sel({dim: label}).values if dim else values.values
         rows = is_known(truth.values)
         of_class = dim == "class" or (needed == "score" and not dim)
-        known = truth.values[rows]
-        yield str(label), known == label if of_class else known, column[rows], data[f"sample_{by}"].values[rows]
+        true_values = truth.values[rows]
+        matches = true_values == label if of_class else true_values
+        yield str(label), matches, column[rows], data[f"sample_{by}"].values[rows]
 
 
 def _draw_curves(ax: Axes, kind: str, label: str, truth: Array, values: Array, parts: Array, *, pooled: bool) -> None:

@@ -79,10 +79,10 @@ def spectral_weights(
         kernel = yield CombinedEntries(single, everyone)
         degrees[j] = kernel.sum(axis=1)
         if kernel.min() < 0 or degrees[j].min() == 0:
-            found = f"an entry {kernel.min():.3g}" if kernel.min() < 0 else "a sample without any"
+            content = f"an entry {kernel.min():.3g}" if kernel.min() < 0 else "a sample without any"
             refuse(
                 "spectral learning takes similarities, zero or larger, and some larger than zero for each sample; "
-                f"kernel {facts.name(j)} has {found}; take steps without 'center', and kernels that are similarities"
+                f"kernel {facts.name(j)} has {content}; take steps without 'center', and kernels that are similarities"
             )
         within[j] = np.einsum("mk,mk->k", indicators, kernel @ indicators)
     criterion = Criterion(degrees, within, degrees @ indicators, a)
@@ -122,7 +122,7 @@ def spectral_weights(
 def _updated(curvature: Float, step: Float, change: Float) -> Float:
     """The BFGS update, damped to remain positive definite (Nocedal and Wright, Procedure 18.2)."""
     pulled = curvature @ step
-    expected, found = float(step @ pulled), float(step @ change)
-    share = 1.0 if found >= 0.2 * expected else 0.8 * expected / (expected - found)
+    expected, measured = float(step @ pulled), float(step @ change)
+    share = 1.0 if measured >= 0.2 * expected else 0.8 * expected / (expected - measured)
     change = share * change + (1.0 - share) * pulled
     return curvature - np.outer(pulled, pulled) / expected + np.outer(change, change) / (step @ change)
