@@ -6,6 +6,7 @@ a node of their graph, or is sent once to the workers of a cluster.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import sys
@@ -15,6 +16,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
+from concurrent.futures import wait as wait_for
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -433,7 +435,7 @@ def _on_cluster(
                 if future.status == "error":
                     future.result()
             return list(wanted)
-        return list(client.gather(wanted))
+        return _gather(client, wanted)
     except KilledWorker as error:
         msg = (
             f"workers died {error.allowed_failures + 1} times while running {error.task!r}, the last one at "
@@ -465,6 +467,22 @@ def _as_they_end(client: Client, allowed: Sequence[str] | None, ended: as_comple
             if allowed is not None and not set(allowed) & set(there):
                 msg = "the workers with enough memory are gone"
                 raise CancelledError(msg)
+
+
+def _gather(client: Client, futures: Sequence[Any]) -> list[Any]:
+    """The results of tasks that have ended, while there are workers.
+
+    Results die with their workers, and Dask alone would wait without end for workers that compute them again.
+    """
+    gathering: Any = client.gather(futures, asynchronous=True)
+    loop: Any = client.loop
+    results = asyncio.run_coroutine_threadsafe(gathering, loop.asyncio_loop)
+    try:
+        while not wait_for([results], timeout=_LOOK_SECONDS).done:
+            workers_of(client)
+        return list(results.result())
+    finally:
+        results.cancel()
 
 
 # --- sending values to workers -------------------------------------------------------------------------------------

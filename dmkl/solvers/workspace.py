@@ -36,6 +36,7 @@ import json
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -254,8 +255,12 @@ class Workspace:
 
     def close(self) -> None:
         """Remove the folder, unless it is a checkpoint."""
-        if not self.keep:
+        # A task that an interruption left running may write another file meanwhile.
+        for _ in range(0 if self.keep else 50):
             shutil.rmtree(self.path, ignore_errors=True)
+            if not self.path.exists():
+                break
+            time.sleep(0.1)
 
     # --- statistics ----------------------------------------------------------------------------------------------
 
