@@ -323,7 +323,7 @@ class SpectralLearning(CutClassifier):
     steps
         None by default; similarities must be zero or larger, as they are after ("cosine",), not after ("center",).
     tol
-        As `NCuts` for classifiers. No derivative of the objective J is below −tol·max(1, |J|) at the end, or five steps
+        As `NCuts` for classifiers. No derivative of the objective J is below −tol·max(1, abs(J)) at the end, or five steps
         lower it by at most that.
     max_iter
         Most steps for the weights.
