@@ -318,13 +318,13 @@ class SpectralLearning(CutClassifier):
     Parameters
     ----------
     eigengap_weight
-        a ≥ 0, to be chosen by a search: the eigengap of many classes is small. Without it, kernels have the least gap
-        in which samples are similar to few others, as kernels of noise.
+        a ≥ 0, to be chosen by a search: the eigengap of many classes is small. For a = 0 the smallest gap often belongs
+        to kernels in which each sample is similar to few others, such as kernels of noise.
     steps
         None by default; similarities must be zero or larger, as they are after ("cosine",), not after ("center",).
     tol
-        As `NCuts` for classifiers. No derivative of the objective J is below −tol·max(1, abs(J)) at the end, or five steps
-        lower it by at most that.
+        As `NCuts` for classifiers. At the end no derivative of the objective J is below −tol·max(1, abs(J)), or five
+        steps lower J by at most that.
     max_iter
         Most steps for the weights.
     loss, C, lam, multiclass, class_weight, decision
@@ -404,7 +404,7 @@ class SpectralLearning(CutClassifier):
             self.weights_ = self.weights_.isel({outcome.data.problems.dim: 0}, drop=True)
         self._set_cuts(outcome, {name: [float(cut.extra[name]) for cut in cuts] for name in cuts[0].extra})
         if any(cut.status is Status.FALLING for cut in cuts):
-            warn(f"SpectralLearning has not found its weights. {Status.FALLING.advice}", ConvergenceWarning)
+            warn(f"SpectralLearning has not converged. {Status.FALLING.advice}", ConvergenceWarning)
 
 
 def _most_columns(n_kernels: int) -> int:

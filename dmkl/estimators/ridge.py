@@ -112,10 +112,10 @@ class MKRidge(FisherLearner, KernelRegressor):
     candidate
         Position of the candidate that is fitted, for several targets also one for each; a search sets it.
     refine
-        Most steps of Gauss and Newton by which `dmkl.search` and `dmkl.evaluate` refine the weights of each target, for
-        weights="shared"; 0 for none. They start at the chosen candidate and λ, and lower the squared error in
-        validation over the logarithms of the weights, which need not sum to one then. A target whose score in
-        validation does not rise keeps its candidate. The kernels of all folds must fit in the memory of a task.
+        Maximum number of Gauss-Newton steps with which `dmkl.search` and `dmkl.evaluate` refine the weights of each
+        target, for weights="shared"; 0 for none. The steps start at the chosen candidate and λ, and minimize the
+        squared validation error over the logarithms of the weights; refined weights need not sum to one. A target whose
+        validation score does not rise keeps its candidate. The kernels of all folds must fit in the memory of a task.
     solver, tol, max_iter, kernel_groups, sigma, constraints
         As in `MKFDA`.
 
@@ -255,8 +255,8 @@ class MKRidge(FisherLearner, KernelRegressor):
         if self.refine and judge is None:
             if data.fit.starts is None:
                 refuse(
-                    "refine lowers errors in validation, on folds that a fit does not have; let dmkl.search choose the "
-                    "weights, or set refine=0 for those of the candidate"
+                    "refine minimizes the validation error over folds, and a plain fit has no folds; let dmkl.search "
+                    "choose the weights, or set refine=0 for those of the candidate"
                 )
             weights, chosen = np.array(data.fit.starts), [float(k) for k in range(len(problems))]
         # Once for all points of a search, which makes hundreds of jobs.

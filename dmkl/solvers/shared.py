@@ -83,7 +83,7 @@ class SharedMethod(Method):
     def check(self, jobs: Sequence[Job]) -> None:
         """See `Method.check`."""
         if isinstance(jobs[0].problem, RefinedProblem):
-            return  # `check_refinement` has come before the search
+            return  # `check_refinement` runs before the search
         check_resolution(jobs)
         largest = max(map(_sum_bytes, jobs))
         parts = {"the combined kernel": largest, "a kernel and eigenvectors": _MATRICES * largest}

@@ -190,7 +190,7 @@ def test_bad_input(dense, K, Y):
             dmkl.search(refining(refine=refine), K, Y, {"lam": LAMS}, FOLDS)
     with pytest.raises(InputError, match="refine starts at the candidates of weights='shared'"):
         dmkl.MKRidge(refine=5).fit(K, Y)
-    with pytest.raises(InputError, match=r"on folds that a fit does not have; let dmkl\.search"):
+    with pytest.raises(InputError, match=r"a plain fit has no folds; let dmkl\.search"):
         refining(candidate=0).fit(K, Y)
     unknown = np.where(np.arange(M * T).reshape(M, T) == 0, np.nan, Y)
     with pytest.raises(InputError, match="refine takes targets without unknown values; fill them in"):

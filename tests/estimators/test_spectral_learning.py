@@ -91,7 +91,7 @@ def test_similarities_may_be_indefinite():
 
 def test_steps_that_run_out_are_told():
     S, y, _ = training()
-    with pytest.warns(ConvergenceWarning, match="has not found its weights.*raise max_iter"):
+    with pytest.warns(ConvergenceWarning, match="has not converged.*raise max_iter"):
         model = dmkl.SpectralLearning(max_iter=1, tol=1e-12).fit(S[TRAIN, TRAIN], y[TRAIN] > 4)
     assert "raise max_iter" in model.status_
 

@@ -410,9 +410,11 @@ class SubspaceSolver:
     def _first_blocks(self, number: int) -> Solver[list[Strips]]:
         sizes = [space.training.n_train for space in self._spaces]
         if max(sizes) <= _WHOLE and self._has_room(sizes, max(sizes)):
-            # If this takes several passes, an earlier run may have been killed between them.
-            new = [not space.width for space in self._spaces]
-            return [Strips.of(np.eye(m if is_new else 0, m).T) for m, is_new in zip(sizes, new, strict=True)]
+            # An earlier run may have been killed between the passes of this round: spaces with a basis keep it.
+            return [
+                space.columns(0, 0) if space.width else Strips.of(np.eye(m))
+                for space, m in zip(self._spaces, sizes, strict=True)
+            ]
         preconditioned, width = self._may_precondition(), self._growth.width
         needed = factor_task_bytes(self._spaces, self.points, width)
         if self._use_preconditioners is None and needed > machine().total_bytes:
