@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
+from zarr.storage import MemoryStore
 
 from dmkl import kernelset, settings
 from dmkl.arrays import Array, Index, Mask
@@ -24,10 +25,11 @@ from dmkl.features.tiles import FACTORED, FeatureTiles, SampleAxis
 from dmkl.features.transforms import Transform, transform_tables
 from dmkl.inputs.columns import counts
 from dmkl.inputs.features import FeatureMatrix, Features, against, as_features
+from dmkl.inputs.kernels import as_source
 from dmkl.inputs.label_tables import given_data
 from dmkl.inputs.labels import Labels, SideData, labels_in
 from dmkl.inputs.matrices import Lazy
-from dmkl.inputs.names import Join, listed_names
+from dmkl.inputs.names import Join, listed_names, places
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.determined import label_columns
 from dmkl.numerics.functions import NONNEGATIVE, STATISTIC
@@ -38,6 +40,7 @@ from dmkl.passes.view import GeometricMean, View
 from dmkl.store.features import ArrayTable, FeatureTable, Scan, TableOfRows, read_tables, scan, write_table
 from dmkl.store.format import Header, check_dtype
 from dmkl.store.groups import Location
+from dmkl.store.ingest import ingest
 from dmkl.store.reader import StoreReader
 from dmkl.store.saved import Saved
 from dmkl.store.writer import writing_set
@@ -145,12 +148,13 @@ def build(
     """
     missing = check_missing(missing, join)
     more = given_data(labels=labels, splits=splits, tasks=tasks)
-    given = as_features(features, samples=samples, present=present, join=join, beside=more, transpose=transpose)
+    given = as_features(features, samples=samples, present=present, join=join, side_data=more, transpose=transpose)
     planned, notes = plan(read_specs(specs), given.blocks)
     for note in notes:
         warn(note, FeatureWarning)
     n_samples = next(iter(given.blocks.values())).shape[0]
-    nodes = replace(given.labels, samples=given.samples).checked(n_samples, n_samples, rectangular=False)
+    named = replace(given.labels, samples=given.samples)
+    nodes = named.checked(n_samples, n_samples, rectangular=False)
     rows = _training_rows(train, nodes["split"], n_samples)
     planned, blocks, learned = transform_tables(planned, given.blocks, given.samples, rows)
     used = {recipe.feature for recipe in planned if recipe.feature is not None}
@@ -188,19 +192,9 @@ def build(
         computed = computed_set(source, nodes)
         if repair is None:
             return computed
-        return kernelset.create(
-            path,
-            computed.to_dask(),
-            names=computed.names,
-            samples=samples_ if given.samples is not None else None,
-            labels=labels_,
-            tasks=nodes["task"],
-            splits=nodes["split"],
-            repair=repair,
-            tile=tile,
-            dtype=stored,
-            overwrite=overwrite,
-        )
+        kernels, target = as_source(computed.to_dask(), computed.names), MemoryStore() if path is None else path
+        written = ingest(target, kernels, named, tile=tile, dtype=stored, repair=repair, overwrite=overwrite)
+        return kernelset.open(written)
     with writing_set(path, header, len(planned), kept=len(kept), overwrite=overwrite) as writer:
         stored_tables = writer.write_features([(table, scans[name]) for name, table in tables.items()])
 
@@ -237,10 +231,8 @@ def _kept(
     if storage == "tiles" or (storage == "auto" and (any(why_not) or not thin)):
         return [k for k, recipe in enumerate(planned) if storage == "auto" and "rank" in recipe.parameters]
     if all(why_not):
-        refuse(
-            "storage='factors' is for linear and cosine kernels of features that all samples have, and here is none: "
-            f"of the first, {planned[0].name!r}, {why_not[0]}; leave storage out"
-        )
+        rule = "storage='factors' is for linear and cosine kernels of features that all samples have"
+        refuse(f"{rule}, and here is none: of the first, {planned[0].name!r}, {why_not[0]}; leave storage out")
     return [k for k, reason in enumerate(why_not) if not reason]
 
 
@@ -278,15 +270,11 @@ def _check_square(
             if scans[str(recipe.feature)].absent.any():
                 refuse(f"the {WORDS[recipe.function]} {recipe.feature!r} lack samples; leave those out (join='inner')")
         elif recipe.feature in square:
-            refuse(
-                f"{recipe.feature!r} is taken as a matrix of distances or as a kernel and, by kernel {recipe.name!r}, "
-                "as a table of features; name the features of each spec (feature=)"
-            )
+            what = f"{recipe.feature!r} is taken as a matrix of distances or as a kernel and, by kernel {recipe.name!r}"
+            refuse(f"{what}, as a table of features; name the features of each spec (feature=)")
         elif repair is not None:
-            refuse(
-                f"repair is for kernels of given distances, and {recipe.name!r} is computed from features, whose "
-                "kernels are positive semidefinite; leave repair out, or build the others alone"
-            )
+            what = f"{recipe.name!r} is computed from features, whose kernels are positive semidefinite"
+            refuse(f"repair is for kernels of given distances, and {what}; leave repair out, or build the others alone")
 
 
 def _refuse_labels(planned: Sequence[Recipe], table: FeatureMatrix, columns: Collection[int]) -> None:
@@ -332,9 +320,8 @@ def _training_rows(train: npt.ArrayLike | None, splits: Array | None, n_samples:
         return np.flatnonzero(rows)
     inside = rows.ndim == 1 and rows.dtype.kind in "iu" and len(rows) and 0 <= rows.min() <= rows.max() < n_samples
     if not inside or len(np.unique(rows)) != len(rows):
-        refuse(
-            f"train must be different positions among the {n_samples} samples, or a mask of them, got {train!r:.100}"
-        )
+        rule = f"train must be different positions among the {n_samples} samples, or a mask of them"
+        refuse(f"{rule}, got {train!r:.100}")
     return np.sort(rows.astype(np.int64))
 
 
@@ -364,10 +351,8 @@ def check_present(absent: Mapping[str, Mask], missing: Missing) -> None:
     counts = {name: int(mask.sum()) for name, mask in absent.items() if mask.any()}
     if counts and missing == "refuse":
         listed = ", ".join(f"{name!r} is missing for {n:,} of {len(absent[name]):,}" for name, n in counts.items())
-        refuse(
-            f"samples lack features: {listed}. Drop or impute them, or let missing='zero' (--missing zero) give them "
-            "a row of zeros in the centered kernels of that source"
-        )
+        zeros = "give them a row of zeros in the centered kernels of that source"
+        refuse(f"samples lack features: {listed}. Drop or impute them, or let missing='zero' (--missing zero) {zeros}")
 
 
 def copy_tables(tables: Mapping[str, FeatureMatrix], scans: Mapping[str, Scan]) -> dict[str, FeatureTable]:
@@ -427,6 +412,9 @@ def provenances(source: FeatureTiles, train: Index | None = None) -> list[dict[s
 
 
 MissingFeatures = Literal["refuse", "zero", "mean"]
+_NO_NEW_SAMPLES = (
+    "kernels of new samples cannot be computed; give their kernels against the training samples as a rectangular set"
+)
 _PART = 1024
 """Columns whose means are computed together."""
 
@@ -482,34 +470,23 @@ class TrainingFeatures:
         )
 
 
-def row_features(K: KernelSet) -> TrainingFeatures:
-    """The features of the row samples of a set that was built from features; raises as `training_features`."""
-    return _known(_features(K, 0))
-
-
-def training_features(K: KernelSet) -> TrainingFeatures:
-    """The features of the column samples of a set that was built from features; InputError if it was not."""
-    return _known(features_of(K))
-
-
-def features_of(K: KernelSet) -> TrainingFeatures | str:
-    """The features from which kernels of new samples can be computed, or the reason why there are none."""
-    return _features(K, 1)
-
-
-def _known(features: TrainingFeatures | str) -> TrainingFeatures:
+def training_features(K: KernelSet, axis: int = 1) -> TrainingFeatures:
+    """The features as in `features_of`; InputError if there are none."""
+    features = features_of(K, axis)
     return refuse(features) if isinstance(features, str) else features
 
 
-def _features(K: KernelSet, axis: int) -> TrainingFeatures | str:
+def features_of(K: KernelSet, axis: int = 1) -> TrainingFeatures | str:
+    """The features of the column samples (axis 1), from which kernels of new samples can be computed.
+
+    axis=0: those of the row samples. If there are none, the reason.
+    """
     source = K.view.source
     while isinstance(source, HeldTiles | GeometricMean):
         source = source.origin if isinstance(source, HeldTiles) else source.source
     if K.view.is_transformed:
-        return (
-            "kernels of new samples are computed without steps, but this set was centered or normalized; let the model "
-            "do that (steps=)"
-        )
+        what = "kernels of new samples are computed without steps, but this set was centered or normalized"
+        return f"{what}; let the model do that (steps=)"
     if isinstance(source, FeatureTiles):
         recipes, tables = {recipe.name: recipe for recipe in source.recipes}, dict(source.axes[axis].tables)
     elif isinstance(source, StoreReader):
@@ -518,10 +495,8 @@ def _features(K: KernelSet, axis: int) -> TrainingFeatures | str:
     else:
         recipes, tables = {}, {}
     if not recipes:
-        return (
-            "these kernels were not computed from features by dmkl.build (dmkl build), so kernels of new samples "
-            "cannot be computed; give their kernels against the training samples as a rectangular set"
-        )
+        what = "these kernels were not computed from features by dmkl.build (dmkl build)"
+        return f"{what}, so {_NO_NEW_SAMPLES}"
     # Distances have no table: new samples come with their distances to the columns.
     of_samples = {str(recipe.feature) for recipe in recipes.values() if STATISTIC[recipe.function] != "given"}
     used = of_samples.union(*(recipe.tables[1:] for recipe in recipes.values()))
@@ -623,7 +598,7 @@ def cross_tiles(
     """Tiles of new samples against training samples, and labels as given or from the files of features."""
     if missing_features not in get_args(MissingFeatures):
         refuse(f"missing_features must be 'refuse', 'zero' or 'mean', got {missing_features!r}")
-    given = as_features(features, samples=samples, present=present, join=join, beside=labels)
+    given = as_features(features, samples=samples, present=present, join=join, side_data=labels)
     exact, recipes = training.exact(), list(training.recipes.values())
     needed = {recipe.feature: recipe.function for recipe in exact.recipes.values() if recipe.feature is not None}
     tables = {name: _new_table(name, function, given, exact, missing_features) for name, function in needed.items()}
@@ -631,9 +606,8 @@ def cross_tiles(
     n_rows = next(iter(given.blocks.values())).shape[0]
     names = np.array([str(i) for i in range(n_rows)] if given.samples is None else given.samples, dtype=object)
     if given.samples is None and any(recipe.feature is None for recipe in recipes):
-        refuse(
-            "random kernels are functions of the samples' names, and the new samples have none; give them (samples=)"
-        )
+        rule = "random kernels are functions of the samples' names"
+        refuse(f"{rule}, and the new samples have none; give them (samples=)")
     check_values(list(exact.recipes.values()), tables, scans, names)
     absent = {name: scanned.absent for name, scanned in scans.items()}
     absent |= {
@@ -658,35 +632,20 @@ def cross_tiles(
 
 
 def _new_table(
-    name: str,
-    function: str,
-    given: Features,
-    training: TrainingFeatures,
-    missing_features: MissingFeatures,
+    name: str, function: str, given: Features, training: TrainingFeatures, missing_features: MissingFeatures
 ) -> FeatureMatrix:
     """The new table for a table of training, with its columns where training had them."""
     if function == "precomputed":
-        refuse(
-            f"kernels of the training samples were given as {name!r}, so kernels of new samples cannot be computed; "
-            "give their kernels against the training samples as a rectangular set"
-        )
-    table, recipes = training.tables.get(name), [r for r in training.recipes.values() if r.feature == name]
-    if table is not None:
-        transform = Transform.of(recipes[0], training.tables)
-        whole = "size-factor" in dict(transform.steps) or any(recipe.columns is None for recipe in recipes)
-        used = np.unique(np.arange(table.shape[1]) if whole else np.concatenate([r.columns for r in recipes]))
-        wanted = () if table.columns is None else tuple(table.columns[k] for k in used)
-        new = _find(str(recipes[0].source), wanted, given.blocks, training)
-        return _by_columns(new, table, used, recipes, missing_features, transform, given.samples)
+        refuse(f"kernels of the training samples were given as {name!r}, so {_NO_NEW_SAMPLES}")
+    if name in training.tables:
+        return _by_columns(name, given, training, missing_features)
     if function != "distance":
         msg = f"the features {name!r} of the training samples are missing; build their kernels again"
         raise StoreError(msg)
     new = against(_find(name, (), given.blocks, training), list(training.samples))
     if new.shape[1] != len(training.samples):
-        refuse(
-            f"{name!r} has {new.shape[1]:,} columns, expected the distances to the {len(training.samples):,} "
-            "training samples in their order"
-        )
+        expected = f"the distances to the {len(training.samples):,} training samples in their order"
+        refuse(f"{name!r} has {new.shape[1]:,} columns, expected {expected}")
     return new
 
 
@@ -710,34 +669,30 @@ def _find(
     if wanted and len(given) == 1:  # a text file gives its table its own name
         same = same or [key for key, new in given.items() if new.is_table and set(wanted) <= set(new.columns or ())]
     if len(same) != 1 or len(rivals) > 1 or same[0] in sources:
-        refuse(
-            f"kernels of the training samples were computed from {name!r}, which the new features lack; they have "
-            f"{', '.join(map(repr, given)) or 'none'}. Give it under that name; a table has the "
-            "name of its file if there are several"
-        )
+        what = f"kernels of the training samples were computed from {name!r}, which the new features lack"
+        way_out = "Give it under that name; a table has the name of its file if there are several"
+        refuse(f"{what}; they have {', '.join(map(repr, given)) or 'none'}. {way_out}")
     warn(f"features {same[0]!r} are taken for {name!r} of training", FeatureWarning)
     return replace(given[same[0]], name=name)
 
 
 def _by_columns(
-    new: FeatureMatrix,
-    table: FeatureTable,
-    used: Index,
-    recipes: Sequence[Recipe],
-    missing_features: MissingFeatures,
-    transform: Transform,
-    samples: Sequence[str] | None,
+    name: str, given: Features, training: TrainingFeatures, missing_features: MissingFeatures
 ) -> FeatureMatrix:
-    """The new table, transformed, with the used columns at their positions in training; the others are 0."""
-    what, width = f"features {new.name!r}", table.shape[1]
-    names, old = new.columns, table.columns
-    wanted, at = [] if old is None else [old[k] for k in used], used
+    """The new table, transformed, with the columns that kernels use at their positions in training; others are 0."""
+    table, recipes = training.tables[name], [r for r in training.recipes.values() if r.feature == name]
+    old, width, transform = table.columns, table.shape[1], Transform.of(recipes[0], training.tables)
+    sized = "size-factor" in dict(transform.steps)  # by the sum of all columns
+    whole = sized or any(recipe.columns is None for recipe in recipes)
+    used = np.unique(np.arange(width) if whole else np.concatenate([r.columns for r in recipes]))
+    wanted, at = () if old is None else tuple(old[k] for k in used), used
+    new = _find(str(recipes[0].source), wanted, given.blocks, training)
+    what, names, samples = f"features {new.name!r}", new.columns, given.samples
     if names is None or old is None or (counts(names) and counts(old)):
         if new.shape[1] != width:
-            refuse(
-                f"{what} have {new.shape[1]:,} columns, and had {width:,} in training; columns without names are "
-                "matched by position, so give the same, or names in both (a data frame, a line of titles)"
-            )
+            rule = "columns without names are matched by position"
+            way_out = "give the same, or names in both (a data frame, a line of titles)"
+            refuse(f"{what} have {new.shape[1]:,} columns, and had {width:,} in training; {rule}, so {way_out}")
         if (names is None or counts(names)) != (old is None or counts(old)):
             nameless = "the new table has no names of columns" if old is not None else "training had no names"
             warn(f"columns of {what} are matched by position, since {nameless}", FeatureWarning)
@@ -745,28 +700,21 @@ def _by_columns(
         times = Counter(names) | Counter(old)  # the larger count
         twice = [name for name in dict.fromkeys(wanted) if times[name] > 1]
         if twice:
-            refuse(
-                f"{what}: names of columns must be unique, here and in training, but these repeat: {first_names(twice)}"
-            )
-        places = {name: k for k, name in enumerate(names)}
-        at = np.array([places.get(name, -1) for name in wanted])
+            rule = "names of columns must be unique, here and in training"
+            refuse(f"{what}: {rule}, but these repeat: {first_names(twice)}")
+        at = places(names, wanted)
         if (at < 0).all():
-            refuse(
-                f"{what} have none of the {len(wanted):,} columns that kernels use: their names begin with "
-                f"{listed_names(names)}, and in training with {listed_names(wanted)}; use the same names"
-            )
+            begins = f"their names begin with {listed_names(names)}, and in training with {listed_names(wanted)}"
+            refuse(f"{what} have none of the {len(wanted):,} columns that kernels use: {begins}; use the same names")
     present, lacking, lost = used[at >= 0], used[at < 0], [wanted[k] for k in np.flatnonzero(at < 0)]
     at, fill = at[at >= 0], np.zeros(len(lacking))
     if len(lacking):
-        whole = "size-factor" in dict(transform.steps)
-        kernels = [r.name for r in recipes if whole or r.columns is None or not set(lacking).isdisjoint(r.columns)]
+        kernels = [r.name for r in recipes if sized or r.columns is None or not set(lacking).isdisjoint(r.columns)]
         count = f"{len(lacking):,} of the {len(used):,} columns of {new.name!r}"
         listed = f"{first_names(lost)}; used by {first_names(kernels)}"
         if missing_features == "refuse":
-            refuse(
-                f"the new features lack {count} that kernels use: {listed}. Give them, or fill in 0 or the mean in "
-                "training by missing_features='zero' or 'mean' (--missing-features)"
-            )
+            way_out = "fill in 0 or the mean in training by missing_features='zero' or 'mean' (--missing-features)"
+            refuse(f"the new features lack {count} that kernels use: {listed}. Give them, or {way_out}")
         if missing_features == "mean":
             rows, parts = slice(0, table.shape[0]), np.split(lacking, range(_PART, len(lacking), _PART))
             fill = np.concatenate([np.nanmean(table.read(rows, part), axis=0, dtype=np.float64) for part in parts])

@@ -16,41 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    from sklearn.exceptions import ConvergenceWarning
-
-__all__ = [
-    "ApproximationWarning",
-    "ConvergenceWarning",
-    "CorruptTileError",
-    "DamagedFileError",
-    "DegenerateKernelError",
-    "DiskFullError",
-    "DmklError",
-    "FeatureWarning",
-    "FormatVersionError",
-    "IncompleteStoreError",
-    "IndefiniteKernelError",
-    "IndefiniteKernelWarning",
-    "InputError",
-    "LabelWarning",
-    "LockedError",
-    "MemoryBudgetError",
-    "NoWorkersError",
-    "SampleOrderWarning",
-    "SchedulerLostError",
-    "SmallWorkerWarning",
-    "StoreError",
-    "StoreExistsError",
-    "StoreNotFoundError",
-    "UninformativeScoresWarning",
-    "WorkerLostError",
-    "did_you_mean",
-    "first_names",
-    "one_line",
-    "refuse",
-    "short_repr",
-    "warn",
-]
+    from sklearn.exceptions import ConvergenceWarning as ConvergenceWarning
 
 
 def __getattr__(name: str) -> Any:
@@ -180,6 +146,14 @@ def one_line(error: BaseException, most: int = 300) -> str:
 def short_repr(value: Any) -> str:
     """The shortened `repr` of a value; tuples are shown as lists."""
     return reprlib.repr(list(value) if isinstance(value, tuple) else value)
+
+
+def size_text(n_bytes: float) -> str:
+    """A number of bytes in three digits, with its unit."""
+    units = ["B", "KiB", "MiB", "GiB", "TiB"]
+    while n_bytes >= 1024 and len(units) > 1:
+        n_bytes, units = n_bytes / 1024, units[1:]
+    return f"{n_bytes:.3g} {units[0]}" if n_bytes < 1000 else f"{n_bytes:.0f} {units[0]}"
 
 
 def first_names(names: Iterable[Any], count: int = 5) -> str:

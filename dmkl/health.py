@@ -449,14 +449,10 @@ def _is_constant(figures: Figures, resolution: float) -> bool:
 
 def _kernel_problems(figures: Figures, resolution: float) -> Iterator[tuple[str, str]]:
     """Severity and message of each problem of a kernel."""
-    if figures.damaged and not figures.n_tiles:
-        yield "error", f"its factors cannot be read, and any result from this kernel is void: {figures.damaged[0]}"
-    elif figures.damaged:
-        yield (
-            "error",
-            f"{len(figures.damaged)} of {figures.n_tiles} tiles are damaged or missing, and any result "
-            f"from this kernel is void: {figures.damaged[0]}",
-        )
+    if figures.damaged:
+        tiles = f"{len(figures.damaged)} of {figures.n_tiles} tiles are damaged or missing"
+        what = tiles if figures.n_tiles else "its factors cannot be read"
+        yield "error", f"{what}, and any result from this kernel is void: {figures.damaged[0]}"
     if figures.not_finite:
         yield (
             "error",

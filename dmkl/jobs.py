@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import dask
 from dask.utils import parse_bytes, parse_timedelta
@@ -27,7 +27,7 @@ from dmkl.clusters.backends import security_of
 from dmkl.clusters.job_options import BatchSystem, JobOptions, batch_system, job_options
 from dmkl.clusters.jobs import OWN_ADDRESS, answer_of
 from dmkl.clusters.preflight import versions_of
-from dmkl.errors import DmklError, InputError, did_you_mean, refuse, short_repr
+from dmkl.errors import DmklError, did_you_mean, refuse, short_repr
 from dmkl.files.documents import read_document
 from dmkl.files.urls import as_place
 
@@ -46,18 +46,18 @@ class JobFile:
     lines: Mapping[tuple[str, ...], int]
     """The line of each table, ``(name,)``, and of each key, ``(name, key)``, for messages."""
 
-    def problem(self, text: str, section: str, key: str = "") -> InputError:
-        """An error that begins with the file, the line and the key."""
+    def refuse(self, text: str, section: str, key: str = "", cause: BaseException | None = None) -> NoReturn:
+        """Raise an InputError that begins with the file, the line and the key."""
         place = (section, key) if key else (section,)
         line = self.lines.get(place, self.lines.get((section,)))
         at = f"{self.path.name}, line {line}" if line else self.path.name
-        return InputError(f"{at}, {'.'.join(place)}: {text}")
+        refuse(f"{at}, {'.'.join(place)}: {text}", cause)
 
-    def unknown(self, section: str, key: str, allowed: Iterable[str]) -> InputError:
-        """The error of a key that a table does not take."""
+    def refuse_unknown(self, section: str, key: str, allowed: Iterable[str]) -> NoReturn:
+        """Refuse a key that a table does not take."""
         allowed = list(allowed)
         takes = f"; [{section}] takes {', '.join(allowed)}" if allowed else ""
-        return self.problem(f"no such key{did_you_mean(key, allowed)}{takes}", section, key)
+        self.refuse(f"no such key{did_you_mean(key, allowed)}{takes}", section, key)
 
 
 def read_job(path: Path, tables: Iterable[str]) -> JobFile:
@@ -74,15 +74,12 @@ def read_job(path: Path, tables: Iterable[str]) -> JobFile:
     tables = list(tables)
     for name, keys in sections.items():
         if name not in tables:
-            msg = f"no such table{did_you_mean(name, tables)}; a job file has {', '.join(tables)}"
-            raise job.problem(msg, name)
+            job.refuse(f"no such table{did_you_mean(name, tables)}; a job file has {', '.join(tables)}", name)
         if not isinstance(keys, dict):
-            msg = f"must be a table, [{name}] and a line for each key, got {short_repr(keys)}"
-            raise job.problem(msg, name)
+            job.refuse(f"must be a table, [{name}] and a line for each key, got {short_repr(keys)}", name)
         for key, value in keys.items():
             if name != "recorded" and not _is_plain(value):
-                msg = f"must be a text, a number, true, false or a list, got {short_repr(value)}"
-                raise job.problem(msg, name, key)
+                job.refuse(f"must be a text, a number, true, false or a list, got {short_repr(value)}", name, key)
     return job
 
 
@@ -118,8 +115,7 @@ def cluster_option(job: JobFile) -> str | None:
     if place is None and not set(options) - {*_RESOURCES, *_OURS}:
         return None
     if place is None:
-        msg = 'needs place: "local", "threads", "slurm" or another backend that --cluster takes'
-        raise job.problem(msg, _SECTION)
+        job.refuse('needs place: "local", "threads", "slurm" or another backend that --cluster takes', _SECTION)
     notice_seconds(job)
     place = str(place)
     if place not in ("threads", "local") and place.isidentifier() and (system := batch_system(place)) is not None:
@@ -129,7 +125,7 @@ def cluster_option(job: JobFile) -> str | None:
     for key, value in options.items():
         if key not in (*_OURS, *_RESOURCES):
             if place in ("threads", "local"):
-                raise job.unknown(_SECTION, key, ("place", *_RESOURCES))
+                job.refuse_unknown(_SECTION, key, ("place", *_RESOURCES))
             words += [shlex.quote(f"{key}={item}") for item in (value if isinstance(value, list) else [value])]
     return " ".join(words)
 
@@ -149,8 +145,7 @@ def notice_seconds(job: JobFile) -> int:
     except (KeyError, TypeError, ValueError):
         seconds = 0
     if not 1 <= seconds <= 65535:  # the range of sbatch
-        msg = f'must be a time from 1 s to 18 h, such as "2 m", got {given!r}'
-        raise job.problem(msg, _SECTION, "notice")
+        job.refuse(f'must be a time from 1 s to 18 h, such as "2 m", got {given!r}', _SECTION, "notice")
     return seconds
 
 
@@ -304,8 +299,7 @@ def batch_script(job: JobFile, copy: Path, script: Path) -> str:
     cores, memory = _needed(job, options, "cores"), _needed(job, options, "memory")
     processes = int(_option(options, "processes") or 1)
     if processes > cores:
-        msg = f"must be at most the number of cores, {cores}, got {processes}"
-        raise job.problem(msg, "cluster", "processes")
+        job.refuse(f"must be at most the number of cores, {cores}, got {processes}", "cluster", "processes")
     security_of(options.tls_ca, options.tls_cert, options.tls_key)  # refuse missing files now
     python = shlex.quote(str(_option(options, "python") or sys.executable))
     interface = _option(options, "interface")
@@ -347,8 +341,7 @@ def batch_script(job: JobFile, copy: Path, script: Path) -> str:
     head = list(_head(job, options, cores, n_bytes))
     for line in head:  # a line break would begin a command
         if not line.isprintable():
-            msg = f"a directive of the script must be one line of printable characters, got {line!r}"
-            raise job.problem(msg, "cluster")
+            job.refuse(f"a directive of the script must be one line of printable characters, got {line!r}", "cluster")
     return "\n".join([*head, *(_option(options, "job_script_prologue") or []), body])
 
 
@@ -382,19 +375,17 @@ def _head(job: JobFile, options: JobOptions, cores: int, n_bytes: int) -> Iterat
 def _option(options: JobOptions, name: str) -> Any:
     """The value of an option in the job file, or else in dask-jobqueue's configuration."""
     given = getattr(options, name, None)
-    if given is None:
-        given = (options.model_extra or {}).get(name)
     return dask.config.get(f"jobqueue.slurm.{name.replace('_', '-')}", None) if given is None else given
 
 
 def _needed(job: JobFile, options: JobOptions, name: str) -> Any:
     value = _option(options, name)
     if value is None:
-        msg = (
+        job.refuse(
             f"needs {name}, of one node: give it here, or under jobqueue.slurm in ~/.config/dask/jobqueue.yaml "
-            "(deploy/jobqueue.yaml is one to copy)"
+            "(deploy/jobqueue.yaml is one to copy)",
+            "cluster",
         )
-        raise job.problem(msg, "cluster")
     return value
 
 

@@ -192,14 +192,8 @@ class KernelSet:
     # --- views ---------------------------------------------------------------------------------------------------
 
     def _with(self, view: View, fitted: Fitted | None = None) -> KernelSet:
-        return KernelSet(
-            view,
-            labels=self._labels,
-            tasks=self._tasks,
-            splits=self._splits,
-            provenance=self._provenance,
-            fitted=fitted,
-        )
+        stored = {"labels": self._labels, "tasks": self._tasks, "splits": self._splits}
+        return KernelSet(view, **stored, provenance=self._provenance, fitted=fitted)
 
     def __getitem__(self, key: Any) -> KernelSet:
         if not isinstance(key, tuple) or len(key) != 2:
@@ -587,10 +581,8 @@ def _named_position(wanted: Any, names: Sequence[str], what: str) -> int:
             refuse(f"there is no {what} {wanted}; this set has {n}")
         return int(wanted) % n
     if wanted not in names:
-        refuse(
-            f"there is no {what} named {wanted!r}; the names are "
-            f"{', '.join(map(repr, names[:10]))}{', …' if n > 10 else ''}"
-        )
+        known = f"{', '.join(map(repr, names[:10]))}{', …' if n > 10 else ''}"
+        refuse(f"there is no {what} named {wanted!r}; the names are {known}")
     return names.index(wanted)
 
 
@@ -758,31 +750,19 @@ def create(
 def as_kernel_set(K: Any, what: str, train_samples: Array | None = None) -> KernelSet:
     """Return a kernel set unchanged, and convert matrices as `dmkl.create` takes them to a set in memory.
 
-    Parameters
-    ----------
-    train_samples
-        The samples of the columns if the rows are new samples: columns with names are put in this order, and columns
-        without names must be in it.
-
-    Raises
-    ------
-    InputError
-        If `K` is neither.
+    If the rows are new samples, `train_samples` are those of the columns: columns with names are put in this order,
+    and columns without names must be in it. InputError if `K` is neither a set nor matrices.
     """
     if isinstance(K, KernelSet):
         return K
     if K is None or isinstance(K, str | os.PathLike):
-        refuse(
-            f"{what} takes a kernel set, or matrices as dmkl.create takes them, got {type(K).__name__}; open a stored "
-            "set with dmkl.open(path)"
-        )
+        rule = f"{what} takes a kernel set, or matrices as dmkl.create takes them"
+        refuse(f"{rule}, got {type(K).__name__}; open a stored set with dmkl.open(path)")
     if len(getattr(K, "shape", ())) == 2:
-        of_features = "make kernels of its columns with dmkl.build, take dmkl.MKLClassifier or dmkl.MKLRegressor"
-        refuse(
-            f"{what} takes kernels (kernel, row, column), got a table of shape {K.shape}; "
-            f"{of_features if train_samples is None else 'give features of new samples as features='}, or give a "
-            "single kernel as [K]"
-        )
+        way_out = "make kernels of its columns with dmkl.build, take dmkl.MKLClassifier or dmkl.MKLRegressor"
+        way_out = way_out if train_samples is None else "give features of new samples as features="
+        rule = f"{what} takes kernels (kernel, row, column), got a table of shape {K.shape}"
+        refuse(f"{rule}; {way_out}, or give a single kernel as [K]")
     return create(None, K, symmetric=train_samples is None, train_samples=train_samples)
 
 

@@ -121,15 +121,11 @@ def check_kernel_file(place: Place, kernel_dims: tuple[str, ...] | None = None, 
     if kernel_dims is None or write is _write_zarr:
         return
     if len(kernel_dims) > 2:
-        refuse(
-            f"{place.name} holds one matrix, and there is one for each {kernel_dims[0]}; choose one (--of), or write "
-            "all of them to .zarr"
-        )
+        what = f"{place.name} holds one matrix, and there is one for each {kernel_dims[0]}"
+        refuse(f"{what}; choose one (--of), or write all of them to .zarr")
     if kernel_dims[1] != "sample_2" and write is not _write_npy:
-        refuse(
-            f"{place.name} holds a square matrix, and these are rows against training samples; take a square set with "
-            "the training samples in it, or write .npy or .zarr"
-        )
+        what = f"{place.name} holds a square matrix, and these are rows against training samples"
+        refuse(f"{what}; take a square set with the training samples in it, or write .npy or .zarr")
 
 
 def write_kernel(place: Place, kernel: xr.DataArray, *, overwrite: bool = False, **more: Any) -> None:
@@ -247,32 +243,15 @@ def into_annotated(
     more: Arrays | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Put kernels into ``obsp`` and scores into ``obsm``, by the names of samples.
+    """Put kernels into ``obsp`` and scores into ``obsm`` of AnnData, MuData or a file of them, by names of samples.
 
-    For a file, a copy is changed and replaces the file when it is complete.
+    For a file, a copy is changed and replaces the file when it is complete. `kernels`, (samples, samples), and
+    `scores`, (samples,) or (samples, columns), are by name, with the names of samples and columns as coordinates;
+    entries of other samples are NaN. Columns keep their names unless one has a slash, which is a path in such files.
+    `more` is by place: "obs/NAME" has labels or numbers (samples,), "uns/NAME" an array as it is.
 
-    Parameters
-    ----------
-    target
-        AnnData, MuData, or the path of an .h5ad, an .h5mu or their Zarr form.
-    kernels
-        By name, (samples, samples) with the names of the samples as coordinates of both dimensions. Entries of other
-        samples are NaN.
-    scores
-        By name, (samples,) or (samples, columns), with the names of the samples as coordinate of the first dimension
-        and those of the columns, such as classes, as that of the second. Rows of other samples are NaN. Columns keep
-        their names unless one has a slash, which is a path in such files.
-    more
-        By place: "obs/NAME", labels or numbers (samples,) with the names of the samples as coordinate, missing for
-        other samples; "uns/NAME", an array as it is, such as the classes of scores.
-    overwrite
-        Replace entries of these names.
-
-    Raises
-    ------
-    InputError
-        If a sample is not among ``obs_names`` or occurs twice, an array has no names or other dimensions, an entry
-        exists already, the file cannot be opened, or anndata is not installed.
+    InputError if a sample is not among ``obs_names`` or occurs twice, an array has no names or other dimensions, an
+    entry exists already (unless `overwrite`), the file cannot be opened, or anndata is not installed.
     """
     entries = {f"obsp/{name}": array for name, array in (kernels or {}).items()}
     entries |= {f"obsm/{name}": array for name, array in (scores or {}).items()}
@@ -315,10 +294,8 @@ def _anndata() -> Iterator[Any]:
         library: Any = importlib.import_module("anndata")
         importlib.import_module("anndata.io")
     except ImportError as error:
-        refuse(
-            "AnnData and MuData files are written with anndata, which is not installed; pip install 'dmkl[anndata]'",
-            error,
-        )
+        what = "AnnData and MuData files are written with anndata, which is not installed"
+        refuse(f"{what}; pip install 'dmkl[anndata]'", error)
     with library.settings.override(allow_write_nullable_strings=True):
         yield library
 
@@ -353,9 +330,8 @@ def _values_in_order(entry: str, array: xr.DataArray, names: pd.Index[Any]) -> A
         return array.to_numpy()
     square = entry.startswith("obsp/")
     if array.ndim not in ((2,) if square else (1,) if entry.startswith("obs/") else (1, 2)):
-        refuse(
-            f"{entry} has the dimensions {array.dims}, expected {'two of samples' if square else 'samples, columns'}"
-        )
+        expected = "two of samples" if square else "samples, columns"
+        refuse(f"{entry} has the dimensions {array.dims}, expected {expected}")
     rows = _sample_positions(entry, array, 0, names)
     values = array.to_numpy()
     if square:

@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 if TYPE_CHECKING:
     import xarray as xr
 
-
-__all__ = ["VARIABLES", "Variable", "describe", "variable"]
-
 Labeled = TypeVar("Labeled", bound="xr.Dataset | xr.DataArray")
 
 

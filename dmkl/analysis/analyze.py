@@ -409,14 +409,18 @@ def _to_dataset(
     relative = max(4 * float(np.finfo(K.dtype).eps), 1e-10)
     # A kernel that is only rounding error is no multiple of another.
     noise = np.where(clear, n_probes * (relative * np.nan_to_num(norm) + floor), np.inf)
-    first = multiples(sketch.projections, noise)
+    # Projections show differences that alignments, which are quadratic in them, round to 1.
+    repeats = np.full(len(K), "", dtype=object)
+    for first, *others in proportional_groups(sketch.projections, noise):
+        repeats[others] = K.names[first]
     for share in (90, 99):
         # The sum of k eigenvalues is at most √k‖K‖_F (Cauchy and Schwarz), so share · tr K needs share² (tr K)²/‖K‖_F².
         variables[f"components_{share}_least"] = "kernel", np.ceil((share / 100) ** 2 * ratio * (1 - 1e-12))
         variables[f"components_{share}_most"] = "kernel", captured(eigenvalues, trace, share / 100)
-    variables["group"] = "kernel", group_alike(alignment, threshold).astype(np.int32)
-    repeats = [K.names[f] if f != j else "" for j, f in enumerate(first)]
-    variables["repeats"] = "kernel", np.array(repeats, dtype=str)
+    # Chains of alignments of at least the threshold connect the kernels of a group.
+    linked = csr_array((np.nan_to_num(alignment, nan=-1.0) >= threshold).astype(np.int8))
+    variables["group"] = "kernel", connected_components(linked, directed=False)[1].astype(np.int32)
+    variables["repeats"] = "kernel", repeats.astype(str)
     variables["order"] = "kernel", order_by_similarity(alignment).astype(np.int32)
     coords["component"] = np.arange(1, variables["eigenvalue"][1].shape[1] + 1, dtype=np.int32)
     return describe(xr.Dataset(variables, coords=coords))
@@ -479,24 +483,6 @@ def relevant_dimension(
 # --- similar kernels, and ideal kernels of the labels ----------------------------------------------------------------
 
 
-def group_alike(alignment: Float, threshold: float) -> Index:
-    """Numbers of the groups of kernels that chains of alignments of at least `threshold` connect, (n,)."""
-    linked = np.nan_to_num(alignment, nan=-1.0) >= threshold
-    return np.asarray(connected_components(csr_array(linked.astype(np.int8)), directed=False)[1], dtype=np.int64)
-
-
-def multiples(projections: Array, noise: Float) -> Index:
-    """For each kernel the first that it is a positive multiple of, up to rounding (itself if none), (n,).
-
-    The arguments are those of `proportional_groups`. Projections show differences that alignments, which are quadratic
-    in them, round to 1.
-    """
-    first = np.arange(len(projections))
-    for group in proportional_groups(projections, noise):
-        first[group] = group[0]
-    return first
-
-
 def order_by_similarity(alignment: Float) -> Index:
     """An order of the kernels with similar kernels side by side, (n,).
 
@@ -543,13 +529,10 @@ def ideal_kernels(y: npt.ArrayLike, n_samples: int, tasks: Array | None, *, cent
             "alignments with the labels need a label for each sample, and some are unknown; select the samples with "
             "labels, or leave the labels out (targets=False, --no-targets)"
         )
-    factors = []
-    for h in targets.problems:
-        if h.shape[1] == 1:
-            factor = np.sign(h)
-        else:
-            factor = (h > 0).astype(np.float64)  # √(m/m_k) − √(m_k/m) is positive only for the class of the sample
-        factors.append(factor - factor.mean(axis=0) if centered else factor)
+    # √(m/m_k) − √(m_k/m) is positive only for the class of the sample.
+    factors = [np.sign(h) if h.shape[1] == 1 else (h > 0).astype(np.float64) for h in targets.problems]
+    if centered:
+        factors = [factor - factor.mean(axis=0) for factor in factors]
     if targets.kind != "multilabel":
         return IdealKernels(tuple(factors), None)
     names = range(len(factors)) if tasks is None else tasks

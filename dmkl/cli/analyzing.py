@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -51,14 +50,10 @@ def analyze(
     plot: Path | None = option("Pictures in a folder, or of alignments in a file.", "PATH"),
     kernels: Kernels = None,
     steps: str = option(STEPS_HELP, "STEP,…", default="center"),
-    targets: bool = option(
-        "Align with the stored labels, if there are any.", None, "--targets/--no-targets", default=True
-    ),
+    targets: bool = option("Align with stored labels.", None, "--targets/--no-targets", default=True),
     eigenvalues: int = option("Number of eigenvalues of each kernel.", "N", default=20, min=1),
     threshold: float = option("Kernels with at least this alignment are in one group.", "A", default=0.95),
-    probes: int | None = option(
-        "Estimate alignments from N random vectors, with standard errors, in one pass.", "N", min=3
-    ),
+    probes: int | None = option("Estimate alignments from N random vectors, in one pass.", "N", min=3),
     seed: int = option("Seed of the random vectors.", default=0, min=0),
     relevant: bool = flag("Show in how many eigenvectors labels are.", "--relevant-dimension"),
     overwrite: Overwrite = False,
@@ -116,30 +111,27 @@ def analyze(
 
 def _kernels_table(analysis: Analysis) -> Table:
     """A row for each kernel."""
-    data, frame = analysis.data, analysis.table()
-    fit = None
-    if "target_alignment" in data:
-        fit = data["target_alignment"]
-        fit = fit.mean("task") if "task" in fit.dims else fit
-    with_error = "target_alignment_error" in data and "task" not in data.dims
-    title = "fit to labels, mean of tasks" if "task" in data.dims else "fit to labels"
+    data, frame, by_task = analysis.data, analysis.table(), "task" in analysis.data.dims
+    has_fit = "target_alignment" in data
+    if has_fit and by_task:
+        frame["target_alignment"] = data["target_alignment"].mean("task").values
+    titles = ["fit to labels, mean of tasks" if by_task else "fit to labels"] if has_fit else []
     numbers = ("trace", "effective rank", "first eigenvalue", "90 % of trace in", "99 % in")
-    rows = table("kernel", *([] if fit is None else [title]), numbers=numbers)
-    rows.columns[1].no_wrap = True
-    rows.add_column("", overflow="fold")
-    for j, name in enumerate(analysis.names):
-        row = frame.iloc[j]
-        error = data["target_alignment_error"].values[j] if with_error else None
-        rows.add_row(
-            Text(name),
-            *([] if fit is None else [_with_bar(float(fit.values[j]), error)]),
+    rows = (
+        [
+            row["kernel"],
+            *([_with_bar(row["target_alignment"], row.get("target_alignment_error"))] if has_fit else []),
             number(row["trace"]),
             number(row["effective_rank"]),
             _share(row["largest_share_least"], row["largest_share_most"]),
             *(_between(row[f"components_{share}_least"], row[f"components_{share}_most"]) for share in (90, 99)),
             Text(f"a multiple of {row['repeats']}" if row["repeats"] else "", style="yellow"),
-        )
-    return rows
+        ]
+        for row in frame.reset_index().to_dict("records")
+    )
+    made = table("kernel", *titles, numbers=numbers, last=[""], rows=rows)
+    made.columns[1].no_wrap = True
+    return made
 
 
 def _relevant_table(analysis: Analysis) -> Table:
@@ -149,7 +141,7 @@ def _relevant_table(analysis: Analysis) -> Table:
         refuse("--relevant-dimension needs stored labels and steps with center; leave it out")
     figures = data[names].mean([dim for dim in data["label_noise"].dims if dim != "kernel"], skipna=False)
     columns = zip(analysis.names, *(figures[name].values.tolist() for name in names), strict=True)
-    rows = ([Text(name), number(fit), number(noise), _between(d, most)] for name, fit, noise, d, most in columns)
+    rows = ([name, number(fit), number(noise), _between(d, most)] for name, fit, noise, d, most in columns)
     return table("kernel", numbers=["fit to labels", "label noise", "relevant dimension"], rows=rows)
 
 
@@ -177,32 +169,30 @@ def _between(least: float, most: float) -> str:
 
 def _alignments_table(analysis: Analysis) -> Table:
     """The matrix of alignments, with similar kernels side by side; the most similar pairs if there are many kernels."""
-    data = analysis.data
     if len(analysis.names) > _MOST_COLUMNS:
         pairs = analysis.pairs(least=-1.0).head(_MOST_PAIRS).to_dict("records")
-        cells = ((Text(pair["kernel"]), Text(pair["kernel_2"]), f"{pair['alignment']:.4f}") for pair in pairs)
+        cells = ((pair["kernel"], pair["kernel_2"], f"{pair['alignment']:.4f}") for pair in pairs)
         return table("kernel", "kernel", numbers=["alignment"], title="Most similar pairs", rows=cells)
-    order = data["order"].values
-    rows = table("", numbers=[escape(analysis.names[j]) for j in order], title="Alignments")
-    for i in order:
-        values = data["alignment"].values[i, order]
-        rows.add_row(Text(analysis.names[i]), *("–" if math.isnan(value) else f"{value:.3f}" for value in values))
-    return rows
+    order, alignment = analysis.data["order"].values, analysis.data["alignment"].values
+    rows = (
+        [analysis.names[i], *("–" if math.isnan(value) else f"{value:.3f}" for value in alignment[i, order])]
+        for i in order
+    )
+    return table("", numbers=[analysis.names[j] for j in order], title="Alignments", rows=rows)
 
 
 def _as_mapping(analysis: Analysis, seconds: float) -> dict[str, Any]:
     data = analysis.data
     figures = [str(key) for key in data.data_vars if key not in ("alignment", "alignment_error")]
     by_kernel = [
-        {"name": name, **{key: data[key].values[j].tolist() for key in figures}}
-        for j, name in enumerate(analysis.names)
+        {"name": name, **{key: data[key].values[j] for key in figures}} for j, name in enumerate(analysis.names)
     ]
     return {
         **{str(key): value for key, value in data.attrs.items()},
         "kernels": by_kernel,
-        "tasks": [str(name) for name in data["task"].values] if "task" in data.dims else None,
-        "alignment": data["alignment"].values.tolist(),
-        "alignment_error": data["alignment_error"].values.tolist() if "alignment_error" in data else None,
+        "tasks": data["task"].values.astype(str) if "task" in data.dims else None,
+        "alignment": data["alignment"].values,
+        "alignment_error": data["alignment_error"].values if "alignment_error" in data else None,
         "groups": analysis.groups(),
         "seconds": seconds,
     }

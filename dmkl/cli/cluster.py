@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ from rich.text import Text
 
 import dmkl
 from dmkl.cli.options import Json, Store, option, resources_option
-from dmkl.cli.output import STYLES, print_json, say, say_aside, show, size, table
-from dmkl.errors import refuse
+from dmkl.cli.output import STYLES, print_json, say, say_aside, show, table
+from dmkl.errors import refuse, size_text
 from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
@@ -82,15 +83,13 @@ def _parse_backend(text: str) -> tuple[str, dict[str, Any]]:
         backend, *words = shlex.split(text)
     except ValueError as error:
         refuse(f"--cluster takes a backend and options such as queue=short, got {text!r} ({error})", error)
-    options: dict[str, Any] = {}
+    options: dict[str, list[str]] = {}
     for word in words:
         key, equals, value = word.partition("=")
-        key = key.replace("-", "_")
         if not (key and equals and value):
             refuse(f"after the backend --cluster takes options such as queue=short, got {word!r}")
-        before = options.get(key)
-        options[key] = value if before is None else [*([before] if isinstance(before, str) else before), value]
-    return backend, options
+        options.setdefault(key.replace("-", "_"), []).append(value)
+    return backend, {key: values[0] if len(values) == 1 else values for key, values in options.items()}
 
 
 def preflight(
@@ -102,9 +101,9 @@ def preflight(
     """Show the memory, the versions and the folders that each host of a cluster has, and which solvers fit.
 
     Each host opens STORE, which must be the same set there, and writes in the folder of the checkpoint and in that for
-    temporary files. Commands that read kernels check this themselves before they begin. For training on all samples it
-    says whether the direct solver, preconditioners for small lambda, and the basis of the subspace solver fit. The exit
-    status is 1 if a host cannot take part.
+    temporary files, as commands that read kernels do before they begin. For training on all samples it says whether the
+    direct solver, preconditioners for small lambda, and the basis of the subspace solver fit. The exit status is 1 if a
+    host cannot take part.
 
     Examples
     --------
@@ -124,26 +123,24 @@ def preflight(
         print_json({"hosts": [asdict(host) for host in hosts], "fits": [asdict(fit) for fit in fits]})
     else:
         answers = {True: Text("yes", style="green"), False: Text("no", style=STYLES["warning"])}
-        requirements = ((fit.part, answers[fit.fits], fit.reason) for fit in fits)
-        names = list(dict.fromkeys(name for host in hosts for name in host.versions))
-        by_host = [tuple(host.versions.get(name, "–") for name in names) for host in hosts]
-        versions = ((*row, str(by_host.count(row))) for row in dict.fromkeys(by_host))
-        of_hosts = table(
-            "host", "job", "temporary files", numbers=("workers", "slots", "cores", "free memory", "free there")
-        )
-        for host in hosts:
-            of_hosts.add_row(
+        by_host = [
+            (
                 Text(host.name, style=STYLES["error"] if host.problems else ""),
                 host.job,
-                Text(host.temporary),
+                host.temporary,
                 *map(str, (host.workers, host.slots, host.cores)),
-                size(host.free_bytes),
-                size(host.temporary_free_bytes),
+                size_text(host.free_bytes),
+                size_text(host.temporary_free_bytes),
             )
+            for host in hosts
+        ]
+        numbers = ("workers", "slots", "cores", "free memory", "free there")
+        packages = list(dict.fromkeys(name for host in hosts for name in host.versions))
+        n_hosts = Counter(tuple(host.versions.get(name, "–") for name in packages) for host in hosts)
         show(
-            of_hosts,
-            table(*names, numbers=("hosts",), rows=versions),
-            table("for all samples", "fits", "", rows=requirements),
+            table("host", "job", "temporary files", numbers=numbers, rows=by_host),
+            table(*packages, numbers=("hosts",), rows=((*versions, str(n)) for versions, n in n_hosts.items())),
+            table("for all samples", "fits", "", rows=((fit.part, answers[fit.fits], fit.reason) for fit in fits)),
         )
         for host in hosts:
             for style, sentences in [("error", host.problems), ("warning", host.differences)]:

@@ -16,10 +16,10 @@ from dmkl.cli import options
 from dmkl.cli.cluster import Resources
 from dmkl.cli.interruption import keeping_kernels
 from dmkl.cli.options import flag, labels_option, option, samples_option, storage_option
-from dmkl.cli.output import refuse_existing, say, say_aside, size
+from dmkl.cli.output import refuse_existing, say, say_aside
 from dmkl.cli.parsing import parse_names, parse_numbers, parse_value
 from dmkl.cli.samples import find_names
-from dmkl.errors import refuse
+from dmkl.errors import refuse, size_text
 from dmkl.features.functions import FUNCTIONS
 from dmkl.files.urls import as_place
 from dmkl.progress import ConsoleWatch
@@ -48,13 +48,9 @@ def import_(
     labels: options.Labels = None,
     samples: options.SampleNames = None,
     train_samples: Path | None = labels_option("Name of each training sample (column) of rectangular kernels.", "FILE"),
-    order: Path | None = labels_option(
-        "Names of the rows of the kernels, in the order of their files: labels are matched by these.", "FILE"
-    ),
+    order: Path | None = labels_option("Names of the rows of the files: labels are matched by these.", "FILE"),
     splits: options.Splits = None,
-    diagonal: Path | None = labels_option(
-        "k(x, x) of each new sample, which cosine normalization of rectangular kernels needs.", "FILE"
-    ),
+    diagonal: Path | None = labels_option("k(x, x) of new samples, for cosine normalization.", "FILE"),
     names: str | None = option("Names of the kernels, in the order in which they are read.", "A,B,…"),
     variable: list[str] | None = option("Variable of the files that holds the kernels; repeatable.", "NAME"),
     kernel_axis: int | None = option("Axis that counts the kernels in three-dimensional arrays.", min=0, max=2),
@@ -63,9 +59,7 @@ def import_(
     tile: options.Tile = None,
     dtype: options.Dtype = None,
     repair: options.Repair = None,
-    symmetrize: bool = storage_option(
-        "Take (K + Kᵀ)/2 of kernels whose halves differ, and print the difference.", None, "--symmetrize", default=False
-    ),
+    symmetrize: bool = flag("Take (K + Kᵀ)/2 of kernels whose halves differ.", "--symmetrize", panel="Storage"),
     overwrite: options.Overwrite = False,
 ) -> None:
     """Import kernel matrices from files into a kernel set.
@@ -138,15 +132,11 @@ def build(
     resources: Resources,
     specs: Path | None = _kernels_option("Kernels to compute, a table [[kernel]] for each.", "FILE.toml"),
     function: list[str] | None = _kernels_option(f"Instead of a file: {', '.join(FUNCTIONS)}; repeatable.", "NAME"),
-    bandwidth: str | None = _kernels_option(
-        "Bandwidths as multiples of the mean distance, a kernel for each. [default: 1]", "B,B,…"
-    ),
+    bandwidth: str | None = _kernels_option("Multiples of the mean distance, a kernel each. [default: 1]", "B,B,…"),
     feature: list[str] | None = _kernels_option(
         "Tables to use: X, raw, 'layers/*' …; repeatable. [default: all, of .h5ad X]", "NAME"
     ),
-    rank: str | None = _kernels_option(
-        "Approximate each kernel by this rank, or by one that keeps 99 % of its trace.", "N|auto"
-    ),
+    rank: str | None = _kernels_option("Rank of approximations; auto keeps 99 % of the trace.", "N|auto"),
     transform: str | None = _kernels_option("Transform counts first: size-factor, log1p, tfidf.", "NAME,…"),
     columns: Path | None = _kernels_option(
         "A kernel for each set of columns in this file: gene sets (.gmt), chromosomes of variants (.bim), or lists "
@@ -173,9 +163,7 @@ def build(
     join: options.Join = "exact",
     missing: options.Missing = None,
     missing_features: options.MissingFeatures = "refuse",
-    transpose: bool = samples_option(
-        "Samples are columns: the tables are features × samples.", None, "--transpose", default=False
-    ),
+    transpose: bool = flag("Samples are columns of the tables.", "--transpose", panel="Samples"),
     repair: options.Repair = None,
     storage: Literal["auto", "factors", "tiles"] = storage_option(
         "Store linear and cosine kernels as tiles, or as factors (their features alone); auto: as factors if all "
@@ -261,7 +249,7 @@ def build(
 
 def _say_written(out: str, K: KernelSet, started: float) -> None:
     n, rows, cols = K.shape
-    summary = f"{count(n, 'kernel')} of {rows:,} × {cols:,}, {K.dtype}, {size(K.bytes_per_pass)}"
+    summary = f"{count(n, 'kernel')} of {rows:,} × {cols:,}, {K.dtype}, {size_text(K.bytes_per_pass)}"
     say(f"{out}: {summary}, in {time.monotonic() - started:.1f} s")
 
 
@@ -309,7 +297,7 @@ def _open_features(
     from dmkl.inputs.label_tables import given_data
 
     names = None if samples is None else read_names(samples)
-    return as_features(features, samples=names, join=join, beside=given_data(**files), transpose=transpose)
+    return as_features(features, samples=names, join=join, side_data=given_data(**files), transpose=transpose)
 
 
 def _training_rows(tables: Features, train: Path | None, split: int | None) -> Index | None:

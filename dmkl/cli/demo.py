@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dmkl
 from dmkl.cli.cluster import Resources
 from dmkl.cli.options import option
-from dmkl.cli.output import console, save_figure, say, show, size
+from dmkl.cli.output import console, save_figure, say, show
+from dmkl.errors import size_text
 from dmkl.progress import ConsoleWatch
 from dmkl.searching.texts import count
 
@@ -42,6 +44,8 @@ def demo(
         dmkl demo
         dmkl demo --output /tmp/demo --cluster local
     """
+    import xarray as xr
+
     from dmkl.cli.tables import summary_table, weights_table
 
     out = console()
@@ -52,9 +56,11 @@ def demo(
     say(
         f"{count(len(K), 'kernel')} over {count(K.shape[1], 'handwritten digit')}, 8 × 8 pixels each; "
         f"{len(split.train):,} to learn from, {len(split.test):,} to test on. A pass reads "
-        f"{size(K.bytes_per_pass)}."
+        f"{size_text(K.bytes_per_pass)}."
     )
-    with _DemoWatch(), resources.computing(reading=K) as client:
+    # The many small steps would fill a log.
+    delay_seconds = 2.0 if sys.stderr.isatty() else math.inf
+    with ConsoleWatch(delay_seconds=delay_seconds), resources.computing(reading=K) as client:
         where = "threads of this process"
         if client is not None:
             scheduler: Any = client.scheduler
@@ -63,7 +69,8 @@ def demo(
         say(f"Learning on {where}.")
         models, seconds, accuracy = _learn(K)
     prefix = "MK-FDA, "
-    weights = {name.removeprefix(prefix): m.weights_ for name, m in models.items() if name.startswith(prefix)}
+    learned = {name.removeprefix(prefix): m.weights_ for name, m in models.items() if name.startswith(prefix)}
+    weights = xr.Dataset(learned).to_array("norm").transpose("kernel", "norm")
     out.print()
     show(weights_table(weights), summary_table(models, seconds, accuracy))
     say(
@@ -83,15 +90,6 @@ def demo(
     program = sys.argv[0] if sys.argv and Path(sys.argv[0]).name == "dmkl" else "dmkl"
     for command in (("info", store), ("check", store), ("predict", saved, store, "--split", "0", "--out", predictions)):
         say(f"  {shlex.join([program, *map(str, command)])}")
-
-
-class _DemoWatch(ConsoleWatch):
-    """Progress without notes if the output is no terminal: the many small steps of the demo would fill a log."""
-
-    def note(self, text: str) -> None:
-        """See `dmkl.progress.Watch.note`."""
-        if self.console.is_terminal:
-            super().note(text)
 
 
 def _learn(K: KernelSet) -> tuple[dict[str, Any], dict[str, float], dict[str, float]]:
@@ -139,10 +137,7 @@ def kernels_of(views: Views) -> Iterator[Array]:
 
 
 def digits(seed: int = 0) -> tuple[Views, Array, Array]:
-    """The data set that comes with scikit-learn, so that the demo needs no network.
-
-    Returned are the features of 1,797 digits of 8 × 8 pixels, their labels, and a stratified split (0 train, 2 test).
-    """
+    """Features of scikit-learn's 1,797 digits, their labels, and a stratified split (0 train, 2 test)."""
     import numpy as np
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
@@ -174,16 +169,16 @@ def digits(seed: int = 0) -> tuple[Views, Array, Array]:
 # --- picture -------------------------------------------------------------------------------------------------------
 
 
-def _draw_weights(path: Path, weights: Mapping[str, xr.DataArray]) -> None:
+def _draw_weights(path: Path, weights: xr.DataArray) -> None:
     """A panel of bars for each model."""
     from matplotlib.figure import Figure
 
     from dmkl.pictures import bars
 
-    figure = Figure(figsize=(3.4 * len(weights), 4.6), layout="constrained")
-    panels = figure.subplots(1, len(weights), squeeze=False)[0]
-    for panel, (label, values) in zip(panels, weights.items(), strict=True):
-        bars(values.kernel.values.tolist(), values.values[:, None], "", label, ax=panel)
+    figure = Figure(figsize=(3.4 * weights.sizes["norm"], 4.6), layout="constrained")
+    panels = figure.subplots(1, weights.sizes["norm"], squeeze=False)[0]
+    for panel, values in zip(panels, weights.T, strict=True):
+        bars(values.kernel.values.tolist(), values.values[:, None], "", str(values.norm.item()), ax=panel)
     title = "Which kernels tell handwritten digits apart: ℓp MK-FDA for four norms p"
     figure.suptitle(title, fontsize=11, fontweight="bold", x=0.008, ha="left")
     save_figure(lambda: panels, path, aside=False)

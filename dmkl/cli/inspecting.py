@@ -15,9 +15,9 @@ from rich.text import Text
 import dmkl
 from dmkl.cli.cluster import Resources
 from dmkl.cli.options import Anything, Json, Kernels, flag, option
-from dmkl.cli.output import STYLES, console, facts_table, number, print_json, say, say_aside, show, size, table
+from dmkl.cli.output import STYLES, console, facts_table, number, print_json, say, say_aside, show, table
 from dmkl.cli.samples import open_kernels
-from dmkl.errors import DmklError, IncompleteStoreError, StoreNotFoundError
+from dmkl.errors import DmklError, IncompleteStoreError, StoreNotFoundError, size_text
 from dmkl.files.urls import Place, as_place, files_in, resolved
 from dmkl.progress import ConsoleWatch
 from dmkl.searching.texts import count
@@ -173,10 +173,7 @@ def _describe_set(K: KernelSet, path: str) -> dict[str, Any]:
 
 
 def _describe_labels(K: KernelSet) -> dict[str, Any]:
-    """Kind of the labels, the range of a single target, and for each class, task (0 or 1) or target a number.
-
-    These are the numbers of samples of a class, of positive samples of a task, or of known values of a target.
-    """
+    """Kind of the labels, range of a target, and samples of each class, positive ones of each task, or known values."""
     import numpy as np
 
     labels = K.labels
@@ -213,20 +210,20 @@ def _recipe(record: dict[str, Any]) -> dict[str, Any]:
 
 def _print_description(description: dict[str, Any]) -> None:
     n, rows, cols = description["shape"]
-    target = None
+    kind = description["labels_are"] or "classes"
+    labels = _list_classes(description["labels"])
     if description["target_range"] is not None:
         low, high = description["target_range"]
-        target = f"{rows:,} numbers from {low:.4g} to {high:.4g}"
-    kind = description["labels_are"] or "classes"
+        labels = f"{rows:,} numbers from {low:.4g} to {high:.4g}"
     titles = {"tasks": "tasks (positive samples)", "targets": "targets (known values)"}
     shape = "symmetric" if description["symmetric"] else "new samples × training samples"
     facts = {
         "kernels": f"{n:,} of {rows:,} × {cols:,}, {description['dtype']}, {shape}",
         "tiles": f"{description['tile']:,} × {description['tile']:,}, {description['stored']}",
-        "one pass reads": size(description["bytes_per_pass"]),
-        "on disk": size(description["bytes_on_disk"]),
+        "one pass reads": size_text(description["bytes_per_pass"]),
+        "on disk": size_text(description["bytes_on_disk"]),
         "samples": "matched by name" if description["samples_have_names"] else "without names, matched by position",
-        titles.get(kind, kind): _list_classes(description["labels"]) if target is None else target,
+        titles.get(kind, kind): labels,
         "splits": "; ".join(
             f"{number}: " + ", ".join(f"{n:,} {part}" for part, n in split.items() if n)
             for number, split in enumerate(description["splits"])
@@ -234,20 +231,20 @@ def _print_description(description: dict[str, Any]) -> None:
         "written by": f"{description['created_by']}, format version {description['format_version']}",
         "content": description["content_id"],
     }
-    say(description["path"], style="bold")
     incomplete = any(kernel["samples_missing"] for kernel in description["kernels"])
-    kernels = table("kernel", "how it was made", numbers=["samples missing"] if incomplete else [])
+    kernels = []
     for kernel in description["kernels"]:
         recipe = _in_words(kernel["made_by"])
         if "factor_columns" in kernel:
             recipe += f", kept as {_factors_in_words(kernel['factor_columns'], kernel['factor_bytes'])}"
         missing = [f"{kernel['samples_missing']:,}"] if incomplete else []
-        kernels.add_row(Text(kernel["name"]), Text(recipe or "not recorded", style="" if recipe else "dim"), *missing)
-    features = table("stored feature", numbers=("columns", "samples missing"))
-    for feature in description["features"]:
-        features.add_row(Text(feature["name"]), f"{feature['columns']:,}", f"{feature['samples_missing']:,}")
-    facts = {name: value or "none" for name, value in facts.items()}
-    show(facts_table(facts), kernels, *([features] if description["features"] else []))
+        kernels.append([kernel["name"], recipe or Text("not recorded", style="dim"), *missing])
+    tables = [table("kernel", "how it was made", numbers=["samples missing"] if incomplete else [], rows=kernels)]
+    if features := description["features"]:
+        lines = ([each["name"], f"{each['columns']:,}", f"{each['samples_missing']:,}"] for each in features)
+        tables.append(table("stored feature", numbers=("columns", "samples missing"), rows=lines))
+    say(description["path"], style="bold")
+    show(facts_table({name: value or "none" for name, value in facts.items()}), *tables)
 
 
 def _in_words(record: dict[str, Any]) -> str:
@@ -265,7 +262,7 @@ def _in_words(record: dict[str, Any]) -> str:
 
 
 def _factors_in_words(n_columns: int, n_bytes: int) -> str:
-    return f"factors of {count(n_columns, 'column')}, {size(n_bytes)}"
+    return f"factors of {count(n_columns, 'column')}, {size_text(n_bytes)}"
 
 
 def _pair(key: str, value: Any) -> str:
@@ -311,30 +308,23 @@ def _print_report(K: KernelSet, report: xr.Dataset) -> None:
 
     from dmkl.health import SEVERITIES
 
-    worst: dict[str, str] = {}
-    for severity, subject, _ in _findings(report):
+    findings, worst = _findings(report), dict[str, str]()
+    for severity, subject, _ in findings:
         worst.setdefault(subject, severity)  # the most severe come first
-    figures = table(
-        "kernel", numbers=("tiles", "largest entry", "trace", "centered trace", "lowest eigenvalue", "highest")
-    )
-    figures.add_column("", overflow="fold")
     shown = ("largest_entry", "trace", "centered_trace", "lowest_eigenvalue", "highest_eigenvalue")
+    rows = []
     for name in report.kernel.values.tolist():
         row = report.sel(kernel=name)
         damaged, tiles, verdict = int(row.damaged_tiles), int(row.tiles), worst.get(name, "ok")
         cell = f"{damaged:,} of {tiles:,} damaged" if damaged else f"{tiles:,}"
         if row.factor_columns:
             cell = _factors_in_words(int(row.factor_columns), int(row.factor_bytes))
-        figures.add_row(
-            Text(name),
-            cell,
-            *(number(float(row[key])) for key in shown),
-            Text(verdict, style=STYLES.get(verdict, "green")),
-        )
-    out = console()
-    out.print(figures)
+        figures = (number(float(row[key])) for key in shown)
+        rows.append([name, cell, *figures, Text(verdict, style=STYLES.get(verdict, "green"))])
+    out, numbers = console(), ("tiles", "largest entry", "trace", "centered trace", "lowest eigenvalue", "highest")
+    out.print(table("kernel", numbers=numbers, last=[""], rows=rows))
     out.print()
-    for severity, subject, message in _findings(report):
+    for severity, subject, message in findings:
         say((severity, STYLES[severity]), " ", (subject or "the set", "bold"))
         out.print(Padding(Text(message), (0, 0, 0, 2)))
     counts = [count(int(np.count_nonzero(report.severity.values == kind)), kind) for kind in SEVERITIES]
@@ -379,7 +369,7 @@ def _print_facts(path: str, kind: _Kind, *, as_json: bool) -> None:
     if as_json:
         print_json(facts)
         return
-    facts["bytes_on_disk"] = size(facts["bytes_on_disk"])
+    facts["bytes_on_disk"] = size_text(facts["bytes_on_disk"])
     say(path, style="bold")
     show(facts_table({name.replace("_", " "): _as_text(value) for name, value in list(facts.items())[1:]}))
 

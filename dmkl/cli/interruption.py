@@ -31,10 +31,7 @@ class Ended(SystemExit):
 
 @contextmanager
 def orderly_end() -> Iterator[None]:
-    """Let these signals raise `Ended` inside: commands keep their work, close workers and jobs, and release locks.
-
-    A signal that is ignored or has another handler is left alone.
-    """
+    """Let signals with their default handler raise `Ended` inside: commands keep their work, close workers and jobs."""
 
     def end(number: int, _: FrameType | None) -> None:
         for other in changed:
@@ -70,10 +67,7 @@ class _ResumingWatch(ConsoleWatch):
 
 
 def checkpoint_folder(out: Place, what: str, format_name: str, given: Path | None, *, overwrite: bool) -> Path:
-    """The folder of the checkpoint of work whose result goes to `out`: the given one, or OUT.partial.
-
-    Locks `out`. Only a result of the same format, `what` in words, may be replaced. A checkpoint cannot be at a URL.
-    """
+    """Lock `out`, which may replace a result of the same format only, and return the folder of its checkpoint."""
     from dmkl.store.saved import has_format
 
     if given is None and isinstance(out, Url):
@@ -107,10 +101,7 @@ def keeping_kernels(out: str) -> Iterator[None]:
 
 @contextmanager
 def resuming(folder: Path) -> Iterator[None]:
-    """Show the progress of work whose checkpoint is in `folder`.
-
-    When the work is interrupted, say what is kept; when the checkpoint belongs to other work, say how to discard it.
-    """
+    """Show the progress of work whose checkpoint is in `folder`; say what is kept, or how to discard another's."""
     from dmkl.solvers.workspace import is_empty, read_state, remove_state
 
     before = read_state(folder)

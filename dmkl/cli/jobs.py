@@ -52,10 +52,10 @@ def run(
 
     The keys of [outputs] say which: evaluation, search, model, importance, stability, permute and predictions. Each
     table has the options of the commands under their names (`dmkl search --help`), and all are checked before anything
-    runs. OUT.job.toml next to each output OUT records the job with its defaults, versions, and identifiers of the
-    contents of its inputs. `dmkl run` on that file repeats the job, and warns of changes. OUT.log has passes, phases
-    and gaps with their times. Paths are relative to the job file. --cluster, --workers and --memory override the table
-    [cluster]. A job that SIGTERM ended has the exit status 75, and continues after the last pass when it is run again.
+    runs. Paths are relative to the job file. --cluster, --workers and --memory override the table [cluster]. OUT.log
+    has passes, phases and gaps with their times. OUT.job.toml next to each output OUT records the job with its
+    defaults, versions, and identifiers of its inputs; `dmkl run` on it repeats the job, and warns of changes. A job
+    that SIGTERM ended has the exit status 75, and continues after the last pass when it is run again.
 
     Examples
     --------
@@ -97,23 +97,22 @@ def run(
         moved = {key: str(into.absolute() / Path(str(to)).name) for key, to in file.sections.get("outputs", {}).items()}
         file = replace(file, sections={**file.sections, "outputs": moved})
     steps = _steps_of(file)
-    table = file.sections.get("cluster", {})
-    computing = asdict(resources)
+    computing = {name: value for name, value in asdict(resources).items() if value is not None}
     if resources.cluster is None:
-        defaults = {"cluster": cluster_option(file), "workers": table.get("workers"), "memory": table.get("memory")}
-        computing = {name: defaults[name] if value is None else value for name, value in computing.items()}
+        table = file.sections.get("cluster", {})
+        of_job = {"cluster": cluster_option(file), "workers": table.get("workers"), "memory": table.get("memory")}
+        computing = {**of_job, **computing}
     if dry_run:
-        resolved = {**_resolve(steps), "cluster": table}
-        say(as_toml({name: resolved.get(name, {}) for name in SECTIONS}, {}, f"{file.path.name}, resolved").rstrip())
+        say(as_toml(_resolved(steps), {}, f"{file.path.name}, resolved").rstrip())
         return
     for difference in differences(file.sections.get("recorded", {})):
         say_aside("warning", difference)
-    done = [not overwrite and step.is_done(file) for step in steps]
+    done = [not overwrite and step.is_done() for step in steps]
     for step, is_done in zip(steps, done, strict=True):
         if not is_done and not overwrite and as_place(step.out).exists() and not step.makes_store:
-            key = next(key for key in step.keys.values() if key[0] == "outputs")
-            msg = f"{step.out} exists already, and is of another job; choose another path, --into DIR or --overwrite"
-            raise file.problem(msg, *key)
+            key = next(key for key in step.key_of.values() if key[0] == "outputs")
+            why = "exists already, and is of another job; choose another path, --into DIR or --overwrite"
+            file.refuse(f"{step.out} {why}", *key)
     before = [step.progress() for step in steps]
     try:
         for step, is_done in zip(steps, done, strict=True):
@@ -128,7 +127,7 @@ def run(
                     LOGGER.error("dmkl %s did not finish: %s", step.name, str(error) or type(error).__name__)
                     raise
             if not step.makes_store:
-                _record(step, steps, file)
+                _record(step, steps)
     except Ended as ended:
         if [step.progress() for step in steps] != before:
             say_aside("note", ended.message)
@@ -164,12 +163,13 @@ def submit(
     _steps_of(file)
     backend = str(file.sections.get("cluster", {}).get("place", "slurm"))
     if backend != "slurm":
-        msg = (
+        file.refuse(
             f'dmkl submit writes scripts of SLURM only, got {backend!r}; say place = "slurm", or compute there with '
             f"dmkl run {file.path.name}. In a script of another batch system it ends with status 75 after SIGTERM, and "
-            "continues when it is run again"
+            "continues when it is run again",
+            "cluster",
+            "place",
         )
-        raise file.problem(msg, "cluster", "place")
     content = file.path.read_bytes()
     # The names contain a hash of the contents: jobs in the queue keep their files when the job file is edited.
     draft = batch_script(file, file.path, file.path)
@@ -235,131 +235,37 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
 _UsageError: Any = typer.BadParameter.__mro__[1]  # the error for a wrong command line, in the click that Typer uses
 
 
-@dataclass(frozen=True)
 class _Step:
-    """A command of a job, with its command line."""
+    """A command that a job asks for, with the keys of the job file that give its parameters, and its command line."""
 
-    name: str
     out: str  # the path or the URL of its result
     arguments: tuple[str, ...]
-    values: Mapping[str, Any]  # of all its parameters, including defaults
-    keys: Mapping[str, Key]  # of the parameters that a job file may give
-
-    @property
-    def makes_store(self) -> bool:
-        """Whether it imports or builds a kernel set."""
-        return self.name in ("import", "build")
-
-    @property
-    def digest(self) -> str:
-        """A hash of the command with all its values."""
-        return hashlib.sha256(json.dumps([self.name, self.arguments]).encode()).hexdigest()
-
-    def run(self, computing: Mapping[str, Any], *, overwrite: bool) -> None:
-        """Run it, with further options."""
-        given = [f"--{name}={value}" for name, value in computing.items() if value is not None and name in self.values]
-        parser = _parser_of(self.name, self.arguments)
-        arguments = [*(["--overwrite"] if overwrite else []), *given, *self.arguments]
-        parser.invoke(parser.make_context(f"dmkl {self.name}", arguments))
-
-    def is_done(self, job: JobFile) -> bool:
-        """Whether this job has made the result already."""
-        from dmkl.jobs import path_beside, read_job
-
-        if self.makes_store:
-            try:
-                dmkl.open(self.out)
-            except DmklError:
-                return False
-            return True
-        record = path_beside(self.out, job.path, "job.toml")
-        if not (as_place(self.out).exists() and record.exists()):
-            return False
-        try:
-            recorded = read_job(record, SECTIONS).sections.get("recorded", {})
-        except InputError:
-            return False
-        return bool(recorded.get("step", {}).get("digest") == self.digest)
-
-    def progress(self) -> tuple[int, ...]:
-        """Numbers that change when the step makes progress: passes and solved problems, or files of a kernel set."""
-        from dmkl.solvers.workspace import read_state
-
-        out, given = as_place(self.out), self.values.get("state")
-        folder = out.with_name(f"{out.name}.partial") if given is None else Path(given)
-        state = read_state(folder) if isinstance(folder, Path) else None
-        files = 0
-        if self.makes_store and isinstance(out, Path):
-            files = sum(1 for path in out.parent.glob(f"{out.name}*") for _ in path.rglob("*"))
-        return int(out.exists()), state.n_passes if state else 0, state.n_outcomes if state else 0, files
-
-    def inputs(self) -> Iterator[Any]:
-        """The files and the kernel sets that it reads."""
-        for name, value in self.values.items():
-            section, key = self.keys.get(name, ("", ""))
-            if section == "outputs" or value is None:
-                continue
-            for item in value if isinstance(value, list | tuple) else [value]:
-                if isinstance(item, Path) or key == "store" or (isinstance(item, str) and Path(item).is_file()):
-                    yield item
-
-
-def _parser_of(name: str, arguments: tuple[str, ...]) -> Any:
-    """The click command of a command, with the options of the learner that its arguments name."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(name)(with_options(name, arguments))
-    return typer.main.get_command(app)
-
-
-def _steps_of(job: JobFile) -> list[_Step]:
-    """The commands that a job asks for, in their order, checked without running them: InputError with line and key."""
-    forms = [form for form in _FORMS if form.asked_by[1] in job.sections.get(form.asked_by[0], {})]
-    if not forms:
-        expected = ", ".join(".".join(form.asked_by) for form in _FORMS)
-        refuse(f"{job.path.name} asks for nothing: it takes one of {expected}")
-    readers = [_StepReader(job, form) for form in forms]
-    expected_keys = {"outputs": {form.asked_by[1]: None for form in _FORMS if "outputs" in form.asked_by}}
-    for reader in readers:
-        of_grid = [("grid", name) for name in reader.learner if "grid" in reader.keys]
-        for section, key in (*chain.from_iterable(reader.keys.values()), *of_grid):
-            expected_keys.setdefault(section, {})[key] = None
-    for section in [name for name in SECTIONS if name not in ("cluster", "recorded")]:
-        for key in job.sections.get(section, {}):
-            if not expected_keys.get(section):
-                commands = ", ".join(form.command for form in forms)
-                msg = f"nothing that this job asks for takes [{section}]; it asks for {commands}"
-                raise job.problem(msg, section)
-            if key not in expected_keys[section]:
-                raise job.unknown(section, key, expected_keys[section])
-    return [reader.read(makes_store=forms[0].section == "data") for reader in readers]
-
-
-class _StepReader:
-    """Reads one command of a job file."""
+    values: dict[str, Any]  # of all its parameters, including defaults
 
     def __init__(self, job: JobFile, form: _Form) -> None:
-        self.job, self.form = job, form
+        self.job, self.form, self.name = job, form, form.command
+        self.makes_store = form.section == "data"
         self.learns = form.command in LEARNING
         name = str(job.sections.get("model", {}).get("name", DEFAULT))
         if self.learns and name not in learners():
-            msg = f"must be one of {', '.join(learners())}, got {name!r}"
-            raise job.problem(msg, "model", "name")
+            job.refuse(f"must be one of {', '.join(learners())}, got {name!r}", "model", "name")
         self.learner = learners()[name].parameters if self.learns else {}
         self.own = inspect.signature(command(form.command)).parameters
         self.parser = _parser_of(form.command, ("--model", name) if self.learns else ())
         self.keys = {item.name: self._keys_of(item) for item in self.parser.params}
+        self.given = {name: key for name, keys in self.keys.items() for key in reversed(keys) if self._is_given(key)}
 
     def _keys_of(self, item: Any) -> tuple[Key, ...]:
         """The keys that may have the value of a parameter, in the order in which they are tried."""
         name, section = item.name, self.form.section
         key = max(item.opts, key=len).lstrip("-").replace("-", "_")
         # In a job with a search or an evaluation, the measures are those of its folds, not of the model.
-        scored_elsewhere = self.form.command == "fit" and any(map(self._is_given, (_SEARCH, _EVALUATION)))
+        scored_elsewhere = self.name == "fit" and any(map(self._is_given, (_SEARCH, _EVALUATION)))
         if name in self.form.keys:
             return self.form.keys[name]
         if name in _NOT_IN_FILES or (key == "scoring" and scored_elsewhere):
             return ()
-        if self.form.command == "evaluate" and key == "baselines":  # those of a search may be others
+        if self.name == "evaluate" and key == "baselines":  # those of a search may be others
             return ()
         if self.learns and name == "model":
             return (("model", "name"),)
@@ -371,41 +277,49 @@ class _StepReader:
             return (("model", key),)
         if section in _QUESTIONS and name in _FOLDS:
             return ((section, key), ("folds", key))
-        if self.form.command == "predict" and key == "store" and "features" not in self.job.sections.get("predict", {}):
+        if self.name == "predict" and key == "store" and "features" not in self.job.sections.get("predict", {}):
             return (("predict", "store"), _STORE)
         return ((section, key),)
 
     def _is_given(self, key: Key) -> bool:
         return key[1] in self.job.sections.get(key[0], {})
 
-    def read(self, *, makes_store: bool) -> _Step:
+    @property
+    def key_of(self) -> dict[str, Key]:
+        """The key of each parameter that a job file may give: the given one, or the first that is tried."""
+        return {**{name: keys[0] for name, keys in self.keys.items() if keys}, **self.given}
+
+    # --- reading ---
+
+    def read(self, *, makes_store: bool) -> None:
         """Make the command line, parse it and check it; `makes_store`: whether the job makes its kernel set."""
-        given = {name: key for name, keys in self.keys.items() for key in reversed(keys) if self._is_given(key)}
-        texts = {item.name: self._texts(item, given[item.name]) for item in self.parser.params if item.name in given}
-        words = {item.name: item.param_type_name == "argument" for item in self.parser.params}
-        arguments = (
-            *(text for name in texts if not words[name] for text in texts[name]),
-            *self._grid(),
-            "--",
-            *(text for name in texts if words[name] for text in texts[name]),
-        )
-        values = self._parse(arguments, given)
-        self._check(values, given, makes_store=makes_store)
-        out = next(values[name] for name in ("model_out", "out") if name in values)
-        keys = {name: keys[0] for name, keys in self.keys.items() if keys}
-        return _Step(self.form.command, str(out), arguments, values, {**keys, **given})
+        options, words = list[str](), list[str]()
+        for item in self.parser.params:
+            if item.name in self.given:
+                texts = self._texts(item, self.given[item.name])
+                if item.param_type_name == "argument":
+                    words += texts
+                else:
+                    options += texts
+        self.arguments = (*options, *self._grid(), "--", *words)
+        try:
+            self.values = self.parser.make_context(f"dmkl {self.name}", list(self.arguments)).params
+        except _UsageError as error:
+            name = str(getattr(getattr(error, "param", None), "name", None))
+            why = " ".join(str(error.message).split()) if name in self.given else f"dmkl {self.name} needs it"
+            self.job.refuse(why, *self.key_of.get(name, self.form.asked_by), cause=error)
+        self._check(makes_store=makes_store)
+        self.out = str(next(self.values[name] for name in ("model_out", "out") if name in self.values))
 
     def _texts(self, item: Any, key: Key) -> list[str]:
         """The words of a command line that give a parameter its value."""
         value = self.job.sections[key[0]][key[1]]
         if getattr(item, "is_flag", False):
             if not isinstance(value, bool):
-                msg = f"must be true or false, got {value!r}"
-                raise self.job.problem(msg, *key)
+                self.job.refuse(f"must be true or false, got {value!r}", *key)
             return [item.opts[0]] if value else item.secondary_opts[:1]
         if isinstance(value, bool):
-            msg = f"takes a value, got {str(value).lower()}"
-            raise self.job.problem(msg, *key)
+            self.job.refuse(f"takes a value, got {str(value).lower()}", *key)
         values = value if isinstance(value, list) else [value]
         folder = self.job.path.parent
         is_path = item.name in self.own and "Path" in str(get_args(self.own[item.name].annotation)[:1])
@@ -428,57 +342,132 @@ class _StepReader:
         path = self.job.path.parent / Path(text).expanduser()
         written = key[0] == "outputs" or key == _STORE or name in ("state", "plot")
         if not written and not path.exists():
-            msg = f"{path} is not there; paths are relative to the folder of the job file"
-            raise self.job.problem(msg, *key)
+            self.job.refuse(f"{path} is not there; paths are relative to the folder of the job file", *key)
         return str(path)
 
     def _grid(self) -> Iterator[str]:
         """The option --grid for each key of [grid] that has no option of its own."""
-        if "grid" not in self.keys:
-            return
         others = {key for keys in self.keys.values() for section, key in keys if section == "grid"}
-        for key, value in self.job.sections.get("grid", {}).items():
+        for key, value in self.job.sections.get("grid", {}).items() if "grid" in self.keys else ():
             if key not in others:
                 values = value if isinstance(value, list) else [value]
                 yield f"--grid={key}={','.join(map(_text, values))}"
 
-    def _parse(self, arguments: tuple[str, ...], given: Mapping[str, Key]) -> dict[str, Any]:
-        try:
-            values: dict[str, Any] = self.parser.make_context(f"dmkl {self.form.command}", list(arguments)).params
-        except _UsageError as error:
-            name = str(getattr(getattr(error, "param", None), "name", None))
-            key = given.get(name) or next(iter(self.keys.get(name, ())), self.form.asked_by)
-            why = " ".join(str(error.message).split()) if name in given else f"dmkl {self.form.command} needs it"
-            raise self.job.problem(why, *key) from error
-        return values
-
-    def _check(self, values: Mapping[str, Any], given: Mapping[str, Key], *, makes_store: bool) -> None:
+    def _check(self, *, makes_store: bool) -> None:
         """Refuse now what the command would refuse when it runs."""
-        names: list[str] | None = None
-        if "store" in given and not (makes_store and given["store"] == _STORE):
+        names: Sequence[str] = ()
+        if "store" in self.given and not (makes_store and self.given["store"] == _STORE):
             reading = "store"
             try:
-                K = dmkl.open(values["store"])
-                if "kernels" in given:
+                K = dmkl.open(self.values["store"])
+                if "kernels" in self.given:
                     reading = "kernels"
-                    K = K.select(parse_names(values["kernels"]) or [])
+                    K = K.select(parse_names(self.values["kernels"]) or [])
             except DmklError as error:
-                raise self.job.problem(str(error), *given[reading]) from error
-            names = list(K.names)
+                self.job.refuse(str(error), *self.given[reading], cause=error)
+            names = K.names
         checks: list[tuple[Key, Callable[[], Any]]] = []
-        for name, key in given.items():
+        for name, key in self.given.items():
+            value = self.values[name]
             if name in _PARSERS:
-                checks.append((key, partial(_PARSERS[name], values[name])))
-            elif name in _GRID and "grid" in values:
-                checks.append((key, partial(parse_grid, [f"{name}={values[name]}"])))
+                checks.append((key, partial(_PARSERS[name], value)))
+            elif name in _GRID and "grid" in self.values:
+                checks.append((key, partial(parse_grid, [f"{name}={value}"])))
             elif name in self.learner and name not in self.own and (names or name not in ("sigma", "A")):
-                checks.append((key, partial(self.learner[name].read, values[name], Names(names or ()))))
-        checks += [(("grid", text.partition("=")[0]), partial(parse_grid, [text])) for text in values.get("grid", ())]
+                checks.append((key, partial(self.learner[name].read, value, Names(names))))
+        checks += [
+            (("grid", text.partition("=")[0]), partial(parse_grid, [text])) for text in self.values.get("grid", ())
+        ]
         for key, check in checks:
             try:
                 check()
             except InputError as error:
-                raise self.job.problem(str(error), *key) from error
+                self.job.refuse(str(error), *key, cause=error)
+
+    # --- running ---
+
+    @property
+    def digest(self) -> str:
+        """A hash of the command with all its values."""
+        return hashlib.sha256(json.dumps([self.name, self.arguments]).encode()).hexdigest()
+
+    def run(self, computing: Mapping[str, Any], *, overwrite: bool) -> None:
+        """Run it, with further options."""
+        given = [f"--{name}={value}" for name, value in computing.items() if value is not None and name in self.values]
+        arguments = [*(["--overwrite"] if overwrite else []), *given, *self.arguments]
+        self.parser.invoke(self.parser.make_context(f"dmkl {self.name}", arguments))
+
+    def is_done(self) -> bool:
+        """Whether this job has made the result already."""
+        from dmkl.jobs import path_beside, read_job
+
+        if self.makes_store:
+            try:
+                dmkl.open(self.out)
+            except DmklError:
+                return False
+            return True
+        record = path_beside(self.out, self.job.path, "job.toml")
+        if not (as_place(self.out).exists() and record.exists()):
+            return False
+        try:
+            recorded = read_job(record, SECTIONS).sections.get("recorded", {})
+        except InputError:
+            return False
+        return bool(recorded.get("step", {}).get("digest") == self.digest)
+
+    def progress(self) -> tuple[int, ...]:
+        """Numbers that change when the step makes progress: passes and solved problems, or files of a kernel set."""
+        from dmkl.solvers.workspace import SearchState, read_state
+
+        out, given = as_place(self.out), self.values.get("state")
+        folder = out.with_name(f"{out.name}.partial") if given is None else Path(given)
+        state = read_state(folder) if isinstance(folder, Path) else SearchState(())
+        n_files = 0
+        if self.makes_store and isinstance(out, Path):
+            n_files = len(list(out.parent.glob(f"{out.name}*/**/*")))
+        return int(out.exists()), state.n_passes, state.n_outcomes, n_files
+
+    def inputs(self) -> Iterator[Any]:
+        """The files and the kernel sets that it reads."""
+        key_of = self.key_of
+        for name, value in self.values.items():
+            section, key = key_of.get(name, ("", ""))
+            if section == "outputs" or value is None:
+                continue
+            for item in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(item, Path) or key == "store" or (isinstance(item, str) and Path(item).is_file()):
+                    yield item
+
+
+def _parser_of(name: str, arguments: tuple[str, ...]) -> Any:
+    """The click command of a command, with the options of the learner that its arguments name."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(name)(with_options(name, arguments))
+    return typer.main.get_command(app)
+
+
+def _steps_of(job: JobFile) -> list[_Step]:
+    """The commands that a job asks for, in their order, checked without running them: InputError with line and key."""
+    steps = [_Step(job, form) for form in _FORMS if form.asked_by[1] in job.sections.get(form.asked_by[0], {})]
+    if not steps:
+        expected = ", ".join(".".join(form.asked_by) for form in _FORMS)
+        refuse(f"{job.path.name} asks for nothing: it takes one of {expected}")
+    expected_keys = {"outputs": {form.asked_by[1]: None for form in _FORMS if "outputs" in form.asked_by}}
+    for step in steps:
+        of_grid = [("grid", name) for name in step.learner if "grid" in step.keys]
+        for section, key in (*chain.from_iterable(step.keys.values()), *of_grid):
+            expected_keys.setdefault(section, {})[key] = None
+    for section in [name for name in SECTIONS if name not in ("cluster", "recorded")]:
+        for key in job.sections.get(section, {}):
+            if not expected_keys.get(section):
+                commands = ", ".join(step.name for step in steps)
+                job.refuse(f"nothing that this job asks for takes [{section}]; it asks for {commands}", section)
+            if key not in expected_keys[section]:
+                job.refuse_unknown(section, key, expected_keys[section])
+    for step in steps:
+        step.read(makes_store=steps[0].makes_store)
+    return steps
 
 
 def _text(value: Any) -> str:
@@ -491,13 +480,12 @@ def _text(value: Any) -> str:
 # --- records -------------------------------------------------------------------------------------------------------
 
 
-def _record(step: _Step, steps: Sequence[_Step], job: JobFile) -> None:
+def _record(step: _Step, steps: Sequence[_Step]) -> None:
     """Write the job with all defaults, next to a result of it."""
     from dmkl.clusters.preflight import versions_of
     from dmkl.files.writing import write_whole
     from dmkl.jobs import PACKAGES, as_toml, contents_of, path_beside
 
-    resolved = {**_resolve(steps), "cluster": job.sections.get("cluster", {})}
     inputs = dict.fromkeys(str(path) for other in steps for path in other.inputs())
     recorded = {
         "step": {"command": step.name, "digest": step.digest},
@@ -505,18 +493,18 @@ def _record(step: _Step, steps: Sequence[_Step], job: JobFile) -> None:
         "contents": contents_of(inputs),
     }
     title = f"The job that made {Path(step.out).name}."
-    path = path_beside(step.out, job.path, "job.toml")
-    write_whole(path, as_toml({name: resolved.get(name, {}) for name in SECTIONS}, recorded, title).encode())
+    path = path_beside(step.out, step.job.path, "job.toml")
+    write_whole(path, as_toml(_resolved(steps), recorded, title).encode())
     say(f"The job that made it, with defaults and versions, is in {path}.")
 
 
-def _resolve(steps: Sequence[_Step]) -> dict[str, dict[str, Any]]:
+def _resolved(steps: Sequence[_Step]) -> dict[str, Mapping[str, Any]]:
     """The tables of the job with all defaults."""
-    tables: dict[str, dict[str, Any]] = {}
+    tables: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
     for step in steps:
         for (section, key), value in _values_of(step):
-            tables.setdefault(section, {}).setdefault(key, value)
-    return tables
+            tables[section].setdefault(key, value)
+    return {**tables, "cluster": steps[0].job.sections.get("cluster", {})}
 
 
 def _values_of(step: _Step) -> Iterator[tuple[Key, Any]]:
@@ -524,7 +512,7 @@ def _values_of(step: _Step) -> Iterator[tuple[Key, Any]]:
     if step.name in LEARNING:
         defaults = {name: item.default for name, item in learners()[step.values["model"]].signature.items()}
     defaults |= _default_grid(step)
-    for name, key in step.keys.items():
+    for name, key in step.key_of.items():
         value = step.values.get(name)
         if value is None or value == () or value == []:
             value = defaults.get(name)

@@ -166,10 +166,7 @@ class Parameter:
         return {self.name: parsing.parse_value(given) if self.kind is str and str not in self.kinds else given}
 
     def as_option(self, panel: str | None, taken: Collection[str] = ()) -> inspect.Parameter:
-        """The option as a parameter for Typer; help shows it in `panel`, None hides it.
-
-        The names in `taken` are those of other options of the command.
-        """
+        """The option as a parameter for Typer, in a panel of help or hidden; other options have the `taken` names."""
         names = [name for name in self.options if name.lstrip("-").replace("-", "_") not in taken]
         if self.kind is bool:
             names = [f"{name}/--no-{name.lstrip('-')}" for name in names]
@@ -268,7 +265,8 @@ def _classes() -> Mapping[str, type]:
 @cache
 def inspect_class(kind: type) -> DeclaredLearner:
     """A learner from its class."""
-    hints = get_type_hints(kind.__init__)  # type: ignore[misc]
+    # The constructor that a dataclass makes names the types of inherited fields, which its module need not import.
+    hints = get_type_hints(kind if "__dataclass_fields__" in vars(kind) else kind.__init__)  # type: ignore[misc]
     parameters = {}
     for name, item in inspect.signature(kind).parameters.items():
         members = (hints.get(name), *get_args(hints.get(name)))
@@ -306,24 +304,19 @@ def _bases(module: str, name: str) -> Iterator[tuple[ast.ClassDef, str]]:
 
 
 def _constructor(bases: list[tuple[ast.ClassDef, str]]) -> dict[str, Parameter]:
-    """The parameters of the first ``__init__`` among some classes, or of the fields of the first dataclass."""
-    for base, module in bases:
-        fields = [node for node in base.body if isinstance(node, ast.AnnAssign) and node.value is not None]
-        if any("dataclass" in ast.unparse(decorator) for decorator in base.decorator_list):
-            return {
-                ast.unparse(field.target): _parameter(ast.unparse(field.target), field.annotation, field.value, module)
-                for field in fields
-                if ast.unparse(field.annotation) != "ClassVar"
-            }
+    """The fields of the dataclasses among some classes, in the order of the constructor: those after KW_ONLY last."""
+    fields = dict[str, tuple[bool, Parameter]]()
+    for base, module in reversed(bases):
+        if not any("dataclass" in ast.unparse(decorator) for decorator in base.decorator_list):
+            continue
+        by_keyword = False
         for node in base.body:
-            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
-                items = [*node.args.args[1:], *node.args.kwonlyargs]
-                defaults = [*node.args.defaults, *node.args.kw_defaults]  # every parameter of a learner has one
-                return {
-                    item.arg: _parameter(item.arg, item.annotation, default, module)
-                    for item, default in zip(items, defaults, strict=True)
-                }
-    return {}
+            if isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) != "ClassVar":
+                name = ast.unparse(node.target)
+                by_keyword |= name == "_"
+                if node.value is not None:
+                    fields[name] = by_keyword, _parameter(name, node.annotation, node.value, module)
+    return {name: parameter for name, (_, parameter) in sorted(fields.items(), key=lambda field: field[1][0])}
 
 
 def _parameter(name: str, annotation: ast.expr | None, default: ast.expr | None, module: str) -> Parameter:
@@ -406,10 +399,7 @@ def _documented(documentation: str) -> dict[str, str]:
 
 
 def make_learner(name: str, given: Mapping[str, Any], K: KernelSet) -> Any:
-    """Make a learner from the options that `command_for` adds, by parameter; None is the default of the learner.
-
-    Files among the options may name the kernels and the samples of `K`. An option of another learner is an InputError.
-    """
+    """Make a learner from options of `command_for` that are not None; an option of another learner is an InputError."""
     values: dict[str, Any] = {}
     parameters = learners()[name].parameters
     for parameter, value in given.items():
@@ -434,10 +424,10 @@ def learner_in(arguments: Sequence[str]) -> str | None:
 
 
 def command_for(learner: str | None, command: Callable[..., None]) -> Callable[..., None]:
-    """A command with options for the parameters of a learner, which its help shows; None: help lists all learners.
+    """A command with options for the parameters of a learner; None: help lists all learners.
 
-    The command has a parameter `model`, and takes the parameters of learners by ``**parameters``. It has hidden options
-    for the parameters of other learners, so that `make_learner` can say whose they are.
+    It takes `model`, and the parameters of learners by ``**parameters``. Options of other learners are hidden, so that
+    `make_learner` can say whose they are.
     """
     signature = inspect.signature(command)
     items = [item for item in signature.parameters.values() if item.kind is not item.VAR_KEYWORD]

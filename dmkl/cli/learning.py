@@ -21,7 +21,6 @@ from dmkl.cli.interruption import checkpoint_folder, resuming
 from dmkl.cli.learners import DEFAULT, make_learner
 from dmkl.cli.options import flag, folds_option, option, samples_option
 from dmkl.cli.output import (
-    lock_figure,
     lock_output,
     lock_pictures,
     print_json,
@@ -47,24 +46,23 @@ _grid_option = partial(option, panel="Grid")
 _kernels_option = partial(option, panel="Kernels")
 _resamples_option = partial(option, panel="Resamples")
 _permutations_option = partial(option, panel="Permutations")
+_baselines_option = partial(folds_option, metavar="WHAT", default="sum", show_default=False)
 
-_Predictions = Annotated[str | None, option("Held-out predictions: .csv, .parquet, .zarr.", "FILE", "--predictions")]
+_Predictions = Annotated[str | None, option("Held-out predictions: .csv, .parquet, .zarr.", "FILE")]
 
 
 # --- option groups and the runner ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearningOptions:
+class LearningOptions(Samples, Resources):
     """The options of all commands that train a learner, without those of the learner."""
 
     store: options.Store
     model: str = DEFAULT
     kernels: options.Kernels = None
-    samples: Samples
     overwrite: options.Overwrite = False
     as_json: options.Json = False
-    resources: Resources
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +70,8 @@ class QuestionOptions(LearningOptions):
     """The options of all commands that train a learner several times and save a result."""
 
     out: Annotated[str, typer.Argument(metavar="OUT", help="Folder or URL to save the result at.")]
-    groups: Path | None = folds_option(
-        "Group of each sample, which no fold splits: one a line, or sample,group.", "FILE"
-    )
-    scoring: list[str] | None = folds_option(
-        "Measures such as accuracy,matthews; the first chooses where there is a grid.", "NAME,…"
-    )
+    groups: Path | None = folds_option("Groups that no fold splits: one a line, or sample,group.", "FILE")
+    scoring: list[str] | None = folds_option("Measures such as accuracy,matthews; the first chooses.", "NAME,…")
     state: Path | None = option("Checkpoint. [default: OUT.partial]", "DIR")
     restart: bool = flag("Discard the checkpoint.", "--restart")
 
@@ -86,9 +80,7 @@ class QuestionOptions(LearningOptions):
 class GridOptions:
     """The options that say which parameters are searched."""
 
-    p: str | None = _grid_option(
-        "Norms of the weights, such as 1,4/3,1+2^-6,inf. [default: 12 from 1 to inf]", "P,P,…", "--p", "-p"
-    )
+    p: str | None = _grid_option("Norms of weights, as 4/3,1+2^-6. [default: 12 from 1 to inf]", "P,P,…", "--p", "-p")
     lam: str | None = _grid_option("Values of λ. [default: 10 powers of 10 or 4]", "λ,λ,…")
     C: str | None = _grid_option("Penalties of SVMs. [default: 2^-2 to 2^7]", "C,C,…", "--C", "-C")
     grid: list[str] | None = _grid_option("Values of another parameter; repeatable.", "NAME=V,V,…")
@@ -154,7 +146,7 @@ class _Run:
         self.options, self.plot = options, plot
         self.place = as_place(options.out)
         self.folder = checkpoint_folder(self.place, kind, format_name, options.state, overwrite=options.overwrite)
-        lock_figure(plot, overwrite=options.overwrite)
+        lock_pictures(plot, overwrite=options.overwrite)
         self.predictions = None if predictions is None else as_place(predictions)
         if self.predictions is not None:
             check_table(self.predictions)
@@ -175,7 +167,7 @@ class _Run:
             say_aside("note", note)
         if options.restart:
             remove_state(self.folder)
-        with resuming(self.folder), options.resources.computing(reading=K, state=self.folder):
+        with resuming(self.folder), options.computing(reading=K, state=self.folder):
             started = time.monotonic()
             result = question(
                 self.learner,
@@ -184,7 +176,7 @@ class _Run:
                 *arguments,
                 scoring=parse_scoring(options.scoring),
                 groups=groups,
-                unknown=options.samples.unknown,
+                unknown=options.unknown,
                 state=self.folder,
                 **keywords,
             )
@@ -252,18 +244,16 @@ def _predict_command(model: Any, out: str, K: KernelSet, store: str) -> str:
 def fit(
     learning: LearningOptions,
     model_out: Annotated[str, typer.Argument(metavar="MODEL_OUT", help="Folder or URL to save the model at.")],
-    scoring: list[str] | None = samples_option(
-        "Measures such as accuracy,matthews, on held-out samples; see above.", "NAME,…"
-    ),
+    scoring: list[str] | None = samples_option("Measures on held-out samples, as matthews; see above.", "NAME,…"),
     plot: options.Plot = None,
     **parameters: Any,
 ) -> None:
     """Train a model on a kernel set and save it.
 
-    Trains on the training part of split 0 if the set has splits and on all samples otherwise, unless --split,
-    --train or --all say so. Prints the weights with the proven gap: an upper bound on the relative distance of their
-    objective from the optimum. With --scoring it scores the model on samples that it was not trained on: the test part
-    of the split (the validation part if there is no test part), or all others.
+    Trains on the training part of split 0, or on all samples of a set without splits, unless --split, --train or --all
+    say so. Prints the weights with the proven gap: an upper bound on the relative distance of their objective from the
+    optimum. --scoring scores the model on samples that it was not trained on: the test part of the split (the
+    validation part if there is no test part), or all others.
 
     Examples
     --------
@@ -275,27 +265,26 @@ def fit(
     """
     import numpy as np
 
-    samples = learning.samples
     lock_output(as_place(model_out), overwrite=learning.overwrite)
-    lock_figure(plot, overwrite=learning.overwrite)
+    lock_pictures(plot, overwrite=learning.overwrite)
     K = open_kernels(learning.store, learning.kernels)
     estimator = make_learner(learning.model, parameters, K)
     from dmkl.cli import tables  # after `import_base`
 
-    chosen, on = samples.choose(K)
+    chosen, on = learning.choose(K)
     measures = parse_scoring(scoring)
-    held_out, which = _held_out(K, chosen, samples) if measures else (chosen, "")
-    if samples.drop_classes_below and K.labels is not None:
+    held_out, which = _held_out(K, chosen, learning) if measures else (chosen, "")
+    if learning.drop_classes_below and K.labels is not None:
         held_out = held_out[np.isin(K.labels[held_out], K.labels[chosen])]
     scores = None
-    with ConsoleWatch(), learning.resources.computing(reading=K):
+    with ConsoleWatch(), learning.computing(reading=K):
         started = time.monotonic()
-        estimator.fit(K[chosen, chosen], unknown=samples.unknown)
+        estimator.fit(K[chosen, chosen], unknown=learning.unknown)
         seconds = time.monotonic() - started
         if measures and K.labels is not None:  # without labels there is no fit
             predict = estimator.predict if estimator.kind_ == "regression" else estimator.decision_function
             decision = predict(K[held_out, chosen]).values
-            scores = tables.score_model(estimator, decision, K.labels[held_out], measures, samples.unknown)
+            scores = tables.score_model(estimator, decision, K.labels[held_out], measures, learning.unknown)
     estimator.save(model_out, overwrite=learning.overwrite)
     save_figure(estimator.plot_weights, plot)
     agreement = {}
@@ -306,7 +295,7 @@ def fit(
         mapping = tables.model_as_mapping(estimator, model_out, len(chosen), seconds)
         print_json({**mapping, **held_out_scores, **agreement})
         return
-    weights = tables.weights_table({str(estimator): estimator.weights_})
+    weights = tables.weights_table(estimator.weights_)
     summary = tables.summary_table({learning.model: estimator}, {learning.model: seconds})
     show(weights, *tables.estimate_tables(estimator), summary)
     if estimator._learns_weights():
@@ -351,11 +340,8 @@ def search(
     rule: options.Rule = "best",
     choice: options.Choice = None,
     refit: bool = folds_option("Train the chosen model.", None, "--refit/--no-refit", default=True, show_default=False),
-    baselines: Literal["sum", "rules", "all", "none"] = folds_option(
-        'Default: "sum" of kernels; or "rules" (largest score too), "all", "none".',
-        "WHAT",
-        default="sum",
-        show_default=False,
+    baselines: Literal["sum", "rules", "all", "none"] = _baselines_option(
+        'Default: "sum" of kernels; or "rules" (largest score too), "all", "none".'
     ),
     plot: Path | None = option("Pictures in a folder, or of scores in a file.", "PATH"),
     predictions: _Predictions = None,
@@ -382,7 +368,7 @@ def search(
     lock_pictures(plot, _PICTURES, overwrite=question.overwrite)
     K = run.K
     values, note = grid.values_and_chains(run.learner, K, parameters.get("steps"))
-    chosen, on, folds = _samples_and_folds(K, cv, question.samples)
+    chosen, on, folds = _samples_and_folds(K, cv, question)
     result = run.compute(
         dmkl.search,
         chosen,
@@ -420,7 +406,7 @@ def _print_search(result: SearchResult, run: _Run, on: str) -> None:
     if not result.choosers or result.by_class or many:
         lines = others
     elif result.tasks:
-        lines = [*result.beside(), *result.notes(), *others[-2:]]
+        lines = [*result.baseline_lines(), *result.notes(), *others[-2:]]
     else:
         lines = [line for line in others[1:] if not line.startswith("  ")]
     for line in lines:
@@ -430,7 +416,7 @@ def _print_search(result: SearchResult, run: _Run, on: str) -> None:
         return
     model, by_fold = result.best_, "refit_test_score" in result.scores or "fold" in result.choosers
     say()
-    show(tables.weights_table({str(model): model.weights_}))
+    show(tables.weights_table(model.weights_))
     if model._learns_weights():
         say(tables.ON_WEIGHTS)
     say()
@@ -445,20 +431,15 @@ def _print_search(result: SearchResult, run: _Run, on: str) -> None:
 def evaluate(
     question: QuestionOptions,
     grid: GridOptions,
-    outer: str | None = folds_option(
-        'Folds that test: a number, a splitter such as "GroupKFold(5)" or stored "splits". [default: 5]', "FOLDS"
-    ),
+    outer: str | None = folds_option("Folds that test: a number, a splitter, or splits. [default: 5]", "FOLDS"),
     inner: str | None = folds_option(
         "Folds that choose, within the training samples: a number or a splitter. [default: 3; of splits the "
         "validation samples]",
         "FOLDS",
     ),
     rule: options.Rule = "best",
-    baselines: Literal["sum", "rules", "none"] = folds_option(
-        'Default: "sum" of kernels; or "rules" (largest score too), or "none".',
-        "WHAT",
-        default="sum",
-        show_default=False,
+    baselines: Literal["sum", "rules", "none"] = _baselines_option(
+        'Default: "sum" of kernels; or "rules" (largest score too), or "none".'
     ),
     plot: options.Plot = None,
     predictions: _Predictions = None,
@@ -468,7 +449,7 @@ def evaluate(
 
     In each outer fold the inner folds choose a point of the grid, and the model trained there is scored on samples that
     no choice has seen. Steps are tried as by dmkl search. All samples take part unless --split or --train say
-    otherwise. After an interruption the same command resumes from its checkpoint in OUT.partial, or in --state.
+    otherwise. After an interruption the same command resumes.
 
     Examples
     --------
@@ -479,7 +460,7 @@ def evaluate(
     """
     run = _Run(question, "an evaluation", "dmkl-evaluation", parameters, plot, predictions)
     values, note = grid.values_and_chains(run.learner, run.K, parameters.get("steps"))
-    chosen, on = question.samples.choose(run.K, all_by_default=True)
+    chosen, on = question.choose(run.K, all_by_default=True)
     result = run.compute(
         dmkl.evaluate,
         chosen,
@@ -503,9 +484,7 @@ def importance(
     choose: Literal["held", "anew"] = _kernels_option(
         "Parameters of fits without a kernel: held at the choice for all, or chosen anew.", default="held"
     ),
-    shapley: int = _kernels_option(
-        "Number of random orders for Shapley values of groups, and of kernels in no group.", "N", default=0, min=0
-    ),
+    shapley: int = _kernels_option("Random orders for Shapley values, of groups too.", "N", default=0, min=0),
     seed: int = _kernels_option("Seed of these orders.", "N", default=0, min=0),
     cv: options.Folds = None,
     rule: options.Rule = "best",
@@ -516,8 +495,7 @@ def importance(
     """Show what each kernel adds: the score that is lost without it, and its score alone.
 
     Searches a grid as dmkl search does, on the same samples and folds, and refits without each kernel and with it
-    alone, mostly in the passes of the search. After an interruption the same command resumes from its checkpoint in
-    OUT.partial, or in --state.
+    alone, mostly in the passes of the search. After an interruption the same command resumes.
 
     Examples
     --------
@@ -528,7 +506,7 @@ def importance(
     run = _Run(question, "an importance of kernels", "dmkl-importance", parameters, plot)
     kernel_groups = _kernel_groups(kernel_group or [], run.K.names)
     values = grid.values(run.learner, run.K)
-    chosen, on, folds = _samples_and_folds(run.K, cv, question.samples)
+    chosen, on, folds = _samples_and_folds(run.K, cv, question)
     result = run.compute(
         dmkl.importance,
         chosen,
@@ -566,9 +544,7 @@ def stability(
     how: Literal["half", "bootstrap", "folds"] = _resamples_option(
         "Random halves in pairs, draws with replacement, or all samples but those of a fold.", default="half"
     ),
-    resamples: int | None = _resamples_option(
-        "Number of resamples; an even number of halves. [default: 100; 10 folds]", "N"
-    ),
+    resamples: int | None = _resamples_option("Number of resamples. [default: 100; 10 folds]", "N"),
     selected: int | None = _resamples_option(
         "Each resample selects the Q kernels of the largest weights. [default: those above 1 % of its largest]", "Q"
     ),
@@ -581,11 +557,10 @@ def stability(
 ) -> None:
     """Show how far kernel weights can be trusted, by fits to resamples of the samples.
 
-    Prints the mean weight of each kernel, the interval that has 95 % of its weights, how often it is selected, and how
-    many kernels would be selected as often by chance. All resamples are fitted in the same passes, and --scoring scores
-    each model on the samples that its resample leaves out. Uses the training part of split 0 if the set has splits and
-    all samples otherwise, unless --split, --train or --all say so. After an interruption the same command resumes from
-    its checkpoint in OUT.partial, or in --state.
+    Prints the mean weight of each kernel, the interval of 95 % of its weights, how often it is selected, and how many
+    kernels chance would select as often. --scoring scores each model on the samples that its resample leaves out. Uses
+    the training part of split 0, or all samples of a set without splits, unless --split, --train or --all say so. After
+    an interruption the same command resumes.
 
     Examples
     --------
@@ -594,7 +569,7 @@ def stability(
         dmkl stability kernels.zarr trust --how bootstrap --groups subjects.txt
     """
     run = _Run(question, "a result of resampling", "dmkl-stability", parameters, plot)
-    chosen, on = question.samples.choose(run.K)
+    chosen, on = question.choose(run.K)
     result = run.compute(
         dmkl.stability,
         chosen,
@@ -610,9 +585,7 @@ def stability(
 def permute(
     question: QuestionOptions,
     grid: GridOptions,
-    permutations: int = _permutations_option(
-        "Number of permutations B; the smallest p-value is 1 / (B + 1).", "B", default=199
-    ),
+    permutations: int = _permutations_option("Number B; p-values are at least 1 / (B + 1).", "B", default=199),
     choose: Literal["anew", "fixed"] = _permutations_option(
         'The point of the grid: "anew" for each permutation, or "fixed" at that of the labels as they are, for '
         "which p-values are too small if there was a choice.",
@@ -635,7 +608,7 @@ def permute(
 
     The cross-validated score at the best point of the grid is compared with the scores of permuted labels, and so is
     each kernel's share of the weight. All samples take part unless --split or --train say otherwise. After an
-    interruption the same command resumes from its checkpoint in OUT.partial, or in --state.
+    interruption the same command resumes.
 
     Examples
     --------
@@ -646,7 +619,7 @@ def permute(
     """
     run = _Run(question, "a permutation test", "dmkl-permutation-test", parameters, plot)
     values = grid.values(run.learner, run.K)
-    chosen, on = question.samples.choose(run.K, all_by_default=True)
+    chosen, on = question.choose(run.K, all_by_default=True)
     result = run.compute(
         dmkl.permutation_test,
         chosen,

@@ -7,7 +7,7 @@ import shlex
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -63,8 +63,10 @@ def _app(arguments: Sequence[str]) -> typer.Typer:
     app.callback()(_root)
     listed = next(iter(arguments), "") not in COMMANDS  # help or completion may list them
     for name in COMMANDS:
-        other = _placeholder(line_of_help(name) if listed else "")
-        app.command(name)(with_options(name, arguments) if name == named else other)
+        if name == named:
+            app.command(name)(with_options(name, arguments))
+        else:
+            app.command(name, help=line_of_help(name) if listed else "")(lambda: None)
     return app
 
 
@@ -72,13 +74,6 @@ def _arguments_to_complete() -> list[str]:
     """The arguments on the command line of a shell that asks for completions."""
     line = os.environ.get("_TYPER_COMPLETE_ARGS", os.environ.get("COMP_WORDS", ""))
     return line.split()[1:] if "_DMKL_COMPLETE" in os.environ else []
-
-
-def _placeholder(line: str) -> Callable[..., None]:
-    def command() -> None: ...
-
-    command.__doc__ = line
-    return command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import copy
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import partial, wraps
 from inspect import Parameter, signature
 from pathlib import Path
@@ -28,14 +28,13 @@ def option(
 ) -> Any:
     """Make an option from its help, the placeholder of its value, its names, and the panel of help that shows it.
 
-    It stands as the default value of a parameter, or in an annotated type, which several commands share. The value of
-    an option that is not given is `default`, or None; an annotated type states none.
+    It stands as the default value of a parameter, or in an annotated type, which states no `default`.
     """
     return typer.Option(default, *names, metavar=metavar, help=text, rich_help_panel=panel, **more)
 
 
 def flag(text: str, name: str, **more: Any) -> Any:
-    """Make an option without a value, which is False by default."""
+    """Make an option without a value, False by default."""
     return option(text, None, name, default=False, **more)
 
 
@@ -56,15 +55,14 @@ NewStore = Annotated[str, typer.Argument(metavar="OUT", help="Kernel set to writ
 Json = Annotated[bool, option("Print JSON instead of tables.", None, "--json")]
 Overwrite = Annotated[bool, option("Overwrite existing output.", None, "--overwrite")]
 Kernels = Annotated[str | None, option("Only these kernels, by name.", "A,B,…")]
-Plot = Annotated[Path | None, option("Draw the result in this file (PNG, PDF or SVG).", "FILE.png", "--plot")]
+Plot = Annotated[Path | None, option("Draw the result in this file (PNG, PDF or SVG).", "FILE.png")]
 
 # --- samples and labels --------------------------------------------------------------------------------------------
 
 Labels = Annotated[
     Path | None,
     labels_option(
-        "Class or number of each sample, or a table of them; FILE:NAME is a column of a table, or of obs of an .h5ad.",
-        "FILE[:NAME]",
+        "Class or number of each sample, or a table; FILE:NAME is a column of it, or of obs of an .h5ad.", "FILE[:NAME]"
     ),
 ]
 Rows = Annotated[
@@ -72,23 +70,12 @@ Rows = Annotated[
     samples_option(
         "Take these samples: a file with a name on each line, or with 0 or 1 for each sample; or positions from 0.",
         "FILE|0,5,10:20",
-        "--rows",
     ),
 ]
-Covariates = Annotated[
-    Path | None,
-    samples_option(
-        "Covariates of new samples, for models that remove covariates; a table as for residualize=FILE.",
-        "FILE",
-        "--covariates",
-    ),
-]
+Covariates = Annotated[Path | None, samples_option("Covariates of new samples, as for residualize=FILE.", "FILE")]
 Unknown = Annotated[str | None, samples_option("Label that means unknown in a task.", "CODE")]
 SampleNames = Annotated[Path | None, labels_option("Name of each sample (row).", "FILE")]
-Splits = Annotated[
-    Path | None,
-    labels_option("Part of each sample: 0 training, 1 validation, 2 test, -1 none.", "FILE[:NAME]"),
-]
+Splits = Annotated[Path | None, labels_option("Parts: 0 training, 1 validation, 2 test, -1 none.", "FILE[:NAME]")]
 Join = Annotated[
     Literal["exact", "inner", "outer"],
     samples_option(
@@ -109,10 +96,7 @@ Missing = Annotated[
 ]
 MissingFeatures = Annotated[
     Literal["refuse", "zero", "mean"],
-    samples_option(
-        "Columns of new features that kernels use and that are missing by name: refuse them, or fill in 0 or the mean "
-        "in training."
-    ),
+    samples_option("Columns of new features that are missing: refuse, or fill in 0 or the mean in training."),
 ]
 Tile = Annotated[int | None, storage_option("Side of a tile in samples.", "N", min=1)]
 Dtype = Annotated[
@@ -128,7 +112,6 @@ Folds = Annotated[
         'Number of folds, "splits" (stored ones), or a splitter such as "GroupKFold(5)". '
         "[default: splits with validation samples, else 5]",
         "FOLDS",
-        "--cv",
     ),
 ]
 Rule = Annotated[
@@ -139,7 +122,7 @@ Rule = Annotated[
 ]
 Choice = Annotated[
     Literal["fold", "joint"] | None,
-    folds_option('Each "fold" chooses, or "joint": one for all. [default: fold with test rows]', "WHO", "--choice"),
+    folds_option('Each "fold" chooses, or "joint": one for all. [default: fold with test rows]', "WHO"),
 ]
 
 # --- groups --------------------------------------------------------------------------------------------------------
@@ -148,12 +131,13 @@ Choice = Annotated[
 def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of the groups among its parameters.
 
-    A group is a dataclass whose fields are options, or groups themselves. The command gets an instance of it. Values
-    of type Path must be paths of this machine: options that may be URLs are texts. Options that are default values
-    become annotated types.
+    A group is a dataclass whose fields are options; the command gets an instance of it. Values of type Path must be
+    paths of this machine: options that may be URLs are texts. Options that are default values become annotated types.
     """
     parameters = signature(command, eval_str=True).parameters
-    groups = {name: item.annotation for name, item in parameters.items() if is_dataclass(item.annotation)}
+    groups: dict[str, Any] = {
+        name: item.annotation for name, item in parameters.items() if is_dataclass(item.annotation)
+    }
 
     @wraps(command)
     def run(**values: Any) -> None:
@@ -162,7 +146,7 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
                 if isinstance(path, Path):
                     local_path(path, "what stands there")
         for name, group in groups.items():
-            values[name] = _collect(group, values)
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
         command(**values)
 
     expanded = [
@@ -195,17 +179,6 @@ def _rank(item: Parameter) -> int:
     return _LAST_PANELS.index(panel) + 1 if panel in _LAST_PANELS else 0
 
 
-def _options_of(group: Any) -> Iterator[Parameter]:
+def _options_of(group: Any) -> list[Parameter]:
     hints = get_type_hints(group, include_extras=True)
-    for field in fields(group):
-        if is_dataclass(hints[field.name]):
-            yield from _options_of(hints[field.name])
-        else:
-            default = Parameter.empty if field.default is MISSING else field.default
-            yield Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[field.name])
-
-
-def _collect(group: Any, values: dict[str, Any]) -> Any:
-    """An instance of a group, whose options are taken out of `values`."""
-    hints = get_type_hints(group).items()
-    return group(**{name: _collect(hint, values) if is_dataclass(hint) else values.pop(name) for name, hint in hints})
+    return [item.replace(annotation=hints[item.name]) for item in signature(group).parameters.values()]

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dmkl.errors import StoreExistsError, printable, refuse
-from dmkl.progress import LOGGER, PlainConsole
+from dmkl.progress import LOGGER, PlainConsole, inside
 
 if TYPE_CHECKING:
     from dmkl.files.urls import Place
@@ -37,22 +37,22 @@ def console() -> PlainConsole:
 
 
 def table(
-    *texts: str, numbers: Sequence[str] = (), title: str | None = None, rows: Iterable[Iterable[Any]] = ()
+    *texts: str, numbers: Sequence[str] = (), last: Sequence[str] = (), title: str = "", rows: Iterable[Any] = ()
 ) -> Table:
-    """Make a table with columns of texts and, right of them, columns of numbers."""
+    """Make a table with columns of texts, then of numbers, then `last` ones of texts, which are shown as they are."""
     made = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
-    for name in texts:
-        made.add_column(name, overflow="fold")
-    for name in numbers:
-        made.add_column(name, justify="right", overflow="fold")
+    for name in (*texts, *numbers, *last):
+        made.add_column(Text(name), overflow="fold")
+    for column in made.columns[len(texts) : len(texts) + len(numbers)]:
+        column.justify = "right"
     for row in rows:
-        made.add_row(*row)
+        made.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     return made
 
 
 def facts_table(facts: Mapping[str, str]) -> Table:
     """Make a table of facts, with their names in bold."""
-    made = table("", "", rows=((name, Text(value)) for name, value in facts.items()))
+    made = table("", "", rows=facts.items())
     made.show_header = False
     made.columns[0].style = "bold"
     return made
@@ -103,12 +103,8 @@ _LOCKS: ContextVar[ExitStack] = ContextVar("locks")
 @contextmanager
 def locking_outputs() -> Iterator[None]:
     """Release the output locks on exit."""
-    with ExitStack() as locks:
-        before = _LOCKS.set(locks)
-        try:
-            yield
-        finally:
-            _LOCKS.reset(before)
+    with ExitStack() as locks, inside(_LOCKS, locks):
+        yield
 
 
 def lock_output(path: Place, *, overwrite: bool, what: str = "path") -> None:
@@ -121,36 +117,32 @@ def lock_output(path: Place, *, overwrite: bool, what: str = "path") -> None:
         remove_leftovers(path)
 
 
-def lock_figure(path: Path | None, *, overwrite: bool) -> None:
-    """Lock the file of --plot until the command ends; InputError if it has another extension."""
-    if path is not None:
-        if path.suffix not in (".png", ".pdf", ".svg"):
-            refuse(f"pictures are .png, .pdf or .svg, got --plot {path}")
-        lock_output(path, overwrite=overwrite, what="file")
+def lock_pictures(path: Path | None, names: Iterable[str] = (), *, overwrite: bool) -> None:
+    """Lock the file of --plot until the command ends, or a folder if there may be pictures of several names."""
+    if path is None:
+        return
+    if names and not path.suffix:
+        for name in names:
+            refuse_existing(path / name, overwrite=overwrite, what="folder")
+        lock_output(path, overwrite=True)
+        return
+    if path.suffix not in (".png", ".pdf", ".svg"):
+        refuse(f"pictures are .png, .pdf or .svg, got --plot {path}")
+    lock_output(path, overwrite=overwrite, what="file")
 
 
 def save_figure(draw: Callable[[], Any], path: Path | None, *, aside: bool = True) -> None:
     """Save the figure of drawn axes in the format that the name says, by writing another file and renaming it."""
+    if path is None:
+        return
     from dmkl.files.writing import write_whole
+    from dmkl.pictures import figure_of
 
-    if path is not None:
-        from dmkl.pictures import figure_of
-
-        file = io.BytesIO()
-        figure_of(draw()).savefig(file, format=path.suffix[1:], dpi=150)
-        write_whole(path, file.getvalue())
-        if aside:
-            say_aside("note", f"the picture is {path}")
-
-
-def lock_pictures(path: Path | None, names: Iterable[str], *, overwrite: bool) -> None:
-    """Lock the file of --plot, or a folder for the pictures of these names, until the command ends."""
-    if path is None or path.suffix:
-        lock_figure(path, overwrite=overwrite)
-    else:
-        for name in names:
-            refuse_existing(path / name, overwrite=overwrite, what="folder")
-        lock_output(path, overwrite=True)
+    file = io.BytesIO()
+    figure_of(draw()).savefig(file, format=path.suffix[1:], dpi=150)
+    write_whole(path, file.getvalue())
+    if aside:
+        say_aside("note", f"the picture is {path}")
 
 
 def save_pictures(draw: Mapping[str, Callable[[], Any] | None], path: Path | None) -> None:
@@ -198,14 +190,6 @@ def _jsonable(value: Any) -> Any:
     return value
 
 
-def size(n_bytes: float) -> str:
-    """A number of bytes with its unit."""
-    units = ["B", "KiB", "MiB", "GiB", "TiB"]
-    while n_bytes >= 1024 and len(units) > 1:
-        n_bytes, units = n_bytes / 1024, units[1:]
-    return f"{n_bytes:.{0 if units[0] == 'B' or n_bytes >= 100 else 1}f} {units[0]}"
-
-
 def number(value: float) -> str:
     """Three digits of a number; a dash where there is none."""
     return "–" if math.isnan(value) else f"{value:.3g}"
@@ -234,10 +218,7 @@ class _LogFile(logging.FileHandler):
 
 @contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Append notes, passes, phases, warnings and the error to a file, each as a line with its time.
-
-    Raises InputError at the beginning if the file cannot be written.
-    """
+    """Append notes, passes, phases, warnings and the error to a file, with times; InputError if that is impossible."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handler = _LogFile(path, encoding="utf-8")
@@ -260,15 +241,15 @@ def logging_to(path: Path) -> Iterator[None]:
 
 def log_option(arguments: list[str]) -> tuple[Path | None, list[str]]:
     """The file that ``--log`` names, anywhere in a command line, and the other arguments."""
-    others: list[str] = []
-    path: str | None = None
-    remaining = iter(arguments)
+    path: Path | None = None
+    others, remaining = list[str](), iter(arguments)
     for argument in remaining:
         name, equals, value = argument.partition("=")
         if name != "--log":
             others.append(argument)
-        else:
-            path = value if equals else next(remaining, "")
-            if not path or path.startswith("-"):
-                refuse(f"--log takes a file to append to, as --log run.log, got {path or 'nothing'!r}")
-    return (None if path is None else Path(path).expanduser()), others
+            continue
+        value = value if equals else next(remaining, "")
+        if not value or value.startswith("-"):
+            refuse(f"--log takes a file to append to, as --log run.log, got {value or 'nothing'!r}")
+        path = Path(value).expanduser()
+    return path, others

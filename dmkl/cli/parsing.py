@@ -7,11 +7,12 @@ import csv
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dmkl.errors import InputError, refuse
+from dmkl.errors import InputError, first_names, refuse
 
 if TYPE_CHECKING:
     from dmkl.arrays import Array, Float
@@ -131,18 +132,13 @@ def parse_value(text: str) -> Any:
     if word.lower() in ("none", "true", "false"):
         return {"none": None, "true": True, "false": False}[word.lower()]
     for number in (int, float):
-        try:
+        with suppress(ValueError):
             return number(word)
-        except ValueError:
-            continue
     return word
 
 
 def parse_grid(texts: Sequence[str], samples: Iterable[str] | None = None) -> dict[str, list[Any]]:
-    """Values by parameter, from texts such as "p=1,4/3,inf", "lam=1e-3,0.1", "steps=center+trace,none".
-
-    `parse_p` reads norms, `parse_steps` steps, `parse_value` all parameters but λ and C, which are numbers.
-    """
+    """Values by parameter, from texts such as "p=1,4/3,inf", "lam=1e-3,0.1", "steps=center+trace,none"."""
     parsers: dict[str, Callable[[str], Any]] = {
         "p": parse_p,
         "lam": lambda text: parse_numbers("lam", "positive numbers such as 1e-3,0.1", text)[0],
@@ -172,10 +168,8 @@ def parse_cv(text: str, option: str = "--cv") -> Any:
     word = text.strip()
     if word == "splits":
         return word
-    try:
+    with suppress(ValueError):
         return int(word)
-    except ValueError:
-        pass
     import sklearn.model_selection
 
     classes = inspect.getmembers(sklearn.model_selection, inspect.isclass)
@@ -346,5 +340,5 @@ def _problem_of(row: Any) -> str:
 def _check_names(names: Iterable[str], kernels: Sequence[str], source: str) -> None:
     for name in names:
         if name not in kernels:
-            examples = ", ".join(kernels[:10]) + (" …" if len(kernels) > 10 else "")
-            refuse(f"{source} names kernel {name!r}, which this set does not have; its kernels are {examples}")
+            known = first_names(kernels, 10)
+            refuse(f"{source} names kernel {name!r}, which this set does not have; its kernels are {known}")

@@ -13,7 +13,7 @@ from dmkl.cli import options
 from dmkl.cli.cluster import Resources
 from dmkl.cli.learners import import_base
 from dmkl.cli.options import Json, Overwrite, Store, flag, option, samples_option
-from dmkl.cli.output import lock_figure, lock_output, print_json, save_figure, say, say_aside
+from dmkl.cli.output import lock_output, lock_pictures, print_json, save_figure, say, say_aside
 from dmkl.cli.parsing import parse_scoring, read_covariates, sample_names
 from dmkl.cli.samples import ROWS, columns_of_model, find_names, select_rows
 from dmkl.errors import refuse
@@ -44,9 +44,7 @@ def predict(
     model: options.SavedModel,
     resources: Resources,
     store: Annotated[str | None, typer.Argument(metavar="STORE", help="Kernel set (folder or URL).")] = None,
-    features: list[Path] | None = samples_option(
-        "Features of new samples instead of STORE, for models of kernels that dmkl build made; repeatable.", "FILE"
-    ),
+    features: list[Path] | None = samples_option("Features of new samples instead of STORE; repeatable.", "FILE"),
     join: options.Join = "exact",
     missing: options.Missing = None,
     missing_features: options.MissingFeatures = "refuse",
@@ -56,30 +54,14 @@ def predict(
     covariates: options.Covariates = None,
     unknown: options.Unknown = None,
     scoring: list[str] | None = option("Measures such as matthews,roc_auc.", "NAME,…"),
-    deviations: bool = flag(
-        "Write standard deviations of the errors of predictions too, of variance components.", "--std"
-    ),
-    probabilities: bool = flag(
-        "Write calibrated probabilities too, a column for each class or task.", "--probabilities"
-    ),
-    unassigned_below: float | None = option(
-        'Predict "unassigned" where the largest probability is below P.', "P", min=0.0, max=1.0
-    ),
-    out: str | None = option(
-        "File, or URL, for the predicted labels and scores: .csv, .parquet, or .zarr for xarray.", "FILE"
-    ),
-    contributions: str | None = option(
-        "File, or URL, for the share of each kernel in the scores; one more pass.", "FILE"
-    ),
-    kernel_scores: str | None = option(
-        "File, or URL, for R² and correlation of each target, split by kernel; one more pass.", "FILE"
-    ),
-    plot: Path | None = option(
-        "Draw the confusion matrix, with recall and precision of each class (PNG, PDF, SVG).", "FILE.png"
-    ),
-    anndata: Path | None = _anndata_option(
-        "Put predictions into obs, obsm and uns of this .h5ad or .h5mu, by name.", "FILE"
-    ),
+    deviations: bool = flag("Write standard deviations of the errors too (variance components).", "--std"),
+    probabilities: bool = flag("Write calibrated probabilities of classes or tasks too.", "--probabilities"),
+    unassigned_below: float | None = option('Predict "unassigned" below this probability.', "P", min=0.0, max=1.0),
+    out: str | None = option("File or URL for labels and scores: .csv, .parquet or .zarr (xarray).", "FILE"),
+    contributions: str | None = option("File or URL for each kernel's share in the scores; one more pass.", "FILE"),
+    kernel_scores: str | None = option("File or URL for R² and correlation by kernel; one more pass.", "FILE"),
+    plot: Path | None = option("Draw the confusion matrix (PNG, PDF or SVG).", "FILE.png"),
+    anndata: Path | None = _anndata_option("Put predictions into this .h5ad or .h5mu, by name.", "FILE"),
     key: str = _anndata_option("Name of the scores in obsm.", "NAME", default="dmkl"),
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -87,10 +69,9 @@ def predict(
     """Predict labels or numbers with a saved model, and score them if the true ones are known.
 
     Predicts the samples of --split and --part or of --rows, or all samples of STORE that the model was not trained on;
-    all rows of a rectangular set (new samples × training samples); and all samples of --features. Only kernels with a
-    weight are read or computed. Columns of --features are matched by name, in any order; others are ignored. Scores do
-    not include samples that the model was trained on, unless there are no others. With --probabilities it prints on
-    which samples they were calibrated; a model that has none is refused.
+    all rows of a rectangular set (new samples × training samples); and all samples of --features, whose columns are
+    matched by name. Only kernels with a weight are read or computed. Scores do not include samples that the model was
+    trained on, unless there are no others. With --probabilities it prints on which samples they were calibrated.
 
     Examples
     --------
@@ -111,7 +92,7 @@ def predict(
     for place in [as_place(path) for path in (out, contributions, kernel_scores) if path is not None]:
         check_table(place)
         lock_output(place, overwrite=overwrite, what="file")
-    lock_figure(plot, overwrite=overwrite)
+    lock_pictures(plot, overwrite=overwrite)
     _check_source(store, features, split, rows, join, missing, missing_features)
     estimator = _load_model(model)
     from dmkl.cli.tables import score_model  # after `import_base`
@@ -354,15 +335,11 @@ def export(
     store: Store,
     out: Annotated[str, typer.Argument(metavar="OUT", help="File to write: .npy, .zarr, .grm.bin or .h5ad.")],
     resources: Resources,
-    coordinates: int | None = option(
-        "Write N coordinates of kernel PCA instead of the kernel, as .csv, .parquet or .zarr.", "N", min=1
-    ),
+    coordinates: int | None = option("Coordinates of kernel PCA instead: .csv, .parquet or .zarr.", "N", min=1),
     of: str | None = option("The class, task or pair whose weights are taken, if each has its own.", "NAME"),
     rows: options.Rows = None,
     covariates: options.Covariates = None,
-    anndata: Path | None = _anndata_option(
-        "Copy the contents of this .h5ad file too; its obs_names are the samples.", "FILE"
-    ),
+    anndata: Path | None = _anndata_option("Copy the contents of this .h5ad file too.", "FILE"),
     key: str = _anndata_option("Name of the kernel in obsp.", "NAME", default="dmkl"),
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -435,7 +412,7 @@ def report(
 
     For several results on the same data the page shows the answer of the search or model, then the evidence: the score
     on new samples, permuted labels, stability, importance; and how each was computed, with all parameters. It has code
-    that repeats the work, needs no other file, and can be read on a phone and printed.
+    that repeats the work, and needs no other file.
 
     Examples
     --------

@@ -11,7 +11,7 @@ import dmkl
 from dmkl.cli.options import Unknown, samples_option
 from dmkl.cli.output import say_aside
 from dmkl.cli.parsing import parse_names, sample_names
-from dmkl.errors import refuse
+from dmkl.errors import first_names, refuse
 from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
@@ -30,10 +30,7 @@ class TrainingSamples:
     every: Annotated[bool, samples_option("Use all samples.", None, "--all")] = False
 
     def choose(self, K: KernelSet, *, all_by_default: bool = False) -> tuple[Index, str]:
-        """Positions of the chosen samples, and their description.
-
-        By default these are the training part of split 0, or all samples of a set without splits.
-        """
+        """Positions and description of the chosen samples: by default the training part of split 0, or all of them."""
         import numpy as np
 
         if sum((self.split is not None, self.train is not None, self.every)) > 1:
@@ -57,10 +54,7 @@ class Samples(TrainingSamples):
     """The options that choose the samples of a command that trains."""
 
     unknown: Unknown = None
-    drop_classes_below: Annotated[
-        int,
-        samples_option("Leave smaller classes out.", "N", "--drop-classes-below", min=0, show_default=False),
-    ] = 0
+    drop_classes_below: Annotated[int, samples_option("Leave smaller classes out.", "N", min=0, show_default=False)] = 0
 
     def choose(self, K: KernelSet, *, all_by_default: bool = False) -> tuple[Index, str]:
         """Positions of the chosen samples of known labels and of large classes, and their description."""
@@ -116,10 +110,7 @@ ROWS = "FILE or 0,5,10:20"
 
 
 def select_rows(K: KernelSet, text: str) -> Index:
-    """The rows that --rows chooses: by a file of names, by a file with 0 or 1 for each sample, or by position.
-
-    Positions count from 0 and are separated by commas; 10:20 are those from 10 to 19. Each sample is chosen once.
-    """
+    """The rows that --rows chooses: names or a mask in a file, or positions from 0; 10:20 are those from 10 to 19."""
     import numpy as np
 
     n = K.shape[1]
@@ -182,15 +173,11 @@ def _without_small_classes(K: KernelSet, chosen: Index, on: str, least: int) -> 
     kept = chosen[sizes[index] >= least]
     if not len(small):
         return kept, on
-    names = ", ".join(map(str, small[:10])) + (" …" if len(small) > 10 else "")
-    return kept, f"{on}; without {count(len(small), 'class')} of fewer than {least}: {names}"
+    return kept, f"{on}; without {count(len(small), 'class')} of fewer than {least}: {first_names(small, 10)}"
 
 
 def read_groups(file: Path, samples: Array, chosen: Index) -> xr.DataArray:
-    """The group of each chosen sample, by name, or from a vector in the order of the set.
-
-    The array is named after the file, which results show.
-    """
+    """The group of each chosen sample, by name or position; the array is named after the file, which results show."""
     import xarray as xr
 
     from dmkl.inputs import read_file

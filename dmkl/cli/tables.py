@@ -7,9 +7,8 @@ and xarray.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,43 +45,37 @@ ON_WEIGHTS = (
 """A warning that is printed below weights."""
 
 
-def weights_table(weights: Mapping[str, xr.DataArray]) -> Table:
-    """A row for each kernel, a column for each model: the weight, and a bar of its share.
+def weights_table(weights: xr.DataArray) -> Table:
+    """A row for each kernel: its weight with a bar, in a column for each class, pair, task or model.
 
-    A model with weights for several classes, pairs or tasks has a column for each; if there are many, the weights of
-    each are divided by their sum, with columns for the mean and the largest, and for the class that has the largest.
+    If there are many, the weights of each are divided by their sum, with columns for the mean and the largest, and for
+    the class that has the largest.
     """
-    columns: dict[str, xr.DataArray] = {}
-    largest_at: xr.DataArray | None = None
-    for title, array in weights.items():
-        if array.ndim == 1:
-            columns[title] = array
-            continue
-        averaged = " × ".join(count(size, str(name)) for name, size in array.sizes.items() if name != "kernel")
-        array = _by_column(array)
-        dim = str(array.dims[1])
-        if array.sizes[dim] <= _MOST_COLUMNS:
-            columns |= {str(label): array.sel({dim: label}) for label in array[dim].values}
-        else:
-            array = array.copy(data=weight_shares(array.values, array.get_axis_num("kernel")))
-            columns |= {f"share, mean of {averaged}": array.mean(dim), "largest": array.max(dim)}
-            largest_at = array[dim][array.argmax(dim)]
-    rows = table("kernel")
-    for title in columns:
-        rows.add_column("weight" if len(columns) == 1 else title, no_wrap=True)
-    if largest_at is not None:
-        rows.add_column(str(largest_at.name), overflow="fold")
-    width = 30 if len(columns) == 1 else 6
-    for name in next(iter(weights.values())).kernel.values:
-        cells = []
-        for array in columns.values():
-            value, largest = float(array.sel(kernel=name)), float(array.max())
-            share = value / largest if largest > 0 else 0.0
-            cells.append(Text.assemble(f"{value:.4f} ", (bar(share, width), "cyan")))
-        if largest_at is not None:
-            cells.append(Text(str(largest_at.sel(kernel=name).item())))
-        rows.add_row(Text(str(name)), *cells)
-    return rows
+    columns, largest_at = {"weight": weights}, list[xr.DataArray]()
+    if weights.ndim > 1:
+        flat = _by_column(weights)
+        dim = str(flat.dims[1])
+        columns = {str(label): flat.sel({dim: label}) for label in flat[dim].values}
+        if len(columns) > _MOST_COLUMNS:
+            averaged = " × ".join(count(size, str(name)) for name, size in weights.sizes.items() if name != "kernel")
+            shares = flat.copy(data=weight_shares(flat.values, 0))
+            columns = {f"share, mean of {averaged}": shares.mean(dim), "largest": shares.max(dim)}
+            largest_at = [flat[dim][shares.argmax(dim)]]
+    titles = [*columns] if len(columns) > 1 else ["weight"]
+    rows = (
+        [str(name), *(_with_bar(array, k, 30 if len(columns) == 1 else 6) for array in columns.values())]
+        + [str(labels[k].item()) for labels in largest_at]
+        for k, name in enumerate(weights.kernel.values)
+    )
+    made = table("kernel", *titles, last=[str(labels.name) for labels in largest_at], rows=rows)
+    for column in made.columns[1 : len(titles) + 1]:
+        column.no_wrap = True
+    return made
+
+
+def _with_bar(weights: xr.DataArray, k: int, width: int) -> Text:
+    value, largest = float(weights[k]), float(weights.max())
+    return Text.assemble(f"{value:.4f} ", (bar(value / largest if largest > 0 else 0.0, width), "cyan"))
 
 
 def estimate_tables(estimator: Any) -> list[Table]:
@@ -90,27 +83,15 @@ def estimate_tables(estimator: Any) -> list[Table]:
 
     Of a model of variance components, variances and fixed effects of each target.
     """
-    if not hasattr(estimator, "components_"):
-        if not hasattr(estimator, "covariate_effects_"):
-            return []
-        effects = estimator.covariate_effects_
-        numbers = ["effect"] if effects.shape[1] == 1 else list(map(str, effects.target.values))
-        by_covariate = zip(effects.covariate.values, effects.values, strict=True)
-        lines = ([Text(str(name)), *(f"{value:.4g}" for value in row)] for name, row in by_covariate)
-        return [table("covariate", numbers=numbers, rows=lines)]
-    tables = []
-    for name, components, effects in _of_targets(estimator):
-        columns = [column for column in _COMPONENT_COLUMNS if column in components]
-        titles = [column.replace("variance_share", "share").replace("_", " ") for column in columns]
-        rows: list[Any] = []
-        for place, term in enumerate(components.term.values):
-            cells = [_cell(float(components[column][place])) for column in columns]
-            rows.append([Text(str(term)), *cells, "on the boundary" if components.boundary[place] else ""])
-        tables.append(table(f"variance of {name}" if name else "variance", numbers=[*titles, ""], rows=rows))
-        pairs = zip(effects.covariate.values, effects.effect.values, effects.effect_se.values, strict=True)
-        rows = [[Text(str(effect)), _cell(float(value)), _cell(float(error))] for effect, value, error in pairs]
-        tables.append(table("fixed effect", numbers=["effect", "effect se"], rows=rows))
-    return tables
+    if hasattr(estimator, "components_"):
+        return [made for target in _of_targets(estimator) for made in _component_tables(*target)]
+    if not hasattr(estimator, "covariate_effects_"):
+        return []
+    effects = estimator.covariate_effects_
+    numbers = ["effect"] if effects.shape[1] == 1 else list(map(str, effects.target.values))
+    by_covariate = zip(effects.covariate.values, effects.values, strict=True)
+    rows = ([str(name), *(f"{value:.4g}" for value in values)] for name, values in by_covariate)
+    return [table("covariate", numbers=numbers, rows=rows)]
 
 
 _COMPONENT_COLUMNS = (
@@ -124,15 +105,33 @@ _COMPONENT_COLUMNS = (
 )
 
 
-def _of_targets(estimator: Any) -> list[tuple[str, xr.Dataset, xr.Dataset]]:
+def _component_tables(name: str, components: xr.Dataset, effects: xr.Dataset) -> tuple[Table, Table]:
+    columns = [column for column in _COMPONENT_COLUMNS if column in components]
+    titles = [column.replace("variance_share", "share").replace("_", " ") for column in columns]
+    frame = components[[*columns, "boundary"]].to_dataframe()
+    fixed = effects[["effect", "effect_se"]].to_dataframe()
+    rows = (
+        [str(term), *map(_cell, values), "on the boundary" if boundary else ""]
+        for term, *values, boundary in frame.itertuples()
+    )
+    return (
+        table(f"variance of {name}" if name else "variance", numbers=[*titles, ""], rows=rows),
+        table(
+            "fixed effect",
+            numbers=["effect", "effect se"],
+            rows=([str(effect), *map(_cell, values)] for effect, *values in fixed.itertuples()),
+        ),
+    )
+
+
+def _of_targets(estimator: Any) -> Iterator[tuple[str, xr.Dataset, xr.Dataset]]:
     """The name of each target, its variance components and its fixed effects; no name for a single target."""
     components, effects = estimator.components_, estimator.fixed_effects_
     if "target" not in components.dims:
-        return [("", components, effects)]
-    return [
-        (str(name), components.isel(target=k, drop=True), effects.isel(target=k, drop=True))
-        for k, name in enumerate(components.target.values)
-    ]
+        yield "", components, effects
+        return
+    for k, name in enumerate(components.target.values):
+        yield str(name), components.isel(target=k, drop=True), effects.isel(target=k, drop=True)
 
 
 def effects_as_mapping(estimator: Any) -> dict[str, Any]:
@@ -141,25 +140,22 @@ def effects_as_mapping(estimator: Any) -> dict[str, Any]:
     Of a model of variance components, the tables of these and of its fixed effects.
     """
     if hasattr(estimator, "components_"):
-        tables = {}
-        for name, components, fixed in _of_targets(estimator):
-            tables[name] = {
+        tables = {
+            name: {
                 "variance_components": components.drop_dims("term_2").to_dataframe().T.to_dict(),
                 "fixed_effects": fixed.to_dataframe().T.to_dict(),
             }
+            for name, components, fixed in _of_targets(estimator)
+        }
         return tables.get("", {"targets": tables})
     if not hasattr(estimator, "covariate_effects_"):
         return {}
-    effects, targets = estimator.covariate_effects_, [str(name) for name in estimator.intercept_.target.values]
 
-    def by_target(row: list[float]) -> Any:
-        return row[0] if len(row) == 1 else dict(zip(targets, row, strict=True))
+    def by_target(values: xr.DataArray) -> Any:
+        return values.item() if values.size == 1 else values.to_series().to_dict()
 
-    by_name = zip(effects.covariate.values, effects.values.tolist(), strict=True)
-    return {
-        "intercept": by_target(estimator.intercept_.values.tolist()),
-        "covariate_effects": {str(name): by_target(row) for name, row in by_name},
-    }
+    by_name = {str(values.covariate.item()): by_target(values) for values in estimator.covariate_effects_}
+    return {"intercept": by_target(estimator.intercept_), "covariate_effects": by_name}
 
 
 def _by_column(weights: xr.DataArray) -> xr.DataArray:
@@ -168,54 +164,41 @@ def _by_column(weights: xr.DataArray) -> xr.DataArray:
         return weights
     group, dim = (str(name) for name in weights.dims[1:])
     names = [f"{label}, group {g}" for g in weights[group].values for label in weights[dim].values]
-    return xr.DataArray(
-        weights.values.reshape(len(weights), -1),
-        dims=("kernel", dim),
-        coords={"kernel": weights.kernel.values, dim: names},
-        name=weights.name,
-    )
+    coords = {"kernel": weights.kernel.values, dim: names}
+    return xr.DataArray(weights.values.reshape(len(weights), -1), coords, name=weights.name)
 
 
 def summary_table(
     models: Mapping[str, Any], seconds: Mapping[str, float], accuracy: Mapping[str, float] | None = None
 ) -> Table:
-    """A row for each model: accuracy if given, proven gap, passes, time."""
-    solvers = any(hasattr(model, "solver_") for model in models.values())  # some learners have one solver only
-    optional = {"accuracy": bool(accuracy), "solver": solvers}
-    columns = ("accuracy", "proven gap", "passes", "solver", "seconds")
-    rows = table("model", numbers=[name for name in columns if optional.get(name, True)])
-    for name, model in models.items():
-        rows.add_row(
-            Text(name),
-            *([f"{100 * accuracy[name]:.2f} %"] if accuracy else []),
-            _gap(float(np.max(np.asarray(model.gap_)))),
-            f"{model.n_passes_:.4g}",
-            *([getattr(model, "solver_", "")] if solvers else []),
-            f"{seconds[name]:.2f}",
-        )
-    return rows
+    """A row for each model: accuracy if given, proven gap, passes, solver, time."""
+    fitted = list(models.values())
+    columns = {
+        "accuracy": [f"{100 * share:.2f} %" for share in (accuracy or {}).values()],
+        "proven gap": [_gap(float(np.max(np.asarray(model.gap_)))) for model in fitted],
+        "passes": [f"{model.n_passes_:.4g}" for model in fitted],
+        "solver": [getattr(model, "solver_", "") for model in fitted],  # some learners have one solver only
+        "seconds": [f"{value:.2f}" for value in seconds.values()],
+    }
+    columns = {title: cells for title, cells in columns.items() if any(cells)}
+    return table("model", numbers=[*columns], rows=zip(models, *columns.values(), strict=True))
 
 
 def _gap(value: float) -> str:
     return "none" if math.isnan(value) else "< 1e-12" if value < 1e-12 else f"{value:.1e}"
 
 
-def model_as_mapping(estimator: Any, path: Path | str, n_samples: int, seconds: float) -> dict[str, Any]:
+def model_as_mapping(estimator: Any, path: str, n_samples: int, seconds: float) -> dict[str, Any]:
     """A fitted model that was saved at `path`, for JSON."""
-    weights = _by_column(estimator.weights_)
-    rows: list[Any] = weights.values.tolist()
-    if weights.ndim == 2:  # over classes, pairs or tasks
-        labels = [str(label) for label in weights[weights.dims[1]].values]
-        rows = [dict(zip(labels, row, strict=True)) for row in rows]
     return {
         "model": type(estimator).__name__,
         "parameters": estimator.get_params(deep=False),
-        "path": str(path),
+        "path": path,
         "training_samples": n_samples,
-        "weights": {str(name): row for name, row in zip(weights.kernel.values, rows, strict=True)},
+        "weights": _by_column(estimator.weights_).to_pandas().T.to_dict(),
         **effects_as_mapping(estimator),
-        "gap": np.asarray(estimator.gap_).tolist(),
-        "objective": np.asarray(estimator.objective_).tolist(),
+        "gap": np.asarray(estimator.gap_),
+        "objective": np.asarray(estimator.objective_),
         "passes": estimator.n_passes_,
         "solver": getattr(estimator, "solver_", None),  # SVMs have one solver only
         "status": estimator.status_,
@@ -236,32 +219,32 @@ def points_table(result: SearchResult, most: int = 10) -> Table:
     if "fold" in by:
         titles = {"test_score": f"test {scoring}", "refit_test_score": "refitted"}
         tested = {title: name for name, title in titles.items() if name in result.scores}
-    rows = table(*by, numbers=[*result.parameters, scoring, *tested, "worst gap"])
-    for name in ("status", ""):
-        rows.add_column(name, overflow="fold")
+    rows: list[list[str | Text]] = []
     for place, row in zip(shown.index, shown.to_dict("records"), strict=True):
         if not by and place > most:
-            rows.add_row("…")
+            rows.append(["…"])
         choice = result.chosen.sel({dim: row[dim] for dim in by}) if tested else {}
-        rows.add_row(
-            *(Text(_cell(row[name])) for name in [*by, *result.parameters]),
-            _with_error(row["mean_score"], row["standard_error"]),
-            *(f"{float(choice[name]):.4f}" for name in tested.values()),
-            _gap(row["gap"]),
-            row["status"],
-            Text("chosen" if chosen[place] and not by else "", style="green"),
+        rows.append(
+            [
+                *(_cell(row[name]) for name in [*by, *result.parameters]),
+                _with_error(row["mean_score"], row["standard_error"]),
+                *(f"{float(choice[name]):.4f}" for name in tested.values()),
+                _gap(row["gap"]),
+                row["status"],
+                Text("chosen" if chosen[place] and not by else "", style="green"),
+            ]
         )
     if not by:
-        _add_baselines(rows, result)
-    return rows
+        rows += _baseline_rows(result)
+    return table(*by, numbers=[*result.parameters, scoring, *tested, "worst gap"], last=("status", ""), rows=rows)
 
 
 def _with_error(mean: float, error: float) -> str:
     return f"{mean:.4f} ± {error:.4f}" if math.isfinite(error) else f"{mean:.4f}"
 
 
-def _add_baselines(rows: Table, result: SearchResult) -> None:
-    """Add a row for each baseline of a search whose folds choose together."""
+def _baseline_rows(result: SearchResult) -> Iterator[list[str | Text]]:
+    """A row for each baseline of a search whose folds choose together."""
     from dmkl.searching.grid import mean_over_folds
 
     baselines = _chosen(result, "baselines")
@@ -270,13 +253,13 @@ def _add_baselines(rows: Table, result: SearchResult) -> None:
         kernel, title = str(baseline["best_kernel"].values), str(baseline["baseline"].values)
         if "C" in baseline and "C" not in result.parameters and not math.isnan(cost := float(baseline["C"])):
             title += f", C = {cost:g}"
-        rows.add_row(
-            *(Text(_cell(baseline[name].item()) if name in baseline else "") for name in result.parameters),
+        yield [
+            *(_cell(baseline[name].item()) if name in baseline else "" for name in result.parameters),
             _with_error(*map(float, mean_over_folds(baseline["score"]))),
             _gap(float(baseline["gap"].max())),
             "",
             Text(f"{kernel} alone" if kernel else title, style="cyan"),
-        )
+        ]
 
 
 def _cell(value: Any) -> str:
@@ -337,13 +320,13 @@ _MOST_CLASSES = 12
 def measures_tables(classes: xr.Dataset, counts: xr.DataArray) -> list[Table]:
     """A row of measures for each class, or task, and unless there are many classes, or tasks, the confusion matrix."""
     (dim,) = classes["recall"].dims
-    columns = (classes[name].values.tolist() for name in (dim, "recall", "precision", "support"))
-    lines = ([Text(str(label)), number(r), number(p), f"{n:.0f}"] for label, r, p, n in zip(*columns, strict=True))
+    frame = classes[["recall", "precision", "support"]].to_dataframe()
+    lines = ([str(label), number(r), number(p), f"{n:.0f}"] for label, r, p, n in frame.itertuples())
     measures = table(str(dim), numbers=["recall", "precision", "samples"], rows=lines)
     if "task" in counts.dims or counts.sizes["predicted"] > _MOST_CLASSES:
         return [measures]
     rows = zip(counts["true"].values, counts.transpose("true", ...).values, strict=True)
-    cells = ([Text(str(label)), *(str(int(n)) for n in row)] for label, row in rows)
+    cells = ([str(label), *(str(int(n)) for n in row)] for label, row in rows)
     titles = [str(label) for label in counts["predicted"].values]
     return [measures, table("true \\ predicted", numbers=titles, rows=cells)]
 
@@ -380,16 +363,17 @@ def describe_evaluation(result: EvaluationResult) -> Description:
         return [], mapping
     names = [name for name in ("fold", "task", "target") if name in frame]
     scores = ["inner_score", *result.measures]
-    rows = table(*names, numbers=[*result.parameters, *scores, "gap"])
-    rows.add_column("status", overflow="fold")
-    for row in frame.to_dict("records"):
-        rows.add_row(
-            *(Text(_cell(row[name])) for name in [*names, *result.parameters]),
+    rows = (
+        [
+            *(_cell(row[name]) for name in [*names, *result.parameters]),
             *(f"{row[name]:.4f}" for name in scores),
             _gap(row["gap"]),
             row["status"],
-        )
-    return [rows, *(measures_tables(result.classes, result.confusion) if has_classes else [])], mapping
+        ]
+        for row in frame.to_dict("records")
+    )
+    of_folds = table(*names, numbers=[*result.parameters, *scores, "gap"], last=["status"], rows=rows)
+    return [of_folds, *(measures_tables(result.classes, result.confusion) if has_classes else [])], mapping
 
 
 def describe_importance(result: Importance) -> Description:
@@ -398,12 +382,14 @@ def describe_importance(result: Importance) -> Description:
     names = [name for name in ("source", "task", "target") if name in frame]
     errors = {"loss": "loss_margin", "alone": "alone_margin", "shapley": "shapley_standard_error"}
     columns = {name: error for name, error in errors.items() if name in frame}
-    rows = table(*names, numbers=["loss without" if name == "loss" else name for name in columns])
-    for row in frame.to_dict("records"):
-        cells = [with_error(row[name], row[error]) if row[name] == row[name] else "" for name, error in columns.items()]
-        rows.add_row(*(Text(str(row[name])) for name in names), *cells)
+    rows = (
+        [str(row[name]) for name in names]
+        + ["" if math.isnan(row[name]) else with_error(row[name], row[error]) for name, error in columns.items()]
+        for row in frame.to_dict("records")
+    )
+    titles = ["loss without" if name == "loss" else name for name in columns]
     attrs = {name: result.data.attrs[name] for name in ("rows", "choose", "choice")}
-    return [rows], attrs | {"sources": frame.to_dict("records")}
+    return [table(*names, numbers=titles, rows=rows)], attrs | {"sources": frame.to_dict("records")}
 
 
 _MOST_ROWS = 30
@@ -428,19 +414,20 @@ def describe_permutation_test(result: PermutationTest) -> Description:
 def describe_stability(result: Stability) -> Description:
     """A row for each kernel; means over tasks or targets if there are several."""
     frame = result.table().groupby("kernel", sort=False).mean(numeric_only=True)
-    rows = table("kernel", numbers=["weight", "± s.e.", "95 % of resamples"])
-    rows.add_column("selected", no_wrap=True)
-    for name, row in frame.iterrows():
-        share = float(row["selection_frequency"])
-        rows.add_row(
-            Text(str(name)),
+    rows = (
+        [
+            str(row["kernel"]),
             f"{row['mean_weight']:.4f}",
             f"{row['standard_error']:.4f}",
             f"{row['lower']:.4f} to {row['upper']:.4f}",
-            Text.assemble(f"{100 * share:3.0f} % ", (bar(share, 12), "cyan")),
-        )
+            Text.assemble(f"{100 * row['selection_frequency']:3.0f} % ", (bar(row["selection_frequency"], 12), "cyan")),
+        ]
+        for row in frame.reset_index().to_dict("records")
+    )
+    made = table("kernel", numbers=["weight", "± s.e.", "95 % of resamples"], last=["selected"], rows=rows)
+    made.columns[-1].no_wrap = True
     data, attrs, stable = result.data, result.data.attrs, result.stable()
-    return [rows], {
+    return [made], {
         **{name: attrs[name] for name in ("how", "threshold", "random_state")},
         "resamples": data.sizes["resample"],
         "distinct_resamples": attrs["n_distinct"],

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -181,13 +181,10 @@ def _processes(workers: int | None) -> Iterator[Client]:
 def _count(workers: int | None) -> int:
     if workers is None:
         return settings.tasks_at_once()
-    try:
-        count = int(workers)
-    except ValueError:
-        count = 0
-    if count < 1:
-        refuse(f"workers must be at least 1, got {workers!r}")
-    return count
+    with suppress(ValueError):
+        if (count := int(workers)) >= 1:
+            return count
+    refuse(f"workers must be at least 1, got {workers!r}")
 
 
 @contextmanager

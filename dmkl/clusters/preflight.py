@@ -10,14 +10,14 @@ import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dmkl import settings
 from dmkl._version import __version__
-from dmkl.errors import DmklError, InputError, one_line
+from dmkl.errors import DmklError, InputError, one_line, size_text
 from dmkl.passes.execute import active_client, look_at, machine, workers_of_scheduler
 
 if TYPE_CHECKING:
@@ -31,20 +31,16 @@ class Host:
     """A machine, or a job of a batch system on one, as a process there describes it."""
 
     name: str
-    job: str
-    """The job of a batch system; empty if there is none."""
+    job: str  # of a batch system, empty if there is none
     cores: int
     free_bytes: int
-    temporary: str
-    """The folder for temporary files."""
+    temporary: str  # the folder for temporary files
     temporary_free_bytes: int
     versions: dict[str, str]
     workers: int = 1
     slots: int = 1
-    problems: tuple[str, ...] = field(default=())
-    """A sentence for each problem, with host and path; the host cannot take part."""
-    differences: tuple[str, ...] = field(default=())
-    """A sentence for each difference: versions other than those of this process, and too few cores."""
+    problems: tuple[str, ...] = ()  # sentences with host and path; the host cannot take part
+    differences: tuple[str, ...] = ()  # sentences on other versions than those of this process, and too few cores
 
 
 @dataclass(frozen=True)
@@ -219,21 +215,16 @@ def solvers_that_fit(K: KernelSet, hosts: Sequence[Host], state: Path | None = N
     from dmkl.solvers.fisher.subspace.space import basis_task_bytes, preconditioner_bytes
 
     cluster, (n, m, _) = machine(), K.shape
+    allowed = size_text(cluster.total_bytes)
     alone = {"direct α-step": direct_bytes(K.view, 1), "preconditioners": preconditioner_bytes(K.view, block_width())}
     fits = [
-        Requirement(
-            part, needed <= cluster.total_bytes, f"{_gib(needed)} of the {_gib(cluster.total_bytes)} of one task"
-        )
+        Requirement(part, needed <= cluster.total_bytes, f"{size_text(needed)} of the {allowed} of one task")
         for part, needed in alone.items()
     ]
     folder = None if state is None else next(path for path in (state, *state.absolute().parents) if path.exists())
     free = hosts[0].temporary_free_bytes if folder is None else shutil.disk_usage(folder).free
     on_disk = free // 2 // (8 * m * (n + 1))
     vectors = min(m, on_disk, math.isqrt(cluster.task_bytes // max(1, basis_task_bytes(n, 1))))
-    disk = f"of {_gib(free)} free on the disk of {folder or hosts[0].temporary}"
-    reason = f"{vectors:,} vectors, {_gib(8 * vectors * m * (n + 1))} {disk}"
+    disk = f"of {size_text(free)} free on the disk of {folder or hosts[0].temporary}"
+    reason = f"{vectors:,} vectors, {size_text(8 * vectors * m * (n + 1))} {disk}"
     return [*fits, Requirement("basis", vectors >= min(m, 64), reason)]
-
-
-def _gib(n_bytes: float) -> str:
-    return f"{n_bytes / 2**30:.3g} GiB"

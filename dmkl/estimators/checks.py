@@ -25,6 +25,11 @@ def check_choice(name: str, value: Any, choices: Sequence[str | None]) -> None:
         refuse(f"{name} must be {', '.join(others)} or {last}, got {plain_repr(value)}")
 
 
+def one_of(*choices: str | None) -> Callable[[str, Any], None]:
+    """The check that a value is among the choices."""
+    return partial(check_choice, choices=choices)
+
+
 def check_numbers(name: str, value: Any) -> list[float]:
     """The numbers of a parameter, one or several; InputError if there are none, or a value is not a number."""
     if type(value) is float:  # fast, since a permutation test checks tens of thousands

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -111,11 +111,12 @@ class KernelKMeans(ClusterMixin, KernelLearner):  # type: ignore[misc]
     max_iter: int = 100
     random_state: int = 0
 
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        for name, least in (("n_clusters", 2), ("restarts", 1), ("max_iter", 1), ("random_state", 0)):
-            check_count(name, getattr(self, name), least)
-        check_positive("tol", self.tol)
+    _RULES: ClassVar = {
+        "restarts": check_count,
+        "tol": check_positive,
+        "max_iter": check_count,
+        "random_state": partial(check_count, least=0),
+    }
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)
@@ -126,8 +127,9 @@ class KernelKMeans(ClusterMixin, KernelLearner):  # type: ignore[misc]
         return False  # not from labels, at no p or λ
 
     def _targets(self, labels: npt.ArrayLike, n_samples: int, tasks: Array | None) -> Targets:
-        clusters, none = np.arange(self.n_clusters), np.zeros((n_samples, self.n_clusters))
-        return Targets("clusters", clusters, (none,), none[:, 0], (None,), np.zeros(0))
+        n_clusters = check_count("n_clusters", self.n_clusters, least=2)
+        none = np.zeros((n_samples, n_clusters))
+        return Targets("clusters", np.arange(n_clusters), (none,), none[:, 0], (None,), np.zeros(0))
 
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
         return Problems(targets, None, np.zeros(1), ("component", targets.classes), targets.problems, (None,))

@@ -45,10 +45,14 @@ Priors = Literal["empirical", "uniform"] | Sequence[float] | Mapping[Any, float]
 """Prior probabilities of the classes, as in scikit-learn's LinearDiscriminantAnalysis, or by class."""
 
 
-def check_priors(priors: Any, classes: Array) -> None:
-    """Raise InputError unless these are prior probabilities of the classes: a word, or positive numbers of sum one."""
+def prior_probabilities(priors: Priors, classes: Array, sizes: Float) -> Float:
+    """q, (classes,), for classes of these sizes in training; those of a mapping by the text of the class.
+
+    InputError unless `priors` is a word, or positive numbers of sum one.
+    """
     if priors is None or (isinstance(priors, str) and priors in ("empirical", "uniform")):
-        return
+        weights = np.ones(len(sizes)) if priors == "uniform" else sizes
+        return np.asarray(weights / weights.sum())
     rule = "priors must be 'empirical' (None), 'uniform', or a positive number for each class that sum to one"
     try:
         values = np.asarray(list(priors.values()) if isinstance(priors, Mapping) else priors, dtype=np.float64)
@@ -57,27 +61,17 @@ def check_priors(priors: Any, classes: Array) -> None:
     if values.ndim != 1 or not (values > 0).all() or abs(values.sum() - 1.0) > 1e-5:
         refuse(f"{rule}; got {plain_repr(priors)}, whose sum is {values.sum():g}")
     if isinstance(priors, Mapping):
-        expected_labels, given = [set(map(str, labels)) for labels in (classes.tolist(), priors)]
-        if expected_labels != given or len(given) < len(priors):
+        by_text = dict(zip(map(str, priors), values, strict=True))
+        if set(map(str, classes.tolist())) != set(by_text) or len(by_text) < len(priors):
             refuse(
                 f"priors holds numbers for {plain_repr(list(priors))}, and the classes are {classes.tolist()}; give "
                 "one for each"
             )
+        values = np.array([by_text[str(label)] for label in classes.tolist()])
     elif len(values) != len(classes):
         n = len(classes)
         refuse(f"priors holds {len(values)} numbers and there are {n} classes; give one for each, classes sorted")
-
-
-def prior_probabilities(priors: Priors, classes: Array, sizes: Float) -> Float:
-    """q, (classes,), for classes of these sizes in training; those of a mapping by the text of the class."""
-    if priors is None or isinstance(priors, str):
-        weights = np.ones(len(sizes)) if priors == "uniform" else sizes
-    elif isinstance(priors, Mapping):
-        by_text = {str(label): value for label, value in priors.items()}
-        weights = np.array([by_text[str(label)] for label in classes.tolist()], dtype=np.float64)
-    else:
-        weights = np.asarray(priors, dtype=np.float64)
-    return np.asarray(weights / weights.sum())
+    return np.asarray(values / values.sum())
 
 
 def class_index(kind: str, classes: Array, labels: npt.ArrayLike) -> list[Index]:
@@ -214,19 +208,15 @@ class DecisionRule:
 
     def arrays(self) -> dict[str, Any]:
         """Everything but the priors as arrays with their dimensions, by name."""
+        means, scalings = ([getattr(each, name) for each in self.discriminants] for name in ("means", "scalings"))
+        problem, column = "decision_problem", "decision_column"
         arrays = {
-            "decision_means": (
-                ("decision_problem", "label", "decision_column"),
-                np.stack([discriminant.means for discriminant in self.discriminants]),
-            ),
-            "decision_scalings": (
-                ("decision_problem", "decision_column", "discriminant"),
-                np.stack([discriminant.scalings for discriminant in self.discriminants]),
-            ),
-            "decision_sharpness": (("decision_problem",), self.sharpness),
+            "decision_means": ((problem, "label", column), np.stack(means)),
+            "decision_scalings": ((problem, column, "discriminant"), np.stack(scalings)),
+            "decision_sharpness": ((problem,), self.sharpness),
         }
         if self.direct is not None:
-            arrays["decision_direct"] = (("decision_problem", "decision_column"), np.stack(self.direct))
+            arrays["decision_direct"] = ((problem, column), np.stack(self.direct))
         return arrays
 
     @classmethod

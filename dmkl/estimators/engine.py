@@ -136,7 +136,7 @@ def _run_nested(K: KernelSet, sets: list[TrainingSet], tally: Tally) -> list[Tra
         return sets
     for data, rows in zip(sets, nested, strict=True):
         # Refuse a row that cannot be solved before its nested rows are; jobs that need a preparation are refused later.
-        if rows and data.fit.learner._preparation(data) is None:
+        if rows and not data.fit.learner._PREPARED_BY:
             data.fit.learner._method().check(data.fit.learner._jobs(data, None))
     keys = [[tokenize(fit) for fit in rows] for rows in nested]
     distinct = dict(zip(chain(*keys), chain(*nested), strict=True))
@@ -261,22 +261,24 @@ def _measure(sets: Sequence[KernelSet], workspace: Workspace, tally: Tally) -> t
 
 
 def _prepare(sets: Sequence[TrainingSet], workspace: Workspace, tally: Tally) -> tuple[list[Any], float]:
-    """The results of the preparation of each row, one for each part, and the passes that all of them took.
+    """The results of `Learner._prepare` for each row, one for each part, and the passes that all of them took.
 
-    Preparations with equal keys on equal training sets are done once; all of them share passes.
+    Work with equal parameters on equal training sets is done once; all of it shares passes.
     """
     keys: list[list[Hashable]] = []
     wanted: dict[Hashable, tuple[Lens, Solver[Any]]] = {}
     for data in sets:
         keys.append([])
-        preparation = data.fit.learner._preparation(data)
-        if preparation is not None:
-            kernels = None if data.fit.kernels is None else data.fit.kernels.tobytes()
-            shared = (id(data.problems), kernels, type(data.fit.learner), preparation.key)
-            keys[-1] += [(id(part.training), *shared) for part in data.parts]
-            for key, part, solver_of in zip(keys[-1], data.parts, preparation.solvers, strict=True):
-                if key not in wanted:
-                    wanted[key] = part.training.square, solver_of(workspace.prepared(len(wanted)))
+        learner = data.fit.learner
+        if not learner._PREPARED_BY:
+            continue
+        kernels = None if data.fit.kernels is None else data.fit.kernels.tobytes()
+        values = repr([getattr(learner, name) for name in learner._PREPARED_BY])
+        for part in data.parts:
+            key = (id(part.training), id(data.problems), kernels, type(learner), values)
+            keys[-1].append(key)
+            if key not in wanted:
+                wanted[key] = part.training.square, learner._prepare(data, part, workspace.prepared(len(wanted)))
     made, passes = drive(list(wanted.values()), tally=tally)
     results = dict(zip(wanted, made, strict=True))
     return [[results[key] for key in row] or None for row in keys], passes

@@ -21,21 +21,13 @@ from dmkl.estimators.checks import (
     KernelGroups,
     Prices,
     WeightRules,
-    check_choice,
     check_count,
     check_numbers,
     check_positive,
     one_for_each,
+    one_of,
 )
-from dmkl.estimators.decisions import (
-    LEFT_OUT,
-    Decision,
-    DecisionRule,
-    Priors,
-    check_priors,
-    class_index,
-    predicted_labels,
-)
+from dmkl.estimators.decisions import LEFT_OUT, Decision, DecisionRule, Priors, class_index, predicted_labels
 from dmkl.estimators.learner import KernelClassifier, KernelLearner, label_accuracy
 from dmkl.estimators.plan import (
     ClassWeight,
@@ -75,6 +67,7 @@ _THREADS = 2
 """Number of threads that learn rules; more threads gain nothing, since Python works between the array operations."""
 
 
+@dataclass(eq=False, repr=False)
 class FisherLearner(KernelLearner, abstract=True):
     """Regularized least squares on a weighted sum of kernels, the weights learnt in an ℓp ball.
 
@@ -82,18 +75,14 @@ class FisherLearner(KernelLearner, abstract=True):
     `dmkl.numerics.fisher` with different targets.
     """
 
-    p: float | Sequence[float] = np.inf
-    lam: float | Sequence[float]
-    solver: SolverChoice
-    tol: float
-    max_iter: int
-    class_weight: ClassWeight = None
-    kernel_groups: KernelGroups = None
-    sigma: Prices = 1.0
-    constraints: Constraints = None
-    weights: Given = None
+    _: KW_ONLY
+    steps: str | Sequence[str] = ("center", "trace")
+    solver: SolverChoice = "auto"
+    tol: float = 1e-4
+    max_iter: int = 200
+
     _TAKES_WEIGHTS = True
-    _OF_WEIGHTS: ClassVar = {"p": np.inf, "kernel_groups": None, "sigma": 1.0, "constraints": None, "weights": None}
+    _RULES: ClassVar = {"lam": check_positive, "tol": check_positive, "max_iter": check_count}
 
     @classmethod
     def _upgrade_parameters(cls, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -110,14 +99,9 @@ class FisherLearner(KernelLearner, abstract=True):
         kept = {name: value for name, value in parameters.items() if name not in options}
         return kept | {"solver": solver}
 
-    def _of_plain_sum(self) -> KernelLearner | None:
-        learner = super()._of_plain_sum()
-        penalized = learner is not None and self._options().mu is not None
-        return learner.set_params(solver="dual") if learner is not None and penalized else learner
-
     def _exponents(self) -> list[float]:
         """The norm, or one for each problem."""
-        return [as_exponent(p) for p in check_numbers("p", self.p)]
+        return [as_exponent(p) for p in check_numbers("p", getattr(self, "p", np.inf))]
 
     def _ridges(self) -> list[float]:
         return check_positive("lam", self.lam)
@@ -129,9 +113,6 @@ class FisherLearner(KernelLearner, abstract=True):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        self._ridges()
-        check_positive("tol", self.tol)
-        check_count("max_iter", self.max_iter)
         rules = self._rules()
         rules.check()
         check_solver(name_of(self.solver), self._options(), self._exponents(), rules.beyond)
@@ -143,7 +124,7 @@ class FisherLearner(KernelLearner, abstract=True):
             rules.weights(p, K.names)
 
     def _rules(self) -> WeightRules:
-        return WeightRules(self.kernel_groups, self.sigma, self.constraints, self.weights)
+        return WeightRules()
 
     def _parameter_texts(self, names: Sequence[str]) -> dict[str, str]:
         # Options that decide how long a search goes on, not its result, are left out.
@@ -186,22 +167,45 @@ _MOVED = frozenset({"basis", "finish", "master", "mu"})
 """Parameters of saved models of earlier versions that are options of solvers now."""
 
 
+@dataclass(eq=False, repr=False)
+class LearntWeights(FisherLearner, abstract=True):
+    """Least squares with weights that are learnt in a set of the user's choice, or given."""
+
+    _: KW_ONLY
+    kernel_groups: KernelGroups = None
+    sigma: Prices = 1.0
+    constraints: Constraints = None
+    weights: Given = None
+
+    _OF_WEIGHTS: ClassVar = {"p": np.inf, "kernel_groups": None, "sigma": 1.0, "constraints": None, "weights": None}
+
+    def _rules(self) -> WeightRules:
+        return WeightRules(self.kernel_groups, self.sigma, self.constraints, None if self._JUDGES else self.weights)
+
+    def _of_plain_sum(self) -> KernelLearner:
+        solver = self.solver if self._options().mu is None else "dual"
+        learner: KernelLearner = clone(self).set_params(**self._OF_WEIGHTS, solver=solver)
+        return learner
+
+
+@dataclass(eq=False, repr=False)
 class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
     """Fisher discriminant analysis on a weighted sum of kernels, the weights learnt in an ℓp ball."""
 
-    _DECIDES = True
-    sharing: Sharing = "classes"
+    _: KW_ONLY
+    priors: Priors = None
+    decision: Decision | None = None
+    class_weight: ClassWeight = None
 
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        check_choice("sharing", self.sharing, ("classes", "none"))
+    _DECIDES = True
+    sharing = "classes"
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)
-        check_priors(self.priors, targets.classes)
+        self._priors(targets)
 
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
-        return Problems.of_classes(targets, tasks, self.sharing)
+        return Problems.of_classes(targets, tasks, cast(Sharing, self.sharing))
 
     def _units(self, targets: Targets) -> list[Float]:
         # Scores Σ_j β_j K_j α = 2λf become g = P(k | x) − π_k = s·f with s of `excess`.
@@ -311,7 +315,7 @@ def _training_scores(fit: FitOutcome) -> list[Float]:
 
 
 @dataclass(eq=False, repr=False)
-class MKFDA(FisherClassifier):
+class MKFDA(LearntWeights, FisherClassifier):
     """ℓp-norm multiple kernel Fisher discriminant analysis.
 
     Learns weights β of the kernels together with the discriminant on K(β) = Σ_j β_j K_j:
@@ -453,17 +457,8 @@ class MKFDA(FisherClassifier):
     lam: float | Sequence[float] = 1e-2
     _: KW_ONLY
     sharing: Sharing = "classes"
-    priors: Priors = None
-    decision: Decision | None = None
-    class_weight: ClassWeight = None
-    steps: str | Sequence[str] = ("center", "trace")
-    solver: SolverChoice = "auto"
-    tol: float = 1e-4
-    max_iter: int = 200
-    kernel_groups: KernelGroups = None
-    sigma: Prices = 1.0
-    constraints: Constraints = None
-    weights: Given = None
+
+    _RULES: ClassVar = {"sharing": one_of("classes", "none")}
 
 
 assert MKFDA.__doc__ is not None
@@ -485,14 +480,6 @@ class Uniform(FisherClassifier):
     """
 
     lam: float | Sequence[float] = 1e-2
-    _: KW_ONLY
-    priors: Priors = None
-    decision: Decision | None = None
-    class_weight: ClassWeight = None
-    steps: str | Sequence[str] = ("center", "trace")
-    solver: SolverChoice = "auto"
-    tol: float = 1e-4
-    max_iter: int = 200
 
 
 @dataclass(eq=False, repr=False)
@@ -519,20 +506,12 @@ class SingleBest(FisherClassifier):
         the choice.
     """
 
-    _STATE = (*FisherClassifier._STATE, "best_")
     _TAKES_UNKNOWN_LABELS = False
     _TAKES_KERNELS = False
     p = 1.0
 
     lam: float = 1e-2
     _: KW_ONLY
-    priors: Priors = None
-    decision: Decision | None = None
-    class_weight: ClassWeight = None
-    steps: str | Sequence[str] = ("center", "trace")
-    solver: SolverChoice = "auto"
-    tol: float = 1e-4
-    max_iter: int = 200
     cv: Any = 3
 
     def _nested(self, fit: Fit, K: KernelSet) -> Sequence[Fit]:
@@ -562,8 +541,8 @@ class SingleBest(FisherClassifier):
         assert outcome.data.fit.kernels is not None
         (best,) = outcome.data.fit.kernels
         self.best_ = self.kernel_names_[best]
-        coords = {"kernel": np.array(self.kernel_names_, dtype=str), "fold": np.arange(scores.shape[1])}
-        self.scores_ = xr.DataArray(scores, dims=("kernel", "fold"), coords=coords, name="accuracy")
+        coords = [("kernel", np.array(self.kernel_names_, dtype=str)), ("fold", np.arange(scores.shape[1]))]
+        self.scores_ = xr.DataArray(scores, coords, name="accuracy")
 
 
 class Product(Uniform):
@@ -591,7 +570,6 @@ class Product(Uniform):
         As in `MKFDA`, for a single kernel named "product".
     """
 
-    _STATE = (*FisherClassifier._STATE, "factors_")
     _TAKES_KERNELS = False
 
     def _set_attributes(self, outcome: FitOutcome) -> None:

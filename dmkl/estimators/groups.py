@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import xarray as xr
 from scipy.special import softmax
 
 from dmkl.arrays import Array, Float, Index, plain_repr
-from dmkl.building import TrainingFeatures, features_of, row_features
+from dmkl.building import TrainingFeatures, features_of, training_features
 from dmkl.errors import refuse
-from dmkl.estimators.checks import check_choice, check_count, check_positive, one_for_each
-from dmkl.estimators.decisions import Decision
-from dmkl.estimators.margin import MarginClassifier
-from dmkl.estimators.plan import (
-    ClassWeight,
-    FitOutcome,
-    Loss,
-    Part,
-    Preparation,
-    ScoreFunction,
-    TrainingSet,
-    check_hinge,
-    side_by_side,
-)
-from dmkl.estimators.predicting import Ask, NewRows
+from dmkl.estimators.checks import check_choice, check_count, check_positive, one_for_each, one_of
+from dmkl.estimators.margin import WeightedMachines
+from dmkl.estimators.plan import FitOutcome, Loss, Part, ScoreFunction, TrainingSet, side_by_side
+from dmkl.estimators.predicting import Ask
 from dmkl.kernelset import Kernels, KernelSet
 from dmkl.numerics.fisher import Targets, class_of
 from dmkl.numerics.grouping import (
@@ -65,8 +54,12 @@ class _Grouped(NamedTuple):
     """The group of each sample by name, if groups are given."""
 
 
-class LocalWeights(MarginClassifier, abstract=True):
+@dataclass(eq=False, repr=False)
+class LocalWeights(WeightedMachines, abstract=True):
     """Classifiers whose kernel weights depend on the sample, learnt by descent."""
+
+    _: KW_ONLY
+    tol: float = 1e-4
 
     def _method(self) -> InMemory:
         return InMemory()
@@ -199,34 +192,21 @@ class GSMKL(LocalWeights):
     restarts: int = 1
     spread: float = 1.0
     random_state: int = 0
-    class_weight: ClassWeight = None
-    decision: Decision | None = None
-    steps: str | Sequence[str] = ("center", "multiplicative")
-    tol: float = 1e-4
-    max_iter: int = 100
 
     # --- fitting -------------------------------------------------------------------------------------------------
 
     _OF_TASKS = (*LocalWeights._OF_TASKS, "n_groups")
-    _STATE = (*LocalWeights._STATE, "converged_", "n_trainings_")
+    _PREPARED_BY = ("n_groups", "grouping", "across", "regroup", "feature", "random_state")
+    _RULES: ClassVar = {"weighting": one_of("root", "softmax"), "restarts": check_count, "spread": check_positive}
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
         if self._given is None:
             check_choice("grouping", self.grouping, ("kernel", "kmeans", "plsa"))
-        check_choice("loss", self.loss, ("hinge", "square"))
-        check_choice("weighting", self.weighting, ("root", "softmax"))
         for counts in self._counts():
             for count in counts.values() if isinstance(counts, Mapping) else [counts]:
                 if count != "samples":
                     check_count("n_groups", count)
-        check_count("random_state", self.random_state, least=0)
-        check_count("restarts", self.restarts)
-        check_positive("spread", self.spread)
-        check_positive("lam", self.lam)
-
-    def _check_weights(self) -> None:
-        check_hinge(self.loss)
 
     def _of_classes(self, kind: str) -> tuple[str, ...]:
         # Tasks choose for themselves; groups across classes have no class.
@@ -239,14 +219,9 @@ class GSMKL(LocalWeights):
                 refuse(f"groups across classes have one number, and n_groups is {plain_repr(counts)}; give a number")
             _by_position(counts, targets.classes)
 
-    def _preparation(self, data: TrainingSet) -> Preparation:
-        # Groups do not depend on C or λ of the classifiers.
-        choices = (self.n_groups, self.grouping, self.across, self.regroup, self.feature, self.random_state)
+    def _prepare(self, data: TrainingSet, part: Part, files: Prepared) -> Solver[_Grouped]:
+        """The groups of the training samples of some problems; those in the files are read."""
         kernels = np.arange(len(data.kernels)) if data.fit.kernels is None else data.fit.kernels
-        return Preparation(repr(choices), [partial(self._groups, data, part, kernels) for part in data.parts])
-
-    def _groups(self, data: TrainingSet, part: Part, kernels: Index, prepared: Prepared) -> Solver[_Grouped]:
-        """The groups of the training samples of some problems; those in the files of `prepared` are read."""
         rows = slice(None) if part.rows is None else part.rows
         if self._given is not None:
             given = GivenGroups.of_samples(self._given, data.kernels.samples[rows])
@@ -255,7 +230,7 @@ class GSMKL(LocalWeights):
         shared = targets.kind != "multilabel" or (self.across and len(counts) == 1)
         counts = one_for_each("n_groups", counts, len(targets.problems))
         members = part.members[: 1 if shared else None].tolist()
-        made = {k: groups_from_arrays(arrays) for k in members if (arrays := prepared.load(k))}
+        made = {k: groups_from_arrays(arrays) for k in members if (arrays := files.load(k))}
         missing = [k for k in members if k not in made]
         if not missing:
             return _Grouped(tuple(made.values()), kernels)
@@ -268,21 +243,26 @@ class GSMKL(LocalWeights):
         elif _HELD * len(data.parts) * 8 * part.training.n_train**2 <= machine().task_bytes:
             matrix = yield CombinedEntries(mean, np.arange(part.training.n_train))
 
+        def multiply(block: Float) -> Solver[Float]:
+            """The product with the mean kernel: by a pass, unless it is in memory."""
+            product: Float = matrix @ block if matrix is not None else (yield CombinedProduct(block, mean, exact=True))
+            return product
+
         def groups_of(k: int) -> Solver[SampleGroups]:
             y = None if self.across else class_of(targets.problems[k])
             options: Any = {"y": y, "n_groups": _by_position(counts[k], targets.classes), "seed": self.random_state}
             anew = self.regroup and not self.across and counts[k] != "samples"
             if table is not None:
                 group = group_by_kmeans if self.grouping == "kmeans" else group_by_plsa
-                work = partial(group, **options), table, anew, partial(prepared.save, k)
+                work = partial(group, **options), table, anew, partial(files.save, k)
                 by_features: FeatureGroups = yield Task("group", _group_by_features, work)
                 return by_features
             diagonal = part.training.square.diagonal()
             assert diagonal is not None  # symmetric sources have a diagonal
-            groups: KernelGroups = yield from _by_mean(group_by_kernel(mean @ diagonal, **options), mean, matrix)
+            groups = yield from group_by_kernel(multiply, mean @ diagonal, **options)
             if anew:
-                groups = yield from _by_mean(groups.as_new(mean @ diagonal), mean, matrix)
-            prepared.save(k, groups.arrays())
+                groups = groups.as_new((yield from multiply(groups.means)), mean @ diagonal)
+            files.save(k, groups.arrays())
             return groups
 
         made |= zip(missing, (yield from together([groups_of(k) for k in missing])), strict=True)
@@ -375,7 +355,9 @@ class GSMKL(LocalWeights):
         by_sample = function.weights[:, groups, np.arange(n_columns)]  # β_m^{c(x)}: (kernels, rows, classes)
         return np.asarray(np.einsum("nrc,nrcg,ngc->nrc", by_sample, parts, function.weights, optimize=True))
 
-    def _solve_for_new_rows(self, K: Kernels | None, ask: Ask, *, groups: Any = None, **new: Any) -> NewRows:
+    def _solve_for_new_rows(
+        self, K: Kernels | None, ask: Ask, *, groups: Any = None, **new: Any
+    ) -> tuple[list[Float], KernelSet, Index]:
         if groups is None:
             return super()._solve_for_new_rows(K, ask, **new)
         given = {**(self._given or {}), **groups}
@@ -397,14 +379,16 @@ class GSMKL(LocalWeights):
     def _groups_of(self, new: KernelSet, prepared: _Grouped) -> Solver[Index]:
         """The groups of the row samples, (rows, problems), or (rows, 1) if problems share them."""
         several, kernels, given = prepared
-        if isinstance(several[0], KernelGroups):
+        if by_kernel := [made for made in several if isinstance(made, KernelGroups)]:
             mean = _mean_weights(kernels, len(new))
-            labels = yield from together([_by_mean(cast(KernelGroups, made).labels_of_new(), mean) for made in several])
+            products = yield tuple(CombinedProduct(made.means, mean, exact=True) for made in by_kernel)
+            labels = [made.labels_of(product) for made, product in zip(by_kernel, products, strict=True)]
         elif isinstance(several[0], GivenGroups):
             labels = [several[0].labels_of(given or {}, new.samples)]
         else:
             names = [new.names[j] for j in kernels]
-            table = _feature_table(f"grouping={self.grouping!r}", row_features(new), self.feature, names)
+            features = training_features(new, axis=0)
+            table = _feature_table(f"grouping={self.grouping!r}", features, self.feature, names)
             labels = [made.labels_of(table) for made in several if isinstance(made, FeatureGroups)]
         return np.stack(labels, axis=1)
 
@@ -483,12 +467,6 @@ class LocalizedMKL(LocalWeights):
 
     C: float | Sequence[float] = 1.0
     gating: str = "kernel"
-    _: KW_ONLY
-    class_weight: ClassWeight = None
-    decision: Decision | None = None
-    steps: str | Sequence[str] = ("center", "multiplicative")
-    tol: float = 1e-4
-    max_iter: int = 100
 
     def _gating_features(self, kernels: KernelSet, features: Callable[[KernelSet], Any]) -> Float | None:
         """The gating features of the row samples, (rows, q); None for rows of the mean kernel."""
@@ -511,14 +489,12 @@ class LocalizedMKL(LocalWeights):
         super()._set_attributes(outcome)
         dim, m, weights = str(self.dual_coef_.dims[1]), len(self.train_samples_), outcome.score_function.weights
         coords = {"kernel": list(self.kernel_names_), "sample": self.train_samples_, dim: self.dual_coef_[dim].values}
-        self.gating_ = xr.Dataset(
-            {
-                "weight": (("kernel", "sample", dim), weights[:, :m]),
-                "gating_slope": (("kernel", "gating_feature", dim), weights[:, m:-1]),
-                "gating_constant": (("kernel", dim), weights[:, -1]),
-            },
-            coords,
-        )
+        tables = {
+            "weight": (("kernel", "sample", dim), weights[:, :m]),
+            "gating_slope": (("kernel", "gating_feature", dim), weights[:, m:-1]),
+            "gating_constant": (("kernel", dim), weights[:, -1]),
+        }
+        self.gating_ = xr.Dataset(tables, coords)
 
     # --- predicting ----------------------------------------------------------------------------------------------
 
@@ -530,7 +506,7 @@ class LocalizedMKL(LocalWeights):
     def _shares(self, function: ScoreFunction, new: KernelSet, prepared: Any) -> Solver[Float]:
         (m, k), n = function.dual.shape, len(function.weights)
         local, slopes, constants = np.split(function.weights, [m, function.weights.shape[1] - 1], axis=1)
-        gating = self._gating_features(new, row_features)
+        gating = self._gating_features(new, partial(training_features, axis=0))
         if gating is None:
             block = slopes.transpose(1, 0, 2).reshape(m, n * k)
             logits = (yield CombinedProduct(block, np.full(n, 1.0 / n), exact=True)).reshape(-1, n, k)
@@ -595,17 +571,3 @@ def _mean_weights(kernels: Index, n_kernels: int) -> Float:
 
 _HELD = 32
 """Assumed number of fits whose mean kernels are in memory together, one for each of their training sets."""
-
-
-def _by_mean(grouping: Generator[Float, Float, Any], weights: Float, matrix: Float | None = None) -> Solver[Any]:
-    """Group by a combined kernel, which multiplies the blocks that `grouping` yields, in a pass for each.
-
-    If the kernel is given as `matrix`, no passes are needed.
-    """
-    answer: Any = None
-    while True:
-        try:
-            block = grouping.send(answer)
-        except StopIteration as stop:
-            return stop.value
-        answer = matrix @ block if matrix is not None else (yield CombinedProduct(block, weights, exact=True))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import zip_longest
@@ -17,7 +18,7 @@ from dmkl.arrays import Array, Float, is_known, plain_repr
 from dmkl.building import features_of
 from dmkl.errors import ConvergenceWarning, UninformativeScoresWarning, refuse, warn
 from dmkl.estimators import figures
-from dmkl.estimators.checks import check_choice, check_positive, one_for_each
+from dmkl.estimators.checks import check_positive, one_for_each, one_of
 from dmkl.estimators.decisions import (
     GIVEN,
     IN_FOLDS,
@@ -43,7 +44,6 @@ from dmkl.estimators.plan import (
     Statistics,
     TrainingSet,
     as_sample_weight,
-    class_sample_weights,
     fits_of_folds,
     inner_folds,
     labeled_targets,
@@ -72,8 +72,7 @@ def by_problem(problems: Problems, values: Sequence[float], name: str) -> Any:
     """A number for a single problem, a labeled array for several."""
     if problems.dim is None:
         return float(values[0])
-    dim, labels = _labels(problems.dim, problems.names)
-    return xr.DataArray(np.array(values), dims=(dim,), coords={dim: labels}, name=name)
+    return xr.DataArray(np.array(values), [_labels(problems.dim, problems.names)], name=name)
 
 
 def labeled_weights(outcomes: Sequence[Outcome], problems: Problems, kernels: Array) -> xr.DataArray:
@@ -81,11 +80,10 @@ def labeled_weights(outcomes: Sequence[Outcome], problems: Problems, kernels: Ar
     weights = np.stack([outcome.weights for outcome in outcomes], axis=-1)
     grouped = weights.ndim == 3
     if problems.dim is None and not grouped:
-        return xr.DataArray(weights[:, 0], dims=("kernel",), coords={"kernel": kernels}, name="weight")
-    dim, labels = _labels(*(problems.columns if problems.dim is None else (problems.dim, problems.names)))
-    groups = {"group": np.arange(weights.shape[1])} if grouped else {}
-    coords = {"kernel": kernels, **groups, dim: labels}
-    return xr.DataArray(weights, dims=tuple(coords), coords=coords, name="weight")
+        return xr.DataArray(weights[:, 0], [("kernel", kernels)], name="weight")
+    columns = _labels(*(problems.columns if problems.dim is None else (problems.dim, problems.names)))
+    groups = [("group", np.arange(weights.shape[1]))] if grouped else []
+    return xr.DataArray(weights, [("kernel", kernels), *groups, columns], name="weight")
 
 
 def history(outcomes: Sequence[Outcome], problems: Problems, kernels: Array) -> xr.Dataset:
@@ -112,22 +110,29 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
     The score of a sample x for column k (a class, a task, a target) is Σ_j β_j Σ_i k_j(x, x_i) α_ik + b_k, with its row
     of kernel values centered and normalized by the statistics of the training samples.
 
-    A new learner defines `__init__`, `_check_parameters`, `_jobs`, and if needed `_method`, `_preparation` and
+    A new learner defines `__init__`, `_check_parameters`, `_jobs`, and if needed `_method`, `_prepare` and
     `_set_attributes` (`dmkl.estimators.plan.Learner` documents the hooks). It can then be fitted, searched, saved and
     loaded.
     """
 
+    lam: Any
     tol: float
+    class_weight: ClassWeight = None
     history_: xr.Dataset
     status_: str
     n_iter_: int
+    _RULES: ClassVar[Mapping[str, Callable[[str, Any], Any]]] = {}
+    """The checks of parameters by name, in addition to those of base classes."""
     _OF_TASKS: tuple[str, ...] = ("p", "lam", "C")
     """Parameters of which several values are those of several problems."""
     _TAKES_KERNELS = True
     """Whether a fit can be restricted to some of the kernels."""
     _OF_WEIGHTS: ClassVar[Mapping[str, Any]] = {}
     """Parameters of the set of weights, each with its value for the plain sum of all kernels."""
-    _STATE: tuple[str, ...] = ("gap_", "objective_", "status_", "n_iter_", "n_passes_", "solver_")
+    _STATE: tuple[str, ...] = (
+        *("gap_", "objective_", "status_", "n_iter_", "n_passes_", "solver_", "calibrated_on_"),
+        *("best_", "factors_", "converged_", "n_trainings_", "n_cut_passes_"),
+    )
     """Fitted attributes that are saved as JSON, if they are set."""
     _ONE_POINT: tuple[str, ...] = ()
     """Parameters whose values are the default grid of a learner without p, λ and C."""
@@ -147,6 +152,13 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         return names
 
     # --- hooks ---------------------------------------------------------------------------------------------------
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        rules = ChainMap(*(vars(kind).get("_RULES", {}) for kind in type(self).__mro__))
+        for name in self._get_param_names():
+            if name in rules:
+                rules[name](name, getattr(self, name))
 
     def _targets(self, labels: npt.ArrayLike, n_samples: int, tasks: Array | None) -> Targets:
         """The targets of labels, refused by InputError if they break a rule."""
@@ -184,9 +196,8 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         """
         learner: KernelLearner | None = None
         if self._OF_WEIGHTS:
-            if self._TAKES_KERNELS and set(self._OF_WEIGHTS) <= set(self.get_params(deep=False)):
-                learner = clone(self).set_params(**self._OF_WEIGHTS)
-        elif hasattr(self, "C") and hasattr(self, "class_weight") and getattr(self, "loss", "hinge") == "hinge":
+            learner = clone(self).set_params(**self._OF_WEIGHTS)
+        elif hasattr(self, "C") and getattr(self, "loss", "hinge") == "hinge":
             shared = ("C", "multiclass", "class_weight", "decision", "steps")
             learner = models()["MKSVM"](np.inf, **{name: getattr(self, name) for name in shared})
         return learner
@@ -274,13 +285,13 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         self.n_features_in_ = data.kernels.shape[1]
         if outcome.solver is not None:
             self.solver_ = outcome.solver
-        kernels, (dim, labels) = np.array(self.kernel_names_, dtype=str), _labels(*problems.columns)
-        coords = {"sample": self.train_samples_, dim: labels}
+        kernels, columns = np.array(self.kernel_names_, dtype=str), _labels(*problems.columns)
         self.weights_ = labeled_weights(outcomes, problems, kernels)
         # In the memory order of a loaded file, so that a loaded model predicts the same to the last bit.
-        self.dual_coef_ = xr.DataArray(np.ascontiguousarray(function.dual), coords, ("sample", dim), "dual_coef")
+        dual, samples = np.ascontiguousarray(function.dual), ("sample", self.train_samples_)
+        self.dual_coef_ = xr.DataArray(dual, [samples, columns], name="dual_coef")
         if self._HAS_INTERCEPT and function.bias.ndim == 1:  # with covariates MKRidge sets it
-            self.intercept_ = xr.DataArray(function.bias, {dim: labels}, (dim,), "intercept")
+            self.intercept_ = xr.DataArray(function.bias, [columns], name="intercept")
         self.gap_ = by_problem(problems, [solution.gap for solution in outcomes], "gap")
         self.objective_ = by_problem(problems, [solution.objective for solution in outcomes], "objective")
         place = worst(outcomes)
@@ -309,15 +320,12 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
 
     def _statistics(self, data: TrainingSet) -> tuple[Statistics, ...]:
         """The statistics of the training kernels, for each part of the problems."""
-        parts, n_steps = data.parts, len(self._steps())
-        every = np.arange(self.dual_coef_.shape[1])
-        statistics = []
-        for part in parts:
+        n_steps, every, statistics = len(self._steps()), np.arange(self.dual_coef_.shape[1]), []
+        for part in data.parts:
             # Weights of samples are in the dual variables already.
             steps = [step for step in part.training.square.fitted.steps if not isinstance(step, Weighing)]
-            statistics.append(
-                Statistics(tuple(steps[len(steps) - n_steps :]), every if len(parts) == 1 else part.members, part.rows)
-            )
+            columns = every if len(data.parts) == 1 else part.members
+            statistics.append(Statistics(tuple(steps[len(steps) - n_steps :]), columns, part.rows))
         return tuple(statistics)
 
     def _truth(self, K: Kernels | None, y: npt.ArrayLike | None, purpose: str = "score", unknown: Any = None) -> Array:
@@ -353,8 +361,8 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         for name, written in state.items():
             value = decode(written)
             if name in ("gap_", "objective_") and np.ndim(value):
-                coords, values = {dim: self.dual_coef_[dim].values}, np.array(value, dtype=np.float64)
-                value = xr.DataArray(values, dims=(dim,), coords=coords, name=name.rstrip("_"))
+                values, coords = np.array(value, dtype=np.float64), [(dim, self.dual_coef_[dim].values)]
+                value = xr.DataArray(values, coords, name=name.rstrip("_"))
             setattr(self, name, value)
 
 
@@ -370,19 +378,17 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
 
     C: Any
     priors: Priors = None
-    class_weight: ClassWeight = None
     decision: Decision | None = None
-    _STATE = (*KernelLearner._STATE, "calibrated_on_")
+    _RULES: ClassVar = {"decision": one_of("means", "largest", None)}
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        check_choice("decision", self.decision, ("means", "largest", None))
         if self.class_weight is not None:
             self._check_weights()
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)
-        class_sample_weights(self.class_weight, targets)
+        total_sample_weights(targets, None, self.class_weight)
 
     def _prices(self, data: TrainingSet, number: int) -> Bounds:
         """The price C of each sample of a problem; one number without weights of samples and classes."""

@@ -20,12 +20,12 @@ from dmkl.estimators.checks import (
     Constraints,
     Given,
     WeightRules,
-    check_choice,
     check_count,
     check_numbers,
     check_positive,
     given_weights,
     one_for_each,
+    one_of,
 )
 from dmkl.estimators.decisions import Decision, predicted_labels
 from dmkl.estimators.learner import KernelClassifier, label_accuracy
@@ -47,7 +47,7 @@ from dmkl.solvers.in_memory import InMemory
 from dmkl.solvers.interface import Outcome, Solver, Status, Step, worst
 from dmkl.solvers.jobs import Job, SideBySide, together
 from dmkl.solvers.margin.gmkl import GeneralizedProblem, Method, gmkl
-from dmkl.solvers.margin.mksvm import MarginProblem, easy_mkl, mk_svm
+from dmkl.solvers.margin.mksvm import easy_mkl, mk_svm
 from dmkl.solvers.margin.svm import Bounds
 from dmkl.solvers.weight_sets import GivenWeights
 from dmkl.variables import describe
@@ -56,18 +56,17 @@ from dmkl.variables import describe
 class MarginClassifier(KernelClassifier, abstract=True):
     """Support vector machines on weighted sums of kernels, one with its own weights for each binary problem."""
 
-    C: float | Sequence[float]
-    tol: float
-    max_iter: int
     _HAS_INTERCEPT = True
-    _TAKES_WEIGHTS = True
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        check_choice("multiclass", self.multiclass, ("ovr", "ovo"))
-        check_positive("tol", self.tol)
-        check_count("max_iter", self.max_iter)
-        check_positive("C", self.C)
+    _RULES: ClassVar = {
+        "C": check_positive,
+        "lam": check_positive,
+        "multiclass": one_of("ovr", "ovo"),
+        "sharing": one_of("none", "classes"),
+        "loss": one_of("hinge", "square"),
+        "tol": check_positive,
+        "max_iter": check_count,
+        "random_state": partial(check_count, least=0),
+    }
 
     def _method(self) -> SideBySide:
         return InMemory(factors=True)
@@ -90,7 +89,29 @@ def votes(scores: Float) -> Float:
 
 
 @dataclass(eq=False, repr=False)
-class MKSVM(MarginClassifier):
+class WeightedMachines(MarginClassifier, abstract=True):
+    """Support vector machines whose samples and classes may have weights."""
+
+    _: KW_ONLY
+    class_weight: ClassWeight = None
+    decision: Decision | None = None
+    steps: str | Sequence[str] = ("center", "multiplicative")
+    tol: float = 1e-3
+    max_iter: int = 100
+
+    _TAKES_WEIGHTS = True
+
+    def _check_weights(self) -> None:
+        loss = getattr(self, "loss", "hinge")
+        if loss != "hinge":
+            refuse(
+                f"weights of samples and classes are for the hinge loss, and this is loss={loss!r}; take loss='hinge', "
+                "leave sample_weight and class_weight out, or take MKFDA, whose least squares have weights"
+            )
+
+
+@dataclass(eq=False, repr=False)
+class MKSVM(WeightedMachines):
     """ℓp-norm multiple kernel learning with the hinge loss.
 
     Learns weights β of the kernels together with a support vector machine on K(β) = Σ_j β_j K_j:
@@ -168,17 +189,11 @@ class MKSVM(MarginClassifier):
     _: KW_ONLY
     multiclass: Multiclass = "ovr"
     sharing: Sharing = "none"
-    class_weight: ClassWeight = None
-    decision: Decision | None = None
-    steps: str | Sequence[str] = ("center", "multiplicative")
-    tol: float = 1e-3
-    max_iter: int = 100
     weights: Given = None
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
         self._exponents()
-        check_choice("sharing", self.sharing, ("none", "classes"))
         if self.sharing == "classes" and self.multiclass != "ovr":
             refuse("sharing='classes' is for each class against the rest; take multiclass='ovr', or sharing='none'")
 
@@ -213,14 +228,15 @@ class MKSVM(MarginClassifier):
             given = np.array(GivenWeights(tuple(given)).select(data.fit.kernels).beta)
 
         def solver_of(k: int) -> partial[Any]:
-            problem = MarginProblem(problems.h[k], self._prices(data, k), exponents[k], problems.title(k), given)
-            return partial(mk_svm, problem, data.n_kernels, tol=self.tol, max_iter=self.max_iter, facts=data.facts)
+            problem = problems.h[k], self._prices(data, k), exponents[k], data.n_kernels
+            options: Any = {"given": given, "title": problems.title(k), "tol": self.tol, "max_iter": self.max_iter}
+            return partial(mk_svm, *problem, **options, facts=data.facts)
 
         return data.jobs(solver_of)
 
 
 @dataclass(eq=False, repr=False)
-class GMKL(MarginClassifier):
+class GMKL(WeightedMachines):
     """Generalized multiple kernel learning of Varma and Ray, with prices and constraints on the weights.
 
     Learns weights d of the kernels together with a support vector machine on K(d) = Σ_j d_j K_j:
@@ -274,15 +290,11 @@ class GMKL(MarginClassifier):
     _: KW_ONLY
     method: Method = "newton"
     constraints: Constraints = None
-    class_weight: ClassWeight = None
-    decision: Decision | None = None
-    steps: str | Sequence[str] = ("center", "multiplicative")
-    tol: float = 1e-3
-    max_iter: int = 100
+
+    _RULES: ClassVar = {"method": one_of("newton", "gradient")}
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        check_choice("method", self.method, ("newton", "gradient"))
         if (self.A is None) != (self.b is None):
             refuse("A and b define A d ≥ b together; give both or neither")
         WeightRules(constraints=self.constraints).check()
@@ -324,7 +336,7 @@ class GMKL(MarginClassifier):
 
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
         problems, names = data.problems, data.training.names
-        rule = partial(gmkl, n_kernels=data.n_kernels, method=self.method, tol=self.tol, max_iter=self.max_iter)
+        rule = partial(gmkl, method=self.method, tol=self.tol, max_iter=self.max_iter)
 
         def solver_of(k: int) -> partial[Any]:
             costs, title = self._prices(data, k), problems.title(k)
@@ -385,11 +397,8 @@ class EasyMKL(MarginClassifier):
     steps: str | Sequence[str] = ("center", "trace")
     tol: float = 1e-6
 
-    _TAKES_WEIGHTS = False
-
     def _check_parameters(self) -> None:
-        KernelClassifier._check_parameters(self)
-        check_positive("tol", self.tol)
+        super()._check_parameters()
         if not all(value < 1.0 for value in check_positive("lam", self.lam)):
             refuse(f"lam must lie between 0 and 1, both excluded, got {self.lam!r}")
 
@@ -455,7 +464,6 @@ class LPBoost(MarginClassifier):
     >>> model = dmkl.LPBoost(C=[1.0, 10.0], nu=0.3)
     """
 
-    _TAKES_WEIGHTS = False
     _TAKES_UNKNOWN_LABELS = False
     _OF_TASKS = ()
 
@@ -468,10 +476,7 @@ class LPBoost(MarginClassifier):
     cv: Any = 5
 
     def _check_parameters(self) -> None:
-        KernelClassifier._check_parameters(self)
-        check_positive("tol", self.tol)
-        check_positive("C", self.C)
-        check_choice("sharing", self.sharing, ("none", "classes"))
+        super()._check_parameters()
         if not 0 < check_positive("nu", self.nu)[0] < 1:
             refuse(f"nu must lie between 0 and 1, both excluded, got {self.nu!r}")
 
@@ -543,8 +548,9 @@ class LPBoost(MarginClassifier):
         weights, objectives, prices, _ = data.fit.nested
         y, beta, facts = data.problems.h[k], weights[:, k], data.training.facts
         n, used, single = len(beta), np.flatnonzero(beta), np.eye(len(beta))
-        problems = [MarginProblem(y, prices[j], np.inf, given=single[j]) for j in used]
-        solvers: list[Solver[Outcome]] = [mk_svm(problem, n, tol=self.tol, facts=facts) for problem in problems]
+        solvers: list[Solver[Outcome]] = [
+            mk_svm(y, prices[j], np.inf, n, given=single[j], tol=self.tol, facts=facts) for j in used
+        ]
         machines = yield from together(solvers)
         dual, bias = np.zeros((len(y), n)), np.zeros(n)
         for j, machine in zip(used, machines, strict=True):
@@ -593,9 +599,7 @@ class LPBoost(MarginClassifier):
             return np.asarray(values.reshape(*values.shape[:-1], len(labels), -1).sum(axis=-1))
 
         coords = {"sample": of_machines.sample.values, "kernel": of_machines.kernel.values, dim: labels}
-        result = xr.DataArray(
-            of_classes(of_machines.values), coords, ("sample", "kernel", dim), "contribution", of_machines.attrs
-        )
+        result = xr.DataArray(of_classes(of_machines.values), coords, tuple(coords), "contribution", of_machines.attrs)
         result = describe(result.assign_coords(intercept=(dim, of_classes(of_machines.intercept.values))))
         return result if self._score_dim() else result.isel({dim: 0}, drop=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import xarray as xr
@@ -13,23 +13,13 @@ import xarray as xr
 from dmkl import progress
 from dmkl.arrays import Float, Index, plain_repr
 from dmkl.errors import ConvergenceWarning, refuse, warn
-from dmkl.estimators.checks import check_choice, check_count, check_numbers, check_positive, one_for_each
-from dmkl.estimators.decisions import Decision
-from dmkl.estimators.margin import MarginClassifier
-from dmkl.estimators.plan import (
-    ClassWeight,
-    FitOutcome,
-    Loss,
-    Multiclass,
-    Preparation,
-    Problems,
-    TrainingSet,
-    check_hinge,
-)
+from dmkl.estimators.checks import check_count, check_numbers, check_positive, one_for_each, one_of
+from dmkl.estimators.margin import WeightedMachines
+from dmkl.estimators.plan import FitOutcome, Loss, Multiclass, Part, Problems, TrainingSet
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, class_of, relative_gap
 from dmkl.passes.execute import machine
-from dmkl.solvers.cuts import KernelCut, best_cut, class_columns, ratios, sample_examples
+from dmkl.solvers.cuts import best_cut, ratios, sample_examples
 from dmkl.solvers.in_memory import answer
 from dmkl.solvers.interface import (
     SVM,
@@ -46,6 +36,7 @@ from dmkl.solvers.interface import (
 )
 from dmkl.solvers.jobs import Job, SideBySide, together
 from dmkl.solvers.spectral import spectral_weights
+from dmkl.solvers.workspace import Prepared
 
 _UNPROVEN = (
     "No small change improves the classifiers, but the combined kernel is not known to be positive semidefinite: "
@@ -55,24 +46,24 @@ _UNPROVEN = (
 Sharing = Literal["mean", "own", "joint", "partition"]
 
 
-class CutClassifier(MarginClassifier, abstract=True):
+@dataclass(eq=False, repr=False)
+class CutClassifier(WeightedMachines, abstract=True):
     """Weights for which the classes are good cuts, then a classifier on the sum for each binary problem."""
 
-    _STATE = (*MarginClassifier._STATE, "n_cut_passes_")
-    _TAKES_UNKNOWN_LABELS = False
+    _: KW_ONLY
+    loss: Loss = "hinge"
+    C: float | Sequence[float] = 10.0
+    lam: float | Sequence[float] = 1.0
+    multiclass: Multiclass = "ovr"
+    steps: str | Sequence[str] = ()
+    tol: float = 1e-4
 
-    loss: Loss
-    lam: float | Sequence[float]
+    _TAKES_UNKNOWN_LABELS = False
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        check_choice("loss", self.loss, ("hinge", "square"))
-        check_positive("lam", self.lam)
         if self.loss == "square" and self.multiclass == "ovo":
             refuse("the square loss is for one class against the rest; take multiclass='ovr', or loss='hinge'")
-
-    def _check_weights(self) -> None:
-        check_hinge(self.loss)
 
     def _method(self) -> SideBySide:
         return SideBySide(files=True)
@@ -108,11 +99,9 @@ class CutClassifier(MarginClassifier, abstract=True):
         problems, (cuts,) = outcome.data.problems, outcome.prepared
         self.n_cut_passes_ = outcome.n_prepared
         dim = "cut" if len(cuts) == 1 else str(problems.dim)
-        cuts_table = xr.Dataset({name: ((dim,), values) for name, values in table.items()})
-        if dim == "cut":
-            self.cuts_ = cuts_table.isel({dim: 0})
-        else:
-            self.cuts_ = cuts_table.assign_coords({dim: self.dual_coef_[dim].values})
+        coords = {} if dim == "cut" else {dim: self.dual_coef_[dim].values}
+        cuts_table = xr.Dataset({name: ((dim,), values) for name, values in table.items()}, coords)
+        self.cuts_ = cuts_table.isel({dim: 0}) if dim == "cut" else cuts_table
 
     def _state(self) -> dict[str, Any]:
         return {**super()._state(), "cuts": self.cuts_.to_dict()}
@@ -216,36 +205,18 @@ class NCuts(CutClassifier):
 
     n_examples: int = 5
     _: KW_ONLY
-    loss: Loss = "hinge"
-    C: float | Sequence[float] = 10.0
-    lam: float | Sequence[float] = 1.0
-    multiclass: Multiclass = "ovr"
-    class_weight: ClassWeight = None
-    decision: Decision | None = None
     sharing: Sharing = "mean"
-    steps: str | Sequence[str] = ()
-    tol: float = 1e-4
     max_iter: int = 5000
     random_state: int = 0
 
-    # --- fitting -----------------------------------------------------------------------------------------------------
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        check_choice("sharing", self.sharing, ("mean", "own", "joint", "partition"))
-        check_count("n_examples", self.n_examples)
-        check_count("random_state", self.random_state, least=0)
+    _PREPARED_BY = ("n_examples", "sharing", "tol", "max_iter", "random_state")
+    _RULES: ClassVar = {"sharing": one_of("mean", "own", "joint", "partition"), "n_examples": check_count}
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)
         _partitions(targets, self.n_examples, self.random_state)
 
-    def _preparation(self, data: TrainingSet) -> Preparation:
-        # The weights do not depend on C or λ of the classifiers.
-        key = (self.n_examples, self.sharing, self.tol, self.max_iter, self.random_state)
-        return Preparation(key, [lambda _: self._cuts(data)])
-
-    def _cuts(self, data: TrainingSet) -> Solver[list[KernelCut]]:
+    def _prepare(self, data: TrainingSet, part: Part, files: Prepared) -> Solver[list[Outcome]]:
         """A cut for each problem, or one for all."""
         problems, n = data.problems, data.n_kernels
         multilabel = problems.targets.kind == "multilabel"
@@ -266,13 +237,13 @@ class NCuts(CutClassifier):
         if self.sharing in ("joint", "partition") and not multilabel:
             several = [(np.concatenate([u for u, _ in several]), np.concatenate([v for _, v in several]))]
         progress.current().note(f"weights of {n:,} kernels for {len(several):,} cuts")
-        cuts: list[KernelCut]
+        cuts: list[Outcome]
         cuts = yield tuple(Task("cut", best_cut, (u, v, self.tol, self.max_iter)) for u, v in several)
         return cuts
 
-    def _jobs(self, data: TrainingSet, prepared: list[list[KernelCut]]) -> list[Job]:
+    def _jobs(self, data: TrainingSet, prepared: list[list[Outcome]]) -> list[Job]:
         (cuts,) = prepared
-        weights = np.array([cut.alpha for cut in cuts])
+        weights = np.array([cut.weights for cut in cuts])
         if self.sharing == "mean" and data.problems.targets.kind != "multilabel":
             weights = weights.mean(axis=0, keepdims=True)
         return self._classifiers(data, weights, [cut.steps for cut in cuts])
@@ -282,25 +253,21 @@ class NCuts(CutClassifier):
         if problems.targets.kind == "multiclass" and self.sharing != "own":
             self.weights_ = self.weights_.isel({problems.dim: 0}, drop=True)
         names = ("value", "ratio", "bound", "relaxed", "rounded", "descended", "gap", "iterations", "proof")
-        self._set_cuts(outcome, {name: [getattr(cut, name) for cut in cuts] for name in names})
-        converged = all(cut.converged for cut in cuts)
-        advice = self._weights_advice(converged=converged)
+        figures = [{"value": cut.objective, "bound": cut.bound, "gap": cut.gap, **cut.extra} for cut in cuts]
+        self._set_cuts(outcome, {name: [of_cut[name] for of_cut in figures] for name in names})
+        converged = all(cut.status is not Status.ITERATIONS for cut in cuts)
+        gap = float(self.cuts_.gap.max())
+        advice = "Weights: proven optimal to the tolerance."
+        if not converged:
+            advice = f"Weights: the relaxation ran out of steps, at a gap of {gap:.1e}: raise max_iter, or tol."
+            warn(f"{type(self).__name__} stopped before its relaxation was solved. {advice}", ConvergenceWarning)
+        elif gap > self.tol:
+            advice = (
+                f"Weights: better ones may exist, by up to {gap:.1e} of the range of Q; the relaxation proves no more."
+            )
         if outcome.outcomes[worst(outcome.outcomes)].status is Status.CONVERGED:
             self.status_ = _UNPROVEN
         self.status_ = f"{self.status_} {advice}"
-        if not converged:
-            warn(f"{type(self).__name__} stopped before its relaxation was solved. {advice}", ConvergenceWarning)
-
-    def _weights_advice(self, *, converged: bool) -> str:
-        """How far the weights are proven, with advice."""
-        gap = float(self.cuts_.gap.max())
-        if not converged:
-            return f"Weights: the relaxation ran out of steps, at a gap of {gap:.1e}: raise max_iter, or tol."
-        if gap > self.tol:
-            return (
-                f"Weights: better ones may exist, by up to {gap:.1e} of the range of Q; the relaxation proves no more."
-            )
-        return "Weights: proven optimal to the tolerance."
 
 
 @dataclass(eq=False, repr=False)
@@ -358,16 +325,8 @@ class SpectralLearning(CutClassifier):
     """
 
     eigengap_weight: float = 10.0
-    _: KW_ONLY
-    loss: Loss = "hinge"
-    C: float | Sequence[float] = 10.0
-    lam: float | Sequence[float] = 1.0
-    multiclass: Multiclass = "ovr"
-    class_weight: ClassWeight = None
-    decision: Decision | None = None
-    steps: str | Sequence[str] = ()
-    tol: float = 1e-4
-    max_iter: int = 100
+
+    _PREPARED_BY = ("eigengap_weight", "tol", "max_iter")
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -375,11 +334,7 @@ class SpectralLearning(CutClassifier):
         if len(a) != 1 or not 0 <= a[0] < np.inf:
             refuse(f"eigengap_weight must be a finite number, zero or larger, got {plain_repr(self.eigengap_weight)}")
 
-    def _preparation(self, data: TrainingSet) -> Preparation:
-        key = (self.eigengap_weight, self.tol, self.max_iter)  # what the weights depend on
-        return Preparation(key, [lambda _: self._cuts(data)])
-
-    def _cuts(self, data: TrainingSet) -> Solver[list[Outcome]]:
+    def _prepare(self, data: TrainingSet, part: Part, files: Prepared) -> Solver[list[Outcome]]:
         """The weights for the classes, or for those of each task."""
         given = data.n_kernels, self.eigengap_weight, data.facts
         rules = [
@@ -434,9 +389,12 @@ class _Partition:
 
     def blocks(self, most: int) -> list[Float]:
         """Indicators of the classes in all examples, in blocks of at most `most` columns."""
-        n_examples, n_together = len(self.sizes), max(1, most // self.n_classes)
-        runs = [range(start, min(start + n_together, n_examples)) for start in range(0, n_examples, n_together)]
-        return [class_columns(self.labels, self.examples, self.n_classes, run) for run in runs]
+        # BᵀKB of these columns holds the sums of K over pairs of classes in an example, from which all cuts are
+        # computed: the size of the program does not depend on the samples.
+        columns = np.zeros((len(self.labels), self.sizes.size))
+        columns[np.arange(len(columns)), self.examples * self.n_classes + self.labels] = 1.0
+        width = max(1, most // self.n_classes) * self.n_classes
+        return np.split(columns, range(width, columns.shape[1], width), axis=1)
 
     def sums(self, product: Float) -> Float:
         """Similarities between classes from BᵀK_lB, (kernels, examples, classes, classes)."""

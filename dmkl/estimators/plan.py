@@ -88,20 +88,15 @@ def as_sample_weight(sample_weight: npt.ArrayLike, n_samples: int) -> Float:
     return weights
 
 
-def check_hinge(loss: str) -> None:
-    """Refuse a loss without weights of samples, by InputError."""
-    if loss != "hinge":
-        refuse(
-            f"weights of samples and classes are for the hinge loss, and this is loss={loss!r}; take "
-            "loss='hinge', leave sample_weight and class_weight out, or take MKFDA, whose least squares have weights"
-        )
-
-
-def class_sample_weights(class_weight: ClassWeight, targets: Targets) -> list[Float]:
-    """The weight of the class of each sample, (m,), for each task of a multilabel problem, or once for all problems.
+def total_sample_weights(
+    targets: Targets, sample_weight: Float | None, class_weight: ClassWeight
+) -> list[Float] | None:
+    """The weight of each sample times that of its class, (m,), for each task, or once; None if there are neither.
 
     InputError if `class_weight` is not "balanced", a positive weight for each of some classes, or None.
     """
+    if class_weight is None:
+        return None if sample_weight is None else [sample_weight] * (1 if targets.dim is None else len(targets.rows))
     labels = targets.labels if targets.kind == "multilabel" else targets.labels[:, None]
     if isinstance(class_weight, Mapping):
         strange = [label for label in class_weight if label not in targets.classes.tolist()]
@@ -110,28 +105,14 @@ def class_sample_weights(class_weight: ClassWeight, targets: Targets) -> list[Fl
                 f"has weights for {plain_repr(strange)}" if strange else "has weights that are not positive and finite"
             )
             refuse(f"class_weight maps classes, {targets.classes.tolist()}, to positive weights; {problem}")
-    elif class_weight not in (None, "balanced"):
+    elif class_weight != "balanced":
         refuse(f"class_weight must be 'balanced', a weight for each class, or None, got {plain_repr(class_weight)}")
     weight = dict(class_weight) if isinstance(class_weight, Mapping) else class_weight
     weights = np.ones(labels.shape)
-    if weight is None:
-        return list(weights.T)
     for column, column_weights in zip(labels.T, weights.T, strict=True):
         is_labeled = is_known(column)
         column_weights[is_labeled] = compute_sample_weight(weight, column[is_labeled])
-    return list(weights.T)
-
-
-def total_sample_weights(
-    targets: Targets, sample_weight: Float | None, class_weight: ClassWeight
-) -> list[Float] | None:
-    """The weight of each sample times that of its class, (m,), as `class_sample_weights`; None if there are neither."""
-    if sample_weight is None and class_weight is None:
-        return None
-    given = np.ones(len(targets.labels)) if sample_weight is None else sample_weight
-    if class_weight is None:
-        return [given] * (1 if targets.dim is None else len(targets.problems))
-    return [given * class_weights for class_weights in class_sample_weights(class_weight, targets)]
+    return list(weights.T if sample_weight is None else weights.T * sample_weight)
 
 
 Multiclass = Literal["ovr", "ovo"]
@@ -319,8 +300,8 @@ def fits_of_folds(fit: Fit, cv: Any) -> list[Fit]:
     for number, (train, test) in enumerate(inner_folds(fit, cv)):
         targets = encode_targets(fit.targets.labels[train], len(train), fit.tasks)
         weights = None if fit.sample_weight is None else fit.sample_weight[train]
-        of_fold = Fit(fit.learner, fit.train[train], targets, fit.tasks, fit.train[test], title=f"fold {number}: ")
-        rows.append(replace(of_fold, sample_weight=weights))
+        of_fold = (fit.learner, fit.train[train], targets, fit.tasks, fit.train[test])
+        rows.append(Fit(*of_fold, title=f"fold {number}: ", sample_weight=weights))
     return rows
 
 
@@ -409,18 +390,6 @@ class TrainingSet:
         return start if self.fit.kernels is None else start[self.fit.kernels]
 
 
-class Preparation(NamedTuple):
-    """Work that several fits on one training set share.
-
-    `key` are the parameters that it depends on: equal keys on equal training sets are done once. `solvers` are a
-    function for each of `TrainingSet.parts`: of the files in which the checkpoint keeps what is done, it returns the
-    solver, which asks for passes and returns the result of the part.
-    """
-
-    key: Hashable
-    solvers: Sequence[Callable[[Prepared], Solver[Any]]]
-
-
 @dataclass(frozen=True, eq=False)
 class FitOutcome:
     """The outcome of one row.
@@ -479,6 +448,8 @@ class Learner:
     """Whether labels of a task may be unknown for some samples."""
     _LEARNS_FROM_LABELS = True
     """Whether `fit` needs labels."""
+    _PREPARED_BY: tuple[str, ...] = ()
+    """The parameters that `_prepare` depends on; without any there is nothing to prepare."""
 
     @property
     def _JUDGES(self) -> bool:
@@ -550,9 +521,9 @@ class Learner:
 
     # --- solving -------------------------------------------------------------------------------------------------
 
-    def _preparation(self, data: TrainingSet) -> Preparation | None:
-        """Work that fits on this training set have in common, by the parameters that it depends on."""
-        return None
+    def _prepare(self, data: TrainingSet, part: Part, files: Prepared) -> Solver[Any]:
+        """Work on one of `TrainingSet.parts` that fits share; `files` are those in which the checkpoint keeps it."""
+        raise NotImplementedError
 
     def _method(self) -> Method:
         """The solver of the jobs. Jobs of equal methods are solved together."""

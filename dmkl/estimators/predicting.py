@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,14 +37,6 @@ Ask = Callable[[ScoreFunction, KernelSet, Any], Solver[Float]]
 """Makes a solver for new rows from a score function, the kernels of these rows, and the preparation of the fit."""
 
 
-class NewRows(NamedTuple):
-    """Results of solvers for new rows, the kernels that were read, and their positions in the model."""
-
-    parts: list[Float]
-    kernels: KernelSet
-    used: Index
-
-
 class Predicting(Learner):
     """Prediction by a fitted learner; see `KernelLearner` for the scores."""
 
@@ -60,7 +52,7 @@ class Predicting(Learner):
     tasks_: Array | None
     n_prediction_passes_: float
     _prepared: Any = None
-    """The results of `_preparation`, one for each part of the columns, for learners that predict with them."""
+    """The results of `_prepare`, one for each part of the columns, for learners that predict with them."""
     _HAS_INTERCEPT = False
     """Whether scores have an intercept."""
 
@@ -74,19 +66,20 @@ class Predicting(Learner):
         return np.asarray(function.weights[:, None, :] * products)
 
     def _decision(self, K: Kernels | None, **new: Any) -> xr.DataArray:
-        new_rows = self._solve_for_new_rows(K, self._scores, **new)
-        samples = new_rows.kernels.samples.astype(str)
-        scores = side_by_side(new_rows.parts, [part.columns for part in self.statistics_])
+        parts, kernels, _ = self._solve_for_new_rows(K, self._scores, **new)
+        samples = kernels.samples.astype(str)
+        scores = side_by_side(parts, [part.columns for part in self.statistics_])
         scores = scores + self._offsets(samples, new.get("covariates"))
-        coords: dict[str, Any] = {"sample": samples}
         dim = self._score_dim()
         if dim is None:
-            return describe(xr.DataArray(scores[:, 0], dims=("sample",), coords=coords, name="score"))
+            return describe(xr.DataArray(scores[:, 0], [("sample", samples)], name="score"))
         labels = self.classes_ if dim == "class" else self.tasks_
-        return describe(xr.DataArray(scores, dims=("sample", dim), coords={**coords, dim: labels}, name="score"))
+        return describe(xr.DataArray(scores, [("sample", samples), (dim, labels)], name="score"))
 
-    def _solve_for_new_rows(self, K: Kernels | None, ask: Ask, *, covariates: Any = None, **new: Any) -> NewRows:
-        """Results of the solvers that `ask` makes for new rows, one for each part of the columns."""
+    def _solve_for_new_rows(
+        self, K: Kernels | None, ask: Ask, *, covariates: Any = None, **new: Any
+    ) -> tuple[list[Float], KernelSet, Index]:
+        """Results of the solvers that `ask` makes for new rows, one for each part; the kernels, and their positions."""
         self._check_fitted()
         if new:
             if K is not None:
@@ -100,7 +93,7 @@ class Predicting(Learner):
             ask(function.of(part.columns, part.rows), chosen, prepared_part)
             for part, prepared_part in zip(self.statistics_, prepared, strict=True)
         ]
-        return NewRows(self._solve_through(chosen, used, solvers, covariates), chosen, used)
+        return self._solve_through(chosen, used, solvers, covariates), chosen, used
 
     def _score_dim(self) -> str | None:
         """The second dimension of scores: "class", "task" or "target"; None for a single column."""
@@ -169,23 +162,17 @@ class Predicting(Learner):
         InputError
             As in `decision_function`.
         """
-        products = self._solve_for_new_rows(K, self._shares, **new)
+        parts, kernels, used = self._solve_for_new_rows(K, self._shares, **new)
         # (kernels, rows, columns) with rows first, as columns are put in order behind them.
-        parts = [part.transpose(1, 2, 0) for part in products.parts]
-        shares = side_by_side(parts, [part.columns for part in self.statistics_])
-        dim = str(self.dual_coef_.dims[1])
+        shares = side_by_side([part.transpose(1, 2, 0) for part in parts], [part.columns for part in self.statistics_])
+        dim, samples = str(self.dual_coef_.dims[1]), kernels.samples.astype(str)
         whole = np.zeros((len(shares), len(self.kernel_names_), shares.shape[1]))
-        whole[:, products.used] = shares.transpose(0, 2, 1)
-        coords: dict[str, Any] = {"sample": products.kernels.samples.astype(str), "kernel": list(self.kernel_names_)}
-        result = xr.DataArray(
-            whole,
-            dims=("sample", "kernel", dim),
-            coords={**coords, dim: self.dual_coef_[dim].values},
-            name="contribution",
-            attrs={"long_name": "share of each kernel in the score", "units": "score"},
-        )
+        whole[:, used] = shares.transpose(0, 2, 1)
+        coords = [("sample", samples), ("kernel", list(self.kernel_names_)), (dim, self.dual_coef_[dim].values)]
+        attrs = {"long_name": "share of each kernel in the score", "units": "score"}
+        result = xr.DataArray(whole, coords, name="contribution", attrs=attrs)
         if self._HAS_INTERCEPT:
-            constant = self.intercept_.values + self._offsets(coords["sample"], new.get("covariates"))
+            constant = self.intercept_.values + self._offsets(samples, new.get("covariates"))
             result = result.assign_coords(intercept=(("sample", dim) if constant.ndim == 2 else (dim,), constant))
         return _drop_single_dim(describe(result), self)
 
@@ -244,13 +231,10 @@ class Predicting(Learner):
             parts.append(part_function.weights[0] * total)
         dim = str(self.dual_coef_.dims[1])
         names = [str(k) if table.columns is None else table.columns[k] for k in columns]
-        weights = xr.DataArray(
-            side_by_side(parts, [part.columns for part in self.statistics_]),
-            dims=("feature", dim),
-            coords={"feature": names, dim: self.dual_coef_[dim].values},
-            name="feature_weight",
-            attrs={"long_name": f"weight of each feature of kernel {kernel}", "units": "score per unit of the feature"},
-        )
+        values = side_by_side(parts, [part.columns for part in self.statistics_])
+        coords = [("feature", names), (dim, self.dual_coef_[dim].values)]
+        attrs = {"long_name": f"weight of each feature of kernel {kernel}", "units": "score per unit of the feature"}
+        weights = xr.DataArray(values, coords, name="feature_weight", attrs=attrs)
         return _drop_single_dim(describe(weights), self)
 
     @one_blas_thread
@@ -320,11 +304,10 @@ class Predicting(Learner):
             order = np.argsort(np.concatenate([part.columns for part in self.statistics_]))
             whole = da.concatenate(parts)[order]
         across = "train_sample" if places is None else "sample_2"
-        coords: dict[str, Any] = {"sample": given.samples.astype(str), across: given.train_samples.astype(str)}
+        coords = [("sample", given.samples.astype(str)), (across, given.train_samples.astype(str))]
         if dim is None:
-            return describe(xr.DataArray(whole[0], dims=("sample", across), coords=coords, name="combined"))
-        coords[dim] = self.weights_[dim].values
-        return describe(xr.DataArray(whole, dims=(dim, "sample", across), coords=coords, name="combined"))
+            return describe(xr.DataArray(whole[0], coords, name="combined"))
+        return describe(xr.DataArray(whole, [(dim, self.weights_[dim].values), *coords], name="combined"))
 
     @one_blas_thread
     def kernel_pca(self, K: Kernels, n_components: int = 2, *, covariates: Any = None) -> xr.DataArray:
@@ -436,11 +419,8 @@ class Predicting(Learner):
 
     def _kernels_used(self) -> list[str]:
         """The kernels of the model that prediction reads: those of weight, and one where none has any."""
-        weights = self.weights_.values.reshape(len(self.kernel_names_), -1)
-        used = np.any(weights != 0, axis=1)
-        return [name for name, is_used in zip(self.kernel_names_, used, strict=True) if is_used] or [
-            self.kernel_names_[0]
-        ]
+        used = np.flatnonzero(self.weights_.values.reshape(len(self.kernel_names_), -1).any(axis=1))
+        return [self.kernel_names_[k] for k in used] or [self.kernel_names_[0]]
 
     def _kernels_needed(self) -> list[str]:
         """The kernels of new samples that prediction needs."""

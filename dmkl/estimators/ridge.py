@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -12,24 +13,15 @@ from sklearn.base import clone
 
 from dmkl.arrays import Array, Float
 from dmkl.errors import LabelWarning, refuse, warn
-from dmkl.estimators.checks import (
-    Constraints,
-    Given,
-    KernelGroups,
-    Prices,
-    WeightRules,
-    check_count,
-    check_numbers,
-    one_for_each,
-)
-from dmkl.estimators.fisher import FisherLearner
+from dmkl.estimators.checks import Given, check_count, check_numbers, one_for_each
+from dmkl.estimators.fisher import LearntWeights
 from dmkl.estimators.learner import KernelLearner, KernelRegressor
 from dmkl.estimators.plan import FitOutcome, Statistics, TrainingSet, side_by_side
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.covariates import Covariates, of_new
 from dmkl.numerics.fisher import Targets
 from dmkl.numerics.steps import Fitted, Residualizing
-from dmkl.solvers.fisher.problem import FisherProblem, SolverChoice
+from dmkl.solvers.fisher.problem import FisherProblem
 from dmkl.solvers.fisher.registry import FisherMethod, name_of
 from dmkl.solvers.interface import Outcome
 from dmkl.solvers.jobs import Context, Job
@@ -72,7 +64,7 @@ class RidgeMethod(FisherMethod):
 
 
 @dataclass(eq=False, repr=False)
-class MKRidge(FisherLearner, KernelRegressor):
+class MKRidge(LearntWeights, KernelRegressor):
     """ℓp-norm multiple kernel ridge regression.
 
     Learns weights β of the kernels together with kernel ridge regression on K(β) = Σ_j β_j K_j:
@@ -172,13 +164,6 @@ class MKRidge(FisherLearner, KernelRegressor):
     p: float | Sequence[float] = 2.0
     lam: float | Sequence[float] = 1e-2
     _: KW_ONLY
-    steps: str | Sequence[str] = ("center", "trace")
-    solver: SolverChoice = "auto"
-    tol: float = 1e-4
-    max_iter: int = 200
-    kernel_groups: KernelGroups = None
-    sigma: Prices = 1.0
-    constraints: Constraints = None
     weights: Given | Literal["shared"] = None  # type: ignore[assignment]
     n_candidates: int = 20
     random_state: int = 0
@@ -186,7 +171,8 @@ class MKRidge(FisherLearner, KernelRegressor):
     refine: int = 0
 
     _HAS_INTERCEPT = True
-    _OF_WEIGHTS: ClassVar = FisherLearner._OF_WEIGHTS | {"candidate": None, "refine": 0}
+    _OF_WEIGHTS: ClassVar = LearntWeights._OF_WEIGHTS | {"candidate": None, "refine": 0}
+    _RULES: ClassVar = dict.fromkeys(("random_state", "refine"), partial(check_count, least=0))
 
     # --- weights that targets share ------------------------------------------------------------------------------
 
@@ -194,16 +180,12 @@ class MKRidge(FisherLearner, KernelRegressor):
     def _JUDGES(self) -> bool:
         return isinstance(self.weights, str)
 
-    def _rules(self) -> WeightRules:
-        given = None if isinstance(self.weights, str) else self.weights
-        return WeightRules(self.kernel_groups, self.sigma, self.constraints, given)
-
     def _own_grid(self) -> dict[str, tuple[Any, ...]]:
         """Values of parameters that every search searches."""
         searched = self._JUDGES and self.candidate is None
         return {"candidate": tuple(range(check_count("n_candidates", self.n_candidates)))} if searched else {}
 
-    def _of_plain_sum(self) -> KernelLearner | None:
+    def _of_plain_sum(self) -> KernelLearner:
         return clone(self).set_params(candidate=0, refine=0) if self._JUDGES else super()._of_plain_sum()
 
     def _check_shared(self) -> None:
@@ -279,10 +261,8 @@ class MKRidge(FisherLearner, KernelRegressor):
         ]
 
     def _check_parameters(self) -> None:
-        check_count("random_state", self.random_state, 0)
-        check_count("refine", self.refine, 0)
-        self._check_shared()
         super()._check_parameters()
+        self._check_shared()
         several = [step for step in self._steps() if isinstance(step, Covariates)]
         if len(several) > 1:
             refuse(
@@ -346,14 +326,11 @@ class MKRidge(FisherLearner, KernelRegressor):
             y = np.hstack([targets.values[k] for k in part.columns])
             parts.append(step.coefficients @ (step.dual.T @ y) - self._shared_with_kernels(part))
         effects = side_by_side(parts, [part.columns for part in self.statistics_])
-        dim, labels = str(self.dual_coef_.dims[1]), self.dual_coef_[self.dual_coef_.dims[1]].values
-        self.intercept_ = xr.DataArray(effects[0], dims=(dim,), coords={dim: labels}, name="intercept")
-        self.covariate_effects_ = xr.DataArray(
-            effects[1:],
-            dims=("covariate", dim),
-            coords={"covariate": np.array(covariates.columns, dtype=str), dim: labels},
-            name="covariate_effect",
-        )
+        dim = str(self.dual_coef_.dims[1])
+        of_target = (dim, self.dual_coef_[dim].values)
+        self.intercept_ = xr.DataArray(effects[0], [of_target], name="intercept")
+        of_covariate = ("covariate", np.array(covariates.columns, dtype=str))
+        self.covariate_effects_ = xr.DataArray(effects[1:], [of_covariate, of_target], name="covariate_effect")
 
     def _shared_with_kernels(self, part: Statistics) -> Float:
         """The difference of the least squares fit of y on [1, Z] and b, (1 + covariates, columns), which is that of Kc.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import scipy.stats
@@ -13,7 +13,7 @@ import xarray as xr
 
 from dmkl.arrays import Array, Float
 from dmkl.errors import ConvergenceWarning, MemoryBudgetError, refuse, warn
-from dmkl.estimators.checks import check_choice, check_count, check_positive
+from dmkl.estimators.checks import check_count, check_positive, one_of
 from dmkl.estimators.learner import KernelRegressor, is_labelled
 from dmkl.estimators.plan import FitOutcome, Statistics, TrainingSet
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set
@@ -201,6 +201,15 @@ class VarianceComponents(KernelRegressor):
     _HAS_INTERCEPT = True
     _ONE_POINT = ("method",)
     _TABLES = ("components_", "fixed_effects_")
+    _RULES: ClassVar = {
+        "method": one_of(*get_args(Estimation)),
+        "traces": one_of(*get_args(Traces)),
+        "shares": one_of(*get_args(Shares)),
+        "tol": check_positive,
+        "max_iter": check_count,
+        "n_probes": partial(check_count, least=3),
+        "random_state": partial(check_count, least=0),
+    }
 
     def _learns_weights(self) -> bool:
         return False  # variances are estimates with standard errors
@@ -218,13 +227,6 @@ class VarianceComponents(KernelRegressor):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        check_choice("method", self.method, get_args(Estimation))
-        check_choice("traces", self.traces, get_args(Traces))
-        check_choice("shares", self.shares, get_args(Shares))
-        check_positive("tol", self.tol)
-        check_count("max_iter", self.max_iter)
-        check_count("n_probes", self.n_probes, least=3)
-        check_count("random_state", self.random_state, least=0)
         if self.prevalence is not None and not 0 < self.prevalence < 1:
             refuse(f"prevalence is the share of cases in the population, between 0 and 1; got {self.prevalence!r}")
         if sum(_is_projection(step) for step in as_steps(self.steps)) > 1:
@@ -320,19 +322,14 @@ class VarianceComponents(KernelRegressor):
             tables.append(table)
         terms = np.array([*self.kernel_names_, "residual", "total"], dtype=str)
         dims = {0: (), 1: ("term",), 2: ("term", "term_2")}
-        self.components_ = xr.Dataset(
-            {
-                name: ((*dims[np.ndim(tables[0][name])], dim), np.stack([table[name] for table in tables], axis=-1))
-                for name in tables[0]
-            },
-            coords={"term": terms, "term_2": terms, dim: targets},
-        )
-        estimates, errors = (np.column_stack(columns) for columns in zip(*effects, strict=True))
-        self.fixed_effects_ = xr.Dataset(
-            {"effect": (("covariate", dim), estimates), "effect_se": (("covariate", dim), errors)},
-            coords={"covariate": np.array(names, dtype=str), dim: targets},
-        )
-        effect = self.fixed_effects_["effect"]
+        columns = {
+            name: ((*dims[np.ndim(tables[0][name])], dim), np.stack([table[name] for table in tables], axis=-1))
+            for name in tables[0]
+        }
+        self.components_ = xr.Dataset(columns, {"term": terms, "term_2": terms, dim: targets})
+        coords = [("covariate", np.array(names, dtype=str)), (dim, targets)]
+        effect, errors = (xr.DataArray(np.column_stack(columns), coords) for columns in zip(*effects, strict=True))
+        self.fixed_effects_ = xr.Dataset({"effect": effect, "effect_se": errors})
         self.intercept_ = effect[:1].sum("covariate").rename("intercept")  # zero without fixed effects
         if self._covariates() is not None:
             self.covariate_effects_ = effect[1:].rename("covariate_effect")

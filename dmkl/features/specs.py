@@ -231,77 +231,62 @@ _MOST_COPIES = 1_000_000
 """Random kernels of one specification, each a matrix."""
 _Text = Annotated[str, Field(min_length=1)]
 _Count = Annotated[int, Field(ge=1)]
-_Column = Annotated[int, Field(ge=0)] | str
+_Natural = Annotated[int, Field(ge=0)]
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Column = _Natural | str
 _Columns = Annotated[tuple[_Column, ...], Field(min_length=1)]
 _Sets = Annotated[dict[_Text, tuple[_Column, ...]], Field(min_length=1)]
-_Grid = (BeforeValidator(_as_tuple), Field(min_length=1))
-_Counts = Annotated[tuple[_Count, ...], *_Grid]
-_Positive = Annotated[tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...], *_Grid]
-_NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Widths = Annotated[tuple[_Count, ...], Field(min_length=1)]
+_Weights = Annotated[tuple[_NonNegative, ...], Field(min_length=1), AfterValidator(_check_weights)]
 
-# Type, default and the description that completes "KEY must be …".
+
+def _key(kind: Any, description: str, default: Any = ...) -> tuple[Any, Any]:
+    """The type and the field of a key; the description completes "KEY must be …"."""
+    return kind, Field(default=default, description=description)
+
+
+def _grid(kind: Any, description: str, default: tuple[Any, ...] = ()) -> tuple[Any, Any]:
+    """The same for a key of one value or a list of values."""
+    return _key(Annotated[tuple[kind, ...], BeforeValidator(_as_tuple), Field(min_length=1)], description, default)
+
+
 _KEYS: dict[str, Any] = {
-    "name": (_Text, Field(default="", description="a name or a template of names")),
-    "feature": (
-        Annotated[tuple[_Text, ...], *_Grid],
-        Field(default=(), description="the name of a feature, a pattern such as 'dsift*', or a list of them"),
-    ),
-    "columns": (
+    "name": _key(_Text, "a name or a template of names", ""),
+    "feature": _grid(_Text, "the name of a feature, a pattern such as 'dsift*', or a list of them"),
+    "columns": _key(
         Annotated[_Columns | _Sets, BeforeValidator(_read_columns)],
-        Field(
-            default=(),
-            description="a list of column names or positions ≥ 0, a mapping from names to such lists, or the path of a "
-            ".json, .toml, .gmt or .bim file that holds such a mapping",
-        ),
+        "a list of column names or positions ≥ 0, a mapping from names to such lists, or the path of a .json, .toml, "
+        ".gmt or .bim file that holds such a mapping",
+        (),
     ),
-    "min_columns": (_Count, Field(default=0, description="an integer ≥ 1")),
-    "transform": (
-        Annotated[tuple[Literal["size-factor", "log1p", "tfidf"], ...], *_Grid],
-        Field(default=(), description="'size-factor', 'log1p', 'tfidf', or a list of these in their order"),
+    "min_columns": _key(_Count, "an integer ≥ 1", 0),
+    "transform": _grid(
+        Literal["size-factor", "log1p", "tfidf"],
+        "'size-factor', 'log1p', 'tfidf', or a list of these in their order",
     ),
-    "degree": (_Counts, Field(default=(3,), description="an integer ≥ 1 or a list of them")),
-    "gamma": (_Positive, Field(default=(), description="a number > 0 or a list of them")),
-    "bandwidth": (_Positive, Field(default=(), description="a number > 0 or a list of them")),
-    "coef0": (
-        Annotated[tuple[_NonNegative, ...], *_Grid],
-        Field(
-            default=(1.0,),
-            description="a number ≥ 0 or a list of them (a negative one makes kernels that are not positive "
-            "semidefinite)",
-        ),
+    "degree": _grid(_Count, "an integer ≥ 1 or a list of them", (3,)),
+    "gamma": _grid(_Positive, "a number > 0 or a list of them"),
+    "bandwidth": _grid(_Positive, "a number > 0 or a list of them"),
+    "coef0": _grid(
+        _NonNegative,
+        "a number ≥ 0 or a list of them (a negative one makes kernels that are not positive semidefinite)",
+        (1.0,),
     ),
-    "levels": (
+    "levels": _key(
         Annotated[int, Field(ge=1, le=20)] | _Widths,
-        Field(
-            description="a number of levels from 1 to 20, or the list of the levels' numbers of columns, coarse to fine"
-        ),
+        "a number of levels from 1 to 20, or the list of the levels' numbers of columns, coarse to fine",
     ),
-    "scales": (
-        _Count | _Widths,
-        Field(description="a number of scales ≥ 1, or the list of the scales' numbers of columns"),
-    ),
-    "weights": (
-        Annotated[tuple[_NonNegative, ...], Field(min_length=1), AfterValidator(_check_weights)],
-        Field(default=(), description="a list of numbers ≥ 0, one for each level or scale"),
-    ),
-    "seed": (
-        Annotated[tuple[Annotated[int, Field(ge=0)], ...], *_Grid],
-        Field(default=(0,), description="an integer ≥ 0 or a list of them"),
-    ),
-    "copies": (
-        Annotated[int, Field(ge=1, le=_MOST_COPIES)],
-        Field(default=1, description=f"an integer from 1 to {_MOST_COPIES:,}"),
-    ),
-    "dimensions": (_Counts, Field(default=(16,), description="an integer ≥ 1 or a list of them")),
-    "rank": (
-        Annotated[tuple[_Count | Literal["auto"], ...], *_Grid],
-        Field(default=(), description="an integer ≥ 1, 'auto', or a list of these"),
-    ),
-    "approximation": (Literal["nystroem", "fourier"], Field(default="nystroem", description="'nystroem' or 'fourier'")),
-    "landmarks": (Literal["kmeans", "uniform"], Field(default="kmeans", description="'kmeans' or 'uniform'")),
-    "share": (Annotated[float, Field(gt=0, lt=1)], Field(default=0.99, description="a number between 0 and 1")),
-    "random_state": (Annotated[int, Field(ge=0)], Field(default=0, description="an integer ≥ 0")),
+    "scales": _key(_Count | _Widths, "a number of scales ≥ 1, or the list of the scales' numbers of columns"),
+    "weights": _key(_Weights, "a list of numbers ≥ 0, one for each level or scale", ()),
+    "seed": _grid(_Natural, "an integer ≥ 0 or a list of them", (0,)),
+    "copies": _key(Annotated[int, Field(ge=1, le=_MOST_COPIES)], f"an integer from 1 to {_MOST_COPIES:,}", 1),
+    "dimensions": _grid(_Count, "an integer ≥ 1 or a list of them", (16,)),
+    "rank": _grid(_Count | Literal["auto"], "an integer ≥ 1, 'auto', or a list of these"),
+    "approximation": _key(Literal["nystroem", "fourier"], "'nystroem' or 'fourier'", "nystroem"),
+    "landmarks": _key(Literal["kmeans", "uniform"], "'kmeans' or 'uniform'", "kmeans"),
+    "share": _key(Annotated[float, Field(gt=0, lt=1)], "a number between 0 and 1", 0.99),
+    "random_state": _key(_Natural, "an integer ≥ 0", 0),
 }
 # A list of these is not a grid.
 LOW_RANK = ("rank", "approximation", "landmarks", "share", "random_state")
@@ -441,7 +426,7 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Recipe],
     Parameters
     ----------
     specs
-        As `read_specs` takes or returns them. The keys of each:
+        As `read_specs` takes or returns them. The keys of each, besides the parameters of `FUNCTIONS`:
 
         function
             A key of `FUNCTIONS`, or a list of them.
@@ -449,19 +434,13 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Recipe],
             The name of a feature, a pattern (``*``, ``dsift*``), or a list of these; where it is missing, every feature
             (of annotated data, X), for ``distance`` every square one.
         columns
-            A list of column names or positions: the function sees these only. A mapping from names to such lists: one
-            kernel for each. The path of a .json or .toml file with such a mapping, of a .gmt file of gene sets, or of
-            PLINK's .bim, whose sets are the chromosomes. A string is always a name, and means every column of that
-            name. Names that the feature lacks are refused in a list, and left out in a mapping.
+            A list of column names or positions, a mapping from names to such lists with one kernel for each, or a file
+            with such a mapping. A string is always a name, and means every column of that name. Names that the feature
+            lacks are refused in a list, and left out in a mapping.
         min_columns
-            Sets of a mapping that have fewer columns than this in the feature are left out. By default a set
-            that has no column in any feature is refused.
-        transform
-            "size-factor", "log1p", "tfidf", or a list of these in order, for counts: see `dmkl.features.transforms`.
-        rank
-            The kernel is kept as a factor Z of at most so many columns, K ≈ ZZᵀ; "auto": as few as keep the `share`
-            (0.99) of the trace. `approximation` is "nystroem" or, for rbf, "fourier"; the `landmarks` of the former are
-            training samples, "kmeans" or "uniform", drawn by `random_state`. See `dmkl.features.approximation`.
+            Sets of a mapping with fewer columns in the feature are left out. By default a set without any is refused.
+        transform, rank, approximation, landmarks, share, random_state
+            See `dmkl.features.transforms` and `dmkl.features.approximation`.
         copies
             The number of random kernels, whose seeds count up from `seed`.
         name
@@ -469,23 +448,12 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Recipe],
             By default feature, function, the name of the set of columns and each parameter that has several values,
             joined by dashes: ``fou-rbf-bandwidth0.1``.
 
-        All others are parameters. `levels`, `scales` and `weights` are one value even if they are lists; any other
-        list is a grid.
+        `levels`, `scales` and `weights` are one value even if they are lists; any other list is a grid.
     tables
         The feature tables by name.
 
-    Returns
-    -------
-    recipes : list of Recipe
-        The kernels.
-    notes : list of str
-        Messages on what was left out.
-
-    Raises
-    ------
-    InputError
-        If a specification breaks a rule, means no kernel or an unknown feature or column, does not fit a table's number
-        of columns, or two kernels would have the same name.
+    Returns the kernels, and messages on what was left out. InputError if a specification breaks a rule, means no kernel
+    or an unknown feature or column, does not fit a table's number of columns, or two kernels would have the same name.
     """
     recipes: list[Recipe] = []
     notes: list[str] = []

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -61,30 +60,21 @@ def _batches(source: FeatureTiles, kernels: Sequence[int], n_tiles: int) -> list
 
 
 def _groups(source: FeatureTiles, kernels: Sequence[int], n_tiles: int, slots: int) -> Iterator[tuple[int, ...]]:
-    """Groups of kernels of one table, whose tiles one task computes; kernels with the same statistic are adjacent.
+    """Groups of kernels of one table, whose tiles one task computes: kernels with the same statistic together.
 
     A task reads the rows of its group once. Large groups make few tasks and hold sums of many tiles, so their size is
     limited by both.
     """
-    order = sorted(kernels, key=lambda k: (str(source.recipes[k].feature), str(source.recipes[k].statistic), k))
     most = max(1, _PARTS_BYTES // (n_tiles * source.tiling.tile * 16))
-    for _, same_table in groupby(order, key=lambda k: source.recipes[k].feature):
-        of_table = list(same_table)
-        # Kernels with the same statistic are separated only if there would be too few tasks otherwise.
-        runs = [list(run) for _, run in groupby(of_table, key=lambda k: source.recipes[k].statistic)]
-        n_groups = max(-(-len(of_table) // most), min(len(runs), -(-4 * slots // n_tiles)))
-        longest = -(-len(of_table) // n_groups)
-        group: list[int] = []
-        for run in runs:
-            if group and len(group) + len(run) > longest:
-                yield tuple(group)
-                group = []
-            group += run
-            while len(group) > most:
-                yield tuple(group[:most])
-                group = group[most:]
-        if group:
-            yield tuple(group)
+    by_table: dict[str, dict[str, list[int]]] = {}
+    for k in kernels:
+        recipe = source.recipes[k]
+        by_table.setdefault(str(recipe.feature), {}).setdefault(str(recipe.statistic), []).append(k)
+    for by_statistic in by_table.values():
+        sharing = list(by_statistic.values())
+        for part in np.array_split(np.arange(len(sharing)), min(len(sharing), -(-4 * slots // n_tiles))):
+            group = tuple(k for number in part for k in sharing[number])
+            yield from (group[start : start + most] for start in range(0, len(group), most))
 
 
 def run_batch(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
@@ -98,16 +98,8 @@ _BENCH = Workbench()
 would cost as much as the arithmetic, in page faults."""
 
 
-@dataclass
-class _Scratch:
-    """Arrays that one stream keeps between tiles."""
-
-    buffers: Buffers = field(default_factory=Buffers)
-    pairs_of: tuple[Any, ...] | None = None
-    pairs: Array | None = None
-    row_sizes: Float = field(default_factory=lambda: np.zeros(0))
-    col_sizes: Float = field(default_factory=lambda: np.zeros(0))
-    rows: dict[int, tuple[tuple[str, int], Array]] = field(default_factory=dict)
+_Rows = dict[int, tuple[tuple[str, int], Array]]
+"""For each axis, rows of a table that a stream keeps from one tile to the next, and which rows these are."""
 
 
 class FeatureFactors:
@@ -217,46 +209,39 @@ class FeatureTiles:
 
     def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
         """See `TileSource`. Consecutive keys of kernels with the same statistic share its computation."""
+        pairs_of: tuple[Any, ...] = ()
+        pairs, kept_rows = (np.empty(0), np.empty(0), np.empty(0)), _Rows()
         with _BENCH.buffers() as buffers:
-            scratch = _Scratch(buffers)
-            for key in keys:
-                yield key, self._tile(key, scratch)
+            for k, i, j in keys:
+                recipe, rows, cols = self.recipes[k], self.tiling.row_slice(i), self.tiling.col_slice(j)
+                same = self.symmetric and i == j
+                tile = buffers.take("entries", self.dtype, *self.tiling.tile_shape(i, j))
+                if pairs_of != (recipe.statistic, i, j):
+                    pairs_of = (recipe.statistic, i, j)
+                    pairs = self._pairs(recipe, rows, cols, same, buffers, kept_rows)
+                functions.entries(recipe.function, recipe.parameters, *pairs, tile)
+                if k in self.fills:
+                    self.fills[k].write_into(tile, rows, cols)
+                if same:
+                    _mirror(tile)
+                yield (k, i, j), tile
 
-    def _tile(self, key: TileKey, scratch: _Scratch) -> Array:
-        k, i, j = key
-        recipe = self.recipes[k]
-        if scratch.pairs_of != (recipe.statistic, i, j):
-            scratch.pairs_of = None
-            self._pairs(recipe, i, j, scratch)
-            scratch.pairs_of = (recipe.statistic, i, j)
-        assert scratch.pairs is not None
-        tile = scratch.buffers.take("entries", self.dtype, *self.tiling.tile_shape(i, j))
-        functions.entries(recipe.function, recipe.parameters, scratch.pairs, scratch.row_sizes, scratch.col_sizes, tile)
-        if k in self.fills:
-            self.fills[k].write_into(tile, self.tiling.row_slice(i), self.tiling.col_slice(j))
-        if self.symmetric and i == j:
-            _mirror(tile)
-        return tile
-
-    def _pairs(self, recipe: Recipe, i: int, j: int, scratch: _Scratch) -> None:
+    def _pairs(
+        self, recipe: Recipe, rows: slice, cols: slice, same: bool, buffers: Buffers, kept_rows: _Rows
+    ) -> tuple[Array, Float, Float]:
+        """The statistic of all pairs of samples, and the sizes of the row samples and of the column samples."""
         statistic = functions.STATISTIC[recipe.function]
         dtype = functions.precision(statistic, self.dtype)
-        total = scratch.buffers.take("pairs", dtype, *self.tiling.tile_shape(i, j))
-        same = self.symmetric and i == j
-        scratch.pairs = total
+        total = buffers.take("pairs", dtype, rows.stop - rows.start, cols.stop - cols.start)
         if statistic == "given":
-            total[:] = self._given(recipe, i, j)
-        else:
-            pairs = functions.PairSum(statistic, total)
-            for panel in self._panels(recipe):
-                X = self._panel(recipe, 0, self._slice(0, i), panel, dtype, scratch)
-                Y = X if same else self._panel(recipe, 1, self._slice(1, j), panel, dtype, scratch)
-                pairs.add(X, Y)
-            pairs.finish(same=same)
-            scratch.row_sizes, scratch.col_sizes = pairs.row_sizes, pairs.col_sizes
-
-    def _slice(self, axis: int, at: int) -> slice:
-        return self.tiling.row_slice(at) if axis == 0 else self.tiling.col_slice(at)
+            total[:] = self._given(recipe, rows, cols)
+            return total, np.zeros(0), np.zeros(0)
+        pairs = functions.PairSum(statistic, total)
+        for panel in self._panels(recipe):
+            X = self._panel(recipe, 0, rows, panel, dtype, kept_rows)
+            pairs.add(X, X if same else self._panel(recipe, 1, cols, panel, dtype, kept_rows))
+        pairs.finish(same=same)
+        return total, pairs.row_sizes, pairs.col_sizes
 
     def _panels(self, recipe: Recipe) -> Iterator[slice]:
         """Slices of the list of the kernel's columns."""
@@ -265,35 +250,35 @@ class FeatureTiles:
             yield slice(start, min(start + functions.PANEL, n_columns))
 
     def _panel(
-        self, recipe: Recipe, axis: int, at: slice, panel: slice, dtype: np.dtype[Any], scratch: _Scratch
+        self, recipe: Recipe, axis: int, at: slice, panel: slice, dtype: np.dtype[Any], kept_rows: _Rows
     ) -> Array:
         """Some columns of some samples, centered or weighted as the statistic needs; 0 for absent samples."""
         table = table_of(recipe, self.axes[axis])
         columns: slice | Index = panel if recipe.columns is None else np.array(recipe.columns)[panel]
-        rows = self._rows(table, axis, at, scratch)
+        rows = self._rows(table, axis, at, kept_rows)
         values = np.array(table.read(at, columns) if rows is None else rows[:, columns], dtype=dtype)
         if functions.STATISTIC[recipe.function] == "sqeuclidean":
             # Both axes subtract the center of the training samples: distances do not change, and lose fewer digits.
             values -= table_of(recipe, self.axes[1]).center[columns].astype(dtype)
-        weights = _column_weights(recipe)
-        if weights is not None:
+        if "widths" in recipe.parameters:
+            # Σ_k w_k min(x_k, y_k) = Σ_k min(w_k x_k, w_k y_k), with the weight of its level for each column
+            weights = np.repeat(np.array(recipe.parameters["weights"], dtype=np.float64), recipe.parameters["widths"])
             values *= weights[panel].astype(dtype)
         if table.n_missing:
             values[np.isnan(values)] = 0
         return values
 
-    def _rows(self, table: FeatureTable, axis: int, at: slice, scratch: _Scratch) -> Array | None:
+    def _rows(self, table: FeatureTable, axis: int, at: slice, kept_rows: _Rows) -> Array | None:
         """All columns of some samples, kept for the next kernels and tiles; None if they are too large."""
         if (at.stop - at.start) * table.shape[1] * table.dtype.itemsize > _ROWS_BYTES:
             return None
         key = (f"{table.name} {table.content}", at.start)
-        if axis not in scratch.rows or scratch.rows[axis][0] != key:
-            scratch.rows[axis] = key, table.read(at)
-        return scratch.rows[axis][1]
+        if axis not in kept_rows or kept_rows[axis][0] != key:
+            kept_rows[axis] = key, table.read(at)
+        return kept_rows[axis][1]
 
-    def _given(self, recipe: Recipe, i: int, j: int) -> Array:
+    def _given(self, recipe: Recipe, rows: slice, cols: slice) -> Array:
         assert recipe.feature is not None
-        rows, cols = self._slice(0, i), self._slice(1, j)
         table, at = self.axes[0].tables[recipe.feature], self.axes[1].at
         entries = table.read(rows, cols if at is None else at[cols])
         if self.symmetric:
@@ -337,9 +322,9 @@ class FeatureTiles:
             return values[:, 0].astype(np.float64)
         sizes = np.zeros(size)
         if recipe.function not in functions.BANDED:
-            scratch = _Scratch()
+            kept_rows = _Rows()
             for panel in self._panels(recipe):
-                sizes += functions.sizes(statistic, self._panel(recipe, 0, rows, panel, self.dtype, scratch))
+                sizes += functions.sizes(statistic, self._panel(recipe, 0, rows, panel, self.dtype, kept_rows))
         return functions.diagonal(recipe.function, parameters, sizes)
 
     def row_sum(self, kernels: Index) -> Array | None:
@@ -354,10 +339,3 @@ def _mirror(tile: Array) -> None:
         tile[strip, :start] = tile[:start, strip].T
         corner = tile[strip, strip]
         corner[:] = np.triu(corner) + np.triu(corner, 1).T
-
-
-def _column_weights(recipe: Recipe) -> Float | None:
-    """The weight of each of the kernel's columns in Σ_k w_k min(x_k, y_k) = Σ_k min(w_k x_k, w_k y_k)."""
-    if "widths" not in recipe.parameters:
-        return None
-    return np.repeat(np.array(recipe.parameters["weights"], dtype=np.float64), recipe.parameters["widths"])

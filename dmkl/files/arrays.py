@@ -18,7 +18,8 @@ import math
 import mmap
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, NoReturn
 
@@ -51,8 +52,6 @@ def json_crc32c(content: Mapping[str, Any]) -> str:
 
 
 class _ChecksumWriter:
-    """Writes bytes to a file, and then their checksums."""
-
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._sums: list[int] = []
@@ -60,7 +59,6 @@ class _ChecksumWriter:
         self._size = 0
 
     def write(self, data: Any) -> int:
-        """Write bytes, as a file does."""
         view = memoryview(data).cast("B")
         for start, stop in _cut(self._size, len(view)):
             part = np.frombuffer(view[start:stop], dtype=np.uint8)
@@ -73,7 +71,6 @@ class _ChecksumWriter:
         return len(view)
 
     def finish(self) -> None:
-        """Write the checksums."""
         sums = [*self._sums, self._last] if self._size % _BLOCK else self._sums
         end = np.array(sums, dtype="<u4").tobytes() + self._size.to_bytes(8, "little")
         self._file.write(end + google_crc32c.value(end).to_bytes(4, "little"))
@@ -89,14 +86,20 @@ def _cut(offset: int, length: int) -> list[tuple[int, int]]:
 def save_array(path: str | os.PathLike[str], array: Array) -> None:
     """Write an array completely or not at all."""
     array = np.asarray(array)
+    save_parts(path, array.shape, array.dtype, _parts(array))
+
+
+def save_parts(
+    path: str | os.PathLike[str], shape: tuple[int, ...], dtype: np.dtype[Any], parts: Iterable[Array]
+) -> None:
+    """Write an array of this shape completely or not at all, from its parts along the first axis, in order."""
     with replacing(path) as file:
         writer = _ChecksumWriter(file)
         # As np.save, which does not report a full disk when it writes to a file.
         form = np.lib.format
-        header = form.header_data_from_array_1_0(array)
-        header["fortran_order"] = False
+        header = {"descr": form.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         form.write_array_header_1_0(writer, header)
-        for part in _parts(array):
+        for part in parts:
             writer.write(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
         writer.finish()
 
@@ -129,7 +132,7 @@ def load_array(path: str | os.PathLike[str]) -> Array:
 
     DamagedFileError if it is missing, or differs from what was written.
     """
-    with _CheckedFile(path) as file:
+    with _opened(path) as file:
         file.verify(0, file.size)
         shape, dtype, offset = file.form()
         return np.ndarray(shape, dtype, file.mapped(), offset)
@@ -140,7 +143,7 @@ def read_array(path: str | os.PathLike[str], scratch: Array) -> Array:
 
     For files that several threads read repeatedly: mapping files and allocating pages takes a lock of the process.
     """
-    with _CheckedFile(path) as file:
+    with _opened(path) as file:
         file.verify(0, file.size)
         shape, dtype, offset = file.form()
         buffer = scratch.reshape(-1).view(np.uint8) if scratch.flags.c_contiguous else np.empty(0, np.uint8)
@@ -151,11 +154,8 @@ def read_array(path: str | os.PathLike[str], scratch: Array) -> Array:
 
 
 def load_rows(path: str | os.PathLike[str], matrix: int, rows: slice) -> Array:
-    """A copy of some rows of one matrix of an array (matrices, rows, columns); raises as `load_array`.
-
-    Nothing else is read.
-    """
-    with _CheckedFile(path) as file:
+    """Copy some rows of one matrix of an array (matrices, rows, columns), and read nothing else; see `load_array`."""
+    with _opened(path) as file:
         (_, n_rows, n_cols), dtype, offset = file.form()
         part = np.empty((rows.stop - rows.start, n_cols), dtype)
         first = offset + (matrix * n_rows + rows.start) * n_cols * dtype.itemsize
@@ -166,7 +166,7 @@ def load_rows(path: str | os.PathLike[str], matrix: int, rows: slice) -> Array:
 
 def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
     """The arrays that `save_arrays` wrote; raises as `load_array`."""
-    with _CheckedFile(path) as file:
+    with _opened(path) as file:
         file.verify(0, file.size, "always")
         with np.load(io.BytesIO(file.content(0, file.size))) as arrays:
             return dict(arrays)
@@ -174,7 +174,7 @@ def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
 
 def check_file(path: str | os.PathLike[str]) -> None:
     """Read a whole file and check it; raises as `load_array`."""
-    with _CheckedFile(path) as file:
+    with _opened(path) as file:
         file.verify(0, file.size, "always")
 
 
@@ -182,13 +182,10 @@ def check_file(path: str | os.PathLike[str]) -> None:
 class _FileInfo:
     """Header and checksums of a file that this process has opened, since headers are slow to parse."""
 
-    size: int
-    """Number of NumPy's bytes."""
+    size: int  # number of NumPy's bytes
     sums: npt.NDArray[np.uint32]
-    verified: npt.NDArray[np.bool_]
-    """Which blocks have been checked."""
-    form: tuple[tuple[int, ...], np.dtype[Any], int] | None = None
-    """Shape, type and first byte of the array."""
+    verified: npt.NDArray[np.bool_]  # which blocks have been checked
+    form: tuple[tuple[int, ...], np.dtype[Any], int] | None = None  # shape, type and first byte of the array
 
 
 _PARSING = threading.Lock()
@@ -199,34 +196,29 @@ _INFOS: dict[tuple[str, int, int, int], _FileInfo] = {}
 _WAY_OUT = "the computation that wrote it cannot continue: start again (--restart), or move its folder away"
 
 
+@contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[_CheckedFile]:
+    try:
+        file = open(path, "rb", buffering=0)
+    except FileNotFoundError as error:
+        msg = f"{path} is missing; {_WAY_OUT}"
+        raise DamagedFileError(msg) from error
+    with file:
+        yield _CheckedFile(os.fspath(path), file.fileno())
+
+
 class _CheckedFile:
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = os.fspath(path)
-        try:
-            self._file = os.open(self._path, os.O_RDONLY)
-        except FileNotFoundError as error:
-            msg = f"{self._path} is missing; {_WAY_OUT}"
-            raise DamagedFileError(msg) from error
-        try:
-            stat = os.fstat(self._file)
-            key = (self._path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
-            info = _INFOS.get(key)
-            if info is None:
-                info = self._read_info(stat.st_size)
-                if len(_INFOS) >= _MOST_INFOS:
-                    _INFOS.clear()
-                _INFOS[key] = info
-        except BaseException:
-            os.close(self._file)
-            raise
-        self._info = info
-        self.size = info.size
-
-    def __enter__(self) -> _CheckedFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._file)
+    def __init__(self, path: str, file: int) -> None:
+        self._path, self._file = path, file
+        stat = os.fstat(file)
+        key = (path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        info = _INFOS.get(key)
+        if info is None:
+            info = self._read_info(stat.st_size)
+            if len(_INFOS) >= _MOST_INFOS:
+                _INFOS.clear()
+            _INFOS[key] = info
+        self._info, self.size = info, info.size
 
     def _read_info(self, n_bytes: int) -> _FileInfo:
         if n_bytes < _END:
@@ -254,10 +246,8 @@ class _CheckedFile:
             self.read(offset, part)
             computed, written = google_crc32c.value(part), int(self._info.sums[block])
             if computed != written:
-                self._refuse(
-                    f"bytes {offset:,} to {offset + len(part):,} have the checksum {computed:08x}, {written:08x} was "
-                    "written"
-                )
+                what = f"bytes {offset:,} to {offset + len(part):,} have the checksum {computed:08x}"
+                self._refuse(f"{what}, {written:08x} was written")
             self._info.verified[block] = True
 
     def read(self, offset: int, into: npt.NDArray[np.uint8]) -> None:
@@ -270,13 +260,11 @@ class _CheckedFile:
             done += n_bytes
 
     def content(self, offset: int, n_bytes: int) -> bytes:
-        """Some bytes."""
         buffer = np.empty(n_bytes, dtype=np.uint8)
         self.read(offset, buffer)
         return buffer.tobytes()
 
     def mapped(self) -> mmap.mmap:
-        """The whole file, mapped into memory."""
         return mmap.mmap(self._file, 0, access=mmap.ACCESS_READ)
 
     def form(self) -> tuple[tuple[int, ...], np.dtype[Any], int]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dmkl.errors import DmklError, InputError, one_line, refuse
+from dmkl.errors import DmklError, one_line, refuse
 from dmkl.settings import check_memory
 
 _MOST_DEEP = 32
@@ -32,8 +32,10 @@ def read_document(path: Path, what: str, more: Mapping[str, Callable[[str], Any]
         check_memory(f"the file of {what} {name}", _MOST_GROWTH * size_bytes, "write a shorter one, or allow more")
         text = path.read_text(encoding="utf-8-sig")
         if form == "TOML" and _longest_key(text) > _MOST_DEEP:  # the parser takes quadratic time for long keys
-            raise InputError(_too_deep(name, what))
+            raise RecursionError
         content = parsers[path.suffix.lower()](text)
+        if not _is_shallow(content):
+            raise RecursionError
     except OSError as error:
         refuse(f"the file of {what} {name} cannot be read: {error.strerror}", error)
     except DmklError:
@@ -41,14 +43,8 @@ def read_document(path: Path, what: str, more: Mapping[str, Callable[[str], Any]
     except ValueError as error:  # tomllib's, json's, Unicode's and those of `more`
         refuse(f"the file of {what} {name} is not valid {form}: {one_line(error)}", error)
     except RecursionError as error:
-        raise InputError(_too_deep(name, what)) from error
-    if not _is_shallow(content):
-        raise InputError(_too_deep(name, what))
+        refuse(f"the file of {what} {name} is nested deeper than {_MOST_DEEP} levels, more than dmkl reads", error)
     return content
-
-
-def _too_deep(name: str, what: str) -> str:
-    return f"the file of {what} {name} is nested deeper than {_MOST_DEEP} levels, more than dmkl reads"
 
 
 def _longest_key(text: str) -> int:

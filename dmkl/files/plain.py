@@ -40,10 +40,8 @@ def check_plain(root: str | Path, name: str) -> int:
             return 0
         kind, size = _KINDS.get(stat.S_IFMT(status.st_mode)), status.st_size
         if kind is not None:
-            msg = (
-                f"{path} is {kind}, and only regular files are read there: it may lead to any file of this machine. If "
-                "the targets of links are trusted, copy the folder with them (cp -rL)"
-            )
+            msg = f"{path} is {kind}, and only regular files are read there: it may lead to any file of this machine. "
+            msg += "If the targets of links are trusted, copy the folder with them (cp -rL)"
             raise DamagedFileError(msg)
     return size
 
@@ -59,10 +57,8 @@ class PlainStore(LocalStore):
         size = check_plain(self.root, key)
         # Asking for the budget reads the limits of the machine, which takes longer than a small file.
         if byte_range is None and size > _SMALL_BYTES and size > (budget := settings.memory_budget_bytes()):
-            msg = (
-                f"{self.root}/{key} has {size:.3g} bytes, more than a computation may hold in memory (the setting "
-                f"dmkl.memory, {budget:.3g} bytes); it is damaged, or allow more"
-            )
+            most = f"more than a computation may hold in memory (the setting dmkl.memory, {budget:.3g} bytes)"
+            msg = f"{self.root}/{key} has {size:.3g} bytes, {most}; it is damaged, or allow more"
             raise DamagedFileError(msg)
 
     async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:

@@ -108,18 +108,14 @@ class Url:
         except (DmklError, FileNotFoundError, FileExistsError):
             raise
         except ImportError as error:
-            refuse(
-                f"{self} needs a package that is not installed: {one_line(error)}; for s3://, pip install 'dmkl[s3]'",
-                error,
-            )
+            way_out = "for s3://, pip install 'dmkl[s3]'"
+            refuse(f"{self} needs a package that is not installed: {one_line(error)}; {way_out}", error)
         except Exception as error:  # each file system raises its own
             if "Protocol not known" in str(error):
                 kind = self.text.split("://", 1)[0]
                 refuse(f"fsspec knows no {kind}:// ({self}); give a folder, or a URL such as s3://bucket/name", error)
-            msg = (
-                f"{self} cannot be read or written: {one_line(error)}; check its bucket, the endpoint (such as "
-                "AWS_ENDPOINT_URL) and the credentials on this machine"
-            )
+            way_out = "check its bucket, the endpoint (such as AWS_ENDPOINT_URL) and the credentials on this machine"
+            msg = f"{self} cannot be read or written: {one_line(error)}; {way_out}"
             raise StoreError(msg) from error
 
 
@@ -135,10 +131,7 @@ def is_url(path: object) -> bool:
 
 
 def as_place(path: str | os.PathLike[str] | Url) -> Place:
-    """The place of a path or a URL; a local path is absolute.
-
-    InputError if it is a URL of a whole bucket, or a URL that was converted to a path, which loses a slash.
-    """
+    """The place of a URL or a path, made absolute; InputError for a whole bucket, or a URL that has lost a slash."""
     if isinstance(path, Url):
         return path
     text = os.fspath(path)
@@ -146,9 +139,8 @@ def as_place(path: str | os.PathLike[str] | Url) -> Place:
         text = unquote(text.removeprefix("file://"))
     if not is_url(text):
         if _LOST_SLASH.match(text):  # nobody names a folder "s3:"
-            refuse(
-                f"{text} is a URL that has lost a slash, as in a pathlib.Path; give it as text, such as s3://bucket/name"
-            )
+            what = f"{text} is a URL that has lost a slash, as in a pathlib.Path"
+            refuse(f"{what}; give it as text, such as s3://bucket/name")
         return Path(text).expanduser().absolute()
     text = text.rstrip("/")
     if "/" not in text.split("://", 1)[1]:
@@ -184,10 +176,7 @@ def files_in(place: Place) -> dict[str, int]:
 
 
 def local_path(path: str | os.PathLike[str], what: str, way_out: str = "") -> Path:
-    """A path of this machine, for content that cannot be in an object store; InputError if it is a URL.
-
-    `what` and `way_out` complete the message.
-    """
+    """A path of this machine, for content that cannot be at a URL; `what` and `way_out` complete its InputError."""
     text = _LOST_SLASH.sub(r"\1//", os.fspath(path))
     if is_url(text):
         way_out = way_out or "copy it. Kernel sets, models, results of searches and predictions may be at URLs"

@@ -141,10 +141,8 @@ def reporting_full_disk(location: Any, way_out: str = KEPT) -> Iterator[None]:
     """Raise DiskFullError with a way out if the disk is full inside this context."""
     try:
         yield
-    except DiskFullError:  # raised by an inner context
-        raise
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # a DiskFullError has no number
             raise
         msg = f"no space left while writing {location}{_free(location)}. {way_out}"
         raise DiskFullError(msg) from error
@@ -154,9 +152,8 @@ def _free(location: Any) -> str:
     """The free space of the disk in words; empty if it is unknown."""
     if is_url(location):
         return ""
-    folder = Path(str(location)).absolute()
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
+    path = Path(str(location)).absolute()
+    folder = next(place for place in (path, *path.parents) if place.exists())
     try:
         n_bytes = shutil.disk_usage(folder).free
     except OSError:
@@ -211,12 +208,11 @@ def lock(path: str | os.PathLike[str] | Url) -> Iterator[None]:
                 with reporting_full_disk(path, "Free some space, or choose another path"):
                     file.parent.mkdir(parents=True, exist_ok=True)
                     token = _acquire(file)
-            except (LockedError, DiskFullError):
+            except DiskFullError:
                 raise
             except OSError as error:
-                refuse(
-                    f"{path} cannot be written: {error.strerror or error} ({file.parent}); choose another path", error
-                )
+                what = f"{path} cannot be written: {error.strerror or error} ({file.parent})"
+                refuse(f"{what}; choose another path", error)
         _HELD[file] = (token, count + 1)
     if not _BEATING.is_set():
         _BEATING.set()
@@ -250,11 +246,9 @@ def check_lock(path: str | os.PathLike[str] | Url) -> None:
             holder = _read(file)
         if holder is None or holder.token != token:
             reason = "its lock is gone or unreadable" if holder is None else f"{_describe(holder)} has taken it over"
-            msg = (
-                f"{locked} does not belong to this process any more: {reason}, as after a process that was suspended "
-                f"for more than {4 * _BEAT:.0f} seconds. Nothing more is written there; run it again when nothing else "
-                "writes there"
-            )
+            reason += f", as after a process that was suspended for more than {4 * _BEAT:.0f} seconds"
+            way_out = "Nothing more is written there; run it again when nothing else writes there"
+            msg = f"{locked} does not belong to this process any more: {reason}. {way_out}"
             raise LockedError(msg)
 
 
@@ -265,10 +259,9 @@ def _acquire(file: Path) -> str:
     while not _make(file, holder):
         before = _read(file)
         if not _is_dead(file, before):
-            msg = (
-                f"{str(file).removesuffix(_END)} is being written by {_describe(before)}; wait until it is done, or "
-                f"choose another path. Its lock is {file}: remove it if that process is dead"
-            )
+            way_out = "wait until it is done, or choose another path"
+            msg = f"{str(file).removesuffix(_END)} is being written by {_describe(before)}; {way_out}. "
+            msg += f"Its lock is {file}: remove it if that process is dead"
             raise LockedError(msg)
         _remove(file, before)
     return holder.token

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -22,21 +20,12 @@ from sklearn.base import clone
 from dmkl.arrays import Index
 from dmkl.errors import refuse
 from dmkl.estimators.checks import check_choice, check_count
+from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelLearner
-from dmkl.estimators.plan import Answers
+from dmkl.estimators.plan import Answers, Plan
 from dmkl.kernelset import Kernels
 from dmkl.passes.blas import one_blas_thread
-from dmkl.searching.fits import (
-    GridFits,
-    Question,
-    constant_scores,
-    fold_data,
-    make_question,
-    open_workspace,
-    plan_fits,
-    run_blocks,
-    to_dataset,
-)
+from dmkl.searching.fits import GridFits, Question, make_question, run_blocks
 from dmkl.searching.folds import make_folds
 from dmkl.searching.grid import Choice, Rule, as_choice, constant_note, mean_and_margin, mean_over_folds
 from dmkl.searching.search import SearchResult, shared_value
@@ -324,16 +313,7 @@ def importance(
             "that does, such as MKFDA or MKSVM"
         )
     question, folds = make_question(
-        "importance",
-        estimator,
-        K,
-        y,
-        partial(make_folds, cv),
-        scoring=scoring,
-        groups=groups,
-        unknown=unknown,
-        grid=grid,
-        refit=True,
+        "importance", estimator, K, y, grid, partial(make_folds, cv), scoring, groups, unknown, refit=True
     )
     choice = as_choice(choice, folds, question.K.samples)
     sources = as_kernel_groups(question.K.names, kernel_groups)
@@ -353,14 +333,9 @@ def importance(
         "shapley": f"{shapley} orders of seed {random_state}",
     }
     subsets = list(dict.fromkeys([*without.values(), *sources.values(), *chain.from_iterable(coalitions)]))
-    with ExitStack() as stack:
-        if state is None:  # the second plan continues from the search, so that its results are kept in any case
-            state = Path(stack.enter_context(TemporaryDirectory(prefix="dmkl-"))) / "state"
-        workspace = stack.enter_context(open_workspace(question, state, properties))
+    with question.open_workspace(state, properties, continued=True) as workspace:
         everything, results = _fit_subsets(question, rule, choice, subsets, workspace, anew=choose == "anew")
-    of_folds = fold_data(question, question.folds)
-    data = _to_dataset(question, everything, results, sources, without, choose)
-    data = data.merge(of_folds, join="exact").assign_attrs(of_folds.attrs)
+    data = question.with_folds(_to_dataset(question, everything, results, sources, without, choose), folds)
     if shapley:
         data = data.assign(_shapley(question, everything, results, players, orders, coalitions))
     how = {"choose": choose, "choice": choice, "n_orders": shapley, "random_state": random_state}
@@ -371,11 +346,7 @@ def importance(
 
 
 def as_kernel_groups(names: Sequence[str], kernel_groups: Any) -> dict[str, Subset]:
-    """The kernels of each source by its name: of every kernel, then of the groups, names of kernels by name, or None.
-
-    InputError if there is only one kernel, or a group has the name of a kernel, no kernels, all kernels, or an unknown
-    one.
-    """
+    """The kernels of each source by its name: every kernel, then the groups; InputError for groups that are wrong."""
     if len(names) < 2:
         refuse(f"the importance of kernels needs two kernels at least, and there is {len(names)}; take a set of more")
     if kernel_groups is not None and not isinstance(kernel_groups, Mapping):
@@ -434,30 +405,30 @@ def _fit_subsets(
     If `anew`, subsets are fitted at every point, to choose anew, otherwise at the point that the search chooses. Their
     rows follow those of the search in one plan, which continues from the end of the search.
 
-    The results of all kernels, and those of each subset, are at their chosen points: score, gap, objective and status
-    (fold[, task]), weight (fold, kernel[, task]), and the parameters. Costs are attributes of the first: n_fits,
-    n_passes, and n_search_passes, the passes of the search if it ends before the fits of subsets begin.
+    The results of all kernels, and those of each subset, are at their chosen points: score (of test rows, if there are
+    any), gap, objective and status (fold[, task]), weight (fold, kernel[, task]), and the parameters. Costs are
+    attributes of the first: n_fits, n_passes, and n_search_passes, the passes of the search if it ends before the fits
+    of subsets begin.
     """
-    search = plan_fits(question)
+    search = question.plan_fits()
     targets = [fit.targets for fit in search[:: len(question.models)]]
     cases, n_search_passes = [(question, list(range(len(targets))))], 0.0
 
-    def scores_of(case: Question, answers: Answers) -> xr.Dataset:
-        return to_dataset(case, GridFits.of(case, answers), choice, 0.0)
-
     def chosen_of(case: Question, answers: Answers) -> xr.Dataset:
-        scores = scores_of(case, answers)
+        scores = GridFits.of(case, answers).to_dataset(choice)
         chosen = SearchResult(scores, rule=rule).chosen if case.grid else scores
-        return chosen.transpose("fold", "kernel", ...)
+        tested = {f"test_score{end}": f"score{end}" for end in case.name_ends if "test_score" in chosen}
+        return chosen.drop_vars(tested.values()).rename(tested).transpose("fold", "kernel", ...)
 
     if not anew and len(question.models) > 1:
-        answers = run_blocks(question.K, {"search": search}, workspace)["search"]
+        answers = run(Plan(question.K, search, duals=False), workspace)
         n_search_passes = answers.tally.n_passes
-        cases = list(_held_cases(question, SearchResult(scores_of(question, answers), rule=rule)))
+        scores = GridFits.of(question, answers).to_dataset(choice)
+        cases = list(_held_cases(question, SearchResult(scores, rule=rule)))
     blocks: dict[Any, Any] = {"search": search}
     for subset in subsets:
         kernels = np.array(subset, dtype=np.int64)
-        blocks |= {(subset, k): plan_fits(case, targets, kernels) for k, (case, _) in enumerate(cases)}
+        blocks |= {(subset, k): case.plan_fits(targets, kernels) for k, (case, _) in enumerate(cases)}
     by_block = run_blocks(question.K, blocks, workspace)
     everything = chosen_of(question, by_block["search"])
     of_subsets = {}
@@ -491,11 +462,6 @@ def _held_cases(question: Question, result: SearchResult) -> Iterator[tuple[Ques
 # --- labeled data ----------------------------------------------------------------------------------------------------
 
 
-def _score_name(question: Question) -> str:
-    """The name of the scores: of test rows, which no choice depends on, if there are any."""
-    return "test_score" if any(len(fold.test) for fold in question.folds) else "score"
-
-
 def _to_dataset(
     question: Question,
     everything: xr.Dataset,
@@ -522,16 +488,16 @@ def _to_dataset(
     kept = ("estimator", "parameters", "scoring", "kind", "parameters_searched", "solver")
     data.attrs = {name: everything.attrs[name] for name in (*kept, "n_fits", "n_passes", "n_search_passes")} | {
         "measures": json.dumps(list(question.metrics)),
-        "rows": "test" if _score_name(question) == "test_score" else "validation",
+        "rows": "test" if any(len(fold.test) for fold in question.folds) else "validation",
     }
     return data
 
 
 def _kept(question: Question, scores: xr.Dataset, parameters: Sequence[str]) -> xr.Dataset:
-    """The variables of a set of kernels; scores have the same names whatever the rows."""
-    names = {f"{_score_name(question)}{end}": f"score{end}" for end in question.name_ends}
+    """The variables of a set of kernels."""
+    names = [f"score{end}" for end in question.name_ends]
     scores = scores.reset_coords([name for name in question.grid if name in scores.coords])
-    kept = scores[[*names, "weight", "gap", "objective", "status", *parameters]].rename(names)
+    kept = scores[[*names, "weight", "gap", "objective", "status", *parameters]]
     for variable in kept.data_vars.values():
         variable.attrs = {name: value for name, value in variable.attrs.items() if name != "long_name"}
     return kept
@@ -552,13 +518,12 @@ def _shapley(
     coalitions: Sequence[Sequence[Subset]],
 ) -> dict[str, Any]:
     """Shapley values by the first scorer, and the score without kernels."""
-    name = _score_name(question)
-    of_all = everything[name]
-    nothing = constant_scores(question, question.folds).reshape(of_all.shape)
+    of_all = everything["score"]
+    nothing = question.constant_scores(question.folds).reshape(of_all.shape)
     # v(S ∪ {i}) − v(S) for every order and player i, where S joined before.
     gains = np.empty((*orders.shape, *of_all.shape))
     for row, order, joined in zip(gains, orders, coalitions, strict=True):
-        row[order] = np.diff([nothing, *(results[subset][name].values for subset in joined), of_all.values], axis=0)
+        row[order] = np.diff([nothing, *(results[subset]["score"].values for subset in joined), of_all.values], axis=0)
     dims = ("order", "player", *map(str, of_all.dims))
     by_order = xr.DataArray(gains, dims=dims, coords={"player": np.array(players, dtype=str)})
     n_orders = len(orders)

@@ -22,24 +22,11 @@ from dmkl.arrays import Array, Index, weight_shares
 from dmkl.errors import refuse
 from dmkl.estimators.checks import check_choice, check_count
 from dmkl.estimators.learner import KernelLearner
-from dmkl.estimators.saving import encode
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.inputs.label_tables import matched
 from dmkl.kernelset import Kernels
 from dmkl.passes.blas import one_blas_thread
-from dmkl.searching.fits import (
-    GridFits,
-    Question,
-    as_variable,
-    digest,
-    fold_data,
-    make_question,
-    open_workspace,
-    plan_fits,
-    run_blocks,
-    score_fits,
-    values_of,
-)
+from dmkl.searching.fits import GridFits, Question, as_variable, digest, make_question, run_blocks, values_of
 from dmkl.searching.folds import Fold, make_folds
 from dmkl.searching.grid import choose_each, mean_and_error, shape
 from dmkl.searching.texts import cost_and_proof, count, listed, point_text
@@ -319,15 +306,7 @@ def permutation_test(
     if exchange == "groups" and groups is None:
         refuse("exchange='groups' exchanges the labels of whole groups, and there are no groups; give groups")
     question, _ = make_question(
-        "permutation_test",
-        estimator,
-        K,
-        y,
-        partial(make_folds, cv),
-        scoring=scoring,
-        groups=groups,
-        unknown=unknown,
-        grid=grid,
+        "permutation_test", estimator, K, y, grid, partial(make_folds, cv), scoring, groups, unknown
     )
     folds = [replace(fold, test=fold.test[:0]) for fold in question.folds]
     name, metric = next(iter(question.metrics.items()))
@@ -336,7 +315,7 @@ def permutation_test(
     of_rows = None if blocks is None else matched("blocks", blocks, K.samples, named=K.view.has_names).values
     orders = _draw_orders(question, n_permutations, of_rows, exchange, random_state)
     properties = {"the permutations": digest(orders), "the choice of points": choose}
-    with open_workspace(question, state, properties) as workspace:
+    with question.open_workspace(state, properties) as workspace:
         workspace.commit(workspace.state)  # the purpose of the folder, before its content
         chunks = list(_fit_chunks(question, orders, choose, workspace))
     statistics = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
@@ -482,8 +461,8 @@ def _fit_chunk(question: Question, orders: Index, at: Index | None, workspace: W
         return dict(load_arrays(file))
     part = workspace.part(str(first))
     permuted = dict(enumerate(question.relabel(order) for order in orders))
-    answers = run_blocks(question.K, {k: plan_fits(of_order) for k, of_order in permuted.items()}, part)
-    rows = [_statistics(of_order, GridFits.of(of_order, answers[k]), at) for k, of_order in permuted.items()]
+    answers = run_blocks(question.K, {k: of_order.plan_fits() for k, of_order in permuted.items()}, part)
+    rows = [_statistics(GridFits.of(of_order, answers[k]), at) for k, of_order in permuted.items()]
     statistics = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     statistics["n_passes"] = np.array([answers[0].tally.n_passes])
     save_arrays(file, statistics)
@@ -491,10 +470,11 @@ def _fit_chunk(question: Question, orders: Index, at: Index | None, workspace: W
     return statistics
 
 
-def _statistics(question: Question, grid: GridFits, at: Index | None) -> dict[str, Array]:
+def _statistics(fits: GridFits, at: Index | None) -> dict[str, Array]:
     """Score (task,), shares of the weight (task, kernel), place in the grid (parameter, task), largest gap."""
+    question = fits.question
     sizes, dim, tasks = shape(question.grid), question.targets.dim, np.arange(question.n_tasks)
-    ((scores, _),) = score_fits(question, grid)
+    ((scores, _),) = fits.scores()
     mean, error = mean_and_error(scores.swapaxes(1, 2))
     if at is None:
         of_grid = sizes if dim is None else (*sizes, len(tasks))
@@ -503,13 +483,13 @@ def _statistics(question: Question, grid: GridFits, at: Index | None) -> dict[st
             mean.reshape(of_grid), error.reshape(of_grid), question.grid, chooser=lambda t: f"{dim} {names[t[0]]!r}"
         ).reshape(len(sizes), -1)
     chosen = np.ravel_multi_index(tuple(at), sizes)
-    weight = grid.solved["weights"][chosen, :, tasks]
+    weight = fits.solved["weights"][chosen, :, tasks]
     return {
         "score": mean[chosen, tasks],
         # All weights are zero where every variance component is on the boundary.
         "share": weight_shares(weight, -1).mean(axis=1),
         "place": at,
-        "gap": np.nan_to_num(grid.solved["gap"][chosen, :, tasks]).max(initial=0.0),
+        "gap": np.nan_to_num(fits.solved["gap"][chosen, :, tasks]).max(initial=0.0),
     }
 
 
@@ -527,22 +507,12 @@ def _to_dataset(question: Question, orders: Index, statistics: Statistics) -> xr
         for of_which, dims, at in ((name, ("task",), places[0]), (f"null_{name}", ("permutation", "task"), places[1:])):
             kept, at = question.variable(dims, at)
             variables[of_which] = as_variable(of_which, kept, [values[int(place)] for place in at.ravel()], at.shape)
-    coords: dict[str, Any] = {
-        "permutation": np.arange(1, len(orders)),
-        "kernel": np.array(question.K.names, dtype=str),
-        "sample": np.array(question.K.samples, dtype=str),
-        **question.task_coords(),
-    }
+    coords = {"permutation": np.arange(1, len(orders)), "kernel": list(question.K.names), **question.task_coords()}
     attrs = {
-        "estimator": type(question.estimator).__name__,
-        "parameters": json.dumps(
-            {name: encode(value) for name, value in question.estimator.get_params(deep=False).items()}
-        ),
-        "scoring": next(iter(question.metrics)),
+        **question.attrs,
         "parameters_searched": json.dumps(list(question.grid)),
         "n_points": math.prod(shape(question.grid)),
         "n_folds": len(question.folds),
         "largest_gap": float(statistics["gap"].max()),
     }
-    of_folds = fold_data(question, question.folds)
-    return with_p_values(xr.Dataset(variables, coords, attrs | of_folds.attrs).merge(of_folds, join="exact"))
+    return with_p_values(question.with_folds(xr.Dataset(variables, coords, attrs), question.folds))

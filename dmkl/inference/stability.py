@@ -26,16 +26,7 @@ from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import Answers, Plan
 from dmkl.kernelset import Kernels
 from dmkl.passes.blas import one_blas_thread
-from dmkl.searching.fits import (
-    STATUS_FLAGS,
-    Question,
-    fold_data,
-    make_question,
-    open_workspace,
-    per_task,
-    plan_fits,
-    score_outcomes,
-)
+from dmkl.searching.fits import STATUS_FLAGS, Question, make_question
 from dmkl.searching.folds import Fold, make_folds
 from dmkl.searching.grid import constant_note
 from dmkl.searching.texts import cost_and_proof, count, listed
@@ -374,23 +365,16 @@ def stability(
             f"how='bootstrap' weights rows by their number of draws, and {type(estimator).__name__} does not weight "
             "samples; take how='half'"
         )
+    resampling = partial(draw_resamples, how, n_resamples, random_state)
     question, folds = make_question(
-        "stability",
-        estimator,
-        K,
-        y,
-        partial(draw_resamples, how, n_resamples, random_state),
-        scoring=scoring,
-        groups=groups,
-        unknown=unknown,
-        has_grid=False,
+        "stability", estimator, K, y, None, resampling, scoring, groups, unknown, has_grid=False
     )
-    pairs = zip(plan_fits(question), folds, strict=True)
+    pairs = zip(question.plan_fits(), folds, strict=True)
     fits = [replace(fit, sample_weight=fold.counts, judge=None) for fit, fold in pairs]
-    with open_workspace(question, state, {"what is asked": "stability"}) as workspace:
+    with question.open_workspace(state, {"what is asked": "stability"}) as workspace:
         answers = run(Plan(question.K, fits), workspace)
     data = _to_dataset(question, answers, how, n_selected)
-    of_folds = fold_data(question, folds).rename_dims(fold="resample").drop_vars("fold")
+    of_folds = question.with_folds(xr.Dataset(), folds).rename_dims(fold="resample").drop_vars("fold")
     if how == "bootstrap":
         n_drawn = np.zeros(of_folds["part"].shape, dtype=np.int32)
         for row, fold in zip(n_drawn, folds, strict=True):
@@ -412,7 +396,7 @@ def stability(
 def _to_dataset(question: Question, answers: Answers, how: How, n_selected: int | None) -> xr.Dataset:
     """The results of the fits as labeled data."""
     outcomes = answers.fits
-    weight, gap, objective, status = per_task(outcomes, len(question.K), question.n_tasks)
+    weight, gap, objective, status = question.per_task(outcomes)
     selected = np.stack([select(weight[:, k], n_selected) for k in range(question.n_tasks)], axis=1)
     spread = weight.std(axis=0, ddof=1)
     if how == "folds":  # resamples that share most rows vary less than independent samples
@@ -439,14 +423,11 @@ def _to_dataset(question: Question, answers: Answers, how: How, n_selected: int 
         "n_train": ("resample", np.array([len(fold.train) for fold in question.folds])),
         "n_test": ("resample", np.array([len(fold.validation) for fold in question.folds])),
     }
-    dims, scores = ("resample", *question.task_coords()), score_outcomes(question, outcomes)
+    dims, scores = ("resample", *question.task_coords()), question.score_outcomes(outcomes)
     variables |= {f"score{end}": (dims, values) for end, values in scores.items()}
-    coords = {"kernel": np.array(question.K.names, dtype=str)} | question.task_coords()
-    parameters = {name: plain_repr(value) for name, value in question.estimator.get_params(deep=False).items()}
+    coords = {"kernel": list(question.K.names), **question.task_coords()}
     attrs = {
-        "estimator": type(question.estimator).__name__,
-        "parameters": json.dumps(parameters),
-        "scoring": next(iter(question.metrics)),
+        **question.attrs,
         "measures": json.dumps(list(question.metrics)),
         "kind": question.targets.kind,
         "n_passes": answers.tally.n_passes,

@@ -100,7 +100,7 @@ class _Unaligned:
     """Feature matrices whose rows are not aligned yet, and their side data."""
 
     matrices: list[FeatureMatrix] = field(default_factory=list)  # each in the order of its source
-    beside: list[SideData] = field(default_factory=list)  # labels, splits and names of tasks
+    side_data: list[SideData] = field(default_factory=list)  # labels, splits and names of tasks
     samples: Names = None  # names of the rows of all matrices that carry none
     notes: list[str] = field(default_factory=list)  # see `Features`
     places: list[tuple[Path, str]] = field(default_factory=list)  # file and name of each matrix
@@ -114,36 +114,30 @@ def as_features(
     samples: Sequence[Any] | Array | None = None,
     present: Mapping[str, Any] | None = None,
     join: Join = "exact",
-    beside: Sequence[SideData] = (),
+    side_data: Sequence[SideData] = (),
     transpose: bool = False,
 ) -> Features:
     """Find features in files or memory and align their rows to one order of samples; no value is read yet.
 
-    Accepted are
+    Accepted is what `dmkl.build` takes: matrices (samples, columns) by name, or one, which is called X; a Dataset of
+    xarray; AnnData and MuData, or files (see `FORMATS`). A row of a masked array that is masked throughout is missing.
+    `Features` of an earlier call stay in their order, and `samples` names them.
 
-    - a mapping from names to matrices (samples, columns): NumPy arrays (of a masked one a row that is masked
-      throughout is missing), Dask, Zarr and xarray arrays, h5py data sets, pandas data frames;
-    - one such matrix, called X; or an xarray Dataset, each variable of two dimensions being a matrix of features;
-    - AnnData and MuData: X, raw, layers and obsm, with obs_names and var_names; by default X, or layers without it;
-    - files: each matrix of numbers in .npy, .npz, .mat, .h5, .hdf5 files and Zarr folders is one, and so is each
-      text file and .parquet file; .h5ad and .h5mu, and their Zarr form, as AnnData and MuData; or a folder of them;
-    - `Features` of an earlier call: they stay in their order, and `samples` names them.
-
-    Arrays, columns and files called labels, y, samples, ids, splits or tasks have that role, unless `beside` has data
-    of that role. The names of the samples in a table are found as in `dmkl.inputs.columns.find_names`; the names of the
-    first table are known when the next is read. A data frame has the names of its samples in its index, unless that
-    only counts; an xarray array in the coordinate of its first dimension. Rows without names are those of the samples,
-    one after another. `samples` names the wanted samples, in order; by default those of the first matrix with names.
-    `present`, `join` and `transpose` are as in `dmkl.build`. The rows of samples that a matrix lacks are NaN.
+    Arrays, columns and files called labels, y, samples, ids, splits or tasks have that role, unless `side_data` has
+    data of that role. The names of the samples in a table are found as in `dmkl.inputs.columns.find_names`; the names
+    of the first table are known when the next is read. A data frame has the names of its samples in its index, unless
+    that only counts; an xarray array in the coordinate of its first dimension. Rows without names are those of the
+    samples, one after another. `samples` names the wanted samples, in order; by default those of the first matrix with
+    names. `present`, `join` and `transpose` are as in `dmkl.build`. The rows of samples that a matrix lacks are NaN.
 
     The matrices are float32 (from booleans, integers to 16 bits and floats to 32) or float64 (from other real numbers).
     Memory holds the rows that `FeatureMatrix.read` returns; and of .npz, MATLAB files before version 7.3 and Parquet
     the one matrix that was read last.
     """
     if isinstance(features, Features) and present is None:
-        if beside:
+        if side_data:
             what = "is given beside features that were taken with their labels; give it with the files"
-            refuse(f"{beside[0].where} {what}")
+            refuse(f"{side_data[0].where} {what}")
         return features if samples is None else replace(features, samples=list(map(str, samples)))
     wanted = sample_names("samples", None if samples is None else np.asarray(samples).tolist())
     unaligned = _find_features(features, wanted)
@@ -156,14 +150,14 @@ def as_features(
     for k, (table, matrix) in enumerate(zip(tables, matrices, strict=True)):
         tables[k] = table._replace(names=table.names or sample_names(table.where, stored, matrix.shape[0]))
     # Data found with the features is in their order; given data is in that of `samples`, and replaces it.
-    replaced = {item.role for item in beside}
+    replaced = {item.role for item in side_data}
     replaced |= {"tasks"} if "labels" in replaced else set()  # other labels have other tasks
-    side = [item for item in unaligned.beside if item.role not in replaced]
+    found = [item for item in unaligned.side_data if item.role not in replaced]
     first = stored or next((table.names for table in tables if table.names is not None), None)
-    for item in side:
+    for item in found:
         item.name_rows(first, by_position=True)
     shape = (matrices[0].shape[0] if wanted is None else len(wanted), None)
-    tables, order, side, order_notes = align(tables, join, wanted, side, beside, notes, shape=shape, stored=stored)
+    tables, order, kept, order_notes = align(tables, join, wanted, found, side_data, notes, shape=shape, stored=stored)
     matrices = [replace(matrix, samples=table.names) for matrix, table in zip(matrices, tables, strict=True)]
     named = [matrix for matrix in matrices if matrix.samples is not None]
     nameless = [matrix for matrix in matrices if matrix.samples is None]
@@ -174,10 +168,9 @@ def as_features(
             refuse(f"{what}, and {named[0].named.where} has names; expected a column of names, titled 'sample'")
         if matrix.shape[0] != n_rows:
             other = f"there are {n_rows} samples" if order is not None else f"{matrices[0].name!r} have {n_rows} rows"
-            refuse(
-                f"features {matrix.name!r} have {matrix.shape[0]} rows, {other}; rows without names belong together by "
-                "position. Give all the same rows (NaN where a sample lacks all), or names (the index of a data frame)"
-            )
+            rule = "rows without names belong together by position"
+            way_out = "Give all the same rows (NaN where a sample lacks all), or names (the index of a data frame)"
+            refuse(f"features {matrix.name!r} have {matrix.shape[0]} rows, {other}; {rule}. {way_out}")
     check_memory(f"the order of {n_rows:,} samples", 8 * n_rows, "allow more, or look whether the features are damaged")
     names = [matrix.name for matrix in matrices]
     masks = {name: np.asarray(mask) for name, mask in (present or {}).items()}
@@ -187,7 +180,7 @@ def as_features(
         if mask.dtype != bool or mask.shape != (n_rows,):
             refuse(f"present[{name!r}] is {mask.dtype} of shape {mask.shape}, expected booleans of shape ({n_rows},)")
     blocks = {matrix.name: _aligned(matrix, order, masks.get(matrix.name), notes) for matrix in matrices}
-    labels, _ = gather(side, len(blocks), n_rows, order, notes)
+    labels, _ = gather(kept, len(blocks), n_rows, order, notes)
     for note in order_notes:
         warn(note, SampleOrderWarning)
     names_of_all = None if labels.samples is None else list(map(str, labels.samples))
@@ -279,7 +272,7 @@ def _matrix_of_columns(name: str, table: Columns, unaligned: _Unaligned, expecte
         if role in OF_SAMPLES:
             table.notes.append(f"{place} was taken for {role}, not for a feature")
             read = partial(lambda at, place, _: LabelTable(vector(table.values([at]), place), names), at, place)
-            unaligned.beside.append(SideData(role, place, read))
+            unaligned.side_data.append(SideData(role, place, read))
     words = [table.title(at) for at in features if not table.numeric[at]]
     if words and len(words) < len(features):
         _refuse_columns(table.where, words)
@@ -359,7 +352,7 @@ def _take_files(paths: Sequence[PathLike], expected: set[str] | None, unaligned:
         if role == "samples":
             unaligned.samples = sample_names(str(path), read_names(path, expected))
         else:
-            unaligned.beside.append(SideData(role, str(path), partial(read_file, path, None), expected))
+            unaligned.side_data.append(SideData(role, str(path), partial(read_file, path, None), expected))
     return files
 
 
@@ -373,7 +366,7 @@ def _take_arrays(path: Path, arrays: Sequence[FileArray], unaligned: _Unaligned)
     views = [view for variable in cells for view in _matrices_of_cells(variable, n_labels, unaligned.notes)]
     rest = [variable for variable in arrays if variable not in cells]
     data, side = sort_arrays(path, rest, [*chosen, *views], unaligned.notes)
-    unaligned.beside += [item for item in side if item.role in _LABEL_ROLES]
+    unaligned.side_data += [item for item in side if item.role in _LABEL_ROLES]
     for variable in data:
         opened = partial(open_alone, unaligned.last, (path, variable.name), variable.open)
         holds = variable.holds if variable.holds != "features" else ""

@@ -28,29 +28,13 @@ _AXES = ("rows", "columns")
 
 
 class KernelSource:
-    """The matrices of a set, read one after another."""
+    """The matrices of a set, read one after another: a list of them can be read again, a generator only once."""
 
     names: Sequence[str] | None = None  # of the kernels, if the source has any
     n_kernels: int | None = None  # None if it is known only at the end
     axes: Sequence[Named] = ()  # of all kernels, or of those that were read; empty if no kernel has names of samples
     notes: Sequence[str] = ()  # on parts that were left out and on choices that could have been otherwise
     symmetric: bool | None = None  # whether names show that rows and columns are the same samples; None if none do
-
-    def matrices(self) -> Iterator[Matrix]:
-        """Return the matrices in order; each is read before the next is requested."""
-        raise NotImplementedError
-
-    def identity(self, j: int) -> dict[str, Any] | None:
-        """Return a record that differs for other content of kernel j, for resumed imports; None if unknown."""
-        raise NotImplementedError
-
-    def n_missing(self, j: int) -> int:
-        """Return the number of samples that lack kernel j and get means."""
-        return 0
-
-
-class IterableSource(KernelSource):
-    """Matrices that come one at a time; a list can be read again, a generator only once."""
 
     def __init__(self, kernels: Iterable[Any], names: Sequence[str] | None = None) -> None:
         self.names, self._kernels = names, kernels
@@ -66,7 +50,7 @@ class IterableSource(KernelSource):
         self._kernels = chain((first.pop() for _ in self.axes[:1]), rest)  # no list holds the first while others come
 
     def matrices(self) -> Iterator[Matrix]:
-        """See `KernelSource.matrices`."""
+        """Return the matrices in order; each is read before the next is requested."""
         for j, kernel in enumerate(self._kernels):
             if j >= len(self.axes):
                 self.axes = [*self.axes, _axes(kernel)]
@@ -78,7 +62,7 @@ class IterableSource(KernelSource):
             yield _in_strips(matrix)
 
     def identity(self, j: int) -> dict[str, Any] | None:
-        """See `KernelSource.identity`."""
+        """Return a record that differs for other content of kernel j, for resumed imports; None if unknown."""
         if not isinstance(self._kernels, Sequence):
             return None
         kernel = plain(self._kernels[j])
@@ -86,6 +70,10 @@ class IterableSource(KernelSource):
         if is_instance(whole, "dask.array", "Array"):
             return {"dask": whole.name, **({} if kernel is whole else {"index": j})}
         return {"array": fingerprint(kernel)} if isinstance(whole, np.ndarray | Lazy) else None
+
+    def n_missing(self, j: int) -> int:
+        """Return the number of samples that lack kernel j and get means."""
+        return 0
 
 
 def _whole(matrix: Any) -> Any:
@@ -138,7 +126,7 @@ def as_source(kernels: Any, names: Sequence[str] | None = None) -> KernelSource:
         kernels = [Layer(kernels, 0, j) for j in range(int(kernels.shape[0]))]
     elif not isinstance(kernels, Iterable) or isinstance(kernels, str | bytes):
         refuse(f"kernels must be an array (n, m, m) or an iterable of arrays (m, m), got {type(kernels).__name__}")
-    source = IterableSource(kernels, own_names if names is None else names)
+    source = KernelSource(kernels, own_names if names is None else names)
     source.axes = axes or source.axes
     return source
 
@@ -149,10 +137,10 @@ class JoinedSource(KernelSource):
     A kernel in another order is read in strips of whole rows. With join="outer" a sample that lacks a kernel gets a
     mean (see `Reordered`) of the training samples of the first split, or of all samples.
 
-    `join`, `samples`, `train_samples` and `symmetric` are as in `dmkl.create`; `beside` and `given` are labels, splits
-    and the like that were found with the kernels, and others; `shape` are the (rows, columns) of the kernels, if they
-    are known. `samples` and `train_samples` are then the names in order, None if nothing has names, and `order_notes`
-    a note on kernels and labels without names, if other kernels have names.
+    `join`, `samples`, `train_samples` and `symmetric` are as in `dmkl.create`; `found` are labels, splits and such that
+    were found with the kernels, `given` are others; `shape` are the (rows, columns) of the kernels, if they are known.
+    `samples` and `train_samples` are then the names in order, None if nothing has names, and `order_notes` a note on
+    kernels and labels without names, if other kernels have names.
     """
 
     def __init__(
@@ -162,7 +150,7 @@ class JoinedSource(KernelSource):
         samples: Names = None,
         train_samples: Names = None,
         *,
-        beside: Sequence[SideData] = (),
+        found: Sequence[SideData] = (),
         given: Sequence[SideData] = (),
         symmetric: bool | None = None,
         shape: tuple[int, int] | None = None,
@@ -175,8 +163,8 @@ class JoinedSource(KernelSource):
         self._tables: list[Named] = []
         # The names of the kernels are known before any labels are read.
         tables = [self._named(j)[0] for j in numbers]
-        self._tables, self.samples, beside, self.order_notes = align(
-            tables, join, samples, beside, given, notes, shape=shape or (None, None)
+        self._tables, self.samples, side_data, self.order_notes = align(
+            tables, join, samples, found, given, notes, shape=shape or (None, None)
         )
         self.train_samples, self._wanted = train_samples, (self.samples, self.samples)
         if self.symmetric is False:
@@ -189,9 +177,9 @@ class JoinedSource(KernelSource):
             notes.append(f"{', '.join(moved)}: put into the order of the samples, by name")
         n_rows = None if shape is None else shape[0] if self.samples is None else len(self.samples)
         if join == "outer" and self.samples is not None:
-            for item in beside:
+            for item in side_data:
                 item.widen(self.samples)
-        self.labels, names = gather(beside, self.n_kernels, n_rows, self.samples, notes)
+        self.labels, names = gather(side_data, self.n_kernels, n_rows, self.samples, notes)
         self.labels.train_samples = self.train_samples
         if names is not None and self.names is not None:
             pairs = first_names((f"{old} is {new}" for old, new in zip(self.names, names, strict=False)), 3)
@@ -248,8 +236,7 @@ class JoinedSource(KernelSource):
         ]
 
     def _put(self, j: int, matrix: Matrix) -> Matrix:
-        for named, wanted, length, axis in zip(self._named(j), self._wanted, matrix.shape, _AXES, strict=True):
-            _check_length(named.where, named.names, length, axis)
+        for named, wanted in zip(self._named(j), self._wanted, strict=True):
             if wanted is not None and self.n_kernels is None:
                 joined([named], "exact", wanted)  # the names of a generator come with its kernels
         rows, cols = self._places(j)
@@ -285,7 +272,6 @@ class _FileSource(KernelSource):
         self.n_kernels, self.axes = len(self._parts), [array.axes for array, _ in self._parts]
 
     def matrices(self) -> Iterator[Matrix]:
-        """See `KernelSource.matrices`."""
         for array in self._arrays:
             opened, axis = array.variable.open(), array.axis
             for j in range(array.n_kernels):
@@ -295,9 +281,6 @@ class _FileSource(KernelSource):
             del opened  # before the next array is read
 
     def identity(self, j: int) -> dict[str, Any] | None:
-        """See `KernelSource.identity`."""
-        if j >= len(self._parts):
-            return None
         array, index = self._parts[j]
         return array.identity if array.axis is None else {**array.identity, "axis": array.axis, "index": index}
 
@@ -315,11 +298,11 @@ def open_files(
 ) -> tuple[JoinedSource, Labels]:
     """Find the kernels in data files, and labels, splits and names of the samples. No kernel is read yet.
 
-    `paths` are files of `FORMATS`, prefixes of relationship matrices of GCTA and PLINK, a folder with one kernel a file
-    (in natural order, with the names of the files), or several such files. In a file with several arrays, one array of
-    three dimensions holds all kernels; else each square matrix is one. `variables` names the arrays to take from each
-    file, which may be rectangular; `kernel_axis` is the axis of the kernels, 0 to 2, in arrays of three dimensions, as
-    the software that wrote the file counts its axes; `names` are the kernels' names, in place of those in the files.
+    `paths` are files of `FORMATS`, prefixes of relationship matrices of GCTA and PLINK, or a folder with one kernel a
+    file. In a file with several arrays, one array of three dimensions holds all kernels; else each square matrix is
+    one. `variables` names the arrays to take from each file, which may be rectangular; `kernel_axis` is the axis of the
+    kernels in arrays of three dimensions, as the software that wrote the file counts its axes; `names` replace those in
+    the files.
 
     Arrays and files whose name is in `ROLES` have that role, unless a file for it is `given`: `labels`, `splits`,
     `diagonal`, `samples`, `train_samples` (see `read_file`). `order` is a file of the names of the rows of the kernels,
@@ -362,11 +345,11 @@ def open_files(
     ignored = {*replaced, *([] if names is None else ["names"])}
     side_files = [*((role, path) for role, path in side_files if role not in ignored), *replaced.items()]
     wanted, wanted_cols = (_wanted(dict(side_files), axis, parts, notes) for axis in (0, 1))
-    beside = [item for item in inside if item.role not in ignored]
-    side = given_data(*((role, path) for role, path in side_files if role not in _OF_AXES))
+    found = [item for item in inside if item.role not in ignored]
+    in_files = given_data(*((role, path) for role, path in side_files if role not in _OF_AXES))
     files_source, shape = _FileSource(parts, kernel_names), parts[0].shape
     source = JoinedSource(
-        files_source, join, wanted, wanted_cols, beside=beside, given=side, symmetric=symmetric, shape=shape
+        files_source, join, wanted, wanted_cols, found=found, given=in_files, symmetric=symmetric, shape=shape
     )
     source.notes = tuple(dict.fromkeys([*notes, *source.notes, *source.order_notes]))
     return source, source.labels

@@ -142,7 +142,7 @@ def sort_arrays(
         notes.append(f"{path}: left out {first_names(left_out, 12)}")
     for variable in arrays:
         notes += variable.notes
-    names, beside = dict[str, Names](), list[SideData]()
+    names, side_data = dict[str, Names](), list[SideData]()
     for variable, role in usable:
         if role in ("samples", "train_samples") and role not in names:
             names[role] = sample_names(variable.where, read_array(variable).values.ravel().tolist())
@@ -151,8 +151,8 @@ def sort_arrays(
         if role not in names:
             of_rows = rows if role in OF_SAMPLES else None
             read = partial(lambda v, names, _: read_array(v, names), variable, of_rows)
-            beside.append(SideData(role, variable.where, read))
-    return [replace(v, rows=v.rows or rows, columns=v.columns or cols) for v in data], beside
+            side_data.append(SideData(role, variable.where, read))
+    return [replace(v, rows=v.rows or rows, columns=v.columns or cols) for v in data], side_data
 
 
 def read_names(path: Path, samples: Iterable[str] | None = None) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ def single_samples(labels: Array, samples: Sequence[Any] | Array | None = None) 
         first = values.index(single[0])
         sample = f"sample {str(samples[first])!r}" if samples is not None else f"number {first}"
         text = f"the class {single[0]!r} has one sample ({sample})"
-    return f"{text}, too few to learn from and to test on" if single else None
+    return f"{text}, too few to learn from and to test on"
 
 
 def _checked_labels(labels: Array, samples: Array) -> Array:
@@ -156,19 +156,17 @@ def in_order(where: str, table: LabelTable, samples: Sequence[str] | None) -> La
         return table  # the check of shapes refuses it
     if missing := without(samples, names):
         hints = similar_names(missing, names, ("the set", samples))
-        refuse(
-            f"{where} lacks {len(missing)} of the {len(samples)} samples ({listed_names(missing)}); its names begin "
-            f"with {listed_names(names)}. Give each sample a value, or leave those samples out{hints}"
-        )
+        what = f"{where} lacks {len(missing)} of the {len(samples)} samples ({listed_names(missing)})"
+        way_out = "Give each sample a value, or leave those samples out"
+        refuse(f"{what}; its names begin with {listed_names(names)}. {way_out}{hints}")
     return LabelTable(values[places(names, samples)], tuple(samples), table.columns, notes=table.notes)
 
 
 def refuse_without_names(where: str, n_columns: int, samples: Iterable[str]) -> NoReturn:
     """Refuse a table of several columns without names of samples, if the samples have names."""
-    refuse(
-        f"{where} is a table of {n_columns} columns, none of which names the samples; expected a column of their names "
-        f"({listed_names(samples)}), titled 'sample', and one column of values or its name (FILE:NAME)"
-    )
+    what = f"{where} is a table of {n_columns} columns, none of which names the samples"
+    names = f"a column of their names ({listed_names(samples)}), titled 'sample'"
+    refuse(f"{what}; expected {names}, and one column of values or its name (FILE:NAME)")
 
 
 @dataclass
@@ -229,7 +227,7 @@ def align(
     tables: Sequence[Named],
     join: Join,
     wanted: Names,
-    beside: Sequence[SideData],
+    found: Sequence[SideData],
     given: Sequence[SideData],
     notes: list[str],
     *,
@@ -240,7 +238,7 @@ def align(
 
     Returned are the tables with the names that are matched, the samples (None if nothing has names), their labels, and
     notes on data without names if other data has names. The samples are the `wanted` ones, those `stored` with the
-    tables, or those of the tables. `beside` are labels and such that were found with the tables; the `given` ones are
+    tables, or those of the tables. `found` are labels and such that were found with the tables; the `given` ones are
     read here, since the names of the tables show their columns of names. `shape` are the numbers of rows, and of
     columns if these are no samples of the rows; labels of such columns are left out.
     """
@@ -261,7 +259,7 @@ def align(
         notes += item.table.notes
         item.name_rows(first, by_position=not expected)
     kept = []
-    for item in (*beside, *given):
+    for item in (*found, *given):
         lengths = item.table.values.shape if item.role in OF_SAMPLES and n_cols is not None else ()
         if n_cols in lengths and n_rows not in lengths:
             notes.append(f"{item.where} was left out: as long as the kernels' columns, and labels belong to their rows")
@@ -301,29 +299,30 @@ def align(
 
 
 def gather(
-    beside: Sequence[SideData], n_kernels: int | None, n_rows: int | None, samples: Names, notes: list[str]
+    side_data: Sequence[SideData], n_kernels: int | None, n_rows: int | None, samples: Names, notes: list[str]
 ) -> tuple[Labels, list[str] | None]:
     """Combine side data into labels, in the order of the samples; returns also the kernels' names if there are any.
 
     If nothing else names the samples, labels or splits do. Numbers of kernels and rows are checked unless None.
     """
     if samples is None:
-        named = {item.where: item.table.row_names or () for role in OF_SAMPLES for item in beside if item.role == role}
+        of_samples = [item for role in OF_SAMPLES for item in side_data if item.role == role]
+        named = {item.where: item.table.row_names or () for item in of_samples}
         fitting = {title: names for title, names in named.items() if names and n_rows in (None, len(names))}
         for title, names in islice(fitting.items(), 1):
             numbers = tuple(map(str, range(len(names))))  # of the rows, in another order
             are_numbers = any(set(others) == set(numbers) for others in fitting.values())
             samples = numbers if are_numbers else names
             notes += [] if are_numbers else [note_of_order(title, names)]
-    for item in beside:
+    for item in side_data:
         names, table = item.table.row_names or (), item.table
         if item.role in (*OF_SAMPLES, "diagonal"):
             item.table = in_order(item.where, table, samples)
         if samples and item.table is not table and without(names, without(names, samples)) != list(samples):
             notes.append(f"{item.where} was put into the order of the samples, by name")
     chosen: dict[str, SideData] = {}
-    for role in dict.fromkeys(item.role for item in beside):
-        first, *others = (item for item in beside if item.role == role)
+    for role in dict.fromkeys(item.role for item in side_data):
+        first, *others = (item for item in side_data if item.role == role)
         order, values = first.table.row_names, first.table.values
         differing = [o for o in others if not np.array_equal(o.table.values, values) or o.table.row_names != order]
         if differing:

@@ -135,16 +135,17 @@ def need_families(tables: Sequence[Names]) -> bool:
     return any(len(set(names.values())) < len(names) for names in (*pairs, families))
 
 
-def joined(tables: Sequence[Named], join: Join, wanted: Names = None, beside: Sequence[Named] = ()) -> Names:
+def joined(tables: Sequence[Named], join: Join, wanted: Names = None, labeled: Sequence[Named] = ()) -> Names:
     """Join the samples of tables by name; None if no table names them.
 
     The order is that of `wanted`, or else of the first table, so that data without names in this order still fits; with
-    join="outer" the samples of later tables follow. `beside` are labels and splits: every sample needs one, so they
+    join="outer" the samples of later tables follow. `labeled` are labels and splits: every sample needs one, so they
     never add samples, but join="inner" leaves out the samples that they lack.
     """
     if join not in get_args(Join):
         refuse(f"join must be 'exact', 'inner' or 'outer', got {join!r}")
-    everything = [(t.where, names) for t in (*tables, *beside) if (names := sample_names(t.where, t.names)) is not None]
+    checked = [(t.where, sample_names(t.where, t.names)) for t in (*tables, *labeled)]
+    everything = [(where, names) for where, names in checked if names is not None]
     own = [table.names for table in tables if table.names is not None]
     if not own:
         return wanted

@@ -278,6 +278,24 @@ class OrderedFactor:
         return diagonal
 
 
+def not_positive_definite(lam: float) -> IndefiniteKernelError:
+    """The error where I + K(β)/λ has no Cholesky factor."""
+    msg = (
+        f"I + K(β)/λ is not positive definite at λ = {lam:g}: a kernel has an eigenvalue below −λ over these samples. "
+        "Run `dmkl check`; repair such kernels with repair='clip', 'flip' or 'shift', leave them out with select(), or "
+        "take a larger λ"
+    )
+    return IndefiniteKernelError(msg)
+
+
+def definite_factor(system: Array, lam: float) -> Cholesky:
+    """`Cholesky.of` a system A = ½(I + K(β)/λ); IndefiniteKernelError if it is not positive definite."""
+    try:
+        return Cholesky.of(system)
+    except np.linalg.LinAlgError as error:
+        raise not_positive_definite(lam) from error
+
+
 class Factor(OrderedFactor):
     """The Cholesky factor of A = ½(I + K(β)/λ); IndefiniteKernelError if A is not positive definite.
 
@@ -289,15 +307,7 @@ class Factor(OrderedFactor):
         # failed factorization proves an eigenvalue of K(β) below −λ (up to rounding).
         combined *= 0.5 / lam
         combined[np.diag_indices_from(combined)] += 0.5
-        try:
-            super().__init__(Cholesky.of(combined), order)
-        except np.linalg.LinAlgError as error:
-            msg = (
-                f"I + K(β)/λ is not positive definite at λ = {lam:g}: a kernel has an eigenvalue below −λ over these "
-                "samples. Run `dmkl check`; repair such kernels with repair='clip', 'flip' or 'shift', leave them out "
-                "with select(), or take a larger λ"
-            )
-            raise IndefiniteKernelError(msg) from error
+        super().__init__(definite_factor(combined, lam), order)
 
     def log_determinant(self) -> Float:
         """log|A|, (1,)."""

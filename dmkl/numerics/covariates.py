@@ -91,7 +91,7 @@ def residualize(Z: Any) -> Covariates:
     for name, twice in zip(samples, table.index.astype(str).duplicated(), strict=True):
         if twice:
             refuse(f"residualize needs one row for each sample, but {name!r} has several; keep one of them")
-    names, parts = [], [np.zeros((len(table), 0))]
+    names, parts = list[str](), [np.zeros((len(table), 0))]
     for position, column in enumerate(columns):
         values = table.iloc[:, position]
         numbers = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
@@ -105,15 +105,10 @@ def residualize(Z: Any) -> Covariates:
                 f"residualize needs every covariate of every sample, but {column!r} of sample {samples[at]!r} is "
                 f"{values.iloc[at]} ({bad.sum()} such); fill it in, or leave out the column or the samples"
             )
-        if numbers:
-            names.append(column)
-            parts.append(values.to_numpy(np.float64)[:, None])
-        else:
-            # One indicator for each level. Their sum is constant, as the intercept is; `basis` drops what is collinear.
-            text = values.astype(str).to_numpy(dtype=str)
-            levels = np.unique(text)
-            names += [f"{column}={level}" for level in levels]
-            parts.append((text[:, None] == levels).astype(np.float64))
+        # One indicator for each level. Their sum is constant, as the intercept is; `basis` drops what is collinear.
+        part = values.to_frame() if numbers else pd.get_dummies(values.astype(str), prefix=column, prefix_sep="=")
+        names += map(str, part.columns)
+        parts.append(part.to_numpy(np.float64))
     return Covariates(tuple(samples), tuple(names), np.hstack(parts))
 
 

@@ -116,8 +116,7 @@ def leave_one_out(
 class Discriminant:
     """Class means, and coordinates in which the covariance within classes is the identity."""
 
-    means: Float
-    """(classes, columns), of scores."""
+    means: Float  # (classes, columns), of scores
     scalings: Float
     """(columns, r), r ≤ classes − 1: the discriminant coordinates of scores s are (s − x̄)ᵀ scalings, the most
     discriminative first, where x̄ is the mean of the class means by prior probability."""
@@ -159,12 +158,9 @@ class Discriminant:
 class ClassEstimates(NamedTuple):
     """Estimates from scores of rows whose classes are known."""
 
-    means: Float
-    """(classes, columns)"""
-    white: Float
-    """B, (columns, columns), with BᵀWB = I, W the covariance within classes."""
-    inside: Float
-    """(columns, rows), deviations from the mean of the class."""
+    means: Float  # (classes, columns)
+    white: Float  # B, (columns, columns), with BᵀWB = I, W the covariance within classes
+    inside: Float  # (columns, rows), deviations from the mean of the class
 
 
 def whitened(scores: Float, index: Index, n_classes: int, weights: Float | None) -> ClassEstimates:

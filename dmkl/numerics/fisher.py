@@ -44,13 +44,6 @@ def as_exponent(p: float) -> float:
     return float(np.inf) if value >= _INFINITE_P else value
 
 
-def dual_exponent(p: float) -> float:
-    """p* = p/(p − 1), the exponent of the dual norm."""
-    if p == 1:
-        return np.inf
-    return 1.0 if np.isinf(p) else p / (p - 1.0)
-
-
 def norm(x: Float, p: float) -> float:
     """‖x‖_p, without overflow or underflow for large p."""
     largest = float(np.abs(x).max(initial=0.0))
@@ -61,8 +54,8 @@ def norm(x: Float, p: float) -> float:
 
 
 def dual_norm(q: Float, p: float) -> float:
-    """The maximum of βᵀq over β ≥ 0, ‖β‖_p ≤ 1: the dual norm of the positive part of q."""
-    return norm(np.maximum(q, 0.0), dual_exponent(p))
+    """The maximum of βᵀq over β ≥ 0, ‖β‖_p ≤ 1: the norm of the positive part of q for p* = p/(p − 1)."""
+    return norm(np.maximum(q, 0.0), np.inf if p == 1 else 1.0 if np.isinf(p) else p / (p - 1.0))
 
 
 def uniform_weights(n: int, p: float) -> Float:

@@ -121,10 +121,8 @@ def precision(statistic: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
 class PairSum:
     """A statistic of all pairs of rows of X and Y, added up panel by panel of columns."""
 
-    statistic: str
-    """One of dot, sqeuclidean, l1, chi2, minimum."""
-    total: Array
-    """The sum so far, (rows of X, rows of Y); overwritten."""
+    statistic: str  # one of dot, sqeuclidean, l1, chi2, minimum
+    total: Array  # the sum so far, (rows of X, rows of Y); overwritten
 
     def __post_init__(self) -> None:
         self._empty = True

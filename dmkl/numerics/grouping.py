@@ -22,8 +22,8 @@ need none of this.
 
 Kernel k-means
 --------------
-It uses a kernel through products with vectors alone: its generators yield a block of vectors V (m, b), receive KV, and
-return their result. So the groupings of several sets of samples can share the passes over stored kernels.
+It uses a kernel through products with vectors alone, which a generator of the caller computes. So the groupings of
+several sets of samples can share the passes over stored kernels.
 
 Probabilistic latent semantic analysis
 --------------------------------------
@@ -44,7 +44,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -89,23 +89,15 @@ class SampleGroups(ABC):
         stored = {key: getattr(self, key) for key in ("labels", "classes", "centers", "members")}
         return {"model": np.array(self.model), **stored}
 
-    def _relabeled(self, affinities: Float) -> Self:
-        """The same centers, with each training sample in its nearest group.
-
-        Groups without members keep their center, so that G and the numbering do not change.
-        """
-        return replace(self, labels=np.argmax(affinities, axis=1))
-
     def _stretched(self, squared: Float) -> Float:
         """Squared distances from the centers without each sample, from those with it; see the module."""
         sizes = np.bincount(self.members, minlength=self.n_groups)[self.members].astype(np.float64)
-        alone = sizes == 1
         at = np.arange(len(self.members)), self.members
-        # A group of one sample has no center without it: the sample must go elsewhere.
+        # Only the distance of a sample from its own center changes: it contributed to no other. A group of one sample
+        # has no center without it: the sample must go elsewhere.
         stretched = squared.copy()
-        # Only the distance of a sample from its own center changes: it contributed to no other.
-        stretched[at] *= (sizes / np.where(alone, 1.0, sizes - 1.0)) ** 2
-        stretched[at[0][alone], at[1][alone]] = np.inf
+        own = squared[at] * (sizes / np.maximum(sizes - 1.0, 1.0)) ** 2
+        stretched[at] = np.where(sizes == 1, np.inf, own)
         return stretched
 
 
@@ -159,9 +151,10 @@ class FeatureGroups(SampleGroups):
     def as_new(self, training: npt.ArrayLike) -> Self:
         """The same centers, with each training sample (m, d) in the group that a similar new sample would get.
 
-        `labels` then carries as much information on the class as it does for new samples (see the module).
+        `labels` then carries as much information on the class as it does for new samples (see the module). Groups
+        without members keep their center, so that G and the numbering do not change.
         """
-        return self._relabeled(self.affinities_apart(training))
+        return replace(self, labels=np.argmax(self.affinities_apart(training), axis=1))
 
     def _fitting(self, new: npt.ArrayLike) -> Float:
         table: Float = np.asarray(new, dtype=np.float64)
@@ -180,11 +173,9 @@ Counts = int | str | Mapping[Any, int | str]
 def samples_by_class(y: npt.ArrayLike | None, n_groups: Counts, m: int) -> dict[Any, tuple[Index, int]]:
     """For each class its samples, and the number of groups to make of them; "samples" is a group for each sample.
 
-    InputError is raised if the length of y is not m, or a class has no number of groups or fewer samples than groups.
+    InputError is raised if a class has no number of groups or fewer samples than groups.
     """
     labels = np.zeros(m, dtype=int) if y is None else np.asarray(y)
-    if labels.shape != (m,):
-        refuse(f"y has shape {labels.shape}, expected ({m},): each sample's class, or None for groups across classes")
     wanted: dict[Any, tuple[Index, int]] = {}
     classes = np.unique(labels).tolist()
     for label in classes:
@@ -257,7 +248,7 @@ def group_by_kmeans(
     is a number of groups for each class, or a mapping from classes to numbers. The best of `restarts` runs is kept;
     `seed` makes the result reproducible.
 
-    InputError is raised if features and labels do not fit together, or a class has fewer samples than groups.
+    InputError is raised if features are no table of finite numbers, or a class has fewer samples than groups.
     """
     table = as_table(features)
     wanted = samples_by_class(y, n_groups, len(table))
@@ -272,9 +263,6 @@ def group_by_kmeans(
 
 # --- kernel k-means ---------------------------------------------------------------------------------------------------
 
-Result = TypeVar("Result")
-ByProducts = Generator[Float, Float, Result]
-
 
 @dataclass(frozen=True)
 class KernelGroups(SampleGroups):
@@ -282,52 +270,41 @@ class KernelGroups(SampleGroups):
 
     model: ClassVar[str] = "kernel"
 
-    def affinities_of_new(self) -> ByProducts[Float]:
-        """The affinity of each new sample to each group, (t, G): larger is nearer.
+    @property
+    def means(self) -> Float:
+        """The block (m, G) whose product with a kernel between samples and the training samples shows their groups."""
+        return np.asarray(one_hot(self.members, self.n_groups) / np.bincount(self.members, minlength=self.n_groups))
 
-        Yields one block, (m, G), and receives its product with the (t, m) kernel between new and training samples.
-        """
-        sizes = np.bincount(self.members, minlength=self.n_groups)
-        product = yield one_hot(self.members, self.n_groups) / sizes
-        return np.asarray(2.0 * product - self.centers)
+    def labels_of(self, products: Float) -> Index:
+        """The group of each new sample, (t,), from the products with `means`, (t, G)."""
+        return np.asarray(np.argmax(2.0 * products - self.centers, axis=1))
 
-    def labels_of_new(self) -> ByProducts[Index]:
-        """The group of each new sample, (t,), from one product as in `affinities_of_new`."""
-        return np.asarray(np.argmax((yield from self.affinities_of_new()), axis=1))
-
-    def as_new(self, squares: Float) -> ByProducts[KernelGroups]:
-        """The same centers, with each training sample in the group that a similar new sample would get.
-
-        `labels` then carries as much information on the class as it does for new samples (see
-        `dmkl.numerics.grouping`). Yields one block, (m, G), and receives its product with the training kernel;
-        squares are ‖φ(x)‖² = K_ii, (m,).
-        """
-        affinities = yield from self.affinities_of_new()
-        return self._relabeled(squares[:, None] - self._stretched(squares[:, None] - affinities))
+    def as_new(self, products: Float, squares: Float) -> KernelGroups:
+        """See `FeatureGroups.as_new`, from the products with `means`, (m, G), and ‖φ(x)‖² = K_ii, (m,)."""
+        apart = squares[:, None] - 2.0 * products + self.centers
+        return replace(self, labels=np.argmin(self._stretched(apart), axis=1))
 
 
 def group_by_kernel(
-    diagonal: npt.ArrayLike,
+    multiply: Callable[[Float], Generator[Any, Any, Float]],
+    diagonal: Float,
     y: npt.ArrayLike | None,
     n_groups: Counts,
     *,
     seed: int = 0,
     restarts: int = 10,
     max_iter: int = 100,
-) -> ByProducts[KernelGroups]:
-    """Cluster each class by kernel k-means; yields blocks of vectors and receives their products with the kernel.
+) -> Generator[Any, Any, KernelGroups]:
+    """Cluster each class by kernel k-means, with products of the kernel and blocks of vectors by `multiply`.
 
     With o_g the indicator of group g and n_g its size, ‖φ(x_i) − center_g‖² = K_ii − 2 (K o_g)_i/n_g + o_gᵀK o_g/n_g².
     All classes and restarts share each product: at most (largest n_groups) + max_iter + 1, of restarts·G columns, with
     at most max_iter rounds of reassignment. The diagonal holds K_ii, (m,); everything else, and the errors, are as in
     `group_by_kmeans`.
     """
-    diagonal = np.asarray(diagonal, dtype=np.float64)
-    if diagonal.ndim != 1:
-        refuse(f"the diagonal has shape {diagonal.shape}, expected (m,): K_ii of each sample")
     m = len(diagonal)
     wanted = samples_by_class(y, n_groups, m)
-    runs: list[tuple[Any, Index, ByProducts[_Clustering]]] = [
+    runs = [
         (label, rows, _lloyd(diagonal[rows], count, np.random.default_rng([seed, number, place]), max_iter))
         for place, (label, (rows, count)) in enumerate(wanted.items())
         for number in range(restarts if count > 1 else 1)
@@ -348,7 +325,7 @@ def group_by_kernel(
         together = np.zeros((m, widths[-1]))
         for last, (k, block) in zip(widths, requests.items(), strict=True):
             together[runs[k][1], last - block.shape[1] : last] = block
-        products = np.split((yield together), widths[:-1], axis=1)
+        products = np.split((yield from multiply(together)), widths[:-1], axis=1)
         answers = {k: product[runs[k][1]] for k, product in zip(requests, products, strict=True)}
     parts = []
     for label, (rows, _) in wanted.items():
@@ -361,8 +338,10 @@ def group_by_kernel(
 _Clustering = tuple[float, Index, Float]
 
 
-def _lloyd(diagonal: Float, count: int, rng: np.random.Generator, max_iter: int) -> ByProducts[_Clustering]:
-    """Cluster one class once, with k-means++ starting centers."""
+def _lloyd(
+    diagonal: Float, count: int, rng: np.random.Generator, max_iter: int
+) -> Generator[Float, Float, _Clustering]:
+    """Cluster one class once, from centers of k-means++; yields blocks, and receives their products with the kernel."""
     r = len(diagonal)
     if count == r:  # each sample is a group
         return 0.0, np.arange(r), diagonal
@@ -376,26 +355,23 @@ def _lloyd(diagonal: Float, count: int, rng: np.random.Generator, max_iter: int)
         near = apart.min(axis=1)
         chosen = int(rng.choice(r, p=near / near.sum())) if near.any() else int(rng.integers(r))
     groups = np.argmin(apart, axis=1)
-    scatter, norms = np.inf, np.zeros(count)
-    for _ in range(max_iter):
-        sizes = np.maximum(np.bincount(groups, minlength=count), 1)
-        means = one_hot(groups, count) / sizes
+    scatter = np.inf
+    for number in range(max_iter + 1):
+        sizes = np.bincount(groups, minlength=count)
+        means = one_hot(groups, count) / np.maximum(sizes, 1)
         inner = yield means
         norms = np.sum(means * inner, axis=0)
         apart = diagonal[:, None] - 2.0 * inner + norms
         # A group that lost its last sample stays empty: its center would be the origin, which is near no sample.
-        apart[:, np.bincount(groups, minlength=count) == 0] = np.inf
+        apart[:, sizes == 0] = np.inf
         now = float(apart[np.arange(r), groups].sum())
         better = np.argmin(apart, axis=1)
         # The scatter falls with every reassignment in exact arithmetic; if it does not, rounding decides, and the
         # iteration ends.
-        if (better == groups).all() or not now < scatter:
-            return now, groups, norms
+        if (better == groups).all() or not now < scatter or number == max_iter:
+            break
         scatter, groups = now, better
-    means = one_hot(groups, count) / np.maximum(np.bincount(groups, minlength=count), 1)
-    inner = yield means
-    norms = np.sum(means * inner, axis=0)
-    return float(diagonal.sum() - np.bincount(groups, minlength=count) @ norms), groups, norms
+    return now, groups, norms
 
 
 # --- pLSA -------------------------------------------------------------------------------------------------------------
@@ -484,19 +460,16 @@ def _fold_in(counts: Float, topics: Float) -> Float:
 def _factorize(counts: Float, n_topics: int, seed: int, restarts: int) -> tuple[Float, Float]:
     """P(z|d) up to the scale of each row, and P(w|z), from the best of several runs."""
     # The likelihood has many local maxima, so the best of several random starts is kept.
-    best, least = None, np.inf
-    for number in range(restarts if n_topics > 1 else 1):
-        model = NMF(n_topics, init="random", random_state=seed + number, **_FACTORIZATION)
-        with warnings.catch_warnings():
-            # EM converges slowly at its end, long after the largest P(z|d) have stopped changing.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            documents = model.fit_transform(counts)
-        if best is None or model.reconstruction_err_ < least:
-            best, least = (documents, model.components_), model.reconstruction_err_
-    assert best is not None
-    documents, words = best
+    seeds = range(seed, seed + (restarts if n_topics > 1 else 1))
+    models = [NMF(n_topics, init="random", random_state=number, **_FACTORIZATION) for number in seeds]
+    with warnings.catch_warnings():
+        # EM converges slowly at its end, long after the largest P(z|d) have stopped changing.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        documents = [model.fit_transform(counts) for model in models]
+    best = int(np.argmin([model.reconstruction_err_ for model in models]))
+    words = models[best].components_
     sizes = words.sum(axis=1)
-    return documents * sizes, words / np.where(sizes > 0, sizes, 1.0)[:, None]
+    return documents[best] * sizes, words / np.where(sizes > 0, sizes, 1.0)[:, None]
 
 
 def _counts(table: Float) -> Float:

@@ -139,8 +139,7 @@ class Extremes:
     `lowest`, and one of at least `highest`."""
     highest_bound: float
     """Residual norms ‖Kx − θx‖: an eigenvalue (not always the extreme one) is this close to the Ritz value."""
-    steps: int
-    """Number of products."""
+    steps: int  # number of products
 
     def scaled(self, factor: float) -> Extremes:
         """The values for the matrix times a positive factor."""

@@ -224,7 +224,7 @@ class Fitted:
         """The chain without the statistics that products do not need: square centering needs none at all."""
         return Fitted(
             tuple(
-                replace(step, col_mean=None if step.square else step.col_mean, row_mean=None)
+                replace(step, col_mean=step.col_mean[:, :0].copy() if step.square else step.col_mean, row_mean=None)
                 if isinstance(step, Centering)
                 else step
                 for step in self.steps
@@ -361,8 +361,7 @@ _STATISTICS = {
 class ChainState:
     """The statistics of a view after the steps fitted so far."""
 
-    names: tuple[str, ...]
-    """The kernels' names, for messages."""
+    names: tuple[str, ...]  # the kernels' names, for messages
     diag_cols: Array | None
     diag_rows: Array | None
     """(kernel, cols) and (kernel, rows): k(x, x) of the column and row samples after the steps so far. They are one
@@ -429,15 +428,11 @@ class ChainState:
                 "'multiplicative', or leave out that kernel with select()"
             )
 
-    def check_size(self, size: Array, removed: Array | float, what: str) -> None:
-        """Raise DegenerateKernelError for sizes (n,) too small to divide by; `removed` is what centering removed."""
-        # A size below the rounding error of what centering removed may be any number, and dividing by it would blow up
-        # noise.
-        check_sizes(self.names, size, self.resolution * removed, what, self.fitted.steps)
-
 
 def check_sizes(names: Sequence[str], size: Array, floor: Array | float, what: str, steps: Sequence[Step]) -> None:
     """Raise DegenerateKernelError for sizes (n,) of kernels after some steps that are NaN, or not above their floor."""
+    # A size below the rounding error of what centering removed may be any number, and dividing by it would blow up
+    # noise.
     bad = np.flatnonzero(~(size > floor))
     if bad.size:
         j = bad[0]
@@ -465,8 +460,7 @@ class Residualize(Step):
 
     covariates: Covariates
     cols: Array
-    rows: Array
-    """[1, Z] of the columns and of the rows, (samples, 1 + covariates)."""
+    rows: Array  # both are [1, Z] of the samples, (samples, 1 + covariates)
     weights: Array | None = None
 
     @cached_property
@@ -508,24 +502,16 @@ class Residualizing(FittedStep):
     same_for_all = False
     shared = frozenset({"basis", "dual", "coefficients", "samples", "design", "row_basis"})
 
-    basis: Array
-    """Q, (cols, rank)"""
-    dual: Array
-    """G = diag(w)Q, (cols, rank)"""
-    projected: Array
-    """T = KG, (kernel, cols, rank), of the kernels before this step."""
-    coefficients: Array
-    """B, (1 + covariates, rank): q(x) = [1, z(x)]B."""
-    samples: Array
-    """Names of the samples with covariates."""
-    design: Array
-    """Their covariates, (samples, covariates)."""
-    row_basis: Array | None = None
-    """q of each row, (rows, rank); None before the rows are chosen."""
+    basis: Array  # Q, (cols, rank)
+    dual: Array  # G = diag(w)Q, (cols, rank)
+    projected: Array  # T = KG, (kernel, cols, rank), of the kernels before this step
+    coefficients: Array  # B, (1 + covariates, rank): q(x) = [1, z(x)]B
+    samples: Array  # names of the samples with covariates
+    design: Array  # their covariates, (samples, covariates)
+    row_basis: Array | None = None  # q of each row, (rows, rank); None before the rows are chosen
     row_projected: Array | None = None
     """(kernel, rows, rank): T of the rows; None if the rows differ and it was not needed."""
-    square: bool = True
-    """Whether the rows are the column samples."""
+    square: bool = True  # whether the rows are the column samples
 
     @property
     def vectors(self) -> Array:
@@ -608,14 +594,10 @@ class ProjectedColumns(FittedStep):
     same_for_all = square = False
     shared = frozenset({"basis", "dual", "chosen"})
 
-    projected: Array
-    """T, (kernel, rows, rank)"""
-    basis: Array
-    """Q, (rows, rank)"""
-    dual: Array
-    """G, (rows, rank)"""
-    chosen: Array
-    """Q of the columns, (cols, rank)"""
+    projected: Array  # T, (kernel, rows, rank)
+    basis: Array  # Q, (rows, rank)
+    dual: Array  # G, (rows, rank)
+    chosen: Array  # Q of the columns, (cols, rank)
 
     def left(self, j: int, y: Array, v: Array | None = None) -> Array:
         if v is not None:
@@ -640,15 +622,12 @@ class Centering(FittedStep):
     needs_row_means = True
     shared = frozenset({"weights"})
 
-    col_mean: Array | None
-    """(kernel, cols): mean over the column samples of each column sample's row, before this step; None if only
+    col_mean: Array
+    """(kernel, cols): mean over the column samples of each column sample's row, before this step; (kernel, 0) if only
     products with a square kernel are needed."""
-    row_mean: Array | None = None
-    """(kernel, rows): the mean of each row; None if the rows differ and it was not needed."""
-    square: bool = True
-    """Whether the rows are the column samples."""
-    weights: Array | None = None
-    """w, (cols,), which sums to one; None for equal weights."""
+    row_mean: Array | None = None  # (kernel, rows): the mean of each row; None if the rows differ and it was not needed
+    square: bool = True  # whether the rows are the column samples
+    weights: Array | None = None  # w, (cols,), which sums to one; None for equal weights
 
     def fit(self, state: ChainState) -> Centering:
         return replace(self, row_mean=state.row_mean, square=False)
@@ -664,18 +643,14 @@ class Centering(FittedStep):
         return replace(self, row_mean=self.col_mean, square=True)
 
     def for_rows(self, rows: Index) -> tuple[Centering, Index]:
-        assert self.col_mean is not None
         mean = self.col_mean if self.square else self.row_mean
         return replace(self, row_mean=None if mean is None else mean[:, rows], square=False), rows
 
     def for_columns(self, cols: Index) -> tuple[ProjectedColumns, Index]:
         assert self.square
-        assert self.col_mean is not None
-        m = self.col_mean.shape[1]
-        weights = np.full(m, 1.0 / m) if self.weights is None else self.weights
-        return ProjectedColumns(
-            self.col_mean[:, :, None], np.ones((m, 1)), weights[:, None], np.ones((len(cols), 1))
-        ), cols
+        ones = np.ones((self.col_mean.shape[1], 1))
+        weights = ones / len(ones) if self.weights is None else self.weights[:, None]
+        return ProjectedColumns(self.col_mean[:, :, None], ones, weights, ones[cols]), cols
 
     def right(self, j: int, v: Array) -> Array:
         if self.weights is None:
@@ -689,12 +664,10 @@ class Centering(FittedStep):
             y -= y.mean(axis=0, keepdims=True, dtype=np.float64) if self.weights is None else self.weights @ y
             return y
         if v is not None:
-            assert self.col_mean is not None
             y -= self.col_mean[j] @ v
         return y
 
     def elementwise(self, j: int, block: Array, rows: Index, cols: Index) -> Array:
-        assert self.col_mean is not None
         row_mean = self.col_mean if self.square else self.row_mean
         assert row_mean is not None
         mean = self.col_mean[j]
@@ -703,7 +676,6 @@ class Centering(FittedStep):
         return np.asarray(block - row_mean[j][rows][:, None] - mean[cols][None, :] + grand)
 
     def diagonal(self, diagonal: Array, *, rows: bool = False) -> Array | None:
-        assert self.col_mean is not None
         mean = self.row_mean if rows else self.col_mean
         # ‖φ(x) − μ‖² = k(x, x) − 2⟨φ(x), μ⟩ + ‖μ‖², where ⟨φ(x), μ⟩ is the row mean of x and ‖μ‖² the grand mean.
         return None if mean is None else diagonal - 2.0 * mean + mean_over(self.col_mean, self.weights)[:, None]
@@ -712,7 +684,6 @@ class Centering(FittedStep):
         return np.zeros_like(mean)
 
     def removed(self, removed: Array | float) -> Array | float:
-        assert self.col_mean is not None
         # The entries lose means of this size, and keep the rounding error that they had before.
         return removed + mean_over(np.abs(self.col_mean), self.weights)
 
@@ -751,10 +722,8 @@ class _SampleScaling(FittedStep):
 
     forgets_means = scales_columns = True
 
-    col_scale: Array
-    """(kernel, cols), or (cols,) if all kernels have the same factors."""
-    row_scale: Array | None = None
-    """(kernel, rows) or (rows,); None before the rows are chosen."""
+    col_scale: Array  # (kernel, cols), or (cols,) if all kernels have the same factors
+    row_scale: Array | None = None  # (kernel, rows) or (rows,); None before the rows are chosen
 
     def _of(self, j: int, *, rows: bool) -> Array:
         """The factors of kernel j, (samples,)."""
@@ -828,10 +797,8 @@ class Take(FittedStep):
     forgets_means = True  # a mean over fewer columns is another mean
 
     rows: Index
-    cols: Index
-    """Positions among the rows and columns before the step; they may repeat and may be in any order."""
-    before: Index
-    """The numbers of rows and columns before the step."""
+    cols: Index  # both are positions before the step, which may repeat and may be in any order
+    before: Index  # the numbers of rows and columns before the step
 
     @property
     def keeps_square(self) -> bool:
@@ -903,7 +870,8 @@ class Trace(Step):
         else:
             # Σ_i d_iK_ii: the trace of a set with d_i copies of sample i.
             size, count = diagonal @ self.weights, float(self.weights.sum())
-        state.check_size(size, state.fitted.removed() * count, "trace")
+        floor = state.resolution * (state.fitted.removed() * count)
+        check_sizes(state.names, size, floor, "trace", state.fitted.steps)
         return Scaling(1.0 / size)
 
 
@@ -921,8 +889,8 @@ class Multiplicative(Step):
         # The variance is the mean of ‖φ(x)‖² minus ‖μ‖²; centering does not change it.
         size = mean_over(diagonal, self.weights) - mean_over(mean, self.weights)
         # The variance is a difference of two means: compare it with the size of the terms that cancel.
-        removed = state.fitted.removed() + mean_over(abs(mean), self.weights)
-        state.check_size(size, removed, "variance in feature space")
+        floor = state.resolution * (state.fitted.removed() + mean_over(abs(mean), self.weights))
+        check_sizes(state.names, size, floor, "variance in feature space", state.fitted.steps)
         return Scaling(1.0 / size)
 
 

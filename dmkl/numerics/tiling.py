@@ -11,12 +11,9 @@ class Tiling:
     """A rows × cols matrix cut into tiles of side `tile`; the last row and column of tiles may be ragged."""
 
     rows: int
-    cols: int
-    """Shape of the matrix, in samples."""
-    tile: int
-    """Side of a tile, in samples."""
-    upper: bool
-    """Whether only the tiles on and above the diagonal exist (a symmetric matrix)."""
+    cols: int  # the shape of the matrix, in samples
+    tile: int  # side of a tile, in samples
+    upper: bool  # whether only the tiles on and above the diagonal exist (a symmetric matrix)
 
     @property
     def shape(self) -> tuple[int, int]:

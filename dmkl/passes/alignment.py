@@ -9,13 +9,13 @@ beforehand, but cancellation leaves no correct digit if the means are large comp
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from dmkl.arrays import Array, Float, Index
+from dmkl.arrays import Float, Index
 from dmkl.errors import refuse
 from dmkl.files.arrays import load_array, save_array
 from dmkl.numerics.alignment import alignments, estimated
@@ -164,26 +164,19 @@ def _add_bands(bands: Sequence[_Band], tasks_per_machine: int, lens: Lens) -> Fl
                 block[:] = next(stream)[1][rows][:, cols]
             # Only the upper tiles are read. The mirror image of a tile above the diagonal has the same inner products.
             times = 1.0 if band.i == band.j else 2.0
-            for panel in _panels(raw, band, lens.fitted, samples.order, scratch):
+            height = _panel_rows(n, *band.shape)
+            for start in range(0, band.shape[0], height):
+                part = slice(start, min(start + height, band.shape[0]))
+                trail = lens.fitted.positions(samples.order[band.rows][part], samples.order[band.cols])
+                panel = scratch[:, : (part.stop - start) * band.shape[1]]
+                for k in range(n):
+                    panel[k] = lens.fitted.elementwise(k, raw[k, part], trail).reshape(-1)
                 gram += times * (panel @ panel.T)
     return gram
 
 
 def _panel_rows(n: int, n_rows: int, n_cols: int) -> int:
     return min(max(1, min(_PANEL_ENTRIES, _PANEL_BYTES // (8 * n)) // n_cols), n_rows)
-
-
-def _panels(raw: Array, band: _Band, fitted: Fitted, order: Index, scratch: Float) -> Iterator[Float]:
-    """A band after the steps, some rows at a time, (n, entries); each panel is overwritten by the next."""
-    n, n_rows, n_cols = raw.shape
-    height = _panel_rows(n, n_rows, n_cols)
-    for start in range(0, n_rows, height):
-        rows = slice(start, min(start + height, n_rows))
-        trail = fitted.positions(order[band.rows][rows], order[band.cols])
-        panel = scratch[:, : (rows.stop - rows.start) * n_cols]
-        for k in range(n):
-            panel[k] = fitted.elementwise(k, raw[k, rows], trail).reshape(-1)
-        yield panel
 
 
 # --- inner products with an inverse, and of projected kernels -------------------------------------------------------

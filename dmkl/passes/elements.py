@@ -84,19 +84,18 @@ def combined_kernels(combinations: Sequence[tuple[Lens, Float]]) -> list[Float]:
     lenses = list({id(lens): lens for lens, _ in combinations}.values())
     totals = [np.zeros(lens.view.shape[1:]) for lens, _ in combinations]
     # Centering and factors are applied to the whole sum, other steps to each kernel, by a product.
-    linear = [all(isinstance(step, Centering | Scaling) for step in lens.fitted.steps) for lens in lenses]
+    linear = {id(lens): all(isinstance(step, Centering | Scaling) for step in lens.fitted.steps) for lens in lenses}
     for k in map(int, np.flatnonzero(np.any([weights for _, weights in combinations], axis=0))):
-        for lens, part, on_sum in zip(lenses, _raw_kernels([lens.view for lens in lenses], k), linear, strict=True):
+        for lens, part in zip(lenses, _raw_kernels([lens.view for lens in lenses], k), strict=True):
+            on_sum = linear[id(lens)]
             entries = part.astype(np.float64) if on_sum else _after_steps(lens, k, part)
             factor, scratch = lens.fitted.factor(k) if on_sum else 1.0, np.empty(entries.shape)
             for total, (lens_of_sum, weights) in zip(totals, combinations, strict=True):
                 if lens_of_sum is lens and weights[k]:
                     total += np.multiply(entries, factor * weights[k], out=scratch)
-    for lens, on_sum in zip(lenses, linear, strict=True):
-        for step in (step for step in lens.fitted.steps if on_sum and isinstance(step, Centering)):
-            for total in (
-                total for total, (lens_of_sum, _) in zip(totals, combinations, strict=True) if lens_of_sum is lens
-            ):
+    for total, (lens, _) in zip(totals, combinations, strict=True):
+        for step in lens.fitted.steps if linear[id(lens)] else ():
+            if isinstance(step, Centering):
                 _center(total, step.weights)
     return totals
 

@@ -41,6 +41,7 @@ from dmkl.errors import (
     SmallWorkerWarning,
     WorkerLostError,
     refuse,
+    size_text,
     warn,
 )
 
@@ -95,15 +96,12 @@ def look_at(client: Client, reports: Mapping[str, Any], kept: int = 0) -> list[W
     # Reading the limits of this machine takes milliseconds; skip it if every worker has reported its own.
     budget = 0 if answers.keys() >= reports.keys() else max(1, settings.memory_budget_bytes() - kept)
     places = {address: (worker["host"], answers.get(address, ("", 0))[0]) for address, worker in reports.items()}
-    slots: Counter[tuple[str, str]] = Counter()
-    budgets: dict[tuple[str, str], int] = {}
-    for address, worker in reports.items():
-        place = places[address]
-        slots[place] += worker["nthreads"]
+    slots, budgets = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for address, place in places.items():
+        slots[place] += reports[address]["nthreads"]
         # Workers of one host share a budget: the largest answer, since later workers were asked when the arrays of
         # earlier ones already took part of it.
-        budget_there = answers.get(address, ("", budget))[1]
-        budgets[place] = max(budgets.get(place, 0), budget_there)
+        budgets[place] = max(budgets[place], answers.get(address, ("", budget))[1])
     workers = []
     for address, worker in reports.items():
         place, threads = places[address], worker["nthreads"]
@@ -126,7 +124,7 @@ def common(workers: Sequence[Worker]) -> list[Worker]:
     by_slot = sorted(worker.task_bytes for worker in workers for _ in range(worker.slots))
     median = by_slot[(len(by_slot) - 1) // 2]
     chosen = [worker for worker in workers if worker.task_bytes >= _TOO_SMALL * median]
-    left_out = tuple(worker for worker in workers if worker.task_bytes < _TOO_SMALL * median)
+    left_out = [worker for worker in workers if worker.task_bytes < _TOO_SMALL * median]
     if (names := tuple(worker.address for worker in left_out)) and names not in _TOLD:
         _TOLD.add(names)
         least = min(worker.task_bytes for worker in left_out) / 2**20
@@ -316,17 +314,12 @@ def check_memory(what: str, needed: dict[str, int], allowed: int, way_out: str, 
     total = sum(needed.values())
     if total <= allowed:
         return
-    parts = ", ".join(f"{name} {_size(n)}" for name, n in needed.items())
-    msg = f"{what} would take {_size(total)} of memory {place} ({parts}), and {_size(allowed)} are allowed. {way_out}"
+    parts = ", ".join(f"{name} {size_text(n)}" for name, n in needed.items())
+    msg = (
+        f"{what} would take {size_text(total)} of memory {place} ({parts}), and {size_text(allowed)} are allowed. "
+        f"{way_out}"
+    )
     raise MemoryBudgetError(msg)
-
-
-def _size(n_bytes: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if n_bytes < 1024 or unit == "GiB":
-            return f"{n_bytes:.3g} {unit}"
-        n_bytes /= 1024
-    raise AssertionError
 
 
 def graph_token(host: Machine, *content: Any) -> str:

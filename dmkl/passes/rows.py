@@ -73,19 +73,19 @@ class RowMap:
             places.append(at)
         return [*reversed(places), (self.view.rows, self.view.cols)[axis][at]]
 
-    def __call__(self, Z: Float, places: Sequence[Index], axis: int) -> Float:
-        """The rows after the fitted steps, from rows of the source whose places before each step are given."""
+    def apply(self, Z: Float, places: Sequence[Index], axis: int) -> None:
+        """Apply the fitted steps in place to rows of the source whose places before each step are given."""
         step: Any
         statistic: Any
         for step, statistic, at in zip(self.view.steps, self.statistics, places, strict=False):
             match step.name:
                 case "center":
-                    Z = Z - statistic
+                    Z -= statistic
                 case "residualize":
                     # PZ = Z − Q(GᵀZ): each row needs its own q and the sum T = GᵀZ alone.
-                    Z = Z - ((step.rows, step.cols)[axis][at] @ step.coefficients) @ statistic
+                    Z -= ((step.rows, step.cols)[axis][at] @ step.coefficients) @ statistic
                 case "trace" | "multiplicative":
-                    Z = Z * statistic
+                    Z *= statistic
                 case "cosine":
                     sizes = self._by_kernel(Z * Z)
                     if not (sizes > 0).all():
@@ -95,10 +95,9 @@ class RowMap:
                             f"{self._name(j)!r} has 0 at sample {self.view.source.samples[places[-1][i]]!r}; use "
                             "'trace' or 'multiplicative', or leave out that kernel with select()"
                         )
-                    Z = Z / np.sqrt(sizes)[:, self.kernel_of]
+                    Z /= np.sqrt(sizes)[:, self.kernel_of]
                 case "weigh":
-                    Z = Z * (step.row_scale, step.col_scale)[axis][at][:, None]
-        return Z
+                    Z *= (step.row_scale, step.col_scale)[axis][at][:, None]
 
     def _name(self, j: int) -> str:
         return str(self.view.source.names[self.view.kernels[j]])
@@ -156,7 +155,9 @@ def fit_row_maps(views: Sequence[View]) -> tuple[list[RowMap], float]:
 
 def _step_sums(row_map: RowMap, places: Sequence[Index], total: list[Float] | None, Z: Float, at: Index) -> list[Float]:
     step = row_map.view.steps[len(row_map.statistics)]
-    sums = row_map.sums(step, _mapped(row_map, places, 1, Z, at), at)
+    rows = np.empty(Z.shape)
+    _map(row_map, places, 1, Z, at, rows)
+    sums = row_map.sums(step, rows, at)
     return sums if total is None else [a + b for a, b in zip(total, sums, strict=True)]
 
 
@@ -257,26 +258,35 @@ def _grams(
         for gram_of_part, product_of_part in parts[1:]:
             gram += gram_of_part
             product += product_of_part
-        gram += np.triu(gram, 1).T
+        for start in range(0, len(gram), _GRAM_COLUMNS):
+            # The sums are upper triangles, column after column: some columns at a time need no other large array.
+            stop = start + _GRAM_COLUMNS
+            square = np.triu(gram[start:stop, start:stop])
+            gram[start:stop, start:stop] = square + np.triu(square, 1).T
+            gram[stop:, start:stop] = gram[start:stop, stop:].T
         if n in maps:
             yield Gram(maps[n], gram[1:, 1:], product[1:])
             continue
         # Σ(z − μ)(z − μ)ᵀ = Σzzᵀ − mμμᵀ and Σ(z − μ)hᵀ = Σzhᵀ − μΣhᵀ; the first row holds m, the sums of z and of h.
         count, mean = gram[0, 0], gram[0, 1:] / gram[0, 0]
         gram, product = gram[1:, 1:], product[1:] - np.outer(mean, product[0])
-        gram -= count * np.outer(mean, mean)
-        row_map = RowMap(view, (mean + shift,), np.diagonal(gram) / count + (mean + shift) ** 2)
+        squares = np.diagonal(gram) - count * mean**2
+        row_map, factors = RowMap(view, (mean + shift,), squares / count + (mean + shift) ** 2), np.ones(len(mean))
         for step in view.steps[1:]:
-            row_map = row_map.with_sums(step, [np.array([count]), np.zeros(len(mean)), np.diagonal(gram)])
+            row_map = row_map.with_sums(step, [np.array([count]), np.zeros(len(mean)), squares * factors**2])
             factor = row_map.statistics[-1]
             assert factor is not None
-            gram *= factor
-            gram *= factor[:, None]
-            product = product * factor[:, None]
+            factors = factors * factor
+        for start in range(0, len(gram), _GRAM_COLUMNS):
+            some = slice(start, start + _GRAM_COLUMNS)
+            gram[:, some] -= (count * mean)[:, None] * mean[some]
+            gram[:, some] *= factors[:, None] * factors[some]
+        product *= factors[:, None]
         yield Gram(row_map, gram, product)
 
 
 _SHIFT_ROWS = 1024
+_GRAM_COLUMNS = 256
 
 
 def _acts_on_sums(view: View) -> bool:
@@ -320,11 +330,8 @@ def _shift(shift: Float, Z: Array, at: Index, out: Float) -> None:
 
 
 def _map(row_map: RowMap, places: Sequence[Index], axis: int, Z: Array, at: Index, out: Float) -> None:
-    out[:] = _mapped(row_map, places, axis, Z, at)
-
-
-def _mapped(row_map: RowMap, places: Sequence[Index], axis: int, Z: Array, at: Index) -> Float:
-    return row_map(Z.astype(np.float64), [place[at] for place in places], axis)
+    out[:] = Z
+    row_map.apply(out, [place[at] for place in places], axis)
 
 
 def _part_of_gram(
@@ -374,39 +381,42 @@ def row_products(items: Sequence[RowFunction]) -> tuple[list[Float], float]:
     Results of more than 1/32 of the memory are mapped from temporary files, in column-major order: solutions are read
     column by column.
     """
+    if not items:
+        return [], 0.0
     n_bytes = sum(8 * len(item.positions) * item.width for item in items)
-    if not any(item.file for item in items) and 32 * n_bytes <= machine().total_bytes:
-        return _joined_over_rows(items, None), float(bool(items))
-    with shared_folder("where products with factors are written") as folder:
-        return _joined_over_rows(items, folder), 1.0
-
-
-def _joined_over_rows(items: Sequence[RowFunction], folder: Path | None) -> list[Float]:
-    """The rows that each function returns, in the order of its positions."""
-    works = []
-    for item in items:
-        places = [place[item.positions] for place in item.row_map.places(item.axis)]
-        works.append((places[-1], partial(_function_of_rows, item, places, folder)))
-    tasks = _over_rows("factor-products", items[0].row_map.view, works, items[0].axis, None) if items else []
+    in_files = any(item.file for item in items) or 32 * n_bytes > machine().total_bytes
     results = []
-    for item, *blocks_of_tasks in zip(items, *tasks, strict=True):
-        shape = (len(item.positions), item.width)
-        with nullcontext(item.file) if item.file or not folder else TemporaryFile(dir=temporary_root()) as file:
-            # A temporary file stays until the array is gone.
-            result: Float = np.memmap(file, np.float64, "w+", shape=shape, order="F") if file else np.empty(shape)
-        for at, values in itertools.chain.from_iterable(blocks or () for blocks in blocks_of_tasks):
-            result[at] = np.load(values) if folder else values
-            if folder:
-                values.unlink()  # the same disk holds the result
-        results.append(result)
-    return results
+    with shared_folder("where products with factors are written") if in_files else nullcontext() as folder:
+        works = []
+        for item in items:
+            places = [place[item.positions] for place in item.row_map.places(item.axis)]
+            works.append((places[-1], partial(_function_of_rows, item, places, folder)))
+        tasks = _over_rows("factor-products", items[0].row_map.view, works, items[0].axis, None)
+        for item, *blocks_of_tasks in zip(items, *tasks, strict=True):
+            shape = (len(item.positions), item.width)
+            with nullcontext(item.file) if item.file or not folder else TemporaryFile(dir=temporary_root()) as file:
+                # A temporary file stays until the array is gone.
+                result: Float = np.memmap(file, np.float64, "w+", shape=shape, order="F") if file else np.empty(shape)
+            for at, values in itertools.chain.from_iterable(blocks or () for blocks in blocks_of_tasks):
+                result[at] = np.load(values) if folder else values
+                if folder:
+                    values.unlink()  # the same disk holds the result
+            results.append(result)
+    return results, 1.0
 
 
 def _function_of_rows(
     item: RowFunction, places: Sequence[Index], folder: Path | None, blocks: list[Any] | None, Z: Float, at: Index
 ) -> list[Any]:
     """Add the positions of some rows and the values there, or the file that holds these."""
-    values: Any = item.function(_mapped(item.row_map, places, item.axis, Z, at))
+    # One small array for all rows: page faults of new ones would take longer than the steps.
+    parts = list(strips(Z.shape[1], slice(0, len(Z)), _FUNCTION_BYTES))
+    rows, blocks_of_rows = np.empty((parts[0].stop, Z.shape[1])), []
+    for part in parts:
+        some = rows[: part.stop - part.start]
+        _map(item.row_map, places, item.axis, Z[part], at[part], some)
+        blocks_of_rows.append(item.function(some))
+    values: Any = np.concatenate(blocks_of_rows)
     if folder is not None:
         # Each file has one writer: on a network file system, pages that two machines write to would be lost.
         file = folder / f"{uuid.uuid4().hex}.npy"
@@ -445,6 +455,8 @@ def _leverages(vectors: Float, shrinkage: Float, Z: Float) -> Float:
     return np.asarray((Z @ vectors) ** 2 @ shrinkage)
 
 
+_FUNCTION_BYTES = 2**24
+"""Bytes of the rows that a function computes with at a time."""
 _STRIP_BYTES = 2**26
 """Bytes of the rows that each work adds at a time: sums of few rows would take as long as reading the old ones."""
 

@@ -7,7 +7,6 @@ after their first check, before another cause is reported.
 from __future__ import annotations
 
 import itertools
-import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -89,8 +88,8 @@ def pass_graph(
     prefix of every key, such as ``apply-pass-3``, and `token` the last part, new for each call by default. `fitted`
     replaces the statistics of a single lens if they are not computed yet. `then` returns, for a group of kernels, a
     function that the task with their results calls on them, so that the results move nowhere; the columns then contain
-    no sums. `vectors` returns the blocks of the columns, which then give their shapes alone: each process with tasks
-    calls it, so that this process need not hold the blocks.
+    no sums. `vectors` returns the blocks of the columns, which then give their shapes alone: it is called by each
+    process with tasks.
     """
     host = machine()
     view = covering([lens.view for lens in lenses])
@@ -99,45 +98,39 @@ def pass_graph(
     bench = Workbench() if token is None else None
     token = uuid.uuid4().hex if token is None else graph_token(host, token)
     cut = _units(lenses, columns, host)
-    # All tasks take one node: the graph holds it once, and a worker receives it once.
-    parts_of = [unit for unit, _ in cut]
-    riding = columns if vectors is None else [c.without_vectors() for c in columns]
+    given = columns if vectors is None else [c.without_vectors() for c in columns]
     through = [replace(lens, statistics=lens.fitted.for_products()) for lens in lenses]
-    lanes = lanes_of(lenses, riding) if view.factor_widths is None else []
-    everything = _Shared(through, list(riding), parts_of, lanes, None, bench, vectors)
-    if fitted is None and vectors is None:
-        everything = everything.loaded()
-    (shared,) = send_all({f"{name}-shared-{token}": everything})
-    sweeping = delayed(_sweep_part, pure=False)
-    first_kernels = [int(unit.kernels[0]) for unit in parts_of]
-    members = [list(numbers) for _, numbers in itertools.groupby(range(len(cut)), first_kernels.__getitem__)]
-    kernels = [tuple(parts_of[numbers[0]].kernels.tolist()) for numbers in members]
-    units: list[tuple[Delayed, int]] = []
-    for group, numbers in enumerate(members):
-        for number in numbers:
-            unit, tiles = cut[number]
-            last = then(group, kernels[group]) if then is not None and unit.whole else None
-            key = f"{name}-{number}-{token}"
-            task = sweeping(shared, fitted, number, host.slots_per_host, tiles, last, dask_key_name=key)
-            units.append((task, view.bytes_of(unit)))
+    lanes = lanes_of(lenses, columns) if view.factor_widths is None else []
+    # All tasks take one node: the graph holds it once, and a worker receives it once.
+    shared_value = _Shared(through, list(given), [unit for unit, _ in cut], lanes, bench, vectors)
+    (shared,) = send_all({f"{name}-shared-{token}": shared_value})
+    members: dict[tuple[int, ...], list[int]] = {}
+    for number, (unit, _) in enumerate(cut):
+        members.setdefault(tuple(unit.kernels.tolist()), []).append(number)
     # Sums over all kernels are added in a tree over all tasks; other results are put together by group of kernels.
     sums = [k for k, c in enumerate(columns) if c.want == "sum"]
     others = [k for k, c in enumerate(columns) if c.want != "sum"]
+    sweeping, finishing = delayed(_sweep_part, pure=False), delayed(_finish, pure=False)
+    units: list[tuple[Delayed, int]] = []
     groups: list[tuple[tuple[int, ...], Delayed]] = []
-    for group, numbers in enumerate(members if others else ()):
-        parts = [_of_columns(units[number][0], others, columns, f"{name}-part-{number}") for number in numbers]
-        if parts_of[numbers[0]].whole:
-            groups.append((kernels[group], parts[0]))
-            continue
-        # Parts of one kernel are merged before the steps are applied: centering a part would need the column sums of
-        # the whole product. The last few are merged by the task that applies the steps.
-        parts = add_in_tree(parts, f"{name}-add", merge_partials, most=FAN_IN)
-        last = None if then is None else then(group, kernels[group])
-        key = f"{name}-finish-{group}-{token}"
-        finished = delayed(_finish, pure=False)(
-            shared, fitted, kernels[group][0], others, parts, last, dask_key_name=key
-        )
-        groups.append((kernels[group], finished))
+    for group, (kernels, numbers) in enumerate(members.items()):
+        last, whole = None if then is None else then(group, kernels), cut[numbers[0]][0].whole
+        parts = []
+        for number in numbers:
+            (unit, tiles), key = cut[number], f"{name}-{number}-{token}"
+            task = sweeping(
+                shared, fitted, number, host.slots_per_host, tiles, last if whole else None, dask_key_name=key
+            )
+            units.append((task, view.bytes_of(unit)))
+            if others:
+                parts.append(_of_columns(task, others, columns, f"{name}-part-{number}"))
+        if others and not whole:
+            # Parts of one kernel are merged before the steps are applied: centering a part would need the column sums
+            # of the whole product. The last few are merged by the task that applies the steps.
+            parts = add_in_tree(parts, f"{name}-add", merge_partials, most=FAN_IN)
+            key = f"{name}-finish-{group}-{token}"
+            parts = [finishing(shared, fitted, kernels[0], others, parts, last, dask_key_name=key)]
+        groups += [(kernels, part) for part in parts]
     total = None
     if sums:
         parts = [_of_columns(task, sums, columns, f"{name}-sums-{number}") for number, (task, _) in enumerate(units)]
@@ -177,46 +170,38 @@ class _Shared:
     columns: list[Columns]
     units: list[Unit]
     lanes: list[Lane]
-    ready: Loaded | None
-    """The vectors, if they are the same for all kernels; the columns are then without them."""
     bench: Workbench | None
     vectors: Callable[[], Sequence[Array]] | None
     """The function that makes the blocks of the columns, if they are not here yet."""
 
-    def with_vectors(self) -> _Shared:
-        """The same inputs with the vectors: the first task of a process makes them, and the others wait for it.
+    def ready(self, fitted: Fitted | None) -> tuple[list[Lens], list[Columns], Loaded | None]:
+        """Lenses, columns, and the vectors in the form that products take, if all kernels share them.
 
-        A separate task for the vectors would leave them on one worker. Dask would then prefer that worker for all
-        tasks that need them, and the other workers would be idle until it has time to send them.
+        The first task of a process makes them, and the others wait for it. A separate task for the vectors would leave
+        them on one worker. Dask would then prefer that worker for all tasks that need them, and the other workers would
+        be idle until it has time to send them.
         """
-        if self.vectors is None:
-            return self
         with _LOADING:
-            made: _Shared | None = self.__dict__.get("_made")
-            if made is None:
-                columns = [replace(c, block=block) for c, block in zip(self.columns, self.vectors(), strict=True)]
-                made = self.__dict__["_made"] = replace(self, columns=columns, vectors=None).loaded()
+            if "_ready" not in self.__dict__:
+                # `fitted` are the statistics of a single lens, computed after the graph was built.
+                lenses = self.lenses if fitted is None else [replace(self.lenses[0], statistics=fitted)]
+                columns, vectors = self.columns, None
+                if self.vectors is not None:
+                    columns = [replace(c, block=block) for c, block in zip(columns, self.vectors(), strict=True)]
+                factored = lenses[0].view.factor_widths is not None  # products with factors take whole vectors
+                if not factored and all(lens.fitted.same_for_all for lens in lenses):
+                    vectors = loaded(lenses, columns, self.lanes, 0)
+                    columns = [c.without_vectors() for c in columns]
+                self.__dict__["_ready"] = lenses, columns, vectors
+            made: tuple[list[Lens], list[Columns], Loaded | None] = self.__dict__["_ready"]
             return made
 
-    def loaded(self) -> _Shared:
-        """The same inputs with the vectors in the form that products take, if all kernels share them."""
-        factored = self.lenses[0].view.factor_widths is not None  # products with factors take whole vectors
-        if factored or not all(lens.fitted.same_for_all for lens in self.lenses):
-            return self
-        ready = loaded(self.lenses, self.columns, self.lanes, 0)
-        return replace(self, ready=ready, columns=[c.without_vectors() for c in self.columns])
-
-    def lenses_with(self, fitted: Fitted | None) -> list[Lens]:
-        """The lenses, the first one with these statistics if there are some."""
-        return self.lenses if fitted is None else [replace(self.lenses[0], statistics=fitted)]
-
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_made"}
+        return {name: value for name, value in self.__dict__.items() if name != "_ready"}
 
     def __sizeof__(self) -> int:
         # Dask and `send_all` estimate the time of sending from this size.
-        vectors = sum(c.block.nbytes for c in self.columns) + (0 if self.ready is None else sys.getsizeof(self.ready))
-        return vectors + sum(lens.fitted.n_bytes for lens in self.lenses)
+        return sum(c.block.nbytes for c in self.columns) + sum(lens.fitted.n_bytes for lens in self.lenses)
 
 
 def _sweep_part(
@@ -227,38 +212,23 @@ def _sweep_part(
     tiles: dict[TileKey, Array] | None,
     last: Last | None,
 ) -> Any:
-    shared = shared.with_vectors()
-    return sweep(
-        shared.lenses_with(fitted),
-        shared.units[number],
-        shared.columns,
-        tasks_per_machine,
-        tiles,
-        lanes=shared.lanes,
-        ready=shared.ready,
-        bench=shared.bench,
-        last=last,
-    )
+    lenses, columns, vectors = shared.ready(fitted)
+    unit, lanes, bench = shared.units[number], shared.lanes, shared.bench
+    return sweep(lenses, unit, columns, tasks_per_machine, tiles, lanes=lanes, vectors=vectors, bench=bench, last=last)
 
 
 def _finish(
-    shared: _Shared,
-    fitted: Fitted | None,
-    kernel: int,
-    positions: list[int],
-    parts: list[Partial],
-    last: Last | None,
+    shared: _Shared, fitted: Fitted | None, kernel: int, positions: list[int], parts: list[Partial], last: Last | None
 ) -> Any:
     """The results of a kernel whose tiles are divided among several tasks, which left out the steps."""
-    shared = shared.with_vectors()
-    lenses, results = shared.lenses_with(fitted), list[Any]()
+    (lenses, columns, vectors), results = shared.ready(fitted), list[Any]()
     for position, same in zip(positions, zip(*parts, strict=True), strict=True):
-        c = shared.columns[position]
+        c = columns[position]
         if c.want != "each":
             results.append(merge(list(same)))
             continue
         chain = lenses[c.lens].fitted
-        offsets = chain.right(kernel, aligned(c.block))[1] if shared.ready is None else shared.ready.offsets[position]
+        offsets = chain.right(kernel, aligned(c.block))[1] if vectors is None else vectors.offsets[position]
         product = chain.left(kernel, add_rows(same, len(lenses[c.lens].view.rows)), offsets)
         results.append(product.astype(c.dtype, copy=False)[None])
     return results if last is None else last(results, Buffers())
@@ -283,8 +253,6 @@ def _check_pass(lenses: Sequence[Lens], columns: Sequence[Columns], host: Machin
     for c in columns:
         view = lenses[c.lens].view
         _, n_rows, n_cols = view.shape
-        if c.block.ndim != 2 or c.block.shape[0] != n_cols:
-            refuse(f"V has shape {c.block.shape}, expected ({n_cols}, b): one row for each column of the kernels")
         if c.want == "project" and not view.is_square:
             way_out = "take K[rows, rows] first" if source.symmetric else "this set is rectangular; use apply"
             refuse(
@@ -333,10 +301,8 @@ def run_pass(lenses: Sequence[Lens], columns: Sequence[Columns], verb: str = "ap
         for (owner, _), result in zip(load, run, strict=True):
             results[owner].append(result)
     # A block that was split between passes is put together along its columns.
-    axis = {"each": 2, "sum": 1, "project": 0}
-    whole = [np.concatenate(r, axis=axis[c.want]) if len(r) > 1 else r[0] for r, c in zip(results, wide, strict=True)]
-    parts_of_columns = [whole[k] if part is None else np.ascontiguousarray(whole[k][..., part]) for k, part in places]
-    return parts_of_columns, len(loads)
+    whole = [np.concatenate(r, axis=-1) if len(r) > 1 else r[0] for r in results]
+    return [np.ascontiguousarray(whole[k][..., part]) for _, (k, part) in sorted(places.items())], len(loads)
 
 
 def _run(lenses: Sequence[Lens], columns: Sequence[Columns], name: str) -> list[Array]:
@@ -348,28 +314,25 @@ def _run(lenses: Sequence[Lens], columns: Sequence[Columns], name: str) -> list[
     return [next(sums) if c.want == "sum" else next(others) for c in columns]
 
 
-def _joined(columns: Sequence[Columns]) -> tuple[list[Columns], list[tuple[int, slice | None]]]:
+def _joined(columns: Sequence[Columns]) -> tuple[list[Columns], dict[int, tuple[int, slice]]]:
     """Put the columns of one kind, precision and lens side by side; return them, and the place of each given block.
 
-    A graph has tasks for each of the columns: for many narrow ones these would cost more than the products.
+    The steps are applied to all of them at once: for many narrow blocks this would take longer than the products.
     """
     alike: dict[Any, list[int]] = {}
     for k, c in enumerate(columns):
         alike.setdefault(k if c.want == "project" else (c.want, c.lens, c.dtype), []).append(k)
     wide: list[Columns] = []
-    places: list[tuple[int, slice | None]] = [(0, None)] * len(columns)
+    places: dict[int, tuple[int, slice]] = {}
     for members in alike.values():
         group = [columns[k] for k in members]
-        if len(group) == 1:
-            places[members[0]] = (len(wide), None)
-            wide += group
-            continue
-        ends = np.cumsum([c.width for c in group]).tolist()
-        for k, c, end in zip(members, group, ends, strict=True):
+        for k, c, end in zip(members, group, np.cumsum([c.width for c in group]).tolist(), strict=True):
             places[k] = (len(wide), slice(end - c.width, end))
-        weights = [c.weights for c in group if c.weights is not None]
-        together = np.concatenate(weights, axis=1) if weights else None
-        wide.append(replace(group[0], block=np.concatenate([c.block for c in group], axis=1), weights=together))
+        if len(group) > 1:
+            weights = [c.weights for c in group if c.weights is not None]
+            together = np.concatenate(weights, axis=1) if weights else None
+            group = [replace(group[0], block=np.concatenate([c.block for c in group], axis=1), weights=together)]
+        wide += group
     return wide, places
 
 

@@ -507,8 +507,7 @@ class SumColumns:
         # The raw row of each sample of the view: the inverse of the order of the store.
         self._chosen = np.argsort(sum_order(total.lens).order)
         n_raw = len(self._chosen)
-        self._offset, self._constant = np.zeros(n_raw), 0.0
-        self._scale: Float | None = None
+        self._offset, self._constant, self._scale = np.zeros(n_raw), 0.0, np.ones(n_raw)
         if total.lens.fitted.same_for_all:
             total.lens.fitted.apply_to(self)
         self.size = len(self._chosen)
@@ -520,8 +519,7 @@ class SumColumns:
         for tile in self._total.read():
             if tile.rows == tile.cols:
                 diagonal[tile.rows] = tile.entries.diagonal()
-        diagonal_after = (diagonal - 2.0 * self._offset + self._constant)[self._chosen]
-        return np.asarray(diagonal_after if self._scale is None else diagonal_after * self._scale**2)
+        return np.asarray((diagonal - 2.0 * self._offset + self._constant)[self._chosen] * self._scale**2)
 
     def __call__(self, columns: Index) -> Float:
         """K[:, columns], (m, columns), from all tiles that contain one of them (mostly in the page cache)."""
@@ -537,13 +535,10 @@ class SumColumns:
                     break
         raw -= self._offset[:, None]
         raw += (self._constant - self._offset[wanted])[None, :]
-        block = raw[self._chosen]
-        return block if self._scale is None else block * self._scale[:, None] * self._scale[columns]
+        return raw[self._chosen] * self._scale[:, None] * self._scale[columns]
 
     def product(self, v: Float) -> Float:
         """K v for v (m,) or (m, c), by reading the sum once."""
-        if self._scale is None:
-            return self._centered_product(self._spread(v))[self._chosen]
         factor = self._scale.reshape(-1, *(1,) * (v.ndim - 1))
         return factor * self._centered_product(self._spread(factor * v))[self._chosen]
 
@@ -552,7 +547,7 @@ class SumColumns:
         mean = self._spread(np.full(len(self._chosen), 1.0 / len(self._chosen)) if weights is None else weights)
         # With w the weights (Σw = 1) and the matrix K so far, u = Kw and c = wᵀKw center it. Both come from one
         # product; the raw tiles on disk stay as they are.
-        if self._scale is not None:
+        if (self._scale != 1.0).any():
             msg = "a sum on disk is centered before it is scaled, not after"
             raise NotImplementedError(msg)
         means = self._centered_product(mean)
@@ -561,12 +556,11 @@ class SumColumns:
 
     def scale(self, factor: Float) -> None:
         """Multiply rows and columns by numbers, after any centering."""
-        self._scale = factor if self._scale is None else self._scale * factor
+        self._scale = self._scale * factor
 
     def take(self, positions: Index) -> None:
         """Keep the samples at these positions."""
-        self._chosen = self._chosen[positions]
-        self._scale = None if self._scale is None else self._scale[positions]
+        self._chosen, self._scale = self._chosen[positions], self._scale[positions]
 
     def _spread(self, v: Float) -> Float:
         """Scatter a vector over the samples to the raw rows."""

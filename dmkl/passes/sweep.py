@@ -27,18 +27,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from dmkl.arrays import Array, Index
 from dmkl.numerics.compiling import SMALL, gather
+from dmkl.numerics.tiling import Tiling
 from dmkl.passes.blas import blas_threads, pinned_blas
-from dmkl.passes.view import Lens, TileKey, TileSource, TileTask, Unit, View, strips
+from dmkl.passes.view import Lens, TileKey, TileSource, TileTask, Unit, strips
 
 # --- blocks of right-hand sides ------------------------------------------------------------------------------------
 
@@ -174,7 +175,8 @@ class _Group:
     """Subsets that are cut out of a tile together."""
 
     subsets: tuple[_Subset, ...]
-    symmetric: bool
+    tiling: Tiling
+    dtype: np.dtype[Any]
 
     @cached_property
     def segments(self) -> tuple[tuple[Array, Index], tuple[Array, Index]]:
@@ -184,7 +186,7 @@ class _Group:
             np.sum([mask.astype(np.int64) << bit for bit, mask in enumerate(masks)], axis=0)
             for masks in ([subset.rows for subset in self.subsets], [subset.cols for subset in self.subsets])
         )
-        if not self.symmetric:
+        if not self.tiling.upper:
             return _segments(rows << _BITS), _segments(cols)
         # On a symmetric source rows and columns share one cut, so that a mirrored tile needs no second copy. Its
         # segments must then agree in both roles of a sample.
@@ -209,19 +211,19 @@ class _Group:
         """Number of right-hand sides of the subsets in `bits`."""
         return sum(subset.width for k, subset in enumerate(self.subsets) if bits >> k & 1)
 
-    def nanoseconds(self, side: int, itemsize: int) -> float:
+    @cached_property
+    def nanoseconds(self) -> float:
         """Estimated time to cut and multiply all tiles on one core."""
-        (rows, row_segment), (cols, col_segment) = self.segments
-        n_rows, n_cols = _sizes(rows, row_segment), _sizes(cols, col_segment)
-        tiles = -(-len(col_segment) // side)
-        calls = -(-len(row_segment) // side) * tiles * len(self.blocks)
+        n_rows, n_cols = (np.bincount(segment[segment >= 0], minlength=len(sets)) for sets, segment in self.segments)
+        down, across = self.tiling.shape
+        multiply = _MULTIPLY[self.dtype.itemsize]
         multiplied = sum(
-            float(n_rows[first:last].sum()) * self.width(bits) * (n_cols[b] * _MULTIPLY[itemsize] + tiles * _ADD)
+            float(n_rows[first:last].sum()) * self.width(bits) * (n_cols[b] * multiply + across * _ADD)
             for b, (first, last), bits in self.blocks
         )
         # A tile above the diagonal is cut once for both of its products.
-        gathered = float(n_rows.sum() * n_cols.sum()) * (0.5 if self.symmetric else 1.0)
-        return float(multiplied + calls * _CALL + _GATHER * gathered)
+        gathered = float(n_rows.sum() * n_cols.sum()) * (0.5 if self.tiling.upper else 1.0)
+        return float(multiplied + down * across * len(self.blocks) * _CALL + _GATHER * gathered)
 
 
 def _segments(bits: Index) -> tuple[Array, Index]:
@@ -230,10 +232,6 @@ def _segments(bits: Index) -> tuple[Array, Index]:
     if len(values) and values[0] == 0:
         values, segment = values[1:], segment - 1
     return np.stack([values >> _BITS, values & ((1 << _BITS) - 1)], axis=1), segment
-
-
-def _sizes(segments: Array, segment: Index) -> Index:
-    return np.bincount(segment[segment >= 0], minlength=len(segments))
 
 
 def lanes_of(lenses: Sequence[Lens], columns: Sequence[Columns]) -> list[Lane]:
@@ -253,52 +251,40 @@ def lanes_of(lenses: Sequence[Lens], columns: Sequence[Columns]) -> list[Lane]:
         alike.setdefault(kind, {}).setdefault((rows.tobytes(), cols.tobytes()), []).append(position)
     lanes = []
     for (dtype, projected), members in alike.items():
-        subsets = [
-            _Subset(*masks[columns[positions[0]].lens], positions, sum(columns[k].width for k in positions))
-            for positions in members.values()
-        ]
-        groups, cost = _grouped(subsets, tiling.tile, dtype.itemsize, symmetric=tiling.upper)
+        groups: list[_Group] = []
+        for positions in members.values():
+            width = sum(columns[k].width for k in positions)
+            subset = _Subset(*masks[columns[positions[0]].lens], positions, width)
+            groups.append(_Group((subset,), tiling, dtype))
+            # Neighboring subsets are joined while this costs less than cutting them apart.
+            if len(groups) > 1 and len(groups[-2].subsets) < _MOST_SUBSETS:
+                together = _Group((*groups[-2].subsets, subset), tiling, dtype)
+                if together.nanoseconds < groups[-2].nanoseconds + groups[-1].nanoseconds:
+                    groups[-2:] = [together]
+        everyone = [k for positions in members.values() for k in positions]
+        width = sum(columns[k].width for k in everyone)
         # Small sets are multiplied whole too: loading the compiled loops would take longer than the pass.
-        if max(tiling.rows, tiling.cols) <= SMALL or _whole_nanoseconds(subsets, source, dtype) <= cost:
+        cut_ns = sum(group.nanoseconds for group in groups)
+        if max(tiling.rows, tiling.cols) <= SMALL or _whole_nanoseconds(width, source, dtype) <= cut_ns:
             rows, cols = (np.ones(length, dtype=bool) for length in (tiling.rows, tiling.cols))
-            everyone = [k for subset in subsets for k in subset.columns]
-            everything = _Subset(rows, cols, everyone, sum(subset.width for subset in subsets))
-            groups = [_Group((everything,), tiling.upper)]
-        lanes += [_lane(group, columns, dtype, tiling.tile, project=projected >= 0) for group in groups]
+            groups = [_Group((_Subset(rows, cols, everyone, width),), tiling, dtype)]
+        lanes += [_lane(group, project=projected >= 0) for group in groups]
     return lanes
 
 
-def _whole_nanoseconds(subsets: Sequence[_Subset], source: TileSource, dtype: np.dtype[Any]) -> float:
+def _whole_nanoseconds(width: int, source: TileSource, dtype: np.dtype[Any]) -> float:
     """Estimated time to multiply whole tiles on one core, with zeros for samples that a lens lacks."""
-    tiling, width = source.tiling, sum(subset.width for subset in subsets)
+    tiling = source.tiling
     down, across = tiling.shape
     cast = 0.0 if dtype == source.dtype else _CAST * (0.5 if tiling.upper else 1.0)
     multiplied = width * (tiling.cols * _MULTIPLY[dtype.itemsize] + across * _ADD)
     return tiling.rows * (multiplied + tiling.cols * cast) + _CALL * down * across
 
 
-def _grouped(subsets: Sequence[_Subset], side: int, itemsize: int, *, symmetric: bool) -> tuple[list[_Group], float]:
-    """Join neighboring subsets while this costs less than cutting them apart; return the groups and the total cost."""
-    groups: list[_Group] = []
-    costs: list[float] = []
-    for subset in subsets:
-        alone = _Group((subset,), symmetric)
-        cost = alone.nanoseconds(side, itemsize)
-        if groups and len(groups[-1].subsets) < _MOST_SUBSETS:
-            together = _Group((*groups[-1].subsets, subset), symmetric)
-            cost_together = together.nanoseconds(side, itemsize)
-            if cost_together < costs[-1] + cost:
-                groups[-1], costs[-1] = together, cost_together
-                continue
-        groups.append(alone)
-        costs.append(cost)
-    return groups, sum(costs)
-
-
-def _lane(group: _Group, columns: Sequence[Columns], dtype: np.dtype[Any], side: int, *, project: bool) -> Lane:
-    (row_segments, row_segment), (col_segments, col_segment) = group.segments
-    rows = _axis(row_segment, len(row_segments), side)
-    cols = rows if group.symmetric else _axis(col_segment, len(col_segments), side)
+def _lane(group: _Group, *, project: bool) -> Lane:
+    (row_sets, row_segment), (col_sets, col_segment) = group.segments
+    rows = _axis(row_segment, len(row_sets), group.tiling.tile)
+    cols = rows if group.tiling.upper else _axis(col_segment, len(col_sets), group.tiling.tile)
     # The right-hand sides of all subsets stand side by side; a product takes the columns of the subsets that have its
     # samples.
     ends = np.cumsum([subset.width for subset in group.subsets]).tolist()
@@ -307,7 +293,7 @@ def _lane(group: _Group, columns: Sequence[Columns], dtype: np.dtype[Any], side:
         Block(b, run, _merged([place for k, place in enumerate(places) if bits >> k & 1]))
         for b, run, bits in group.blocks
     )
-    return Lane(tuple(k for subset in group.subsets for k in subset.columns), dtype, project, rows, cols, blocks)
+    return Lane(tuple(k for subset in group.subsets for k in subset.columns), group.dtype, project, rows, cols, blocks)
 
 
 def _axis(segment: Index, n_segments: int, side: int) -> Axis:
@@ -341,8 +327,7 @@ def _merged(slices: Sequence[slice]) -> tuple[slice, ...]:
 # --- right-hand sides of a task ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Loaded:
+class Loaded(NamedTuple):
     """The right-hand sides of all columns of a pass, for kernels with the same steps."""
 
     blocks: list[list[tuple[Array, Index]]]
@@ -350,26 +335,12 @@ class Loaded:
     offsets: list[list[Array | None]]
     """For each of the columns, the values that the steps subtract or add after the product (see `Fitted.left`)."""
 
-    def __sizeof__(self) -> int:
-        vectors = [v for lane in self.blocks for v, _ in lane]
-        return sum(array.nbytes for array in [*vectors, *itertools.chain(*self.offsets)] if array is not None)
-
-    def aligned(self) -> Loaded:
-        """The same values, aligned in memory.
-
-        Arrays from another process may be unaligned. NumPy then copies them for each product into another layout, for
-        which BLAS uses another kernel with other rounding.
-        """
-        return Loaded([[(aligned(v), starts) for v, starts in lane] for lane in self.blocks], self.offsets)
-
 
 def loaded(lenses: Sequence[Lens], columns: Sequence[Columns], lanes: Sequence[Lane], kernel: int) -> Loaded:
     """Prepare the right-hand sides of a pass for the kernel at this position."""
     carried = [_carried(lenses[c.lens], kernel, c) for c in columns]
-    return Loaded(
-        [_cut(lane, [carried[position][0] for position in lane.columns]) for lane in lanes],
-        [offsets for _, offsets in carried],
-    )
+    blocks = [_cut(lane, [carried[position][0] for position in lane.columns]) for lane in lanes]
+    return Loaded(blocks, [offsets for _, offsets in carried])
 
 
 def _carried(lens: Lens, kernel: int, c: Columns) -> tuple[Array, list[Array | None]]:
@@ -403,7 +374,10 @@ def _cut(lane: Lane, wides: Sequence[Array]) -> list[tuple[Array, Index]]:
 
 
 def aligned(array: Array) -> Array:
-    """The array, copied if it is not aligned in memory."""
+    """The array, copied if it is not aligned in memory, as arrays from another process may be.
+
+    NumPy would copy it for each product into another layout, for which BLAS uses another kernel with other rounding.
+    """
     return np.require(array, requirements=["ALIGNED"])
 
 
@@ -413,9 +387,6 @@ def is_whole(positions: Index, length: int) -> bool:
 
 
 # --- the work of a task --------------------------------------------------------------------------------------------
-
-
-Stream = Iterator[tuple[TileKey, Array]]
 
 
 class Rows(NamedTuple):
@@ -512,22 +483,19 @@ def sweep(
     in_memory: dict[TileKey, Array] | None = None,
     *,
     lanes: Sequence[Lane] | None = None,
-    ready: Loaded | None = None,
+    vectors: Loaded | None = None,
     bench: Workbench | None = None,
     last: Last | None = None,
 ) -> Any:
     """Multiply all tiles of a unit once: those in `in_memory`, or else as they are read.
 
-    `lanes` are those of the pass (`lanes_of`), if they were computed for all units, and `ready` its right-hand sides,
+    `lanes` are those of the pass (`lanes_of`), if they were computed for all units, and `vectors` its right-hand sides,
     if they are the same for all kernels. Returns the results, or the value of `last` for them: the results are then in
     buffers of the bench, which the next task overwrites.
     """
-    view = lenses[0].view
-    keys = [(int(view.kernels[k]), tile.i, tile.j) for k in unit.kernels for tile in unit.tiles]
-    stream = view.source.stream(keys) if in_memory is None else ((key, in_memory[key]) for key in keys)
     lanes = lanes_of(lenses, columns) if lanes is None else lanes
     with pinned_blas(blas_threads(tasks_per_machine)), (bench or Workbench()).buffers() as buffers:
-        results = _sweep(lenses, unit, columns, lanes, ready, stream, buffers, reused=last is not None)
+        results = _sweep(lenses, unit, columns, in_memory, lanes, vectors, buffers, reused=last is not None)
         return results if last is None else last(results, buffers)
 
 
@@ -535,94 +503,127 @@ def _sweep(
     lenses: Sequence[Lens],
     unit: Unit,
     columns: Sequence[Columns],
+    in_memory: dict[TileKey, Array] | None,
     lanes: Sequence[Lane],
-    ready: Loaded | None,
-    stream: Stream,
+    vectors: Loaded | None,
     buffers: Buffers,
     *,
     reused: bool,
 ) -> Partial:
-    seen = [lenses[c.lens] for c in columns]
     results: list[Any] = [
-        np.zeros((lens.view.shape[1], c.width))
+        np.zeros((lenses[c.lens].view.shape[1], c.width))
         if c.want == "sum"
         # The blocks K_j V are the one large result: they are stored in the precision of the products, not of the sums.
         else (buffers if reused else Buffers()).take(
             ("result", position),
             c.dtype if c.want == "each" else np.dtype(np.float64),
             len(unit.kernels) if unit.whole or c.want == "project" else 0,
-            c.width if c.want == "project" else lens.view.shape[1],
+            c.width if c.want == "project" else lenses[c.lens].view.shape[1],
             c.width,
         )
-        for position, (c, lens) in enumerate(zip(columns, seen, strict=True))
+        for position, c in enumerate(columns)
     ]
-    vectors = None if ready is None else ready.aligned()
-    same_for_all = all(lens.fitted.same_for_all for lens in lenses)
-    factored = lenses[0].view.factor_widths is not None
-    running = [] if factored else [_Running(number, lane, columns, seen, buffers) for number, lane in enumerate(lanes)]
-
-    @lru_cache(maxsize=1)
-    def carried(k: int) -> tuple[Array, list[Any]]:
-        pairs = [_carried(lens, k, c) for c, lens in zip(columns, seen, strict=True)]
-        return np.concatenate([block for block, _ in pairs], axis=1), [values for _, values in pairs]
-
-    def kernel_of(k: int) -> int:
-        return int(unit.kernels[0]) if same_for_all else int(k)
-
-    more = any(c.want != "project" for c in columns)
-    products = factor_products(lenses[0].view, unit.kernels, lambda k: carried(kernel_of(k))[0], products=more)
-    # The loop goes kernel by kernel and tile by tile within a kernel, in the order of `keys`: the stream reads the next
-    # tile while this one is multiplied.
-    for place, k in enumerate(unit.kernels):
-        if factored:
-            totals, offsets = [_split(next(products), columns, seen)], carried(kernel_of(k))[1]
-        else:
-            if vectors is None or not same_for_all:
-                vectors = loaded(lenses, columns, lanes, int(k))
-            for lane_run in running:
-                lane_run.clear()
-            for task in unit.tiles:
-                _, tile = next(stream)
-                for lane_run in running:
-                    lane_run.multiply(task, tile, vectors)
-            offsets = vectors.offsets
-            totals = [lane_run.totals() for lane_run in running]
-        for of_lane in totals:
-            for position, total in of_lane:
-                c, lens = columns[position], seen[position]
-                if c.want == "project":
-                    results[position][place] = total * lens.fitted.factor(int(k))
-                    continue
-                if c.want == "each" and not unit.whole:
-                    # Centering involves all rows of a product, so the steps wait for the sum of all parts.
-                    reached = unit.rows(lens.view)
-                    results[position] = Rows(reached, total[reached].astype(c.dtype))
-                    continue
-                # `unit.first` makes exactly one of the units of a sum over kernels add the offsets, which are not sums
-                # over tiles.
-                product = lens.fitted.left(int(k), total, offsets[position], offsets=unit.first)
-                if c.want == "sum":
-                    assert c.weights is not None
-                    results[position] += product * c.weights[k]
-                else:
-                    results[position][place] = product
+    if lenses[0].view.factor_widths is not None:
+        products = _by_factors(lenses, unit, columns)
+    else:
+        products = _by_tiles(lenses, unit, columns, in_memory, lanes, vectors, buffers)
+    for place, (k, (totals, offsets)) in enumerate(zip(unit.kernels, products, strict=True)):
+        for position, total in totals:
+            c = columns[position]
+            lens = lenses[c.lens]
+            if c.want == "project":
+                results[position][place] = total * lens.fitted.factor(int(k))
+                continue
+            if c.want == "each" and not unit.whole:
+                # Centering involves all rows of a product, so the steps wait for the sum of all parts.
+                reached = unit.rows(lens.view)
+                results[position] = Rows(reached, total[reached].astype(c.dtype))
+                continue
+            # `unit.first` makes exactly one of the units of a sum over kernels add the offsets, which are not sums over
+            # tiles.
+            product = lens.fitted.left(int(k), total, offsets[position], offsets=unit.first)
+            if c.want == "sum":
+                assert c.weights is not None
+                results[position] += product * c.weights[k]
+            else:
+                results[position][place] = product
     return results
 
 
-def _split(
-    both: tuple[Array, Array | None], columns: Sequence[Columns], seen: Sequence[Lens]
-) -> Iterator[tuple[int, Array]]:
-    """For each of the columns, by position, its part of ZᵀV squared, or of X(ZᵀV) for the rows of its view."""
-    inner, products = both
-    end = 0
-    for position, (c, lens) in enumerate(zip(columns, seen, strict=True)):
-        place = slice(end, end + c.width)
-        end += c.width
-        if c.want == "project":
-            yield position, inner[:, place].T @ inner[:, place]
-        else:
-            assert products is not None
-            yield position, products[lens.view.rows][:, place]
+_RawProducts = Iterator[tuple[Iterable[tuple[int, Array]], Sequence[Any]]]
+"""For each kernel of a unit, the raw product or projection of each of the columns, by position, and the offsets of the
+columns (see `Loaded`)."""
+
+
+def _by_tiles(
+    lenses: Sequence[Lens],
+    unit: Unit,
+    columns: Sequence[Columns],
+    in_memory: dict[TileKey, Array] | None,
+    lanes: Sequence[Lane],
+    vectors: Loaded | None,
+    buffers: Buffers,
+) -> _RawProducts:
+    view = lenses[0].view
+    keys = [(int(view.kernels[k]), tile.i, tile.j) for k in unit.kernels for tile in unit.tiles]
+    stream = view.source.stream(keys) if in_memory is None else ((key, in_memory[key]) for key in keys)
+    same_for_all = all(lens.fitted.same_for_all for lens in lenses)
+    running = [_Running(number, lane, lenses, columns, buffers) for number, lane in enumerate(lanes)]
+    # The loop goes kernel by kernel and tile by tile within a kernel, in the order of `keys`: the stream reads the next
+    # tile while this one is multiplied.
+    for k in unit.kernels:
+        if vectors is None or not same_for_all:
+            vectors = loaded(lenses, columns, lanes, int(k))
+        for lane_run in running:
+            lane_run.clear()
+        for task in unit.tiles:
+            _, tile = next(stream)
+            for lane_run in running:
+                lane_run.multiply(task, tile, vectors)
+        yield itertools.chain.from_iterable(lane_run.totals() for lane_run in running), vectors.offsets
+
+
+_PRODUCT_BYTES = 2**26
+"""Bytes of products of kernels whose factors are read together, from a table that these may have in common."""
+
+
+def _by_factors(lenses: Sequence[Lens], unit: Unit, columns: Sequence[Columns]) -> _RawProducts:
+    """X(ZᵀV) for the rows of the view, or (ZᵀV)ᵀ(ZᵀV). ZᵀV is a sum in float64 over strips in the precision of V."""
+    view = lenses[0].view
+    factors, tiling = view.factors, view.source.tiling
+    ends_of_columns = np.cumsum([c.width for c in columns]).tolist()
+    together = max(1, _PRODUCT_BYTES // (8 * max(tiling.rows, tiling.cols) * max(1, ends_of_columns[-1])))
+
+    def carried(k: int) -> tuple[Array, Sequence[Any]]:
+        blocks, offsets = zip(*(_carried(lenses[c.lens], k, c) for c in columns), strict=True)
+        return np.concatenate(blocks, axis=1), offsets
+
+    of_all = carried(int(unit.kernels[0])) if all(lens.fitted.same_for_all for lens in lenses) else None
+    for group in (unit.kernels[start : start + together] for start in range(0, len(unit.kernels), together)):
+        stored, vectors = view.kernels[group], [of_all or carried(int(k)) for k in group]
+        ends, dtype = np.cumsum(factors.widths[stored]), vectors[0][0].dtype
+        inner = np.zeros((ends[-1], ends_of_columns[-1]))
+        blocks = np.split(inner, ends[:-1])
+        for strip in strips(len(inner), slice(0, tiling.cols)):
+            Z = factors.read(stored, 1, strip).astype(dtype, copy=False)
+            for block, part, (V, _) in zip(blocks, np.split(Z, ends[:-1], axis=1), vectors, strict=True):
+                block += part.T @ V[strip]
+        products = [np.empty((0, 0))] * len(group)
+        if any(c.want != "project" for c in columns):
+            products = [np.empty((tiling.rows, ends_of_columns[-1])) for _ in group]
+            coefficients = [block.astype(dtype, copy=False) for block in blocks]
+            for strip in strips(len(inner), slice(0, tiling.rows)):
+                X = factors.read(stored, 0, strip).astype(dtype, copy=False)
+                for product, part, block in zip(products, np.split(X, ends[:-1], axis=1), coefficients, strict=True):
+                    product[strip] = part @ block
+        for block, product, (_, offsets) in zip(blocks, products, vectors, strict=True):
+            totals = []
+            for c, end in zip(columns, ends_of_columns, strict=True):
+                place = slice(end - c.width, end)
+                projection = c.want == "project"
+                rows = lenses[c.lens].view.rows
+                totals.append(block[:, place].T @ block[:, place] if projection else product[rows][:, place])
+            yield enumerate(totals), offsets
 
 
 # Extra columns between the rows of a part that was cut out: rows whose distance is a power of two compete for the same
@@ -638,21 +639,19 @@ class _Running:
     """
 
     def __init__(
-        self, number: int, lane: Lane, columns: Sequence[Columns], seen: Sequence[Lens], buffers: Buffers
+        self, number: int, lane: Lane, lenses: Sequence[Lens], columns: Sequence[Columns], buffers: Buffers
     ) -> None:
         self.lane, self._number, self._buffers = lane, number, buffers
         # Whole tiles need no compiled loops for taking rows and columns.
         self._whole = lane.rows.is_whole and lane.cols.is_whole
-        self._seen = [seen[position] for position in lane.columns]
-        ends = np.cumsum([columns[position].width for position in lane.columns]).tolist()
-        self._places = [
-            slice(end - columns[position].width, end) for end, position in zip(ends, lane.columns, strict=True)
-        ]
+        of_lane = [columns[position] for position in lane.columns]
+        ends = np.cumsum([c.width for c in of_lane]).tolist()
+        self._places = [slice(end - c.width, end) for end, c in zip(ends, of_lane, strict=True)]
         width = ends[-1]
         shape = (width, width) if lane.project else (len(lane.rows.stored), width)
         self._total = buffers.take(("total", number), np.dtype(np.float64), *shape)
         # Positions of a view's rows among those of the lane; all rows in order need no copy.
-        self._where = [lane.rows.find(lens.view.rows) for lens in self._seen]
+        self._where = [lane.rows.find(lenses[c.lens].view.rows) for c in of_lane]
 
     def clear(self) -> None:
         """Set the sums to zero for the next kernel."""
@@ -736,41 +735,3 @@ class _Running:
             stop = start + place.stop - place.start
             self._total[rows, place] += product[:, start:stop]
             start = stop
-
-
-# --- products with kernels that are products of factors ---------------------------------------------------------------
-
-
-_PRODUCT_BYTES = 2**26
-"""Bytes of products of kernels whose factors are read together, from a table that these may have in common."""
-
-
-def factor_products(
-    view: View, kernels: Index, vectors_of: Callable[[int], Array], *, products: bool
-) -> Iterator[tuple[Array, Array | None]]:
-    """ZᵀV, (d, b), and if wanted X(ZᵀV) over all rows of the source, for the kernels at some positions of the view.
-
-    The V of a kernel is over all columns of the source. The sum ZᵀV is in float64 over strips in the precision of V.
-    """
-    factors, tiling = view.factors, view.source.tiling
-    width = vectors_of(int(kernels[0])).shape[1]
-    together = max(1, _PRODUCT_BYTES // (8 * max(tiling.rows, tiling.cols) * max(1, width)))
-    for group in (kernels[start : start + together] for start in range(0, len(kernels), together)):
-        stored, vectors = view.kernels[group], [vectors_of(int(k)) for k in group]
-        ends = np.cumsum(factors.widths[stored])
-        inner = np.zeros((ends[-1], width))
-        blocks = np.split(inner, ends[:-1])
-        for strip in strips(len(inner), slice(0, tiling.cols)):
-            Z = factors.read(stored, 1, strip).astype(vectors[0].dtype, copy=False)
-            for block, part, V in zip(blocks, np.split(Z, ends[:-1], axis=1), vectors, strict=True):
-                block += part.T @ V[strip]
-        if not products:
-            yield from ((block, None) for block in blocks)
-            continue
-        coefficients = [block.astype(vectors[0].dtype, copy=False) for block in blocks]
-        results = [np.empty((tiling.rows, width)) for _ in group]
-        for strip in strips(len(inner), slice(0, tiling.rows)):
-            X = factors.read(stored, 0, strip).astype(vectors[0].dtype, copy=False)
-            for result, part, block in zip(results, np.split(X, ends[:-1], axis=1), coefficients, strict=True):
-                result[strip] = part @ block
-        yield from zip(blocks, results, strict=True)

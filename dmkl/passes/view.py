@@ -6,7 +6,7 @@ are applied to them. A pass over a view is cut into tasks: some kernels, and som
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -378,42 +378,30 @@ def units_of(view: View, most: int | None = None, other_kernels: int = 0) -> lis
     return [Unit(group, tuple(tiles), first=True) for group in np.array_split(np.arange(n), -(-n // together))]
 
 
-# Perfect difference sets: every nonzero number modulo P is exactly one of their differences (Singer, Trans. AMS 43,
-# 1938).
-_LINES = {3: (0, 1), 7: (0, 1, 3), 13: (0, 1, 3, 9), 21: (0, 1, 4, 14, 16), 31: (0, 1, 3, 8, 12, 18)}
-# Smallest number of tile rows in each of the P bands of samples: with fewer, tasks would be of unequal sizes.
+# Smallest number of tile rows in a band of samples: with fewer, tasks would be of unequal sizes.
 _BROAD = 4
 
 
 def _cut(tiles: Sequence[TileTask], parts: int) -> list[tuple[TileTask, ...]]:
     """Cut the tiles of a kernel into about `parts` parts that reach few rows each: the rows reached have to be moved.
 
-    The upper tiles of a symmetric kernel are cut by the lines of a projective plane. With the samples in P bands, line
-    u consists of the q + 1 bands u + d modulo P, and any two bands are together on exactly one line. The tiles between
-    the bands of a line reach (q + 1)/P of the rows, and all lines together reach q + 1, about √P, times the rows.
-    Strips of tiles reach some 2P/3 times the rows; they are used for few tiles, or without mirrored tiles.
+    With the samples in g bands, each pair of bands is a part of the upper tiles of a symmetric kernel: the tiles
+    between the two, and within a band those of its pair with the next band. All g(g − 1)/2 pairs together reach g − 1,
+    about √(2 parts), times the rows. Strips of tiles reach some 2/3 of the parts times the rows; they are used for few
+    tiles, or without mirrored tiles.
     """
     sides = sorted({tile.i for tile in tiles} | {tile.j for tile in tiles})
-    costs = {
-        n_lines: len(line) * max(1, round(parts / n_lines))
-        for n_lines, line in _LINES.items()
-        if n_lines <= parts and _BROAD * n_lines <= len(sides)
-    }
-    n_lines = min(costs, key=lambda n: costs[n], default=0)
-    if not n_lines or costs[n_lines] >= 2 * parts / 3 or not any(tile.transposed for tile in tiles):
+    n_bands = min(int((1 + math.sqrt(1 + 8 * parts)) / 2), len(sides) // _BROAD)
+    strips_of_pair = max(1, round(2 * parts / max(1, n_bands * (n_bands - 1))))
+    if n_bands < 3 or (n_bands - 1) * strips_of_pair >= 2 * parts / 3 or not any(tile.transposed for tile in tiles):
         return _split(tiles, parts)
-    # `line_of` maps each pair of bands to its line. A pair of equal bands lies on q + 1 lines; only a = b = 0 is
-    # kept, so that each of these tiles is assigned once.
-    band = {side: number * n_lines // len(sides) for number, side in enumerate(sides)}
-    by_line: list[list[TileTask]] = [[] for _ in range(n_lines)]
-    line_of = {
-        ((u + a) % n_lines, (u + b) % n_lines): u
-        for u, a, b in itertools.product(range(n_lines), _LINES[n_lines], _LINES[n_lines])
-        if a != b or a == 0
-    }
+    band = {side: number * n_bands // len(sides) for number, side in enumerate(sides)}
+    by_pair: dict[tuple[int, ...], list[TileTask]] = {}
     for tile in sorted(tiles, key=lambda tile: (band[tile.i], band[tile.j])):
-        by_line[line_of[band[tile.i], band[tile.j]]].append(tile)
-    return [part for line in by_line for part in _split(line, max(1, round(parts / n_lines)))]
+        a, b = band[tile.i], band[tile.j]
+        pair = (a, b) if a != b else tuple(sorted((a, (a + 1) % n_bands)))
+        by_pair.setdefault(pair, []).append(tile)
+    return [part for pair in by_pair.values() for part in _split(pair, strips_of_pair)]
 
 
 def _split(tiles: Sequence[TileTask], parts: int) -> list[tuple[TileTask, ...]]:
@@ -446,12 +434,10 @@ class GeometricMean:
         """See `TileSource`."""
         tiles = self.source.stream([(int(k), i, j) for _, i, j in keys for k in self.kernels])
         for key in keys:
-            total: Array | None = None
+            total = np.zeros(self.tiling.tile_shape(*key[1:]))
             for _ in self.kernels:
                 (k, _, _), tile = next(tiles)
-                logs = self._log(tile, k)
-                total = logs if total is None else np.add(total, logs, out=total)
-            assert total is not None
+                total += self._log(tile, k)
             total /= len(self.kernels)
             yield key, np.exp(total, out=total).astype(self.dtype, copy=False)
 

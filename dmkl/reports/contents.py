@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import singledispatch
 from pathlib import Path
@@ -26,6 +25,7 @@ from dmkl.inference.importance import Importance
 from dmkl.inference.permutation import PermutationTest, p_value_text
 from dmkl.inference.stability import Stability
 from dmkl.numerics.steps import STEPS, as_steps
+from dmkl.progress import inside
 from dmkl.reports.page import WIDTH, Page, Section, render, sentences
 from dmkl.searching.evaluation import EvaluationResult
 from dmkl.searching.fits import values_of
@@ -46,9 +46,7 @@ _ON_WEIGHTS = (
 )
 _MOST_COLUMNS, _MOST_MAPPED = 12, 40
 """Most classes, tasks or targets with a column of weights, and with one of a map; more have their distribution."""
-_ESTIMATES = [
-    *"variance_share variance_share_se liability_share liability_share_se p_value variance variance_se".split()
-]
+_ESTIMATES = "variance_share variance_share_se liability_share liability_share_se p_value variance variance_se".split()
 """Columns of the table of variance components."""
 _TOO_SMALL = (
     "The standard error assumes that outer folds are independent; they share training samples, so it is too small."
@@ -84,9 +82,8 @@ def report(result: Any, path: str | Path | None = None, *, source: str = "") -> 
     """
     from dmkl.pictures import widest
 
-    context = copy_context()
-    context.run(widest.set, WIDTH)
-    text: str = context.run(lambda: render(replace(page_of(result), source=source)))
+    with inside(widest, WIDTH):
+        text = render(replace(page_of(result), source=source))
     if path is not None:
         write_whole(Path(path), text.encode())
     return text
@@ -239,7 +236,7 @@ def _answer(result: SearchResult | EvaluationResult, lines: Sequence[str]) -> st
         chosen = "; ".join(chosen_text(name, [result.grid[name][k] for k in at]) for name, at in places.items())
     else:
         chosen = point_text(result.best_params_)
-    said = {*result.beside(), *result.notes()}
+    said = {*result.baseline_lines(), *result.notes()}
     lines = [line for line in lines if not line.startswith(("Chosen", "  ", "Time:")) and line not in said]
     compared = _verdict(result.comparison())
     weights = at_choice["weight"].transpose("kernel", ...)

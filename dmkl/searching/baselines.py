@@ -7,11 +7,9 @@ the largest score, in place of class means, are a second reading of the same fit
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -19,7 +17,7 @@ import xarray as xr
 from sklearn.base import clone
 
 from dmkl import settings
-from dmkl.arrays import Float, weight_shares
+from dmkl.arrays import Float, Mask, weight_shares
 from dmkl.errors import IndefiniteKernelError, InputError, MemoryBudgetError, refuse
 from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelClassifier
@@ -27,7 +25,7 @@ from dmkl.estimators.plan import Answers, Fit, Plan
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.passes.execute import check_memory, machine
 from dmkl.progress import PHASES
-from dmkl.searching.fits import SOLVED, GridFits, Question, open_workspace, plan_fits, run_blocks, to_dataset
+from dmkl.searching.fits import SOLVED, GridFits, Question, run_blocks
 from dmkl.searching.grid import Choice, Rule, best_index, mean_and_margin, mean_over_folds, points
 from dmkl.searching.texts import point_text, with_error
 from dmkl.solvers.workspace import Workspace
@@ -68,67 +66,53 @@ def fit_with_baselines(
     Of more than `FEW` kernels, the `TRIED` with the largest weights are tried after the search, in its subspaces: a
     single kernel needs few passes, but solutions that have little in common with those of the grid.
 
-    The first result has the passes, rounds and phases of everything. The second has the results of the baselines, with
-    the keys of `TITLES` before their names (those of single kernels are NaN if they were not tried), and the attributes
-    n_baseline_passes, the passes after the search, and svm_left_out, why there is no support vector machine.
+    The first result has the costs of everything, the second the scores of the baselines, NaN for kernels not tried.
     """
     plain = _plain_question(question, which)
     alone = which == "all" and plain is not None
     later = alone and len(question.K) > FEW
-    with ExitStack() as stack:
-        if state is None and later:
-            # The second plan continues from the results of the first, so that these are kept in any case.
-            state = Path(stack.enter_context(TemporaryDirectory(prefix="dmkl-"))) / "state"
-        workspace = stack.enter_context(open_workspace(question, state))
+    with question.open_workspace(state, continued=later) as workspace:
         answers = _fit_blocks(question, plain, workspace, range(len(question.K) if alone and not later else 0))
         tally = answers["search"].tally
         n_passes, candidates = tally.n_passes, np.ones((len(question.folds), len(question.K)), dtype=bool)
         if later:
-            candidates = _largest_weights(question, GridFits.of(question, answers["search"]), choice)
+            candidates = _largest_weights(GridFits.of(question, answers["search"]), choice)
             before = tally.phases
             answers = _fit_blocks(question, plain, workspace, np.flatnonzero(candidates.any(axis=0)).tolist())
             tally = answers["search"].tally
             tally.phases = {name: seconds + before[name] for name, seconds in tally.phases.items()}
-        machines, left_out = None, ""
-        if which != "none":
-            machines, left_out = _fit_machines(question, workspace, answers["search"], which)
-    search = Answered(question, GridFits.of(question, answers["search"]))
-    baselines = {} if plain is None else {SUM: Answered(plain, GridFits.of(plain, answers["sum"]))}
-    baselines = _with_largest(search, baselines | ({} if machines is None else {SVM: machines}), which)
-    results = [prefixed(prefix, to_dataset(*answered, choice, 0.0)) for prefix, answered in baselines.items()]
+        machines, left_out = _fit_machines(question, workspace, answers["search"], which)
+    search = GridFits.of(question, answers["search"])
+    baselines = {} if plain is None else {SUM: GridFits.of(plain, answers["sum"])}
+    baselines = _with_largest(search, baselines | machines, which)
+    results = [prefixed(prefix, fits.to_dataset(choice)) for prefix, fits in baselines.items()]
     if alone:
         assert plain is not None
         of_kernels = {key: block for key, block in answers.items() if isinstance(key, int)}
         results.append(_alone_dataset(plain, of_kernels, choice, candidates))
     if not results:
-        return search.grid, xr.Dataset()
+        return search, xr.Dataset()
     attrs = {"n_baseline_passes": tally.n_passes - n_passes} | ({"svm_left_out": left_out} if left_out else {})
-    return search.grid, xr.merge(results, combine_attrs="drop").assign_attrs(attrs)
+    return search, xr.merge(results, combine_attrs="drop").assign_attrs(attrs)
 
 
-class Answered(NamedTuple):
-    """A question and its results."""
-
-    question: Question
-    grid: GridFits
-
-
-def _with_largest(search: Answered, baselines: dict[str, Answered], which: Baselines) -> dict[str, Answered]:
+def _with_largest(search: GridFits, baselines: dict[str, GridFits], which: Baselines) -> dict[str, GridFits]:
     """The baselines by prefix; with "rules" also the same fits, and those of the search, by the largest score."""
     by_largest = {}
-    for prefix, (question, grid) in ({"": search} | baselines if which == "rules" else {}).items():
-        largest = replace(question, estimator=clone(question.estimator).set_params(decision="largest"))
+    for prefix, fits in ({"": search} | baselines if which == "rules" else {}).items():
+        estimator = clone(fits.question.estimator).set_params(decision="largest")
+        largest = replace(fits.question, estimator=estimator)
         decided: list[Sequence[Float]] = [
             [model.decisions_of(scores) for model, scores in zip(largest.models, of_fold, strict=True)]
-            for of_fold in grid.decisions
+            for of_fold in fits.decisions
         ]
-        by_largest[LARGEST[prefix]] = Answered(largest, replace(grid, decided=decided))
+        by_largest[LARGEST[prefix]] = replace(fits, question=largest, decided=decided)
     return baselines | by_largest
 
 
 def fit_with_sum(
     question: Question, state: str | Path | None, which: Baselines
-) -> tuple[GridFits, dict[str, Answered]]:
+) -> tuple[GridFits, dict[str, GridFits]]:
     """Fit a grid on every fold, and in the same passes the sum of all kernels with weights one, unless "none".
 
     Returns the baselines by prefix too: no sum if the learner has none. If the grid has no parameter of the sum, the
@@ -139,11 +123,11 @@ def fit_with_sum(
         params = plain.estimator.get_params(deep=False)
         plain = replace(plain, grid={name: (params[name],) for name in ("lam", "C") if name in params})
     properties = {} if which == "none" else {"the baselines": "none" if plain is None else "sum"}
-    with open_workspace(question, state, properties) as workspace:
+    with question.open_workspace(state, properties) as workspace:
         answers = _fit_blocks(question, plain, workspace)
-    grid = GridFits.of(question, answers["search"])
-    sums = {} if plain is None else {SUM: Answered(plain, GridFits.of(plain, answers["sum"]))}
-    return grid, _with_largest(Answered(question, grid), sums, which)
+    search = GridFits.of(question, answers["search"])
+    sums = {} if plain is None else {SUM: GridFits.of(plain, answers["sum"])}
+    return search, _with_largest(search, sums, which)
 
 
 def _plain_question(question: Question, which: Baselines) -> Question | None:
@@ -170,7 +154,7 @@ def _fit_blocks(
     question: Question, plain: Question | None, workspace: Workspace, alone: Sequence[int] = ()
 ) -> dict[Any, Answers]:
     """The answers of the search ("search"), of the sum ("sum") and of single kernels (by their positions)."""
-    blocks: dict[Hashable, list[Fit]] = {"search": plan_fits(question)}
+    blocks: dict[Hashable, list[Fit]] = {"search": question.plan_fits()}
     if plain is None:
         return run_blocks(question.K, blocks, workspace)
     targets = [fit.targets for fit in blocks["search"][:: len(question.models)]]
@@ -180,8 +164,8 @@ def _fit_blocks(
     )
     searched = all(text in texts for text in needed)  # the search has the sum, as at p = ∞
     if not searched:
-        blocks["sum"] = plan_fits(plain, targets)
-    blocks |= {kernel: plan_fits(plain, targets, np.array([kernel])) for kernel in alone}
+        blocks["sum"] = plain.plan_fits(targets)
+    blocks |= {kernel: plain.plan_fits(targets, np.array([kernel])) for kernel in alone}
     answers = run_blocks(question.K, blocks, workspace)
     if searched:
         fits, places = answers["search"].fits, [texts.index(text) for text in needed]
@@ -190,14 +174,14 @@ def _fit_blocks(
     return answers
 
 
-def _largest_weights(question: Question, grid: GridFits, choice: Choice) -> np.ndarray:
+def _largest_weights(search: GridFits, choice: Choice) -> Mask:
     """Which kernels are tried alone, (fold, kernel): those with the largest shares of the weight at the smallest p.
 
     Sparse weights indicate good single kernels. They depend on training rows only, and with separate choices each fold
     has its own kernels, so that no row that is tested on has an influence here.
     """
-    p = np.array([point.get("p", 1.0) for point in points(question.grid)], dtype=np.float64)
-    weights = grid.solved["weights"][(p == p.min()) & question.fitted]
+    p = np.array([point.get("p", 1.0) for point in points(search.question.grid)], dtype=np.float64)
+    weights = search.solved["weights"][(p == p.min()) & search.question.fitted]
     shares = weight_shares(weights, -1).mean(axis=(0, 2))
     if choice == "joint":
         shares = np.broadcast_to(shares.mean(axis=0), shares.shape)
@@ -207,17 +191,14 @@ def _largest_weights(question: Question, grid: GridFits, choice: Choice) -> np.n
     return candidates
 
 
-def _alone_dataset(
-    plain: Question, answers: Mapping[int, Answers], choice: Choice, candidates: np.ndarray
-) -> xr.Dataset:
+def _alone_dataset(plain: Question, answers: Mapping[int, Answers], choice: Choice, candidates: Mask) -> xr.Dataset:
     """The results of single kernels, over kernel."""
-    names = np.array(plain.K.names, dtype=str)
     results = []
     for kernel, of_kernel in answers.items():
-        scores = prefixed(ALONE, to_dataset(plain, GridFits.of(plain, of_kernel), choice, 0.0))
+        scores = prefixed(ALONE, GridFits.of(plain, of_kernel).to_dataset(choice))
         results.append(scores.where(xr.DataArray(candidates[:, kernel], dims="fold")))
-    coordinate = xr.Variable("kernel", names[list(answers)])
-    return xr.concat(results, coordinate, combine_attrs="drop").reindex(kernel=names)
+    coordinate = xr.Variable("kernel", np.array(plain.K.names)[list(answers)])
+    return xr.concat(results, coordinate, combine_attrs="drop").reindex(kernel=list(plain.K.names))
 
 
 def prefixed(prefix: str, scores: xr.Dataset) -> xr.Dataset:
@@ -232,32 +213,32 @@ def prefixed(prefix: str, scores: xr.Dataset) -> xr.Dataset:
 
 def _fit_machines(
     question: Question, workspace: Workspace, answers: Answers, which: Baselines
-) -> tuple[Answered | None, str]:
-    """The SVM on the sum and its results, or the reason why there are none; `answers` get its costs."""
+) -> tuple[dict[str, GridFits], str]:
+    """The SVM on the sum, by its prefix, or the reason why there is none; `answers` get its costs."""
     m, n = max(len(fold.train) for fold in question.folds), len(question.K)
     # The mean diagonal of a kernel of unit trace is 1/m; after other steps it is near one.
     diagonal = n / m if "trace" in question.estimator._steps() else float(n)
     costs = tuple(float(f"{cost / diagonal:.3g}") for cost in COSTS)
-    learner = question.estimator._machine_on_sum(costs[0])
+    learner = None if which == "none" else question.estimator._machine_on_sum(costs[0])
     if learner is None:
-        return None, ""
+        return {}, ""
     by_means = which == "rules" or question.probabilistic
     if by_means:
         learner.set_params(decision="means")
     of_machines = replace(question, estimator=learner, grid={"C": costs})
     try:
         _check_machines(of_machines)
-        grid = _kept_grid(of_machines, workspace.part(LARGEST[SVM] if by_means else SVM))
+        machines = _kept_fits(of_machines, workspace.part(LARGEST[SVM] if by_means else SVM))
     except (InputError, IndefiniteKernelError, MemoryBudgetError) as error:  # the results of the search remain
-        return None, str(error)
+        return {}, str(error)
     tally = answers.tally
-    tally.n_passes += grid.n_passes
-    tally.rounds += grid.rounds
-    tally.phases = {name: seconds + grid.phases[name] for name, seconds in tally.phases.items()}
-    return Answered(of_machines, grid), ""
+    tally.n_passes += machines.n_passes
+    tally.rounds += machines.rounds
+    tally.phases = {name: seconds + machines.phases[name] for name, seconds in tally.phases.items()}
+    return {SVM: machines}, ""
 
 
-def _kept_grid(question: Question, workspace: Workspace) -> GridFits:
+def _kept_fits(question: Question, workspace: Workspace) -> GridFits:
     """Fit a grid on every fold, and keep its scores, which solvers of machines do not; no pass if they are there."""
     file = workspace.path / "scores-all.npz"
     n_points, n_folds = len(points(question.grid)), len(question.folds)
@@ -268,23 +249,22 @@ def _kept_grid(question: Question, workspace: Workspace) -> GridFits:
         solved = {name: arrays[name] for name in SOLVED}
         decided: list[Sequence[Float]] = [list(arrays[f"decided-{f}"]) for f in range(n_folds)]
         n_passes, phases = float(arrays["n_passes"]), dict.fromkeys(PHASES, 0.0)
-        return GridFits(solved, decisions, decided, targets, n_passes, [], phases, "own")
-    grid = GridFits.of(question, run(Plan(question.K, plan_fits(question), duals=False), workspace))
+        return GridFits(question, solved, decisions, decided, targets, n_passes, [], phases, "own")
+    fits = GridFits.of(question, run(Plan(question.K, question.plan_fits(), duals=False), workspace))
     if not workspace.temporary:
-        arrays = grid.solved | {"n_passes": np.asarray(grid.n_passes)}
-        for f, of_fold in enumerate(grid.decisions):
+        arrays = fits.solved | {"n_passes": np.asarray(fits.n_passes)}
+        for f, of_fold in enumerate(fits.decisions):
             arrays |= {f"decision-{f}-{k}": decision for k, decision in enumerate(of_fold)}
-            arrays[f"decided-{f}"] = np.stack(grid.decided[f])
+            arrays[f"decided-{f}"] = np.stack(fits.decided[f])
         save_arrays(file, arrays)
-    return grid
+    return fits
 
 
 def _check_machines(question: Question) -> None:
     """Refuse machines that need more than a task's memory for their kernel matrix, or many passes.
 
     Kernels that fit in memory are read once, whatever the number of machines. Otherwise machines take two passes for
-    every `settings.block_width` of them, and keep a sum of the kernels. MemoryBudgetError if the sum does not fit,
-    InputError if there would be more passes.
+    every `settings.block_width` of them, and keep a sum of the kernels.
     """
     m, n, allowed = max(len(fold.train) for fold in question.folds), len(question.K), machine().task_bytes
     if 8 * (n + 4) * m**2 <= allowed:

@@ -27,20 +27,7 @@ from dmkl.kernelset import Kernels
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.assessing import class_scores, confusion
 from dmkl.searching.baselines import TITLES, concat_baselines, fit_with_sum, prefixed
-from dmkl.searching.fits import (
-    GridFits,
-    Question,
-    as_variable,
-    fold_data,
-    held_out_variables,
-    lock_state,
-    make_question,
-    per_task,
-    score_outcomes,
-    to_dataset,
-    values_of,
-    with_statuses,
-)
+from dmkl.searching.fits import GridFits, Question, as_variable, lock_state, make_question, values_of, with_statuses
 from dmkl.searching.folds import Fold, nest_folds
 from dmkl.searching.grid import Rule, constant_note, mean_over_folds
 from dmkl.searching.search import (
@@ -223,9 +210,8 @@ class EvaluationResult(GridResult):
         names = {f"test_score{'' if k == 0 else f'_{name}'}": name for k, name in enumerate(self.measures)}
         values = scores[["inner_score", *names, "gap"]].rename(names)
         frame = values.to_dataframe(dim_order=by).reset_index()
-        for place, name in enumerate(self.parameters):
-            frame.insert(len(by) + place, name, values_of(scores[name]))
-        frame["status"] = np.array(WORDS)[scores["status"].values.ravel()]
+        chosen = {name: values_of(scores[name]) for name in self.parameters}
+        frame = frame.assign(**chosen, status=np.array(WORDS)[scores["status"].values.ravel()])
         return frame[[*by, *self.parameters, "inner_score", *self.measures, "gap", "status"]]
 
     def summary(self) -> str:
@@ -243,7 +229,7 @@ class EvaluationResult(GridResult):
             rows = "in test, on rows that no choice depends on" if k == 0 else "in test"
             lines.append(f"{name} {with_error(*mean_over_folds(over_tasks))} {rows}")
         lines += constant_note(scores["test_score"], scores, "test")
-        lines += self.beside()
+        lines += self.baseline_lines()
         lines.append(f"{attrs['scoring']} {float(scores['inner_score'].mean()):.4g} in the folds that chose")
         lines.append(f"Chosen: {'; '.join(chosen_text(name, values_of(scores[name])) for name in self.parameters)}")
         lines += [attrs["hint"]] if "hint" in attrs else []
@@ -350,39 +336,27 @@ def evaluate(
     check_choice("rule", rule, get_args(Rule))
     check_choice("baselines", baselines, ("sum", "rules", "none"))
     question, folds = make_question(
-        "evaluate",
-        estimator,
-        K,
-        y,
-        partial(nest_folds, outer, inner),
-        scoring=scoring,
-        groups=groups,
-        unknown=unknown,
-        grid=grid,
-        refit=True,
+        "evaluate", estimator, K, y, grid, partial(nest_folds, outer, inner), scoring, groups, unknown, refit=True
     )
     check_memory_of_refinement(question, [fold.inner for fold in folds])
-    fits, others = fit_with_sum(question, state, baselines)
-    searches = _inner_searches(question, fits, folds, rule, time.monotonic() - started)
+    fits, of_baselines = fit_with_sum(question, state, baselines)
+    searches = _inner_searches(fits, folds, rule, time.monotonic() - started)
     for fold in folds:
         searches[fold.name] = refine(replace(question, folds=fold.inner), searches[fold.name], state)
-    inner_of = {prefix: _inner_searches(*answered, folds, rule, 0.0) for prefix, answered in others.items()}
     with lock_state(state):
         answers = run(Plan(question.K, _fits_at_choices(question, searches, folds)))
     tests: dict[str, Any] = {}
-    for prefix, answered in others.items():
+    for prefix, baseline in of_baselines.items():
+        inner = _inner_searches(baseline, folds, rule)
         # As a separate plan: together with other points, another solver is chosen, which may have no leave-one-out
         # scores, so that decision rules would be learnt from other rows than without baselines.
         with lock_state(state):
-            tested = run(Plan(question.K, _fits_at_choices(answered.question, inner_of[prefix], folds)))
+            tested = run(Plan(question.K, _fits_at_choices(baseline.question, inner, folds)))
         answers.tally.n_passes += tested.tally.n_passes
-        values = _test_variables(answered.question, inner_of[prefix], tested.fits)
+        values = _test_variables(baseline.question, inner, tested.fits)
         tests |= {f"{prefix}_{name}": value for name, value in values.items()}
-        searches = {name: _with(search, prefix, inner_of[prefix][name]) for name, search in searches.items()}
-    scores = _to_dataset(question, searches, answers)
-    of_folds = fold_data(question, folds)
-    scores = scores.merge(of_folds, join="exact").assign_attrs(of_folds.attrs)
-    scores = scores.assign(tests)
+        searches = {name: _with(search, prefix, inner[name]) for name, search in searches.items()}
+    scores = question.with_folds(_to_dataset(question, searches, answers), folds).assign(tests)
     scores.attrs["seconds"] = time.monotonic() - started
     if question.hint:
         scores.attrs["hint"] = question.hint
@@ -391,14 +365,11 @@ def evaluate(
     return result
 
 
-def _inner_searches(
-    question: Question, grid: GridFits, folds: Sequence[Fold], rule: Rule, seconds: float
-) -> dict[str, SearchResult]:
+def _inner_searches(fits: GridFits, folds: Sequence[Fold], rule: Rule, seconds: float = 0.0) -> dict[str, SearchResult]:
     """The search of the inner folds, by outer fold."""
     searches, first = {}, 0
     for fold in folds:
-        inner = replace(question, folds=fold.inner)
-        scores = to_dataset(inner, grid.of_folds(first, len(fold.inner)), "joint", seconds)
+        scores = fits.of_folds(first, len(fold.inner)).to_dataset("joint", seconds)
         searches[fold.name] = SearchResult(scores, rule=rule)
         first += len(fold.inner)
     return searches
@@ -427,14 +398,14 @@ def _to_dataset(question: Question, searches: Mapping[str, SearchResult], answer
     """The choices of the outer folds, and the results of the models fitted there, as labeled data."""
     outcomes, classes = answers.fits, question.targets.classes
     variables = _test_variables(question, searches, outcomes)
-    weight, *_, status = per_task(outcomes, len(question.K), question.n_tasks)
+    weight, *_, status = question.per_task(outcomes)
     variables["weight"] = question.variable(("fold", "kernel", "task"), weight.swapaxes(1, 2))
     variables["status"] = question.variable(("fold", "task"), status.astype(np.int8))
     for name, rows in (("n_train", "train"), ("n_test", "held_out")):
         variables[name] = ("fold", np.array([len(getattr(outcome.data.fit, rows)) for outcome in outcomes]))
     fits = [outcome.data.fit for outcome in outcomes]
     parts = [(fit.held_out, fit.targets, of.decision, of.decided) for fit, of in zip(fits, outcomes, strict=True)]
-    variables |= held_out_variables(question, parts)
+    variables |= question.held_out_variables(parts)
     if question.targets.kind != "regression":
         tasks = np.arange(question.n_tasks) if question.tasks is None else question.tasks
         counts = [
@@ -450,16 +421,14 @@ def _to_dataset(question: Question, searches: Mapping[str, SearchResult], answer
         "n_refit_passes": answers.tally.n_passes,
         "created_by": f"dmkl {__version__}",
     }
-    coords = {"fold": np.array(list(searches), dtype=str), "kernel": first["kernel"].values}
-    return xr.Dataset(variables, coords=coords | question.task_coords(), attrs=attrs)
+    return xr.Dataset(variables, {"kernel": first["kernel"].values, **question.task_coords()}, attrs)
 
 
 def _test_variables(
     question: Question, searches: Mapping[str, SearchResult], outcomes: Sequence[FitOutcome]
 ) -> dict[str, Any]:
     """The choice of each outer fold, its test scores, and the certificate of the tested model, as variables."""
-    dims = ("fold", *question.task_coords())
-    scores = score_outcomes(question, outcomes)
+    dims, scores = ("fold", *question.task_coords()), question.score_outcomes(outcomes)
     variables: dict[str, Any] = {f"test_score{end}": (dims, values) for end, values in scores.items()}
     inner = np.stack([search.chosen["mean_score"].values for search in searches.values()])
     variables["inner_score"] = (dims, inner)
@@ -471,7 +440,7 @@ def _test_variables(
             places = np.stack([search.best_index_[name].values for search in searches.values()])
             values = [grid[place] for place in places.ravel()]
         variables[name] = as_variable(name, dims, values, inner.shape)
-    _, gap, objective, _ = per_task(outcomes, len(question.K), question.n_tasks)
+    _, gap, objective, _ = question.per_task(outcomes)
     variables["gap"] = question.variable(("fold", "task"), gap)
     variables["objective"] = question.variable(("fold", "task"), objective)
     return variables

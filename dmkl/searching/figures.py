@@ -52,6 +52,8 @@ _AXES = {"p": "norm p", "lam": "ridge λ", "C": "cost C"}
 _MOST_NUMBERS = 20
 """Most classes whose confusion matrix has numbers."""
 _LONGEST_CLASS = 20
+_Rings = Mapping[tuple[int, ...], int]
+"""How often each point is chosen, by its position."""
 
 
 def _choices(result: Any, task: str | None) -> tuple[dict[str, xr.DataArray], list[str]]:
@@ -109,9 +111,11 @@ def plot_scores(result: Any, ax: Axes | Sequence[Axes] | None = None, *, task: s
     if len(names) > 1:
         several = f"rings: chosen by a {' and '.join(by)}, or as many as the number says"
         legend += ["ring: chosen" if rings.total() == 1 else several, "dots: within one standard error of the best"]
-        _draw_map(axes[0], points, labels, rings, legend, scoring)
-        legend = []
-    _draw_curve(axes[-1], points, labels[0], rings, legend, scoring)
+        _draw_map(axes[0], points, labels, rings, scoring)
+        _label_panel(axes[0], names[0], labels[0], _AXES.get(names[1], names[1]), legend)
+        scoring, legend = f"{scoring}, best {symbol(names[1])}", []
+    legend += _draw_curve(axes[-1], points, labels[0], rings)
+    _label_panel(axes[-1], names[0], labels[0], scoring, legend)
     return axes if len(axes) > 1 else axes[0]
 
 
@@ -173,14 +177,7 @@ def _setting(name: str, value: Any) -> str:
     return f"{symbol(name)} = {_number(name, value, 3) if number else shortened(str(value))}"
 
 
-def _draw_map(
-    ax: Axes,
-    points: xr.Dataset,
-    labels: Sequence[list[str]],
-    rings: Mapping[tuple[int, ...], int],
-    legend: Sequence[str],
-    scoring: str,
-) -> None:
+def _draw_map(ax: Axes, points: xr.Dataset, labels: Sequence[list[str]], rings: _Rings, scoring: str) -> None:
     ax.set_facecolor("#dddddd")  # for points without a score
     mean = np.ma.masked_invalid(points["mean_score"].values.T)
     image = ax.pcolormesh(mean, cmap="viridis", edgecolors="white", linewidth=0.4)
@@ -192,27 +189,17 @@ def _draw_map(
     color_bar(ax, image, scoring)
     ax.set_xticks(np.arange(len(labels[0])) + 0.5, labels[0])
     ax.set_yticks(np.arange(len(labels[1])) + 0.5, labels[1])
-    x, y = map(str, points["mean_score"].dims)
-    _label_panel(ax, x, labels[0], _AXES.get(y, y), legend)
     dress(ax, ":")
 
 
-def _draw_curve(
-    ax: Axes,
-    points: xr.Dataset,
-    labels: list[str],
-    rings: Mapping[tuple[int, ...], int],
-    legend: Sequence[str],
-    scoring: str,
-) -> None:
-    """The scores over the first parameter, at the best value of the second."""
-    x, *y = map(str, points["mean_score"].dims)
+def _draw_curve(ax: Axes, points: xr.Dataset, labels: list[str], rings: _Rings) -> list[str]:
+    """Draw the scores over the first parameter, at the best value of the second; return the legend."""
     filled = points["mean_score"].fillna(-np.inf)
-    best = points.isel({name: filled.argmax(name) for name in y})
+    best = points.isel({name: filled.argmax(str(name)) for name in filled.dims[1:]})
     mean, error, places = best["mean_score"].values, best["standard_error"].values, np.arange(len(labels))
     style: dict[str, Any] = {"markersize": 4, "linewidth": 1.4, "elinewidth": 1}
     ax.errorbar(places, mean, np.nan_to_num(error), color=BLUE, marker="o", label="validation", **style)
-    legend = list(legend)
+    legend = []
     if "test_score" in best:
         test, spread = (best[name].where(np.isfinite(mean)).values for name in ("test_score", "test_error"))
         style |= {"color": "#333333", "marker": "s", "linestyle": "--"}
@@ -227,9 +214,9 @@ def _draw_curve(
     for column, score in scores.items():
         _ring(ax, column, float(score), sum(n for place, n in rings.items() if place[0] == column), zorder=1)
     ax.set_xticks(places, labels)
-    _label_panel(ax, x, labels, f"{scoring}, best {symbol(y[0])}" if y else scoring, legend)
     dress(ax, ["top", "right"], grid="y")
     ax.tick_params(length=3.5)
+    return legend
 
 
 def _ring(ax: Axes, x: float, y: float, times: int, zorder: float = 5) -> None:
@@ -441,14 +428,14 @@ def plot_confusion(counts: xr.Dataset | xr.DataArray, *, ax: Axes | Sequence[Axe
     side, names = max(2.2, 0.26 * len(labels)), 0.075 * max(map(len, labels))
     sizes = {"recall and precision": (names + 3.2 if tasks else 3.2, side + 1.1)}
     if tasks:
-        (beside,) = panels(ax, sizes)
-        _draw_class_scores(beside, scores, labels)
-        beside.set_ylabel("task", fontsize=9)
-        set_title([beside], "Recall and precision of each task")
-        return beside
+        (of_tasks,) = panels(ax, sizes)
+        _draw_class_scores(of_tasks, scores, labels)
+        of_tasks.set_ylabel("task", fontsize=9)
+        set_title([of_tasks], "Recall and precision of each task")
+        return of_tasks
     sizes = {"matrix": (side + names, side + 1.1 + names)} | sizes
     axes = panels(ax, sizes, sharey=True)
-    matrix, beside = axes
+    matrix, of_classes = axes
     width = matrix.figure.get_figwidth() - names
     display = ConfusionMatrixDisplay(counts.transpose("true", "predicted").values, display_labels=labels)
     fits = len(labels) <= min(_MOST_NUMBERS, 4 * width)
@@ -462,7 +449,7 @@ def plot_confusion(counts: xr.Dataset | xr.DataArray, *, ax: Axes | Sequence[Axe
     matrix.set_xticks(np.arange(0, len(labels), every), labels[::every])
     if len(labels) * max(map(len, labels)) > 30:
         matrix.tick_params(axis="x", rotation=90)
-    _draw_class_scores(beside, scores, labels)
+    _draw_class_scores(of_classes, scores, labels)
     set_title(axes, f"True and predicted classes of {int(counts.sum()):,} samples")
     return axes
 

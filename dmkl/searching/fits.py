@@ -7,11 +7,12 @@ import json
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -56,8 +57,18 @@ from dmkl.variables import variable
 
 OF_TASKS = ("p", "lam", "C", "n_groups", "candidate")
 """Parameters that may differ between the tasks of one model."""
+SOLVED = ("weights", "gap", "objective", "status")
+"""Results of the solvers, for each point, fold and task."""
+MOST_OUTPUTS = 100
+"""Most tasks or targets whose predictions are kept."""
+Part = tuple[Index, Targets, Float, Float]
+"""Rows that a fold holds out, the targets of its training rows, and scores before and after the decision rule."""
 _FEW = 4096
 """With more samples, single precision resolves every λ of the papers, unless a few samples dominate the kernel."""
+_POLICY = ("max_iter", "refine")
+"""Parameters that decide when a search stops, or follow its fits: they may change when it continues."""
+_TOGETHER_BYTES = 2**26
+"""Bytes of decisions that are scored together: those of all points may exceed the memory."""
 
 
 # --- the question ----------------------------------------------------------------------------------------------------
@@ -88,12 +99,8 @@ class Question:
     @cached_property
     def fitted(self) -> npt.NDArray[np.bool_]:
         """(point,): whether a point of the grid is fitted; its λ may belong to other chains of steps only."""
-        pairs = [(point.get("lam"), point.get("steps")) for point in self._points]
+        pairs = [(point.get("lam"), point.get("steps")) for point in points(self.grid)]
         return np.array([lam in self.chain_lams.get(chain, (lam,)) for lam, chain in pairs])
-
-    @cached_property
-    def _points(self) -> list[dict[str, Any]]:
-        return points(self.grid)
 
     @property
     def n_tasks(self) -> int:
@@ -116,6 +123,13 @@ class Question:
         return any(isinstance(metric, OfProbabilities) for metric in self.metrics.values())
 
     @property
+    def attrs(self) -> dict[str, str]:
+        """Attributes of every result: the estimator with its parameters, and the scorer that decides."""
+        parameters = {name: encode(value) for name, value in self.estimator.get_params(deep=False).items()}
+        scoring = next(iter(self.metrics))
+        return {"estimator": type(self.estimator).__name__, "parameters": json.dumps(parameters), "scoring": scoring}
+
+    @property
     def hint(self) -> str:
         """A sentence if another chain of steps may do better, the default was taken and the choice matters; else ""."""
         chain, several = self.estimator._steps(), self.targets.dim is not None
@@ -133,7 +147,8 @@ class Question:
     @cached_property
     def models(self) -> list[KernelLearner]:
         """The estimator at each fitted point of the grid."""
-        return [clone(self.estimator).set_params(**self._points[at]) for at in np.flatnonzero(self.fitted)]
+        every = points(self.grid)
+        return [clone(self.estimator).set_params(**every[at]) for at in np.flatnonzero(self.fitted)]
 
     @cached_property
     def by_class(self) -> list[str]:
@@ -158,6 +173,114 @@ class Question:
         """The targets of some rows."""
         return self.estimator._targets(self.labels[rows], len(rows), self.tasks)
 
+    # --- fits and their scores ---------------------------------------------------------------------------------------
+
+    def plan_fits(self, targets: Sequence[Targets] | None = None, kernels: Index | None = None) -> list[Fit]:
+        """The rows of a plan: every point of the grid on every fold, fold by fold.
+
+        Rows with the same object of `targets` share subspaces and solutions; `kernels` are those that may have weight.
+        """
+        targets = [self.targets_of(fold.train) for fold in self.folds] if targets is None else targets
+        fits = []
+        for fold, of_fold in zip(self.folds, targets, strict=True):
+            held_out, judge = np.concatenate([fold.validation, fold.test]), None
+            if self.models[0]._JUDGES:
+                truth = self.labels[held_out].reshape(len(held_out), -1)
+                judge = partial(judge_predictions, self.metrics, truth, len(fold.validation))
+            of_rows = (fold.train, of_fold, self.tasks, held_out, kernels)
+            fits += [Fit(model, *of_rows, title=f"{fold.title}: ", judge=judge) for model in self.models]
+        return fits
+
+    @contextmanager
+    def open_workspace(
+        self, state: str | Path | None, properties: Mapping[str, str] | None = None, *, continued: bool = False
+    ) -> Iterator[Workspace]:
+        """The workspace of this question, locked while it is open; a temporary one if `state` is None.
+
+        `properties` are added to those of `_identity`. A second plan continues from the results of the first if it is
+        `continued`, so that these are kept in any case.
+        """
+        kept = TemporaryDirectory(prefix="dmkl-") if continued and state is None else nullcontext()
+        with kept as parent, lock_state(state if parent is None else Path(parent) / "state") as folder:
+            facts = {} if folder is None else self._identity() | dict(properties or {})
+            defaults = type(self.estimator)()._parameter_texts(self.K.names)
+            unsaid = {f"parameter {name}": text for name, text in defaults.items()}
+            with closing(Workspace(folder, facts, unsaid=unsaid)) as workspace:
+                workspace.remove_temporary()
+                yield workspace
+
+    def _identity(self) -> dict[str, str]:
+        """Properties that distinguish one question from another, in words where people can compare them."""
+        model, K, view = self.estimator, self.K, self.K.view
+        of_steps = [array for step in view.steps for array in step.arrays().values()]
+        folds: list[Array] = [part for fold in self.folds for part in (fold.train, fold.validation, fold.test)]
+        folds += [fold.counts for fold in self.folds if fold.counts is not None]
+        return {
+            "dmkl": __version__,
+            "the kernels' content": K.content_id,
+            "the kernels chosen": ", ".join(K.names),
+            "the samples": digest(*view.final_positions(), view.rows, view.cols, *of_steps),
+            "the steps before": repr([step.name for step in view.steps]),
+            "the labels": digest(np.array(json.dumps(self.labels.astype(str).tolist()).encode())),
+            "the folds": digest(*folds),
+            "the grid": json.dumps({name: [repr(value) for value in values] for name, values in self.grid.items()}),
+            "the estimator": type(model).__name__,
+            **({"the λ of each chain": repr(dict(self.chain_lams))} if self.chain_lams else {}),
+        } | {f"parameter {name}": text for name, text in model._parameter_texts(K.names).items() if name not in _POLICY}
+
+    def per_task(self, outcomes: Sequence[FitOutcome]) -> tuple[Array, Array, Array, Array]:
+        """The weights (fit, task, kernel), gap, objective and status (fit, task) of `SOLVED`.
+
+        Problems that are not tasks (classes, pairs) are combined into one, since they have one choice.
+        """
+        # All at once: a permutation test has tens of thousands.
+        solutions = [solution for outcome in outcomes for solution in outcome.outcomes]
+        weights = np.array([_by_kernel(solution.weights, len(self.K)) for solution in solutions])
+        gap = np.array([solution.gap for solution in solutions])
+        objective = np.array([solution.objective for solution in solutions])
+        status = np.array([solution.status.code for solution in solutions])
+        counts = [len(outcome.outcomes) for outcome in outcomes]
+        if counts == [self.n_tasks] * len(outcomes):
+            gap, objective, status = (values.reshape(-1, self.n_tasks) for values in (gap, objective, status))
+            return weights.reshape(-1, self.n_tasks, len(self.K)), gap, objective, status
+        first = np.cumsum([0, *counts[:-1]])
+        places = [start + worst(outcome.outcomes) for start, outcome in zip(first, outcomes, strict=True)]
+        mean = np.add.reduceat(weights, first) / np.array(counts)[:, None]
+        gaps, sums = np.maximum.reduceat(gap, first), np.add.reduceat(objective, first)
+        return mean[:, None], gaps[:, None], sums[:, None], status[places][:, None]
+
+    def score_outcomes(self, outcomes: Sequence[FitOutcome]) -> dict[str, Array]:
+        """Scores of the held-out rows of each fit, (fit[, task]), by the suffix of their name; NaN without rows."""
+        tasks = () if self.targets.dim is None else (self.n_tasks,)
+        scores = np.full((len(self.metrics), len(outcomes), *tasks), np.nan)
+        for f, outcome in enumerate(outcomes):
+            rows, targets = outcome.data.fit.held_out, outcome.data.fit.targets
+            if len(rows):
+                truth = self.labels[rows]
+                scores[:, f] = evaluate(self.metrics, targets.kind, targets.classes, truth, outcome.decided)
+        return dict(zip(self.name_ends, scores, strict=True))
+
+    def constant_scores(self, folds: Sequence[Fold]) -> Float:
+        """The first score of a decision that is the same for all rows: (fold, task); of test rows if folds have any.
+
+        Without kernels the probabilities of classes are their shares in training, and a regression has the mean.
+        """
+        metric = dict([next(iter(self.metrics.items()))])
+        scores = np.full((len(folds), self.n_tasks), np.nan)
+        rows = "test" if any(len(fold.test) for fold in folds) else "validation"
+        for row, fold in zip(scores, folds, strict=True):
+            held_out = getattr(fold, rows)
+            if len(held_out):
+                no_classes = self.targets.kind == "regression"  # the same in every fold
+                targets = self.targets if no_classes else self.targets_of(fold.train)
+                constant = _constant_decision(targets.kind, targets.classes, self.labels[fold.train])
+                decision = np.broadcast_to(constant, (len(held_out), len(constant)))
+                decision = decision[:, 0] if targets.one_column else decision
+                row[:] = evaluate(metric, targets.kind, targets.classes, self.labels[held_out], decision)[0]
+        return scores
+
+    # --- labeled data ------------------------------------------------------------------------------------------------
+
     def variable(self, dims: Sequence[str], values: Array) -> tuple[tuple[str, ...], Array]:
         """Values as a variable. The dimension "task" gets its name, or is dropped if all outputs have one value."""
         dim, axis = self.targets.dim, list(dims).index("task")
@@ -169,19 +292,69 @@ class Question:
         """The coordinate of the outputs, if there are several."""
         return {} if self.targets.dim is None else {self.targets.dim: np.array(self.task_names, dtype=str)}
 
+    def with_folds(self, data: xr.Dataset, folds: Sequence[Fold]) -> xr.Dataset:
+        """Add the folds and samples, variables and attributes of `SearchResult.scores` that reproduce a result.
+
+        The attribute asked has `arguments` and "source": "whole" if all kernels and samples of their source were used
+        unchanged, "part" if some of them were, "changed" if steps came before.
+        """
+        view = self.K.view
+        whole = len(view.kernels) == len(view.source.names) and all(
+            np.array_equal(at, np.arange(len(view.source.samples))) for at in view.final_positions()
+        )
+        source = "changed" if view.is_transformed else "whole" if whole else "part"
+        arguments = {name: encode(value) for name, value in self.arguments.items()} | {"source": source}
+        names = np.array(self.K.samples).astype(str)
+        variables: dict[str, Any] = {"part": (("fold", "sample"), parts_of(folds, len(names)))}
+        if self.groups is not None:
+            variables["sample_group"] = ("sample", _plain(self.groups))
+        scoring = arguments["scoring"]
+        first = scoring[0] if isinstance(scoring, list) else scoring
+        if first is None or isinstance(first, str):  # a callable may fail on such decisions
+            with warnings.catch_warnings():  # about scores that are undefined for a constant
+                warnings.simplefilter("ignore")
+                variables["constant_score"] = self.variable(("fold", "task"), self.constant_scores(folds))
+        attrs: dict[str, Any] = {"splitter": folds[0].splitter, "asked": json.dumps(arguments)}
+        if self.probabilistic and self.targets.dim is None:
+            held_out = [rows for fold in folds for rows in (fold.validation, fold.test) if len(rows)]
+            n_classes = [len(np.unique(self.labels[rows])) for rows in held_out]
+            attrs["folds_without_a_class"] = int(np.sum(np.array(n_classes) < len(self.targets.classes)))
+        coords = {"fold": [fold.name for fold in folds], "sample": names}
+        return data.assign_coords(coords).assign(variables).assign_attrs(attrs)
+
+    def held_out_variables(self, parts: Iterable[Part]) -> dict[str, Any]:
+        """The variables of `GridResult.predictions`, from a part of each fold; none for many outputs."""
+        targets, arrays = self.targets, defaultdict[str, list[Array]](list)
+        for fold, (rows, of_fold, scores, decided) in enumerate(parts if self.n_tasks <= MOST_OUTPUTS else ()):
+            arrays["sample"].append(rows.astype(np.int32))
+            arrays["fold"].append(np.full(len(rows), fold, dtype=np.int32))
+            arrays["true_label"].append(self.labels[rows])
+            if targets.kind == "regression":
+                arrays["prediction"].append(scores)
+                continue
+            arrays["predicted_label"].append(predicted_labels(of_fold.kind, of_fold.classes, decided))
+            arrays["score"].append(_in_columns(targets, of_fold, scores, np.nan))
+            if self.by_means:
+                p = expit(decided) if targets.kind == "multilabel" else probabilities(decided)
+                arrays["probability"].append(_in_columns(targets, of_fold, p, 0.0))
+        joined = {name: np.concatenate(values) for name, values in arrays.items()}
+        dims = ("held_out", targets.dim or "class")
+        variables: dict[str, Any] = {f"held_out_{name}": (dims[: of.ndim], _plain(of)) for name, of in joined.items()}
+        return variables | ({"class": _plain(targets.classes)} if "score" in joined and targets.dim is None else {})
+
 
 def make_question(
     caller: str,
     estimator: KernelLearner,
     K: Kernels,
     y: Any,
+    grid: Mapping[str, Any] | None,
     make_folds: Callable[..., list[Fold]],
-    *,
     scoring: Any,
     groups: Any,
     unknown: Any,
+    *,
     has_grid: bool = True,
-    grid: Mapping[str, Any] | None = None,
     refit: bool = False,
 ) -> tuple[Question, list[Fold]]:
     """Check a question, and make its folds; InputError if an argument breaks a rule.
@@ -247,7 +420,7 @@ def _with_chain_lams(question: Question, *, default: bool) -> Question:
     if LAM_TRACE in by_chain.values() and question.K.dtype != np.float64 and question.K.shape[1] <= _FEW:
         first = {name: values[:1] for name, values in question.grid.items() if name == "candidate"}
         of_chains = replace(question, grid=first | {"steps": tuple(chains)})
-        of_fits = least_lam(Plan(question.K, plan_fits(of_chains), duals=False))
+        of_fits = least_lam(Plan(question.K, of_chains.plan_fits(), duals=False))
         for k, chain in enumerate(chains):
             least, lams = max(of_fits[k :: len(chains)]), by_chain[chain]
             by_chain[chain] = tuple(lam for lam in lams if lam >= least)
@@ -263,23 +436,6 @@ def _with_chain_lams(question: Question, *, default: bool) -> Question:
 
 
 # --- the plan and its answers ----------------------------------------------------------------------------------------
-
-
-def plan_fits(question: Question, targets: Sequence[Targets] | None = None, kernels: Index | None = None) -> list[Fit]:
-    """The rows of a plan: every point of the grid on every fold, fold by fold.
-
-    Rows with the same object of `targets` share subspaces and solutions; `kernels` are those that may have weight.
-    """
-    targets = [question.targets_of(fold.train) for fold in question.folds] if targets is None else targets
-    fits = []
-    for fold, of_fold in zip(question.folds, targets, strict=True):
-        held_out, judge = np.concatenate([fold.validation, fold.test]), None
-        if question.models[0]._JUDGES:
-            truth = question.labels[held_out].reshape(len(held_out), -1)
-            judge = partial(judge_predictions, question.metrics, truth, len(fold.validation))
-        of_rows = (fold.train, of_fold, question.tasks, held_out, kernels)
-        fits += [Fit(model, *of_rows, title=f"{fold.title}: ", judge=judge) for model in question.models]
-    return fits
 
 
 def judge_predictions(
@@ -300,14 +456,11 @@ def run_blocks(K: KernelSet, blocks: Mapping[Hashable, Sequence[Fit]], workspace
     return {key: replace(answers, fits=list(islice(outcomes, len(fits)))) for key, fits in blocks.items()}
 
 
-SOLVED = ("weights", "gap", "objective", "status")
-"""Results of the solvers, for each point, fold and task."""
-
-
 @dataclass
 class GridFits:
-    """Results of all points as arrays over (point, fold, task), and the costs."""
+    """Results of all points of a question as arrays over (point, fold, task), and the costs."""
 
+    question: Question
     solved: dict[str, Array]
     """weights (point, fold, task, kernel), and gap, objective and status, a position in `WORDS`, (point, fold, task).
 
@@ -331,12 +484,11 @@ class GridFits:
 
     @classmethod
     def of(cls, question: Question, answers: Answers) -> GridFits:
-        """The answers to the rows of `plan_fits`."""
+        """The answers to the rows of `Question.plan_fits`."""
         n_points = len(question.models)
         by_fold = [answers.fits[first : first + n_points] for first in range(0, len(answers.fits), n_points)]
         solved: dict[str, Array] = {}
-        of_tasks = per_task(answers.fits, len(question.K), question.n_tasks)
-        for name, values in zip(SOLVED, of_tasks, strict=True):
+        for name, values in zip(SOLVED, question.per_task(answers.fits), strict=True):
             by_point = values.reshape(-1, n_points, *values.shape[1:]).swapaxes(0, 1)
             solved[name] = np.full((len(question.fitted), *by_point.shape[1:]), -1 if name == "status" else np.nan)
             solved[name][question.fitted] = by_point
@@ -350,6 +502,7 @@ class GridFits:
                 judged[question.fitted, f] = [_judged(outcome) for outcome in outcomes]
             by_fold = []
         return cls(
+            question,
             solved,
             [[outcome.decision for outcome in outcomes] for outcomes in by_fold],
             [outcomes[0].data.fit.learner._decide(outcomes) for outcomes in by_fold],
@@ -366,12 +519,101 @@ class GridFits:
         folds = slice(first, first + n)
         return replace(
             self,
+            question=replace(self.question, folds=self.question.folds[folds]),
             solved={name: values[:, folds] for name, values in self.solved.items()},
             decisions=self.decisions[folds],
             decided=self.decided[folds],
             targets=self.targets[folds],
             judged=None if self.judged is None else self.judged[:, folds],
         )
+
+    def scores(self) -> Float:
+        """Scores on the validation rows and on the test rows, (metric, 2, point, fold, task)."""
+        if self.judged is not None:
+            return np.moveaxis(self.judged, (2, 3), (0, 1))
+        question = self.question
+        sizes = (len(question.fitted), len(question.folds), question.n_tasks)
+        scores = np.full((len(question.metrics), 2, *sizes), np.nan)
+        # Scikit-learn's checks of arguments take longer than most scorers, and all arguments here are of one kind.
+        with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
+            for f, (fold, targets, decided) in enumerate(zip(question.folds, self.targets, self.decided, strict=True)):
+                n = len(fold.validation)
+                n_together = max(1, _TOGETHER_BYTES // max(1, decided[0].nbytes))
+                batches = [decided[start : start + n_together] for start in range(0, len(decided), n_together)]
+                for part, rows, of_rows in ((0, fold.validation, slice(n)), (1, fold.test, slice(n, None))):
+                    if len(rows):
+                        truth = question.labels[rows]
+                        values = [
+                            evaluate_each(
+                                question.metrics, targets.kind, targets.classes, truth, np.stack(batch)[:, of_rows]
+                            )
+                            for batch in batches
+                        ]
+                        of_points = np.concatenate(values, axis=1)
+                        scores[:, part, question.fitted, f] = of_points.reshape(*of_points.shape[:2], -1)
+        return scores
+
+    def _class_scores(self) -> Float:
+        """Average precision of the score of each class against the rest on validation rows, (point, fold, class)."""
+        question, classes = self.question, self.question.targets.classes
+        scores = np.full((len(question.fitted), len(question.folds), len(classes)), np.nan)
+        metric = as_metrics("average_precision", "binary")
+        for f, (fold, targets, decided) in enumerate(zip(question.folds, self.targets, self.decided, strict=True)):
+            decision = np.stack(decided)
+            of_classes = np.stack([-decision, decision], axis=-1) if targets.one_column else decision
+            for k, label in enumerate(targets.classes):
+                truth = (question.labels[fold.validation] == label).astype(np.int64)
+                columns = of_classes[:, : len(fold.validation), k]
+                (values,) = evaluate_each(metric, "binary", [0, 1], truth, columns)
+                scores[question.fitted, f, np.searchsorted(classes, label)] = values
+        return scores
+
+    def to_dataset(self, choice: Choice, seconds: float = 0.0) -> xr.Dataset:
+        """All results as one labeled data set; see `dmkl.SearchResult`."""
+        question = self.question
+        sizes, names = shape(question.grid), list(question.grid)
+
+        def by_point(array: Array, *dims: str) -> tuple[tuple[str, ...], Array]:
+            """(point, fold, …) with the dimensions of the grid."""
+            return question.variable((*names, "fold", *dims), array.reshape(*sizes, *array.shape[1:]))
+
+        variables: dict[str, Any] = {}
+        for end, (validation, test) in zip(question.name_ends, self.scores(), strict=True):
+            variables[f"score{end}"] = by_point(validation, "task")
+            if any(len(fold.test) for fold in question.folds):
+                variables[f"test_score{end}"] = by_point(test, "task")
+        coords: dict[str, Any] = {name: as_variable(name, (name,), values) for name, values in question.grid.items()}
+        coords |= {"phase": list(PHASES), "kernel": list(question.K.names), **question.task_coords()}
+        if question.by_class:
+            scores = self._class_scores()
+            variables["class_score"] = ((*names, "fold", "class"), scores.reshape(*sizes, *scores.shape[1:]))
+            coords["class"] = _plain(question.targets.classes)
+        own = slice(None if self.judged is None else 1)  # tasks that share all of this have no axis
+        weights, *others = (self.solved[name][:, :, own] for name in SOLVED)
+        variables["weight"] = by_point(weights.swapaxes(2, 3), "kernel", "task")
+        variables |= {name: by_point(values, "task") for name, values in zip(SOLVED[1:], others, strict=True)}
+        variables["status"] = (*variables["status"], STATUS_FLAGS)
+        for of_round in fields(Round):
+            values = np.array([getattr(entry, of_round.name) for entry in self.rounds])
+            variables[f"round_{of_round.name.removeprefix('n_')}"] = ("round", values)
+        variables["phase_seconds"] = ("phase", np.array([self.phases[phase] for phase in PHASES]))
+        source = question.K.view.source  # some bandwidths or landmarks depend on all of its samples
+        attrs = {
+            **question.attrs,
+            "kind": question.targets.kind,
+            "choice": choice,
+            "parameters_searched": json.dumps(names),
+            "parameters_by_class": json.dumps(question.by_class),
+            "bandwidths_from_all_samples": sum(
+                made.get("training_rows") == len(source.samples) for made in question.K.provenance
+            ),
+            "n_passes": self.n_passes,
+            "seconds": seconds,
+            "n_points": len(question.models) * len(question.folds) * question.n_tasks,
+            "solver": self.solver,
+            "created_by": f"dmkl {__version__}",
+        }
+        return question.with_folds(xr.Dataset(variables, coords, attrs), question.folds)
 
 
 def _judged(outcome: FitOutcome) -> Float:
@@ -382,117 +624,11 @@ def _judged(outcome: FitOutcome) -> Float:
     return scores[:, :, np.argsort(np.concatenate([part.members for part in outcome.data.parts]))]
 
 
-def per_task(outcomes: Sequence[FitOutcome], n_kernels: int, n_tasks: int) -> tuple[Array, Array, Array, Array]:
-    """The weights (fit, task, kernel), gap, objective and status (fit, task) of `SOLVED`.
-
-    Problems that are not tasks (classes, pairs) are combined into one, since they have one choice.
-    """
-    # All at once: a permutation test has tens of thousands.
-    solutions = [solution for outcome in outcomes for solution in outcome.outcomes]
-    weights = np.array([_by_kernel(solution.weights, n_kernels) for solution in solutions])
-    gap = np.array([solution.gap for solution in solutions])
-    objective = np.array([solution.objective for solution in solutions])
-    status = np.array([solution.status.code for solution in solutions])
-    counts = [len(outcome.outcomes) for outcome in outcomes]
-    if counts == [n_tasks] * len(outcomes):
-        gap, objective, status = (values.reshape(-1, n_tasks) for values in (gap, objective, status))
-        return weights.reshape(-1, n_tasks, n_kernels), gap, objective, status
-    first = np.cumsum([0, *counts[:-1]])
-    places = [start + worst(outcome.outcomes) for start, outcome in zip(first, outcomes, strict=True)]
-    mean = np.add.reduceat(weights, first) / np.array(counts)[:, None]
-    gaps, sums = np.maximum.reduceat(gap, first), np.add.reduceat(objective, first)
-    return mean[:, None], gaps[:, None], sums[:, None], status[places][:, None]
-
-
 def _by_kernel(weights: Float, n_kernels: int) -> Float:
     """One weight for each kernel: the mean over groups of samples; all kernels share the weight of their product."""
     # Tasks with fewer groups than others have weights of zero for the rest.
     plain = weights.sum(axis=1) / max(1, weights.any(axis=0).sum()) if weights.ndim == 2 else weights
     return plain if len(plain) == n_kernels else np.full(n_kernels, plain[0])
-
-
-# --- scores ----------------------------------------------------------------------------------------------------------
-
-
-def score_fits(question: Question, grid: GridFits) -> list[tuple[Float, Float]]:
-    """Validation and test scores of each scorer, (point, fold, task)."""
-    if grid.judged is not None:
-        return [(of_metric[:, :, 0], of_metric[:, :, 1]) for of_metric in np.moveaxis(grid.judged, 2, 0)]
-    sizes = (len(question.fitted), len(question.folds), question.n_tasks)
-    scores = np.full((len(question.metrics), 2, *sizes), np.nan)
-    # Scikit-learn's checks of arguments take longer than most scorers, and all arguments here are of one kind.
-    with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
-        for f, (fold, targets, decision) in enumerate(zip(question.folds, grid.targets, grid.decided, strict=True)):
-            n = len(fold.validation)
-            for part, rows, of_rows in ((0, fold.validation, slice(n)), (1, fold.test, slice(n, None))):
-                if len(rows):
-                    truth = question.labels[rows]
-                    values = [
-                        evaluate_each(question.metrics, targets.kind, targets.classes, truth, points[:, of_rows])
-                        for points in _stacked(decision)
-                    ]
-                    scores[:, part, question.fitted, f] = np.concatenate(
-                        [of_points.reshape(*of_points.shape[:2], -1) for of_points in values], axis=1
-                    )
-    return [(validation, test) for validation, test in scores]
-
-
-_TOGETHER_BYTES = 2**26
-
-
-def _stacked(decisions: Sequence[Float]) -> Iterator[Float]:
-    """Decisions of some points together, (points, rows, ...): those of all points may exceed the memory."""
-    n_together = max(1, _TOGETHER_BYTES // max(1, decisions[0].nbytes)) if len(decisions) else 1
-    for start in range(0, len(decisions), n_together):
-        yield np.stack(decisions[start : start + n_together])
-
-
-def score_outcomes(question: Question, outcomes: Sequence[FitOutcome]) -> dict[str, Array]:
-    """Scores of the held-out rows of each fit, (fit[, task]), by the suffix of their name; NaN without such rows."""
-    tasks = () if question.targets.dim is None else (question.n_tasks,)
-    scores = np.full((len(question.metrics), len(outcomes), *tasks), np.nan)
-    for f, outcome in enumerate(outcomes):
-        rows, targets = outcome.data.fit.held_out, outcome.data.fit.targets
-        if len(rows):
-            truth = question.labels[rows]
-            scores[:, f] = evaluate(question.metrics, targets.kind, targets.classes, truth, outcome.decided)
-    return dict(zip(question.name_ends, scores, strict=True))
-
-
-def _class_scores(question: Question, grid: GridFits) -> Float:
-    """Average precision of the score of each class against the rest on the validation rows, (point, fold, class)."""
-    classes = question.targets.classes
-    scores = np.full((len(question.fitted), len(question.folds), len(classes)), np.nan)
-    metric = as_metrics("average_precision", "binary")
-    for f, (fold, targets, decided) in enumerate(zip(question.folds, grid.targets, grid.decided, strict=True)):
-        decision = np.stack(decided)
-        of_classes = np.stack([-decision, decision], axis=-1) if targets.one_column else decision
-        for k, label in enumerate(targets.classes):
-            truth = (question.labels[fold.validation] == label).astype(np.int64)
-            columns = of_classes[:, : len(fold.validation), k]
-            (values,) = evaluate_each(metric, "binary", [0, 1], truth, columns)
-            scores[question.fitted, f, np.searchsorted(classes, label)] = values
-    return scores
-
-
-def constant_scores(question: Question, folds: Sequence[Fold]) -> Float:
-    """The first score of a decision that is the same for all rows: (fold, task); of test rows if folds have any.
-
-    Without kernels the probabilities of classes are their shares in training, and a regression has the mean.
-    """
-    metric = dict([next(iter(question.metrics.items()))])
-    scores = np.full((len(folds), question.n_tasks), np.nan)
-    rows = "test" if any(len(fold.test) for fold in folds) else "validation"
-    for row, fold in zip(scores, folds, strict=True):
-        held_out = getattr(fold, rows)
-        if len(held_out):
-            no_classes = question.targets.kind == "regression"  # the same in every fold
-            targets = question.targets if no_classes else question.targets_of(fold.train)
-            constant = _constant_decision(targets.kind, targets.classes, question.labels[fold.train])
-            decision = np.broadcast_to(constant, (len(held_out), len(constant)))
-            decision = decision[:, 0] if targets.one_column else decision
-            row[:] = evaluate(metric, targets.kind, targets.classes, question.labels[held_out], decision)[0]
-    return scores
 
 
 def _constant_decision(kind: str, classes: Array, labels: Array) -> Float:
@@ -502,131 +638,6 @@ def _constant_decision(kind: str, classes: Array, labels: Array) -> Float:
     values = labels == classes[1] if kind == "binary" else labels
     means: Float = np.nanmean(values.reshape(len(labels), -1).astype(np.float64), axis=0)
     return means if kind == "regression" else logit(means)
-
-
-# --- labeled data ----------------------------------------------------------------------------------------------------
-
-
-def to_dataset(question: Question, grid: GridFits, choice: Choice, seconds: float) -> xr.Dataset:
-    """All results as one labeled data set; see `dmkl.SearchResult`."""
-    sizes, names = shape(question.grid), list(question.grid)
-
-    def by_point(array: Array, *dims: str) -> tuple[tuple[str, ...], Array]:
-        """(point, fold, …) with the dimensions of the grid."""
-        return question.variable((*names, "fold", *dims), array.reshape(*sizes, *array.shape[1:]))
-
-    variables: dict[str, Any] = {}
-    for end, (validation, test) in zip(question.name_ends, score_fits(question, grid), strict=True):
-        variables[f"score{end}"] = by_point(validation, "task")
-        if any(len(fold.test) for fold in question.folds):
-            variables[f"test_score{end}"] = by_point(test, "task")
-    coords: dict[str, Any] = {"phase": np.array(list(PHASES), dtype=str)}
-    coords |= {name: as_variable(name, (name,), values) for name, values in question.grid.items()}
-    coords |= {
-        "fold": np.array([fold.name for fold in question.folds], dtype=str),
-        "kernel": np.array(question.K.names, dtype=str),
-    }
-    if question.by_class:
-        scores, labels = _class_scores(question, grid), question.targets.classes
-        variables["class_score"] = ((*names, "fold", "class"), scores.reshape(*sizes, *scores.shape[1:]))
-        coords["class"] = _plain(labels)
-    own = slice(None if grid.judged is None else 1)  # tasks that share all of this have no axis
-    weights, *others = (grid.solved[name][:, :, own] for name in SOLVED)
-    variables["weight"] = by_point(weights.swapaxes(2, 3), "kernel", "task")
-    variables |= {name: by_point(values, "task") for name, values in zip(SOLVED[1:], others, strict=True)}
-    variables["status"] = (*variables["status"], STATUS_FLAGS)
-    for of_round in fields(Round):
-        values = np.array([getattr(entry, of_round.name) for entry in grid.rounds])
-        variables[f"round_{of_round.name.removeprefix('n_')}"] = ("round", values)
-    variables["phase_seconds"] = ("phase", np.array([grid.phases[phase] for phase in PHASES]))
-    of_folds = fold_data(question, question.folds)
-    variables |= {str(name): values.variable for name, values in of_folds.data_vars.items()}
-    coords["sample"] = of_folds["sample"].variable
-    parameters = {name: encode(value) for name, value in question.estimator.get_params(deep=False).items()}
-    # Kernels whose bandwidth or landmarks depend on all samples of the stored set.
-    n_from_all = sum(made.get("training_rows") == len(question.K.view.source.samples) for made in question.K.provenance)
-    return xr.Dataset(
-        variables,
-        coords=coords | question.task_coords(),
-        attrs={
-            "estimator": type(question.estimator).__name__,
-            "parameters": json.dumps(parameters),
-            "scoring": next(iter(question.metrics)),
-            "kind": question.targets.kind,
-            "choice": choice,
-            "parameters_searched": json.dumps(names),
-            "parameters_by_class": json.dumps(question.by_class),
-            "bandwidths_from_all_samples": n_from_all,
-            "n_passes": grid.n_passes,
-            "seconds": seconds,
-            "n_points": len(question.models) * len(question.folds) * question.n_tasks,
-            "solver": grid.solver,
-            "created_by": f"dmkl {__version__}",
-            **of_folds.attrs,
-        },
-    )
-
-
-def fold_data(question: Question, folds: Sequence[Fold]) -> xr.Dataset:
-    """The folds and samples of a result as variables and attributes of `SearchResult.scores`, for its reproduction.
-
-    The attribute asked has `Question.arguments` and "source": "whole" if all kernels and samples of their source were
-    used unchanged, "part" if some of them were, "changed" if steps came before.
-    """
-    view = question.K.view
-    whole = len(view.kernels) == len(view.source.names) and all(
-        np.array_equal(at, np.arange(len(view.source.samples))) for at in view.final_positions()
-    )
-    source = "changed" if view.is_transformed else "whole" if whole else "part"
-    arguments = {name: encode(value) for name, value in question.arguments.items()} | {"source": source}
-    names = np.array(question.K.samples).astype(str)
-    variables: dict[str, Any] = {"part": (("fold", "sample"), parts_of(folds, len(names)))}
-    if question.groups is not None:
-        variables["sample_group"] = ("sample", _plain(np.asarray(question.groups)))
-    coords = {"fold": np.array([fold.name for fold in folds], dtype=str), "sample": names}
-    scoring = arguments["scoring"]
-    first = scoring[0] if isinstance(scoring, list) else scoring
-    if first is None or isinstance(first, str):  # a callable may fail on such decisions
-        with warnings.catch_warnings():  # about scores that are undefined for a constant
-            warnings.simplefilter("ignore")
-            variables["constant_score"] = question.variable(("fold", "task"), constant_scores(question, folds))
-    attrs: dict[str, Any] = {"splitter": folds[0].splitter, "asked": json.dumps(arguments)}
-    if question.probabilistic and question.targets.dim is None:
-        held_out = [rows for fold in folds for rows in (fold.validation, fold.test) if len(rows)]
-        n_classes = [len(np.unique(question.labels[rows])) for rows in held_out]
-        attrs["folds_without_a_class"] = int(np.sum(np.array(n_classes) < len(question.targets.classes)))
-    return xr.Dataset(variables, coords, attrs)
-
-
-# --- out-of-fold predictions ------------------------------------------------------------------------------------------
-
-MOST_OUTPUTS = 100
-"""Most tasks or targets whose predictions are kept."""
-
-
-Part = tuple[Index, Targets, Float, Float]
-"""Rows that a fold holds out, the targets of its training rows, and scores before and after the decision rule."""
-
-
-def held_out_variables(question: Question, parts: Iterable[Part]) -> dict[str, Any]:
-    """The variables of `GridResult.predictions`, from a part of each fold; none for many outputs."""
-    targets, arrays = question.targets, defaultdict[str, list[Array]](list)
-    for fold, (rows, of_fold, scores, decided) in enumerate(parts if question.n_tasks <= MOST_OUTPUTS else ()):
-        arrays["sample"].append(rows.astype(np.int32))
-        arrays["fold"].append(np.full(len(rows), fold, dtype=np.int32))
-        arrays["true_label"].append(question.labels[rows])
-        if targets.kind == "regression":
-            arrays["prediction"].append(scores)
-            continue
-        arrays["predicted_label"].append(predicted_labels(of_fold.kind, of_fold.classes, decided))
-        arrays["score"].append(_in_columns(targets, of_fold, scores, np.nan))
-        if question.by_means:
-            p = expit(decided) if targets.kind == "multilabel" else probabilities(decided)
-            arrays["probability"].append(_in_columns(targets, of_fold, p, 0.0))
-    joined = {name: np.concatenate(values) for name, values in arrays.items()}
-    dims = ("held_out", targets.dim or "class")
-    variables: dict[str, Any] = {f"held_out_{name}": (dims[: of.ndim], _plain(of)) for name, of in joined.items()}
-    return variables | ({"class": _plain(targets.classes)} if "score" in joined and targets.dim is None else {})
 
 
 def _plain(labels: Array) -> Array:
@@ -645,9 +656,6 @@ def _in_columns(targets: Targets, of_fold: Targets, values: Float, missing: floa
 
 # --- the folder of a state -------------------------------------------------------------------------------------------
 
-_POLICY = ("max_iter", "refine")
-"""Parameters that decide when a search stops, or follow its fits: they may change when it continues."""
-
 
 @contextmanager
 def lock_state(state: str | Path | None) -> Iterator[Path | None]:
@@ -655,47 +663,6 @@ def lock_state(state: str | Path | None) -> Iterator[Path | None]:
     folder = None if state is None else state_folder(state)
     with nullcontext() if folder is None else lock(folder), temporary_files_in(folder):
         yield folder
-
-
-@contextmanager
-def open_workspace(
-    question: Question, state: str | Path | None, properties: Mapping[str, str] | None = None
-) -> Iterator[Workspace]:
-    """The workspace of a question, locked for this process while it is open; a temporary one if `state` is None.
-
-    `properties` are added to those of `_identity`.
-    """
-    with lock_state(state) as folder:
-        facts = {} if folder is None else _identity(question) | dict(properties or {})
-        defaults = type(question.estimator)()._parameter_texts(question.K.names)
-        unsaid = {f"parameter {name}": text for name, text in defaults.items()}
-        workspace = Workspace(folder, facts, unsaid=unsaid)
-        if folder is not None:
-            workspace.remove_temporary()
-        try:
-            yield workspace
-        finally:
-            workspace.close()
-
-
-def _identity(question: Question) -> dict[str, str]:
-    """Properties that distinguish one question from another, in words where people can compare them."""
-    model, K, view = question.estimator, question.K, question.K.view
-    of_steps = [array for step in view.steps for array in step.arrays().values()]
-    folds: list[Array] = [part for fold in question.folds for part in (fold.train, fold.validation, fold.test)]
-    folds += [fold.counts for fold in question.folds if fold.counts is not None]
-    return {
-        "dmkl": __version__,
-        "the kernels' content": K.content_id,
-        "the kernels chosen": ", ".join(K.names),
-        "the samples": digest(*view.final_positions(), view.rows, view.cols, *of_steps),
-        "the steps before": repr([step.name for step in view.steps]),
-        "the labels": digest(np.array(json.dumps(question.labels.astype(str).tolist()).encode())),
-        "the folds": digest(*folds),
-        "the grid": json.dumps({name: [repr(value) for value in values] for name, values in question.grid.items()}),
-        "the estimator": type(model).__name__,
-        **({"the λ of each chain": repr(dict(question.chain_lams))} if question.chain_lams else {}),
-    } | {f"parameter {name}": text for name, text in model._parameter_texts(K.names).items() if name not in _POLICY}
 
 
 def digest(*arrays: Array) -> str:

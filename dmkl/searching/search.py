@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 import warnings
 from abc import abstractmethod
@@ -39,12 +40,9 @@ from dmkl.searching.fits import (
     GridFits,
     Part,
     Question,
-    held_out_variables,
     judge_predictions,
     lock_state,
     make_question,
-    score_outcomes,
-    to_dataset,
     values_of,
     with_statuses,
 )
@@ -131,7 +129,7 @@ class GridResult(Result):
         chosen = self.chosen if isinstance(self, SearchResult) else self._data
         return comparison(chosen, self.baselines, self.parameters)
 
-    def beside(self) -> list[str]:
+    def baseline_lines(self) -> list[str]:
         """A sentence for each of the `baselines`: its score, and whether the choice has a better one.
 
         Raises InputError if no point can be chosen.
@@ -267,12 +265,7 @@ class SearchResult(GridResult):
                 f"found {', '.join(map(str, scores.dims)) or 'no dimensions'}; dmkl.search and dmkl.load make such"
             )
         self._by_fold = str(scores.attrs.get("choice", "joint")) == "fold"  # older files are joint without saying so
-        self._data = describe(with_statuses(self._with_means(self._data)))
-        self._best = best
-        self._rule: Rule = rule
-        self._indices: dict[Rule, dict[str, xr.DataArray]] = {}
-
-    def _with_means(self, scores: xr.Dataset) -> xr.Dataset:
+        scores = with_statuses(self._data)
         if not {"mean_score", "standard_error"} <= set(scores.data_vars):
             score = scores["score"].drop_attrs(deep=False)
             # With separate choices, the mean of a fold is its score, without an error.
@@ -281,7 +274,10 @@ class SearchResult(GridResult):
         if "round_bytes" in scores:
             # NetCDF 3 has no integers of 64 bits; counts up to 2⁵³ are exact as floats.
             scores = scores.assign(round_bytes=scores["round_bytes"].astype(np.float64))
-        return scores
+        self._data = describe(scores)
+        self._best = best
+        self._rule: Rule = rule
+        self._indices: dict[Rule, dict[str, xr.DataArray]] = {}
 
     @property
     def rule(self) -> Rule:
@@ -432,12 +428,9 @@ class SearchResult(GridResult):
         )
         dims = [*by, *self.parameters]
         frame = values.to_dataframe(dim_order=dims).reset_index()[[*dims, *values.data_vars]]
-        frame = frame.loc[frame["status"] != NOT_FITTED]
-        frame = frame.sort_values("mean_score", ascending=False, kind="stable")
-        for dim in reversed(by):
-            frame[dim] = pd.Categorical(frame[dim], scores[dim].values.tolist())
-            frame = frame.sort_values(dim, kind="stable")
-        return frame.astype(dict.fromkeys(by, object)).reset_index(drop=True)
+        n_points = math.prod(scores.sizes[name] for name in self.parameters)
+        order = np.lexsort((-frame["mean_score"], np.arange(len(frame)) // n_points))  # the last key counts first
+        return frame.iloc[order].loc[frame["status"] != NOT_FITTED].reset_index(drop=True)
 
     def summary(self) -> str:
         """A few lines: the search, the choice, its score, the costs."""
@@ -449,7 +442,7 @@ class SearchResult(GridResult):
             lines += self._chosen_lines()
             rows = "test" if "test_score" in scores else "validation"
             lines += constant_note(self.chosen["test_score" if rows == "test" else "score"], scores, rows)
-            lines += [*self.beside(), *self.notes()]
+            lines += [*self.baseline_lines(), *self.notes()]
         except InputError as error:
             lines.append(str(error))
         lines += [attrs["hint"]] if "hint" in attrs else []
@@ -686,40 +679,32 @@ def search(
     check_choice("rule", rule, get_args(Rule))
     check_choice("baselines", baselines, get_args(Baselines))
     question, folds = make_question(
-        "search",
-        estimator,
-        K,
-        y,
-        partial(make_folds, cv),
-        scoring=scoring,
-        groups=groups,
-        unknown=unknown,
-        grid=grid,
-        refit=refit,
+        "search", estimator, K, y, grid, partial(make_folds, cv), scoring, groups, unknown, refit=refit
     )
     choice = as_choice(choice, folds, question.K.samples)
     check_memory_of_refinement(question, [[fold] for fold in folds] if choice == "fold" else [folds])
     fits, of_baselines = fit_with_baselines(question, choice, state, baselines)
-    scores = to_dataset(question, fits, choice, time.monotonic() - started)
+    scores = fits.to_dataset(choice, time.monotonic() - started)
     scores = scores.merge(of_baselines, join="exact").assign_attrs(of_baselines.attrs)
     if question.hint:
         scores.attrs["hint"] = question.hint
     result = SearchResult(scores, rule=rule)
     with suppress(InputError):  # of no point that can be chosen
-        held_out = held_out_variables(question, _held_out_parts(question, fits, result))
+        held_out = question.held_out_variables(_held_out_parts(fits, result))
         result = SearchResult(result.scores.assign(held_out), rule=rule)
     result = refine(question, result, state)
-    return _refit(question, fits, result, state) if refit else result
+    return _refit(fits, result, state) if refit else result
 
 
-def _held_out_parts(question: Question, grid: GridFits, result: SearchResult) -> Iterator[Part]:
+def _held_out_parts(fits: GridFits, result: SearchResult) -> Iterator[Part]:
     """The rows that each fold holds out, at the chosen point of each task: test rows if there are any."""
+    question = fits.question
     tested = any(len(fold.test) for fold in question.folds)
-    for f, fold in enumerate(question.folds if grid.judged is None else ()):
+    for f, fold in enumerate(question.folds if fits.judged is None else ()):
         n = len(fold.validation)
         rows, of_rows = (fold.test, slice(n, None)) if tested else (fold.validation, slice(n))
-        scores, decided = (_at_choice(question, result, f, of[f])[of_rows] for of in (grid.decisions, grid.decided))
-        yield rows, grid.targets[f], scores, decided
+        scores, decided = (_at_choice(question, result, f, of[f])[of_rows] for of in (fits.decisions, fits.decided))
+        yield rows, fits.targets[f], scores, decided
 
 
 def _at_choice(question: Question, result: SearchResult, fold: int, values: Sequence[Float]) -> Float:
@@ -765,9 +750,9 @@ def refine(question: Question, result: SearchResult, state: str | Path | None) -
 # --- refitting -------------------------------------------------------------------------------------------------------
 
 
-def _refit(question: Question, grid: GridFits, result: SearchResult, state: str | Path | None) -> SearchResult:
+def _refit(searched: GridFits, result: SearchResult, state: str | Path | None) -> SearchResult:
     """Add the model of the chosen point, and its scores on the test rows; `state` has temporary files of the fits."""
-    folds = question.folds
+    question, folds = searched.question, searched.question.folds
     if "fold" in result.choosers or any(len(fold.test) for fold in folds):
         fits = [chosen_fit(question, result, fold.seen, fold.test, fold.name) for fold in folds]
     else:
@@ -776,15 +761,14 @@ def _refit(question: Question, grid: GridFits, result: SearchResult, state: str 
         outcomes = run(Plan(question.K, fits)).fits
     scores = result.scores
     if any(len(fit.held_out) for fit in fits):
-        refitted = score_outcomes(question, outcomes)
-        dims = ("fold", *question.task_coords())
+        dims, refitted = ("fold", *question.task_coords()), question.score_outcomes(outcomes)
         scores = scores.assign({f"refit_test_score{end}": (dims, values) for end, values in refitted.items()})
     best = fitted(outcomes[0])
     if question.targets.kind != "regression":
         # The model of the first fold uses only the scores of that fold: other folds test on rows of it.
         n_used = 1 if len(fits) > 1 else len(folds)
-        held_out = [_chosen_scores(question, grid, result, f) for f in range(n_used)]
-        best._calibrate_on(held_out, grid.targets[:n_used], fits[0].targets)
+        held_out = [_chosen_scores(searched, result, f) for f in range(n_used)]
+        best._calibrate_on(held_out, searched.targets[:n_used], fits[0].targets)
     refitted_result = SearchResult(scores, best=best, rule=result.rule)
     if len(fits) > 1 or len(fits[0].held_out):
         refitted_result._models = fold_models([fold.name for fold in folds], outcomes)
@@ -812,21 +796,22 @@ def _chosen_place(
     return int(np.count_nonzero(question.fitted[:point]))
 
 
-def _chosen_scores(question: Question, grid: GridFits, result: SearchResult, fold: int) -> HeldOut:
+def _chosen_scores(fits: GridFits, result: SearchResult, fold: int) -> HeldOut:
     """Scores of the validation rows of a fold at the chosen point of each task, or of each class that chooses."""
+    question, targets = fits.question, fits.targets[fold]
     if result.by_class:
         params = dict[Any, Any](result.best_params_)
         params = params[question.folds[fold].name] if "fold" in result.choosers else params
         by_class = {name: list(params[name].values()) for name in result.by_class}
         choices = [{name: values[k] for name, values in by_class.items()} for k in range(len(question.targets.classes))]
-        learnt = np.searchsorted(question.targets.classes, grid.targets[fold].classes)
-        columns = [grid.decisions[fold][_chosen_place(question, result, fold, 0, choices[k])] for k in learnt]
+        learnt = np.searchsorted(question.targets.classes, targets.classes)
+        columns = [fits.decisions[fold][_chosen_place(question, result, fold, 0, choices[k])] for k in learnt]
         # The scores of two classes are one column, of the second.
         several = columns[0].ndim > 1
         scores = np.stack([c[:, k] for k, c in enumerate(columns)], axis=1) if several else columns[1]
     else:
-        scores = _at_choice(question, result, fold, grid.decisions[fold])
-    rows, targets = question.folds[fold].validation, grid.targets[fold]
+        scores = _at_choice(question, result, fold, fits.decisions[fold])
+    rows = question.folds[fold].validation
     index = class_index(targets.kind, targets.classes, question.labels[rows])
     return HeldOut(scores[: len(rows)].reshape(len(rows), -1), index)
 

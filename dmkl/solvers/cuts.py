@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -42,7 +42,7 @@ from dmkl.errors import refuse
 from dmkl.numerics.compiling import compiled
 from dmkl.numerics.fisher import relative_gap
 from dmkl.passes.blas import pinned_blas
-from dmkl.solvers.interface import Step
+from dmkl.solvers.interface import Outcome, Status, Step
 
 # --- ratios --------------------------------------------------------------------------------------------------------
 
@@ -68,16 +68,6 @@ def sample_examples(labels: Index, n_examples: int, seed: int, classes: Array) -
         for number, (_, rows) in enumerate(folds):
             examples[rows] = number
     return examples
-
-
-def class_columns(labels: Index, examples: Index, n_classes: int, wanted: range) -> Float:
-    """The indicators of the classes inside the `wanted` examples, (m, len(wanted) · classes), example by example."""
-    # BᵀKB of these columns holds the sums of K over pairs of classes in an example, from which all cuts are computed:
-    # the size of the program does not depend on the samples.
-    inside = (examples >= wanted.start) & (examples < wanted.stop)
-    columns = np.zeros((len(labels), len(wanted) * n_classes))
-    columns[inside, (examples[inside] - wanted.start) * n_classes + labels[inside]] = 1.0
-    return columns
 
 
 def ratios(sums: Float, sizes: Float, signs: Float, *, one_sided: bool = False) -> tuple[Float, Float]:
@@ -222,8 +212,6 @@ def _exchange(Q: Array, alpha: Array, eps: float, steps: int) -> None:
 # --- the semidefinite relaxation --------------------------------------------------------------------------------------
 
 
-Proof = Literal["single ratio", "theorem 1", "theorem 2", "bound", "none"]
-
 # Steps between two computations of the bounds and of the penalty.
 _CHECK = 25
 _OVER_RELAXATION = 1.6
@@ -234,17 +222,12 @@ _EPS = float(np.finfo(np.float64).eps)
 class Relaxation:
     """A feasible Z of the relaxation, with a bound of its distance from the optimum."""
 
-    Z: Float
-    """(n, n)"""
-    value: float
-    """⟨Q, Z⟩, at least the optimum"""
-    bound: float
-    """At most the optimum"""
-    spread: float
-    """max Q − min Q, the unit of gaps: adding a constant to Q, or scaling it, changes no minimizer."""
+    Z: Float  # (n, n)
+    value: float  # ⟨Q, Z⟩, at least the optimum
+    bound: float  # at most the optimum
+    spread: float  # max Q − min Q, the unit of gaps: adding a constant to Q, or scaling it, changes no minimizer
     iterations: int
-    steps: list[Step]
-    """The history of the bounds: √Z_ii scaled to sum one, the value and the bound."""
+    steps: list[Step]  # the history of the bounds: √Z_ii scaled to sum one, the value and the bound
 
     @property
     def gap(self) -> float:
@@ -257,11 +240,8 @@ def relax(Q: Float, start: Float | None = None, *, tol: float = 1e-6, max_iter: 
 
     `start` is an α in the simplex, and Z = ααᵀ the first iterate; from a good α mostly its proof remains to be found,
     which takes a tenth of the steps. The default is equal weights. `tol` is the gap to prove, relative to the range of
-    Q's entries; the bounds after max_iter steps are returned. InputError if Q is not symmetric and finite.
+    Q's entries; the bounds after max_iter steps are returned.
     """
-    Q = np.asarray(Q, dtype=np.float64)
-    if Q.ndim != 2 or not np.array_equal(Q, Q.T) or not np.isfinite(Q).all():
-        refuse(f"Q must be a symmetric matrix of finite numbers, found shape {Q.shape}; take (Q + Qᵀ)/2")
     n, least, spread = len(Q), float(Q.min()), float(np.ptp(Q))
     alpha = np.full(n, 1.0 / n) if start is None else start
     Z = np.outer(alpha, alpha)
@@ -350,45 +330,23 @@ def _feasible(Z: Float) -> Float:
     return entries / total if total > 0 else np.full_like(Z, 1.0 / Z.size)
 
 
-@dataclass(frozen=True, eq=False)
-class KernelCut:
-    """Kernel weights under which given partitions are good cuts, with the bound that proves how good they are."""
-
-    alpha: Float
-    """(n,), in the simplex"""
-    value: float
-    """αᵀQα; for a single ratio, its value"""
-    ratio: float
-    """Σ uᵀα/vᵀα over the ratios, which αᵀQα stands for"""
-    bound: float
-    """A lower bound of the value of all weights."""
-    relaxed: float
-    """⟨Q, Z⟩ of the relaxation's solution"""
-    rounded: float
-    """The value of the paper's rounding"""
-    descended: float
-    """The value at the end of a descent from there"""
-    gap: float
-    """(value − bound)/(max Q − min Q)"""
-    proof: Proof
-    """The reason why α is optimal to the tolerance."""
-    converged: bool
-    """Whether the relaxation was solved to the tolerance."""
-    iterations: int
-    steps: list[Step]
-
-
-def best_cut(u: Float, v: Float, tol: float = 1e-6, max_iter: int = 5000) -> KernelCut:
+def best_cut(u: Float, v: Float, tol: float = 1e-6, max_iter: int = 5000) -> Outcome:
     """Learn kernel weights from the ratios of cuts, u over v (ratios, kernels): relaxation, rounding, descent.
 
-    The result is the best end of the descents from the paper's rounding and from `starts`. It is
-    proven optimal if its value is within tol of the bound; `proof` names the theorem of the paper that predicts this,
-    if one does. InputError if there is one ratio and no kernel has a positive denominator.
+    The result is the best end of the descents from the paper's rounding and from `starts`. Its objective is αᵀQα, or
+    the ratio if there is one, and its gap (αᵀQα − bound)/(max Q − min Q). It is certified if the gap is within tol,
+    converged if the relaxation proves no more, and open after `max_iter` steps of the relaxation. ``extra`` has
+    `ratio`, Σ uᵀα/vᵀα over the ratios, `relaxed`, ⟨Q, Z⟩ of the relaxation's solution, `rounded`, the value of the
+    paper's rounding, `descended`, that at the end of a descent from there, `iterations`, and `proof`, the theorem of
+    the paper that predicts the proof, if one does. InputError if there is one ratio and no kernel has a positive
+    denominator.
     """
     if len(u) == 1:
         alpha, ratio = smallest_ratio(u[0], v[0])
-        only = Step(alpha, {"value": ratio, "bound": ratio})
-        return KernelCut(alpha, ratio, ratio, ratio, ratio, ratio, ratio, 0.0, "single ratio", True, 0, [only])
+        steps = [Step(alpha, {"value": ratio, "bound": ratio})]
+        extra: dict[str, Any] = dict.fromkeys(("ratio", "relaxed", "rounded", "descended"), ratio)
+        extra |= {"iterations": 0, "proof": "single ratio"}
+        return Outcome(Status.CERTIFIED, alpha, None, ratio, ratio, 0.0, steps=steps, extra=extra)
     Q = cut_matrix(u, v)
     # The descents before the relaxation give it a good start; those after it start from its solution.
     alpha, value = _best_descent(Q, np.vstack([np.full(len(Q), 1.0 / len(Q)), np.eye(len(Q))]))
@@ -399,23 +357,19 @@ def best_cut(u: Float, v: Float, tol: float = 1e-6, max_iter: int = 5000) -> Ker
     if reached < value:
         alpha, value = other, reached
     gap = relative_gap(value, relaxation.bound, relaxation.spread)
-    proof: Proof = "none"
+    proof, status = "none", Status.CONVERGED if relaxation.gap <= tol else Status.ITERATIONS
     if gap <= tol:
         proof = "theorem 2" if len(Q) <= 3 else "theorem 1" if is_positive_block(relaxation.Z) else "bound"
-    return KernelCut(
-        alpha,
-        value,
-        float(np.sum((u @ alpha) / (v @ alpha))),
-        relaxation.bound,
-        relaxation.value,
-        float(first @ Q @ first),
-        descended,
-        gap,
-        proof,
-        relaxation.gap <= tol,
-        relaxation.iterations,
-        relaxation.steps,
-    )
+        status = Status.CERTIFIED if status is Status.CONVERGED else status
+    extra = {
+        "ratio": float(np.sum((u @ alpha) / (v @ alpha))),
+        "relaxed": relaxation.value,
+        "rounded": float(first @ Q @ first),
+        "descended": descended,
+        "iterations": relaxation.iterations,
+        "proof": proof,
+    }
+    return Outcome(status, alpha, None, value, relaxation.bound, gap, steps=relaxation.steps, extra=extra)
 
 
 def _best_descent(Q: Float, points: Iterable[Float]) -> tuple[Float, float]:

@@ -25,29 +25,8 @@ from dmkl.passes.run import run_pass
 from dmkl.passes.sums import Combination, by_factors, factor_pass, inverse_diagonals_pass
 from dmkl.passes.sweep import Columns, Want
 from dmkl.passes.view import Lens, covering, has_thin_factors
-from dmkl.solvers.interface import (
-    SVM,
-    CombinedEntries,
-    CombinedFactor,
-    CombinedProduct,
-    EachProduct,
-    FactorDiagonal,
-    FactorLogDeterminant,
-    FactorSolve,
-    FactorTraces,
-    GroupClassifier,
-    InnerProducts,
-    InverseDiagonals,
-    Pass,
-    Projection,
-    Request,
-    Result,
-    Round,
-    Solver,
-    Task,
-    Tasks,
-    check_finite,
-)
+from dmkl.solvers import interface
+from dmkl.solvers.interface import CombinedProduct, EachProduct, Request, Result, Round, Solver, check_finite
 from dmkl.solvers.margin.svm import train_together
 
 Asked = Sequence[tuple[Lens, Any]]
@@ -165,13 +144,9 @@ def _lenses(requests: Asked) -> tuple[list[Lens], list[int]]:
 # --- answers by kind of request --------------------------------------------------------------------------------------
 
 
-def _sums(requests: Asked) -> tuple[list[Lens], list[Combination]]:
-    lenses, places = _lenses(requests)
-    return lenses, [Combination(place, r.weights) for place, (_, r) in zip(places, requests, strict=True)]
-
-
-def _factors(requests: Asked) -> tuple[list[Any], float]:
-    return list(factor_pass(*_sums(requests), [request.lam for _, request in requests])), 1.0
+def _each(answer: Callable[[Lens, Any], Any], passes: float = 0.0) -> Answer:
+    """Answers to requests one after another, each of which takes so many passes."""
+    return lambda requests: ([answer(*asked) for asked in requests], passes * len(requests))
 
 
 def _by_factors(name: str, function: Callable[..., Any], *fields: str) -> Answer:
@@ -184,13 +159,13 @@ def _by_factors(name: str, function: Callable[..., Any], *fields: str) -> Answer
     return answer
 
 
-def _traces(requests: Asked) -> tuple[list[Any], float]:
-    return [traces_by_factor(request.factor) for _, request in requests], float(len(requests))
+def _sums(requests: Asked) -> tuple[list[Lens], list[Combination]]:
+    lenses, places = _lenses(requests)
+    return lenses, [Combination(place, r.weights) for place, (_, r) in zip(places, requests, strict=True)]
 
 
-def _inner_products(requests: Asked) -> tuple[list[Any], float]:
-    products = [projected_inner_products(lens, request.basis, request.products) for lens, request in requests]
-    return products, float(len(requests))
+def _factors(requests: Asked) -> tuple[list[Any], float]:
+    return list(factor_pass(*_sums(requests), [request.lam for _, request in requests])), 1.0
 
 
 def _inverse_diagonals(requests: Asked) -> tuple[list[Any], float]:
@@ -222,14 +197,6 @@ def _tasks(requests: Asked) -> tuple[list[Any], float]:
     return run_tasks(requests[0][1].name, work), 0.0
 
 
-def _batches(requests: Asked) -> tuple[list[Any], float]:
-    return [run_tasks(r.name, r.work, *r.shared, own=r.own, task_bytes=r.task_bytes) for _, r in requests], 0.0
-
-
-def _passes(requests: Asked) -> tuple[list[Any], float]:
-    return [again(request.function, request.name) for _, request in requests], 0.0
-
-
 def _products(requests: Asked) -> tuple[list[Any], float]:
     lenses, places = _lenses(requests)
     # All requests for whole kernels share their solver's lens; each request for columns has its own lens.
@@ -239,7 +206,10 @@ def _products(requests: Asked) -> tuple[list[Any], float]:
     columns = []
     for (lens, request), part, place in zip(requests, parts, places, strict=True):
         if part is not None:
-            seen.append(_columns_lens(lens, part))
+            # Columns are finished after the pass (`_finish_columns`): they are then the same to the last bit however
+            # the pass is cut into tasks, and no row means are sent to tasks.
+            some = lens.columns(part)
+            seen.append(Lens(replace(some.view, steps=()), some.fitted.right_alone()))
         columns.append(_columns(lens, place if part is None else len(seen) - 1, request))
     products, passes = run_pass(seen, columns, _verb([request for _, request in requests]))
     answers = [
@@ -249,16 +219,6 @@ def _products(requests: Asked) -> tuple[list[Any], float]:
     covered = [covering([lens.view for lens in views]) for views in (seen, lenses)]
     # A pass over some columns counts as the fraction of tiles that it reads, unless whole kernels are read with it.
     return answers, passes * (fraction_of_tiles(*covered) if in_parts else 1.0)
-
-
-def _columns_lens(lens: Lens, index: Index) -> Lens:
-    """The fitted view of a pass for products with some columns of a square view; see `_finish_columns`.
-
-    The products are finished after the pass: they are then the same to the last bit however the pass is cut into tasks,
-    and no row means are sent to tasks.
-    """
-    part = lens.columns(index)
-    return Lens(replace(part.view, steps=()), part.fitted.right_alone())
 
 
 def _finish_columns(lens: Lens, index: Index, block: Float, raw: Float) -> Float:
@@ -271,7 +231,7 @@ def _finish_columns(lens: Lens, index: Index, block: Float, raw: Float) -> Float
     return products
 
 
-def _columns(lens: Lens, number: int, request: EachProduct | CombinedProduct | Projection) -> Columns:
+def _columns(lens: Lens, number: int, request: EachProduct | CombinedProduct | interface.Projection) -> Columns:
     double = np.dtype(np.float64)
     if not isinstance(request, CombinedProduct):
         want: Want = "each" if isinstance(request, EachProduct) else "project"
@@ -290,18 +250,26 @@ def _verb(requests: Sequence[Request]) -> str:
 
 
 ANSWERS: list[tuple[tuple[type, ...], str, Answer]] = [
-    ((Task,), "task", _tasks),
-    ((Tasks,), "task", _batches),
-    ((Pass,), "pass", _passes),
-    ((CombinedFactor,), "factor", _factors),
-    ((FactorSolve,), "solve", _by_factors("solve", Factor.solve, "block")),
-    ((FactorDiagonal,), "diagonal", _by_factors("diagonal", Factor.inverse_diagonal)),
-    ((FactorLogDeterminant,), "determinant", _by_factors("determinant", Factor.log_determinant)),
-    ((FactorTraces,), "traces", _traces),
-    ((InnerProducts,), "alignment", _inner_products),
-    ((InverseDiagonals,), "leave-out", _inverse_diagonals),
-    ((SVM, GroupClassifier), "train", _classifiers),
-    ((CombinedEntries,), "entries", _entries),
-    ((EachProduct, CombinedProduct, Projection), "products", _products),
+    ((interface.Task,), "task", _tasks),
+    (
+        (interface.Tasks,),
+        "task",
+        _each(lambda _, r: run_tasks(r.name, r.work, *r.shared, own=r.own, task_bytes=r.task_bytes)),
+    ),
+    ((interface.Pass,), "pass", _each(lambda _, r: again(r.function, r.name))),
+    ((interface.CombinedFactor,), "factor", _factors),
+    ((interface.FactorSolve,), "solve", _by_factors("solve", Factor.solve, "block")),
+    ((interface.FactorDiagonal,), "diagonal", _by_factors("diagonal", Factor.inverse_diagonal)),
+    ((interface.FactorLogDeterminant,), "determinant", _by_factors("determinant", Factor.log_determinant)),
+    ((interface.FactorTraces,), "traces", _each(lambda _, r: traces_by_factor(r.factor), 1.0)),
+    (
+        (interface.InnerProducts,),
+        "alignment",
+        _each(lambda lens, r: projected_inner_products(lens, r.basis, r.products), 1.0),
+    ),
+    ((interface.InverseDiagonals,), "leave-out", _inverse_diagonals),
+    ((interface.SVM, interface.GroupClassifier), "train", _classifiers),
+    ((interface.CombinedEntries,), "entries", _entries),
+    ((EachProduct, CombinedProduct, interface.Projection), "products", _products),
 ]
 """Kinds of requests, the purpose of their passes, and the functions that return answers and numbers of passes."""

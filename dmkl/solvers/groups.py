@@ -63,8 +63,7 @@ from scipy.optimize import LbfgsInvHessProduct
 from scipy.special import softmax
 
 from dmkl import progress
-from dmkl.arrays import Float, Index, plain_repr
-from dmkl.errors import refuse
+from dmkl.arrays import Float, Index
 from dmkl.numerics.grouping import one_hot
 from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.solvers.interface import CombinedEntries, EachProduct, GroupClassifier, Outcome, Projection, Status, Step
@@ -109,38 +108,15 @@ def _logit_gradient(weights: Float, pull: Float, weighting: WeightForm) -> Float
 
 @dataclass(frozen=True)
 class GroupProblem:
-    """One binary problem; InputError is raised for wrong values, and unless exactly one of C and lam is given."""
+    """One binary problem."""
 
-    y: Float
-    """(m,): 1 and −1 for the hinge loss, any targets for the square loss."""
-    groups: Index
-    """(m,), the group of each sample, 0 … G − 1."""
-    n_groups: int
-    """G. An empty group keeps its initial weights."""
+    y: Float  # (m,): 1 and −1 for the hinge loss, any targets for the square loss
+    groups: Index  # (m,), the group of each sample, 0 … G − 1
+    n_groups: int  # G. An empty group keeps its initial weights.
     C: float | Float | None = None
     lam: float | None = None
     """The price of a unit of hinge loss (or one for each sample, (m,)), or λ of the square loss: exactly one is set."""
-    name: str = ""
-    """The name of the problem in reports."""
-
-    def __post_init__(self) -> None:
-        y, groups = np.asarray(self.y, dtype=np.float64), np.asarray(self.groups, dtype=np.intp)
-        if y.ndim != 1 or groups.shape != y.shape or not np.isfinite(y).all():
-            refuse(
-                f"y has shape {y.shape} and groups {groups.shape}, expected finite numbers and a group for each sample"
-            )
-        if groups.min(initial=0) < 0 or groups.max(initial=0) >= self.n_groups:
-            refuse(f"groups hold {groups.min()} to {groups.max()}, expected 0 to {self.n_groups - 1}, as n_groups says")
-        # NaN stands for a missing price and fails the test below.
-        price = self.C if self.C is not None else self.lam
-        prices = np.asarray(np.nan if price is None else price)
-        if (self.C is None) == (self.lam is None) or not (np.isfinite(prices) & (prices > 0)).all():
-            given = f"C={plain_repr(self.C)} and lam={plain_repr(self.lam)}"
-            refuse(f"give C > 0 for the hinge loss or lam > 0 for the square loss, got {given}")
-        if self.C is not None and (not np.isin(y, (-1.0, 1.0)).all() or y.min() == y.max()):
-            refuse("with the hinge loss y holds 1 and −1, both of them; encode the classes so, or give lam=")
-        object.__setattr__(self, "y", y)
-        object.__setattr__(self, "groups", groups)
+    name: str = ""  # the name of the problem in reports
 
     @property
     def scale(self) -> float:
@@ -247,16 +223,13 @@ def _descend(
         else:
             status = Status.SMALL_DECREASE  # no lower point within the accuracy of a training
             break
-    outcome = Outcome(
-        status,
-        weights,
+    dual, bias, extra = (
         np.asarray(answer.u)[:, None],
-        objectives[-1],
-        bias=np.array([answer.bias]),
-        steps=[Step(None, {"objective": objective}) for objective in objectives],
-        extra={"trainings": np.array(float(trainings))},
+        np.array([answer.bias]),
+        {"trainings": np.array(float(trainings))},
     )
-    return outcome, theta
+    steps = [Step(None, {"objective": objective}) for objective in objectives]
+    return Outcome(status, weights, dual, objectives[-1], bias=bias, steps=steps, extra=extra), theta
 
 
 def gating_gradient(weights: Float, u: Float, products: Float, scale: float, features: Float) -> Float:

@@ -28,27 +28,9 @@ from dmkl.passes.execute import Machine, machine, shared_folder
 from dmkl.passes.rows import RowFunction, fit_row_maps, row_products
 from dmkl.passes.sums import Combination, StoredSum, combine_pass
 from dmkl.passes.view import covering, has_thin_factors
+from dmkl.solvers import interface
 from dmkl.solvers.driver import drive
-from dmkl.solvers.interface import (
-    SVM,
-    CombinedEntries,
-    CombinedFactor,
-    CombinedProduct,
-    EachProduct,
-    FactorLogDeterminant,
-    FactorSolve,
-    FactorTraces,
-    GroupClassifier,
-    InnerProducts,
-    Outcome,
-    Pass,
-    Projection,
-    Solver,
-    Task,
-    Tasks,
-    check_finite,
-    run_with,
-)
+from dmkl.solvers.interface import Outcome, Pass, Solver, Task, Tasks, ask, check_finite, run_with
 from dmkl.solvers.jobs import Context, Job, SideBySide, Training
 from dmkl.solvers.margin.svm import FactoredKernels, train
 
@@ -106,9 +88,14 @@ class InMemory(SideBySide):
             loading = [(trainings[0].square, _load(trainings, folder, context, thin))] if trainings else []
             files = {t: file for paths in drive(loading)[0] for t, file in zip(trainings, paths, strict=True)}
             threads = blas_threads(min(host.slots_per_host, len(numbers)))
-            # For the driver these are problems over all kernels and rows that request one task each.
-            whole = [Job(jobs[k].training, partial(_as_task, jobs[k], files, threads, thin)) for k in numbers]
-            outcomes = context.drive(whole, lambda job: job.problem(), at_once=_ROUNDS * host.slots, numbers=numbers)
+
+            def in_a_task(job: Job) -> Solver[Outcome]:
+                stack = (files[job.training], _shape(job.training, thin=thin))
+                widths = job.training.square.view.factor_widths if thin else None
+                return ask(Task("solve", _solve, (stack, widths, job.kernels, job.rows, job.problem, threads)))
+
+            some = [jobs[k] for k in numbers]
+            outcomes = context.drive(some, in_a_task, at_once=_ROUNDS * host.slots, numbers=numbers)
         return dict(zip(numbers, outcomes, strict=True))
 
 
@@ -143,34 +130,32 @@ def batches(items: Sequence[Item], sizes: Sequence[int], most: int) -> Iterator[
 
 def _load(trainings: Sequence[Training], folder: Path, context: Context, thin: bool) -> Solver[list[Path]]:
     """Write the kernels of each training set, or their factors, to a file in float64 after the steps; one pass."""
-    started = time.monotonic()
-    lenses = [training.square for training in trainings]
-    files = [folder / f"kernels-{number}" for number in range(len(lenses))]
-    bytes_per_pass = covering([lens.view for lens in lenses]).bytes_per_pass
+    started, lenses = time.monotonic(), [training.square for training in trainings]
+    files, views = [folder / f"kernels-{number}" for number in range(len(lenses))], [lens.view for lens in lenses]
     if thin:
-        maps, n_passes = fit_row_maps([lens.view for lens in lenses])
+        maps, n_passes = fit_row_maps(views)
         rows = [(m, 1, np.arange(m.view.shape[1]), np.asarray, len(m.kernel_of)) for m in maps]
         _, n_more = row_products([RowFunction(*row, file) for row, file in zip(rows, files, strict=True)])
-        context.tally.add("load", n_passes + n_more, time.monotonic() - started, bytes_per_pass)
-        return files
-    stacks = [(file, _shape(training, thin=False)) for training, file in zip(trainings, files, strict=True)]
-    # The files are made here, before tasks open them, so that no task has to know whether it is the first.
-    for stack in stacks:
-        _map("w+", *stack)
-    n_kernels, side = trainings[0].n_kernels, lenses[0].view.source.tiling.tile
-    # A task holds one tile of each sum at a time.
-    width = max(1, machine().task_bytes // 4 // (8 * side * side) // len(lenses))
-    for start in range(0, n_kernels, width):
-        group = range(start, min(start + width, n_kernels))
-        single = np.eye(n_kernels)
-        with tempfile.TemporaryDirectory(prefix="sums-", dir=folder) as sums:
-            combinations = [Combination(place, single[k]) for place in range(len(lenses)) for k in group]
-            stems = [f"{sums}/{number}" for number in range(len(combinations))]
-            totals = yield Pass("load", partial(combine_pass, lenses, combinations, stems))
-            # Each file has one writer: on a network file system, pages that two machines write to would be lost.
-            shares = [totals[first : first + len(group)] for first in range(0, len(totals), len(group))]
-            yield Tasks("place", [partial(_place, *parts, start) for parts in zip(shares, stacks, strict=True)])
-    context.tally.add("load", 1.0, time.monotonic() - started, bytes_per_pass)
+        n_passes += n_more
+    else:
+        n_passes = 1.0
+        stacks = [(file, _shape(training, thin=False)) for training, file in zip(trainings, files, strict=True)]
+        # The files are made here, before tasks open them, so that no task has to know whether it is the first.
+        for stack in stacks:
+            _map("w+", *stack)
+        n_kernels, side = trainings[0].n_kernels, views[0].source.tiling.tile
+        # A task holds one tile of each sum at a time.
+        width = max(1, machine().task_bytes // 4 // (8 * side * side) // len(lenses))
+        for first in range(0, n_kernels, width):
+            group = np.eye(n_kernels)[first : first + width]
+            with tempfile.TemporaryDirectory(prefix="sums-", dir=folder) as sums:
+                combinations = [Combination(place, single) for place in range(len(lenses)) for single in group]
+                stems = [f"{sums}/{number}" for number in range(len(combinations))]
+                totals = yield Pass("load", partial(combine_pass, lenses, combinations, stems))
+                # Each file has one writer: on a network file system, pages that two machines write to would be lost.
+                shares = [totals[k : k + len(group)] for k in range(0, len(totals), len(group))]
+                yield Tasks("place", [partial(_place, *parts, first) for parts in zip(shares, stacks, strict=True)])
+    context.tally.add("load", n_passes, time.monotonic() - started, covering(views).bytes_per_pass)
     return files
 
 
@@ -197,58 +182,47 @@ def _place(totals: Sequence[StoredSum], stack: _Stack, first: int) -> None:
 # --- solving -----------------------------------------------------------------------------------------------------
 
 
-def _as_task(job: Job, files: dict[Training, Path], threads: int, thin: bool) -> Solver[Outcome]:
-    """A solver that requests one task, which solves the problem."""
-    stack = (files[job.training], _shape(job.training, thin=thin))
-    widths = job.training.square.view.factor_widths if thin else None
-    outcome: Outcome = yield Task("solve", _solve, (stack, widths, job.kernels, job.rows, job.problem, threads))
-    return job.over_all(outcome)
-
-
 def _solve(
     stack: _Stack, widths: Index | None, kernels: Index | None, rows: Index | None, problem: Problem, threads: int
 ) -> Outcome:
     K: Float = np.asarray(_map("r", *stack))
-    if widths is not None:
-        check_finite(K)
-        with pinned_blas(threads):
-            return run_with(problem(), FactoredKernels.of(K.T, widths, kernels, rows).answer)
-    if rows is not None:
-        # Indexing copies the part that is needed; without a selection all tasks of a machine share the mapped pages.
+    # Indexing copies the part that is needed; without a selection all tasks of a machine share the mapped pages.
+    if widths is None and rows is not None:
         K = K[np.ix_(np.arange(len(K)) if kernels is None else kernels, rows, rows)]
-    elif kernels is not None:
+    elif widths is None and kernels is not None:
         K = K[kernels]
     check_finite(K)
     # Several tasks share a machine, so each gets its share of the cores for BLAS.
     with pinned_blas(threads):
-        return run_with(problem(), partial(answer, K))
+        by = partial(answer, K) if widths is None else FactoredKernels.of(K.T, widths, kernels, rows).answer
+        return run_with(problem(), by)
 
 
 def answer(K: Float, request: Any) -> Any:
     """The answer of `driver` to requests of SVM-type solvers, from kernels in memory, (n, m, m)."""
     match request:
-        case SVM(rows=None):
+        case interface.SVM(rows=None):
             return train(combined(K, request.weights), request)
-        case GroupClassifier():
+        case interface.GroupClassifier():
             return train(composite(K, request.weights[:, request.groups]), request)
-        case EachProduct(columns=None):
+        case interface.EachProduct(columns=None):
             return np.matmul(K, request.block)
-        case Projection():
+        case interface.Projection():
             return group_forms(K, request.block)
-        case CombinedEntries():
+        case interface.CombinedEntries():
             return combined(K, request.weights)[np.ix_(request.index, request.index)]
-        case CombinedProduct(weights=weights) if weights.ndim == 1:
+        case interface.CombinedProduct(weights=weights) if weights.ndim == 1:
             return combined(K, weights) @ request.block
-        case CombinedFactor():
+        case interface.CombinedFactor():
             return Factor(combined(K, request.weights).T, request.lam)  # symmetric, and column-major this way
-        case FactorSolve():
+        case interface.FactorSolve():
             return request.factor.solve(request.block)
-        case FactorLogDeterminant():
+        case interface.FactorLogDeterminant():
             return request.factor.log_determinant()
-        case FactorTraces():
+        case interface.FactorTraces():
             inverse = request.factor.inverse()
             return np.append(np.tensordot(K, inverse, axes=2), np.trace(inverse))
-        case InnerProducts():
+        case interface.InnerProducts():
             return _projected_inner_products(K, request.basis)
         case Task():
             return request.function(*request.arguments)

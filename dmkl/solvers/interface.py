@@ -236,7 +236,10 @@ WORDS = ("certified", "finished", "converged", "open")
 
 
 class Status(enum.Enum):
-    """How a solver ended: a word of `WORDS`, and advice."""
+    """How a solver ended: a `word` of `WORDS`, and `advice`, a sentence on what happened and what to do."""
+
+    def __init__(self, word: str, advice: str) -> None:
+        self.word, self.advice = word, advice
 
     CERTIFIED = ("certified", "The gap is proven to be within the tolerance.")
     FINISHED = ("finished", "The gap is proven to be within the tolerance, by the solver that finishes open problems.")
@@ -264,16 +267,6 @@ class Status(enum.Enum):
         "open",
         "The iteration cap was reached while the objective still fell: raise max_iter, or tol.",
     )
-
-    @property
-    def word(self) -> str:
-        """One of `WORDS`."""
-        return self.value[0]
-
-    @property
-    def advice(self) -> str:
-        """A sentence on what happened and what to do."""
-        return self.value[1]
 
     @property
     def code(self) -> int:

@@ -9,30 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from dmkl import progress, settings
 from dmkl.arrays import Float, Index
+from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.numerics.semidefinite import KernelFacts
 from dmkl.passes.view import Lens
+from dmkl.solvers import interface
 from dmkl.solvers.driver import Tally, drive
-from dmkl.solvers.interface import (
-    SVM,
-    CombinedEntries,
-    CombinedFactor,
-    CombinedProduct,
-    EachProduct,
-    FactorTraces,
-    GroupClassifier,
-    InnerProducts,
-    Outcome,
-    Projection,
-    Request,
-    Solver,
-    Task,
-)
+from dmkl.solvers.interface import CombinedProduct, EachProduct, InnerProducts, Outcome, Request, Solver
 from dmkl.solvers.workspace import Workspace
 
 Item = TypeVar("Item")
@@ -98,15 +86,12 @@ class Job:
     rows: Index | None = None
 
     def adapted(self, solver: Solver[Outcome]) -> Solver[Outcome]:
-        """A solver of this problem on its kernels and rows, as a solver on all of them."""
+        """A solver of this problem on its kernels and rows, as a solver on all of them, with zeros elsewhere."""
         if self.rows is not None:
             solver = _answered(solver, partial(_on_rows, self.rows, self.training.n_train))
         if self.kernels is not None:
             solver = _answered(solver, partial(_on_kernels, self.kernels, self.training.n_kernels))
-        return self.over_all((yield from solver))
-
-    def over_all(self, outcome: Outcome) -> Outcome:
-        """The outcome on its kernels and rows as one on all of them, with zeros elsewhere."""
+        outcome = yield from solver
         if self.rows is not None and outcome.dual is not None:
             outcome = replace(outcome, dual=_spread(outcome.dual, self.rows, self.training.n_train))
         if self.kernels is None:
@@ -132,6 +117,15 @@ class Job:
     def facts(self) -> KernelFacts:
         """The properties of the kernels that may have weight."""
         return self.training.facts.select(self.kernels)
+
+
+def can_solve(check: Callable[[Sequence[Job]], None], jobs: Sequence[Job]) -> bool:
+    """Whether the check of a solver accepts these jobs."""
+    try:
+        check(jobs)
+    except (InputError, MemoryBudgetError):
+        return False
+    return True
 
 
 @dataclass(eq=False)
@@ -243,12 +237,12 @@ def _answered(solver: Solver[Outcome], ask: Callable[[Any], Solver[Any]]) -> Sol
 def _on_rows(rows: Index, n_samples: int, request: Request) -> Solver[Any]:
     """Answer a request over some of the samples by one over all."""
     match request:
-        case SVM():
+        case interface.SVM():
             return (yield replace(request, rows=rows))
         case EachProduct():
             # The kernel over the subset is a block of the whole kernel.
             return (yield EachProduct(_spread(request.block, rows, n_samples)))[:, rows]
-        case Task():
+        case interface.Task():
             return (yield request)
     msg = f"a problem over some of the samples cannot ask for {type(request).__name__}"
     raise NotImplementedError(msg)
@@ -256,28 +250,29 @@ def _on_rows(rows: Index, n_samples: int, request: Request) -> Solver[Any]:
 
 def _on_kernels(kernels: Index, n_kernels: int, request: Request | tuple[Request, ...]) -> Solver[Any]:
     """Answer requests for some of the kernels by requests for all, whose other kernels have zero weight."""
-    spread = partial(_spread, places=kernels, size=n_kernels)
+    spread, with_last = partial(_spread, places=kernels, size=n_kernels), [*kernels, n_kernels]
 
     # Weights of zero leave the other kernels out of sums; requests for all products return the wanted kernels only.
-    def over_all(request: Request) -> Request:
+    def over_all(request: Any) -> Any:
         match request:
             case EachProduct(block, None) if len(kernels) == 1:
                 # A sum with one term instead of products with every kernel, most of which would be dropped.
                 return CombinedProduct(block, spread(np.ones(1)), exact=True)
-            case CombinedProduct() | CombinedFactor() | CombinedEntries() | SVM() | GroupClassifier():
-                return replace(request, weights=spread(request.weights))
             case InnerProducts():
                 return replace(request, products=spread(request.products))
-        return request
+        return replace(request, weights=spread(request.weights)) if hasattr(request, "weights") else request
 
     def of_some(request: Request, sent: Request, answer: Any) -> Any:
-        if isinstance(request, EachProduct) and isinstance(sent, CombinedProduct):
-            return answer[None]
-        if isinstance(request, FactorTraces):
-            return answer[[*kernels, n_kernels]]
-        if isinstance(request, InnerProducts):
-            return answer[np.ix_([*kernels, n_kernels], [*kernels, n_kernels])]
-        return answer[kernels] if isinstance(request, EachProduct | Projection) else answer
+        match request:
+            case EachProduct() if isinstance(sent, CombinedProduct):
+                return answer[None]
+            case EachProduct() | interface.Projection():
+                return answer[kernels]
+            case interface.FactorTraces():
+                return answer[with_last]
+            case InnerProducts():
+                return answer[np.ix_(with_last, with_last)]
+        return answer
 
     if isinstance(request, tuple):
         wide = tuple(map(over_all, request))
@@ -289,21 +284,14 @@ def _on_kernels(kernels: Index, n_kernels: int, request: Request | tuple[Request
 def together(solvers: Sequence[Solver[Item]]) -> Solver[list[Item]]:
     """Several solvers, run side by side as one solver, which returns their results in order."""
     results: dict[int, Item] = {}
-    requests: dict[int, Request] = {}
-
-    def advance(number: int, answer: Any) -> None:
-        try:
-            requests[number] = cast(Request, solvers[number].send(answer))
-        except StopIteration as stop:
-            requests.pop(number, None)
-            results[number] = stop.value
-
-    for number in range(len(solvers)):
-        advance(number, None)
-    while requests:
-        running = list(requests)
+    answers: dict[int, Any] = dict.fromkeys(range(len(solvers)))
+    while answers:
+        requests: dict[int, Any] = {}
+        for number, answer in answers.items():
+            try:
+                requests[number] = solvers[number].send(answer)
+            except StopIteration as stop:
+                results[number] = stop.value
         # One tuple for all solvers, so that the driver answers them in one pass.
-        answers = yield tuple(requests[number] for number in running)
-        for number, answer in zip(running, answers, strict=True):
-            advance(number, answer)
+        answers = dict(zip(requests, (yield tuple(requests.values())), strict=True)) if requests else {}
     return [results[number] for number in range(len(solvers))]

@@ -10,6 +10,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
+from dask.base import tokenize
 
 from dmkl.arrays import Float
 from dmkl.errors import refuse
@@ -98,14 +99,9 @@ _KNOWN: dict[str, ConicSet] = {}
 
 def _content(constraints: Sequence[Any]) -> str:
     """A hash of constraints with all their numbers, since the text of an expression abbreviates arrays."""
-    total = hashlib.sha256()
-    for constraint in constraints:
-        total.update(f"{constraint}; ".encode())
-        for leaf in (*constraint.constants(), *constraint.parameters()):
-            value = leaf.value
-            total.update(np.ascontiguousarray(value.toarray() if hasattr(value, "toarray") else value).tobytes())
-        total.update(repr([variable.shape for variable in constraint.variables()]).encode())
-    return total.hexdigest()
+    leaves = [[leaf.value for leaf in (*c.constants(), *c.parameters())] for c in constraints]
+    shapes = [[variable.shape for variable in c.variables()] for c in constraints]
+    return str(tokenize(list(map(str, constraints)), leaves, shapes))
 
 
 def digest(constraints: Constraints, names: Sequence[str]) -> str:

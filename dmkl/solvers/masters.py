@@ -33,20 +33,13 @@ _SHORTEST = 1e-6
 _TINY = float(np.finfo(np.float64).tiny)
 
 
-def rises_enough(value: float, before: float, promised: float, *, share: float = 1e-3, slack: float = 0.0) -> bool:
-    """Whether a step raised the objective by a fraction of gradient times step, up to uncertainty.
-
-    `slack` is the largest amount by which value − before may be too small, if both are known only approximately.
-    """
-    return value >= before + share * promised - slack
-
-
 class LineSearch:
     """Successively shorter steps in one direction from the best point so far, until the objective rises enough.
 
     The start has a gradient and a value of the objective. If only an interval of the value is known, `value` is its
     lower end, or another value that may be too high by `slack`. The first step is `length` times the direction, and a
-    refused step is shortened by `factor` unless `shorten` gets a gradient. `share` is that of `rises_enough`.
+    refused step is shortened by `factor` unless `shorten` gets a gradient. `share` is that of gradient times step by
+    which the objective has to rise.
 
     `point` is the next point to evaluate, or None when steps have become too short to matter.
     """
@@ -80,7 +73,7 @@ class LineSearch:
         assert self.point is not None
         # The uncertainties of both values are added: a step is refused only if it certainly rises too little.
         promised = float(np.vdot(self._gradient, self.point - self._start))
-        return rises_enough(value, self._value, promised, share=self._share, slack=self._slack + slack)
+        return value >= self._value + self._share * promised - self._slack - slack
 
     def shorten(self, gradient: Float | None = None) -> None:
         """Shorten a step that was refused: by the factor, or by means of the gradient at the point.
@@ -255,22 +248,12 @@ def exact_master(planes: Sequence[CuttingPlane], weights: WeightSet) -> Float:
     return units * weights.clean(program.minimize(linear)[0][:n])
 
 
-def taylor_form(beta: Float, p: float) -> tuple[Float, Float, float]:
-    """The coefficients a, l, c of the second-order Taylor form of ‖b‖_p^p at β, ν(b) = Σ a_j b_j² + Σ l_j b_j + c.
-
-    By JMLR Eq. 11, a_j = p(p−1)/2 β_j^(p−2), l_j = −p(p−2) β_j^(p−1), c = p(p−3)/2 + 1, for ‖β‖_p = 1.
-    """
-    # For p < 2 the form is infinite at zero; this floor keeps it finite, so that a weight can become positive again.
-    floored = np.maximum(beta, 1e-6 * float(beta.max()))
-    quadratic = 0.5 * p * (p - 1.0) * floored ** (p - 2.0)
-    linear = -p * (p - 2.0) * floored ** (p - 1.0)
-    return quadratic, linear, 0.5 * p * (p - 3.0) + 1.0
-
-
 def taylor_master(planes: Sequence[CuttingPlane], beta: Float, weights: WeightSet) -> Float:
-    """Maximize the minimum of the planes over b ≥ 0, ν(b) ≤ 1, with ν taken at β; returns b on the sphere, (n,).
+    """Maximize the minimum of the planes over b ≥ 0, ν(b) ≤ 1; returns b on the sphere, (n,).
 
-    The set is a ball, with or without prices: a linear program for p = 1, a quadratically constrained one otherwise.
+    ν(b) = Σ a_j b_j² + Σ l_j b_j + c is the second-order Taylor form of ‖b‖_p^p at β. By JMLR Eq. 11,
+    a_j = p(p−1)/2 β_j^(p−2), l_j = −p(p−2) β_j^(p−1), c = p(p−3)/2 + 1, for ‖β‖_p = 1. The set is a ball, with or
+    without prices: a linear program for p = 1, a quadratically constrained one otherwise.
     """
     n, p = len(beta), weights.p
     if p == 1 or np.isinf(p):
@@ -279,12 +262,14 @@ def taylor_master(planes: Sequence[CuttingPlane], beta: Float, weights: WeightSe
     program = ConicProgram(n + 1)
     linear = _cutting_planes(program, planes, units)
     program.at_most(np.eye(n, program.width) * -1.0, np.zeros(n))
-    a, slope, constant = taylor_form(beta / units, p)
+    # For p < 2 the form is infinite at zero; this floor keeps it finite, so that a weight can become positive again.
+    floored = np.maximum(beta / units, 1e-6 * float((beta / units).max()))
+    a, slope = 0.5 * p * (p - 1.0) * floored ** (p - 2.0), -p * (p - 2.0) * floored ** (p - 1.0)
+    constant = 0.5 * p * (p - 3.0) + 1.0
     # bᵀDb + lᵀb + c ≤ 1 as a second-order cone: with r = 1 − c − lᵀb, ‖(2 D^½ b, r − 1)‖ ≤ r + 1.
     rows = np.zeros((n + 2, program.width))
-    rows[0, :n] = slope
+    rows[[0, -1], :n] = slope
     rows[1:-1, :n] = -2.0 * np.diag(np.sqrt(a))
-    rows[-1, :n] = slope
     b = np.concatenate([[2.0 - constant], np.zeros(n), [-constant]])
     program.add(rows, b, clarabel.SecondOrderConeT(n + 2))
     return units * onto_sphere(program.minimize(linear)[0][:n], p)

@@ -36,8 +36,7 @@ class PseudoSamples:
     """The factors of pseudo-samples, and what maps vectors back to the samples."""
 
     row_map: RowMap
-    factors: Float
-    """QᵀZ, (r, D)"""
+    factors: Float  # QᵀZ, (r, D)
     order: Index  # the components of Z, pivots first; those after the rank are combinations of those before
     triangle: Float  # R_1, the square part of R of the pivots, (rank, rank)
     image: Float  # R_1⁻ᵀT, (rank, C)

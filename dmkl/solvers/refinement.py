@@ -39,21 +39,15 @@ _LEAST = 1e-3
 class RefinedProblem:
     """Targets in one fold, whose weights are refined over all folds."""
 
-    h: Float
-    """(m, targets)"""
-    offset: Float
-    """b: (targets,), or (validation rows, targets)."""
-    truth: Float
-    """y of the validation rows, (rows, targets)"""
+    h: Float  # (m, targets)
+    offset: Float  # b: (targets,), or (validation rows, targets)
+    truth: Float  # y of the validation rows, (rows, targets)
     judge: Callable[[Float, Index], Float]
     """`Fit.judge`, of which the first score decides, and the positions of the targets for it."""
     columns: Index
-    lam: Float
-    """λ, (targets,)"""
-    weights: Float
-    """γ at the start, (targets, n)"""
-    steps: int
-    """Most steps of a target."""
+    lam: Float  # λ, (targets,)
+    weights: Float  # γ at the start, (targets, n)
+    steps: int  # most steps of a target
 
     def of(self, at: Index) -> RefinedProblem:
         """The problem of some of the targets."""

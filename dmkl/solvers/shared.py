@@ -23,12 +23,12 @@ from itertools import chain
 import numpy as np
 
 from dmkl.arrays import Float, Index
+from dmkl.numerics.cholesky import not_positive_definite
 from dmkl.numerics.fisher import relative_gap
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.elements import combined_kernels
 from dmkl.passes.execute import check_memory, machine, run_tasks
 from dmkl.passes.view import Lens, covering
-from dmkl.solvers.fisher.mkfda import not_positive_definite
 from dmkl.solvers.fisher.registry import check_resolution
 from dmkl.solvers.in_memory import batches
 from dmkl.solvers.interface import Outcome, Status, Step
@@ -61,13 +61,10 @@ def candidate_weights(n_kernels: int, n_candidates: int, random_state: int) -> F
 class SharedProblem:
     """Targets with the same weights and the same λ."""
 
-    h: Float
-    """(m, targets)"""
+    h: Float  # (m, targets)
     lam: float
-    weights: Float
-    """γ, (n,)"""
-    offset: Float
-    """The part of predictions that is not the kernels': (targets,), or (held-out rows, targets)."""
+    weights: Float  # γ, (n,)
+    offset: Float  # the part of predictions that is not the kernels': (targets,), or (held-out rows, targets)
     columns: Index
     judge: Callable[[Float, Index], Float] | None
     """`Fit.judge`, and the positions of the targets for it; None if dual variables are wanted, of one target."""

@@ -39,7 +39,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -162,41 +162,31 @@ def solve_variances(problem: VarianceProblem) -> Steps:
     start = _nonnegative(gram, moments, np.zeros(len(gram)))
     start[-1] = max(start[-1], 0.1 * problem.scale)
     every = np.arange(len(start))
-    best = yield from _maximize(system, start, every)
-    n = len(problem.names)
+    point, information, probe_noise, status, steps = yield from _maximize(system, start, every)
+    n, variances = len(problem.names), point.variances
     statistics = np.full(n + 1, np.nan)
     if problem.tests and problem.exact:
         without_kernels = -0.5 * problem.degrees * (np.log(2.0 * np.pi * problem.scale) + 1.0)
-        statistics[n] = 2.0 * max(0.0, best.point.log_likelihood - without_kernels)
+        statistics[n] = 2.0 * max(0.0, point.log_likelihood - without_kernels)
         for j in range(n):
             # On the boundary the component is absent already, so that the likelihood without it is the same.
-            if best.point.variances[j] <= 0:
+            if variances[j] <= 0:
                 statistics[j] = 0.0
             elif n == 1:
                 statistics[j] = statistics[n]
             else:
-                without = best.point.variances.copy()
-                without[j] = 0.0
-                reduced = yield from _maximize(system, without, np.delete(every, j))
-                statistics[j] = 2.0 * max(0.0, best.point.log_likelihood - reduced.point.log_likelihood)
+                without = np.where(every == j, 0.0, variances)
+                reduced, *_ = yield from _maximize(system, without, np.delete(every, j))
+                statistics[j] = 2.0 * max(0.0, point.log_likelihood - reduced.log_likelihood)
     # Components on the boundary have no covariance: the average information describes the likelihood inside the set.
-    free = np.flatnonzero(best.point.variances > problem.floor)
-    inverse = np.linalg.inv(best.information[np.ix_(free, free)])
+    free = np.ix_(variances > problem.floor, variances > problem.floor)
+    covariance, probe_covariance = np.full((2, n + 1, n + 1), np.nan)
+    inverse = np.linalg.inv(information[free])
+    covariance[free] = inverse
     # A gradient with the error covariance N moves the zero of the gradient by I⁻¹ times it: the covariance I⁻¹NI⁻¹.
-    noise = inverse @ best.noise[np.ix_(free, free)] @ inverse
-    extra = {
-        "covariance": _spread(inverse, free, n + 1),
-        "probe_covariance": _spread(noise, free, n + 1),
-        "statistics": statistics,
-    }
-    return _outcome(problem, best.point, best.status, best.steps, extra)
-
-
-def _spread(block: Float, free: Index, size: int) -> Float:
-    """A matrix over the free components as one over all, NaN elsewhere."""
-    wide = np.full((size, size), np.nan)
-    wide[np.ix_(free, free)] = block
-    return wide
+    probe_covariance[free] = inverse @ probe_noise[free] @ inverse
+    extra = {"covariance": covariance, "probe_covariance": probe_covariance, "statistics": statistics}
+    return _outcome(problem, point, status, steps, extra)
 
 
 def _outcome(
@@ -310,21 +300,14 @@ def _regression_covariance(problem: VarianceProblem, variances: Float) -> Steps:
 class _Point:
     """The likelihood at some variances."""
 
-    variances: Float
-    """(n + 1,), σ_e² last."""
+    variances: Float  # (n + 1,), σ_e² last
     log_likelihood: float
-    dual: Float
-    """Py, (m, 1)"""
-    solved: Float
-    """V⁻¹Q, (m, r)"""
-    gram: Float
-    """QᵀV⁻¹Q, (r, r)"""
-    effects: Float
-    """b in coordinates of Q, (r, 1), less those of least squares."""
-    error: float = 0.0
-    """Standard error of the log-likelihood that random probes leave."""
-    probes: Float | None = None
-    """V⁻¹ times the random probes, (m, probes)."""
+    dual: Float  # Py, (m, 1)
+    solved: Float  # V⁻¹Q, (m, r)
+    gram: Float  # QᵀV⁻¹Q, (r, r)
+    effects: Float  # b in coordinates of Q, (r, 1), less those of least squares
+    error: float = 0.0  # standard error of the log-likelihood that random probes leave
+    probes: Float | None = None  # V⁻¹ times the random probes, (m, probes)
 
     def project(self, solved: Float, basis: Float) -> Float:
         """PB from V⁻¹B."""
@@ -435,16 +418,6 @@ def _derivatives(
     return 0.5 * (quadratic - traces), 0.5 * (information + information.T)
 
 
-class _Maximum(NamedTuple):
-    """The end of a maximization."""
-
-    point: _Point
-    information: Float
-    noise: Float
-    status: Status
-    steps: list[Step]
-
-
 def _step(point: _Point, gain: float) -> Step:
     *weights, residual = point.variances
     figures = {"log_likelihood": point.log_likelihood, "residual_variance": float(residual), "predicted_gain": gain}
@@ -452,7 +425,11 @@ def _step(point: _Point, gain: float) -> Step:
 
 
 def _maximize(system: _Exact | _Probes, start: Float, active: Index) -> Steps:
-    """Maximize the likelihood over the active variances, from `start`, in which the others are zero."""
+    """Maximize the likelihood over the active variances, from `start`, in which the others are zero.
+
+    Returns the last point whose likelihood rose, the average information and the noise of the gradient there, the
+    status, and the steps.
+    """
     problem = system.problem
     floor = problem.floor[active]
     point = yield from system.evaluate(np.maximum(start, problem.floor))
@@ -467,22 +444,21 @@ def _maximize(system: _Exact | _Probes, start: Float, active: Index) -> Steps:
         direction = target - present
         gain = float(slope @ direction - 0.5 * direction @ curvature @ direction)
         steps.append(_step(point, gain))
-        end = _Maximum(point, information, noise, Status.CONVERGED if gain <= problem.tol else Status.FALLING, steps)
         if gain <= problem.tol or len(steps) >= problem.max_iter:
-            return end
+            return point, information, noise, Status.CONVERGED if gain <= problem.tol else Status.FALLING, steps
         # The model may overshoot far from the optimum: steps are halved until the likelihood rises (Armijo).
-        share, value = 1.0, point.log_likelihood
+        share, best = 1.0, point
         while share >= _LEAST_SHARE:
-            trial = point.variances.copy()
+            trial = best.variances.copy()
             trial[active] = target if share == 1.0 else present + share * direction
             point = yield from system.evaluate(trial)
             # Rounding of the log-likelihood, and the error of the probes, hide smaller changes.
-            slack = max(1e-12 * abs(value), 2.0 * point.error)
-            if point.log_likelihood >= value + 1e-4 * share * float(slope @ direction) - slack:
+            slack = max(1e-12 * abs(best.log_likelihood), 2.0 * point.error)
+            if point.log_likelihood >= best.log_likelihood + 1e-4 * share * float(slope @ direction) - slack:
                 break
             share *= 0.5
         else:
-            return end._replace(status=Status.SMALL_DECREASE)
+            return best, information, noise, Status.SMALL_DECREASE, steps
 
 
 def _conjugate_gradients(variances: Float, block: Float) -> Steps:

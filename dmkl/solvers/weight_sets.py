@@ -93,8 +93,8 @@ class ConicProgram:
         """The minimizer x, and the multipliers of the rows in the order in which these were added.
 
         Any finite point is returned, optimal to Clarabel's tolerances or not: the caller certifies its result on the
-        full problem. q is `linear`; P is `quadratic`, positive semidefinite, or zero. ConicError is raised if Clarabel
-        returns no point.
+        full problem. q is `linear`; P is `quadratic`, positive semidefinite, or zero. Both may be those of the first
+        variables alone, if the others have zeros. ConicError is raised if Clarabel returns no point.
         """
         options = clarabel.DefaultSettings()
         options.verbose = False
@@ -107,8 +107,8 @@ class ConicProgram:
         # Programs over the same set differ in the objective alone, so the matrix of the rows is kept.
         if self._rows is None:
             self._rows = _sparse(self._entries, (self._height, self.width))
-        rows = self._rows
-        solution = clarabel.DefaultSolver(upper, linear, rows, np.concatenate(self._b), self._cones, options).solve()
+        q, b = self._padded(linear), np.concatenate(self._b)
+        solution = clarabel.DefaultSolver(upper, q, self._rows, b, self._cones, options).solve()
         x, status = np.asarray(solution.x, dtype=np.float64), str(solution.status)
         if not np.isfinite(x).all() or "Infeasible" in status or status == "Unsolved":
             msg = f"the conic program ended without a solution (Clarabel: {status})"
@@ -118,13 +118,27 @@ class ConicProgram:
 
     def nearest(self, aim: Float) -> Float:
         """The feasible x whose first variables are closest to `aim`."""
-        others = (0, self.width - len(aim))
-        # ½‖x − aim‖² without its constant.
-        return self.minimize(np.pad(-aim, others), np.diag(np.pad(np.ones(len(aim)), others)))[0]
+        return self.minimize(-aim, np.eye(len(aim)))[0]  # ½‖x − aim‖² without its constant
 
-    def dual(self, linear: Float, multipliers: Float) -> tuple[float, Float]:
-        """bᵀz and q + rowsᵀz for multipliers z: if the latter is zero, the former bounds the maximum of −qᵀx."""
-        return float(np.concatenate(self._b) @ multipliers), np.asarray(linear + self._rows.T @ multipliers)
+    def dual(self, multipliers: Float) -> float:
+        """bᵀz for the multipliers z of a minimizer, which bounds the maximum of −qᵀx if q + rowsᵀz is zero."""
+        return float(np.concatenate(self._b) @ multipliers)
+
+    def highest(self, linear: Float) -> float:
+        """An upper bound of the maximum of −qᵀx for a q of the first variables, which are ≥ 0 with a sum of at most 1.
+
+        With the multipliers z of a minimizer, r = q + rowsᵀz and b − rows x in the cones, −qᵀx ≤ bᵀz − rᵀx. The
+        solver's tolerance leaves a small r. Its part for the first variables is bounded by their sum; its part for the
+        others, which only the cones bound, is taken as twice its value at the solution.
+        """
+        n = len(linear)
+        x, z = self.minimize(linear)
+        r = self._padded(linear) + self._rows.T @ z
+        first, others = np.maximum(-r[:n], 0.0).max(initial=0.0), 2.0 * np.abs(r[n:]) @ np.abs(x[n:])
+        return self.dual(z) + float(first + others)
+
+    def _padded(self, linear: Float) -> Float:
+        return np.pad(linear, (0, self.width - len(linear)))
 
 
 def _entries(rows: Float) -> Entries:
@@ -263,7 +277,7 @@ class Ball(WeightSet):
     def clean(self, x: Float) -> Float:
         # For p = 1 solutions are sparse, and what an interior point leaves of zero weights is cut off; for p > 1 small
         # weights are part of the solution.
-        return onto_sphere(_without_rounding(x) if self.p == 1 else x, self.p)
+        return onto_sphere(without_rounding(x) if self.p == 1 else x, self.p)
 
     def polish(self, aim: Float, q: Float, curvature: Float, x: Float) -> Float:
         if np.isinf(self.p):
@@ -342,7 +356,7 @@ class GroupBall(WeightSet):
         # Scaled to the sphere, with tiny groups set to zero.
         x = np.maximum(x, 0.0)
         sizes = np.array([norm(x[group], self.p) for group in self._members()])
-        if not (total := float(_without_rounding(sizes).sum())) > 0:
+        if not (total := float(without_rounding(sizes).sum())) > 0:
             return self.start(len(x))
         beta = x / total
         for size, group in zip(sizes, self._members(), strict=True):
@@ -405,8 +419,9 @@ def _total(first: int, n: int) -> Entries:
     return np.zeros(n, dtype=np.int64), first + np.arange(n), np.ones(n)
 
 
-def _without_rounding(x: Float) -> Float:
-    return np.where(x > _ABSENT * float(x.max()), x, 0.0)
+def without_rounding(x: Float) -> Float:
+    """The weights of an interior point, with tiny ones set to zero."""
+    return np.where(x > _ABSENT * float(x.max(initial=0.0)), x, 0.0)
 
 
 _POLISHING = 5
@@ -587,9 +602,8 @@ class ConicSet(Cones, WeightSet):
         """
         program = ConicProgram(self.width)
         self.demand(program, 1.0, self.n)
-        linear = np.pad(np.full(self.n, -1.0), (0, self.width - self.n))
         try:
-            x, z = program.minimize(linear)
+            x, z = program.minimize(np.full(self.n, -1.0))
         except ConicError as error:
             # −Σβ without a lower bound: the dual of the program is infeasible.
             if "DualInfeasible" not in str(error):
@@ -598,32 +612,15 @@ class ConicSet(Cones, WeightSet):
             raise UnboundedSetError(msg) from error
         largest = float(x[: self.n].sum())
         # The bound by the multipliers makes `total` a proven maximum; the set {0} gets a tiny size to divide by.
-        return max((1.0 + 1e-8) * max(largest, program.dual(linear, z)[0]), 1e-12)
+        return max((1.0 + 1e-8) * max(largest, program.dual(z)), 1e-12)
 
     def support(self, q: Float) -> float:
-        """An upper bound by the multipliers of the conic program.
-
-        With multipliers z of the dual cone, r = Gᵀz − (q, 0) and s = b − Gx in the cone, any x of the set has
-        βᵀq = (b − s)ᵀz − rᵀx ≤ bᵀz − rᵀx. The solver's tolerance leaves a small r, Σβ ≤ `total`, and β ≥ 0.
-        """
-        if not (size := float(np.abs(q).max(initial=0.0))):
-            return 0.0
-        linear, x, z = self._best(q / size)
-        value, residual = self.program(self.n).dual(linear, z)
-        # −rᵀx ≤ max(−r, 0)·Σβ for β ≥ 0. The other variables have no such bound: twice their values at the solution.
-        rest = float(np.maximum(-residual[: self.n], 0.0).max(initial=0.0))
-        rest += 2.0 * float(np.abs(residual[self.n :]) @ np.abs(x[self.n :]))
-        return size * self.total * (value + rest)
+        size = float(np.abs(q).max(initial=0.0))
+        return size * self.total * self.program(self.n).highest(-q / size) if size else 0.0
 
     def steepest(self, q: Float) -> Float:
         size = float(np.abs(q).max(initial=0.0)) or 1.0
-        return self.total * self.clean(self._best(q / size)[1][: self.n])
-
-    def _best(self, q: Float) -> tuple[Float, Float, Float]:
-        """The linear function −qᵀx, its minimizer and the multipliers, in units of the set."""
-        program = self.program(self.n)
-        linear = np.pad(-q, (0, program.width - self.n))
-        return linear, *program.minimize(linear)
+        return self.total * self.clean(self.program(self.n).minimize(-q / size)[0][: self.n])
 
     def units(self, n: int) -> Float:
         return np.full(n, self.total)
@@ -634,8 +631,7 @@ class ConicSet(Cones, WeightSet):
         return program
 
     def clean(self, x: Float) -> Float:
-        # The constraints hold to the solver's tolerance, some 1e-9 of the largest weight.
-        return np.where(x > 1e-9 * float(x.max(initial=0.0)), x, 0.0)
+        return without_rounding(x)
 
 
 # --- prices -----------------------------------------------------------------------------------------------------------

@@ -93,44 +93,37 @@ class Prepared:
     """None: nothing is kept."""
     number: int
 
-    def _file(self, part: int) -> Path:
-        assert self.folder is not None
-        return self.folder / f"prepared-{self.number}-{part}.npz"
+    def _file(self, part: int) -> Path | None:
+        return self.folder and self.folder / f"prepared-{self.number}-{part}.npz"
 
     def load(self, part: int) -> dict[str, Array] | None:
         """The arrays of a part, if an earlier run of the same work kept them."""
-        return load_arrays(self._file(part)) if self.folder is not None and self._file(part).exists() else None
+        return load_arrays(file) if (file := self._file(part)) and file.exists() else None
 
     def save(self, part: int, arrays: Mapping[str, Array]) -> None:
         """Keep the arrays of a part for a later run."""
-        if self.folder is not None:
-            save_arrays(self._file(part), dict(arrays))
+        if file := self._file(part):
+            save_arrays(file, dict(arrays))
 
 
 class Workspace:
     """The folder of the checkpoint of a plan of fits.
 
-    None stands for a temporary folder in `dmkl.passes.execute.temporary_root`, which `close` removes, as it does any
-    folder without `keep`. `identity` holds properties of the computation by name (data, grid, folds …), and `unsaid`
-    the values of those that an earlier dmkl did not write: the defaults of its parameters. InputError is raised for a
-    folder with other properties, or with other files.
+    None stands for a temporary folder in `dmkl.passes.execute.temporary_root`, which `close` removes. `identity` holds
+    properties of the computation by name (data, grid, folds …), and `unsaid` the values of those that an earlier dmkl
+    did not write: the defaults of its parameters. InputError is raised for a folder with other properties, or with
+    other files.
     """
 
     def __init__(
-        self,
-        folder: str | Path | None,
-        identity: dict[str, str],
-        *,
-        unsaid: Mapping[str, str] | None = None,
-        keep: bool = True,
+        self, folder: str | Path | None, identity: dict[str, str], *, unsaid: Mapping[str, str] | None = None
     ) -> None:
         self.temporary = folder is None
-        self.keep = keep and not self.temporary
         if folder is None:
             self.path = Path(tempfile.mkdtemp(prefix="dmkl-", dir=temporary_root()))
         else:
             self.path = state_folder(folder)
-        self.identity, self._unsaid = identity, dict(unsaid or {})
+        self.identity, self._unsaid = identity, unsaid or {}
         self.state: dict[str, Any] = {}
         file = self.path / "state.json"
         if file.exists():
@@ -138,7 +131,7 @@ class Workspace:
             self._check(stored["identity"])
             self.state = stored["state"]
         elif self.path.exists() and not all(entry.name.startswith(_OURS) for entry in self.path.iterdir()):
-            # A folder of other files is never used: `close` deletes the folder of a search that is not kept.
+            # A folder of other files is never used: `remove_state` deletes a folder as a whole.
             refuse(
                 f"{self.path} is to keep the state of a search, but holds other files; give a folder of its own, "
                 "or an empty one"
@@ -148,7 +141,7 @@ class Workspace:
 
     def _check(self, before: dict[str, str]) -> None:
         # A property that an older version did not write has the default value that it had then.
-        were = self._unsaid | before
+        were = {**self._unsaid, **before}
         changed = [name for name in {**before, **self.identity} if were.get(name) != self.identity.get(name)]
         if changed:
             changes = [_change(name, were.get(name), self.identity.get(name)) for name in changed[:_MOST_CHANGES]]
@@ -254,9 +247,9 @@ class Workspace:
             shutil.rmtree(left, ignore_errors=True)
 
     def close(self) -> None:
-        """Remove the folder, unless it is a checkpoint."""
+        """Remove a temporary folder."""
         # A task that an interruption left running may write another file meanwhile.
-        for _ in range(0 if self.keep else 50):
+        for _ in range(50 if self.temporary else 0):
             shutil.rmtree(self.path, ignore_errors=True)
             if not self.path.exists():
                 break

@@ -39,7 +39,7 @@ _SMALL_BYTES = 4 * 2**20
 
 @dataclass(frozen=True)
 class FeatureTable:
-    """A feature table that was scanned, read in parts by tasks; it has the fields of `FeatureMatrix` and more."""
+    """A feature table that was scanned, read in parts by tasks."""
 
     name: str
     shape: tuple[int, int]
@@ -48,11 +48,6 @@ class FeatureTable:
     content: str  # a digest of the values
     center: Float  # the column means, (columns,), subtracted before distances are computed
     n_missing: int  # samples that lack the table; an upper bound for some rows of a table
-
-    @property
-    def holds(self) -> str:
-        """See `FeatureMatrix`: empty, since square matrices are removed once their kernels are computed."""
-        return ""
 
     @property
     def chunk_rows(self) -> int:
@@ -123,10 +118,8 @@ class StoredTable(FeatureTable):
             group = open_group(self.location)[self.path]
             content, values = group.attrs.get("content"), group["values"]
         if content != self.content:
-            msg = (
-                f"{self.location} holds other features {self.name!r} now than when it was opened; open the set again, "
-                "and fit models again"
-            )
+            msg = f"{self.location} holds other features {self.name!r} now than when it was opened; "
+            msg += "open the set again, and fit models again"
             raise StoreError(msg)
         return values
 
@@ -212,10 +205,7 @@ def scan(
     samples: Sequence[str] | Array | None,
     watching: Sequence[LabelColumns | TargetColumns] = (),
 ) -> Scan:
-    """Read a table once, a strip of rows at a time; values must be finite, or NaN in a whole row.
-
-    Each object of `watching` receives every strip.
-    """
+    """Read a table once, in strips, which `watching` receive; the values of a row must be finite, or NaN throughout."""
     rows, columns = table.shape
     names = None if samples is None else [str(sample) for sample in samples]
     digest = _digest(table)
@@ -254,10 +244,7 @@ def content_of(table: FeatureTable) -> str:
 def check_rows(
     name: str, values: Array, first_row: int, samples: Sequence[str] | None, columns: Sequence[str] | None
 ) -> Mask:
-    """Find the rows that are NaN throughout, and check that all others are finite; returns a mask, (rows,).
-
-    `values` are the rows of the matrix from `first_row` on; `samples` and `columns` name all its rows and columns.
-    """
+    """Return the mask of the rows from `first_row` on that are NaN throughout; InputError if others are not finite."""
     bad = ~np.isfinite(values)
     if not bad.any():
         return np.zeros(len(values), dtype=bool)
@@ -269,16 +256,14 @@ def check_rows(
         sample = f"row {row}" if samples is None else f"sample {samples[row]!r} (row {row})"
         column = str(k) if columns is None else f"{columns[k]!r} ({k})"
         if values.dtype == np.float16 and not np.isnan(values[i, k]):
-            refuse(
-                f"features {name!r}: {sample} is infinite or exceeds the largest float16, 65504, in column {column}; "
-                "scale the features, or store them as float32 (dtype)"
-            )
+            what = f"features {name!r}: {sample} is infinite or exceeds the largest float16, 65504, in column {column}"
+            refuse(f"{what}; scale the features, or store them as float32 (dtype)")
         count = int(bad.any(axis=1).sum())
+        those = f"{count} of the rows {first_row} to {first_row + len(values) - 1} {'is' if count == 1 else 'are'}"
         refuse(
-            f"features {name!r}: {sample} is {values[i, k]} in column {column}; {count} of the rows {first_row} "
-            f"to {first_row + len(values) - 1} {'is' if count == 1 else 'are'} NaN in part or infinite. A sample has "
-            "finite values in all columns of a source, or NaN in all where it lacks the source: impute what is "
-            "missing, or drop the sample"
+            f"features {name!r}: {sample} is {values[i, k]} in column {column}; {those} NaN in part or infinite. A "
+            "sample has finite values in all columns of a source, or NaN in all where it lacks the source: impute what "
+            "is missing, or drop the sample"
         )
     return missing
 

@@ -20,10 +20,11 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from dmkl.arrays import Array
 from dmkl.errors import StoreError, refuse
+from dmkl.inputs.formats.zarr_folders import KERNEL_SET
 from dmkl.numerics.tiling import Tiling
 from dmkl.settings import check_memory, memory_budget_bytes
 
-FORMAT: Final = "dmkl-kernel-set"
+FORMAT: Final = KERNEL_SET
 FORMAT_VERSION: Final = 2
 """The newest version; sets in which every kernel has tiles are of version 1."""
 
@@ -77,8 +78,7 @@ class Header:
     dtype: str
     tile: int
     symmetric: bool
-    full: bool
-    """Symmetric kernels are stored with both halves."""
+    full: bool  # symmetric kernels are stored with both halves
 
     @classmethod
     def of(cls, group: Any) -> Self | None:
@@ -170,10 +170,9 @@ def check_room(path: Path, header: Header, n_kernels: int | None) -> None:
     n_tiles = rows * (rows + 1) // 2 if header.tiling.upper else rows * cols
     needed_bytes = (1 if n_kernels is None else n_kernels) * n_tiles * header.tile**2 * np.dtype(header.dtype).itemsize
     if needed_bytes > disk.total:
-        refuse(
-            f"{header.describe(n_kernels)} takes {needed_bytes:.3g} bytes, and the whole disk of {path} has "
-            f"{disk.total:.3g}; write it to another disk, or take fewer kernels"
-        )
+        what = f"{header.describe(n_kernels)} takes {needed_bytes:.3g} bytes"
+        way_out = "write it to another disk, or take fewer kernels"
+        refuse(f"{what}, and the whole disk of {path} has {disk.total:.3g}; {way_out}")
 
 
 def provenance_of(group: Any, n_kernels: int) -> list[dict[str, Any] | None]:

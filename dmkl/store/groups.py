@@ -27,11 +27,11 @@ from zarr.core.sync import sync
 from zarr.errors import ZarrUserWarning
 from zarr.storage import FsspecStore, StorePath
 
-from dmkl.errors import DamagedFileError
+from dmkl.errors import DamagedFileError, damage
 from dmkl.files.arrays import json_crc32c
 from dmkl.files.documents import parse_json
 from dmkl.files.plain import PlainStore, check_plain
-from dmkl.files.urls import Place, Url, as_place, is_url, resolved, storage_options
+from dmkl.files.urls import Place, Url, as_place, files_in, is_url, resolved, storage_options
 
 Location = str | os.PathLike[str] | Store
 ROOT = "zarr.json"
@@ -47,10 +47,7 @@ def as_location(location: Location) -> str | Store:
 
 
 def partial_path(path: Place) -> Place:
-    """Where a set is written until it is complete.
-
-    A set at a URL is written in place if it replaces none, since moving it costs a copy.
-    """
+    """Where a set is written until it is complete; at a URL only if it replaces one, since moving it costs a copy."""
     return path.with_name(path.name + ".partial")
 
 
@@ -108,7 +105,11 @@ def open_group(location: str | Store | Path | Url) -> Any:
         if isinstance(place, Path):
             check_plain(place, ROOT)
         data = (place / ROOT).read_bytes() if (place / ROOT).is_file() else None
-    checked = data is not None and _check(_parse(data, place), place)
+    checked = False
+    if data is not None:
+        with damage(f"{place}/{ROOT} is damaged, or no metadata of Zarr", kind=DamagedFileError):
+            metadata = parse_json(data)
+        checked = _check(metadata, place)
     # Groups that were written without checksums have no consolidated metadata.
     return zarr.open_group(zarr_store(place), mode="r", zarr_format=3, use_consolidated=checked)
 
@@ -118,14 +119,6 @@ def _read(place: StorePath) -> bytes:
     return b"" if buffer is None else buffer.to_bytes()
 
 
-def _parse(data: bytes, where: Any) -> dict[str, Any]:
-    try:
-        return parse_json(data)
-    except ValueError as error:
-        msg = f"{where}/{ROOT} is damaged, or no metadata of Zarr: {error}"
-        raise DamagedFileError(msg) from error
-
-
 def _check(metadata: dict[str, Any], where: Any) -> bool:
     """Whether the metadata of a root carry a checksum; DamagedFileError if it is wrong."""
     attrs = metadata.get("attributes")
@@ -133,19 +126,14 @@ def _check(metadata: dict[str, Any], where: Any) -> bool:
         return False
     computed = json_crc32c({**metadata, "attributes": {key: value for key, value in attrs.items() if key != CHECKSUM}})
     if attrs[CHECKSUM] != computed:
-        msg = (
-            f"{where}/{ROOT} is damaged: its checksum is {computed}, {attrs[CHECKSUM]!r} was written; if it was "
-            f"changed on purpose, remove its attribute {CHECKSUM!r}"
-        )
+        msg = f"{where}/{ROOT} is damaged: its checksum is {computed}, {attrs[CHECKSUM]!r} was written; "
+        msg += f"if it was changed on purpose, remove its attribute {CHECKSUM!r}"
         raise DamagedFileError(msg)
     return True
 
 
 def differing_metadata(group: Any) -> Iterator[str]:
-    """One sentence for each array or group whose own metadata differ from the copy at the root.
-
-    dmkl reads only the copies; other programs may read the originals.
-    """
+    """One sentence for each array or group whose own metadata differ from the copy at the root, which dmkl reads."""
     copies = parse_json(_read(group.store_path))["consolidated_metadata"]["metadata"]
     for name, copy in sorted(copies.items()):
         try:
@@ -192,13 +180,9 @@ def remove(url: Url) -> None:
 
 
 def upload(folder: Path, url: Url, attrs: Mapping[str, Any]) -> None:
-    """Upload a complete group from a folder, its root last, which has the attributes `attrs` until then.
-
-    The previous content of the URL is removed.
-    """
+    """Replace the content of a URL by the group in a folder, its root last, which has `attrs` until then."""
     clear(url, attrs)
-    names = [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*")) if file.is_file()]
-    url.upload(folder, [name for name in names if name != ROOT])
+    url.upload(folder, [name for name in sorted(files_in(folder)) if name != ROOT])
     (url / ROOT).write_bytes((folder / ROOT).read_bytes())
 
 

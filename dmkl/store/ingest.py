@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ from zarr.abc.store import Store
 
 from dmkl import progress, settings
 from dmkl.arrays import Array, Index
-from dmkl.errors import IndefiniteKernelWarning, InputError, refuse
+from dmkl.errors import IndefiniteKernelWarning, refuse, warn
 from dmkl.inputs.kernels import KernelSource
 from dmkl.inputs.labels import Labels, labels_in
 from dmkl.inputs.matrices import Matrix, fingerprint
@@ -65,10 +64,7 @@ def ingest(
     if source.names is not None:
         unique_names(source.names, len(source.names) if source.n_kernels is None else source.n_kernels, "kernel")
     diagonal = labels.diagonal if diagonal is None else diagonal
-    if symmetric:
-        diagonal = None
-    if diagonal is not None:
-        diagonal = _check_diagonal(diagonal, source.n_kernels, rows)
+    diagonal = None if symmetric or diagonal is None else _check_diagonal(diagonal, source.n_kernels, rows)
     with writing_set(location, header, source.n_kernels, overwrite=overwrite) as writer:
         if symmetry_tol is None:
             symmetry_tol = 1e-5 if header.dtype == "float32" else 1e-8  # rounding
@@ -122,9 +118,8 @@ def _narrowest(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def _check_diagonal(diagonal: Array, n_kernels: int | None, rows: int) -> Array:
     diagonal = np.asarray(diagonal, dtype=np.float64)
     if diagonal.ndim != 2 or diagonal.shape[1] != rows or (n_kernels is not None and diagonal.shape[0] != n_kernels):
-        refuse(
-            f"diagonal has shape {diagonal.shape}, expected ({n_kernels or 'kernels'}, {rows}): k(x, x) of every sample"
-        )
+        expected = f"({n_kernels or 'kernels'}, {rows}): k(x, x) of every sample"
+        refuse(f"diagonal has shape {diagonal.shape}, expected {expected}")
     if not np.isfinite(diagonal).all():
         j, i = np.argwhere(~np.isfinite(diagonal))[0]
         refuse(f"diagonal: entry ({j}, {i}) is {diagonal[j, i]}, which is not finite")
@@ -135,8 +130,7 @@ def _check_diagonal(diagonal: Array, n_kernels: int | None, rows: int) -> Array:
 class _Intake:
     writer: StoreWriter
     repair: Repair | None
-    symmetry_tol: float
-    """Largest difference of the halves of a kernel, relative to its largest entry."""
+    symmetry_tol: float  # largest difference of the halves of a kernel, relative to its largest entry
     symmetrize: bool
     asked_dtype: bool
     codes: Sequence[Index]
@@ -150,21 +144,15 @@ class _Intake:
         """Check matrix j and write it, a tile at a time."""
         header = self.header
         if tuple(matrix.shape) != (header.rows, header.cols):
-            refuse(
-                f"kernel {name!r} is {' × '.join(map(str, matrix.shape))}, expected {header.rows} × "
-                f"{header.cols} as the first"
-            )
+            shape = " × ".join(map(str, matrix.shape))
+            refuse(f"kernel {name!r} is {shape}, expected {header.rows} × {header.cols} as the first")
         dtype = np.dtype(matrix.dtype)
         if dtype.kind not in "fiub":
-            msg = f"kernel {name!r} holds {dtype}, expected real numbers"
-            if dtype.kind == "c":
-                msg += "; take the real part if the imaginary one is rounding"
-            raise InputError(msg)
+            way_out = "; take the real part if the imaginary one is rounding" * (dtype.kind == "c")
+            refuse(f"kernel {name!r} holds {dtype}, expected real numbers{way_out}")
         if not self.asked_dtype and _narrowest(dtype).itemsize > np.dtype(header.dtype).itemsize:
-            refuse(
-                f"kernel {name!r} is {dtype}, but the set would be stored as {header.dtype}, as its first "
-                "kernel is; choose one, dtype='float32' or dtype='float64'"
-            )
+            what = f"kernel {name!r} is {dtype}, but the set would be stored as {header.dtype}, as its first kernel is"
+            refuse(f"{what}; choose one, dtype='float32' or dtype='float64'")
         if self.repair is not None:
             if not header.symmetric:
                 refuse(f"repair={self.repair!r} is for symmetric kernels; these are rectangular")
@@ -256,22 +244,20 @@ class _Intake:
         # The tolerance is relative to the largest entry, which is known only now.
         self._check_symmetric(name, difference, largest)
         if any(kernel.result() for kernel in like_labels):
-            refuse(
-                f"kernel {name!r} is the labels under another name: its entries depend only on the classes of both "
-                "samples. Leave it out. If it is intended, import without labels, and give them to `fit` (y)"
-            )
+            why = "its entries depend only on the classes of both samples"
+            way_out = "Leave it out. If it is intended, import without labels, and give them to `fit` (y)"
+            refuse(f"kernel {name!r} is the labels under another name: {why}. {way_out}")
         if self.symmetrize and self.repair is None:
             self.writer.add_provenance(j, {"symmetrized": {"largest_asymmetry": difference[0]}})
         if proof[0] < 0:
             bound, a, b = proof
             self.writer.add_provenance(j, {"indefinite": {"samples": [a, b], "eigenvalue_at_most": float(bound)}})
             witness = f"sample {a} alone proves" if a == b else f"samples {a} and {b} alone prove"
-            warnings.warn(
-                f"kernel {name!r} is not positive semidefinite: {witness} an eigenvalue of at most "
-                f"{bound:.3g} (largest entry {largest:.3g}). Learners that need positive semidefinite kernels may "
-                "refuse it; repair='clip', 'flip' or 'shift' repairs it during import",
+            what = f"kernel {name!r} is not positive semidefinite: {witness} an eigenvalue of at most {bound:.3g}"
+            warn(
+                f"{what} (largest entry {largest:.3g}). Learners that need positive semidefinite kernels may refuse "
+                "it; repair='clip', 'flip' or 'shift' repairs it during import",
                 IndefiniteKernelWarning,
-                stacklevel=2,
             )
         return row_sum, diagonal
 

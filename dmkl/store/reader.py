@@ -40,10 +40,8 @@ TileKey = tuple[int, int, int]
 
 
 def _refuse_other_set(location: str | Store, before: str, now: str) -> NoReturn:
-    msg = (
-        f"{location} holds another set now ({now}) than when this computation began ({before}), on "
-        f"{socket.gethostname()}; open it again with dmkl.open"
-    )
+    msg = f"{location} holds another set now ({now}) than when this computation began ({before})"
+    msg += f", on {socket.gethostname()}; open it again with dmkl.open"
     raise StoreError(msg)
 
 
@@ -54,10 +52,8 @@ def _open_group(location: str | Store) -> Any:
         except FileNotFoundError as error:
             begun = partial_path(as_place(location)) if isinstance(location, str) else None
             if begun is not None and begun.exists():
-                msg = (
-                    f"{location} is not finished: an interrupted import or build of it is at {begun}. Run the same "
-                    "command again to continue it"
-                )
+                msg = f"{location} is not finished: an interrupted import or build of it is at {begun}. "
+                msg += "Run the same command again to continue it"
                 raise IncompleteStoreError(msg) from error
             msg = f"there is no kernel set at {location}; make one with dmkl.create or `dmkl import`"
             raise StoreNotFoundError(msg) from error
@@ -68,20 +64,16 @@ def open_root(location: str | Store) -> Any:
     group, where = _open_group(location), str(location)
     attrs = dict(group.attrs)
     if attrs.get("format") != FORMAT:
-        msg = (
-            f"{where} is a Zarr group but not a kernel set: its attribute 'format' is "
-            f"{attrs.get('format')!r:.80}, expected {FORMAT!r}"
-        )
+        found = f"its attribute 'format' is {attrs.get('format')!r:.80}, expected {FORMAT!r}"
+        msg = f"{where} is a Zarr group but not a kernel set: {found}"
         raise StoreError(msg)
     version = attrs.get("format_version")
     if not isinstance(version, int) or version < 1:
         msg = f"{where} has format_version {version!r}, expected an integer from 1 to {FORMAT_VERSION}"
         raise StoreError(msg)
     if version > FORMAT_VERSION:
-        msg = (
-            f"{where} has format version {version}, and this dmkl reads up to {FORMAT_VERSION}; install a "
-            "newer dmkl (pip install --upgrade dmkl)"
-        )
+        msg = f"{where} has format version {version}, and this dmkl reads up to {FORMAT_VERSION}; "
+        msg += "install a newer dmkl (pip install --upgrade dmkl)"
         raise FormatVersionError(msg)
     if attrs.get("complete") is not True:
         msg = f"{where} is not finished: its import or build was interrupted. Run the same command again to continue it"
@@ -119,19 +111,14 @@ class StoreReader:
                 raise StoreError(msg) from error
 
     def _check_same_set(self) -> None:
-        """Check that a set in a local folder was not deleted, moved or replaced since it was opened; one `stat`.
-
-        StoreNotFoundError is raised if it was deleted or moved, StoreError if it was replaced.
-        """
+        """Refuse a set in a local folder that was deleted, moved or replaced since it was opened; one `stat`."""
         if self._version is None or self._version == (now := root_version(self.location)):
             return
         try:
             present = str(_open_group(self.location).attrs.get("content_id"))
         except StoreNotFoundError as error:
-            msg = (
-                f"the kernel set at {self.location} is gone from {socket.gethostname()}: it was deleted or moved while "
-                "it was read. Put it back and run the same again, or import or build it again"
-            )
+            msg = f"the kernel set at {self.location} is gone from {socket.gethostname()}: it was deleted or moved "
+            msg += "while it was read. Put it back and run the same again, or import or build it again"
             raise StoreNotFoundError(msg) from error
         if present != self.content_id:
             _refuse_other_set(self.location, self.content_id, present)
@@ -141,8 +128,7 @@ class StoreReader:
         attrs = self.attrs
         self.symmetric = bool(attrs["symmetric"])
         self.content_id = str(attrs["content_id"])
-        self.kept = kept_as_factors(attrs["kernels"])
-        """Positions of the kernels that are kept as factors, whose tiles `FactorReader` computes."""
+        self.kept = kept_as_factors(attrs["kernels"])  # `FactorReader` computes the tiles of these
         self._gram = self._group["gram_upper" if "gram_upper" in self._group else "gram"]
         self.full = self._gram.basename == "gram"
         self.dtype = np.dtype(self._gram.dtype)
@@ -299,9 +285,8 @@ class StoreReader:
         with self._errors_of(key):
             begun = begun.result() if isinstance(begun, Future) else begun
         if isinstance(begun, int):
-            msg = (
-                f"{self._name(key)} has {begun} bytes, expected {self._chunk_bytes}; import or build this kernel again"
-            )
+            msg = f"{self._name(key)} has {begun} bytes, expected {self._chunk_bytes}; "
+            msg += "import or build this kernel again"
             raise CorruptTileError(msg)
         mapped, version = begun
         side = self.tiling.tile
@@ -312,10 +297,8 @@ class StoreReader:
             stored = int.from_bytes(view[-4:], "little")
             computed = google_crc32c.value(np.frombuffer(view[:-4], dtype=np.uint8))
             if stored != computed:
-                msg = (
-                    f"{self._name(key)} fails its checksum: stored {stored:08x}, computed {computed:08x}. The "
-                    "file was damaged after it was written; import or build this kernel again"
-                )
+                msg = f"{self._name(key)} fails its checksum: stored {stored:08x}, computed {computed:08x}. "
+                msg += "The file was damaged after it was written; import or build this kernel again"
                 raise CorruptTileError(msg)
             # The chunk's checksum is part of the file: only the table detects a file that was replaced by another tile.
             self._compare(key, computed if (rows, cols) == (side, side) else crc32c(tile))
@@ -325,10 +308,9 @@ class StoreReader:
     def _compare(self, key: TileKey, computed: int) -> None:
         expected = int(self.tile_crc32c()[key])
         if computed != expected:
-            msg = (
-                f"{self._name(key)} is not the tile that was written there: its checksum is {computed:08x}, and the "
-                f"set's table has {expected:08x}. The file was replaced; import or build this kernel again"
-            )
+            checksums = f"its checksum is {computed:08x}, and the set's table has {expected:08x}"
+            msg = f"{self._name(key)} is not the tile that was written there: {checksums}. "
+            msg += "The file was replaced; import or build this kernel again"
             raise CorruptTileError(msg)
 
     def _must_verify(self, key: TileKey, version: FileVersion | None) -> bool:
@@ -397,11 +379,9 @@ def _open_again(location: str | Store, content_id: str) -> StoreReader:
     try:
         reader = StoreReader(location)
     except StoreNotFoundError as error:
-        msg = (
-            f"there is no kernel set at {location} on {socket.gethostname()}, where a task is to read it. The path "
-            "must mean the same folder on every machine: put the set on a file system that all share, or compute with "
-            "--cluster threads"
-        )
+        msg = f"there is no kernel set at {location} on {socket.gethostname()}, where a task is to read it. "
+        msg += "The path must mean the same folder on every machine: put the set on a file system that all share, "
+        msg += "or compute with --cluster threads"
         raise StoreNotFoundError(msg) from error
     if reader.content_id != content_id:
         _refuse_other_set(location, content_id, reader.content_id)

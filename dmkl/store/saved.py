@@ -81,10 +81,7 @@ def has_format(path: Place, form: str) -> bool:
 
 
 def write_dataset(dataset: xr.Dataset, path: Path, mode: Any, group: str | None) -> None:
-    """Write labeled arrays as a Zarr group whose chunks carry checksums; `consolidate` does the same for its metadata.
-
-    Their attributes come from the registry of `dmkl.variables`.
-    """
+    """Write labeled arrays as a Zarr group whose chunks carry checksums, with the attributes of `dmkl.variables`."""
     dataset = describe(dataset.copy())
     # Variable-length strings: Zarr warns that fixed-length ones are not part of the specification of v3.
     plain = dataset.assign(
@@ -114,11 +111,9 @@ def write_dataset(dataset: xr.Dataset, path: Path, mode: Any, group: str | None)
 class Saved:
     """A model or a result on disk, or a part of one: a Zarr group whose metadata were checked."""
 
-    path: Place
-    """The folder of the model or the result."""
+    path: Place  # the folder of the model or the result
     group: Any = field(repr=False)
-    within: str = ""
-    """Path of the part in this folder."""
+    within: str = ""  # path of the part in this folder
 
     @classmethod
     def open(cls, path: Any) -> Saved:
@@ -167,10 +162,8 @@ def check_version(saved: Saved, newest: int, what: str) -> None:
     """Raise FormatVersionError if the attribute "format_version" is above `newest`."""
     version = saved.attrs.get("format_version", 0)
     if version > newest:
-        msg = (
-            f"{saved.place} has {what} format version {version}, and this dmkl reads up to {newest}; install a newer "
-            "dmkl"
-        )
+        msg = f"{saved.place} has {what} format version {version}, and this dmkl reads up to {newest}; "
+        msg += "install a newer dmkl"
         raise FormatVersionError(msg)
 
 
@@ -215,9 +208,8 @@ class Result(ABC):
         missing = [name for name in self.NEEDED if name not in data]
         if missing:
             present = ", ".join(map(str, data.data_vars)) or "nothing"
-            refuse(
-                f"the data of a {self.TITLE} must have {', '.join(self.NEEDED)}, found {present}; dmkl.load reads such"
-            )
+            rule = f"the data of a {self.TITLE} must have {', '.join(self.NEEDED)}"
+            refuse(f"{rule}, found {present}; dmkl.load reads such")
         self._data = data.copy()
         self._data.attrs.setdefault("created_by", f"dmkl {__version__}")
         for name, variable in self._data.variables.items():
@@ -288,10 +280,16 @@ class Result(ABC):
     def _read(cls, saved: Saved) -> Self:
         check_version(saved, cls.FORMAT_VERSION, cls.TITLE)
         try:
-            data = _read_dataset(saved)
+            data = saved.dataset().drop_encoding()
             for name in ("format", "format_version"):
                 data.attrs.pop(name)
-            return cls._from_saved(data, saved)
+            data.attrs.pop(CHECKSUM, None)
+            strings = {  # names are NumPy strings
+                name: (variable.dims, variable.values.astype(object).astype(str), variable.attrs)
+                for name, variable in data.variables.items()
+                if variable.dtype.kind in "OT"
+            }
+            return cls._from_saved(data.assign(strings), saved)
         except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
             msg = f"the {cls.TITLE} at {saved.place} is damaged ({error!r}); save it again"
             raise StoreError(msg) from error
@@ -300,18 +298,6 @@ class Result(ABC):
     def _from_saved(cls, data: xr.Dataset, saved: Saved) -> Self:
         """The result, from its data and from the other parts of the saved group."""
         return cls(data)
-
-
-def _read_dataset(saved: Saved) -> xr.Dataset:
-    """The labeled arrays of a result, with names as NumPy strings; raises as `Saved.dataset`."""
-    stored = saved.dataset().drop_encoding()
-    stored.attrs.pop(CHECKSUM, None)
-    strings = {
-        name: (variable.dims, variable.values.astype(object).astype(str), variable.attrs)
-        for name, variable in stored.variables.items()
-        if variable.dtype.kind in "OT"
-    }
-    return stored.assign(strings)
 
 
 def task_dim(data: xr.Dataset) -> str | None:

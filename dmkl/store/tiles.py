@@ -91,10 +91,8 @@ def chunk_reader(gram: Any) -> MappedChunks | FetchedChunks | None:
 class MappedChunks:
     """Files of a folder, mapped into memory without a copy; the kernel is asked to read them ahead."""
 
-    root: str
-    """The folder of the set."""
-    prefix: str
-    """The folder of the chunks in it."""
+    root: str  # the folder of the set
+    prefix: str  # the folder of the chunks in it
 
     def begin(self, key: Sequence[int], n_bytes: int) -> tuple[mmap.mmap, FileVersion] | int:
         """Map a chunk of `n_bytes`; returns its number of bytes instead if it has another.

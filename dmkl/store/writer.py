@@ -147,8 +147,7 @@ class StoreWriter:
         except (OSError, ValueError, KeyError):
             attrs = {}
         if attrs.get("format") != FORMAT or attrs.get("format_version") not in range(1, FORMAT_VERSION + 1):
-            # `_begin` refuses to replace anything else.
-            # Only temporary files of a killed first write.
+            # `_begin` refuses to replace anything but temporary files of a killed first write.
             if self.folder is not None and self.folder.is_dir():
                 if all(entry.name.endswith(".partial") and entry.is_file() for entry in self.folder.iterdir()):
                     shutil.rmtree(self.folder)
@@ -162,13 +161,10 @@ class StoreWriter:
         if header != self.header:
             if header is not None and not overwrite and is_recoverable(group):
                 old, new = asdict(header), asdict(self.header)
-                differ = ", ".join(
-                    f"{key} {old[key]!r} there, {new[key]!r} here" for key in new if old[key] != new[key]
-                )
-                refuse(
-                    f"there is an unfinished set of another kind at {self._target} ({differ}); run "
-                    "the command that began it, or ask for it to be replaced (overwrite=True, --overwrite)"
-                )
+                differ = [f"{key} {old[key]!r} there, {new[key]!r} here" for key in new if old[key] != new[key]]
+                way_out = "run the command that began it, or ask for it to be replaced (overwrite=True, --overwrite)"
+                what = f"there is an unfinished set of another kind at {self._target}"
+                refuse(f"{what} ({', '.join(differ)}); {way_out}")
             self._clear()
             return None
         lengths = [int(group[name].shape[0]) for name in PER_KERNEL if name in group]
@@ -202,11 +198,8 @@ class StoreWriter:
                     zarr_store(self._target), mode="w" if self._replace else "w-", zarr_format=3, attributes=attrs
                 )
             except (FileExistsError, NotADirectoryError) as error:
-                way_out = (
-                    "move it away"
-                    if isinstance(self._target, str)
-                    else "ask for it to be replaced (overwrite=True, --overwrite)"
-                )
+                replacing = "ask for it to be replaced (overwrite=True, --overwrite)"
+                way_out = "move it away" if isinstance(self._target, str) else replacing
                 msg = f"{self._target} holds something already; choose another path, or {way_out}"
                 raise StoreExistsError(msg) from error
             for name in (self.header.node, "row_sum", "tile_crc32c"):
@@ -299,10 +292,7 @@ class StoreWriter:
     def end_kernel(
         self, j: int, row_sum: Array, diagonal: Array | None, checksums: npt.NDArray[np.uint32] | None = None
     ) -> None:
-        """Record kernel j as done: its checksums and diagonal, and its row sums last.
-
-        By default the checksums are those of the tiles written by this object.
-        """
+        """Record kernel j as done: its checksums (by default of `write_tile`) and diagonal, and its row sums last."""
         with self.writing():
             if diagonal is not None:
                 if "diagonal" not in self._nodes and "diagonal" not in self._group:
@@ -410,10 +400,7 @@ class StoreWriter:
 def writing_set(
     location: Location, header: Header, n_kernels: int | None, *, kept: int = 0, overwrite: bool = False
 ) -> Iterator[StoreWriter]:
-    """Write a kernel set, and lock it meanwhile; see `StoreWriter`. URLs and Zarr stores have no locks.
-
-    After bad input the set is removed, unless a later run can continue it.
-    """
+    """Write a kernel set, and lock it if it is in a folder; bad input removes it unless a later run can continue it."""
     place = groups.as_location(location)
     with lock(place) if isinstance(place, str) else nullcontext():
         writer = StoreWriter(place, header, n_kernels, kept=kept, overwrite=overwrite)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dmkl
-from dmkl.analysis.analyze import multiples, nystrom, order_by_similarity, upper_bounds
+from dmkl.analysis.analyze import nystrom, order_by_similarity, upper_bounds
 from dmkl.errors import IndefiniteKernelWarning, InputError
 from dmkl.numerics.alignment import alignments
 
@@ -192,13 +192,6 @@ def test_duplicates_are_told_from_near_ones(K, probes, centered):
     }
     assert (np.diff(pairs.alignment) <= 0).all()
     assert len(analysis.pairs(-1.0)) == 21
-
-
-def test_multiples_need_more_than_rounding():
-    base = psd(2, 6, seed=1)
-    projections = np.stack([base[0], base[1], 2 * base[0], base[0] * (1 + 1e-12), base[0] + 1e-6 * base[1]])
-    noise = 1e-9 * np.linalg.norm(projections, axis=(1, 2))
-    assert multiples(projections, noise).tolist() == [0, 1, 0, 0, 4]
 
 
 def test_the_order_puts_those_alike_together():

@@ -76,15 +76,3 @@ def test_many_kernels_are_told_by_pairs(output_of, tmp_path):
     assert "Most similar pairs" in out
     assert "fit to labels" not in out
     assert b"<svg" in (tmp_path / "map.svg").read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--threshold", "1.5"], "threshold is an alignment above 0 and up to 1, got 1.5"),
-        (["--kernels", "clear,blue"], "there is no kernel named 'blue'"),
-        (["--split", "0", "--all"], "exclude one another"),
-    ],
-)
-def test_what_is_wrong_is_told(error_of, store, arguments, words):
-    assert words in error_of("analyze", store, *arguments)

@@ -293,7 +293,6 @@ def test_an_interrupt_says_nothing_of_what_it_cut_short(tmp_path, folder):
         (["build", "all.npz", *RBF, "--labels", "odd.txt"], "odd.txt"),
         (["build", "all.npz", *RBF, "--samples", "odd.txt"], "there are 22 samples"),
         (["build", "new.npz", "--against", "SET", "--split", "0", "--tile", "8"], "leave out --split and --tile"),
-        (["build", "genes.csv", "--against", "SET"], "which the new features lack"),
         (["build", "new.npz", "--against", "nowhere.zarr"], "there is no kernel set at"),
         (["build", "all.npz", *RBF, "--missing-features", "zero"], "--missing-features is for --against STORE"),
         (["build", "new.npz", "--against", "SET", "--storage", "factors"], "leave out --storage"),
@@ -303,7 +302,6 @@ def test_an_interrupt_says_nothing_of_what_it_cut_short(tmp_path, folder):
         (["predict", "--features", "new.npz", "--rows", "0"], "--rows is for STORE; all samples of --features are"),
         (["predict", "SET", "--missing", "zero"], "--missing is for --features"),
         (["predict", "--features", "nowhere.npz"], "nowhere.npz"),
-        (["predict", "--features", "genes.csv"], "which the new features lack"),
     ],
 )
 def test_bad_input_leaves_nothing(error_of, tmp_path, folder, tables, built, fitted, arguments, words):

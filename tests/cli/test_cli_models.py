@@ -187,10 +187,8 @@ def test_what_fit_and_predict_refuse(error_of, tmp_path, store, model, kernels):
     for arguments, words in (
         (["fit", store, new, "--train", tmp_path / "twice.txt"], "'s01' more than once"),
         (["fit", store, new, "--train", tmp_path / "unknown.txt"], "'x9'"),
-        (["fit", store, new, "--lam", "-1"], "lam must be positive"),
         (["fit", store, new, "--split", "7"], "there is no split 7"),
         (["fit", store, new, "--split", "0", "--all"], "exclude one another"),
-        (["fit", tmp_path / "other.zarr", new], "fit needs labels"),
         (["predict", store, store], "is not a model"),
         (["predict", model, tmp_path / "other.zarr"], "'s00'"),
         (["predict", model, model], "not a kernel set"),

@@ -61,8 +61,8 @@ def test_evaluate(error_of, json_of, output_of, tmp_path, plain):
     np.testing.assert_allclose(result.scores["test_score"], expected.scores["test_score"])
     assert "2 outer folds × 2 inner, on 45 samples (all)" in text
     assert f"accuracy {result.mean_score_:.4g}" in text
-    assert f"{float(result.baselines['test_score'].mean()):.4g} ± " in result.beside()[0]
-    assert result.beside()[0] in " ".join(text.split())
+    assert f"{float(result.baselines['test_score'].mean()):.4g} ± " in result.baseline_lines()[0]
+    assert result.baseline_lines()[0] in " ".join(text.split())
     for label, recall in zip(("apple", "pear", "plum"), result.classes["recall"].values, strict=True):
         assert f"{recall:.3g}" in next(line for line in text.splitlines() if line.startswith(label))
     printed = json_of(*command, *options, "--overwrite")
@@ -73,11 +73,43 @@ def test_evaluate(error_of, json_of, output_of, tmp_path, plain):
     assert "--outer takes a number of folds" in error_of(*command, "--overwrite", "--outer", "Fold(3)")
 
 
+# --- importance ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_importance(json_of, output_of, tmp_path, store):
+    out, picture = tmp_path / "added", tmp_path / "added.png"
+    command = ("importance", store, out, *POINT, "--cv", 2, "--kernel-group", "good=cle*,fair", "--shapley", 2)
+    text = output_of(*command, "--plot", picture)
+    K, result = dmkl.open(store), dmkl.load(out)
+    train = K.split(0).train
+    options = {"cv": 2, "kernel_groups": {"good": ["clear", "fair"]}, "shapley": 2}
+    expected = dmkl.importance(dmkl.MKFDA(), K[train, train], grid={"p": [2.0], "lam": [0.01]}, **options)
+    np.testing.assert_allclose(result.data.score_without, expected.data.score_without)
+    np.testing.assert_allclose(result.data.shapley, expected.data.shapley)
+    rows = [line.split()[0] for line in text.splitlines() if line.startswith(result.sources)]
+    assert rows == list(result.table().source)
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    assert not (tmp_path / "added.partial").exists()
+    assert "importance of kernels" in output_of("info", out)
+    printed = json_of(*command, "--overwrite")
+    assert [row["source"] for row in printed["sources"]] == rows
+    assert printed["rows"] == "validation"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("good", "takes a name and kernels"), ("good=gene*", "no kernel is called 'gene*'")]
+)
+def test_groups_that_are_refused(error_of, tmp_path, store, text, message):
+    assert message in error_of("importance", store, tmp_path / "added", *POINT, "--kernel-group", text)
+    assert not list(tmp_path.iterdir())
+
+
 # --- stability -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore::dmkl.errors.SampleOrderWarning")
-def test_stability(error_of, json_of, output_of, tmp_path, plain):
+def test_stability(json_of, output_of, tmp_path, plain):
     out, picture, groups = tmp_path / "trust", tmp_path / "trust.png", np.arange(M) // 3
     (tmp_path / "groups.txt").write_text("\n".join(map(str, groups)))
     command = ["stability", plain, out, "-p", 1, "--resamples", 4, "--selected", 1]
@@ -95,7 +127,6 @@ def test_stability(error_of, json_of, output_of, tmp_path, plain):
     assert printed["error_bound"] == result.error_bound()
     assert [row["selection_frequency"] for row in printed["kernels"]] == result.table()["selection_frequency"].tolist()
     assert "Stability of MKFDA" in output_of("info", out)
-    assert "n_resamples must be even" in error_of("stability", plain, tmp_path / "other", "--resamples", 3)
 
 
 # --- predict and fit -----------------------------------------------------------------------------------------

@@ -42,16 +42,6 @@ SMALL = ("--p", "1,2", "--lam", "1e-2,1", *NO_BASELINES)
 POINT = ("--p", "2", "--lam", "1", *NO_BASELINES)
 
 
-@pytest.fixture(scope="module")
-def split(tmp_path_factory, kernels, classes):
-    """The kernels with two splits of three parts; samples 0 and 1 are in no part of the second."""
-    parts = np.zeros((2, M), dtype=int)
-    parts[0, 27:36], parts[0, 36:] = 1, 2
-    parts[1, 9:18], parts[1, 2:9], parts[1, :2] = 1, 2, -1
-    path = tmp_path_factory.mktemp("search") / "split.zarr"
-    return dmkl.create(path, kernels, labels=classes, splits=parts, tile=16).view.source.location
-
-
 @pytest.fixture
 def stopped():
     """Lets searches end after so many passes, in the way that is given, until what it returns is called."""
@@ -105,8 +95,8 @@ def test_it_saves_what_a_search_finds(output_of, tmp_path, plain):
 
 
 @pytest.mark.slow
-def test_which_samples_the_search_may_see(output_of, tmp_path, split):
-    K = dmkl.open(split)
+def test_which_samples_the_search_may_see(output_of, tmp_path, store):
+    K = dmkl.open(store)
     names = tmp_path / "train.txt"
     names.write_text("\n".join(K.samples[3:33]))
     everything, first, second = range(M), K.split(0).train, K.split(1).train
@@ -117,7 +107,7 @@ def test_which_samples_the_search_may_see(output_of, tmp_path, split):
         (["--train", names, "--cv", "3"], range(3, 33), 3),
     ):
         out = tmp_path / "result"
-        text = output_of("search", split, out, *POINT, "--overwrite", *arguments)
+        text = output_of("search", store, out, *POINT, "--overwrite", *arguments)
         result = dmkl.load(out)
         assert result.best_.train_samples_.tolist() == K.samples[list(rows)].tolist(), arguments
         assert result.scores.sizes["fold"] == folds, arguments
@@ -236,14 +226,7 @@ def test_texts_that_are_no_folds(text):
 
 
 def test_values_as_text():
-    texts = [
-        "p=1, 4/3,inf",
-        "lam=1e-3,2",
-        "steps=center+trace,none",
-        "max_iter=5,10",
-        "tol=1e-2",
-        "b=true,False",
-    ]
+    texts = ["p=1, 4/3,inf", "lam=1e-3,2", "steps=center+trace,none", "max_iter=5,10", "tol=1e-2", "b=true,False"]
     grid = parse_grid([*texts, "C=1,4"])
     assert grid == {
         "p": [1.0, 4 / 3, np.inf],
@@ -301,7 +284,7 @@ def test_groups(error_of, output_of, tmp_path, plain):
 # --- refusals --------------------------------------------------------------------------------------------------------
 
 
-def test_what_it_refuses_before_anything_runs(error_of, tmp_path, plain, split, monkeypatch):
+def test_what_it_refuses_before_anything_runs(error_of, tmp_path, plain, monkeypatch):
     def nothing(*_, **__):
         pytest.fail("something ran")
 
@@ -313,8 +296,6 @@ def test_what_it_refuses_before_anything_runs(error_of, tmp_path, plain, split, 
         ([plain, new, "--p", "1", "--grid", "p=2"], "twice"),
         ([plain, new, "--grid", "depth=1"], "'depth' is no parameter of MKFDA"),
         ([plain, new, "--solver", "direct(basis=1GiB)"], "direct takes master="),
-        ([split, new, "--split", "7"], "there is no split 7"),
-        ([split, new, "--split", "0", "--all"], "exclude one another"),
     ):
         assert words in error_of("search", *arguments), arguments
     assert not list(tmp_path.iterdir())
@@ -526,6 +507,3 @@ def test_a_job_that_tried_both_chains_does_so_again(output_of, tmp_path, unlike)
     output_of("run", tmp_path / "result.job.toml", "--into", tmp_path / "again")
     first, second = dmkl.load(tmp_path / "result"), dmkl.load(tmp_path / "again" / "result")
     np.testing.assert_array_equal(first.scores["score"], second.scores["score"])
-
-
-# --- groups and blocks -------------------------------------------------------------------------------------------

@@ -195,7 +195,7 @@ def test_a_search_shows_both_rules(learner, tmp_path):
         for name in ("score", "test_score"):
             np.testing.assert_array_equal(both.scores[f"svm_{name}"], alone[name])
             np.testing.assert_array_equal(both.scores[f"largest_svm_{name}"], largest.scores[f"svm_{name}"])
-    assert all(line in both.summary() for line in both.beside())
+    assert all(line in both.summary() for line in both.baseline_lines())
 
 
 @pytest.mark.slow
@@ -210,7 +210,7 @@ def test_an_evaluation_shows_both_rules(tmp_path):
     for name in ("test_score", "inner_score", "lam"):
         np.testing.assert_array_equal(own[name], largest.scores[name])
         np.testing.assert_array_equal(of_sum[name], largest.baselines[name][0])
-    assert len(both.beside()) == 3
+    assert len(both.baseline_lines()) == 3
     both.save(tmp_path / "result")
     xr.testing.assert_identical(dmkl.load(tmp_path / "result").baselines, both.baselines)
 
@@ -230,20 +230,3 @@ def test_what_is_refused():
         for job in (dmkl.search, dmkl.evaluate):
             with pytest.raises(InputError, match="does not decide by class means; take a classifier with decision='me"):
                 job(learner, K, y, baselines="rules")
-
-
-def test_labels_of_held_out_rows_teach_nothing():
-    K, y, train, test = unbalanced("multiclass")
-    changed = y.copy()
-    changed[test] = np.random.default_rng(1).permutation(y[test])
-    decisions = []
-
-    def keep(estimator, scores, truth):
-        decisions.append(scores)
-        return 0.0
-
-    for labels in (y, changed):
-        options = {"cv": [(train, test)], "scoring": {"kept": keep}, "refit": False, "baselines": "none"}
-        dmkl.search(dmkl.MKSVM(decision="means"), K, labels, {"C": [1.0, 4.0]}, **options)
-    half = len(decisions) // 2
-    np.testing.assert_array_equal(decisions[:half], decisions[half:])

@@ -6,6 +6,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import xarray as xr
+from helpers.references import dense_view
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.svm import SVC
 
@@ -90,19 +91,13 @@ def test_given_weights_are_searched_saved_and_restricted(kernels, tmp_path):
             dmkl.importance(either, kernels, classes(), cv=2)
 
 
-def centered(dense):
-    mean = np.eye(M) - 1.0 / M
-    kernels = mean @ dense @ mean
-    return kernels / np.trace(kernels, axis1=1, axis2=2)[:, None, None]
-
-
 @pytest.mark.parametrize("method", ["align", "alignf", "cka", "statis"])
 def test_weights_from_alignments_follow_their_definitions(dense, kernels, method):
     weights = dmkl.aligned_weights(kernels, classes(), method=method)
-    K = centered(dense)
+    K = dense_view(dense, steps=("center", "trace"))
     indicators = np.eye(3)[classes()]
     indicators = indicators / np.linalg.norm(indicators, axis=0)
-    ideal = centered((indicators @ indicators.T)[None])[0]
+    (ideal,) = dense_view((indicators @ indicators.T)[None], steps=("center", "trace"))
     gram, target = np.einsum("iab,jab->ij", K, K), np.einsum("iab,ab->i", K, ideal)
     norms = np.sqrt(np.diag(gram))
     if method == "align":

@@ -369,10 +369,6 @@ def test_restarts_keep_the_lowest_objective(built):
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
-        ({"grouping": "dbscan"}, "grouping must be"),
-        ({"loss": "logistic"}, "loss must be"),
-        ({"weighting": "linear"}, "weighting must be"),
-        ({"loss": "square", "lam": 0.0}, "lam must be positive"),
         ({"n_groups": 1000}, "1000 groups"),
         ({"grouping": "kmeans", "feature": "nothing"}, "no feature table 'nothing'"),
     ],

@@ -1,4 +1,4 @@
-"""Numbers of learners: finite, in their range, whole where they count, and told with the rule where they are not."""
+"""Parameters of learners: numbers in their range, whole where they count, and words that have a meaning."""
 
 from __future__ import annotations
 
@@ -11,24 +11,21 @@ import dmkl
 from dmkl.errors import InputError
 from dmkl.estimators.saving import models
 
-NUMBERS = ("lam", "C", "tol", "sigma")
-COUNTS = ("max_iter", "restarts", "n_examples", "n_groups", "random_state")
+NUMBERS = ("lam", "C", "tol", "sigma", "spread", "eigengap_weight")
+COUNTS = ("max_iter", "restarts", "n_examples", "n_groups", "n_clusters", "n_probes", "random_state", "refine")
+WORDS = ("decision", "grouping", "loss", "method", "multiclass", "shares", "sharing", "traces", "weighting")
 WRONG = {
     **dict.fromkeys(NUMBERS, (np.inf, np.nan, -1, "much", [[1.0]], 10**400)),
     **dict.fromkeys(COUNTS, (np.inf, np.nan, -1, 1.5, "many", True)),
+    **dict.fromkeys(WORDS, ("nothing", 0)),
     "p": (0.5, np.nan, "high", [[1.0]], 10**400),
 }
 K = dmkl.create(None, [np.eye(8) + 1, np.diag(np.arange(8) + 1.0)], labels=np.arange(8) % 2)
-CASES = [
-    (model, name)
-    for model in models().values()
-    for name in inspect.signature(model).parameters
-    if name in WRONG and not (model is dmkl.GSMKL and name == "lam")  # of the square loss alone
-]
+CASES = [(model, name) for model in models().values() for name in inspect.signature(model).parameters if name in WRONG]
 
 
 @pytest.mark.parametrize(("model", "name"), CASES)
-def test_numbers_that_break_a_rule(model, name):
+def test_values_that_break_a_rule(model, name):
     for value in WRONG[name]:
         with pytest.raises(InputError, match=rf"\b{name}\b"):
             model(**{name: value}).fit(K)

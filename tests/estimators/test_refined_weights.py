@@ -5,6 +5,7 @@ from __future__ import annotations
 import dask
 import numpy as np
 import pytest
+from helpers.references import dense_view
 from scipy.optimize import approx_fprime, minimize
 from sklearn.metrics import r2_score
 from sklearn.model_selection import KFold, LeaveOneGroupOut
@@ -47,14 +48,7 @@ def refining(**parameters):
 
 
 def after_steps(dense, train, rows):
-    """K[rows, train] centered by the training samples, which have unit trace."""
-    squares, crosses = dense[np.ix_(range(N), train, train)], dense[np.ix_(range(N), rows, train)]
-    means = squares.mean(axis=1)
-    centered = [
-        K - K.mean(axis=2, keepdims=True) - means[:, None] + means.mean(axis=1)[:, None, None]
-        for K in (squares, crosses)
-    ]
-    return [K / np.trace(centered[0], axis1=1, axis2=2)[:, None, None] for K in centered]
+    return [dense_view(dense, part, train, ("center", "trace")) for part in (train, rows)]
 
 
 def predicted(dense, y, weights, lam, train, rows):
@@ -115,7 +109,7 @@ def test_the_model_is_the_ridge_regression_at_refined_weights(found, dense, Y, K
     model = found.best_
     np.testing.assert_array_equal(model.weights_, found.scores["refined_weight"].transpose(*model.weights_.dims))
     assert model.gap_.max() <= 1e-8
-    square, _ = after_steps(dense, np.arange(M), np.arange(M))
+    square = dense_view(dense, steps=("center", "trace"))
     for t in range(T):
         total = np.tensordot(model.weights_[:, t].values, square, 1) + float(found.chosen["lam"][t]) * np.eye(M)
         np.testing.assert_allclose(
@@ -185,9 +179,6 @@ def test_the_command_line_refines(tmp_path, dense, Y, K, found, output_of):
 
 
 def test_bad_input(dense, K, Y):
-    for refine in (-1, True, 1.5):
-        with pytest.raises(InputError, match="refine must be a whole number, at least 0"):
-            dmkl.search(refining(refine=refine), K, Y, {"lam": LAMS}, FOLDS)
     with pytest.raises(InputError, match="refine starts at the candidates of weights='shared'"):
         dmkl.MKRidge(refine=5).fit(K, Y)
     with pytest.raises(InputError, match=r"a plain fit has no folds; let dmkl\.search"):

@@ -6,6 +6,7 @@ import dask
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.references import dense_view
 from sklearn.metrics import make_scorer, r2_score
 from sklearn.model_selection import KFold
 
@@ -41,30 +42,11 @@ def shared(**parameters):
     return dmkl.MKRidge(**{"weights": "shared", "n_candidates": 6, "random_state": 3} | parameters)
 
 
-def cosine(K):
-    scale = np.diagonal(K) ** -0.5
-    return K * scale[:, None] * scale
-
-
-def centered(K, train, rows):
-    """K[rows, train] centered by the training samples."""
-    square = K[np.ix_(train, train)]
-    cross = K[np.ix_(rows, train)]
-    return cross - cross.mean(axis=1, keepdims=True) - square.mean(axis=0) + square.mean()
-
-
-def after_steps(dense, steps, train, rows):
-    if "cosine" in steps:
-        return np.stack([centered(cosine(K), train, rows) for K in dense])
-    traces = [np.trace(centered(K, train, train)) if "trace" in steps else 1.0 for K in dense]
-    return np.stack([centered(K, train, rows) / trace for K, trace in zip(dense, traces, strict=True)])
-
-
 def reference_scores(dense, Y, steps, weights):
     """Mean R² of each target in validation, (candidate, λ, target)."""
     scores = []
     for train, rows in FOLDS.split(Y):
-        square, cross = (after_steps(dense, steps, train, part) for part in (train, rows))
+        square, cross = (dense_view(dense, part, train, steps) for part in (train, rows))
         for w in weights:
             A, B = np.tensordot(w, square, 1), np.tensordot(w, cross, 1)
             mean = Y[train].mean(axis=0)
@@ -89,7 +71,7 @@ def test_a_search_chooses_and_fits_as_dense_algebra_does(dense, Y, K, steps):
     np.testing.assert_array_equal(result.chosen["candidate"], c)
     np.testing.assert_array_equal(model.lam, np.array(LAMS)[k])
     np.testing.assert_array_equal(model.weights_, weights[c].T)
-    square = after_steps(dense, steps, np.arange(M), np.arange(M))
+    square = dense_view(dense, steps=steps)
     for t in range(T):
         A = np.tensordot(weights[c[t]], square, 1) + LAMS[k[t]] * np.eye(M)
         np.testing.assert_allclose(model.dual_coef_[:, t], np.linalg.solve(A, Y[:, t] - Y[:, t].mean()), rtol=1e-8)

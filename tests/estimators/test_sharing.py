@@ -114,11 +114,7 @@ def test_scores_of_left_out_rows_are_those_of_fits_without_them(kernels):
 
 
 def test_rules_of_sharing(kernels):
-    with pytest.raises(InputError, match="sharing must be 'none' or 'classes'"):
-        dmkl.MKSVM(sharing="all").fit(kernels, labels())
     with pytest.raises(InputError, match="take multiclass='ovr'"):
         dmkl.MKSVM(sharing="classes", multiclass="ovo").fit(kernels, labels())
     with pytest.raises(InputError, match="tasks of a multilabel problem have their own weights"):
         dmkl.MKSVM(sharing="classes").fit(kernels, signs() > 0)
-    with pytest.raises(InputError, match="sharing must be 'classes' or 'none'"):
-        dmkl.MKFDA(sharing="all").fit(kernels, labels())

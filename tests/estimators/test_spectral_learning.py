@@ -99,7 +99,6 @@ def test_steps_that_run_out_are_told():
 @pytest.mark.parametrize(
     ("parameters", "change", "labels", "message"),
     [
-        ({"eigengap_weight": -1.0}, None, None, "eigengap_weight must be a finite number, zero or larger, got -1"),
         ({"eigengap_weight": [1.0, 2.0]}, None, None, "eigengap_weight must be a finite number"),
         ({"loss": "square", "multiclass": "ovo"}, None, None, "take multiclass='ovr', or loss='hinge'"),
         ({"steps": ("center",)}, None, None, r"kernel 'kernel_0' has an entry -.*; take steps without 'center'"),

@@ -380,7 +380,6 @@ def test_what_has_no_answer_is_refused_in_a_line():
     refused(InputError, message, kernels, y, steps=(dmkl.residualize(collinear),))
     refused(InputError, "explain y completely", kernels, y, steps=(dmkl.residualize(pd.DataFrame({"y": 2 * y})),))
     refused(InputError, "may have fixed effects once", kernels, y, steps=("center", dmkl.residualize(many[:, :2])))
-    refused(InputError, "method must be 'reml' or 'he', got 'ml'", kernels, y, method="ml")
     refused(InputError, "prevalence is the share of cases", kernels, y, prevalence=1.5)
 
 

@@ -332,14 +332,13 @@ def test_prediction_from_features_is_that_from_kernels(built, tmp_path, name):
 @pytest.fixture
 def computed(monkeypatch):
     """Counts the tiles of rectangular kernels by name."""
-    tile, counts = FeatureTiles._tile, Counter()
+    stream, counts = FeatureTiles.stream, Counter()
 
-    def counted(self, key, scratch):
-        if not self.symmetric:
-            counts[self.names[key[0]]] += 1
-        return tile(self, key, scratch)
+    def counted(self, keys):
+        counts.update([] if self.symmetric else [self.names[key[0]] for key in keys])
+        return stream(self, keys)
 
-    monkeypatch.setattr(FeatureTiles, "_tile", counted)
+    monkeypatch.setattr(FeatureTiles, "stream", counted)
     return counts
 
 

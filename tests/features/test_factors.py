@@ -336,10 +336,10 @@ def test_checks_report_the_figures_of_tiles(output_of, json_of, sets, which, mon
         assert not report.sizes["finding"]
     monkeypatch.setenv("COLUMNS", "200")
     place = K.view.source.location
-    assert "factors of 9 columns, 4.2 KiB" in output_of("check", place, "--strict")
+    assert "factors of 9 columns, 4.22 KiB" in output_of("check", place, "--strict")
     out = " ".join(output_of("info", place).split())
     assert "4 kernels as factors" in out
-    assert "linear of a, kept as factors of 9 columns, 4.2 KiB" in out
+    assert "linear of a, kept as factors of 9 columns, 4.22 KiB" in out
     kernels = json_of("info", place)["kernels"]
     assert [kernel.get("factor_bytes") for kernel in kernels][:4] == report.factor_bytes.values[:4].tolist()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from pathlib import Path
 
 import anndata
@@ -11,16 +12,8 @@ import numpy as np
 import pandas as pd
 import scipy.sparse
 
-__all__ = ["cells", "modalities", "quietly", "write"]
-
-
-class quietly(warnings.catch_warnings):
-    """Without what anndata and mudata say of versions to come."""
-
-    def __enter__(self):
-        entered = super().__enter__()
-        warnings.simplefilter("ignore")
-        return entered
+quietly = partial(warnings.catch_warnings, action="ignore")
+"""Without what anndata and mudata say of versions to come."""
 
 
 def cells(names, seed=0):
@@ -60,10 +53,6 @@ def modalities(first, second):
 
 def write(data, path: Path, zarr_format: int = 3):
     """Write AnnData or MuData in the form that the name of the path tells."""
-    told = dict(allow_write_nullable_strings=True, zarr_write_format=zarr_format)
-    with quietly(), anndata.settings.override(**told):
-        if path.suffix == ".zarr":
-            data.write_zarr(path)
-        else:
-            data.write(path)
+    with quietly(), anndata.settings.override(allow_write_nullable_strings=True, zarr_write_format=zarr_format):
+        data.write_zarr(path) if path.suffix == ".zarr" else data.write(path)
     return path

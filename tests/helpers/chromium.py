@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Chromium", "chromium", "find_chromium"]
-
 _NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 _SECONDS = 60.0
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["flip", "swap", "tile_file"]
-
 
 def tile_file(path, *key):
     """The file of tile (i, j) of a kernel, for the key (kernel, i, j)."""
@@ -15,7 +13,8 @@ def flip(file, at=9, bits=1):
     """Another value of some bits of a byte."""
     data = bytearray(file.read_bytes())
     data[at] ^= bits
-    file.write_bytes(data)
+    with file.open("r+b") as open_file:  # not cut short meanwhile: that kills who has it mapped
+        open_file.write(data)
 
 
 def swap(first, second):

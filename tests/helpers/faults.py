@@ -24,6 +24,7 @@ from distributed import Client
 
 import dmkl
 from dmkl.progress import ConsoleWatch
+from helpers.damage import flip
 from helpers.references import local_cluster
 
 M, N_NEW = 36, 6
@@ -221,12 +222,9 @@ def cut(store: Path, _: Path) -> None:
         tile.write_bytes(part)
 
 
-def flip(store: Path, _: Path) -> None:
+def flip_all(store: Path, _: Path) -> None:
     for tile in _tiles(store):
-        content = bytearray(tile.read_bytes())
-        content[7] ^= 64
-        with open(tile, "r+b") as file:
-            file.write(content)
+        flip(tile, 7, 64)
 
 
 def lose(store: Path, _: Path) -> None:
@@ -240,7 +238,7 @@ def exchange(store: Path, other: Path) -> None:
     copy.rename(store)
 
 
-DAMAGES = {"deleted": delete, "cut": cut, "flipped": flip, "missing": lose, "exchanged": exchange}
+DAMAGES = {"deleted": delete, "cut": cut, "flipped": flip_all, "missing": lose, "exchanged": exchange}
 
 
 def by_signal(name: str) -> None:

@@ -8,8 +8,6 @@ import pytest
 
 from dmkl.solvers.workspace import Workspace
 
-__all__ = ["cut_off"]
-
 
 class _CutOff(Exception):
     """Where the work ends."""

@@ -7,8 +7,6 @@ import numpy as np
 
 from helpers.optima import conjugate, power_norm, to_optimality
 
-__all__ = ["composite_kernel", "made", "optimum", "reference", "svm_optimum"]
-
 
 def made(n, m, seed=0, noisy=0.4):
     """Gaussian kernels, on features that the labels follow or on noise, and the labels."""

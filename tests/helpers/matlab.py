@@ -7,8 +7,6 @@ import numpy as np
 import scipy.io
 import scipy.sparse
 
-__all__ = ["write_v5", "write_v73"]
-
 _CLASSES = {"float64": "double", "float32": "single", "uint8": "logical"}
 
 

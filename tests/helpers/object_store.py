@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from unittest.mock import patch
 
 import pytest
 
@@ -25,14 +25,11 @@ def object_store(tmp_path_factory):
         "AWS_SHARED_CREDENTIALS_FILE": str(nothing),
         "AWS_EC2_METADATA_DISABLED": "true",
     }
-    before = {name: os.environ.get(name) for name in environment}
-    os.environ |= environment
-    from s3fs import S3FileSystem
+    with patch.dict("os.environ", environment):
+        from s3fs import S3FileSystem
 
-    S3FileSystem(use_listings_cache=False).mkdir("data")
-    yield environment
-    for name, value in before.items():
-        os.environ.pop(name) if value is None else os.environ.update({name: value})
+        S3FileSystem(use_listings_cache=False).mkdir("data")
+        yield environment
     server.stop()
 
 

@@ -15,8 +15,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["SLOW", "PrivateSlurm", "find_programs", "private_slurm"]
-
 SLOW = """\
 import time
 from dmkl.store.reader import StoreReader

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections import Counter
 from contextlib import contextmanager
@@ -89,13 +90,8 @@ def raise_if_computes():
 
 
 def unit_keys(result, prefix):
-    """Keys of the tasks that go through the tiles."""
-    return [key for key in dict(result.__dask_graph__()) if isinstance(key, str) and is_unit(key, prefix)]
-
-
-def is_unit(key, prefix):
-    """Whether a key names a task that goes through tiles: the prefix and a number."""
-    return key.startswith(f"{prefix}-") and key[len(prefix) + 1 :].split("-")[0].isdigit()
+    """Keys of the tasks that go through the tiles: the prefix and a number."""
+    return [key for key in dict(result.__dask_graph__()) if re.match(rf"{prefix}-\d+(-|$)", str(key))]
 
 
 def local_cluster(n_workers, **more):

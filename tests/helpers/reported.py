@@ -6,8 +6,6 @@ import numpy as np
 
 import dmkl
 
-__all__ = ["MADE", "permuted", "search"]
-
 
 def search(K):
     return dmkl.search(dmkl.MKFDA(tol=1e-3), K, grid={"p": [1, 2, np.inf], "lam": [1e-4, 1e-2, 1]}, cv=3)

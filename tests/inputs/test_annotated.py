@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
-import zarr
 from helpers.annotated import cells, modalities, quietly, write
 from helpers.conformance import problems
 
@@ -361,23 +360,3 @@ def test_rows_are_as_many_as_samples(h5ad, monkeypatch):
     message = r"read with anndata 0.12 or later, which is not installed; pip install 'dmkl\["
     with pytest.raises(InputError, match=message):
         as_features(h5ad)
-
-
-# --- the command line -------------------------------------------------------------------------------------------------
-
-
-def test_a_column_of_a_table_or_container(tmp_path):
-    pd.DataFrame({"cell": NAMES, "kind": list("ab" * 6), "age": np.arange(12)}).to_csv(tmp_path / "t.csv", index=False)
-    kinds = read_file(tmp_path / "t.csv:kind")
-    assert kinds.row_names == tuple(NAMES)
-    assert kinds.values.tolist() == list("ab" * 6)
-    assert read_file(tmp_path / "t.csv:age").values.dtype == np.int64
-    with pytest.raises(InputError, match=r"t.csv has no column 'kin'; it has 'cell', 'kind', 'age'"):
-        read_file(tmp_path / "t.csv:kin")
-    np.savez(tmp_path / "t.npz", a=np.arange(3), b=np.ones(2))
-    np.testing.assert_array_equal(read_file(tmp_path / "t.npz:a").values, [0, 1, 2])
-    with pytest.raises(InputError, match=r"holds 2 arrays, expected one: .*; say which, as .*t.npz:NAME"):
-        read_file(tmp_path / "t.npz")
-    zarr.create_array(tmp_path / "y.zarr", data=np.arange(3))
-    (tmp_path / "a:b.txt").write_text("1\n2\n")
-    np.testing.assert_array_equal(read_file(tmp_path / "a:b.txt").values, [1, 2])

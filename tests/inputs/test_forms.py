@@ -667,15 +667,11 @@ def test_pairs_that_are_missing_are_no_zeros(tmp_path):
         [whole(matrix) for matrix in open_files(path)[0].matrices()]
 
 
-def test_no_part_of_a_matrix_is_read(tmp_path):
-    values = symmetric(WORDS).to_numpy()
-    for part, rows in enumerate((range(4), range(4, 8), range(8, N)), start=1):
-        path = tmp_path / f"table.part_3_{part}.grm.bin"
-        path.write_bytes(np.concatenate([values[i, : i + 1] for i in rows]).astype("<f4").tobytes())
-        write_ids(path.with_suffix(".id"), [WORDS[i] for i in rows])
-    for part in (1, 2, 3):
-        with pytest.raises(InputError, match=PART.pattern):
-            open_files(tmp_path / f"table.part_3_{part}.grm.bin")
+def test_the_first_part_of_a_matrix_is_refused_though_it_is_a_whole_triangle(tmp_path):
+    path = grm_binary(tmp_path, symmetric(WORDS), "kernels").rename(tmp_path / "table.part_3_1.grm.bin")
+    (tmp_path / "table.grm.id").rename(path.with_suffix(".id"))
+    with pytest.raises(InputError, match=PART.pattern):
+        open_files(path)
 
 
 # --- the documentation -----------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import gzip
 import json
 import os
 import re
@@ -82,6 +83,7 @@ WRITERS = {
     ".h5": hdf5,
     ".zarr": lambda path, values: zarr.create_array(path, data=values),
     ".csv": lambda path, content: path.write_bytes(content if isinstance(content, bytes) else content.encode()),
+    ".gz": Path.write_bytes,
     ".txt": lambda path, content: path.write_text(content),
 }
 
@@ -525,10 +527,12 @@ def test_vectors_from_other_kinds_of_file(tmp_path):
     assert read_file(tmp_path / "v.npy").values.dtype == np.int64
     write_v5(tmp_path / "v.mat", a=[*"xyz"], b=np.ones((3, 3)))
     assert list(read_file(tmp_path / "v.mat", "a").values) == [*"xyz"]
-    with pytest.raises(InputError, match=r"v.mat holds 2 arrays, expected one: a \(3 strings\), b"):
+    with pytest.raises(InputError, match=r"v.mat holds 2 arrays, expected one: a \(3 strings\), b.*v.mat:NAME"):
         read_file(tmp_path / "v.mat")
     with pytest.raises(InputError, match=r"v.mat has no variable 'c'"):
-        read_file(tmp_path / "v.mat", "c")
+        read_file(f"{tmp_path / 'v.mat'}:c")
+    (tmp_path / "a:b.txt").write_text("1\n2\n")
+    np.testing.assert_array_equal(read_file(tmp_path / "a:b.txt").values, [1, 2])
     (tmp_path / "v.csv").write_text("1,2\n1\n3,4\n")
     with pytest.raises(InputError, match=r"v.csv, line 2: found 1 cells, expected 2"):
         read_file(tmp_path / "v.csv")
@@ -601,6 +605,8 @@ BAD_TEXT = {
     "binary": (b"1,2\n\0\1\n", "is no text: line 2 holds a zero byte"),
 }
 REFUSED |= {case: refused({"k.csv": text}, message) for case, (text, message) in BAD_TEXT.items()}
+for case, data in {"gzip, cut short": gzip.compress(LINES[0].encode())[:-10], "no gzip": b"1,2\n3,4\n"}.items():
+    REFUSED[case] = refused({"k.csv.gz": data}, "k.csv.gz is not a whole gzip file")
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -613,13 +619,15 @@ def test_what_is_refused(tmp_path, case):
 
 
 def test_missing_and_unknown_files(tmp_path):
-    (tmp_path / "k.xlsx").write_bytes(b"PK\3\4\0")
+    for name in ("k.xlsx", "K.RData"):
+        (tmp_path / name).write_bytes(b"PK\3\4\0")
     (tmp_path / "empty").mkdir()
     (tmp_path / "bare.zarr").mkdir()
     dmkl.create(tmp_path / "set.zarr", K)
     for path, message in (
         ("none.npy", "there is no file .*none.npy"),
         ("k.xlsx", r"k.xlsx has the extension '.xlsx', expected .npy, .npz, .mat"),
+        ("K.RData", r"Files of R are not read, .* write.csv\(K, gzfile\(\"K.csv.gz\"\)\)"),
         ("empty", "there are no kernels in .*empty"),
         ("bare.zarr", "bare.zarr is a folder without Zarr metadata"),
         ("set.zarr", "set.zarr is a kernel set already; open it with dmkl.open"),

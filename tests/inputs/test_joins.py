@@ -42,12 +42,8 @@ def same(made, expected):
     """The same set to the last bit."""
     assert made.content_id == expected.content_id
     assert made.names == expected.names
-    for found, wanted in (
-        (made.samples, expected.samples),
-        (made.labels, expected.labels),
-        (made.splits, expected.splits),
-    ):
-        np.testing.assert_array_equal(found, wanted)
+    for name in ("samples", "labels", "splits"):
+        np.testing.assert_array_equal(getattr(made, name), getattr(expected, name))
     np.testing.assert_array_equal(np.asarray(made), np.asarray(expected))
 
 

@@ -10,8 +10,6 @@ from dmkl.inputs import as_features, open_files, read_file
 from dmkl.inputs.formats import registry
 from dmkl.inputs.formats.file_arrays import FileArray
 from dmkl.inputs.formats.registry import FORMATS, Format, format_of
-from dmkl.inputs.formats.zarr_folders import KERNEL_SET
-from dmkl.store.format import FORMAT
 
 
 def binary_arrays(path):
@@ -60,7 +58,3 @@ def test_extensions_in_capitals_are_known_too(tmp_path, suffix):
     path = tmp_path / f"DATA{suffix.upper()}"
     path.touch()
     assert format_of(path) is format_of(tmp_path / f"data{suffix}")
-
-
-def test_kernel_sets_are_told_by_the_name_of_their_format():
-    assert KERNEL_SET == FORMAT

@@ -52,17 +52,12 @@ def kernels():
     return psd(N, M, seed=4)
 
 
-def viewed(K, name):
+def lens(K, name):
     rows, cols, steps = LENSES[name]
     every = slice(None)
     square = rows is cols
     rows, cols = (every if chosen is None else chosen for chosen in (rows, cols))
-    return stepped(K if square and rows is every else K[rows, rows if square else cols], steps)
-
-
-def lens(K, name):
-    view = viewed(K, name)
-    return view.lens()
+    return stepped(K if square and rows is every else K[rows, rows if square else cols], steps).lens()
 
 
 def dense(kernels, name):
@@ -293,22 +288,10 @@ def test_parts_after_any_steps(seed, tile, square, kinds):
 # --- combined kernels ---------------------------------------------------------------------------------------
 
 
-def whole(total):
-    """The matrix of a stored sum, its samples in the order of the view."""
-    lower, order = total.matrix()
-    lower = np.tril(lower)
-    matrix = lower + np.tril(lower, -1).T
-    if order is None:
-        return matrix
-    unsorted = np.empty_like(matrix)
-    unsorted[np.ix_(order, order)] = matrix
-    return unsorted
-
-
 def check_sums(kernels, combinations, totals):
     for c, total in zip(combinations, totals, strict=True):
         reference = np.tensordot(c.weights, dense(kernels, SQUARE[c.lens]), axes=1)
-        assert error(whole(total)[None], reference[None]) < 1e-12
+        assert error(total.whole()[None], reference[None]) < 1e-12
 
 
 def weightings(n_lenses):

@@ -78,7 +78,7 @@ def views(tmp_path_factory):
         ("variance_components.py --samples 300 --kernels 2 --output out --traces probes --no-tests",
          [r"passes\. ", "peak memory"]),
         ("simulate_scale.py --plan --kernels 500 --samples 50000 --columns 8",
-         ["tasks 4,501, of which 4,000 read kernels"]),
+         ["tasks 3,501, of which 3,000 read kernels"]),
         # Each of four nodes reads 384 columns of 4,000 samples, in double precision.
         ("simulate_scale.py --kernels 5 --samples 4000 --tile 256 --nodes 4 --cores 1 --seconds 0.2",
          [r"^vectors that all nodes read from disk +0\.049 GB$"]),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dask
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
+from helpers.references import local_cluster
 
 import dmkl
 from dmkl import progress
@@ -140,15 +141,7 @@ class Scaling(progress.Watch):
 @pytest.mark.usefixtures("cut")
 def test_workers_that_come_and_go(opened, reference):
     with (
-        LocalCluster(
-            n_workers=1,
-            threads_per_worker=1,
-            processes=False,
-            protocol="tcp://",
-            host="127.0.0.1",
-            dashboard_address="127.0.0.1:0",
-            memory_limit=0,
-        ) as cluster,
+        local_cluster(1, processes=False, protocol="tcp://", memory_limit=0) as cluster,
         Client(cluster) as client,
         dask.config.set({"dmkl.memory": "2GiB"}),
     ):
@@ -167,9 +160,7 @@ def test_factors_that_left_with_their_workers_are_made_again(opened):
     blocks = [rng.standard_normal((60, 2)) for _ in combinations]
     expected = by_factors("solve", Factor.solve, factor_pass([view.lens()], combinations, lams), blocks)
     with (
-        LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None, memory_limit=0
-        ) as cluster,
+        local_cluster(1, processes=False, protocol="tcp://", memory_limit=0) as cluster,
         Client(cluster) as client,
     ):
         factors = factor_pass([view.lens()], combinations, lams)

@@ -63,31 +63,31 @@ def test_each_outer_fold_is_a_search_of_its_own(estimator, kind, grid):
         assert (fold["n_train"], fold["n_test"]) == (len(train), len(test))
 
 
-def test_the_plain_sum_beside_it_is_an_evaluation_of_its_own(result, tmp_path):
+def test_the_plain_sum_is_an_evaluation_of_its_own(result, tmp_path):
     """Against the evaluation of the discriminant on the sum, solved directly."""
-    beside, more = result, {"outer": OUTER, "inner": INNER, "scoring": ["accuracy", "matthews"]}
+    more = {"outer": OUTER, "inner": INNER, "scoring": ["accuracy", "matthews"]}
     alone = dmkl.evaluate(dmkl.Uniform(solver="direct"), kernels(), labels("multiclass"), {"lam": GRID["lam"]}, **more)
     assert alone.baselines is None
-    assert alone.beside() == []
-    plain_sum = beside.baselines.sel(baseline="plain sum of the kernels")
+    assert alone.baseline_lines() == []
+    plain_sum = result.baselines.sel(baseline="plain sum of the kernels")
     for name in ("test_score", "test_score_matthews", "inner_score", "lam"):
         np.testing.assert_allclose(plain_sum[name], alone.scores[name], atol=1e-12)
     np.testing.assert_allclose(plain_sum["objective"], alone.scores["objective"], rtol=1e-3)
-    for name, search in beside.searches.items():
+    for name, search in result.searches.items():
         np.testing.assert_allclose(search.baselines["score"][0], alone.searches[name].chosen["score"], atol=1e-12)
-    (line,) = beside.beside()
-    assert line in beside.summary()
-    beside.save(tmp_path / "result")
-    xr.testing.assert_identical(dmkl.load(tmp_path / "result").baselines, beside.baselines)
+    (line,) = result.baseline_lines()
+    assert line in result.summary()
+    result.save(tmp_path / "result")
+    xr.testing.assert_identical(dmkl.load(tmp_path / "result").baselines, result.baselines)
 
 
 def test_a_grid_of_weights_alone_leaves_the_sum_its_ridge():
     K, y, more = kernels(), labels("binary"), {"outer": 2, "inner": 2}
-    beside = dmkl.evaluate(dmkl.MKFDA(lam=0.3), K, y, {"p": [1.5, 2.0]}, **more)
+    result = dmkl.evaluate(dmkl.MKFDA(lam=0.3), K, y, {"p": [1.5, 2.0]}, **more)
     alone = dmkl.evaluate(dmkl.Uniform(solver="direct"), K, y, {"lam": [0.3]}, **more)
-    np.testing.assert_allclose(beside.baselines["test_score"][0], alone.scores["test_score"])
-    assert beside.baselines["lam"].values.tolist() == [[0.3, 0.3]]
-    assert beside.searches["0"].baselines["score"].dims == ("baseline", "fold")
+    np.testing.assert_allclose(result.baselines["test_score"][0], alone.scores["test_score"])
+    assert result.baselines["lam"].values.tolist() == [[0.3, 0.3]]
+    assert result.searches["0"].baselines["score"].dims == ("baseline", "fold")
 
 
 def test_all_folds_share_the_passes():

@@ -113,7 +113,7 @@ def test_folds_that_lack_a_class_are_told():
 
 
 @pytest.mark.slow
-def test_the_machine_beside_a_discriminant_has_probabilities_where_they_are_scored():
+def test_the_machine_that_a_discriminant_is_compared_with_has_probabilities_where_they_are_scored():
     K, y = kernels(), labels("multiclass")
     train, test = np.arange(45), np.arange(45, 90)
     more = {"cv": (train, test), "scoring": "neg_log_loss", "refit": False}

@@ -30,7 +30,7 @@ NAMES = ["smooth", "sharp", "upper", "lower", "noise"]
 FOLDS, TWO = (KFold(n, shuffle=True, random_state=0) for n in (3, 2))
 
 
-search = partial(dmkl.search, baselines="none")  # test_beside.py is about baselines
+search = partial(dmkl.search, baselines="none")  # test_baselines_of_results.py tests baselines
 
 
 # --- data, and the same search point by point ---------------------------------------------------------------
@@ -351,7 +351,7 @@ def test_a_search_goes_on(tmp_path):
     model = dmkl.MKFDA(tol=TIGHT)
     clean = dmkl.search(model, K, y, **options)
     each = len(K) * len(K.view.tile_tasks())
-    # Leave-one-out scores take a pass, and machines beside the search begin, when the others are all committed.
+    # Leave-one-out scores take a pass, and the machines begin, when the others are all committed.
     for times in range(int(clean.n_passes_ - clean.scores.attrs["n_baseline_passes"] - 1)):
         folder = tmp_path / f"{times}"
         with cut_off(times):

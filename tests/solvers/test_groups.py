@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from helpers.generators import finish
 from helpers.margin import composite_kernel
 from sklearn.metrics import balanced_accuracy_score
 from sklearn.metrics.pairwise import rbf_kernel
 
 from dmkl.errors import IndefiniteKernelError
 from dmkl.numerics.grouping import group_by_kmeans, one_hot
-from dmkl.solvers.groups import (
-    GroupProblem,
-    group_weights,
-    gs_mkl,
-    localized_mkl,
-    parameter_gradients,
-)
-from dmkl.solvers.interface import EachProduct, GroupClassifier, Projection, Status
+from dmkl.solvers.groups import GroupProblem, group_weights, gs_mkl, localized_mkl, parameter_gradients
+from dmkl.solvers.in_memory import answer
+from dmkl.solvers.interface import GroupClassifier, Status, run_with
 from dmkl.solvers.margin.svm import fit_square, solve_dense
 
 
-def answer(request, kernels):
-    if isinstance(request, EachProduct):
-        return kernels @ request.block
-    if isinstance(request, Projection):
-        return np.einsum("mg,nmk,kh->ngh", request.block, kernels, request.block, optimize=True)
-    assert isinstance(request, GroupClassifier)
-    K = composite_kernel(kernels, request.weights, request.groups)
-    if request.lam is None:
-        return solve_dense(K, request.y, request.C, request.tol)
-    return fit_square(K, request.y, request.lam)
-
-
 def run(solver, kernels):
-    """Drive a solver on kernels in memory."""
-    return finish(solver, lambda request: answer(request, kernels))
+    """Drive a solver on kernels in memory, with classifiers that are trained from zero."""
+
+    def cold(request):
+        return replace(request, start=None) if isinstance(request, GroupClassifier) else request
+
+    return run_with(solver, lambda request: answer(kernels, cold(request)))
 
 
 def made(seed, n=4, m=40):
@@ -59,7 +47,7 @@ def test_gradients_by_finite_differences(loss, weighting):
         return solve_dense(K, y, 2.0, 1e-12) if loss == "hinge" else fit_square(K, y, 0.3)
 
     block = one_hot(groups, 3) * train(a, b).u[:, None]
-    projected = answer(Projection(block), kernels)
+    projected = np.einsum("mg,nmk,kh->ngh", block, kernels, block, optimize=True)
     weights = group_weights(a * statistics + b, weighting)
     by_a, by_b = parameter_gradients(weights, statistics, projected, 0.5 if loss == "hinge" else 0.3, weighting)
     for j in range(4):

@@ -49,10 +49,9 @@ def bed_arrays(path: Path) -> list[FileArray]:
             values = stored(np.s_[:, part])
             total[part], counts[part] = np.nansum(values, axis=0, dtype=np.float64), np.isfinite(values).sum(axis=0)
         if lacking := [variants[k] for k in np.flatnonzero(counts == 0)]:
-            refuse(
-                f"{path} has no genotype of {len(lacking)} variants: {first_names(lacking)}; leave them out (plink2 "
-                "--exclude), of new samples with the means of training in their place (--missing-features mean)"
-            )
+            way_out = "of new samples with the means of training in their place (--missing-features mean)"
+            what = f"{path} has no genotype of {len(lacking)} variants: {first_names(lacking)}"
+            refuse(f"{what}; leave them out (plink2 --exclude), {way_out}")
         return total / counts
 
     def dosages(key: Any) -> Array:

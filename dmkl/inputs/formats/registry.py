@@ -109,12 +109,11 @@ def find_files(
     paths = [paths] if isinstance(paths, str | os.PathLike) else paths
     local = (local_path(path, "what is imported", "copy it to this machine first").expanduser() for path in paths)
     given = [file for path in local for file in _matrices(path)]
-    files, beside = list[Path](), list[tuple[str, Path]]()
+    files, side_files = list[Path](), list[tuple[str, Path]]()
     for path in given:
         left_out = []
         is_folder = path.is_dir() and path.suffix != ".zarr" and format_of(path) is None
         if len(given) == 1 and not is_folder:
-            check_file(path, content)
             return given, []
         entries = [entry for entry in path.iterdir() if not entry.name.startswith(".")] if is_folder else [path]
         for entry in sorted(entries, key=lambda entry: natural_order(entry.name)):
@@ -123,16 +122,14 @@ def find_files(
             role = None if name in ("kernel", "kernels") else ROLES.get(name)
             may_hold = not is_folder or (file_format is not None and content in file_format.holds)
             if role is not None and role in roles and (file_format is not None or not is_folder):
-                check_file(entry, "labels")
-                beside.append((role, entry))
+                side_files.append((role, entry))
             elif role in (None, "names") and may_hold:
-                check_file(entry, content)
                 files.append(entry)
             else:
                 left_out.append(entry.name)
         if left_out:
             notes.append(f"{path}: left out {', '.join(left_out)}; expected {expected_files(content)}")
-    return files, beside
+    return files, side_files
 
 
 def _matrices(path: Path) -> list[Path]:

@@ -234,13 +234,13 @@ def _individuals(path: Path) -> tuple[str, ...]:
         whole, pattern = (path.name.replace(part[0], text) for text in (".", f".part_{part[1]}_*."))
         way_out = f"put all parts and their .grm.id files together: cat {pattern} > {whole}"
         refuse(f"{path} is part {int(part[2])} of {part[1]} of a relationship matrix of GCTA, not the whole; {way_out}")
-    beside = path.with_name(re.sub(r"(?i)\.(gz|bin)$", "", path.name) + ".id")
-    if not beside.is_file():
-        refuse(f"{path} needs {beside.name} beside it, which names its individuals, and there is none; copy it there")
-    lines = [text.split() for _, _, text in lines_of(beside)]
+    id_file = path.with_name(re.sub(r"(?i)\.(gz|bin)$", "", path.name) + ".id")
+    if not id_file.is_file():
+        refuse(f"{path} needs {id_file.name} beside it, which names its individuals, and there is none; copy it there")
+    lines = [text.split() for _, _, text in lines_of(id_file)]
     rows = [cells for cells in lines if cells and not (cells is lines[0] and cells[0].lstrip("#") in ("FID", "IID"))]
     if not rows:
-        refuse(f"{beside} names no individuals, expected a line of FID and IID for each")
+        refuse(f"{id_file} names no individuals, expected a line of FID and IID for each")
     if any(len(row) == 1 for row in rows):
         return tuple(row[-1] for row in rows)
     return Individual.of((row[1] for row in rows), (row[0] for row in rows))

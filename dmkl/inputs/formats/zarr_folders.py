@@ -16,7 +16,7 @@ from dmkl.files.plain import PlainStore, check_plain
 from dmkl.inputs.formats.file_arrays import FileArray, check_part, damaged_as, n_bytes, natural_order, ranges_of
 
 KERNEL_SET = "dmkl-kernel-set"
-"""The attribute `format` of kernel sets (`dmkl.store.format.FORMAT`), which are opened and not read."""
+"""The attribute `format` of kernel sets, which are opened and not read."""
 
 _MOST_CHUNKS = 100_000
 """Files that are opened for one strip of a matrix or a vector, or searched for a chunk that was written."""

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -33,9 +33,8 @@ import scipy.linalg
 from dmkl import settings
 from dmkl.arrays import Array, Float
 from dmkl.errors import IndefiniteKernelError
-from dmkl.numerics.semidefinite import KernelFacts
 from dmkl.passes.execute import check_memory, keeping, machine
-from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, FisherSolver
+from dmkl.solvers.fisher.problem import FisherOptions, FisherSolver
 from dmkl.solvers.fisher.wrapper import AlphaStep, side_by_side, wrapper
 from dmkl.solvers.interface import CombinedProduct, Outcome, Request, Solver
 from dmkl.solvers.jobs import Context, Job
@@ -107,8 +106,7 @@ class InverseModel:
         rank = int(np.count_nonzero(diagonal > 1e-8 * diagonal[0]))
         basis = basis[:, :rank]
         # A on the basis, from S = basis · upper: A basis = T upper⁻¹.
-        images = scipy.linalg.solve_triangular(upper[:rank, :rank], t[:, pivots[:rank]].T, trans="T").T
-        galerkin = basis.T @ images
+        galerkin = basis.T @ scipy.linalg.solve_triangular(upper[:rank, :rank], t[:, pivots[:rank]].T, trans="T").T
         values, vectors = np.linalg.eigh(0.5 * (galerkin + galerkin.T))
         return np.asarray(basis, dtype=np.float64), np.asarray(values), np.asarray(vectors)
 
@@ -179,46 +177,30 @@ _WORKING, _OF_PRODUCTS, _OF_MODEL = 14, 6, 9
 directions (S and A S twice, their QR factorization and the images of its basis)."""
 
 
-class _Room(NamedTuple):
-    """The most columns of a step: directions of the model, and companions of the right-hand sides."""
-
-    directions: int
-    companions: int
-    n_bytes: int
-    """Memory at the peak of a step, including the products of the wrapper method."""
-
-
-def _room(n_bytes: int, m: int, c: int, n: int) -> _Room:
-    """Divide memory for targets (m, c) and n kernels: at most a quarter is for the blocks of the iteration."""
-    columns = n_bytes // (8 * m) - _OF_PRODUCTS * n * c
-    companions = min(_COMPANIONS, max(0, columns // 4 // _WORKING - c))
-    # m columns span everything.
-    directions = min(m + companions, (columns - _WORKING * (c + companions)) // _OF_MODEL)
-    held = _WORKING * (c + companions) + _OF_PRODUCTS * n * c + _OF_MODEL * directions
-    return _Room(directions, companions, 8 * m * held)
-
-
-def _bytes_of(m: int, c: int, n: int, companions: int = 0, blocks: int = 1) -> int:
-    """Bytes for a number of companions, and for directions of a number of blocks."""
-    return 8 * m * ((_WORKING + _OF_MODEL * blocks) * (c + companions) + _OF_PRODUCTS * n * c)
+def _bytes_of(m: int, c: int, n: int, n_companions: int, n_directions: int) -> int:
+    """Memory at the peak of a step for targets (m, c) and n kernels."""
+    return 8 * m * (_WORKING * (c + n_companions) + _OF_PRODUCTS * n * c + _OF_MODEL * n_directions)
 
 
 class _CGStep(AlphaStep):
-    """The α-step by blocked conjugate gradients: one pass for each product, and no matrix in memory."""
+    """The α-step by blocked conjugate gradients: one pass for each product, and no matrix in memory.
 
-    def __init__(self, problem: FisherProblem, tol: float, facts: KernelFacts, room: _Room) -> None:
-        super().__init__(problem, facts)
-        self._tol, self._room = tol, room
+    At most so many companions are solved for with H, and the model of A⁻¹ has at most so many directions.
+    """
+
+    def __init__(self, job: Job, tol: float, n_companions: int, n_directions: int) -> None:
+        super().__init__(job.problem, job.facts)
+        self._tol, self._n_companions, self._n_directions = tol, n_companions, n_directions
         self._directions = InverseModel()
-        self._scale = float(np.sum(problem.h**2))
+        self._scale = float(np.sum(self.problem.h**2))
         self._beta: Float = np.empty(0)
-        self._companions = np.zeros((len(problem.h), 0))
+        self._companions = np.zeros((len(self.problem.h), 0))
 
     def begin(self, beta: Float) -> Generator[Request, Any, Float]:
         self._beta = beta
         # Always from zero: the directions of a warm start would span too small a space to model A⁻¹ for the master.
         # Some room is left for directions that the master finds missing.
-        self._directions = InverseModel(capacity=self._room.directions - self._room.companions)
+        self._directions = InverseModel(capacity=self._n_directions - self._n_companions)
         # |S| = ½ tr(Hᵀα) at the solution is not known yet. This residual suffices if λ is not tiny; otherwise the
         # certificate demands a refinement.
         h = self.problem.h
@@ -236,8 +218,8 @@ class _CGStep(AlphaStep):
         return x
 
     def curvature(self) -> Generator[Request, Any, Float]:
-        missing = self._directions.outside(side_by_side(self.each_product), self._room.companions)
-        self._directions.capacity = self._room.directions
+        missing = self._directions.outside(side_by_side(self.each_product), self._n_companions)
+        self._directions.capacity = self._n_directions
         if missing.shape[1]:
             self._directions.add(missing, (yield from self._system(missing)))
         self._companions = missing
@@ -253,18 +235,21 @@ def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> lis
     # Half of the memory budget is for the problems that run, at most as many as share one pass; passes use the rest.
     widest = max((job.problem.h for job in jobs), key=lambda h: h.size)
     (m, c), n, budget = widest.shape, max(job.n_kernels for job in jobs), machine().total_bytes // 2
-    least_bytes = _bytes_of(m, c, n)
+    least_bytes = _bytes_of(m, c, n, 0, c)
     way_out = "Set dmkl.memory higher, or take solver='subspace', which keeps its vectors on disk"
     check_memory("solver='cg'", {"the least number of vectors": least_bytes}, budget, way_out, "at once")
     # Fewer problems side by side are better than models of too few directions, which cost more steps.
-    ample_bytes = _bytes_of(m, c, n, _COMPANIONS, _BLOCKS)
+    ample_bytes = _bytes_of(m, c, n, _COMPANIONS, _BLOCKS * (c + _COMPANIONS))
     at_once = max(1, min(len(jobs), settings.block_width() // c, budget // ample_bytes))
-    room = _room(budget // at_once, m, c, n)
+    # At most a quarter of the memory is for the blocks of the iteration, and m directions span everything.
+    columns = budget // at_once // (8 * m) - _OF_PRODUCTS * n * c
+    n_companions = min(_COMPANIONS, max(0, columns // 4 // _WORKING - c))
+    n_directions = min(m + n_companions, (columns - _WORKING * (c + n_companions)) // _OF_MODEL)
 
     def solver_of(job: Job) -> Solver[Outcome]:
-        return wrapper(job.n_kernels, _CGStep(job.problem, options.tol, job.facts, room), options)
+        return wrapper(job.n_kernels, _CGStep(job, options.tol, n_companions, n_directions), options)
 
-    with keeping(at_once * room.n_bytes):
+    with keeping(at_once * _bytes_of(m, c, n, n_companions, n_directions)):
         return context.drive(jobs, solver_of, at_once=at_once)
 
 

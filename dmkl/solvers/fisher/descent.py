@@ -70,28 +70,18 @@ from dmkl import progress
 from dmkl.arrays import Array, Float, Index
 from dmkl.numerics.cholesky import Factor
 from dmkl.numerics.fisher import certify
-from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
+from dmkl.numerics.semidefinite import KernelFacts, check_forms
 from dmkl.passes.blas import pinned_blas
 from dmkl.passes.elements import fraction_of_tiles, samples_view
 from dmkl.passes.execute import check_memory, machine
 from dmkl.passes.sums import FactorHandle
-from dmkl.passes.view import Lens
+from dmkl.solvers import interface
 from dmkl.solvers.driver import drive
 from dmkl.solvers.fisher.cg import InverseModel
 from dmkl.solvers.fisher.mkfda import MemoryOracle, Solution, certificate_step, solve_restricted
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, FisherSolver
 from dmkl.solvers.fisher.wrapper import needed_bytes, side_by_side
-from dmkl.solvers.interface import (
-    CombinedEntries,
-    CombinedFactor,
-    EachProduct,
-    FactorSolve,
-    Outcome,
-    Request,
-    Status,
-    Step,
-    ask,
-)
+from dmkl.solvers.interface import EachProduct, Outcome, Request, Status, Step
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.weight_sets import WeightSet
 
@@ -136,8 +126,13 @@ class Span:
         d, w = d[size > 0] / size[size > 0, None], w[:, size > 0] / size[size > 0, None]
         for _ in range(2):  # the second projection removes the rounding of the first
             inside = d @ self._d[:r].T
-            change = _new_part(d - inside @ self._d[:r])
-            d = change @ (d - inside @ self._d[:r])
+            rest = d - inside @ self._d[:r]
+            # Pivoted QR of restᵀ = QR: the rows of R⁻ᵀPᵀrest are orthonormal, without those that depend on others or
+            # are almost zero. Only R and the pivots are needed, not Q, since the same map is applied to the products.
+            upper, pivots = scipy.linalg.qr(rest.T, mode="r", pivoting=True)
+            kept = int(np.count_nonzero(np.abs(np.diag(upper)) > _DEPENDENT))
+            change = scipy.linalg.solve_triangular(upper[:kept, :kept], np.eye(len(d))[pivots[:kept]], trans="T")
+            d = change @ rest
             w = change @ (w - inside @ self._w[:, :r])
         if not (b := len(d)):
             return False
@@ -181,15 +176,6 @@ class Span:
         self._gram = kept @ self._gram @ kept.T
 
 
-def _new_part(d: Float) -> Float:
-    """The map that makes rows orthonormal, without rows that depend on others or are almost zero."""
-    # Pivoted QR of dᵀ = QR: the rows of R⁻ᵀPᵀd are orthonormal. Only R and the pivots are needed, not Q, since the same
-    # map is applied to the products.
-    upper, pivots = scipy.linalg.qr(d.T, mode="r", pivoting=True)
-    kept = int(np.count_nonzero(np.abs(np.diag(upper)) > _DEPENDENT))
-    return np.asarray(scipy.linalg.solve_triangular(upper[:kept, :kept], np.eye(len(d))[pivots[:kept]], trans="T"))
-
-
 # --- descent -------------------------------------------------------------------------------------------------------
 
 
@@ -206,24 +192,16 @@ DirectionRule = Callable[[Iterate], Generator[Request, Any, tuple[Float, Float, 
 """Computes new directions (m, b) and their products (n, m, b); also returns the passes that this takes."""
 
 
-def descend(
-    problem: FisherProblem,
-    n_kernels: int,
-    rule: DirectionRule,
-    options: FisherOptions,
-    *,
-    capacity: int,
-    facts: KernelFacts = UNKNOWN,
-) -> Generator[Request, Any, Outcome]:
+def descend(job: Job, rule: DirectionRule, options: FisherOptions, capacity: int) -> Generator[Request, Any, Outcome]:
     """Solve one problem by a rule for new directions; yields requests, returns an `Outcome`.
 
     Of the options it takes `tol`, `mu`, and `max_iter`: no step begins after this number of passes. At most `capacity`
     directions are kept, with room for the current α, the step before, and a new one.
     """
-    tol = options.tol
-    beta = problem.weights.start(n_kernels) if problem.start is None else problem.start
+    problem, facts, tol = job.problem, job.facts, options.tol
+    beta = problem.weights.start(job.n_kernels) if problem.start is None else problem.start
     rho = 1.0
-    span = Span(problem.h, n_kernels, capacity)
+    span = Span(problem.h, job.n_kernels, capacity)
     coefficients = np.zeros((0, problem.h.shape[1]))
     at = Iterate(beta, problem.h, None)
     best: Solution | None = None
@@ -317,8 +295,7 @@ def descend_jobs(
     capacity = min(_COLUMNS + c, budget // 2 // at_once // column_bytes)
 
     def solver_of(job: Job) -> Generator[Request, Any, Outcome]:
-        rule = rule_of(job, at_once, budget)
-        return descend(job.problem, job.n_kernels, rule, options, capacity=capacity, facts=job.facts)
+        return descend(job, rule_of(job, at_once, budget), options, capacity)
 
     return context.drive(jobs, solver_of, at_once=at_once)
 
@@ -346,81 +323,59 @@ COMPANIONS = 2
 """Directions in addition to the step: its changes with the weights, which save a sixth of the passes."""
 
 
-@dataclass(frozen=True)
-class WorkingSet:
-    """Samples that are updated together, and the fractions of a pass that their columns and their block take."""
-
-    index: Index
-    column_passes: float
-    block_passes: float
-
-
 _MOST_SETS = 16
 """Most sets: with more the number of steps is the same, and more is read."""
-
-
-def working_sets(lens: Lens, largest: int) -> list[WorkingSet]:
-    """Cut the samples of a square view along its tile columns: at most `largest` together, or one column."""
-    view = lens.view
-    tile = view.final_positions()[1] // view.source.tiling.tile
-    used = np.unique(tile)
-    # Sets follow tile columns, since a part of a tile costs as much to read as all of it.
-    n_sets = min(len(used), max(_MOST_SETS, math.ceil(len(tile) / largest)))
-    sets = []
-    for tiles in np.array_split(used, n_sets):
-        index = np.flatnonzero(np.isin(tile, tiles))
-        columns, block = lens.columns(index).view, samples_view(lens, index)
-        sets.append(WorkingSet(index, fraction_of_tiles(columns, view), fraction_of_tiles(block, view)))
-    return sets
 
 
 class WorkingSetRule:
     """The step on the most violating of disjoint working sets that together contain all samples.
 
-    It reads the tile columns of the set, and the tiles on the set when it is first chosen. At most `n_factors` factors
-    are kept; the oldest is dropped for another.
+    It reads the tile columns of the set, and the tiles on the set when it is first chosen. A quarter of the memory is
+    for factors; the oldest is dropped for another.
     """
 
-    def __init__(self, sets: Sequence[WorkingSet], lam: float, n_factors: int) -> None:
-        self._sets, self._lam, self._most = sets, lam, n_factors
+    def __init__(self, job: Job, at_once: int, budget: int) -> None:
+        self._sets: list[tuple[Index, float, float]] = []
+        """The samples of each set, and the fractions of a pass that their columns and their block take."""
+        lens, view = job.training.square, job.training.square.view
+        tile = view.final_positions()[1] // view.source.tiling.tile
+        used = np.unique(tile)
+        # Sets follow tile columns, since a part of a tile costs as much to read as all of it.
+        n_sets = min(len(used), max(_MOST_SETS, math.ceil(len(tile) / int(np.sqrt(budget / 256)))))
+        for tiles in np.array_split(used, n_sets):
+            index = np.flatnonzero(np.isin(tile, tiles))
+            columns, block = lens.columns(index).view, samples_view(lens, index)
+            self._sets.append((index, fraction_of_tiles(columns, view), fraction_of_tiles(block, view)))
+        factor_bytes = 8 * max(len(index) for index, *_ in self._sets) ** 2
+        self._lam, self._most = job.problem.lam, max(1, budget // 4 // at_once // factor_bytes)
         self._factors: dict[int, Factor] = {}
 
     def __call__(self, at: Iterate) -> Generator[Request, Any, tuple[Float, Float, float]]:
         """The step on the chosen set, and its products."""
         # R_B is minus the gradient on the set, so its norm measures how much a step on the set can gain.
-        violation = [float(np.sum(at.residual[working_set.index] ** 2)) for working_set in self._sets]
-        number = int(np.argmax(violation))
-        chosen = self._sets[number]
-        read = chosen.column_passes
+        number = int(np.argmax([np.sum(at.residual[index] ** 2) for index, *_ in self._sets]))
+        chosen, read, block_passes = self._sets[number]
         if number not in self._factors:
             if len(self._factors) == self._most:
                 del self._factors[next(iter(self._factors))]
-            self._factors[number] = Factor((yield CombinedEntries(at.beta, chosen.index)), self._lam)
-            read += chosen.block_passes * float(np.mean(at.beta != 0))
-        right = at.residual[chosen.index]
+            self._factors[number] = Factor((yield interface.CombinedEntries(at.beta, chosen)), self._lam)
+            read += block_passes * float(np.mean(at.beta != 0))
+        right = at.residual[chosen]
         if at.products is not None:
             # The step is A_BB⁻¹R_B, and the derivative of R in β_j is −K_jα/2λ.
-            change = side_by_side(at.products[:, chosen.index])
+            change = side_by_side(at.products[:, chosen])
             right = np.concatenate([right, InverseModel().outside(change, COMPANIONS)], axis=1)
         step = self._factors[number].solve(right)
-        products = yield EachProduct(step, chosen.index)
+        products = yield EachProduct(step, chosen)
         directions = np.zeros((len(at.residual), step.shape[1]))
-        directions[chosen.index] = step
+        directions[chosen] = step
         return directions, products, read
-
-
-def _working_set_rule(job: Job, at_once: int, budget: int) -> WorkingSetRule:
-    sets = working_sets(job.training.square, largest=int(np.sqrt(budget / 256)))
-    # A quarter of the memory is for factors.
-    factor_bytes = 8 * max(len(working_set.index) for working_set in sets) ** 2
-    n_factors = max(1, budget // 4 // at_once // factor_bytes)
-    return WorkingSetRule(sets, job.problem.lam, n_factors)
 
 
 INTERLEAVED = FisherSolver(
     "interleaved",
     "subsets of α and the weights updated in turn, a few tile columns at a time, out of core",
-    partial(descend_jobs, name="interleaved", extra_width=COMPANIONS, rule_of=_working_set_rule),
+    partial(descend_jobs, name="interleaved", extra_width=COMPANIONS, rule_of=WorkingSetRule),
 )
 
 
@@ -429,7 +384,7 @@ INTERLEAVED = FisherSolver(
 
 def preconditioned_directions(factor: FactorHandle, at: Iterate) -> Generator[Request, Any, tuple[Float, Float, float]]:
     """M⁻¹R by a factor of M: one pass."""
-    directions = yield FactorSolve(factor, at.residual)
+    directions = yield interface.FactorSolve(factor, at.residual)
     products = yield EachProduct(directions)
     return directions, products, 1.0
 
@@ -445,25 +400,18 @@ def _factor_key(job: Job) -> tuple[int, bytes, float]:
     return *job.kernels_key, ridge
 
 
-def anchored_fits(jobs: Sequence[Job]) -> bool:
-    """Whether all factors fit half of the memory budget; the other half is for the directions."""
-    return _factors_bytes(jobs) <= machine().total_bytes // 2
-
-
-def _factors_bytes(jobs: Sequence[Job]) -> int:
-    m = max(job.training.n_train for job in jobs)
-    return needed_bytes(jobs) + 8 * m * m * (len({_factor_key(job) for job in jobs}) - 1)
-
-
 def _check_anchored(jobs: Sequence[Job]) -> None:
-    parts, way_out = {"combined kernels": _factors_bytes(jobs)}, "Take solver='subspace', or set dmkl.memory higher"
+    m = max(job.training.n_train for job in jobs)
+    kernels_bytes = needed_bytes(jobs) + 8 * m * m * (len({_factor_key(job) for job in jobs}) - 1)
+    # All factors take half of the memory budget; the other half is for the directions.
+    parts, way_out = {"combined kernels": kernels_bytes}, "Take solver='subspace', or set dmkl.memory higher"
     check_memory("solver='anchored'", parts, machine().total_bytes // 2, way_out, "at once")
 
 
 def _solve_anchored(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
     examples = {_factor_key(job): job for job in jobs}
     asking = [
-        (job.training.square, ask(CombinedFactor(job.spread(np.ones(job.n_kernels)), ridge)))
+        (job.training.square, interface.ask(interface.CombinedFactor(job.spread(np.ones(job.n_kernels)), ridge)))
         for (_, _, ridge), job in examples.items()
     ]
     factors, _ = drive(asking, tally=context.tally)

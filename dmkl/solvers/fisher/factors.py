@@ -145,21 +145,20 @@ def _solve_part(solve: Solve, part: _Unsolved, gram: Gram, jobs: Sequence[Job], 
     # The pseudo-samples of the rest of H are needed: ‖α‖² and tr Hᵀα, and so the objective and the gap, depend on it.
     squares = H.T @ H
     pseudo = PseudoSamples.of(gram, squares)
-    targets, lens = pseudo.columns(gram.targets, squares), pseudo.lens()
+    lens = pseudo.lens()
     training = Training(lens, lens, part.training.names, part.training.title)
-    column, numbers, inner = 0, list[int](), list[Job]()
-    for h, numbers_of_block in part.blocks:
-        block = targets[:, column : column + h.shape[1]]
-        column += h.shape[1]
-        for number in numbers_of_block:
-            problem = jobs[number].problem
-            if problem.lam < least_lam:
-                refuse(
-                    f"lam={problem.lam:g} is below what sums in double precision resolve: rounding perturbs these "
-                    f"kernels by about {least_lam:.1e}. Take a larger lam"
-                )
-            inner.append(replace(jobs[number], training=training, problem=replace(problem, h=block)))
-            numbers.append(number)
+    ends = np.cumsum([h.shape[1] for h, _ in part.blocks])[:-1]
+    blocks = np.split(pseudo.columns(gram.targets, squares), ends, axis=1)
+    of_job = {number: block for block, (_, some) in zip(blocks, part.blocks, strict=True) for number in some}
+    if (lam := min(jobs[number].problem.lam for number in of_job)) < least_lam:
+        refuse(
+            f"lam={lam:g} is below what sums in double precision resolve: rounding perturbs these kernels by about "
+            f"{least_lam:.1e}. Take a larger lam"
+        )
+    inner = [
+        replace(jobs[number], training=training, problem=replace(jobs[number].problem, h=block))
+        for number, block in of_job.items()
+    ]
     # The checkpoint keeps outcomes over the samples, so that the files of this solver are temporary.
     with closing(Workspace(None, {})) as space:
         solutions = solve(inner, replace(options, leave_one_out=False), Context(space, Tally()))
@@ -176,4 +175,4 @@ def _solve_part(solve: Solve, part: _Unsolved, gram: Gram, jobs: Sequence[Job], 
             weights.append(solution.weights[kernel_of][:, None] * product)
         duals += np.split(of_factors, ends, axis=1)
         rest += np.split(of_targets, ends, axis=1)
-    return _Solved(part, gram.row_map, numbers, list(solutions), (weights, duals), rest)
+    return _Solved(part, gram.row_map, list(of_job), list(solutions), (weights, duals), rest)

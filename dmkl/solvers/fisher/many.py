@@ -35,10 +35,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.arrays import Array, Float, Index
-from dmkl.errors import InputError, MemoryBudgetError, refuse
+from dmkl.arrays import Array, Float
+from dmkl.errors import IndefiniteKernelError, refuse
 from dmkl.files.arrays import load_arrays, save_arrays
-from dmkl.numerics.cholesky import Cholesky
+from dmkl.numerics.cholesky import definite_factor
 from dmkl.numerics.fisher import DEPENDENT, Certificate, onto_sphere, uniform_weights
 from dmkl.numerics.semidefinite import KernelFacts, check_forms
 from dmkl.passes.blas import blas_threads, pinned_blas
@@ -46,20 +46,12 @@ from dmkl.passes.elements import whole_kernels
 from dmkl.passes.execute import check_memory, machine, shared_folder
 from dmkl.passes.view import Lens, covering
 from dmkl.solvers.driver import drive
-from dmkl.solvers.fisher.mkfda import Evaluation, MemoryOracle, Solution, maximize, not_positive_definite, run_here
+from dmkl.solvers.fisher.mkfda import Evaluation, MemoryOracle, Solution, maximize, run_here
 from dmkl.solvers.fisher.problem import FisherOptions, FisherSolver
 from dmkl.solvers.in_memory import batches
 from dmkl.solvers.interface import Outcome, Solver, Status, Step, Task, Tasks, check_finite
 from dmkl.solvers.jobs import Context, Job, Training
-from dmkl.solvers.masters import (
-    LEAST_LOG,
-    MODEL_ERROR,
-    MODEL_STEP,
-    MODEL_STEPS,
-    Factored,
-    ascent_direction,
-    positive,
-)
+from dmkl.solvers.masters import LEAST_LOG, MODEL_ERROR, MODEL_STEP, MODEL_STEPS, Factored, ascent_direction, positive
 from dmkl.solvers.weight_sets import Ball
 
 _SHARED_STEPS = 8
@@ -121,39 +113,38 @@ def solve_grid(
     tables |= {} if duals is None else {"dual": np.empty((*shape, m, c), duals)}
     # Targets are replaced by as few independent columns as they have, of unit norm, and solutions are turned back at
     # the end: fewer columns in every product, and no underflow of squares in single precision.
-    turned, back, scales = _independent(targets)
+    turned, back, squares = _independent(np.stack(targets))
     problems = _Problems(kernels, held_out, turned, facts, tol, max_steps)
     for lam in sorted({lam for _, lam in points}):
         # From the largest norm, where weights are nearly equal for all targets, to the smallest, where they are most
         # unlike: each norm starts from the solutions of the one before.
         norms = sorted({p for p, at in points if at == lam}, reverse=True)
         for p, white, solutions in _solve_norms(problems, norms, lam):
-            g, x = points.index((p, lam)), np.stack([solution.alpha for solution in solutions])
-            scores = white.scores(np.stack([solution.beta for solution in solutions]), x)
-            alphas = None if duals is None else white.duals(x)
-            for t, (solution, turn, scale) in enumerate(zip(solutions, back, scales, strict=True)):
-                certificate = solution.certificate
-                tables["weights"][t, g], tables["scores"][t, g] = solution.beta, scores[t] @ turn
-                tables["objective"][t, g] = scale**2 * certificate.objective
-                tables["upper"][t, g] = scale**2 * certificate.upper
-                tables["gap"][t, g], tables["left"][t, g] = certificate.gap, certificate.gap / certificate.share
-                if alphas is not None:
-                    tables["dual"][t, g] = alphas[t] @ turn
+            g, betas = points.index((p, lam)), np.stack([solution.beta for solution in solutions])
+            x = np.stack([solution.alpha for solution in solutions])
+            certificates = [solution.certificate for solution in solutions]
+            tables["weights"][:, g], tables["scores"][:, g] = betas, white.scores(betas, x) @ back
+            tables["objective"][:, g] = squares * [certificate.objective for certificate in certificates]
+            tables["upper"][:, g] = squares * [certificate.upper for certificate in certificates]
+            tables["gap"][:, g] = [certificate.gap for certificate in certificates]
+            tables["left"][:, g] = [certificate.gap / certificate.share for certificate in certificates]
+            if duals is not None:
+                tables["dual"][:, g] = white.duals(x) @ back
     return tables
 
 
-def _independent(targets: Sequence[Float]) -> tuple[list[Float], list[Float], list[float]]:
-    """HQᵀ/s of each target, (m, r), sQ, (r, c), and s = ‖H‖, with QQᵀ = I and HQᵀQ = H.
+def _independent(targets: Float) -> tuple[Float, Float, Float]:
+    """HQᵀ/s of each target, (t, m, r), sQ, (t, r, c), and s², (t,), for s = ‖H‖, QQᵀ = I and HQᵀQ = H.
 
     S depends on α and H through ααᵀ and Hαᵀ alone, so that the solution of H is that of HQᵀ/s times sQ, and S grows
     with s². Targets of c classes have rank c − 1. Squares of tiny units would vanish in single precision.
     """
-    parts = [np.linalg.svd(h, full_matrices=False) for h in targets]
+    _, values, rows = np.linalg.svd(targets, full_matrices=False)
     # One rank for all targets, so that they form an array (t, c, m).
-    rank = max(1, *(int(np.count_nonzero(v > DEPENDENT * v.max(initial=0.0))) for _, v, _ in parts))
-    scales = [float(np.linalg.norm(v)) or 1.0 for _, v, _ in parts]
-    turned = [h @ Q[:rank].T / s for h, (_, _, Q), s in zip(targets, parts, scales, strict=True)]
-    return turned, [s * Q[:rank] for (_, _, Q), s in zip(parts, scales, strict=True)], scales
+    ranks = np.count_nonzero(values > DEPENDENT * values.max(axis=1, keepdims=True), axis=1)
+    Q, s = rows[:, : max(1, int(ranks.max()))], np.linalg.norm(values, axis=1)[:, None, None]
+    s = np.where(s > 0, s, 1.0)
+    return targets @ Q.mT / s, s * Q, s[:, 0, 0] ** 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +153,7 @@ class _Problems:
 
     kernels: Float
     held_out: Float
-    targets: Sequence[Float]
+    targets: Float
     facts: KernelFacts
     tol: float
     max_steps: int
@@ -195,8 +186,12 @@ class _TargetOracle:
         evaluation: Evaluation = yield beta
         q = evaluation.certificate.gradient
         if self._last is not None:
-            # The gradient is q = ∂J/∂β and the curvature is −∂q/∂β, hence the sign of the second argument.
-            self._curvature = _updated(self._curvature, beta - self._last[0], self._last[1] - q)
+            # The gradient is q = ∂J/∂β and the curvature is −∂q/∂β: the gradient falls along a step.
+            step, fall = beta - self._last[0], self._last[1] - q
+            along = self._curvature @ step
+            expected, seen = float(step @ along), float(step @ fall)
+            if expected > 0 and seen > _NO_FALL * expected:  # J is concave: otherwise it is rounding
+                self._curvature = self._curvature - np.outer(along, along) / expected + np.outer(fall, fall) / seen
         self._last = beta, q
         return evaluation
 
@@ -372,10 +367,7 @@ class _Whitened:
         self.lam, self.beta, self.dtype, self._facts = lam, beta, np.dtype(dtype), problems.facts
         system = np.tensordot(beta * (0.5 / lam), kernels, 1)
         system[np.diag_indices(m)] += 0.5
-        try:
-            self._factor = Cholesky.of(system.T)
-        except np.linalg.LinAlgError as error:
-            raise not_positive_definite(lam) from error
+        self._factor = definite_factor(system.T, lam)
         self.root: Array = np.tril(self._factor.lower).T.astype(dtype)
         """Lᵀ, (m, m)."""
         self._upper = [np.empty((n, min(_ROWS, m - start), m - start), dtype) for start in range(0, m, _ROWS)]
@@ -475,11 +467,9 @@ class _Mean:
         # The floor keeps W̄ positive definite where a weight is zero for all targets. The inverse, not the factor, is
         # kept: one product with it takes less time than two triangular solves with many right-hand sides.
         try:
-            self._inverse = Cholesky.of(white.system(self._beta).T).inverse()
-        except np.linalg.LinAlgError as error:
-            if white.dtype == np.float32:
-                raise _RoundingError from error
-            raise not_positive_definite(white.lam) from error
+            self._inverse = definite_factor(white.system(self._beta).T, white.lam).inverse()
+        except IndefiniteKernelError as error:
+            raise _RoundingError if white.dtype == np.float32 else error from None
 
     def apply(self, r: Array) -> Array:
         """W̄⁻¹r of each, (t, c, m)."""
@@ -522,15 +512,6 @@ class _Mean:
 
 
 # --- models of the gradient ------------------------------------------------------------------------------------------
-
-
-def _updated(curvature: Float, step: Float, fall: Float) -> Float:
-    """The BFGS update of a curvature, from a step and the decrease of the gradient along it."""
-    along = curvature @ step
-    expected, seen = float(step @ along), float(step @ fall)
-    if expected <= 0 or seen <= _NO_FALL * expected:  # J is concave: this is rounding
-        return curvature
-    return curvature - np.outer(along, along) / expected + np.outer(fall, fall) / seen
 
 
 def _aims(q: Float, curvatures: Float, betas: Float, p: float) -> Float:
@@ -611,21 +592,13 @@ def _dots(a: Array, b: Array) -> Float:
 class _Chunk:
     """Some targets of a training set, at some points of the grid: the work of a task."""
 
+    number: int
     example: Job
     """A job with the training set and the kernels of all."""
     targets: list[Float]
     points: list[_Point]
     numbers: list[dict[_Point, int]]
     """Of each target the number of the job at each point, also at those of other chunks."""
-
-
-def fits(jobs: Sequence[Job]) -> bool:
-    """Whether weights are in balls, and a task has room for the kernels of a training set, this process for one set."""
-    try:
-        _check(jobs)
-    except (InputError, MemoryBudgetError):
-        return False
-    return True
 
 
 def _kernel_bytes(training: Training) -> int:
@@ -647,12 +620,12 @@ def _check(jobs: Sequence[Job]) -> None:
 
 
 def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
-    numbered = list(enumerate(_chunks(jobs)))
-    trainings = list(dict.fromkeys(chunk.example.training for _, chunk in numbered))
+    chunks = _chunks(jobs)
+    trainings = list(dict.fromkeys(chunk.example.training for chunk in chunks))
     outcomes: dict[int, Outcome] = {}
     for batch in batches(trainings, list(map(_kernel_bytes, trainings)), machine().total_bytes // 2):
-        chunks = [(number, chunk) for number, chunk in numbered if chunk.example.training in batch]
-        (of_batch,), _ = drive([(trainings[0].square, _solve_batch(chunks, jobs, options, context))])
+        some = [chunk for chunk in chunks if chunk.example.training in batch]
+        (of_batch,), _ = drive([(trainings[0].square, _solve_batch(some, jobs, options, context))])
         outcomes |= of_batch
     return [outcomes[number] for number in range(len(jobs))]
 
@@ -677,46 +650,39 @@ def _chunks(jobs: Sequence[Job]) -> list[_Chunk]:
             for ridge in range(n_ridges):
                 # Small λ take more time than large ones: each chunk has some of both.
                 at = [point for point in points if point[1] in lams[ridge::n_ridges]]
-                chunks.append(_Chunk(of_targets[0], [job.problem.h for job in of_targets], at, numbers_of))
+                targets = [job.problem.h for job in of_targets]
+                chunks.append(_Chunk(len(chunks), of_targets[0], targets, at, numbers_of))
     return chunks
 
 
 def _solve_batch(
-    chunks: Sequence[tuple[int, _Chunk]], jobs: Sequence[Job], options: FisherOptions, context: Context
+    chunks: Sequence[_Chunk], jobs: Sequence[Job], options: FisherOptions, context: Context
 ) -> Solver[dict[int, Outcome]]:
     """Outcomes of some chunks, by the number of the job; one pass. Chunks whose file exists are not solved again."""
     workspace = context.workspace
-    files = {number: None if workspace.temporary else workspace.path / f"outcome-{number}.npz" for number, _ in chunks}
+    files = [None if workspace.temporary else workspace.path / f"outcome-{chunk.number}.npz" for chunk in chunks]
     # For leave-one-out scores, of which a permutation test needs thousands, α in single precision is enough.
     duals = np.float64 if context.duals else np.float32 if options.leave_one_out else None
-    arrays = {number: load_arrays(file) for number, file in files.items() if file is not None and file.exists()}
+    arrays = [load_arrays(file) if file is not None and file.exists() else {} for file in files]
     # Version 0.1 kept no dual variables.
-    missing = [(n, c) for n, c in chunks if n not in arrays or (duals is not None and "dual" not in arrays[n])]
+    missing = [k for k, tables in enumerate(arrays) if ("weights" if duals is None else "dual") not in tables]
     with shared_folder("where the kernels of training sets are written") as folder:
-        kernel_files = yield from _read((chunk.example.training for _, chunk in missing), folder, context)
-        threads = blas_threads(min(machine().slots_per_host, max(1, len(missing))))
+        kernel_files = yield from _read((chunks[k].example.training for k in missing), folder, context)
         # BLAS threads are divided among the tasks of a machine; a single task gets all of them.
-        work = [
-            partial(
-                _solve_chunk,
-                kernel_files[chunk.example.training],
-                chunk.example.kernels,
-                chunk.points,
-                replace(options, tol=_FINE * options.tol),
-                threads,
-                duals,
-                chunk.example.facts,
-                files[number],
-            )
-            for number, chunk in missing
-        ]
-        solved = yield Tasks("solve-stacked", work, own=[chunk.targets for _, chunk in missing])
-    arrays |= dict(zip([number for number, _ in missing], solved, strict=True))
+        threads = blas_threads(min(machine().slots_per_host, max(1, len(missing))))
+        fine, work = replace(options, tol=_FINE * options.tol), list[Any]()
+        for k in missing:
+            example, paths = chunks[k].example, kernel_files[chunks[k].example.training]
+            some = paths if example.kernels is None else [paths[j] for j in example.kernels]
+            work.append(partial(_solve_chunk, some, chunks[k].points, fine, threads, duals, example.facts, files[k]))
+        solved = yield Tasks("solve-stacked", work, own=[chunks[k].targets for k in missing])
+    for k, tables in zip(missing, solved, strict=True):
+        arrays[k] = tables
     outcomes: dict[int, Outcome] = {}
-    for number, chunk in chunks:
+    for chunk, tables in zip(chunks, arrays, strict=True):
         for t, numbers in enumerate(chunk.numbers):
             for g, point in enumerate(chunk.points):
-                outcomes[numbers[point]] = _outcome(arrays[number], t, g, jobs[numbers[point]], options)
+                outcomes[numbers[point]] = _outcome(tables, t, g, jobs[numbers[point]], options)
     return outcomes
 
 
@@ -728,11 +694,11 @@ def _read(trainings: Iterable[Training], folder: Path, context: Context) -> Solv
     started, lenses = time.monotonic(), [training.whole for training in distinct]
     n_kernels, bytes_per_pass = distinct[0].n_kernels, covering([lens.view for lens in lenses]).bytes_per_pass
     # Each file has one writer: pages that two machines write to would be lost on a network's file system.
-    files = [[folder / f"kernel-{k}-{place}" for place in range(len(distinct))] for k in range(n_kernels)]
-    work = [partial(_write, k, of_kernel) for k, of_kernel in enumerate(files)]
+    files = {t: [folder / f"kernel-{k}-{place}" for k in range(n_kernels)] for place, t in enumerate(distinct)}
+    work = [partial(_write, k, of_kernel) for k, of_kernel in enumerate(zip(*files.values(), strict=True))]
     yield Tasks("read-pass", work, (lenses,), task_bytes=bytes_per_pass // n_kernels)
     context.tally.add("load", 1.0, time.monotonic() - started, bytes_per_pass)
-    return {training: list(paths) for training, paths in zip(distinct, zip(*files, strict=True), strict=True)}
+    return files
 
 
 def _write(kernel: int, files: Sequence[Path], lenses: Sequence[Lens]) -> None:
@@ -745,7 +711,6 @@ def _write(kernel: int, files: Sequence[Path], lenses: Sequence[Lens]) -> None:
 
 def _solve_chunk(
     kernel_files: Sequence[Path],
-    kernels: Index | None,
     points: list[_Point],
     options: FisherOptions,
     threads: int,
@@ -756,8 +721,7 @@ def _solve_chunk(
 ) -> dict[str, Array]:
     """Solve some targets at all points; arrays over (target, point), which are kept in the file, if any."""
     m = len(targets[0])
-    stored = [kernel_files[k] for k in (range(len(kernel_files)) if kernels is None else kernels)]
-    whole = [np.fromfile(path).reshape(-1, m) for path in stored]
+    whole = [np.fromfile(path).reshape(-1, m) for path in kernel_files]
     # Rows of the training samples come first in each file, held-out rows after them (`Training.whole`).
     square, held_out = np.stack([kernel[:m] for kernel in whole]), np.stack([kernel[m:] for kernel in whole])
     del whole

@@ -35,8 +35,8 @@ import numpy.typing as npt
 
 from dmkl import progress
 from dmkl.arrays import Array, Float
-from dmkl.errors import IndefiniteKernelError, refuse
-from dmkl.numerics.cholesky import Cholesky
+from dmkl.errors import refuse
+from dmkl.numerics.cholesky import definite_factor
 from dmkl.numerics.fisher import Certificate, as_exponent, row_space
 from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.solvers.interface import Outcome, Result, Status, Step, Task, run_with
@@ -44,7 +44,7 @@ from dmkl.solvers.masters import CuttingPlane, Factored, LineSearch, exact_maste
 from dmkl.solvers.weight_sets import Ball, WeightSet
 
 Master = Literal["newton", "taylor", "exact"]
-_DENSE = 100
+DENSE = 100
 """Most kernels whose curvature is a matrix: a conic program takes longer than the factored master for more."""
 
 
@@ -288,10 +288,7 @@ class MemoryOracle:
             system[np.diag_indices(m)] += 0.5
         else:
             system += 0.5 * self.inner
-        try:
-            self._factor = Cholesky.of(system.T)  # column-major, so not copied
-        except np.linalg.LinAlgError as error:
-            raise not_positive_definite(self.lam) from error
+        self._factor = definite_factor(system.T, self.lam)  # column-major, so not copied
         alpha = self._factor.solve(self.h)
         # (K_jα)ᵀ, (n, c, m): kernels are symmetric, and αᵀ from the left reads their rows as they lie in memory.
         self._products = np.matmul(alpha.T, self.kernels)
@@ -299,13 +296,10 @@ class MemoryOracle:
         size = float(np.sum(alpha * alpha)) / (4.0 * self.lam)
         check_forms(q, self.facts, size, m * self._unit * size)
         # S and F use ¼aᵀNa in a subspace, since ‖α‖² = aᵀNa for α = Va.
-        residual_sq = 0.0
+        residual_sq, image = 0.0, alpha if self.inner is None else self.inner @ alpha
         if self.inner is None:
-            image = alpha
             residual = self.h.T - 0.5 * alpha.T - np.tensordot(beta, self._products, 1) / (2.0 * self.lam)
             residual_sq = float(np.sum(residual * residual))
-        else:
-            image = self.inner @ alpha
         linear = 0.25 * float(np.sum(alpha * image)) - float(np.sum(self.h * alpha))
         return Evaluation(alpha @ self._row_space, Certificate.of(beta, q, linear, self.weights, residual_sq))
 
@@ -316,7 +310,7 @@ class MemoryOracle:
         # symmetric and positive semidefinite whatever rounding does, which the conic solver needs.
         n, c, m = self._products.shape
         rows = self._factor.half_solve(self._products.reshape(n * c, m).T).T.reshape(n, c * m) / (2.0 * self.lam)
-        if n <= _DENSE:
+        if n <= DENSE:
             return np.asarray(rows @ rows.T)
         return Factored(rows if c * m < n else np.asarray(np.linalg.qr(rows.T, mode="r")).T)
 
@@ -325,16 +319,6 @@ def solve_restricted(oracle: MemoryOracle, beta: Float, tol: float, max_steps: i
     """Maximize J in a subspace from β, until F − S ≤ tol · min(|S|, βᵀq); the history is left out."""
     solution = run_here(maximize(oracle, oracle.weights, beta, tol, max_steps=max_steps, of_kernels=True))
     return replace(solution, steps=())
-
-
-def not_positive_definite(lam: float) -> IndefiniteKernelError:
-    """The error where I + K(β)/λ has no Cholesky factor."""
-    msg = (
-        f"I + K(β)/λ is not positive definite at λ = {lam:g}: a kernel has an eigenvalue below −λ over these samples. "
-        "Run `dmkl check`; repair such kernels with repair='clip', 'flip' or 'shift', leave them out with select(), or "
-        "take a larger λ"
-    )
-    return IndefiniteKernelError(msg)
 
 
 def run_here(iteration: Generator[Task, Any, Result]) -> Result:

@@ -235,10 +235,6 @@ AUTO = "auto"
 Solve = Callable[[Sequence[Job], FisherOptions, Context], list[Outcome]]
 
 
-def _anything(jobs: Sequence[Job]) -> None:
-    """Accept all jobs."""
-
-
 @dataclass(frozen=True)
 class FisherSolver:
     """A solver of MK-FDA, available once it is in `dmkl.solvers.fisher.registry.SOLVERS`.
@@ -253,7 +249,7 @@ class FisherSolver:
     name: str
     title: str
     solve: Solve
-    check: Callable[[Sequence[Job]], None] = _anything
+    check: Callable[[Sequence[Job]], None] = lambda jobs: None
     leaves_out: bool = False
     files: bool = False
 

@@ -35,13 +35,13 @@ from dmkl.passes.execute import machine
 from dmkl.passes.view import Lens, has_thin_factors
 from dmkl.solvers.driver import drive
 from dmkl.solvers.fisher import cg, many
-from dmkl.solvers.fisher.descent import ANCHORED, DUAL, INTERLEAVED, anchored_fits
+from dmkl.solvers.fisher.descent import ANCHORED, DUAL, INTERLEAVED
 from dmkl.solvers.fisher.factors import solver_on_factors
 from dmkl.solvers.fisher.problem import AUTO, ConfiguredSolver, FisherOptions, FisherSolver
 from dmkl.solvers.fisher.subspace import solver as subspace
-from dmkl.solvers.fisher.wrapper import DIRECT, direct_fits, needed_bytes
+from dmkl.solvers.fisher.wrapper import DIRECT, needed_bytes
 from dmkl.solvers.interface import InverseDiagonals, Outcome, ask
-from dmkl.solvers.jobs import Context, Job, Training
+from dmkl.solvers.jobs import Context, Job, Training, can_solve
 
 SOLVERS: dict[str, FisherSolver] = {
     solver.name: solver for solver in (DIRECT, cg.SOLVER, ANCHORED, subspace.SOLVER, INTERLEAVED, DUAL, many.SOLVER)
@@ -151,17 +151,20 @@ def choose(jobs: Sequence[Job], *, factors: bool = True) -> str:
     memory; otherwise descent for a single problem of ample λ, and the subspace solver.
     """
     points = Counter((job.training, id(job.problem.h)) for job in jobs if job.n_kernels > 1)
+    targets = Counter(training for training, _ in points)
     several = max(points.values(), default=0) > _PAIR
     # The order of these rules matters: each one assumes that those above it do not apply.
     if factors and _have_factors(jobs):
         return FACTORS.name
-    if several and (_are_many(jobs, several=False) or _fill(jobs)) and many.fits(jobs):
+    if several and (max(targets.values()) >= _MANY or _fill(jobs, targets)) and can_solve(many.SOLVER.check, jobs):
         return many.SOLVER.name
-    if _are_many(jobs, several=several) and anchored_fits(jobs):
+    # Targets that have several points each are better together in a subspace, unless they fill the space.
+    enough = (n >= max(_MANY, several * training.n_train / _DIRECTIONS) for training, n in targets.items())
+    if any(enough) and can_solve(ANCHORED.check, jobs):
         return ANCHORED.name
     if several:
         return subspace.SOLVER.name
-    if direct_fits(jobs):
+    if can_solve(DIRECT.check, jobs):
         return DIRECT.name
     if len(jobs) > 1:
         return subspace.SOLVER.name  # one for all problems, where descent keeps directions for each
@@ -182,22 +185,10 @@ def _have_factors(jobs: Sequence[Job]) -> bool:
     return all(has_thin_factors(training.square.view) for training in trainings)
 
 
-def _are_many(jobs: Sequence[Job], *, several: bool) -> bool:
-    """Whether a training set has many targets, which fill its space where they have several points each."""
-    counts = _targets(jobs).items()
-    return any(count >= max(_MANY, several * training.n_train / _DIRECTIONS) for training, count in counts)
-
-
-def _fill(jobs: Sequence[Job]) -> bool:
-    """Whether a subspace for all targets of a training set would be all of its space."""
-    counts, some = _targets(jobs), (job for job in jobs if job.n_kernels > 1)
-    columns = ((job.training, counts[job.training], job.problem.h.shape[1]) for job in some)
-    return any(n >= _SOME and n * c * _DIRECTIONS >= training.n_train for training, n, c in columns)
-
-
-def _targets(jobs: Sequence[Job]) -> Counter[Training]:
-    """The number of targets of each training set for which there are weights to learn."""
-    return Counter(training for training, _ in {(j.training, id(j.problem.h)) for j in jobs if j.n_kernels > 1})
+def _fill(jobs: Sequence[Job], targets: Counter[Training]) -> bool:
+    """Whether a subspace for all targets of a training set, so many of each, would be all of its space."""
+    columns = ((job.training, job.problem.h.shape[1]) for job in jobs if job.n_kernels > 1)
+    return any((n := targets[t]) >= _SOME and n * c * _DIRECTIONS >= t.n_train for t, c in columns)
 
 
 def least_lam(lens: Lens) -> float:
@@ -266,7 +257,7 @@ def with_inverse_diagonals(jobs: Sequence[Job], outcomes: Sequence[Outcome], con
     views = [training.square.view for training in {job.training for job in jobs}]
     # From factors, 2mD² operations for the leverages of each training set.
     operations = (2.0 * v.shape[1] * float(v.factor_widths.sum()) ** 2 for v in views if v.factor_widths is not None)
-    if not missing or not (sum(operations) <= _LEVERAGE_OPERATIONS if thin else direct_fits(jobs)):
+    if not missing or not (sum(operations) <= _LEVERAGE_OPERATIONS if thin else can_solve(DIRECT.check, jobs)):
         return list(outcomes)
     numbers = {key: str(number) for number, key in enumerate(dict.fromkeys(id(job.training.square) for job in jobs))}
     pairs = []
@@ -333,14 +324,13 @@ def _at_ridges(total: _Sum, diagonals: Array) -> list[Float]:
     """Interpolate the diagonals of a request, (λ, m), at the ridge of each problem."""
     if len(total.request.lams) == 1:
         return [diagonals[0]] * len(total.members)
+    from scipy.interpolate import make_interp_spline
+    from scipy.special import expit, logit
+
     nodes = np.log10(total.request.lams)
     # ½(A⁻¹)_ii lies between 0 and 1 and is a sigmoid of log λ for one eigenvalue, κ: 1/(1 + κ/λ). Its logit is then
     # linear in log λ, which is why the logit is interpolated and not the diagonal.
-    free = np.clip(0.5 * diagonals, _NEARLY_ZERO, 1.0 - _NEARLY_ZERO)
-    logits = np.log(free / (1.0 - free))
-    by_ridge = dict[float, Float]()
-    for ridge in set(total.ridges):  # thousands of points of a grid share a ridge
-        k = int(np.clip(np.searchsorted(nodes, np.log10(ridge), side="right") - 1, 0, len(nodes) - 2))
-        share = (np.log10(ridge) - nodes[k]) / (nodes[k + 1] - nodes[k])
-        by_ridge[ridge] = 2.0 / (1.0 + np.exp(-logits[k] - share * (logits[k + 1] - logits[k])))
+    logits = make_interp_spline(nodes, logit(np.clip(0.5 * diagonals, _NEARLY_ZERO, 1.0 - _NEARLY_ZERO)), k=1)
+    # Thousands of points of a grid share a ridge.
+    by_ridge = {ridge: 2.0 * expit(logits(np.log10(ridge))) for ridge in set(total.ridges)}
     return [by_ridge[ridge] for ridge in total.ridges]

@@ -9,7 +9,7 @@ the one by conjugate gradients.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -20,16 +20,17 @@ from dmkl.numerics.fisher import certify
 from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms, lowest_on_span, tell_indefinite
 from dmkl.passes.execute import check_memory, machine
 from dmkl.passes.sums import FactorHandle, direct_bytes
-from dmkl.solvers.fisher.mkfda import Evaluation, maximize
+from dmkl.solvers.fisher.mkfda import DENSE, Evaluation, Oracle, maximize
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, FisherSolver
 from dmkl.solvers.interface import CombinedFactor, EachProduct, FactorDiagonal, FactorSolve, Outcome, Request, Solver
 from dmkl.solvers.jobs import Context, Job
+from dmkl.solvers.masters import Factored
 
 _MOST_REFINEMENTS = 5
 
 
-class AlphaStep(ABC):
-    """An oracle (`dmkl.solvers.fisher.mkfda.Oracle`) that solves Aα = H, A = ½(I + K(β)/λ), (m, c)."""
+class AlphaStep(Oracle):
+    """An oracle that solves Aα = H, A = ½(I + K(β)/λ), (m, c)."""
 
     def __init__(self, problem: FisherProblem, facts: KernelFacts = UNKNOWN) -> None:
         self.problem, self.facts = problem, facts
@@ -47,10 +48,6 @@ class AlphaStep(ABC):
     @abstractmethod
     def correct(self, residual: Float, target: float) -> Generator[Request, Any, Float]:
         """Compute what the last weights' α lacks, from its true residual, to ‖R‖² of about `target`."""
-
-    @abstractmethod
-    def curvature(self) -> Generator[Request, Any, Float]:
-        """(1/4λ²) Σ_k W_ikᵀA⁻¹W_jk with W = `each_product`, (n, n), or a model of it."""
 
     def inverse(self, beta: Float) -> Generator[Request, Any, Float | None]:
         """The diagonal of A⁻¹ for these weights, (m,), if there is a factor and it is wanted."""
@@ -137,9 +134,14 @@ class _DirectStep(AlphaStep):
         # One step of iterative refinement, without a pass.
         return (yield FactorSolve(self._factor, residual))  # type: ignore[no-any-return]
 
-    def curvature(self) -> Generator[Request, Any, Float]:
-        # All n·c right-hand sides in one solve; the sum over k runs over rows and columns of both arrays.
+    def curvature(self) -> Generator[Request, Any, Float | Factored]:
         n, m, c = self.each_product.shape
+        if n > DENSE and n * c > m:
+            # With A⁻¹ = RRᵀ, C is the product of (K_iα_k)ᵀR/2λ over all k with its transpose.
+            inverse: Float = yield FactorSolve(self._factor, np.eye(m))
+            root = np.tensordot(self.each_product, np.linalg.cholesky(inverse), axes=(1, 0))
+            return Factored(root.reshape(n, -1) / (2.0 * self.problem.lam))
+        # All n·c right-hand sides in one solve; the sum over k runs over rows and columns of both arrays.
         solved: Float = yield FactorSolve(self._factor, side_by_side(self.each_product))
         forms = np.tensordot(self.each_product, solved.reshape(m, n, c), axes=((1, 2), (0, 2)))
         return forms / (4.0 * self.problem.lam**2)
@@ -151,11 +153,6 @@ class _DirectStep(AlphaStep):
         if beta is not self._beta:
             yield from self._factorize(beta)
         return (yield FactorDiagonal(self._factor))  # type: ignore[no-any-return]
-
-
-def direct_fits(jobs: Sequence[Job]) -> bool:
-    """Whether the combined kernel of the largest problem fits the memory budget."""
-    return needed_bytes(jobs) <= machine().total_bytes
 
 
 def needed_bytes(jobs: Sequence[Job]) -> int:

@@ -42,33 +42,29 @@ import numpy as np
 from scipy.optimize import linprog
 
 from dmkl import progress
-from dmkl.arrays import Float
+from dmkl.arrays import Float, Index
 from dmkl.errors import refuse
 from dmkl.numerics.fisher import relative_gap
 from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.solvers.interface import SVM, EachProduct, Outcome, Status, Step
-from dmkl.solvers.margin.svm import Bounds, as_signs, hinge
-from dmkl.solvers.masters import rises_enough
-from dmkl.solvers.weight_sets import Cones, ConicError, ConicProgram
+from dmkl.solvers.margin.svm import Bounds, hinge
+from dmkl.solvers.weight_sets import Cones, ConicError, ConicProgram, without_rounding
 
 Method = Literal["newton", "gradient"]
 
 
 @dataclass(frozen=True)
 class GeneralizedProblem:
-    """One binary problem; its values are checked on construction.
+    """One binary problem; prices and rows are checked on construction.
 
-    InputError is raised if shapes or values are wrong, if rows contradict each other (the message names an irreducible
-    set of them, which agrees without any one of them), or if weights could grow without bound for free (it names the
-    kernels).
+    InputError is raised if prices are not finite, if A and b do not fit together, if rows contradict each other (the
+    message names an irreducible set of them, which agrees without any one of them), or if weights could grow without
+    bound for free (it names the kernels).
     """
 
-    y: Float
-    """(m,), 1 and −1."""
-    C: Bounds
-    """The price of a unit of hinge loss, or that of each sample, (m,)."""
-    sigma: Float
-    """(n,), the price of a unit of weight for each kernel."""
+    y: Float  # (m,), 1 and −1
+    C: Bounds  # the price of a unit of hinge loss, or that of each sample, (m,)
+    sigma: Float  # (n,), the price of a unit of weight for each kernel
     A: Float = field(default_factory=lambda: np.zeros((0, 0)))
     b: Float = field(default_factory=lambda: np.zeros(0))
     """(k, n) and (k,): the rows of A d ≥ b; an upper bound d_j ≤ c is the row −d_j ≥ −c. The default is no rows.
@@ -76,36 +72,31 @@ class GeneralizedProblem:
     They are kept divided by their lengths, so that a row measures the distance from its hyperplane, and one tolerance
     serves all rows.
     """
-    rows: tuple[str, ...] = ()
-    """Names of the rows, for messages."""
-    name: str = ""
-    """The name of the problem in reports."""
-    cones: Cones | None = None
-    """A convex set that must contain d, for prior knowledge that is not linear."""
+    rows: tuple[str, ...] = ()  # names of the rows, for messages
+    name: str = ""  # the name of the problem in reports
+    cones: Cones | None = None  # a convex set that must contain d, for prior knowledge that is not linear
 
     def __post_init__(self) -> None:
-        y, sigma = as_signs(self.y, self.C), np.asarray(self.sigma, dtype=np.float64)
-        if sigma.ndim != 1 or len(sigma) == 0 or not np.isfinite(sigma).all():
-            refuse(
-                f"sigma must hold a finite price for each kernel (got shape {sigma.shape}); select() leaves kernels out"
-            )
-        n = len(sigma)
-        A, b = np.asarray(self.A, dtype=np.float64), np.asarray(self.b, dtype=np.float64)
-        A = A.reshape(0, n) if A.size == 0 else A
+        sigma, n, b = self.sigma, len(self.sigma), self.b
+        if len(infinite := sigma[~np.isfinite(sigma)]):
+            refuse(f"sigma must hold a finite price for each kernel, got {infinite[0]}; select() leaves kernels out")
+        A = self.A.reshape(0, n) if self.A.size == 0 else self.A
         if A.shape != (b.size, n) or b.ndim != 1 or not (np.isfinite(A).all() and np.isfinite(b).all()):
             refuse(f"A has shape {A.shape} and b {b.shape}, expected finite numbers in (k, {n}) and (k,): A d ≥ b")
-        if self.rows and len(self.rows) != len(b):
-            refuse(f"rows holds {len(self.rows)} names, expected one for each of the {len(b)} rows of A")
-        if conflict := _conflict(A, b):
-            named = ", ".join(f"{self.rows[k] if self.rows else f'row {k}'} (times {p:.3g})" for k, p in conflict)
+        size = np.linalg.norm(A, axis=1)
+        lengths = np.where(size > 0, size, 1.0)
+        A, b = A / lengths[:, None], b / lengths
+        if (p := _conflict(A, b)) is not None:
+            factors = p / lengths
+            factors = factors / factors.max()
+            names = self.rows or [f"row {k}" for k in range(len(b))]
+            named = ", ".join(f"{names[k]} (times {factors[k]:.3g})" for k in np.flatnonzero(p))
             refuse(
                 f"no weights d ≥ 0 satisfy all rows of A d ≥ b, for these contradict each other: {named}; added up "
                 "with these factors they exclude every d ≥ 0. Drop or loosen one, and the others agree"
             )
-        lengths = _row_lengths(A)
-        A, b = A / lengths[:, None], b / lengths
-        for key, value in (("y", y), ("sigma", sigma), ("A", A), ("b", b)):
-            object.__setattr__(self, key, value)
+        object.__setattr__(self, "A", A)
+        object.__setattr__(self, "b", b)
         if self.cones is not None and _minimum(region(A, b, self.cones), np.ones(n)) is None:
             refuse("no weights d ≥ 0 satisfy A d ≥ b and the constraints together; loosen one of either")
         if (free := _free_direction(sigma, A, self.cones)) is not None:
@@ -122,7 +113,6 @@ class GeneralizedProblem:
 
 def gmkl(
     problem: GeneralizedProblem,
-    n_kernels: int,
     *,
     method: Method = "newton",
     tol: float = 1e-3,
@@ -146,9 +136,7 @@ def gmkl(
 
     Raises IndefiniteKernelError if a form uᵀK_ju is negative.
     """
-    if n_kernels != len(problem.sigma):
-        refuse(f"sigma holds {len(problem.sigma)} prices for {n_kernels} kernels, expected one for each")
-    watch = progress.current()
+    watch, n_kernels = progress.current(), len(problem.sigma)
     steps: list[Step] = []
     planes: list[tuple[Float, Float]] = []
     hull = Hull(problem)
@@ -197,50 +185,44 @@ def gmkl(
 # --- the polyhedron ----------------------------------------------------------------------------------------------
 
 
-def _row_lengths(A: Float) -> Float:
-    """The lengths of the rows, (k,); one for a row of zeros."""
-    size = np.linalg.norm(A, axis=1)
-    return np.where(size > 0, size, 1.0)
-
-
 def _minimum(program: ConicProgram, linear: Float) -> tuple[Float, Float] | None:
     """The minimizer of a function of the first variables of a program, and the multipliers; None without a solution."""
     try:
-        return program.minimize(np.pad(linear, (0, program.width - len(linear))))
+        return program.minimize(linear)
     except ConicError:
         return None
 
 
-def _conflict(A: Float, b: Float) -> list[tuple[int, float]]:
-    """An irreducible set of rows that no d ≥ 0 satisfies, with Farkas' multipliers; empty if all rows agree."""
-    p = _contradiction(A, b)
+def _conflict(A: Float, b: Float) -> Float | None:
+    """Multipliers p ≥ 0 with Aᵀp ≤ 0 and bᵀp > 0 (Farkas), which prove that no d ≥ 0 has A d ≥ b; None if one has.
+
+    The rows with p > 0 are an irreducible set: without any one of them, the others agree.
+    """
+
+    def contradiction(rows: Index) -> Float | None:
+        """The multipliers of a contradiction among some rows."""
+        if not (b[rows] > 0).any():
+            return None  # d = 0 satisfies all rows
+        # b of size one, since the solver's tolerances are absolute. bᵀp is fixed to one: the multipliers of a
+        # contradiction may be scaled.
+        demands, zeros = b[rows] / np.abs(b[rows]).max(), np.zeros(A.shape[1])
+        result = linprog(np.ones(len(rows)), A[rows].T, zeros, demands[None], [1.0], method="highs-ds")
+        if result.status != 0:
+            return None
+        p = np.zeros(len(b))
+        p[rows] = result.x
+        return p
+
+    p = contradiction(np.arange(len(b)))
     if p is None:
-        return []
+        return None
     # A vertex of the set of contradictions uses few rows. Each of these is dropped if the others contradict each other
     # without it (the deletion filter of Chinneck and Dravnieks, ORSA Journal on Computing 3, 1991).
-    kept = np.flatnonzero(p > 0)
-    for k in kept.copy():
-        rest = kept[kept != k]
-        if _contradiction(A[rest], b[rest]) is not None:
-            kept = rest
-    p = _contradiction(A[kept], b[kept])
-    assert p is not None
-    return [(int(k), float(size)) for k, size in zip(kept, p / p.max(), strict=True)]
-
-
-def _contradiction(A: Float, b: Float) -> Float | None:
-    """Multipliers p ≥ 0 with Aᵀp ≤ 0 and bᵀp > 0, which prove that no d ≥ 0 has A d ≥ b; None if there are none."""
-    if not (b > 0).any():
-        return None  # d = 0 satisfies all rows
-    # Rows of length one and b of size one, since the solver's tolerances are absolute. bᵀp is fixed to one: the
-    # multipliers of a contradiction may be scaled.
-    size = _row_lengths(A)
-    rows, demands = A / size[:, None], b / size
-    demands = demands / np.abs(demands).max()
-    result = linprog(
-        np.ones(len(b)), A_ub=rows.T, b_ub=np.zeros(A.shape[1]), A_eq=demands[None], b_eq=[1.0], method="highs-ds"
-    )
-    return np.asarray(result.x) / size if result.status == 0 else None
+    for k in np.flatnonzero(p > 0):
+        others = np.flatnonzero(p > 0)
+        fewer = contradiction(others[others != k])
+        p = p if fewer is None else fewer
+    return p
 
 
 def region(
@@ -286,26 +268,18 @@ def largest_sum(problem: GeneralizedProblem, objective: float) -> float:
         return np.inf
     x, z = solution
     # The dual value is at least the maximum up to the solver's tolerance, for which one percent is ample.
-    return 1.01 * unit * max(float(x[:n].sum()), program.dual(np.zeros_like(x), z)[0])
+    return 1.01 * unit * max(float(x[:n].sum()), program.dual(z))
 
 
 def least_cost(problem: GeneralizedProblem, costs: Float, widest: float) -> float:
-    """A lower bound of costsᵀd over all d of the set with Σd ≤ widest; −∞ if the program has no solution.
-
-    It follows from the multipliers z of the conic program: with r = costs + Gᵀz, costsᵀd ≥ rᵀx − bᵀz for any d of the
-    set. The solver's tolerance leaves a small r. Its part for d ≥ 0 is bounded by Σd ≤ `widest`; its part for the other
-    variables, which only the cones bound, is taken as twice its value at the solution (as in `ConicSet.support`).
-    """
+    """A lower bound of costsᵀd over all d of the set with Σd ≤ widest; −∞ if the program has no solution."""
     n, size = len(costs), float(np.abs(costs).max()) or 1.0
     program = region(problem.A, problem.b, problem.cones, widest)
     program.at_most(np.ones((1, n)), 1.0)
-    solution = _minimum(program, costs / size)
-    if solution is None:
+    try:
+        return -size * widest * program.highest(costs / size)
+    except ConicError:
         return -np.inf
-    x, z = solution
-    value, residual = program.dual(np.pad(costs / size, (0, len(x) - n)), z)
-    loss = float(np.maximum(-residual[:n], 0.0).max()) + 2.0 * float(np.abs(residual[n:]) @ np.abs(x[n:]))
-    return size * widest * (-value - loss)
 
 
 # --- one step -----------------------------------------------------------------------------------------------
@@ -339,7 +313,7 @@ class _Trial:
         """Armijo's rule for the step from these weights to others; along an ascent direction nothing is required."""
         promised = max(float(self.gradient @ (self.d - other.d)), 0.0)
         falls = other.objective < self.objective
-        return falls and rises_enough(-other.objective, -self.objective, promised, share=1e-4)
+        return falls and other.objective <= self.objective - 1e-4 * promised
 
     def planes(self, problem: GeneralizedProblem) -> tuple[Float, Float]:
         """Linear functions below T, from u and its multiples: constants (r,) and gradients (r, n).
@@ -405,7 +379,7 @@ def _master(problem: GeneralizedProblem, at: _Trial, curvature: Float, planes: l
         rows = np.hstack([gradients * unit / size, -np.ones((len(gradients), 1))])
         program.at_most(rows, -constants / size)
     d = program.minimize(np.eye(program.width)[n])[0][:n]
-    return _without_tiny_weights(d) * unit
+    return without_rounding(d) * unit
 
 
 def _spectral_length(old: _Trial | None, new: _Trial) -> float:
@@ -416,11 +390,6 @@ def _spectral_length(old: _Trial | None, new: _Trial) -> float:
     # length.
     s, y = new.d - old.d, new.gradient - old.gradient
     return float(s @ s / max(s @ y, 1e-12 * (s @ s)))
-
-
-def _without_tiny_weights(d: Float) -> Float:
-    """The weights of an interior point, with tiny ones set to zero."""
-    return np.where(d > 1e-9 * float(d.max(initial=0.0)), d, 0.0)
 
 
 def _project(problem: GeneralizedProblem, d: Float) -> tuple[Float, float]:
@@ -434,7 +403,7 @@ def _project(problem: GeneralizedProblem, d: Float) -> tuple[Float, float]:
     unit = _size(problem, d)
     program = region(problem.A, problem.b, problem.cones, unit)
     try:
-        near = _without_tiny_weights(program.nearest(d / unit)[: len(d)]) * unit
+        near = without_rounding(program.nearest(d / unit)[: len(d)]) * unit
     except ConicError:
         return d, np.inf
     return near, max(_row_violation(problem, near), 0.0 if problem.cones is None else program.violation)
@@ -539,4 +508,4 @@ class Hull:
             lower = -np.inf
         # σ_j is in the first two rows of its cone, so its shadow price is the sum of their multipliers.
         d = (multipliers[heads] + multipliers[np.add(heads, 1)]) * size / units
-        return lower, _without_tiny_weights(d)
+        return lower, without_rounding(d)

@@ -36,33 +36,12 @@ import numpy as np
 
 from dmkl import progress
 from dmkl.arrays import Array, Float
-from dmkl.errors import refuse
-from dmkl.numerics.fisher import as_exponent, dual_norm, onto_sphere, relative_gap, uniform_weights
+from dmkl.numerics.fisher import dual_norm, onto_sphere, relative_gap, uniform_weights
 from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.solvers.interface import SVM, EachProduct, Outcome, Status, Step, Task
-from dmkl.solvers.margin.svm import Bounds, SVMSolution, as_signs, best_bias, hinge
+from dmkl.solvers.margin.svm import Bounds, SVMSolution, best_bias, hinge
 from dmkl.solvers.masters import LineSearch, ascent_direction, newton_master
 from dmkl.solvers.weight_sets import Ball, ConicError
-
-
-@dataclass(frozen=True, eq=False)
-class MarginProblem:
-    """One binary problem, or several that share the weights; InputError is raised for other values.
-
-    y are labels 1 and −1, (m,), or (m, c) of c problems, C is the bound on α, or one for each sample, (m,), and p ≥ 1.
-    `given` are β, (n,), if the weights are given and not learnt.
-    """
-
-    y: Float
-    C: Bounds
-    p: float
-    name: str = ""
-    given: Float | None = None
-
-    def __post_init__(self) -> None:
-        columns = np.asarray(self.y).reshape(len(self.y), -1).T
-        object.__setattr__(self, "y", np.stack([as_signs(column, self.C) for column in columns], axis=1))
-        object.__setattr__(self, "p", as_exponent(self.p))
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,16 +52,11 @@ class MarginCertificate:
     ≥ J* for any b. For any u of the dual's box, J* ≥ min over β of the dual, which is Σα − ½‖v‖_p*.
     """
 
-    upper: float
-    """P(β, u, b)"""
-    objective: float
-    """D(u; β) = Σα − ½ Σ_j β_jv_j, at most J(β)"""
-    lower: float
-    """Σα − ½‖v‖_p*"""
-    bias: Float
-    """b, the minimizer of P, (c,)"""
-    forms: Float
-    """v, (n,)"""
+    upper: float  # P(β, u, b)
+    objective: float  # D(u; β) = Σα − ½ Σ_j β_jv_j, at most J(β)
+    lower: float  # Σα − ½‖v‖_p*
+    bias: Float  # b, the minimizer of P, (c,)
+    forms: Float  # v, (n,)
 
     @property
     def gap(self) -> float:
@@ -122,14 +96,21 @@ def closed_form_weights(beta: Float, forms: Float, p: float) -> Float:
 
 
 def mk_svm(
-    problem: MarginProblem,
+    y: Float,
+    C: Bounds,
+    p: float,
     n_kernels: int,
     *,
+    given: Float | None = None,
+    title: str = "",
     tol: float = 1e-3,
     max_iter: int = 100,
     facts: KernelFacts = UNKNOWN,
 ) -> Generator[SVM | EachProduct | Task | tuple[SVM, ...], Any, Outcome]:
     """Solve one problem of ℓp MK-SVM: a generator that requests in each step an SVM on K(β), and K_ju of all kernels.
+
+    y are labels 1 and −1, (m,), or (m, c) of c problems that share the weights, and C is the bound on α, or one for
+    each sample, (m,). `given` are β, (n,), if the weights are not learnt.
 
     The method is Newton's over the norm ball: the quadratic model of J at the best weights so far is minimized exactly
     (`dmkl.solvers.masters.newton_master`), and a step along which J does not fall enough is shortened to the zero of
@@ -139,14 +120,10 @@ def mk_svm(
     The objective of the outcome is the dual D(u; β), and `bound` is below the optimum. The primal of each step, which
     is above the optimum, is in the history as "upper". Raises IndefiniteKernelError if a form uᵀK_ju is negative.
     """
-    if max_iter < 1:
-        refuse(f"max_iter must be at least 1 (the largest number of steps), got {max_iter}")
-    watch = progress.current()
-    y, C, p = problem.y, problem.C, problem.p
-    given = problem.given is not None
-    candidate = np.asarray(problem.given) if given else uniform_weights(n_kernels, p)
+    watch, y = progress.current(), y.reshape(len(y), -1)
+    candidate = uniform_weights(n_kernels, p) if given is None else given
     # With one kernel or p = ∞ the weights are known, and a single SVM solves the problem.
-    fixed = n_kernels == 1 or np.isinf(p) or given
+    fixed = n_kernels == 1 or np.isinf(p) or given is not None
     best: Outcome | None = None
     steps: list[Step] = []
     search: LineSearch | None = None
@@ -162,7 +139,7 @@ def mk_svm(
         u = np.stack([machine.u for machine in machines], axis=1).astype(np.float64)
         starts = list(u.T)
         products = yield EachProduct(u)
-        certificate = certify_margin(u, products, candidate, y, C, p, given=given)
+        certificate = certify_margin(u, products, candidate, y, C, p, given=given is not None)
         check_forms(certificate.forms, facts, float(np.sum(u * u)))
         gap = min(certificate.weights_gap, _UNKNOWN_GAP)
         figures = {"objective": certificate.objective, "upper": certificate.upper, "gap": certificate.gap}
@@ -172,7 +149,7 @@ def mk_svm(
         if best is None or certificate.gap < best.gap:
             c, status = certificate, Status.CERTIFIED if certified else Status.ITERATIONS
             best = Outcome(status, candidate, u, c.objective, c.lower, c.gap, c.bias, steps)
-        watch.note(f"{problem.name}step {len(steps)}, {progress.error_text(certificate.gap)}")
+        watch.note(f"{title}step {len(steps)}, {progress.error_text(certificate.gap)}")
         if certified:
             return best
         # An SVM that was solved less accurately than the weights need may still close the gap: the loop goes on then.
@@ -224,7 +201,6 @@ def easy_mkl(
     y are labels 1 and −1, (m,). λ is between 0 (the hulls of the samples, a hard margin) and 1 (their means), both
     excluded. `tol` is the relative gap of each of the two distances to prove.
     """
-    y = as_signs(y, 1.0)
     delta = lam / (1.0 - lam)
     # α is below this bound: at the optimum Σα = uᵀ(K + δI)u ≥ δ‖α‖² ≥ δ(Σα)²/m, hence ‖α‖ ≤ √m/δ.
     bound = 2.0 * np.sqrt(len(y)) / delta

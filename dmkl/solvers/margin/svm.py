@@ -43,8 +43,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_factor, cho_solve
 
-from dmkl.arrays import Array, Float, Index, plain_repr
-from dmkl.errors import IndefiniteKernelError, MemoryBudgetError, refuse
+from dmkl.arrays import Array, Float, Index
+from dmkl.errors import IndefiniteKernelError, MemoryBudgetError
 from dmkl.numerics.cholesky import Cholesky, add_gram
 from dmkl.numerics.compiling import compiled
 from dmkl.numerics.fisher import relative_gap
@@ -68,18 +68,12 @@ class SVMSolution:
     All values are computed from the returned u and scores, so that the gap is proven for them.
     """
 
-    u: Float
-    """α∘y, (m,): 0 ≤ y_iu_i ≤ C, and Σu = 0 up to rounding"""
-    bias: float
-    """b, the minimizer of the primal for this u"""
-    dual: float
-    """D(u)"""
-    primal: float
-    """P(u, b)"""
-    scores: Float
-    """Ku, (m,), without the bias"""
-    free: npt.NDArray[np.intp]
-    """The samples with 0 < y_iu_i < C, in order."""
+    u: Float  # α∘y, (m,): 0 ≤ y_iu_i ≤ C, and Σu = 0 up to rounding
+    bias: float  # b, the minimizer of the primal for this u
+    dual: float  # D(u)
+    primal: float  # P(u, b)
+    scores: Float  # Ku, (m,), without the bias
+    free: npt.NDArray[np.intp]  # the samples with 0 < y_iu_i < C, in order
     free_kernel: Float | None = field(default=None, repr=False)
     """K over the free samples, (f, f); None if it did not fit the memory"""
     concave: bool | None = None
@@ -100,7 +94,6 @@ class SVMSolution:
         """
         if self.free_kernel is None:
             return None
-        # Σu is fixed: with fewer than two free vectors none can move.
         if len(self.free) < 2:
             return np.zeros((len(products), len(products)))
         inside = np.asarray(products[:, self.free], dtype=np.float64).T
@@ -134,17 +127,11 @@ def hinge(scores: Float, bias: float, y: Float, C: Bounds = 1.0) -> float:
     return float(np.sum(C * np.maximum(0.0, 1.0 - y * (scores + bias))))
 
 
-def feasible(start: npt.ArrayLike | None, y: Float, C: Bounds) -> Float:
-    """Clip the start to the box 0 ≤ y_iu_i ≤ C, and scale its heavier side down until Σu = 0; zeros by default.
-
-    InputError is raised if the length of the start is not that of y, or it holds NaN or infinity.
-    """
+def feasible(start: Float | None, y: Float, C: Bounds) -> Float:
+    """Clip the start to the box 0 ≤ y_iu_i ≤ C, and scale its heavier side down until Σu = 0; zeros by default."""
     if start is None:
         return np.zeros(len(y))
-    u = np.asarray(start, dtype=np.float64)
-    if u.shape != y.shape or not np.isfinite(u).all():
-        refuse(f"start must hold {len(y)} finite numbers, one u_i a sample; found shape {u.shape}, or NaN or infinity")
-    u = y * np.clip(y * u, 0.0, C)
+    u = y * np.clip(y * start, 0.0, C)
     # Scaling down keeps every u_i in its box; scaling the lighter side up could not.
     up, down = float(u[u > 0].sum()), float(-u[u < 0].sum())
     if up > down:
@@ -152,21 +139,6 @@ def feasible(start: npt.ArrayLike | None, y: Float, C: Bounds) -> Float:
     elif down > up:
         u[u < 0] *= up / down
     return u
-
-
-def as_signs(y: npt.ArrayLike, C: Bounds) -> Float:
-    """The labels as float64; InputError unless they are 1 and −1, both present, and every C is positive and finite."""
-    signs = np.asarray(y, dtype=np.float64)
-    if signs.ndim != 1 or not np.array_equal(np.unique(signs), [-1.0, 1.0]):
-        refuse(
-            f"the labels of a support vector machine are 1 and −1, both present, in a vector; found shape "
-            f"{signs.shape} with {np.unique(signs)[:5]}. Turn classes into signs, one class against others"
-        )
-    if not (np.isfinite(C) & (np.asarray(C) > 0)).all():
-        refuse(f"C must be a positive finite number, got {plain_repr(C)}; a hard margin is a large C")
-    if np.shape(C) not in ((), signs.shape):
-        refuse(f"C must be one number, or one for each of the {len(signs)} samples; found shape {np.shape(C)}")
-    return signs
 
 
 def box(y: Float, C: Bounds) -> tuple[Float, Float]:
@@ -283,12 +255,10 @@ def _train(total: StoredSum, task_bytes: int, tasks_per_machine: int, request: C
     # The matrix, a second time if its rows are reordered, and the working memory of the SVM.
     needed = 16 * total.lens.view.shape[1] ** 2 + dense_bytes(len(request.y))
     with pinned_blas(blas_threads(tasks_per_machine)):
-        if isinstance(request, GroupClassifier) and request.lam is not None:
+        if request.C is None:
             way_out = "Set dmkl.memory higher, give the workers more memory, or take loss='hinge'"
             check_memory("least squares on the combined kernel", {"matrices": needed}, task_bytes, way_out)
-            return train(total.whole(), request)
-        assert request.C is not None
-        if needed <= task_bytes:
+        if request.C is None or needed <= task_bytes:
             kernel = total.whole()
             return train(kernel if rows is None else kernel[np.ix_(rows, rows)], request)
         # The solver gets half of the memory: the other half is for tiles of the sum and for the columns of a request.
@@ -404,9 +374,7 @@ def dense_bytes(m: int) -> int:
     return 16 * m * m + 400 * m
 
 
-def solve_dense(
-    K: Float, y: npt.ArrayLike, C: Bounds, tol: float = 1e-6, start: npt.ArrayLike | None = None
-) -> SVMSolution:
+def solve_dense(K: Float, y: Float, C: Bounds, tol: float = 1e-6, start: Float | None = None) -> SVMSolution:
     """Train a support vector machine on a kernel matrix in memory.
 
     SMO in float64 alternates with Newton steps of the free vectors; its tolerance is reduced until the relative gap (P
@@ -414,14 +382,10 @@ def solve_dense(
     the optimum than 1e-3.) The gap of the result is above tol if the arithmetic resolves no more (the primal contains C
     times the rounding error of every score), or if SMO used all of its 1,000 m steps.
 
-    K (m, m) is symmetric; positive semidefinite, or the result is only a point that no small change improves. `start`
-    is the initial u, (m,), from any weights or C; zeros by default. InputError is raised for other labels than 1 and
-    −1, for C ≤ 0, or if a shape does not match.
+    K (m, m) is symmetric; positive semidefinite, or the result is only a point that no small change improves. y are
+    labels 1 and −1, (m,), both present. `start` is the initial u, (m,), from any weights or C; zeros by default.
     """
-    y = as_signs(y, C)
     K = np.ascontiguousarray(K, dtype=np.float64)
-    if K.shape != (len(y), len(y)):
-        refuse(f"the kernel matrix must be square with a row for each label, ({len(y)}, {len(y)}); found {K.shape}")
     lower, upper = box(y, C)
     u = feasible(start, y, C)
     # Each attempt starts from the best u so far and from a gradient that is recomputed, not carried along: rounding
@@ -496,13 +460,7 @@ ReadColumns = Callable[[Index], Float]
 
 
 def solve_by_columns(
-    columns: ReadColumns,
-    diagonal: Float,
-    y: npt.ArrayLike,
-    C: Bounds,
-    tol: float,
-    max_bytes: int,
-    start: npt.ArrayLike | None = None,
+    columns: ReadColumns, diagonal: Float, y: Float, C: Bounds, tol: float, max_bytes: int, start: Float | None = None
 ) -> tuple[SVMSolution, int]:
     """Train a support vector machine on a kernel matrix with too many columns for the memory.
 
@@ -520,11 +478,7 @@ def solve_by_columns(
     above tol if the arithmetic resolves no more, or after 1,000 working sets: decomposition is slow if there are more
     free vectors than the working set holds. MemoryBudgetError is raised if not even two columns fit.
     """
-    y = as_signs(y, C)
     m = len(y)
-    diagonal = np.asarray(diagonal, dtype=np.float64)
-    if diagonal.shape != (m,):
-        refuse(f"the diagonal must have a value for each label, ({m},); found {diagonal.shape}")
     size = min(m, max_bytes // (40 * m))
     if size < 2:
         msg = f"a working set of two columns takes {80 * m} bytes, max_bytes is {max_bytes}: allow more"
@@ -705,15 +659,12 @@ class FactoredKernels:
 _FIRST_AIM = 1e-6  # the gap at which it is mostly clear which samples are at bounds
 
 
-def solve_linear(Z: Float, y: npt.ArrayLike, C: Bounds, tol: float = 1e-6, ridge: float = 0.0) -> SVMSolution:
+def solve_linear(Z: Float, y: Float, C: Bounds, tol: float = 1e-6, ridge: float = 0.0) -> SVMSolution:
     """Train a support vector machine on K = ZZᵀ + δI, for Z (m, D) and the ridge δ; otherwise as `solve_dense`.
 
     Near the solution, samples whose multipliers say that they are at a bound are set to it exactly, and the others, no
     more than D + 1 unless rows of Z are equal, are optimized as in `solve_dense`. The gap is that of the returned u.
     """
-    y = as_signs(y, C)
-    if Z.ndim != 2 or len(Z) != len(y):
-        refuse(f"the factors must have a row for each label, ({len(y)}, D); found {Z.shape}")
     point = _Point.central(Z, y, C, ridge)
     best, aim = point.machine(Z, y, C, ridge), max(tol, _FIRST_AIM)
     for _ in range(200):  # mostly 20 to 60 are enough

@@ -36,8 +36,6 @@ from helpers.fuzzing.mutations import (
 )
 from helpers.matlab import write_v73
 
-__all__ = ["FORMATS", "Files", "Format"]
-
 Files = dict[str, bytes]
 """The content of files by their paths in a folder of their own."""
 Mutation = Callable[[Random, bytes], bytes]

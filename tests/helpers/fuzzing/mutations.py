@@ -11,15 +11,6 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-__all__ = [
-    "mutated_bytes",
-    "mutated_json",
-    "mutated_npy",
-    "mutated_npz",
-    "mutated_numbers",
-    "npy_header",
-]
-
 EXTREMES = (0, 1, -1, 2, *(2**k - less for k in (7, 8, 15, 16, 31, 32, 40, 63, 64) for less in (1, 0)))
 _WORDS = (
     *map(str, EXTREMES),

@@ -18,8 +18,6 @@ import dask
 from dmkl.errors import DmklError
 from helpers.fuzzing.corpora import FORMATS, Files
 
-__all__ = ["Lab"]
-
 MEMORY = "256MiB"
 """The memory budget under which files are read."""
 

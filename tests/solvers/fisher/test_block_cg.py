@@ -15,7 +15,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 import dmkl
 from dmkl.errors import IndefiniteKernelError, MemoryBudgetError
 from dmkl.solvers.fisher.cg import InverseModel, block_cg
-from dmkl.solvers.interface import ask
+from dmkl.solvers.interface import ask, run_with
 
 
 def operator(m, seed=0, spread=4.0):
@@ -25,21 +25,10 @@ def operator(m, seed=0, spread=4.0):
     return 0.5 * (np.eye(m) + (basis * 10 ** np.linspace(spread, -4, m)) @ basis.T)
 
 
-def result_of(generator, answer):
-    """The result of a generator whose requests are answered, and the requests."""
-    reply, requests = None, []
-    while True:
-        try:
-            requests.append(generator.send(reply))
-        except StopIteration as stop:
-            return stop.value, requests
-        reply = answer(requests[-1])
-
-
-def solved(a, b, target=None, max_iter=200, multiply=None, **options):
+def solved(a, b, target=None, dtype=np.float64, **options):
+    """X, and the number of products, of which those with A are in some precision."""
     target = 1e-20 * np.sum(b**2) if target is None else target
-    (x, products), blocks = result_of(block_cg(ask, b, target, max_iter, **options), multiply or (lambda s: a @ s))
-    return x, products, blocks
+    return run_with(block_cg(ask, b, target, 200, **options), lambda s: a.astype(dtype) @ s.astype(dtype))
 
 
 # --- solutions ----------------------------------------------------------------------------------------------
@@ -51,7 +40,7 @@ def test_any_rank_of_the_right_hand_sides(m, columns, rank, spread, seed):
     rng = np.random.default_rng(seed)
     b = rng.standard_normal((m, rank)) @ rng.integers(-1, 2, (rank, columns))
     a = operator(m, seed, spread)
-    x, products, _ = solved(a, b)
+    x, products = solved(a, b)
     assert products < 200
     assert (products == 0) == (not b.any())
     np.testing.assert_array_equal(x[:, ~b.any(axis=0)], 0)
@@ -66,18 +55,15 @@ def test_an_indefinite_kernel_is_told(lowest, dtype):
     """Any eigenvalue of A below ½ is one of K below zero."""
     values, vectors = np.linalg.eigh(operator(30, spread=0))
     values[0] = lowest
-    a = ((vectors * values) @ vectors.T).astype(dtype)
     b = vectors[:, :3] @ np.random.default_rng(0).standard_normal((3, 3))
     with pytest.raises(IndefiniteKernelError, match=r"Rayleigh quotient .*less than 1.*dmkl check.*repair="):
-        solved(a, b, multiply=lambda s: a @ s.astype(dtype))
+        solved((vectors * values) @ vectors.T, b, dtype=dtype)
 
 
 @pytest.mark.parametrize("spread", [0.0, 4.0, 6.0])
 def test_rounding_is_not_taken_for_indefinite(spread):
-    a = operator(60, spread=spread)
-    single = a.astype(np.float32)
     b = np.random.default_rng(6).standard_normal((60, 4))
-    _, products, _ = solved(a, b, 1e-6 * np.sum(b**2), multiply=lambda s: single @ s.astype(np.float32))
+    _, products = solved(operator(60, spread=spread), b, 1e-6 * np.sum(b**2), np.float32)
     assert products > 0
 
 
@@ -92,9 +78,9 @@ def exact_curvature(a, products):
 def test_curvature_is_exact_where_the_directions_span_everything():
     a, rng = operator(40, spread=3), np.random.default_rng(7)
     directions = InverseModel()
-    _, products, blocks = solved(a, rng.standard_normal((40, 10)), directions=directions)
-    assert sum(s.shape[1] for s in blocks) >= 40
+    _, products = solved(a, rng.standard_normal((40, 10)), directions=directions)
     assert products == len(directions.s) == len(directions.t)
+    assert sum(s.shape[1] for s in directions.s) >= 40
     w = rng.standard_normal((5, 40, 3))
     np.testing.assert_allclose(directions.curvature(w), exact_curvature(a, w), rtol=1e-6)
     assert directions.outside(w[0], 54).shape == (40, 0)

@@ -9,12 +9,7 @@ from helpers.references import Counting, dense_view, error, in_memory, over, psd
 
 import dmkl
 from dmkl.solvers.driver import drive
-from dmkl.solvers.interface import CombinedEntries, EachProduct
-
-
-def single(request):
-    """A solver that asks once and returns the answer."""
-    return (yield request)
+from dmkl.solvers.interface import CombinedEntries, EachProduct, ask
 
 
 def test_problems_share_what_they_read():
@@ -26,9 +21,6 @@ def test_problems_share_what_they_read():
     assert drive([], at_once=2) == ([], 0)
 
 
-SHUFFLED = np.random.default_rng(5).permutation(31)
-
-
 SOME = (np.array([7, 1, 3, 0, 12, 5, 9]),) * 2
 
 
@@ -38,7 +30,7 @@ SOME = (np.array([7, 1, 3, 0, 12, 5, 9]),) * 2
     ids=["raw", "a training set", "unit norm", "some of unit norm"],
 )
 def test_columns_and_blocks_of_any_view(steps):
-    kernels, rows = psd(3, 31, seed=4), SHUFFLED[3:21]
+    kernels, rows = psd(3, 31, seed=4), np.random.default_rng(5).permutation(31)[3:21]
     K, source = over(in_memory(kernels, 6), Counting)
     K = stepped(K[rows, rows], steps)
     expected = dense_view(kernels, rows, rows, steps)
@@ -47,7 +39,7 @@ def test_columns_and_blocks_of_any_view(steps):
     index = np.flatnonzero(np.isin(tiles, tiles[[0, -1]]))
     v, beta = rng.standard_normal((len(index), 2)), np.array([0.7, 0.0, 0.4])
     source.reads.clear()
-    (products, block), _ = drive([(lens, single(r)) for r in (EachProduct(v, index), CombinedEntries(beta, index))])
+    (products, block), _ = drive([(lens, ask(r)) for r in (EachProduct(v, index), CombinedEntries(beta, index))])
     used = set(tiles[index].tolist())
     assert all(used & {i, j} for _, i, j in source.reads)
     assert error(products, expected[:, :, index] @ v) < 1e-12

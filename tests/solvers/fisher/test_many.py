@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import dask
 import numpy as np
 import pytest
+from helpers.optima import bounds, slopes, system, value
 from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
 from dmkl.errors import IndefiniteKernelError, InputError, MemoryBudgetError
-from dmkl.numerics.fisher import dual_norm
 from dmkl.numerics.semidefinite import UNKNOWN
 from dmkl.solvers.fisher import many
 from dmkl.solvers.fisher.many import solve_grid
@@ -55,18 +55,16 @@ def check_solutions(K, targets, solved, tol):
     for h, of_target in zip(targets, solved, strict=True):
         for (p, lam), solution in of_target.items():
             beta, alpha = solution.weights, solution.dual
-            system = 0.5 * (np.eye(M) + np.tensordot(beta, square, 1) / lam)
-            q = np.einsum("mc,nmk,kc->n", alpha, square, alpha) / (4 * lam)
-            linear = 0.25 * np.sum(alpha**2) - np.sum(h * alpha)
-            rounding = 2e-5 * beta @ q
+            A, of_kernels = system(square, beta, lam), beta @ slopes(square, alpha, lam)
+            rounding = 2e-5 * of_kernels
             assert np.linalg.norm(beta, p) == pytest.approx(1.0)
-            assert solution.objective == pytest.approx(linear + beta @ q, abs=rounding)
-            assert solution.upper == pytest.approx(linear + dual_norm(q, p), abs=rounding)
-            residual = h - system @ alpha
-            excess = 0.5 * np.sum(residual * np.linalg.solve(system, residual))
+            assert solution.objective == pytest.approx(value(square, alpha, beta, h, lam), abs=rounding)
+            assert solution.upper == pytest.approx(bounds(square, alpha, beta, h, lam, p)[1], abs=rounding)
+            residual = h - A @ alpha
+            excess = 0.5 * np.sum(residual * np.linalg.solve(A, residual))
             proven = solution.gap * abs(solution.objective) - (solution.upper - solution.objective)
             assert excess <= proven + 1e-2 * rounding
-            assert solution.left == pytest.approx(solution.gap * abs(solution.objective) / (beta @ q), rel=1e-3)
+            assert solution.left == pytest.approx(solution.gap * abs(solution.objective) / of_kernels, rel=1e-3)
             assert solution.left <= tol
             scores = np.tensordot(beta, K[:, M:], 1) @ alpha
             np.testing.assert_allclose(solution.scores, scores, atol=2e-5 * np.abs(scores).max())
@@ -146,13 +144,10 @@ def test_points_that_stay_open_have_the_gap_of_their_pair():
     targets = [rng.standard_normal((40, 2)) for _ in range(3)]
     for h, of_target in zip(targets, solve(K, targets, [(1.25, 1e-2)], 1e-12, 1), strict=True):
         (solution,) = of_target.values()
-        alpha, beta = solution.dual, solution.weights
-        q = np.einsum("mc,nmk,kc->n", alpha, K, alpha) / 4e-2
-        linear = 0.25 * np.sum(alpha**2) - np.sum(h * alpha)
-        residual = h - 0.5 * alpha - np.tensordot(beta, K, 1) @ alpha / 2e-2
+        lower, upper = bounds(K, solution.dual, solution.weights, h, 1e-2, 1.25)
         assert solution.left > 1e-12
-        gap = (dual_norm(q, 1.25) - beta @ q + np.sum(residual**2)) / abs(linear + beta @ q)
-        assert solution.gap == pytest.approx(gap, rel=1e-6)
+        size = abs(value(K, solution.dual, solution.weights, h, 1e-2))
+        assert solution.gap == pytest.approx((upper - lower) / size, rel=1e-6)
 
 
 def test_targets_that_fill_the_space_are_its_by_default():

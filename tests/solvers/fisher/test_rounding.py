@@ -16,7 +16,7 @@ from dmkl.numerics.fisher import dual_norm, encode_targets
 from dmkl.passes.statistics import measure
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
 from dmkl.solvers.fisher.subspace.rounding import PROBES, rounding
-from dmkl.solvers.fisher.subspace.solver import SubspaceSolver, points_of
+from dmkl.solvers.fisher.subspace.solver import SubspaceSolver
 from dmkl.solvers.jobs import Job, Training
 from dmkl.solvers.weight_sets import Ball
 from dmkl.solvers.workspace import Workspace
@@ -101,7 +101,7 @@ def problem(kind, n_classes=2, seed=0):
 def run(jobs, **options):
     workspace = Workspace(None, {})
     try:
-        solver = SubspaceSolver(*points_of(jobs), workspace, FisherOptions(), alphas=True, **options)
+        solver = SubspaceSolver(jobs, workspace, FisherOptions(), alphas=True, **options)
         return solver, driven(solver)
     finally:
         workspace.close()

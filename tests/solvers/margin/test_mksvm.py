@@ -6,27 +6,27 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.generators import finish
 from helpers.margin import made, optimum
 from helpers.optima import conjugate, norm
 from sklearn.svm import SVC
 
-from dmkl.errors import IndefiniteKernelError, InputError
+from dmkl.errors import IndefiniteKernelError
 from dmkl.numerics.semidefinite import KernelFacts
-from dmkl.solvers.interface import SVM, EachProduct, Status
-from dmkl.solvers.margin.mksvm import MarginProblem, certify_margin, mk_svm
+from dmkl.solvers.in_memory import answer
+from dmkl.solvers.interface import SVM, Status, run_with
+from dmkl.solvers.margin.mksvm import certify_margin, mk_svm
 from dmkl.solvers.margin.svm import solve_dense
 
 EXPONENTS = [1.0, 1.0625, 1.5, 2.0, 8.0, np.inf]
 BOUNDS = [0.25, 4.0, 64.0]
 
 
-def in_memory(kernels, request):
-    return solve_dense(np.tensordot(request.weights, kernels, axes=1), request.y, request.C, request.tol, request.start)
+def unchanged(machine):
+    return machine
 
 
-def without_curvature(kernels, request):
-    return replace(in_memory(kernels, request), free_kernel=None)
+def without_curvature(machine):
+    return replace(machine, free_kernel=None)
 
 
 def upper_bound(solution):
@@ -34,16 +34,13 @@ def upper_bound(solution):
     return min(solution.steps, key=lambda step: step.figures["gap"]).figures["upper"]
 
 
-def solved(kernels, y, C, p, *, machine=in_memory, **options):
-    """Drive the solver, and check its certificate by the definitions."""
+def solved(kernels, y, C, p, *, change=unchanged, **options):
+    """Drive the solver, with changed machines, and check its certificate by the definitions."""
 
-    def answer(request):
-        if isinstance(request, SVM):
-            return machine(kernels, request)
-        assert isinstance(request, EachProduct)
-        return kernels @ request.block
+    def changed_answer(request):
+        return change(answer(kernels, request)) if isinstance(request, SVM) else answer(kernels, request)
 
-    solution = finish(mk_svm(MarginProblem(y, C, p), len(kernels), **options), answer)
+    solution = run_with(mk_svm(y, C, p, len(kernels), **options), changed_answer)
     u, beta, upper = solution.dual[:, 0], solution.weights, upper_bound(solution)
     assert beta.min() >= 0
     assert norm(beta, p) == pytest.approx(1, rel=1e-9)
@@ -99,12 +96,12 @@ def test_the_gap_of_any_pair_encloses_the_optimum(p):
 
 
 @pytest.mark.parametrize(
-    ("p", "machine"), [(1.0, in_memory), (1.0625, without_curvature), (1.5, in_memory), (2.0, without_curvature)]
+    ("p", "change"), [(1.0, unchanged), (1.0625, without_curvature), (1.5, unchanged), (2.0, without_curvature)]
 )
-def test_the_objective_falls(p, machine):
+def test_the_objective_falls(p, change):
     kernels, y = made(12, 80, seed=3)
     for C in BOUNDS:
-        solution = solved(kernels, y, C, p, tol=1e-4, machine=machine, max_iter=30)
+        solution = solved(kernels, y, C, p, tol=1e-4, change=change, max_iter=30)
         uppers = [step.figures["upper"] for step in solution.steps]
         assert solution.objective <= min(uppers)
         assert uppers[-1] < uppers[0]
@@ -113,7 +110,7 @@ def test_the_objective_falls(p, machine):
 @pytest.mark.parametrize("p", [1.0, 8.0])
 def test_without_curvature_the_closed_form_gets_there(p):
     kernels, y = made(5, 40, seed=4)
-    solution = solved(kernels, y, 4.0, p, tol=1e-3, machine=without_curvature)
+    solution = solved(kernels, y, 4.0, p, tol=1e-3, change=without_curvature)
     assert solution.status is Status.CERTIFIED
     assert solution.objective == pytest.approx(optimum(kernels, y, 4.0, p), rel=1e-3)
 
@@ -132,13 +129,8 @@ def test_one_kernel_is_a_support_vector_machine(p):
 
 def test_a_machine_that_can_do_no_better_ends_the_descent():
     kernels, y = made(5, 60)
-
-    def coarse(kernels, request):
-        solution = in_memory(kernels, request)
-        return replace(solution, u=0.95 * solution.u)
-
     for p in (1.0, 2.0):
-        solution = solved(kernels, y, 4.0, p, tol=1e-6, machine=coarse)
+        solution = solved(kernels, y, 4.0, p, tol=1e-6, change=lambda machine: replace(machine, u=0.95 * machine.u))
         assert solution.status is Status.STALLED
         assert solution.objective - solution.bound <= 1e-7 * upper_bound(solution)
         assert solution.gap > 1e-6
@@ -156,15 +148,3 @@ def test_an_indefinite_kernel_is_named():
     kernels[1] = -kernels[1]
     with pytest.raises(IndefiniteKernelError, match="'b' is not positive semidefinite"):
         solved(kernels, y, 4.0, 2.0, facts=KernelFacts(("a", "b", "c")))
-
-
-def test_refusals():
-    kernels, y = made(3, 10)
-    with pytest.raises(InputError, match="p must be at least 1"):
-        MarginProblem(y, 1.0, 0.5)
-    with pytest.raises(InputError, match="C must be a positive finite number"):
-        MarginProblem(y, 0.0, 2.0)
-    with pytest.raises(InputError, match="both present"):
-        MarginProblem(np.ones(4), 1.0, 2.0)
-    with pytest.raises(InputError, match="max_iter must be at least 1"):
-        solved(kernels, y, 1.0, 2.0, max_iter=0)

@@ -17,9 +17,8 @@ import numpy as np
 from dmkl.arrays import Float
 from dmkl.passes.execute import machine
 from dmkl.solvers.fisher.mkfda import Solution
-from dmkl.solvers.fisher.subspace.preconditioners import ridge, rough_ridge
 from dmkl.solvers.fisher.subspace.rounding import Rounding, rounding_of
-from dmkl.solvers.fisher.subspace.space import Point, TrainingSubspace, Unsolved, apply_preconditioners, of_space
+from dmkl.solvers.fisher.subspace.space import Point, TrainingSubspace, Unsolved, of_space
 from dmkl.solvers.fisher.subspace.tasks import Strips, combined_products, numbered, residual_strip, solve_points
 from dmkl.solvers.interface import Solver, Tasks
 
@@ -36,8 +35,8 @@ def scores(space: TrainingSubspace, pairs: Sequence[tuple[Float, Float]]) -> Sol
     if not pairs:
         return []
     # Held-out rows follow the training rows in the products K_jV, which are made for both in one pass.
-    rows, widths = _strips(space.training.n_train, space.training.n_rows, pairs), _widths(pairs)
-    strips = yield from _combined(space, "scores", pairs, rows, None)
+    strips = yield from _combined(space, "scores", pairs, (space.training.n_train, space.training.n_rows), None)
+    widths = _widths(pairs)
     whole = np.concatenate(strips) if strips else np.zeros((0, sum(widths)))
     return np.split(whole, np.cumsum(widths)[:-1], axis=1)
 
@@ -46,19 +45,16 @@ def products(space: TrainingSubspace, pairs: Sequence[tuple[Float, Float]]) -> S
     """Compute Σ_j w_j K_j V Z over the training rows, (m, c) for each pair."""
     if not pairs:
         return []
-    m, widths = space.training.n_train, _widths(pairs)
-    strips = yield from _combined(space, "residuals", pairs, _strips(0, m, pairs), space.round_file())
-    return Strips(tuple(strips), m, (0, sum(widths))).split(widths)
+    m = space.training.n_train
+    strips = yield from _combined(space, "residuals", pairs, (0, m), space.round_file())
+    return Strips.side_by_side(strips, m, _widths(pairs))
 
 
 def _combined(
-    space: TrainingSubspace, what: str, pairs: Sequence[tuple[Float, Float]], strips: Sequence[slice], kept: str | None
+    space: TrainingSubspace, what: str, pairs: Sequence[tuple[Float, Float]], rows: tuple[int, int], kept: str | None
 ) -> Solver[list[Any]]:
-    slots, files = machine().slots_per_host, space.product_files
-    work = [
-        partial(combined_products, files, rows, numbered(kept, k), tasks_per_machine=slots)
-        for k, rows in enumerate(strips)
-    ]
+    compute = partial(combined_products, space.product_files, tasks_per_machine=machine().slots_per_host)
+    work = [partial(compute, strip, numbered(kept, k)) for k, strip in enumerate(_strips(*rows, pairs))]
     return (yield Tasks(what, work, _side_by_side(pairs)))  # type: ignore[no-any-return]
 
 
@@ -127,11 +123,6 @@ class OpenPoint:
         """
         return self.gap / self.solution.certificate.share
 
-    @property
-    def wanted(self) -> Strips:
-        """The direction that the basis needs."""
-        return self.residual if self.direction is None else self.direction
-
 
 def solve_restricted_problems(
     spaces: Sequence[TrainingSubspace],
@@ -173,11 +164,9 @@ def residuals(
         if space.single_blocks:
             bound = partial(rounding_of, space.file("errors"), space.single_blocks)
             (hidden,) = yield Tasks("bound-rounding", [bound], own=[(pairs, lams, of_points)])
-        files, kept, strips = space.product_files, space.round_file(), _strips(0, space.training.n_train, pairs)
-        work = [
-            partial(residual_strip, files, rows, numbered(kept, k), space.file("basis"), tasks_per_machine=slots)
-            for k, rows in enumerate(strips)
-        ]
+        kept, strips = space.round_file(), _strips(0, space.training.n_train, pairs)
+        compute = partial(residual_strip, space.product_files, space.file("basis"), tasks_per_machine=slots)
+        work = [partial(compute, rows, numbered(kept, k)) for k, rows in enumerate(strips)]
         # All targets lie side by side; `chosen` maps the columns of the solutions to them.
         h, starts = np.concatenate(space.targets, axis=1), np.cumsum([0, *(h.shape[1] for h in space.targets)])
         # Several points share a target, so that its columns are sent once and repeated in the tasks.
@@ -185,7 +174,7 @@ def residuals(
         shared = (*_side_by_side(pairs), np.repeat(lams, widths), chosen)
         # Each task gets its rows of H alone, not the whole of it.
         computed = yield Tasks("residuals", work, shared, own=[h[rows] for rows in strips])
-        left = Strips(tuple(strip for strip, _ in computed), len(h), (0, len(chosen))).split(widths)
+        left = Strips.side_by_side([strip for strip, _ in computed], len(h), widths)
         # ‖R‖² is summed over strips in the order of their rows, whatever the order in which the tasks end.
         squares = np.sum([sums for _, sums in computed], axis=0)
         for (k, solution), residual, unknown in zip(of_f.items(), left, hidden, strict=True):
@@ -196,59 +185,7 @@ def residuals(
     return opened
 
 
-def sharpen(
-    spaces: Sequence[TrainingSubspace],
-    points: Sequence[Point],
-    opened: Mapping[int, OpenPoint],
-    step: float,
-    width: int,
-    rng: np.random.Generator,
-    *,
-    rough: bool = False,
-    enough: float = np.inf,
-) -> Solver[dict[int, list[Strips]]]:
-    """Apply the nearest preconditioner to the residual of each point: a sharper bound, and a direction for the basis.
-
-    Points whose nearest preconditioner was applied already stay as they are. Returns for each space further directions
-    that fill a block of `width` columns (see `_other_weights`): they cost little once there is a factor. Ridges are
-    rounded by powers of `step`; with `rough` fewer factors serve all points, for directions alone, which are hardly
-    worse. A bound is computed only for points whose first estimate of it is at most `enough`, relative to |S|.
-    """
-    sharpened: list[OpenPoint] = []
-    wanted: list[Unsolved] = []
-    filling: list[Unsolved] = []
-    for f, space in enumerate(spaces):
-        of_f, served = of_space(points, opened, f), dict[tuple[int, float], list[OpenPoint]]()
-        nearest = space.nearest([r.solution.beta for r in of_f.values()])
-        for (k, r), (position, near) in zip(of_f.items(), nearest, strict=False):
-            # A preconditioner that is no nearer gives the same bound at the same cost.
-            if near.condition >= r.condition:
-                continue
-            r.condition = near.condition
-            sharpened.append(r)
-            # The bound of S − min_α S is ½ Σ xᵀM⁻¹x over the columns x of R.
-            worth = 2.0 * enough * abs(r.solution.certificate.objective) if near.bounds and not rough else -1.0
-            # A bound needs M ⪯ A, hence the ridge that `ridge` rounds up; directions alone may use a coarser one.
-            rho = (rough_ridge if rough else ridge)(points[k].lam, near.scale, step)
-            wanted.append(Unsolved(f, position, rho, r.residual, worth))
-            served.setdefault((position, rho), []).append(r)
-        if served:
-            filling += yield from _other_weights(space, f, served, width, rng)
-    if not wanted:
-        return {}
-    solved = yield from apply_preconditioners(spaces, wanted + filling)
-    for r, (direction, squares) in zip(sharpened, solved, strict=False):
-        r.direction = direction
-        # Bounds of single columns add up; one that was not computed leaves ‖R‖² as the bound.
-        if np.isfinite(squares).all():
-            r.bound = min(r.bound, 0.5 * float(squares.sum()) / abs(r.solution.certificate.objective))
-    more: dict[int, list[Strips]] = {}
-    for unsolved, (x, _) in zip(filling, solved[len(wanted) :], strict=True):
-        more.setdefault(unsolved.space, []).append(x)
-    return more
-
-
-def _other_weights(
+def other_weights(
     space: TrainingSubspace,
     f: int,
     groups: Mapping[tuple[int, float], Sequence[OpenPoint]],

@@ -149,15 +149,16 @@ class Growth:
         self, number: int, opened: Mapping[int, OpenPoint], more: Mapping[int, Sequence[Strips]]
     ) -> Solver[list[Strips]]:
         """The dominant errors of the open points; where these do not fill a block, also `more` directions."""
-        lacking = {f: [r.wanted for r in of_space(self.points, opened, f).values()] for f in range(len(self.spaces))}
+        by_space = [of_space(self.points, opened, f).values() for f in range(len(self.spaces))]
+        lacking = {f: [r.direction or r.residual for r in of_f] for f, of_f in enumerate(by_space)}
         blocks = yield from self._choose(number, lacking)
-        short = [f for f, block in enumerate(blocks) if lacking[f] and block.width < self._room(self.spaces[f])]
         further: dict[int, Sequence[Strips]] = {}
-        for f in short:
-            if self.spaces[f].preconditioners:
-                further[f] = more.get(f, ())
-            else:
-                further[f] = yield from self._newest(number, f, blocks[f].width)
+        for f, (space, block) in enumerate(zip(self.spaces, blocks, strict=True)):
+            if lacking[f] and block.width < self._room(space):
+                if space.preconditioners:
+                    further[f] = more.get(f, ())
+                else:
+                    further[f] = yield from self._newest(number, f, block.width)
         return (yield from self._choose(number, further, blocks))
 
     def _room(self, space: TrainingSubspace) -> int:

@@ -21,6 +21,7 @@ that are open when the disk space for the basis is used up are returned with the
 
 from __future__ import annotations
 
+import itertools
 import math
 import shutil
 import time
@@ -28,7 +29,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -39,30 +40,32 @@ from dmkl.files.arrays import load_array, load_arrays, save_array, save_arrays
 from dmkl.numerics.semidefinite import tell_indefinite
 from dmkl.passes.execute import check_memory, keeping, machine
 from dmkl.passes.run import pass_bytes
+from dmkl.passes.sums import Combination, combine_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import covering
 from dmkl.solvers.driver import drive
 from dmkl.solvers.fisher import cg
 from dmkl.solvers.fisher.mkfda import certificate_step
-from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, FisherSolver
-from dmkl.solvers.fisher.subspace.certify import OpenPoint, residuals, scores, sharpen, solve_restricted_problems
+from dmkl.solvers.fisher.problem import FisherOptions, FisherSolver
+from dmkl.solvers.fisher.subspace import preconditioners
+from dmkl.solvers.fisher.subspace.certify import OpenPoint, other_weights, residuals, scores, solve_restricted_problems
 from dmkl.solvers.fisher.subspace.directions import Growth, extend
-from dmkl.solvers.fisher.subspace.preconditioners import choose_reference_weights, grid_step, kept_bytes, make_room
 from dmkl.solvers.fisher.subspace.rounding import PROBES
 from dmkl.solvers.fisher.subspace.space import (
     Point,
+    Preconditioner,
     Progress,
-    TargetSet,
     TrainingSubspace,
-    add_preconditioners,
+    Unsolved,
+    apply_preconditioners,
     basis_task_bytes,
     of_space,
     preconditioner_bytes,
 )
 from dmkl.solvers.fisher.subspace.tasks import Strips, basis_times, lowest
-from dmkl.solvers.fisher.wrapper import DIRECT, check_direct, direct_fits
-from dmkl.solvers.interface import Outcome, Round, Solver, Status, Tasks
-from dmkl.solvers.jobs import Context, Job, Training
+from dmkl.solvers.fisher.wrapper import DIRECT, check_direct
+from dmkl.solvers.interface import Outcome, Pass, Round, Solver, Status, Tasks
+from dmkl.solvers.jobs import Context, Job, Training, can_solve
 from dmkl.solvers.workspace import Workspace
 
 # --- memory --------------------------------------------------------------------------------------------------------
@@ -168,8 +171,7 @@ class SubspaceSolver:
 
     def __init__(
         self,
-        learnt: Sequence[TargetSet],
-        points: Sequence[Point],
+        jobs: Sequence[Job],
         workspace: Workspace,
         options: FisherOptions,
         n_passes: float = 0.0,
@@ -178,14 +180,15 @@ class SubspaceSolver:
         block: int | None = None,
         use_preconditioners: bool | None = None,
     ) -> None:
-        self.points, self.options, self.workspace = points, options, workspace
+        targets, self.points = points_of(jobs)
+        self.options, self.workspace = options, workspace
         self._alphas, self._use_preconditioners = alphas, use_preconditioners
-        self.progress = [Progress() for _ in points]
+        self.progress = [Progress() for _ in jobs]
         self.history: list[Round] = []
         self.n_passes = n_passes
-        self._spaces = [TrainingSubspace(*targets, workspace.fold(f)) for f, targets in enumerate(learnt)]
-        step = grid_step([point.lam for point in points])
-        self._growth = Growth(self._spaces, points, block or block_width(len(learnt)), step)
+        self._spaces = [TrainingSubspace(t, hs, workspace.fold(f)) for f, (t, hs) in enumerate(targets.items())]
+        step = preconditioners.grid_step([job.problem.lam for job in jobs])
+        self._growth = Growth(self._spaces, self.points, block or block_width(len(targets)), step)
         self._worst: list[float] = []
         """The largest gap after each round."""
         self._started = 0.0
@@ -255,7 +258,7 @@ class SubspaceSolver:
             return False
         self._started = time.monotonic()
         wider = [space.disk_bytes(space.width + b.width) for space, b in zip(self._spaces, blocks, strict=True)]
-        make_room([space.folder for space in self._spaces], 2 * sum(wider))
+        preconditioners.make_room([space.folder for space in self._spaces], 2 * sum(wider))
         yield from extend(self._spaces, blocks, number, lambda: self._record("extend"))
         return True
 
@@ -314,7 +317,7 @@ class SubspaceSolver:
         """Solve every open point in the subspace, and compute its residual in the full space."""
         points: dict[int, OpenPoint] = {}
         todo, fine, tol = self._open(), set[int](), self.options.tol
-        for _ in range(3):
+        while todo:
             tols = {k: _FINE * tol if k in fine or self.progress[k].gap < _FAR else _ROUGH for k in todo}
             starts = [point.beta for point in self.progress]
             solutions = yield from solve_restricted_problems(self._spaces, self.points, starts, tols)
@@ -328,8 +331,6 @@ class SubspaceSolver:
                 and points[k].alpha_gap <= tol * points[k].solution.certificate.share
             ]
             fine |= set(todo)
-            if not todo:
-                break
         for k, r in points.items():
             point, solution = self.progress[k], r.solution
             point.beta, point.gap = solution.beta, r.gap
@@ -337,16 +338,45 @@ class SubspaceSolver:
         return points
 
     def _sharpen(self, opened: dict[int, OpenPoint], *, last: bool = False) -> Solver[None]:
-        """Settle points by preconditioners; in the `last` call by a bound of every gap, and without directions."""
+        """Apply the nearest preconditioner to the residual of each point: a sharper bound, and a direction.
+
+        Points whose nearest preconditioner was applied already stay as they are. Further directions fill a block (see
+        `other_weights`): they cost little once there is a factor. A bound is computed only for points that are not far
+        from certified; in the `last` call for all points, and without directions.
+        """
         # Seeded by the number of passes, so that a continued run draws the same numbers.
         rng = np.random.default_rng([len(self.history), 1])
-        # With one block hardly any point can be certified.
+        # With one block hardly any point can be certified: fewer factors serve all points, for directions alone, which
+        # are hardly worse.
         rough = not last and max(len(space.blocks) for space in self._spaces) < 2
         width, enough = (0, np.inf) if last else (self._growth.width, _FAR)
-        step = self._growth.step
-        more = yield from sharpen(self._spaces, self.points, opened, step, width, rng, rough=rough, enough=enough)
-        for f, directions in more.items():
-            self._more.setdefault(f, []).extend(directions)
+        sharpened, wanted, filling = list[OpenPoint](), list[Unsolved](), list[Unsolved]()
+        for f, space in enumerate(self._spaces):
+            of_f, served = of_space(self.points, opened, f), dict[tuple[int, float], list[OpenPoint]]()
+            nearest = space.nearest([r.solution.beta for r in of_f.values()])
+            for (k, r), (position, near) in zip(of_f.items(), nearest, strict=False):
+                # A preconditioner that is no nearer gives the same bound at the same cost.
+                if near.condition >= r.condition:
+                    continue
+                r.condition = near.condition
+                sharpened.append(r)
+                # The bound of S − min_α S is ½ Σ xᵀM⁻¹x over the columns x of R.
+                worth = 2.0 * enough * abs(r.solution.certificate.objective) if near.bounds and not rough else -1.0
+                # A bound needs M ⪯ A, hence the ridge that `ridge` rounds up; directions alone may use a coarser one.
+                rounded = preconditioners.rough_ridge if rough else preconditioners.ridge
+                rho = rounded(self.points[k].lam, near.scale, self._growth.step)
+                wanted.append(Unsolved(f, position, rho, r.residual, worth))
+                served.setdefault((position, rho), []).append(r)
+            if served:
+                filling += yield from other_weights(space, f, served, width, rng)
+        solved = yield from apply_preconditioners(self._spaces, wanted + filling)
+        for r, (direction, squares) in zip(sharpened, solved, strict=False):
+            r.direction = direction
+            # Bounds of single columns add up; one that was not computed leaves ‖R‖² as the bound.
+            if np.isfinite(squares).all():
+                r.bound = min(r.bound, 0.5 * float(squares.sum()) / abs(r.solution.certificate.objective))
+        for unsolved, (x, _) in zip(filling, solved[len(wanted) :], strict=True):
+            self._more.setdefault(unsolved.space, []).append(x)
         for k, r in opened.items():
             self.progress[k].gap = r.gap
         yield from self._settle_certified(opened)
@@ -365,9 +395,8 @@ class SubspaceSolver:
             of_rows = yield from scores(space, pairs)
             alphas: list[Any] = [None] * len(pairs)
             if self._alphas and pairs:
-                coefficients = [a for _, a in pairs]
-                work, own = partial(basis_times, space.file("basis")), [np.concatenate(coefficients, axis=1)]
-                (whole,) = yield Tasks("dual", [work], own=own)
+                work, coefficients = partial(basis_times, space.file("basis")), [a for _, a in pairs]
+                (whole,) = yield Tasks("dual", [work], own=[np.concatenate(coefficients, axis=1)])
                 alphas = np.split(whole, np.cumsum([a.shape[1] for a in coefficients])[:-1], axis=1)
             for k, rows, alpha in zip(of_f, of_rows, alphas, strict=True):
                 point = self.progress[k]
@@ -394,13 +423,22 @@ class SubspaceSolver:
 
     def _free_on_disk(self) -> int:
         """Bytes for bases and sums: factors on disk are deleted when they need the room."""
-        return shutil.disk_usage(self.workspace.path).free + kept_bytes(space.folder for space in self._spaces)
+        kept = preconditioners.kept_bytes(space.folder for space in self._spaces)
+        return shutil.disk_usage(self.workspace.path).free + kept
 
     def _add_sums(self, chosen: Sequence[tuple[int, Float]]) -> Solver[None]:
-        """Add preconditioners, (space, β), in one pass."""
-        needed = sum(self._spaces[f].preconditioner_sizes[1] for f, _ in chosen)
-        make_room([space.folder for space in self._spaces], 2 * needed)
-        yield from add_preconditioners(self._spaces, chosen)
+        """Add up the combined kernels of new preconditioners, (space, β), in one pass."""
+        spaces = self._spaces
+        needed = sum(spaces[f].preconditioner_sizes[1] for f, _ in chosen)
+        preconditioners.make_room([space.folder for space in spaces], 2 * needed)
+        # Numbers follow those on disk, so that a file of an earlier state is never overwritten.
+        following = [itertools.count(1 + max((p.number for p in s.preconditioners), default=-1)) for s in spaces]
+        numbers = [next(following[f]) for f, _ in chosen]
+        stems = [spaces[f].stem(number) for number, (f, _) in zip(numbers, chosen, strict=True)]
+        lenses, combinations = [space.training.square for space in spaces], [Combination(f, beta) for f, beta in chosen]
+        sums = yield Pass("anchor", partial(combine_pass, lenses, combinations, stems))
+        for (f, beta), number, total in zip(chosen, numbers, sums, strict=True):
+            spaces[f].preconditioners.append(Preconditioner(number, beta, total))
         self._record("anchor")
 
     def _preconditioners_with_room(self) -> int:
@@ -444,7 +482,7 @@ class SubspaceSolver:
         for f, (space, points) in enumerate(pairs):
             betas, left = [r.solution.beta for r in points], [r.left for r in points]
             references = [preconditioner.beta for preconditioner in space.preconditioners]
-            chosen += [(f, beta) for beta in choose_reference_weights(betas, left, references, most)]
+            chosen += [(f, beta) for beta in preconditioners.choose_reference_weights(betas, left, references, most)]
         if chosen:
             yield from self._add_sums(chosen)
         return bool(chosen)
@@ -548,17 +586,20 @@ class SubspaceSolver:
 # --- problems as points --------------------------------------------------------------------------------------------
 
 
-def points_of(jobs: Sequence[Job]) -> tuple[list[TargetSet], list[Point]]:
-    """Convert problems to points: those of one training set share a subspace, those of one target its projection."""
-    targets: dict[Training, dict[int, Float]] = {}
-    for job in jobs:
-        targets.setdefault(job.training, {})[id(job.problem.h)] = job.problem.h
-    places = {training: (f, list(of_training)) for f, (training, of_training) in enumerate(targets.items())}
-    points = []
-    for job in jobs:
-        (f, of_training), problem = places[job.training], cast(FisherProblem, job.problem)
-        points.append(Point(f, of_training.index(id(problem.h)), problem.weights, problem.lam, job.kernels))
-    return [(training, tuple(of_training.values())) for training, of_training in targets.items()], points
+def points_of(jobs: Sequence[Job]) -> tuple[dict[Training, list[Float]], list[Point]]:
+    """The targets of each training set, which share a subspace, and problems as points, of which some share targets."""
+    targets: dict[Training, list[Float]] = {}
+    places: dict[tuple[Training, int], tuple[int, int]] = {}
+    for training, h in ((job.training, job.problem.h) for job in jobs):
+        if (training, id(h)) not in places:
+            of_training = targets.setdefault(training, [])
+            places[training, id(h)] = list(targets).index(training), len(of_training)
+            of_training.append(h)
+    points = [
+        Point(*places[job.training, id(job.problem.h)], job.problem.weights, job.problem.lam, job.kernels)
+        for job in jobs
+    ]
+    return targets, points
 
 
 def _check(jobs: Sequence[Job]) -> None:
@@ -581,9 +622,8 @@ def _check(jobs: Sequence[Job]) -> None:
 
 
 def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
-    learnt, points = points_of(jobs)
     alphas = context.duals or options.leave_one_out
-    solver = SubspaceSolver(learnt, points, context.workspace, options, context.tally.n_passes, alphas=alphas)
+    solver = SubspaceSolver(jobs, context.workspace, options, context.tally.n_passes, alphas=alphas)
     (outcomes,), _ = drive([(jobs[0].training.square, solver.run())])
     context.tally.n_passes = solver.n_passes
     context.tally.rounds += solver.history
@@ -605,7 +645,7 @@ def finish_open(
         rest.append(replace(jobs[k], problem=replace(jobs[k].problem, start=start)))
     if options.finish == DIRECT.name:
         check_direct(rest, "finish='direct'", "finish='cg' or 'report'")
-    by_factors = options.finish == DIRECT.name or (options.finish == "auto" and direct_fits(rest))
+    by_factors = options.finish == DIRECT.name or (options.finish == "auto" and can_solve(DIRECT.check, rest))
     apart = replace(context, workspace=context.workspace.part("finish"), duals=True)
     for k, outcome in zip(left, (DIRECT if by_factors else cg.SOLVER).solve(rest, options, apart), strict=True):
         certified = outcome.status is Status.CERTIFIED

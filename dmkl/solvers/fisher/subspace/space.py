@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
@@ -13,40 +12,17 @@ import numpy as np
 
 from dmkl.arrays import Float, Index
 from dmkl.passes.execute import active_client, machine
-from dmkl.passes.sums import Combination, StoredSum, combine_pass, for_sums, sum_order
+from dmkl.passes.sums import StoredSum, for_sums, sum_order
 from dmkl.passes.view import View
-from dmkl.solvers.fisher.subspace.preconditioners import (
-    Closeness,
-    choose_kept,
-    closeness,
-    conditions,
-    factor_bytes,
-    factor_stem,
-    is_kept,
-)
-from dmkl.solvers.fisher.subspace.tasks import (
-    FactorRequest,
-    Groups,
-    ProductFiles,
-    Strips,
-    apply_factor,
-    numbered,
-    probe_file,
-    project,
-    widen_basis,
-    widen_gram,
-)
-from dmkl.solvers.interface import Outcome, Pass, Solver, Status, Step, Tasks
+from dmkl.solvers.fisher.subspace import preconditioners, tasks
+from dmkl.solvers.fisher.subspace.tasks import Groups, ProductFiles, Strips
+from dmkl.solvers.interface import Outcome, Solver, Status, Step, Tasks
 from dmkl.solvers.jobs import Training
 from dmkl.solvers.weight_sets import WeightSet
 
 # --- points and their training sets -----------------------------------------------------------------------------------
 
 Item = TypeVar("Item")
-
-
-TargetSet = tuple[Training, tuple[Float, ...]]
-"""A training set and its targets H, (m, c) each, which share a subspace."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,9 +98,12 @@ class Preconditioner:
 
 
 class TrainingSubspace:
-    """The subspace of one training set: its basis V, the K_jV, G_j = VᵀK_jV, all on disk, and the preconditioners."""
+    """The subspace of one training set: its basis V, the K_jV, G_j = VᵀK_jV, all on disk, and the preconditioners.
 
-    def __init__(self, training: Training, targets: tuple[Float, ...], folder: Path) -> None:
+    All targets H of the training set, (m, c) each, share it.
+    """
+
+    def __init__(self, training: Training, targets: Sequence[Float], folder: Path) -> None:
         self.training, self.targets, self.folder, self.n_kernels = training, targets, folder, training.n_kernels
         self.width = 0
         """Basis vectors, r."""
@@ -188,19 +167,20 @@ class TrainingSubspace:
         """The tasks that write V with a new block, and the probes together with the first block."""
         before = self.file("basis") if self.width else ""
         new = Strips((before,), self.training.n_train, (0, 0)) if block is None else block
-        work = [partial(widen_basis, before, self.file("basis", number), new)]
+        work = [partial(tasks.widen_basis, before, self.file("basis", number), new)]
         if not self.width and not self.double:
-            work.append(partial(probe_file, self.probes, self.training.n_train))
+            work.append(partial(tasks.probe_file, self.probes, self.training.n_train))
         return work
 
     def widening(self, number: int, width: int) -> partial[None]:
         """The task that writes G and ZᵀE for the V of a round; its argument is the list of new products."""
         gram, errors = ((self.file(what) if self.width else "", self.file(what, number)) for what in ("gram", "errors"))
-        return partial(widen_gram, gram, errors, (self.n_kernels, width))
+        return partial(tasks.widen_gram, gram, errors, (self.n_kernels, width))
 
     def projecting(self, number: int | None = None) -> partial[None]:
         """The task that writes N and VᵀH for the V of a round, or the present one; its argument is the targets."""
-        return partial(project, self.file("basis", number), self.file("inner", number), self.file("projected", number))
+        basis, inner, projected = (self.file(what, number) for what in ("basis", "inner", "projected"))
+        return partial(tasks.project, basis, inner, projected)
 
     def take(self, number: int, width: int, blocks: Sequence[Block]) -> None:
         """Change to the files of a round, with blocks that are new or repeated."""
@@ -231,13 +211,14 @@ class TrainingSubspace:
         # Only the tiles on and above the diagonal of a symmetric sum are on disk.
         return int(8 * sides.max() ** 2), int(4 * (sides.sum() ** 2 + np.sum(sides**2)))
 
-    def nearest(self, betas: Sequence[Float]) -> list[tuple[int, Closeness]]:
+    def nearest(self, betas: Sequence[Float]) -> list[tuple[int, preconditioners.Closeness]]:
         """The preconditioner with the lowest condition number for each β, as (position, closeness)."""
         if not self.preconditioners or not betas:
             return []
-        all_conditions = [conditions(np.array(betas), reference.beta) for reference in self.preconditioners]
-        best = np.argmin(all_conditions, axis=0).tolist()
-        return [(a, closeness(beta, self.preconditioners[a].beta)) for a, beta in zip(best, betas, strict=True)]
+        references = [reference.beta for reference in self.preconditioners]
+        conditions = [preconditioners.conditions(np.array(betas), reference) for reference in references]
+        best = np.argmin(conditions, axis=0).tolist()
+        return [(a, preconditioners.closeness(beta, references[a])) for a, beta in zip(best, betas, strict=True)]
 
     def drop_unused_preconditioners(self, betas: Sequence[Float]) -> bool:
         """Drop preconditioners that are the nearest of none of the weights, except the first, at uniform weights.
@@ -288,18 +269,6 @@ class TrainingSubspace:
         return str(self.folder / f"anchor-{number}")
 
 
-def add_preconditioners(spaces: Sequence[TrainingSubspace], chosen: Sequence[tuple[int, Float]]) -> Solver[None]:
-    """Add up the combined kernels at reference weights, (space, β), in one pass."""
-    # Numbers follow those on disk, so that a file of an earlier state is never overwritten.
-    following = [itertools.count(max((p.number for p in space.preconditioners), default=-1) + 1) for space in spaces]
-    numbers = [next(following[f]) for f, _ in chosen]
-    stems = [spaces[f].stem(number) for number, (f, _) in zip(numbers, chosen, strict=True)]
-    lenses, combinations = [space.training.square for space in spaces], [Combination(f, beta) for f, beta in chosen]
-    sums = yield Pass("anchor", partial(combine_pass, lenses, combinations, stems))
-    for (f, beta), number, total in zip(chosen, numbers, sums, strict=True):
-        spaces[f].preconditioners.append(Preconditioner(number, beta, total))
-
-
 @dataclass(frozen=True)
 class Unsolved:
     """X, (m, k), for which M⁻¹X is wanted, M = ½(I + K(β̄)/ρ) at the ridge ρ, by a preconditioner of a subspace.
@@ -341,21 +310,22 @@ def apply_preconditioners(
     groups: dict[tuple[int, int, float], list[int]] = {}
     for position, item in enumerate(wanted):
         groups.setdefault((item.space, item.preconditioner, item.ridge), []).append(position)
-    stems, sizes = list[str](), dict[str, int]()
+    sizes: dict[str, int] = {}
     for f, place, ridge in groups:
-        stems.append(factor_stem(spaces[f].folder, spaces[f].preconditioners[place].number, ridge))
-        sizes[stems[-1]] = factor_bytes(spaces[f].training.n_train)
-    new = choose_kept([space.folder for space in spaces], sizes)
+        stem = preconditioners.factor_stem(spaces[f].folder, spaces[f].preconditioners[place].number, ridge)
+        sizes[stem] = preconditioners.factor_bytes(spaces[f].training.n_train)
+    new = preconditioners.choose_kept([space.folder for space in spaces], sizes)
     requests = []
-    for ((f, _, ridge), positions), stem in zip(groups.items(), stems, strict=True):
+    for ((f, _, ridge), positions), stem in zip(groups.items(), sizes, strict=True):
         columns = tuple(wanted[k].columns for k in positions)
         worth = np.repeat([wanted[k].worth for k in positions], [x.width for x in columns])
-        kept = stem if stem in new or is_kept(stem) else None
-        requests.append(FactorRequest(ridge, columns, numbered(spaces[f].round_file(), 0), worth, kept))
+        kept = stem if stem in new or preconditioners.is_kept(stem) else None
+        path = tasks.numbered(spaces[f].round_file(), 0)
+        requests.append(tasks.FactorRequest(ridge, columns, path, worth, kept))
     views = [spaces[f].training.square.view for f, *_ in groups]
     needed = max(preconditioner_bytes(view, len(r.worth)) for view, r in zip(views, requests, strict=True))
     side_by_side = 1 if needed > host.task_bytes else host.slots_per_host
-    work = [partial(apply_factor, spaces[f].preconditioners[place].total, side_by_side) for f, place, _ in groups]
+    work = [partial(tasks.apply_factor, spaces[f].preconditioners[place].total, side_by_side) for f, place, _ in groups]
     if needed > host.task_bytes:
         # One request per factor: the driver runs the tasks of a request side by side, which memory does not allow here.
         solved = []
@@ -365,7 +335,7 @@ def apply_preconditioners(
         solved = yield Tasks("precondition", work, own=requests)
     result: list[Any] = [None] * len(wanted)
     for ((f, *_), positions), (x, bounds) in zip(groups.items(), solved, strict=True):
-        whole = Strips((x,), spaces[f].training.n_train, (0, len(bounds)))
-        for k, part in zip(positions, whole.split(wanted[k].columns.width for k in positions), strict=True):
+        parts = Strips.side_by_side([x], spaces[f].training.n_train, [wanted[k].columns.width for k in positions])
+        for k, part in zip(positions, parts, strict=True):
             result[k] = part, bounds[slice(*part.columns)]
     return result

@@ -7,7 +7,7 @@ Matrices with a row for each sample stay where tasks make them, as arrays of thi
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy as np
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import DamagedFileError
-from dmkl.files.arrays import load_array, load_rows, save_array
+from dmkl.files.arrays import load_array, load_rows, save_array, save_parts
 from dmkl.numerics.cholesky import RoughFactor, refined_and_bounded
 from dmkl.numerics.fisher import uniform_weights
 from dmkl.numerics.semidefinite import KernelFacts, lowest_on_span
@@ -71,10 +71,11 @@ class Strips:
     def __sizeof__(self) -> int:
         return sum(part.nbytes for part in self.parts if not isinstance(part, str))
 
-    def split(self, widths: Iterable[int]) -> list[Strips]:
-        """Ranges of these columns, one after another."""
-        ends = np.cumsum([self.columns[0], *widths]).tolist()
-        return [replace(self, columns=pair) for pair in itertools.pairwise(ends)]
+    @classmethod
+    def side_by_side(cls, parts: Sequence[Array | str], rows: int, widths: Iterable[int]) -> list[Strips]:
+        """Several matrices of these widths, of which each strip has the columns one after another."""
+        ends = np.cumsum([0, *widths]).tolist()
+        return [cls(tuple(parts), rows, columns) for columns in itertools.pairwise(ends)]
 
     def array(self) -> Float:
         """The columns as an array (rows, columns), which must not be written to."""
@@ -123,27 +124,34 @@ def widen_gram(gram: tuple[str, str], errors: tuple[str, str], shape: tuple[int,
     vectors. Products in single precision come first.
     """
     n, r = shape
-    g, e = np.empty((n, r, r)), np.zeros((n, PROBES, r))
-    if gram[0]:
-        before = load_array(gram[0])
-        g[:, : before.shape[1], : before.shape[2]] = before
+    before = load_array(gram[0]) if gram[0] else np.empty((n, 0, 0))
+    # Some kernels at a time: G of thousands of kernels is larger than all vectors of a search.
+    save_parts(gram[1], (n, r, r), before.dtype, _widened(before, r, made))
+    e = np.zeros((n, PROBES, r))
+    if errors[0]:
         before = load_array(errors[0])
         e[:, :, : before.shape[2]] = before
-    for (first, last), parts, hidden in made:
-        start = 0
-        for part in parts:
-            cross = _loaded(part)
-            check_finite(cross)
-            kernels = slice(start, start + len(cross))
-            g[kernels, :, first:last] = cross
-            g[kernels, first:last, :] = cross.transpose(0, 2, 1)
-            # UᵀK_jU is symmetric but for rounding: the mean with its transpose keeps G_j exactly symmetric.
-            g[kernels, first:last, first:last] += cross[:, first:last]
-            g[kernels, first:last, first:last] *= 0.5
-            start += len(cross)
+    for (first, last), _, hidden in made:
         e[:, :, first:last] = 0.0 if hidden is None else np.concatenate([_loaded(part) for part in hidden])
-    save_array(gram[1], g)
     save_array(errors[1], e)
+
+
+def _widened(before: Array, width: int, made: Sequence[Made]) -> Iterator[Array]:
+    """G_j, (kernels, r, r), of one group of kernels after another; all products of a pass have the same groups."""
+    start = 0
+    for crosses in zip(*(map(_loaded, parts) for _, parts, _ in made), strict=True):
+        kernels = slice(start, start + len(crosses[0]))
+        g = np.empty((len(crosses[0]), width, width))
+        g[:, : before.shape[1], : before.shape[2]] = before[kernels]
+        for ((first, last), _, _), cross in zip(made, crosses, strict=True):
+            check_finite(cross)
+            g[:, :, first:last] = cross
+            g[:, first:last, :] = cross.transpose(0, 2, 1)
+            # UᵀK_jU is symmetric but for rounding: the mean with its transpose keeps G_j exactly symmetric.
+            g[:, first:last, first:last] += cross[:, first:last]
+            g[:, first:last, first:last] *= 0.5
+        yield g
+        start = kernels.stop
 
 
 def _loaded(part: Array | str) -> Array:
@@ -317,9 +325,9 @@ def combined_products(
 
 def residual_strip(
     files: ProductFiles,
+    basis: str,
     rows: slice,
     path: str | None,
-    basis: str,
     weights: Float,
     coefficients: Float,
     lams: Float,

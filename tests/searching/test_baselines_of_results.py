@@ -1,4 +1,4 @@
-"""The plain sum and single kernels beside a search, against direct fits with these weights, and who is said to win."""
+"""The plain sum and single kernels as baselines of a search, against direct fits, and which of them scores higher."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_of_machines_it_is_the_support_vector_machine():
 
 
 @pytest.mark.parametrize("kind", ["binary", "multiclass", "tasks"])
-def test_beside_a_discriminant_there_is_the_support_vector_machine_on_the_sum(kind, tmp_path):
+def test_a_discriminant_is_compared_with_the_support_vector_machine_on_the_sum(kind, tmp_path):
     """Scores of each C are those of scikit-learn's machines on the same rows; the choice is by validation alone."""
     y = {"binary": (Y > 0).astype(int), "multiclass": Y, "tasks": np.stack([Y > 0, Y == 1], axis=1).astype(int)}[kind]
     given, cv = kernels((1.0, 0.4)), folds()
@@ -167,7 +167,7 @@ def test_machines_that_need_more_than_the_budget_are_left_out_and_said_so(K, mon
     assert any("its 27 machines would take more than two passes" in note for note in narrow.notes())
 
 
-def test_machines_of_other_weights_are_beside_the_support_vector_machine(K):
+def test_machines_of_other_weights_are_compared_with_the_support_vector_machine(K):
     result = dmkl.search(dmkl.GMKL(), K, grid={"C": [1.0]}, cv=folds(n=1, tested=False), refit=False)
     assert result.scores["sum_score"].dims == ("C", "fold")
     assert result.baselines["best_kernel"].values.tolist()[0] == ""
@@ -189,7 +189,7 @@ def test_a_single_kernel_that_wins_is_said_to_win(tmp_path):
     result.save(tmp_path / "result")
     loaded = dmkl.load(tmp_path / "result")
     xr.testing.assert_equal(loaded.baselines, result.baselines)
-    assert loaded.beside() == result.beside()
+    assert loaded.baseline_lines() == result.baseline_lines()
     row = result.comparison().set_index("model").loc["best single kernel"]
     np.testing.assert_allclose(row["difference"], difference.mean())
     page = " ".join(dmkl.report(loaded).split())
@@ -208,7 +208,7 @@ def test_what_five_folds_show_may_be_chance(K):
                 score=(("lam", "fold"), 0.5 + better[None]), sum_score=(("lam", "fold"), np.full((1, 5), 0.5))
             )
         )
-        line = next(line for line in result.beside() if line.startswith("Plain sum"))
+        line = next(line for line in result.baseline_lines() if line.startswith("Plain sum"))
         assert line.endswith("paired over folds; a difference of this size may be chance") == chance
         assert f"by {-better.mean():.4g}" in line if standard_errors < 0 else f"higher by {better.mean():.4g}" in line
 
@@ -276,7 +276,7 @@ def test_a_state_goes_on_with_other_baselines(K, tmp_path, solver):
             assert (name in kept.scores) == (name in whole.scores)
             if name in kept.scores:
                 np.testing.assert_allclose(kept.scores[name], whole.scores[name])
-        assert (kept.baselines is None) == (kept.beside() == []) == (baselines == "none")
+        assert (kept.baselines is None) == (kept.baseline_lines() == []) == (baselines == "none")
         assert float(kept.scores["gap"].max()) <= 1e-4
         passes.append(kept.n_passes_)
     assert passes[3] <= passes[2]
@@ -284,7 +284,7 @@ def test_a_state_goes_on_with_other_baselines(K, tmp_path, solver):
 
 @pytest.mark.slow
 def test_an_evaluation_is_the_same_without_its_baselines(K):
-    """Also where each task has weights of its own, for which another solver would be chosen beside further fits."""
+    """Also where each task has weights of its own, for which further fits would lead to another solver."""
     rng = np.random.default_rng(5)
     y = np.stack([rng.permutation(np.arange(60) % 2) for _ in range(6)], axis=1)
     grid = {"p": [1.0, 2.0], "lam": [1e-1, 10.0]}

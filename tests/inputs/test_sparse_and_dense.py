@@ -1,4 +1,4 @@
-"""Sparse kernels and features, in memory and in files: dense a block at a time, equal to dense ones."""
+"""Sparse matrices, in memory and in files, and condensed distances: dense a block at a time, equal to dense ones."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import scipy.io
 import scipy.sparse
 from helpers.references import psd
+from scipy.spatial.distance import pdist, squareform
 
 import dmkl
 from dmkl.errors import InputError
@@ -66,3 +67,33 @@ def test_damaged_files_are_told(tmp_path):
     (tmp_path / "k.mtx").write_text("%%MatrixMarket matrix coordinate real general\n5 5 99999999\n1 1 1\n")
     with pytest.raises(InputError, match=r"k.mtx is damaged: it states 5 × 5 and 99999999 entries, and has 65 bytes"):
         open_files(tmp_path / "k.mtx")
+
+
+# --- condensed distances ----------------------------------------------------------------------------------------------
+
+X = np.random.default_rng(0).normal(size=(M, 3))
+
+
+@pytest.mark.parametrize("form", ["file", "memory"])
+def test_condensed_distances(form, tmp_path):
+    distances = pdist(X, "sqeuclidean")
+    np.save(tmp_path / "d.npy", distances)
+    given = tmp_path / "d.npy" if form == "file" else {"d": distances}
+    block = as_features(given).blocks["d"]
+    for rows in (slice(0, 7), slice(2, 5), slice(3, 3)):
+        np.testing.assert_array_equal(block.read(rows), squareform(distances)[rows])
+    made = dmkl.build(None, given, [{"function": "distance", "gamma": 0.5}])
+    np.testing.assert_allclose(np.asarray(made)[0], np.exp(-0.5 * squareform(distances)), rtol=1e-12)
+    with pytest.raises(InputError, match=r"no tables of features, but d; .*distance takes distances"):
+        dmkl.build(None, given, [{"function": "rbf"}])
+
+
+def test_condensed_distances_are_no_kernels(tmp_path):
+    np.save(tmp_path / "d.npy", pdist(X))
+    with pytest.raises(InputError, match=r"distances of the pairs of 7 samples, .* --function dist"):
+        open_files(tmp_path / "d.npy")
+    np.save(tmp_path / "three.npy", np.ones((3, 1770)))
+    source, _ = open_files(tmp_path / "three.npy")
+    assert "3 × 1770: taken as a rectangular kernel. If its rows are distances of the pairs of 60" in source.notes[0]
+    with pytest.raises(InputError, match=r"shape \(20,\), expected two dimensions"):
+        as_features({"d": np.ones(20)})
