@@ -581,8 +581,8 @@ def _named_position(wanted: Any, names: Sequence[str], what: str) -> int:
             refuse(f"there is no {what} {wanted}; this set has {n}")
         return int(wanted) % n
     if wanted not in names:
-        known = f"{', '.join(map(repr, names[:10]))}{', …' if n > 10 else ''}"
-        refuse(f"there is no {what} named {wanted!r}; the names are {known}")
+        available = f"{', '.join(map(repr, names[:10]))}{', …' if n > 10 else ''}"
+        refuse(f"there is no {what} named {wanted!r}; the names are {available}")
     return names.index(wanted)
 
 

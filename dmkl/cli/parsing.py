@@ -340,5 +340,5 @@ def _problem_of(row: Any) -> str:
 def _check_names(names: Iterable[str], kernels: Sequence[str], source: str) -> None:
     for name in names:
         if name not in kernels:
-            known = first_names(kernels, 10)
-            refuse(f"{source} names kernel {name!r}, which this set does not have; its kernels are {known}")
+            available = first_names(kernels, 10)
+            refuse(f"{source} names kernel {name!r}, which this set does not have; its kernels are {available}")

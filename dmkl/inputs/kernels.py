@@ -137,8 +137,8 @@ class JoinedSource(KernelSource):
     A kernel in another order is read in strips of whole rows. With join="outer" a sample that lacks a kernel gets a
     mean (see `Reordered`) of the training samples of the first split, or of all samples.
 
-    `join`, `samples`, `train_samples` and `symmetric` are as in `dmkl.create`; `found` are labels, splits and such that
-    were found with the kernels, `given` are others; `shape` are the (rows, columns) of the kernels, if they are known.
+    `join`, `samples`, `train_samples` and `symmetric` are as in `dmkl.create`; `read_data` are labels, splits and such
+    that were read with the kernels, `given` are others; `shape` are the (rows, columns) of the kernels, if known.
     `samples` and `train_samples` are then the names in order, None if nothing has names, and `order_notes` a note on
     kernels and labels without names, if other kernels have names.
     """
@@ -150,7 +150,7 @@ class JoinedSource(KernelSource):
         samples: Names = None,
         train_samples: Names = None,
         *,
-        found: Sequence[SideData] = (),
+        read_data: Sequence[SideData] = (),
         given: Sequence[SideData] = (),
         symmetric: bool | None = None,
         shape: tuple[int, int] | None = None,
@@ -164,7 +164,7 @@ class JoinedSource(KernelSource):
         # The names of the kernels are known before any labels are read.
         tables = [self._named(j)[0] for j in numbers]
         self._tables, self.samples, side_data, self.order_notes = align(
-            tables, join, samples, found, given, notes, shape=shape or (None, None)
+            tables, join, samples, read_data, given, notes, shape=shape or (None, None)
         )
         self.train_samples, self._wanted = train_samples, (self.samples, self.samples)
         if self.symmetric is False:
@@ -345,11 +345,11 @@ def open_files(
     ignored = {*replaced, *([] if names is None else ["names"])}
     side_files = [*((role, path) for role, path in side_files if role not in ignored), *replaced.items()]
     wanted, wanted_cols = (_wanted(dict(side_files), axis, parts, notes) for axis in (0, 1))
-    found = [item for item in inside if item.role not in ignored]
+    read_data = [item for item in inside if item.role not in ignored]
     in_files = given_data(*((role, path) for role, path in side_files if role not in _OF_AXES))
     files_source, shape = _FileSource(parts, kernel_names), parts[0].shape
     source = JoinedSource(
-        files_source, join, wanted, wanted_cols, found=found, given=in_files, symmetric=symmetric, shape=shape
+        files_source, join, wanted, wanted_cols, read_data=read_data, given=in_files, symmetric=symmetric, shape=shape
     )
     source.notes = tuple(dict.fromkeys([*notes, *source.notes, *source.order_notes]))
     return source, source.labels

@@ -227,7 +227,7 @@ def align(
     tables: Sequence[Named],
     join: Join,
     wanted: Names,
-    found: Sequence[SideData],
+    read_data: Sequence[SideData],
     given: Sequence[SideData],
     notes: list[str],
     *,
@@ -238,8 +238,8 @@ def align(
 
     Returned are the tables with the names that are matched, the samples (None if nothing has names), their labels, and
     notes on data without names if other data has names. The samples are the `wanted` ones, those `stored` with the
-    tables, or those of the tables. `found` are labels and such that were found with the tables; the `given` ones are
-    read here, since the names of the tables show their columns of names. `shape` are the numbers of rows, and of
+    tables, or those of the tables. `read_data` are labels and such that were read with the tables; the `given` ones
+    are read here, since the names of the tables show their columns of names. `shape` are the numbers of rows, and of
     columns if these are no samples of the rows; labels of such columns are left out.
     """
     # An index that only counts holds names if another table has the same numbers as names, in any order.
@@ -259,7 +259,7 @@ def align(
         notes += item.table.notes
         item.name_rows(first, by_position=not expected)
     kept = []
-    for item in (*found, *given):
+    for item in (*read_data, *given):
         lengths = item.table.values.shape if item.role in OF_SAMPLES and n_cols is not None else ()
         if n_cols in lengths and n_rows not in lengths:
             notes.append(f"{item.where} was left out: as long as the kernels' columns, and labels belong to their rows")

@@ -64,8 +64,8 @@ def open_root(location: str | Store) -> Any:
     group, where = _open_group(location), str(location)
     attrs = dict(group.attrs)
     if attrs.get("format") != FORMAT:
-        found = f"its attribute 'format' is {attrs.get('format')!r:.80}, expected {FORMAT!r}"
-        msg = f"{where} is a Zarr group but not a kernel set: {found}"
+        reason = f"its attribute 'format' is {attrs.get('format')!r:.80}, expected {FORMAT!r}"
+        msg = f"{where} is a Zarr group but not a kernel set: {reason}"
         raise StoreError(msg)
     version = attrs.get("format_version")
     if not isinstance(version, int) or version < 1:

@@ -41,6 +41,9 @@ def test_many_kernels(p):
     lower, upper = bounds(kernels, solution.dual, solution.weights, h, 0.1, p)
     assert (upper - lower) / abs(solution.objective) <= 1.01e-7
     assert len(solution.steps) <= 20
+    # The wrapper solver takes the curvature by a factor too.
+    model = dmkl.MKRidge(p, 0.1, solver="direct", steps=(), tol=1e-7).fit(in_memory(kernels, 20), h[:, 0])
+    np.testing.assert_allclose(model.weights_, dmkl.solve_mkfda(kernels, h[:, 0], p, 0.1, tol=1e-7).weights, atol=1e-3)
 
 
 def test_plain_arrays_and_a_kernel_set_have_the_same_solution():
