@@ -152,7 +152,7 @@ def block_list(source: Invented, columns: int, folds: int, folder: Path) -> list
         train = np.arange(m) if folds == 1 else np.flatnonzero(np.arange(m) % folds != fold)
         rows = np.concatenate([train, np.setdiff1d(np.arange(m), train)])
         view = View(source, np.arange(n), train, train)
-        square = Lens(view, Fitted((Centering(None),)))
+        square = Lens(view, Fitted((Centering(np.zeros((n, len(train)))),)))
         mean = np.zeros((n, len(train)))
         whole = Lens(View(source, np.arange(n), rows, train), Fitted((Centering(mean, square=False),)))
         place = folder / f"fold-{fold}"
