@@ -522,7 +522,7 @@ class Learner:
     # --- solving -------------------------------------------------------------------------------------------------
 
     def _prepare(self, data: TrainingSet, part: Part, files: Prepared) -> Solver[Any]:
-        """Work on one of `TrainingSet.parts` that fits share; `files` are those in which the checkpoint keeps it."""
+        """Prepare one of `TrainingSet.parts` for all fits that share it; `files` keep the result in a checkpoint."""
         raise NotImplementedError
 
     def _method(self) -> Method:

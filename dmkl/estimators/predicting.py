@@ -79,7 +79,7 @@ class Predicting(Learner):
     def _solve_for_new_rows(
         self, K: Kernels | None, ask: Ask, *, covariates: Any = None, **new: Any
     ) -> tuple[list[Float], KernelSet, Index]:
-        """Results of the solvers that `ask` makes for new rows, one for each part; the kernels, and their positions."""
+        """Return the results of the solver of each part, made by `ask`, the kernels of new rows and their positions."""
         self._check_fitted()
         if new:
             if K is not None:
