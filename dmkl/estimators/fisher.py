@@ -40,7 +40,7 @@ from dmkl.estimators.plan import (
     inner_folds,
     total_sample_weights,
 )
-from dmkl.estimators.saving import models
+from dmkl.estimators.saving import model_class
 from dmkl.kernelset import Kernels, KernelSet
 from dmkl.numerics.discriminant import excess, leave_one_out
 from dmkl.numerics.fisher import Targets, as_exponent
@@ -450,7 +450,7 @@ class MKFDA(LearntWeights, FisherClassifier):
 
     def _machine_on_sum(self, C: float) -> KernelLearner | None:
         shared = {"class_weight": self.class_weight, "decision": self.decision, "steps": self.steps}
-        machine: KernelLearner = models()["MKSVM"](np.inf, C, **shared)
+        machine: KernelLearner = model_class("MKSVM")(np.inf, C, **shared)
         return machine
 
     p: float | Sequence[float] = 2.0

@@ -51,7 +51,7 @@ from dmkl.estimators.plan import (
     total_sample_weights,
 )
 from dmkl.estimators.predicting import Predicting
-from dmkl.estimators.saving import FORMAT, MODELS, decode, encode, models, write_model
+from dmkl.estimators.saving import FORMAT, MODELS, decode, encode, model_class, write_model
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set, given_labels
 from dmkl.numerics.covariates import Covariates, basis
 from dmkl.numerics.fisher import Targets, encode_targets, encode_values, with_unknown, zero_or_one
@@ -199,7 +199,7 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
             learner = clone(self).set_params(**self._OF_WEIGHTS)
         elif hasattr(self, "C") and getattr(self, "loss", "hinge") == "hinge":
             shared = ("C", "multiclass", "class_weight", "decision", "steps")
-            learner = models()["MKSVM"](np.inf, **{name: getattr(self, name) for name in shared})
+            learner = model_class("MKSVM")(np.inf, **{name: getattr(self, name) for name in shared})
         return learner
 
     def _machine_on_sum(self, C: float) -> KernelLearner | None:

@@ -54,6 +54,15 @@ def models() -> dict[str, type[Any]]:
     return MODELS
 
 
+def model_class(name: str) -> Any:
+    """The class of models of this name, after importing its module alone; None if there is none."""
+    import dmkl
+
+    if name in dir(dmkl):
+        getattr(dmkl, name)
+    return MODELS.get(name)
+
+
 def write_model(model: Any, path: Path) -> None:
     """Write a fitted model as a Zarr group at a path that does not exist."""
     arrays: dict[str, Any] = {name: getattr(model, name) for name in _ARRAYS if hasattr(model, name)}
@@ -163,13 +172,9 @@ def load(path: Any) -> Any:
 
 def read(saved: Saved) -> Any:
     """Read a saved model or result, or a part of it; raises as `load`."""
-    import dmkl
-
     attrs = saved.attrs
     # The module of a class registers the reader.
-    if attrs.get("format") == FORMAT and attrs.get("model") in dir(dmkl):
-        getattr(dmkl, attrs["model"])
-    else:
+    if attrs.get("format") != FORMAT or model_class(str(attrs.get("model"))) is None:
         models()
     reader = READERS.get(str(attrs.get("format")))
     if reader is None:

@@ -346,9 +346,9 @@ def _of_sums(
         prefix, token, (shared, _), tasks = _sum_tasks(through, combinations, _sum_tiles)
         parts, wanted = [part for part, _ in tasks], list(enumerate(zip(combinations, arguments, strict=True)))
         threads = max(factor_threads(through[c.lens].view.shape[1]) for c in combinations)
-        # On this machine the factors are made one after another, each with all cores: a Cholesky factor of this
-        # order gains from threads.
-        if active_client() is None and threads > 1:
+        # On this machine the factors are made one after another. Large ones gain from all cores; a small one takes less
+        # time than a task of its own.
+        if active_client() is None and (threads > 1 or through[0].view.source.tiling.rows <= SMALL):
             tile_parts = execute(parts, tasks, prefix)
             return [function(tile_parts, number, through, c.lens, argument) for number, (c, argument) in wanted]
         task = delayed(function, pure=False)

@@ -19,7 +19,7 @@ from dmkl.analysis.analyze import Analysis
 from dmkl.arrays import plain_repr, weight_shares
 from dmkl.errors import refuse
 from dmkl.estimators.learner import KernelLearner
-from dmkl.estimators.saving import decode_parameters, encode, models
+from dmkl.estimators.saving import decode_parameters, encode, model_class
 from dmkl.files.writing import write_whole
 from dmkl.inference.importance import Importance
 from dmkl.inference.permutation import PermutationTest, p_value_text
@@ -407,7 +407,7 @@ class _Part:
         else:
             data = result.scores if isinstance(result, GridResult) else result.data
             kernels, samples = data["kernel"].values, data["sample"].values if "sample" in data else []
-            learner, written = models().get(data.attrs.get("estimator", "")), data.attrs.get("parameters", "{}")
+            learner, written = model_class(data.attrs.get("estimator", "")), data.attrs.get("parameters", "{}")
             parameters = {} if learner is None else decode_parameters(learner, json.loads(written))
         return cls(result, page, heading, data, [*map(str, kernels)], [*map(str, samples)], dict(parameters))
 
@@ -572,7 +572,7 @@ def _called_again(
     if call is None or call["source"] == "changed":  # an old result without folds, or kernels changed by steps
         return []
     try:
-        learner = _call(models().get(str(scores.attrs["estimator"])), json.loads(scores.attrs["parameters"]))
+        learner = _call(model_class(str(scores.attrs["estimator"])), json.loads(scores.attrs["parameters"]))
         points = ", ".join(
             f"{_literal(name)}: {None if values is None else _literal([encode(value) for value in values])}"
             for name, values in grid.items()
