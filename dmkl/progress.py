@@ -239,7 +239,8 @@ class ConsoleWatch(Watch):
 
 
 def _duration(seconds: float) -> str:
-    return f"{seconds // 60:.0f}:{seconds % 60:02.0f}" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02}" if seconds < 3600 else f"{seconds / 3600:.1f} h"
 
 
 def _in_notebook() -> bool:
