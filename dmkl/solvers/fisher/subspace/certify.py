@@ -25,9 +25,9 @@ from dmkl.solvers.interface import Solver, Tasks
 # --- products with the basis ---------------------------------------------------------------------------------------
 
 
-_STRIPS, _STRIP_ROWS, _STRIP_BYTES = 16, 192, 2**25
-"""Most strips of rows that products are combined in, their fewest rows, and the memory of each. Strips of fewer rows
-take longer to open than to multiply, since each reads all kernels."""
+_STRIPS, _STRIP_ROWS, _STRIP_BYTES = 16, 1024, 2**25
+"""Most strips of rows that products are combined in, rows of a strip of small sets, and the memory of each. Strips of
+fewer rows take longer to open than to multiply, since each reads all kernels."""
 
 
 def scores(space: TrainingSubspace, pairs: Sequence[tuple[Float, Float]]) -> Solver[list[Float]]:
@@ -65,7 +65,7 @@ def _strips(first: int, last: int, pairs: Sequence[tuple[Float, Float]]) -> list
     height. The result of a strip and the rows of one K_jV take some megabytes.
     """
     sides = len(pairs[0][1]) + sum(_widths(pairs))
-    side = max(_STRIP_ROWS, math.ceil((last - first) / _STRIPS))
+    side = math.ceil((last - first) / min(_STRIPS, max(1, round((last - first) / _STRIP_ROWS))))
     side = max(64, min(2048, side, _STRIP_BYTES // (32 * sides)))
     return [slice(start, min(start + side, last)) for start in range(first, last, side)]
 
