@@ -1,4 +1,4 @@
-"""Analyses of kernel sets: targets, spectra, duplicates, what is told and drawn."""
+"""Analyses of kernel sets: targets, spectra, duplicates, reports and plots."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def aligned(a, b):
 
 @pytest.fixture(scope="module")
 def kernels():
-    """Digits' kernels, a multiple of the first, and one that is nearly the first."""
+    """Kernels of digits, a multiple of the first, and one that is nearly equal to the first."""
     dense, y = digits()
     return np.concatenate([dense, 3 * dense[:1], dense[:1] + 1e-4 * dense[4:5]]), y
 
@@ -68,7 +68,7 @@ def test_alignments_with_the_labels_are_those_with_ideal_kernels(K, kernels, kin
 
 
 def test_labels_wider_than_a_pass(K, analysis):
-    """Ten classes through passes of eight columns: the random vectors fill the first, two more take the labels."""
+    """Ten classes in passes of eight columns: the random vectors fill the first, the labels two more."""
     assert analysis.n_passes_ == 2
     with dask.config.set({"dmkl.block-width": 8}):
         narrow = dmkl.analyze(K)
@@ -113,7 +113,7 @@ def test_eigenvalues_lie_between_their_bounds(m, width, decay, rank, seed):
     for norm in (None, frobenius):
         upper = upper_bounds(result[None], np.array([np.trace(kernel)]), norm)[0]
         assert (upper >= exact[:width] - slack).all()
-        # And no looser than what every eigenvalue left over being one would make of it.
+        # The bound is at most that of a single eigenvalue with the rest of the trace.
         left = max(np.trace(kernel) - result.sum(), 0)
         assert (upper <= result + left + slack).all()
     if width >= min(rank, m):
@@ -134,7 +134,7 @@ def test_figures_of_each_kernel(tmp_path, kernels, dtype, steps):
     np.testing.assert_allclose(data.effective_rank, data.trace**2 / data.norm**2)
     assert (data.eigenvalue.values <= spectra + 1e-6 * scale).all()
     assert (data.eigenvalue_upper.values >= spectra - 1e-6 * scale).all()
-    # What stands out of the spectrum is found well: the first of wide kernels to a few per cent.
+    # Isolated eigenvalues are accurate: the first ones of wide kernels to a few per cent.
     np.testing.assert_allclose(data.eigenvalue.values[[0, 2, 3], 0], spectra[[0, 2, 3], 0], rtol=0.05)
 
 
@@ -151,7 +151,7 @@ def test_the_whole_spectrum_of_few_samples():
 
 @pytest.mark.parametrize("m", [3, 6])
 def test_few_samples_with_as_many_probes_of_signs(m):
-    """Some of the vectors repeat others: what is left of them spans less."""
+    """Some of the vectors repeat others, so that the rest span fewer dimensions."""
     dense = psd(2, m)
     data = dmkl.analyze(in_memory(dense, 5), steps=(), probes=3 * m, n_eigenvalues=m).data
     assert (data.eigenvalue.values <= np.linalg.eigvalsh(dense)[:, ::-1] * (1 + 1e-9)).all()
@@ -172,7 +172,7 @@ def test_a_kernel_with_negative_eigenvalues_is_told(kernels):
 def test_rounding_is_no_negative_eigenvalue(dtype, offset):
     low = np.random.default_rng(0).standard_normal((60, 3))
     kernel = ((low @ low.T) + offset)[None].astype(dtype)
-    data = dmkl.analyze(in_memory(kernel, 25)).data  # warnings are errors here
+    data = dmkl.analyze(in_memory(kernel, 25)).data  # warnings raise errors here
     exact = np.linalg.eigvalsh(centering(60) @ low @ low.T @ centering(60))[::-1][:3]
     rounding = 60 * offset * np.finfo(dtype).eps + 1e-5
     np.testing.assert_allclose(data.eigenvalue.values[0, :3], exact, rtol=rounding)
@@ -247,7 +247,7 @@ def test_estimates_have_standard_errors(K, kernels, analysis):
         assert (np.abs(result[name] - exact[name]).values <= 4 * error + 1e-9).all()
         assert (error < 0.5 * np.abs(result[name].values).max()).all()
     np.testing.assert_allclose(result.alignment, K.alignment(probes=80, seed=2), atol=1e-12)
-    # Without the norms the upper bounds come from the traces alone.
+    # Without the norms the upper bounds are from the traces only.
     spectra = np.linalg.eigvalsh(centering(M) @ kernels[0] @ centering(M))[:, ::-1][:, :20]
     assert (result.eigenvalue.values <= spectra * (1 + 1e-9) + 1e-12).all()
     assert (result.eigenvalue_upper.values >= spectra * (1 - 1e-9) - 1e-12).all()
@@ -291,7 +291,7 @@ def test_a_constant_kernel_is_left_empty(kernels):
 
 @pytest.mark.filterwarnings("ignore:.*netcdf_file:RuntimeWarning")
 def test_netcdf(tmp_path, K, kernels):
-    """NetCDF 3 has the fewest types of all."""
+    """NetCDF 3 supports the fewest types."""
     y = kernels[1]
     data = dmkl.analyze(K, np.stack([y > 4, y % 2], axis=1), probes=20).data
     data.to_netcdf(tmp_path / "analysis.nc", engine="scipy")

@@ -49,7 +49,7 @@ def test_all_vectors_give_the_dimensions_of_dense_matrices(kind):
 
 
 def test_kernels_of_known_dimension():
-    """Two classes by the sign of a vector in few eigenvectors: of the first ones, of later ones, and of none."""
+    """Two classes by the sign of a vector in few eigenvectors: the first ones, later ones, or none."""
     m, y = 400, np.arange(400) % 2
     target = (y - 0.5) / np.sqrt(m / 4)
     kernels = []
@@ -74,7 +74,7 @@ def test_kernels_of_known_dimension():
 
 
 def test_the_largest_cut_that_vectors_show_may_be_too_small():
-    """Labels in all of the first sixty eigenvectors alike, of which fifty are shown."""
+    """Labels spread evenly over the first sixty eigenvectors, of which fifty are given."""
     m = 300
     U, values = spectrum(m, 0)
     y = U[:, :60].sum(axis=1) > 0

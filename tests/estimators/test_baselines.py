@@ -24,7 +24,7 @@ LABELS = {
 
 
 def make(kind):
-    """Five kernels, of which only the middle one knows the labels well; positive entries."""
+    """Five kernels with positive entries, of which only the middle one is strongly related to the labels."""
     rng = np.random.default_rng(0)
     y = LABELS[kind].reshape(M, -1)
     signal = np.hstack([column[:, None] == np.unique(column) for column in y.T]).astype(float)
@@ -51,7 +51,7 @@ def test_uniform_is_mkfda_of_infinite_p(kind):
 
 @pytest.mark.parametrize(("kind", "solver"), [("binary", "direct"), ("multiclass", "cg"), ("multilabel", "direct")])
 def test_single_best_finds_the_planted_kernel(kind, solver):
-    """Its scores are those of MK-FDA on each kernel alone, its fit is that of the best."""
+    """The scores are those of MK-FDA on each kernel alone, and the fit is that on the best kernel."""
     training, testing = parts(in_memory(make(kind), 20))
     y = LABELS[kind][TRAIN]
     cv = KFold(3, shuffle=True, random_state=0)
@@ -59,8 +59,8 @@ def test_single_best_finds_the_planted_kernel(kind, solver):
     assert model.best_ == "kernel_2"
     assert model.scores_.dims == ("kernel", "fold")
     for j in range(5):
-        # A search decides about held-out rows in the same way.
-        if kind != "multilabel":  # of which it measures each task by itself
+        # A search classifies held-out rows in the same way.
+        if kind != "multilabel":  # a search scores each task separately
             learner, grid = dmkl.MKFDA(1, 0.05, solver=solver), {"lam": [0.05]}
             options = {"cv": cv, "scoring": "accuracy", "refit": False, "baselines": "none"}
             alone = dmkl.search(learner, training.select(j), y, grid, **options).scores["score"]
@@ -105,7 +105,7 @@ def test_bad_input_of_single_best(options, y, words):
 def test_product_is_fda_on_the_geometric_mean(kind, solver):
     rng = np.random.default_rng(1)
     kernels = np.concatenate([make(kind)[:3], chi2_kernel(rng.random((M, 6)))[None]])
-    kernels[0][kernels[0] < np.quantile(kernels[0], 0.05)] = 0  # zeros are no negative entries
+    kernels[0][kernels[0] < np.quantile(kernels[0], 0.05)] = 0  # zeros do not count as negative entries
     mean = np.prod(kernels, axis=0, keepdims=True) ** (1 / 4)
     training, testing = parts(in_memory(kernels, 20))
     y = LABELS[kind][TRAIN]
@@ -120,7 +120,7 @@ def test_product_is_fda_on_the_geometric_mean(kind, solver):
     scores = (dense_view(mean, TEST, TRAIN, STEPS)[0] @ alpha).reshape(len(TEST), -1)
     given = model.decision_function(testing)
     np.testing.assert_allclose(given.values.reshape(scores.shape), scores, atol=1e-5 * np.abs(scores).max())
-    # By name and in any order, or as the product itself.
+    # By name in any order, or as the product itself.
     np.testing.assert_allclose(model.decision_function(testing.select([3, 1, 0, 2])), given, rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(model.decision_function(testing.product()), given)
 

@@ -22,7 +22,7 @@ STEPS = ("center", "trace")
 
 @pytest.fixture(scope="module")
 def blobs():
-    """Clusters that are clear, fair, poor, and noise."""
+    """Kernels with clear, fair and poor clusters, and a kernel of noise."""
     rng = np.random.default_rng(0)
     features = rng.normal(size=(4, M, 12))
     features += np.array([3.0, 1.0, 0.5, 0.0])[:, None, None] * rng.normal(size=(4, N_CLUSTERS, 12))[:, CLASSES]
@@ -32,13 +32,13 @@ def blobs():
 
 @pytest.fixture(params=["memory", "passes"])
 def place(request, monkeypatch):
-    """Products are computed in a task with all kernels, or in passes over stored tiles."""
+    """A kernel set whose products are computed in a task with all kernels, or in passes over stored tiles."""
     if request.param == "passes":
         monkeypatch.setattr(in_memory, "_suits", lambda *_, **__: False)
 
 
 def alternate(K, k, gamma):
-    """Weights, eigenvectors and objectives by the definitions, to the end."""
+    """Weights, eigenvectors and objectives by the definitions, until convergence."""
     objectives = []
     for _ in range(1000):
         H = np.linalg.eigh(np.tensordot(gamma**2, K, 1))[1][:, -k:]
@@ -62,7 +62,7 @@ def test_weights_and_objective_are_those_of_eigenvectors_of_dense_matrices(blobs
     np.testing.assert_allclose(model.embedding_.values @ model.embedding_.values.T, H @ H.T, atol=1e-6)
     falling = model.history_.objective.values
     assert (np.diff(falling) <= 1e-15).all()
-    # Clear clusters are in few eigenvalues, so that their kernel has most weight, and noise has least.
+    # Clear clusters have few large eigenvalues, so that their kernel has the largest weight, and noise the smallest.
     assert model.weights_.values.argmax() == 0
     assert model.weights_.values.argmin() == 3
     assert dmkl.cluster_agreement(model.labels_, CLASSES) == pytest.approx({"nmi": 1, "purity": 1, "accuracy": 1})
@@ -158,7 +158,7 @@ def test_an_iteration_that_is_stopped_says_so(blobs):
 
 
 def test_agreement_by_the_best_assignment():
-    """Clusters 0 and 1 have most of class b; only one of them can stand for it."""
+    """Clusters 0 and 1 have most samples of class b, but only one of them can be assigned to it."""
     labels, y = [0, 0, 0, 1, 1, 2, 2, 2], ["b", "b", "a", "b", "b", "c", "c", "a"]
     agreement = dmkl.cluster_agreement(labels, y)
     assert agreement["purity"] == pytest.approx(6 / 8)

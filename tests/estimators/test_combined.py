@@ -1,4 +1,4 @@
-"""The weighted kernel of a model, and its principal directions, beside dense NumPy and scikit-learn."""
+"""The weighted kernel of a model, and its principal directions, against dense NumPy and scikit-learn."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def fitted(name, side=7):
 
 
 def among(kernels, model):
-    """All samples among themselves by the statistics of the training samples, by the definitions."""
+    """The kernels of all samples, with the statistics of the training samples, by the definitions."""
     whole = np.array(kernels)
     for step in model.steps:
         train, cross = whole[:, TRAIN][:, :, TRAIN], whole[:, :, TRAIN]
@@ -133,7 +133,7 @@ def test_matrices_in_memory_and_a_product_of_kernels():
 @pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
 def test_larger_than_memory_it_goes_to_zarr_block_by_block(tmp_path):
     model, K = fitted("several classes")
-    with dask.config.set({"dmkl.memory": 12_000}):  # less than it takes
+    with dask.config.set({"dmkl.memory": 12_000}):  # less than it needs
         model.combined_kernel(K).to_zarr(tmp_path / "combined.zarr", consolidated=False)
         with pytest.raises(MemoryBudgetError, match="Take fewer rows, or write the weighted kernel"):
             model.kernel_pca(K, 2)

@@ -1,4 +1,4 @@
-"""What kernels contribute to scores, and the weights of features behind linear kernels."""
+"""Contributions of kernels to scores, and feature weights of linear kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEST = np.arange(120, M)
 
 @pytest.fixture(scope="module")
 def made():
-    """A linear kernel and a Gaussian one, labels that the first follows, and the direction in which it does."""
+    """A linear and a Gaussian kernel, labels that depend on the first, and the direction of the dependence."""
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, M)
     direction = rng.standard_normal(12)
@@ -70,7 +70,7 @@ def test_each_pair_has_contributions_of_its_own():
     result = model.contributions(K[TEST, TRAIN])
     dense = dense_view(kernels, TEST, TRAIN, model.steps)
     expected = np.einsum("nrm,nk,mk->rnk", dense, model.weights_.values, model.dual_coef_.values)
-    # One against one, steps take their statistics from all training samples.
+    # One against one, the statistics of steps are from all training samples.
     np.testing.assert_allclose(result.values, expected, atol=1e-10)
     assert result.dims == ("sample", "kernel", "pair")
 
@@ -82,7 +82,7 @@ def test_features_behind_a_linear_kernel(made, steps, tmp_path):
     weights = model.feature_weights("first-linear")
     share = model.contributions(K[TEST, TRAIN]).sel(kernel="first-linear")
     left = share.values - views["first"][TEST] @ weights.values
-    # A constant of centering is left, of no centering nothing.
+    # With centering a constant remains, without centering nothing.
     assert np.ptp(left) < 1e-5 * np.ptp(share.values)
     if not steps:
         np.testing.assert_allclose(left, 0.0, atol=1e-5 * np.ptp(share.values))

@@ -64,7 +64,7 @@ def densities(known, y, new):
 
 
 def by_means(known, y, new):
-    """log q_k + a L_k + b s_k of new scores: a and b of the least log loss where L of a row is that of all others."""
+    """log q_k + a L_k + b s_k of new scores, with a and b of the smallest log loss of leave-one-out L."""
     m, shares = len(y), np.bincount(y) / len(y)
     rest = [np.delete(np.arange(m), i) for i in range(m)]
     left_out = np.concatenate([densities(known[rows], y[rows], known[[i]]) for i, rows in enumerate(rest)])
@@ -77,8 +77,8 @@ def by_means(known, y, new):
         logits = np.log(shares) + np.tensordot(ab / scale, terms, 1)
         return np.mean(logsumexp(logits, axis=1) - np.sum(truth * logits, axis=1))
 
-    found = minimize(loss, np.ones(2), bounds=[(1e-6, None), (0, None)], options={"ftol": 1e-15, "gtol": 1e-10})
-    a, b = found.x / scale
+    optimum = minimize(loss, np.ones(2), bounds=[(1e-6, None), (0, None)], options={"ftol": 1e-15, "gtol": 1e-10})
+    a, b = optimum.x / scale
     return np.log(shares) + a * densities(known, y, new) + b * directions(new)
 
 
@@ -86,7 +86,7 @@ def columns(model, K):
     return model.decision_function(K).values.reshape(K.shape[1], -1)
 
 
-# Half of the pairs of learners and kinds here, the other half in the next test.
+# Half of the pairs of learners and kinds; the next test has the other half.
 @pytest.mark.parametrize(("learner", "kind"), list(zip(MACHINES, cycle(["binary", "multiclass"]))))
 def test_machines_decide_by_class_means_of_scores_that_folds_left_out(learner, kind):
     K, y, train, test = unbalanced(kind)
@@ -126,7 +126,7 @@ def test_the_largest_score_decides(learner, kind):
 
 
 def test_classes_with_ridges_of_their_own_are_compared_in_units_of_the_targets():
-    """f of each class from a dense solve of its own ridge regression."""
+    """f of each class is from a dense solve of its ridge regression."""
     K, y, train, test = unbalanced("multiclass")
     lams = (0.02, 0.2, 2.0)
     model = dmkl.MKFDA(np.inf, lams, sharing="none", decision="largest", steps=()).fit(K[train, train], y[train])
@@ -168,7 +168,7 @@ def test_rules_are_values_of_a_grid():
 @pytest.mark.parametrize("learner", [dmkl.MKFDA(2.0, tol=1e-7), dmkl.MKSVM(2.0, decision="means", tol=1e-6)], ids=str)
 @pytest.mark.slow
 def test_a_search_shows_both_rules(learner, tmp_path):
-    """Each rule has the scores and the choice of a search of its own, and so has the machine on the sum."""
+    """Each rule, and the machine on the sum, has the scores and the choice of a separate search."""
     K, y, train, test = unbalanced("multiclass")
     parts = np.array_split(np.random.default_rng(0).permutation(train), 2)
     folds = [(parts[0], parts[1], test), (parts[1], parts[0], test)]

@@ -1,4 +1,4 @@
-"""Labels and probabilities of fitted learners: rules, priors, what they were calibrated on, saving, searches."""
+"""Labels and probabilities of fitted learners: rules, priors, calibration data, saving, searches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SIZES = {"binary": (90, 15), "multiclass": (60, 30, 10)}
 
 
 def thinned(kind, seed=0):
-    """Kernels of digits whose classes differ in size, labels, and rows to train on; new rows have the same shares."""
+    """Kernels of digits in classes of different size, labels, and training and test rows with the same class shares."""
     x, digit = load_digits(return_X_y=True)
     classes = {"binary": (3, 8), "multiclass": (3, 8, 9)}[kind]
     rng = np.random.default_rng(seed)
@@ -48,8 +48,8 @@ def thinned(kind, seed=0):
 class Reference:
     """Fisher's discriminant by scikit-learn, the covariance inside classes divided by the number of rows.
 
-    Releases of scikit-learn divide it by that number, or by that number less the classes'. The rows that it was learnt
-    from tell which: what their coordinates have as sum of squares inside classes.
+    Some releases of scikit-learn divide it by that number less the number of classes. The divisor follows from the
+    variance of the training rows' coordinates inside classes.
     """
 
     def __init__(self, x, y, priors):
@@ -62,12 +62,12 @@ class Reference:
         return self.fitted.transform(x) / np.sqrt(self.variance)
 
     def log_densities(self, x):
-        """But for a constant of each row, where the priors are equal."""
+        """Log densities up to a constant of each row, for equal priors."""
         return self.fitted.predict_log_proba(x) / self.variance
 
 
 def loss_of_shares(kind, y):
-    """The loss where each row has the shares of the classes as probabilities."""
+    """The log loss of the shares of the classes as probabilities of each row."""
     return log_loss(y, np.tile(np.array(SIZES[kind]) / sum(SIZES[kind]), (len(y), 1)))
 
 
@@ -76,7 +76,7 @@ def loss_of_shares(kind, y):
     [("binary", None), ("binary", "given"), ("multiclass", "empirical"), ("multiclass", "uniform")],
 )
 def test_labels_are_those_of_left_out_scores(kind, priors):
-    """Scores of models that were trained without each row; scikit-learn's discriminant on them beside the scores."""
+    """Labels are those of scikit-learn's discriminant, with the scores themselves, on leave-one-out scores."""
     K, y, train, test = thinned(kind)
     sizes = np.array(SIZES[kind])
     q = {"uniform": np.full(len(sizes), 1 / len(sizes)), "given": sizes[::-1] / sizes.sum()}.get(priors)
@@ -87,7 +87,7 @@ def test_labels_are_those_of_left_out_scores(kind, priors):
     kernel = K.to_xarray().values.sum(axis=0)
 
     def regression(rows, known):
-        """P(k | x) − π_k of the regression on the known rows, centered by them; of two classes for the second."""
+        """P(k | x) − π_k by the regression on the known rows, centered by them; for the second of two classes."""
         truth = (y[known][:, None] == model.classes_).astype(float)
         truth -= truth.mean(axis=0)
         cut, means = kernel[np.ix_(known, known)], kernel[np.ix_(known, known)].mean(axis=0)
@@ -103,7 +103,7 @@ def test_labels_are_those_of_left_out_scores(kind, priors):
     coordinates = model.transform(K[test, train])
     assert coordinates.dims == ("sample", "discriminant")
     np.testing.assert_allclose(np.abs(coordinates), np.abs(reference.transform(new)), rtol=1e-4, atol=1e-4)
-    # Log densities of their discriminant without priors, and the scores that the machine gives, whatever their scale.
+    # Log densities of their discriminant without priors, and the scores of the machine, on any scale.
     equal = np.full(len(sizes), 1 / len(sizes))
     index = np.searchsorted(model.classes_, y[train])
     densities = np.concatenate(
@@ -213,7 +213,7 @@ def test_a_search_scores_what_the_rule_decides_and_calibrates_its_model():
     K, y, train, test = thinned("binary")
     grid = {"p": [2.0], "lam": [0.01, 0.1, 1.0]}
     result = dmkl.search(dmkl.MKFDA(), K[train, train], y[train], grid, cv=3, baselines="none")
-    # The share of the larger class, whereas cutting scores at zero is a balanced rule.
+    # The share of the larger class; a threshold of zero would be a balanced rule.
     assert result.scores["mean_score"].min() > np.mean(y[train] == 3)
     assert result.best_.calibrated_on_ == LEFT_OUT
     grid = {"C": [1.0, 10.0]}
@@ -224,7 +224,7 @@ def test_a_search_scores_what_the_rule_decides_and_calibrates_its_model():
 
 
 def test_a_search_of_an_iterative_solver_calibrates_in_units_of_the_whole_fit():
-    """The scores of two classes shrink as 1/m: rules from folds are carried over."""
+    """The scores of two classes scale as 1/m: rules from folds are rescaled."""
     K, y, train, test = thinned("binary")
     learner = dmkl.MKFDA(solver="cg")
     model = dmkl.search(learner, K[train, train], y[train], {"lam": [0.05]}, cv=3, baselines="none").best_
@@ -236,7 +236,7 @@ def test_a_search_of_an_iterative_solver_calibrates_in_units_of_the_whole_fit():
 
 @pytest.mark.parametrize(("kind", "together"), [("binary", 2**30), ("multiclass", 1)])
 def test_each_point_of_a_grid_is_scored_as_a_fit(kind, together, monkeypatch):
-    """To a tight tolerance, whatever the weights of classes and priors, which the points of a grid may have as well."""
+    """At a tight tolerance, also for grids over class weights and priors."""
     monkeypatch.setattr(fisher, "_TOGETHER", together)
     K, y, train, test = thinned(kind)
     balanced = {label: 1.0 / np.sum(y == label) for label in np.unique(y).tolist()}
@@ -244,7 +244,7 @@ def test_each_point_of_a_grid_is_scored_as_a_fit(kind, together, monkeypatch):
     result = dmkl.search(dmkl.MKFDA(tol=1e-9), K, y, grid, cv=[(train, test)], refit=False, baselines="none")
     assert result.scores.attrs["solver"] == "subspace"
     for p, lam, k, q in itertools.product(range(2), repeat=4):
-        if (p + lam + k + q) % 2:  # half of the points, in which each two values meet
+        if (p + lam + k + q) % 2:  # half of the points, which contain each pair of values
             continue
         chosen = {name: values[at] for (name, values), at in zip(grid.items(), (p, lam, k, q), strict=True)}
         model = dmkl.MKFDA(tol=1e-9, **chosen).fit(K[train, train], y[train])
@@ -261,7 +261,7 @@ def test_each_point_of_a_grid_is_scored_as_a_fit(kind, together, monkeypatch):
     ],
 )
 def test_labels_of_held_out_rows_teach_nothing(learner, kind, grid):
-    """What is decided about a row depends on the rows that trained alone."""
+    """Decisions about a held-out row depend on the training rows only."""
     K, y, train, test = thinned(kind)
     decisions = []
 
@@ -280,7 +280,7 @@ def test_labels_of_held_out_rows_teach_nothing(learner, kind, grid):
 
 
 def test_a_rule_never_turns_scores_round():
-    """Where left-out rows of the second class have the lower scores, labels follow the priors, with a warning."""
+    """If left-out rows of the second class have the lower scores, labels follow the priors."""
     index = np.repeat([0, 1], [30, 20])
     scores = -index[:, None] + np.random.default_rng(4).standard_normal((50, 1))
     rule = DecisionRule.learn("binary", [scores], [index], [np.array([0.6, 0.4])], LEFT_OUT)
@@ -291,7 +291,7 @@ def test_a_rule_never_turns_scores_round():
 
 
 def test_a_fit_tells_that_its_scores_are_of_no_use():
-    """Rows that are left out are nearest to rows of the other class."""
+    """Left-out rows are nearest to rows of the other class."""
     place, y = np.repeat(np.arange(20.0), 2)[:, None], np.tile([0, 1], 20)
     K = in_memory(rbf_kernel(place)[None], 10)
     with pytest.warns(UninformativeScoresWarning, match="follow the prior probabilities"):

@@ -52,14 +52,14 @@ def test_weights_and_classifier_are_those_of_the_two_programs(kernels, lam, memo
         np.testing.assert_allclose(model.weights_[:, k], eta, atol=1e-5)
         np.testing.assert_allclose(model.dual_coef_[:, k], v, atol=1e-4)
         assert model.objective_[k] == pytest.approx(value, rel=1e-5)
-        # The threshold is halfway between the points of the two hulls that are nearest to each other.
+        # The threshold is halfway between the nearest points of the two hulls.
         middle = 0.5 * np.abs(v) @ total @ v
         np.testing.assert_allclose(scores[:, k], total @ v - middle, atol=1e-4)
     assert float(model.gap_.max()) <= 1e-8
 
 
 def test_columns_of_a_large_kernel_give_the_same_machine(kernels, monkeypatch):
-    """The ridge δI is added where the kernel matrix does not fit the memory of a task too."""
+    """The ridge δI is also added if the kernel matrix exceeds the memory of a task."""
     from dmkl.solvers import in_memory
     from dmkl.solvers.margin import svm
 

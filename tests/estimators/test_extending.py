@@ -1,4 +1,4 @@
-"""A solver and a learner are one file and one line each: both are made here, and used everywhere without more."""
+"""A solver and a learner need one file and one line each: both are defined here and used everywhere."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def lazy(monkeypatch):
 
 @pytest.fixture
 def centroid(models):
-    """The one line would be an import: the class enters itself where it is made."""
+    """The one line would be an import: the class registers itself when it is defined."""
 
     class Centroid(KernelClassifier):
         """Nearest class mean under the mean kernel.
@@ -45,7 +45,7 @@ def centroid(models):
         Parameters
         ----------
         share
-            Share of the weight that the first kernel gets; the others have the rest.
+            Weight of the first kernel; the others share the rest.
         steps
             As in `MKFDA`.
         """
@@ -91,7 +91,7 @@ def test_a_solver_works_everywhere(lazy, tmp_path):
     estimator = dmkl.MKFDA(solver="lazy")
     result = dmkl.search(estimator, K, y, {"p": [1.0, 2.0], "lam": [1e-2, 1.0]}, cv=3, refit=False, baselines="none")
     assert result.scores.attrs["solver"] == "lazy"
-    # Twelve fits share the passes for the kernels, as many as ride one; one pass for scores, one for statistics.
+    # Twelve fits share the passes over the kernels; one pass is for scores, one for statistics.
     assert result.n_passes_ <= 5
     with pytest.raises(InputError, match="'stacked', 'factors' or 'lazy', got 'laziest'"):
         dmkl.MKFDA(solver="laziest").fit(K[TRAIN, TRAIN], y[TRAIN])

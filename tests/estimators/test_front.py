@@ -1,4 +1,4 @@
-"""The scikit-learn classifier on a table of features: scikit-learn's own checks, and against kernels made by hand."""
+"""The scikit-learn classifier on a table of features: scikit-learn's checks, and comparisons with built kernels."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_scikit_learn_s_checks(estimator, check):
 
 @pytest.fixture(scope="module")
 def data():
-    """Two blocks that each tell part of the class: 60 samples for training, 25 new ones."""
+    """Two blocks, each with partial information about the class: 60 samples for training, 25 new ones."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(85, 6))
     y = np.where(X[:, 0] + X[:, 4] > 0.3, "much", np.where(X[:, 0] < -0.5, "little", "some"))
@@ -184,7 +184,7 @@ def test_samples_that_lack_a_block(data):
     features = {"left": new[:, :4], "right": new[:, 4:]}
     scores = expected.decisions_of(expected.decision_function(features=features, missing="zero").values)
     np.testing.assert_array_equal(model.decision_function(new), scores)
-    # Judged by the other block alone: what stands in the block that it lacks adds the same to every sample.
+    # The other block alone decides: the missing block adds the same constant to every sample.
     only_left = model.weights_.values * [name.startswith("left") for name in K.names]
     model.estimator_.weights_ = model.weights_.copy(data=only_left)
     np.testing.assert_allclose(model.decision_function(new)[3], scores[3], atol=1e-12)
@@ -279,7 +279,7 @@ def searched(data):
 @pytest.mark.parametrize("backend", ["loky", "threading", "dask"])
 def test_a_search_in_parallel_finds_the_same(data, searched, backend, request):
     if backend == "dask":
-        # Each fit in one task, which waits for no other: with two workers of one thread it would do so for ever.
+        # Each fit is one task, which waits for no other: with two workers of one thread it would wait forever.
         request.getfixturevalue("client")
     X, y, new = data
     with joblib.parallel_config(backend):
@@ -290,7 +290,7 @@ def test_a_search_in_parallel_finds_the_same(data, searched, backend, request):
 
 @pytest.mark.parametrize(("function", "where"), [("rbf", "thread"), ("laplacian", "main"), ("linear", "thread")])
 def test_a_cluster_is_left_alone(data, function, where):
-    """With one that has no workers, anything sent there would wait for ever."""
+    """Anything sent to a cluster without workers would wait forever."""
     X, y, new = data
     X = X.copy()
     X[5, 4:] = np.nan

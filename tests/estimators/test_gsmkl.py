@@ -16,7 +16,7 @@ from dmkl.searching.grid import C_VALUES, as_grid, class_values
 
 
 def made(seed, m=150):
-    """Two classes in two hidden sub-categories: view s tells the classes apart in sub-category s alone."""
+    """Two classes in two hidden sub-categories: view s separates the classes in sub-category s only."""
     rng = np.random.default_rng(seed)
     y, hidden = rng.integers(0, 2, m), rng.integers(0, 2, m)
     context = rng.standard_normal((m, 4)) * 0.3 + 2.0 * hidden[:, None]
@@ -55,7 +55,7 @@ def test_scores_are_those_of_the_composite_kernel(built, grouping, weighting, cl
         (shares.sum("kernel") + shares.intercept).values, model.decision_function(K[TRAIN, TRAIN]).values, atol=1e-12
     )
     scores = model.decision_function(K[TRAIN, TRAIN]).values.reshape(len(TRAIN), -1)
-    again = model.groups_of(K[TRAIN, TRAIN])  # as new samples: each of them has its share in a center
+    again = model.groups_of(K[TRAIN, TRAIN])  # as new samples: each of them contributes to a center
     assert 0.8 < np.mean(again == groups) <= 1.0
     for c in range(scores.shape[1]):
         composite = composite_kernel(dense, model.weights_.values[:, :, c], again, groups)
@@ -214,7 +214,7 @@ def test_each_of_two_classes_chooses_its_number(built):
 
 
 def tasks_of(y):
-    """Two tasks: the classes, of which some labels are unknown, and another third of the samples."""
+    """Two tasks: the classes, with some unknown labels, and another third of the samples."""
     labels = np.stack([y, np.arange(150) % 3 == 0], axis=1).astype(float)
     labels[::7, 0] = np.nan
     return labels
@@ -291,7 +291,7 @@ def test_each_task_chooses_its_numbers_by_its_average_precision(built):
         dmkl.GSMKL(n_groups=(1, 2, 3)).fit(K, labels)
 
 
-# --- a search that goes on ----------------------------------------------------------------------------------------
+# --- resumed searches ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("grouping", "done"), [("kernel", 8), ("kernel", 3), ("kmeans", 3), ("plsa", 3)])
@@ -382,7 +382,7 @@ def test_wrong_parameters(built, parameters, words):
 
 
 def test_given_groups_by_name(built, tmp_path):
-    """Sites: groups of new samples are looked up by name, or given with them."""
+    """Groups are sites; those of new samples are looked up by name, or given with the samples."""
     K, y = built
     sites = {str(name): "north" if k % 3 else "south" for k, name in enumerate(K.samples)}
     model = dmkl.GSMKL(2.0, grouping=sites, max_iter=5, steps=()).fit(K[TRAIN, TRAIN], y[TRAIN])

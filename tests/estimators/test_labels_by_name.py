@@ -20,7 +20,7 @@ TASKS = pd.DataFrame(np.random.default_rng(3).integers(0, 2, (M, 2)), SAMPLES, [
 MIXED = np.random.default_rng(0).permutation(SAMPLES)
 TRAIN = np.array([3, 1, 8, 20, 11, 5, 6, 13, 22])
 
-# Arrays without names stand beside data frames with names.
+# Arrays without names are used with data frames with names.
 pytestmark = pytest.mark.filterwarnings("ignore::dmkl.errors.SampleOrderWarning")
 
 
@@ -44,7 +44,7 @@ def test_fit_takes_labels_by_name(named, of):
     result = dmkl.MKFDA(p=2).fit(named, of(Y[MIXED]))
     xr.testing.assert_identical(result.dual_coef_, expected.dual_coef_)
     assert result.score(named, of(Y[MIXED])) == expected.score(named, Y.to_numpy())
-    # Of all labels those of the samples at hand.
+    # Labels of more samples: those of the current samples are selected.
     part = dmkl.Uniform().fit(named[TRAIN, TRAIN], of(Y[MIXED]))
     xr.testing.assert_identical(
         part.dual_coef_, dmkl.Uniform().fit(named[TRAIN, TRAIN], Y.to_numpy()[TRAIN]).dual_coef_

@@ -1,4 +1,4 @@
-"""Localized MKL against finite differences, scikit-learn's machine and regions in which different kernels matter."""
+"""Localized MKL against finite differences, scikit-learn's machine, and data with regions for different kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dmkl.solvers.margin.svm import solve_dense
 
 
 def regions(seed, m=240):
-    """Two classes; view s tells them apart in region s alone, and a place tells the region, not the class."""
+    """Two classes, which view s separates in region s only, and places, which depend on the region only."""
     rng = np.random.default_rng(seed)
     y, region = rng.integers(0, 2, m), rng.integers(0, 2, m)
     views = {"place": (2.0 * region - 1.0 + 0.4 * rng.normal(size=m))[:, None]}
@@ -103,7 +103,7 @@ def test_scores_are_those_of_the_localized_kernel(built, gating):
 
 @pytest.mark.slow
 def test_regions_in_which_different_kernels_matter():
-    """Over seeds, better than one set of weights for all, by far more than the standard error."""
+    """The mean gain over one set of weights for all, over seeds, exceeds two standard errors."""
     gains = {"kernel": [], "place": []}
     for seed in range(4):
         views, y = regions(seed)

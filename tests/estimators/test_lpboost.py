@@ -81,7 +81,7 @@ def test_weights_and_scores_are_those_of_the_machines_and_the_program(kernels, n
 
 
 def test_a_class_may_have_no_weight():
-    # No linear machine finds the class in the middle: its samples are those that are in neither of the other classes.
+    # No linear machine separates the middle class: its samples are those in neither of the other classes.
     y = classes(3)
     x = np.array([-3.0, 3.0, 0.0])[y] + np.random.default_rng(0).normal(size=(2, M))
     model = dmkl.LPBoost(2.0, 0.3, sharing="none", steps=(), cv=3).fit(x[:, :, None] * x[:, None, :], y)

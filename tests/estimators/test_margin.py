@@ -22,9 +22,9 @@ from dmkl.solvers.margin.gmkl import GeneralizedProblem
 
 M = 45
 STEPS = ("center", "multiplicative")
-"""What the machines do with kernels, if not told otherwise."""
+"""The default steps of the machines."""
 TIGHT = 1e-6
-"""A gap where objectives are compared to twice as much, and weights, whose error is of first order, to its root."""
+"""The gap; objectives are compared to within twice of it, and weights, whose error is of first order, to its root."""
 
 
 @cache
@@ -39,19 +39,19 @@ def binary():
 
 @cache
 def three():
-    """Classes that kernels know something of."""
+    """Three classes that depend on the kernels."""
     score = dense()[0] @ made(4, M)[1] + 0.3 * np.random.default_rng(3).standard_normal(M)
     return np.array(["apple", "pear", "plum"])[np.argsort(np.argsort(score)) * 3 // M]
 
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory):
-    """In ragged tiles, 45 = 2 × 16 + 13."""
+    """The kernel set with ragged tiles, 45 = 2 × 16 + 13."""
     return dmkl.create(tmp_path_factory.mktemp("margin") / "set.zarr", dense(), labels=binary(), tile=16)
 
 
 def problems(model, y):
-    """Of a fitted model on labels y: signs and samples of each binary problem, in its order."""
+    """Signs and samples of each binary problem of a model fitted on labels y, in its order."""
     y = np.asarray(y)
     every = np.arange(len(y))
     if y.ndim == 2:
@@ -65,7 +65,7 @@ def problems(model, y):
 
 
 def pairs_of(model, K, y):
-    """β, u, b, the labels and the kernels of each problem; checks that u is in the dual's box."""
+    """Yield β, u, b, the labels, the kernels and C of each problem; check that u is in the dual's box."""
     weights = model.weights_.values.reshape(K.shape[0], -1)
     n = len(model.intercept_)
     for k, ((signs, rows), C) in enumerate(zip(problems(model, y), np.broadcast_to(model.C, n), strict=True)):
@@ -79,7 +79,7 @@ def pairs_of(model, K, y):
 
 
 def check_machines(model, K, y):
-    """The gap and the objective of an MKSVM are those of its attributes, on dense kernels."""
+    """Check that the gap and the objective of an MKSVM are those of its attributes, on dense kernels."""
     gaps, objectives = np.atleast_1d(model.gap_), np.atleast_1d(model.objective_)
     exponents = np.broadcast_to(model.p, len(gaps))
     for (beta, u, bias, signs, own, C), gap, objective, p in zip(
@@ -129,7 +129,7 @@ def test_every_chain_of_steps(kernels, steps):
     K = dense_view(dense(), steps=steps)
     assert model.objective_ == pytest.approx(optimum(K, np.where(binary() == "yes", 1.0, -1.0), C, 1.5), rel=1e-3)
     check_machines(model, K, binary())
-    # New rows go through the same steps.
+    # The same steps apply to new rows.
     train, test = np.arange(30), np.arange(30, M)
     model = clone(model).fit(kernels[train, train])
     cross = np.tensordot(model.weights_.values, dense_view(dense(), test, train, steps), axes=1)
@@ -139,9 +139,9 @@ def test_every_chain_of_steps(kernels, steps):
 
 @pytest.mark.parametrize("steps", [("center",), STEPS])
 def test_pairs_out_of_core(kernels, steps):
-    """Machines on some of the samples take columns of the sum over all of them.
+    """Machines on some of the samples use columns of the sum over all of them.
 
-    Sums are stored before centering where all kernels have the same steps, and after it where they have not.
+    Sums are stored before centering if all kernels have the same steps, and after it otherwise.
     """
     model = dmkl.MKSVM(1.5, 4.0, multiclass="ovo", tol=1e-5, steps=steps)
     inside = clone(model).fit(kernels, three())
@@ -280,7 +280,7 @@ def test_the_optimum_of_varma_and_ray(kernels, scheduler, constrained):
     problem = GeneralizedProblem(signs, 4.0, np.array(sigma), *(map(np.array, (A, b)) if constrained else ()))
     best = reference(K, problem)
     assert model.objective_ == pytest.approx(best, rel=1e-3)
-    # What it says of its attributes is so: the primal value, and that it is no further from the optimum than the gap.
+    # Its attributes are correct: the primal value, and its distance to the optimum is within the gap.
     ((d, u, bias, _, _, C),) = pairs_of(model, K, binary()[rows])
     combined = np.tensordot(d, K, axes=1)
     hinge = np.maximum(0, 1 - signs * (combined @ u + bias)).sum()

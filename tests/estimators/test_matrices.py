@@ -1,4 +1,4 @@
-"""Matrices in memory go straight in, wherever a kernel set does."""
+"""Matrices in memory are accepted wherever a kernel set is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from helpers.references import digits, in_memory
 import dmkl
 from dmkl.errors import InputError
 
-# Arrays without names stand beside data frames with names here.
+# Arrays without names are used with data frames with names here.
 pytestmark = pytest.mark.filterwarnings("ignore::dmkl.errors.SampleOrderWarning")
 
 TRAIN, TEST = np.arange(60), np.arange(60, 90)
@@ -42,7 +42,7 @@ def test_a_fit_and_its_predictions(form, learner):
     model = learner.fit(forms(TRAIN, TRAIN)[form], y[TRAIN])
     new = forms(TEST, TRAIN)[form]
     scores = expected.decision_function(K[TEST, TRAIN]).values
-    # The two halves of these matrices differ by their last bits, and masters are solved to some 1e-6.
+    # The two halves of these matrices differ in the last bits, and masters are solved to about 1e-6.
     np.testing.assert_allclose(model.decision_function(new), scores, atol=1e-5 * np.abs(scores).max())
     np.testing.assert_array_equal(model.predict(new), expected.predict(K[TEST, TRAIN]))
     assert model.score(new, y[TEST]) == expected.score(K[TEST, TRAIN], y[TEST])

@@ -1,4 +1,4 @@
-"""ℓp MK-FDA against exact optima, its certificate, its passes, its predictions, and what bad input gets."""
+"""ℓp MK-FDA against exact optima, its certificate, passes, predictions, and errors on bad input."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from dmkl.numerics.fisher import encode_targets
 
 SOLVERS = ["direct", "cg"]
 STEPS = ("center", "trace")
-# How far the weights of two runs that differ in rounding may part: the master's own tolerance, 1e-10 in its objective,
-# leaves about its square root in the weights.
+# Tolerance for weights of two runs that differ in rounding: the master's tolerance of 1e-10 in its objective allows
+# about its square root in the weights.
 ROUNDED = 1e-5
 
 
 class Case(NamedTuple):
-    """Kernels over all samples, labels, and which samples are for training."""
+    """Kernels over all samples, labels, and the training samples."""
 
     kernels: np.ndarray
     y: np.ndarray
@@ -67,7 +67,7 @@ def digits():
 
 @cache
 def halves():
-    """Two classes, unbalanced."""
+    """Two unbalanced classes."""
     return digits()._replace(y=(digits().y > 6).astype(int))
 
 
@@ -80,7 +80,7 @@ def fitted(case, solver="direct", p=2.0, lam=1e-2, **options):
 
 
 def proven(model, case, **steps):
-    """The gap of what a model returned, recomputed densely from its attributes."""
+    """The gap of a model, recomputed by dense formulas from its attributes."""
     alpha, beta = model.dual_coef_.values, model.weights_.values
     kernels = case.dense(**steps)
     lower, upper = bounds(kernels, alpha, beta, case.h, model.lam, float(model.p))
@@ -102,7 +102,7 @@ def many():
 
 
 def test_few_weightings_and_few_kernels_at_p_one():
-    """50 kernels, 30 of them noise: where cutting planes need hundreds of rounds."""
+    """50 kernels, 30 of them noise, for which cutting planes need hundreds of rounds."""
     rng = np.random.default_rng(4)
     x, y = load_digits(return_X_y=True)
     x, y = x[:200] / 16, y[:200]
@@ -118,7 +118,7 @@ def test_few_weightings_and_few_kernels_at_p_one():
 
 @pytest.mark.parametrize(("p", "solver"), [(1.0, "direct"), (1.5, "cg"), (np.inf, "direct")])
 def test_one_kernel(p, solver):
-    """Its weight is one at once, and α is that of a single linear system."""
+    """The weight is one, and α is the solution of a single linear system."""
     case = halves()
     K, y = case.training
     model = dmkl.MKFDA(p, 0.1, solver=solver).fit(K.select(0), y)
@@ -165,7 +165,7 @@ def test_an_end_before_the_gap_is_told_with_the_true_gap(master, solver):
 
 @pytest.mark.parametrize("master", ["newton", "exact"])
 def test_the_best_pair_is_returned(master):
-    """Cutting planes go back and forth: what comes back is the weighting of the smallest gap, not the last."""
+    """Cutting planes oscillate: the returned weights are those of the smallest gap, not the last ones."""
     with pytest.warns(ConvergenceWarning):
         model = dmkl.MKFDA(1, solver=dmkl.Direct(master=master), max_iter=3, tol=1e-13).fit(*digits().training)
     best = model.history_.isel(iteration=int(np.argmin(model.history_.gap.values)))
@@ -222,7 +222,7 @@ def test_n_passes_counts_what_is_read(solver, p):
     assert K.bytes_per_pass == tiles * 40 * 40 * 8
     if p == 2:
         assert source.reads.total() == model.n_passes_ * tiles
-    else:  # a combined product leaves out kernels of zero weight
+    else:  # a combined product omits kernels of zero weight
         assert 0.5 * model.n_passes_ * tiles < source.reads.total() <= model.n_passes_ * tiles
 
     K, source = over(case.testing, Counting)
@@ -230,7 +230,7 @@ def test_n_passes_counts_what_is_read(solver, p):
     used = np.count_nonzero(model.weights_)
     assert source.reads.total() == model.n_prediction_passes_ * used * len(K.view.tile_tasks())
 
-    # Over all samples the diagonal and the row sums are stored: the α-steps alone read.
+    # The diagonal and row sums over all samples are stored: only the α-steps read tiles.
     whole = dmkl.MKFDA(2, solver="direct").fit(case.set, case.y)
     assert whole.n_passes_ == 2 * whole.n_iter_
 
@@ -279,7 +279,7 @@ def test_labels_of_the_set(tmp_path, kind):
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_single_precision(solver):
-    """The certificate of a float32 set is as true: it belongs to the kernels as they are stored."""
+    """The certificate of a float32 set is valid too, for the kernels as they are stored."""
     case = digits()
     single = case._replace(kernels=case.kernels.astype(np.float32))
     model = dmkl.MKFDA(1.5, 1e-3, solver=solver, tol=1e-6).fit(*single.training)
@@ -354,7 +354,7 @@ def test_kernels_without_weight_are_not_needed():
 
 @st.composite
 def problems(draw):
-    """Few small kernels with something to learn, labels, a norm, a ridge, and a generator."""
+    """A few small informative kernels, labels, a norm, a ridge, and a generator."""
     m, n, classes = draw(st.integers(6, 14)), draw(st.integers(2, 4)), draw(st.integers(2, 3))
     seed = draw(st.integers(0, 2**16))
     rng = np.random.default_rng(seed)
@@ -377,7 +377,7 @@ def check_alike(model, other, order=slice(None)):
 @pytest.mark.slow
 @given(problems())
 def test_the_order_and_the_scale_of_kernels_do_not_matter(case):
-    """Permuted kernels have permuted weights; steps normalize kernels; c·K with c·λ is the same problem."""
+    """Permuted kernels have permuted weights, steps normalize kernels, and c·K with c·λ is the same problem."""
     kernels, y, p, lam, rng = case
     order, sizes = rng.permutation(len(kernels)), 10 ** rng.uniform(-4, 4, (len(kernels), 1, 1))
     model = learnt(kernels, y, p, lam)
@@ -389,7 +389,7 @@ def test_the_order_and_the_scale_of_kernels_do_not_matter(case):
 @pytest.mark.slow
 @given(problems())
 def test_the_optimum_grows_with_p(case):
-    """A larger ball has more weightings to choose from; at p = 1 a kernel twice adds none."""
+    """A larger ball contains more weights; at p = 1 a duplicate kernel adds none."""
     kernels, y, _, lam, _ = case
     objectives = [learnt(kernels, y, p, lam).objective_ for p in (1.0, 1.5, 2.0, np.inf)]
     assert all(low <= high + 2e-6 * abs(low) for low, high in pairwise(objectives))
@@ -401,7 +401,7 @@ def test_the_optimum_grows_with_p(case):
 
 
 def check_refusal(words, action, kind=InputError):
-    """The message names the thing, what was found and expected, and a way out."""
+    """Check that the message names the input, the actual and expected values, and a solution."""
     with pytest.raises(kind) as caught:
         action()
     for word in words:
@@ -426,7 +426,7 @@ def check_refusal(words, action, kind=InputError):
     ],
 )
 def test_bad_parameters(options, words):
-    """Told by fit, as scikit-learn has it, and before anything is read."""
+    """Errors come from fit, by scikit-learn's convention, and before anything is read."""
     model = dmkl.MKFDA(**options)
     K, source = over(digits().training[0], Counting)
     check_refusal(words, lambda: model.fit(K, digits().training[1]))
@@ -490,7 +490,7 @@ def test_indefinite_kernels(solver):
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_an_indefinite_kernel_that_the_sum_hides_is_named(solver):
-    """With a large λ the system is definite all the same; the quadratic form of that kernel tells."""
+    """With a large λ the system is definite nevertheless; the quadratic form of that kernel is negative."""
     together = (digits().y[:, None] == digits().y).astype(float)
     K, y = replaced([0, 3], [10 * together, np.eye(90) - together]).training
     words = ["kernel 'kernel_3' is not positive semidefinite", "dmkl check"]
@@ -534,7 +534,7 @@ def test_neither_the_order_of_samples_nor_others_in_the_set_matter():
     alone = dmkl.MKFDA(tol=1e-8).fit(in_memory(case.kernels[:, rows][:, :, rows], 7), case.y[rows])
     for each in (model, alone):
         np.testing.assert_allclose(each.weights_, reference.weights_, atol=ROUNDED)
-    # By position and by name: labelled results align by themselves.
+    # By position and by name: labelled results align automatically.
     atol = ROUNDED * float(np.abs(reference.dual_coef_).max())
     np.testing.assert_allclose(model.dual_coef_, reference.dual_coef_[order], atol=atol)
     np.testing.assert_allclose(

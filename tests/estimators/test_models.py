@@ -114,7 +114,7 @@ def test_round_trip(tmp_path, name, labels):
 
 
 def test_a_loaded_model_is_a_model(tmp_path):
-    """It saves again, clones, and fits anew."""
+    """It can be saved, cloned and fitted again."""
     fitted("MKFDA p=inf").save(tmp_path / "one")
     loaded = dmkl.load(str(tmp_path / "one"))
     loaded.save(tmp_path / "two")
@@ -141,7 +141,7 @@ def test_repeated_samples(tmp_path):
     np.testing.assert_array_equal(loaded.predict(K[TEST, rows]), model.predict(K[TEST, rows]))
 
 
-# --- what is on disk ----------------------------------------------------------------------------------------
+# --- files on disk ------------------------------------------------------------------------------------------
 
 
 def test_xarray_opens_a_model(tmp_path):
@@ -157,7 +157,7 @@ def test_xarray_opens_a_model(tmp_path):
 
 
 def test_only_models_are_overwritten(tmp_path):
-    """A slip of the path does not cost a kernel set or a folder of results."""
+    """A wrong path does not overwrite a kernel set or a folder of results."""
     dmkl.create(tmp_path / "set.zarr", kernels())
     (tmp_path / "results").mkdir()
     for file in (tmp_path / "results" / "figure.txt", tmp_path / "file"):
@@ -170,7 +170,7 @@ def test_only_models_are_overwritten(tmp_path):
 
 
 def test_what_a_killed_save_has_left_is_removed_by_the_next(tmp_path):
-    """A process that is killed cannot clean up: the next one does, and puts back what was moved aside."""
+    """The next process cleans up after a killed one, and restores the moved model."""
     path = tmp_path / "model"
     killed = (
         "import os, pathlib, signal, sys; from dmkl.store.saved import replace_group\n"
@@ -188,7 +188,7 @@ def test_what_a_killed_save_has_left_is_removed_by_the_next(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
 
 
-# --- what load refuses --------------------------------------------------------------------------------------
+# --- refusals of load ---------------------------------------------------------------------------------------
 
 
 def test_not_a_model(tmp_path):
@@ -227,7 +227,7 @@ def test_a_newer_format_and_an_unknown_model(tmp_path):
     [(True, "trace", ("center", "trace")), (False, None, ()), (False, "cosine", ("cosine",))],
 )
 def test_a_model_of_the_format_before(tmp_path, center, normalize, steps):
-    """It had one parameter for centering and one for the scale, and statistics of one part."""
+    """That format had one parameter for centering and one for the scale, and statistics of one part."""
     path = tmp_path / "model"
     model = dmkl.Uniform(0.5, steps=steps).fit(train_set(), LABELS["words"][TRAIN])
     model.save(path)
@@ -264,7 +264,7 @@ def test_a_model_with_a_part_missing_or_cut_short(tmp_path, part):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_parameters(name):
-    """No check before fit, and no copy of a parameter: what clone relies on."""
+    """Parameters are neither checked nor copied before fit, as clone requires."""
     model = MODELS[name]()
     copy = clone(model)
     np.testing.assert_equal(copy.get_params(), model.get_params())

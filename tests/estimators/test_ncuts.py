@@ -145,14 +145,14 @@ def test_machines_are_those_of_scikit_learn():
 
 @pytest.mark.parametrize("several", [False, True])
 def test_the_square_loss_is_the_fisher_discriminant(several):
-    """That of `MKFDA` with fixed weights, on the combined kernel: scores equal but for a factor."""
+    """Scores equal those of `MKFDA` with fixed weights on the combined kernel, up to a factor."""
     S, y, _ = training()
     K, _ = digits()
     labels = y % 3 if several else y > 4
     result = dmkl.NCuts(2, loss="square", lam=0.5).fit(S[TRAIN, TRAIN], labels[TRAIN])
     combined = in_memory(np.tensordot(result.weights_.values, K, axes=1)[None], 32)
     other = dmkl.MKFDA(np.inf, 0.5, steps=("center",), tol=1e-10).fit(combined[TRAIN, TRAIN], labels[TRAIN])
-    # α of the discriminant is 2λ times the coefficients of least squares, which minimise the same.
+    # α of the discriminant is 2λ times the coefficients of least squares, which have the same minimum.
     np.testing.assert_allclose(other.dual_coef_.values, 2 * 0.5 * result.dual_coef_.values, atol=1e-9)
     scores, others = result.decision_function(S[TEST, TRAIN]), other.decision_function(combined[TEST, TRAIN])
     np.testing.assert_allclose(others.values, 2 * 0.5 * scores.values, atol=1e-8)
@@ -165,7 +165,7 @@ def test_the_square_loss_is_the_fisher_discriminant(several):
 
 
 def good_and_noise(seed):
-    """Ten kernels that know two classes somewhat and err alike, and thirty of noise; 160 samples."""
+    """Ten weakly informative kernels of two classes, with the same errors, and thirty of noise; 160 samples."""
     rng = np.random.default_rng(seed)
     labels, m, d = np.arange(160) % 2, 160, 12
     shared = rng.standard_normal((m, d)) + 0.8 * (labels - 0.5)[:, None]
@@ -178,7 +178,7 @@ def good_and_noise(seed):
 
 
 def test_cosine_of_entries_beyond_the_diagonal_is_told():
-    """The paper's random matrices, whose entries cosine normalization makes larger than those of the kernels."""
+    """Cosine normalization makes entries of the paper's random matrices larger than those of the kernels."""
     K, y = good_and_noise(0)
     with pytest.warns(IndefiniteKernelWarning, match="not positive semidefinite"):
         S = dmkl.create(None, list(K))
@@ -191,7 +191,7 @@ def test_cosine_of_entries_beyond_the_diagonal_is_told():
 
 
 def test_nothing_is_proven_of_machines_on_indefinite_kernels():
-    """A feasible dual point above the optimum that was claimed: the gap P − D bounds it on concave duals alone."""
+    """A feasible dual point is above the reported optimum: the gap P − D is a bound for concave duals only."""
     rng = np.random.default_rng(4)
     A, y = rng.standard_normal((10, 10)), np.arange(10) % 2
     K, signs = A + A.T, 2.0 * y - 1.0

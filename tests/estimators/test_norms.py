@@ -1,4 +1,4 @@
-"""Groups of kernels, prices and constraints of cvxpy, against the whole problem by cvxpy."""
+"""Groups of kernels, prices and constraints, against the whole problem by cvxpy."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_agrees_with_the_whole_problem_and_proves_it(name):
     optimum, _ = best(constraints)
     assert model.gap_ <= 1e-6
     assert model.objective_ == pytest.approx(optimum, rel=1e-5)
-    # What is proven holds: the optimum is not above the bound.
+    # The bound is valid: the optimum is not above it.
     assert optimum <= model.objective_ + model.gap_ * abs(model.objective_) + 1e-7 * abs(optimum)
     d = cp.Variable(5)
     d.value = model.weights_.values
@@ -121,7 +121,7 @@ def test_ridge_regression_has_them_too():
         ({"p": 1.5, "kernel_groups": {"all": "*"}}, {"p": 1.5}, 1),
         ({"p": 1.5, "kernel_groups": NAMES}, {"p": 1.0}, 1),
         ({"p": 1.5, "sigma": 1.0}, {"p": 1.5}, 1),
-        ({"p": 2, "sigma": 4.0, "lam": 0.01}, {"p": 2, "lam": 0.04}, 4),  # one price for all is another ridge
+        ({"p": 2, "sigma": 4.0, "lam": 0.01}, {"p": 2, "lam": 0.04}, 4),  # one price for all equals another ridge
     ],
 )
 def test_special_cases_are_the_ball(given, same, price):

@@ -1,4 +1,4 @@
-"""Parameters of learners: numbers in their range, whole where they count, and words that have a meaning."""
+"""Parameters of learners: numbers in their range, integers for counts, and valid words."""
 
 from __future__ import annotations
 

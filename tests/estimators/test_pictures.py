@@ -79,7 +79,7 @@ def contributions(*, classes=True, n_kernels=3):
 
 
 def ends(ax):
-    """Where each bar ends, from top to bottom."""
+    """The end of each bar, from top to bottom."""
     return [bar.get_x() + bar.get_width() for bar in ax.patches]
 
 

@@ -1,4 +1,4 @@
-"""Weights of shared candidates that are refined for each target, against dense linear algebra and SciPy's minimizer."""
+"""Weights of shared candidates, refined for each target, against dense linear algebra and SciPy's minimizer."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_weights_are_those_of_a_minimizer_of_the_dense_error(found, dense, Y):
         error = mean_error(dense, Y[:, t], lam)
         assert 1.0 - score == pytest.approx(error(np.log(end)), abs=1e-9)
         assert score > float(chosen["mean_score"][t])
-        # There are several minima: the nearest one, and one about as good as that from the candidate.
+        # With several minima: the nearest one, and one about as good as that found from the candidate.
         assert 1.0 - score == pytest.approx(minimize(error, np.log(end), tol=1e-9).fun, abs=1e-6)
         best = minimize(error, np.log(np.maximum(start, 1e-3 * start.max())), tol=1e-9)
         assert 1.0 - score == pytest.approx(best.fun, abs=1e-3)
@@ -144,7 +144,7 @@ def test_more_steps_are_no_worse(K, Y, found):
 
 
 def test_one_target_and_folds_that_choose_alone(dense, K, Y):
-    """Each fold refines on its own validation rows, and tests the model of all rows that it has seen."""
+    """Each fold refines on its validation rows, and tests the model of all its training and validation rows."""
     parts = [np.split(np.roll(np.arange(M), 16 * k), [24, 36]) for k in range(2)]
     result = dmkl.search(refining(), K, Y[:, 0], {"lam": LAMS}, parts)
     for f, (train, rows, test) in enumerate(parts):

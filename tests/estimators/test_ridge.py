@@ -53,7 +53,7 @@ def test_the_objective_is_the_optimum(p, lam):
     solver=st.sampled_from(["direct", "subspace", "cg"]),
 )
 def test_the_gap_is_proven(p, lam, seed, scale, solver):
-    """No other weights of the ball give a lower value than the proven bound, nor do those returned."""
+    """No weights of the ball, including the returned ones, give a lower value than the proven bound."""
     rng = np.random.default_rng(seed)
     features = rng.standard_normal((4, 25, 3))
     kernels = features @ features.transpose(0, 2, 1)
@@ -64,7 +64,7 @@ def test_the_gap_is_proven(p, lam, seed, scale, solver):
     combined = np.tensordot(beta, dense, axes=1)
     assert np.all(beta >= 0)
     assert np.linalg.norm(beta, p) <= 1 + 1e-9
-    # −S is the value at the exact c; the c that is returned gives no less.
+    # −S is the value at the exact c; the returned c gives no smaller value.
     value = np.sum((h - combined @ c) ** 2) + lam * c @ combined @ c
     assert value >= -model.objective_ * (1 - model.gap_) - 1e-9 * value
     floor = -model.objective_ * (1 - model.gap_)
@@ -249,7 +249,7 @@ def test_predictions_with_covariates_are_scored_wherever_they_are_made(chain):
         np.testing.assert_allclose(model.covariate_effects_[:, t], single.covariate_effects_[:, 0], rtol=1e-6)
     score = alone[0].score(K[TEST, TRAIN], y[TEST, 0])
     assert score == r2_score(y[TEST, 0], alone[0].predict(K[TEST, TRAIN]).values) > 0.9
-    # As a search scores, by products with the held-out rows or by solvers that keep them.
+    # As in a search, by products with the held-out rows or by solvers that keep them.
     for solver in ("direct", "subspace"):
         options = {"cv": [(TRAIN, TEST)], "refit": False, "baselines": "none"}
         result = dmkl.search(model.set_params(solver=solver), K, y[:, 0], {"lam": [1e-2, 1e-1]}, **options)
@@ -266,7 +266,7 @@ def test_models_saved_without_effects_of_covariates_predict_with_a_warning():
 
 
 def test_a_permutation_test_asks_for_the_kernels_beside_the_covariates():
-    """Kernels of noise, and a target that covariates predict: permuted residuals score as high as the target."""
+    """With kernels of noise and a target that covariates predict, permuted residuals score as high as the target."""
     _, Z, _ = confounded()
     rng = np.random.default_rng(5)
     X, y = rng.standard_normal((90, 5)), Z["age"].to_numpy() + rng.standard_normal(90)

@@ -1,4 +1,4 @@
-"""Ridge regression of many targets on candidates of weights that they share, against dense linear algebra."""
+"""Ridge regression of many targets on shared candidates of weights, against dense linear algebra."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ M, N_CLASSES = 40, 4
 def kernels():
     rng = np.random.default_rng(0)
     features = rng.normal(size=(4, M, 5))
-    # The first three tables have the classes' means in them, each another class's most clearly.
+    # The first three tables contain class means, each with a different class most separated.
     features[:3, np.arange(M), labels()] += np.array([1.0, 1.5, 2.0])[:, None]
     return features @ features.transpose(0, 2, 1)
 
@@ -56,7 +56,7 @@ def test_shared_weights_reach_the_optimum_of_all_classes_together(kernels, p, C)
     assert model.gap_ <= 1e-6
     assert model.weights_.dims == ("kernel",)
     assert np.linalg.norm(model.weights_, p) == pytest.approx(1.0)
-    # The certificate from the definitions: P − D, with P the primal at the model's own scores.
+    # The certificate from the definitions: P − D, with P the primal at the model's scores.
     u = model.dual_coef_.values
     forms = np.einsum("mc,nmk,kc->n", u, kernels, u)
     losses = np.maximum(0.0, 1.0 - signs() * model.decision_function(kernels).values).sum()
@@ -101,7 +101,7 @@ def test_classes_with_weights_of_their_own_are_problems_of_their_own(kernels, cl
 
 
 def test_scores_of_left_out_rows_are_those_of_fits_without_them(kernels):
-    """At the same weights: p = ∞, where every class has the plain sum, but its own λ."""
+    """The weights are equal at p = ∞: every class has the plain sum, but a separate λ."""
     lam = [0.1, 0.3, 1.0, 3.0]
     own = dmkl.MKFDA(np.inf, lam, sharing="none", solver="direct").fit(kernels, labels())
     for k in range(N_CLASSES):

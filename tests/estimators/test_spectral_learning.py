@@ -1,4 +1,4 @@
-"""The learner of spectral weights: its weights and classifiers on stored kernels, and what it refuses."""
+"""The learner of spectral weights: its weights and classifiers on stored kernels, and its refusals."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_search_learns_the_weights_once_for_all_costs():
 
 
 def test_similarities_may_be_indefinite():
-    """As random entries are; the square loss refuses them, as that of `NCuts`."""
+    """The similarities are random entries; the square loss refuses them, as in `NCuts`."""
     K, y = digits()
     noise = np.random.default_rng(0).exponential(1.0, (90, 90))
     K = np.stack([K[0], np.tril(noise) + np.tril(noise, -1).T])

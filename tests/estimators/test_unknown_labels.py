@@ -1,4 +1,4 @@
-"""Labels that are unknown for some samples of a task: each task is learnt from, and scored on, its own samples."""
+"""Unknown labels for some samples of a task: each task is learnt from, and scored on, its known samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOLVERS = ["direct", "cg", "subspace"]
 
 
 def problem():
-    """Three tasks of digits: of the first a third is unknown, of the second nothing, of the last two fifths."""
+    """Three tasks of digits: a third of the first is unknown, none of the second, two fifths of the last."""
     kernels, y = digits()
     labels = np.stack([y < 5, y % 2 == 0, y > 2], axis=1).astype(float)
     rng = np.random.default_rng(0)
@@ -70,7 +70,7 @@ WEIGHTS = np.random.default_rng(2).uniform(0.5, 2.0, len(TRAIN))
     ],
 )
 def test_all_learners_of_tasks_by_themselves_do(learner, weights, tmp_path):
-    """Also with weights of samples, where a code says what is unknown."""
+    """Also with sample weights, and with a code for unknown labels."""
     K, labels = problem()
     model = clone(learner).fit(K[TRAIN, TRAIN], np.nan_to_num(labels[TRAIN], nan=-9), weights, unknown=-9)
     scores, predicted = model.decision_function(K[TEST, TRAIN]), model.predict(K[TEST, TRAIN])
@@ -128,7 +128,7 @@ def test_a_search_of_a_task_is_that_on_its_labeled_rows(learner):
     np.testing.assert_allclose(result.best_.weights_.sel({dim: "2"}), alone.best_.weights_, atol=1e-2)
 
 
-# --- how labels say it -----------------------------------------------------------------------------------------------
+# --- marks of unknown labels -----------------------------------------------------------------------------------------
 
 
 def test_ways_to_say_unknown():
@@ -170,7 +170,7 @@ def test_what_cannot_be_learnt_is_refused():
 
 
 def coded(labels):
-    """−1 and 1, and 0 for what is unknown, as in the VOC challenges."""
+    """Labels −1 and 1, and 0 for unknown ones, as in the VOC challenges."""
     return np.where(np.isnan(labels), 0, 2 * labels - 1).astype(int)
 
 

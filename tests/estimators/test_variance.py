@@ -120,7 +120,7 @@ def test_haseman_elston_is_dense_regression(seed, n_bytes, monkeypatch):
     estimates = model.components_.variance.values[: n + 1]
     np.testing.assert_allclose(estimates, known, rtol=1e-10, atol=1e-10)
     np.testing.assert_allclose(model.weights_, np.maximum(estimates[:n], 0.0))
-    # Its standard errors are those of quadratic forms of normal y.
+    # The standard errors are those of quadratic forms of normal y.
     V = np.tensordot(model.weights_.values, kernels, 1) + max(known[-1], 1e-6) * np.eye(len(y))
     forms = np.array([[2 * np.trace(a @ V @ b @ V) for b in matrices] for a in matrices])
     inverse = np.linalg.inv(columns.T @ columns)
@@ -215,7 +215,7 @@ def test_predictions_are_the_best_linear_unbiased_ones():
 
 
 def test_negative_estimates_have_no_prediction_error():
-    # Pairs whose targets are equal, and whose kernels have half of the norms: the regression gives σ_e² = −σ²/2.
+    # Pairs with equal targets and half of the kernel norms: the regression gives σ_e² = −σ²/2.
     y = np.repeat(np.random.default_rng(0).normal(size=20), 2)
     K = in_memory(0.5 * (np.eye(40) + np.kron(np.eye(20), np.ones((2, 2))))[None], 10)
     model = dmkl.VarianceComponents(method="he", steps=()).fit(K, y)
@@ -233,10 +233,10 @@ def test_standard_deviations_by_factors_and_by_conjugate_gradients(exact, monkey
     _, deviation = model.predict(K[90:, :90], return_std=True, training=K[:90, :90])
     variances = model.components_.variance.values[:-1]
     V = np.tensordot(variances[:-1], kernels, 1) + variances[-1] * np.eye(len(y))
-    inverse, one = np.linalg.inv(V[:90, :90]), np.ones(90)
-    gap = 1 - V[90:, :90] @ inverse @ one
+    inverse, ones = np.linalg.inv(V[:90, :90]), np.ones(90)
+    gap = 1 - V[90:, :90] @ inverse @ ones
     explained = np.sum(V[90:, :90] @ inverse * V[90:, :90], axis=1)
-    expected = np.diagonal(V)[90:] - explained + gap**2 / (one @ inverse @ one)
+    expected = np.diagonal(V)[90:] - explained + gap**2 / (ones @ inverse @ ones)
     np.testing.assert_allclose(deviation**2, expected, rtol=1e-6)
 
 
@@ -253,8 +253,8 @@ def test_one_kernel_is_the_gaussian_process_of_scikit_learn():
     residual = float(model.components_.variance.sel(term="residual"))
     assert residual == pytest.approx(known.kernel_.k2.noise_level, rel=1e-3)
     assert model.objective_ == pytest.approx(known.log_marginal_likelihood_value_, abs=1e-6)
-    found = model.predict(K[60:, :60], return_std=True, training=K[:60, :60])
-    for ours, theirs in zip(found, known.predict(x[60:], return_std=True), strict=True):
+    predictions = model.predict(K[60:, :60], return_std=True, training=K[:60, :60])
+    for ours, theirs in zip(predictions, known.predict(x[60:], return_std=True), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-3, atol=2e-3)
 
 
@@ -334,8 +334,8 @@ def test_a_saved_model_is_the_same(method, tmp_path):
     loaded = dmkl.load(tmp_path / "model")
     xr.testing.assert_identical(loaded.components_, model.components_)
     xr.testing.assert_identical(loaded.fixed_effects_, model.fixed_effects_)
-    found = loaded.predict(K[80:, :80], return_std=True, training=K[:80, :80])
-    for ours, theirs in zip(found, model.predict(K[80:, :80], return_std=True, training=K[:80, :80]), strict=True):
+    computed = loaded.predict(K[80:, :80], return_std=True, training=K[:80, :80])
+    for ours, theirs in zip(computed, model.predict(K[80:, :80], return_std=True, training=K[:80, :80]), strict=True):
         xr.testing.assert_identical(ours, theirs)
 
 
@@ -343,17 +343,17 @@ def test_searches_evaluations_and_permutations_take_it(tmp_path):
     kernels, y, Z = made(7)
     K = in_memory(kernels, 25)
     learner = dmkl.VarianceComponents(steps=steps_of(Z), tests=False)
-    found = dmkl.search(learner, K, y, {"method": ["reml", "he"]}, cv=3, state=tmp_path / "state")
-    assert set(found.table()["status"]) == {"converged"}
+    result = dmkl.search(learner, K, y, {"method": ["reml", "he"]}, cv=3, state=tmp_path / "state")
+    assert set(result.table()["status"]) == {"converged"}
     again = dmkl.search(learner, K, y, {"method": ["reml", "he"]}, cv=3, state=tmp_path / "state")
-    np.testing.assert_allclose(again.best_.weights_, found.best_.weights_)
+    np.testing.assert_allclose(again.best_.weights_, result.best_.weights_)
     assert np.isfinite(dmkl.evaluate(learner, K, y, outer=3).mean_score_)
     sites = np.repeat(np.arange(4), -(-len(y) // 4))[: len(y)]
     tested = dmkl.permutation_test(learner, K, y, n_permutations=9, groups=sites, cv=2, random_state=0)
     assert 0 < float(tested.data.p_value) <= 1
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------------------------------------
 
 
 def refused(error, match, kernels, y, **options):
@@ -365,10 +365,10 @@ def refused(error, match, kernels, y, **options):
 def test_what_has_no_answer_is_refused_in_a_line():
     kernels, y, _ = made(8)
     m = len(y)
-    one = np.ones((m, m))
+    ones = np.ones((m, m))
     refused(InputError, "'kernel_0' and 'kernel_3' cannot be distinguished, .* merge", [*kernels, 2 * kernels[0]], y)
     refused(InputError, r"'kernel_3' and the residual \(the identity\) cannot be", [*kernels, np.eye(m)], y)
-    refused(DegenerateKernelError, "'kernel_3' cannot be estimated: it is constant", [*kernels, one], y)
+    refused(DegenerateKernelError, "'kernel_3' cannot be estimated: it is constant", [*kernels, ones], y)
     refused(InputError, "y has a single value, 1, in training", kernels, np.ones(m))
     refused(InputError, "y holds 1 labels that are missing; leave", kernels, np.where(np.arange(m) == 3, np.nan, y))
     many = np.random.default_rng(0).standard_normal((m, m))
@@ -417,7 +417,7 @@ def test_warnings_say_what_limits_the_results():
 
 @pytest.mark.slow
 def test_intervals_cover_what_was_simulated():
-    """± 1.96 standard errors cover the true variances in 95 of 100 sets, within what 200 sets tell."""
+    """± 1.96 standard errors cover the true variances in 95 of 100 sets, within the accuracy of 200 sets."""
     rng = np.random.default_rng(0)
     m, truth = 300, np.array([0.4, 0.3, 0.3])
     W = rng.standard_normal((2, m, 100))

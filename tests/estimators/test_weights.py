@@ -65,7 +65,7 @@ def repeated(weights):
     ("steps", "kind"), list(zip(CHAINS, ["binary", "multiclass", "tasks", "values", "targets", "binary"], strict=True))
 )
 def test_whole_weights_are_repeated_samples(kind, steps):
-    """In everything: centering, scale, targets, priors, weights, certificate, scores and predictions of new rows."""
+    """They agree in centering, scale, targets, priors, weights, certificate, scores and predictions of new rows."""
     X, kernels, weights = data()
     K, y, rows = in_memory(kernels, 11), labels_of(kind, X[:M]), repeated(weights)
     weighted = made(kind, p=np.inf, lam=0.05, solver="direct", steps=steps).fit(K[TRAIN, TRAIN], y, weights)
@@ -75,7 +75,7 @@ def test_whole_weights_are_repeated_samples(kind, steps):
     np.testing.assert_allclose(weighted.objective_, expected.objective_, rtol=1e-10)
     assert np.max(weighted.gap_) < 1e-12
     assert weighted.n_passes_ == expected.n_passes_
-    # A sample's variable is the sum of those of its copies.
+    # A sample's dual variable is the sum of those of its copies.
     sums = np.stack([np.bincount(rows, column) for column in expected.dual_coef_.values.T], axis=1)
     np.testing.assert_allclose(weighted.dual_coef_.values, sums, atol=1e-8 * np.abs(sums).max())
     if kind in ("values", "targets"):
@@ -90,7 +90,7 @@ def test_whole_weights_are_repeated_samples(kind, steps):
     ("solver", "before"), [("direct", ("cosine",)), ("subspace", ("center", "cosine")), ("interleaved", ())]
 )
 def test_the_order_of_samples_does_not_matter(before, solver):
-    """Rows are taken out of order, before the steps of the learner and after those that the set has already."""
+    """Rows are permuted before the steps of the learner and after those of the set."""
     X, kernels, weights = data()
     K, y = in_memory(kernels, 11).with_steps(before), labels_of("binary", X[:M])
     turned = np.random.default_rng(6).permutation(M)
@@ -124,7 +124,7 @@ def test_every_solver_takes_weights(solver, kind, tmp_path):
 
 @pytest.mark.parametrize("steps", [("center", "trace"), ("center", "multiplicative")])
 def test_the_unit_of_weights(steps):
-    """Of kernels of unit trace it does not matter; of unit variance λ is in that unit, as a number of samples is."""
+    """With kernels of unit trace the unit is irrelevant; with kernels of unit variance λ scales with the unit."""
     X, kernels, weights = data()
     kernels = kernels.astype(np.float32)
     K, y = in_memory(kernels, 11), labels_of("multiclass", X[:M])
@@ -175,7 +175,7 @@ def weighted_kernels(kernels, d, steps):
     rough=st.booleans(),
 )
 def test_the_optimum_lies_within_the_gap(seed, p, lam, solver, rough):
-    """Clarabel's optimum of the weighted problem, for fractional weights; also where a solver is stopped early."""
+    """The optimum of the weighted problem, for fractional weights, is from Clarabel; also for solvers stopped early."""
     X, kernels, _ = data(seed)
     d = np.random.default_rng(seed).uniform(0.2, 3.0, M)
     y = labels_of("multiclass", X[:M])
@@ -192,7 +192,7 @@ def test_the_optimum_lies_within_the_gap(seed, p, lam, solver, rough):
 
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_a_sample_is_left_out_with_all_its_weight(n_classes):
-    """Leave-one-out estimates are those of a regression with a free bias on all other samples, solved for each."""
+    """Leave-one-out estimates are those of a regression with a free bias on all other samples, solved for each one."""
     X, kernels, _ = data()
     d, lam = np.random.default_rng(2).uniform(0.2, 3.0, M), 0.05
     K, root = weighted_kernels(kernels[:1, :M, :M], d, ("center", "trace"))[0], np.sqrt(d)

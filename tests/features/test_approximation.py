@@ -22,7 +22,7 @@ from dmkl.store.writer import StoreWriter
 
 quiet = pytest.mark.filterwarnings("ignore::dmkl.errors.ApproximationWarning")
 M = 90
-TRAIN = np.r_[0:30, 40:80]  # in each split; the others are held out
+TRAIN = np.r_[0:30, 40:80]  # in each split; the others are the test rows
 SPLIT = np.where(np.isin(np.arange(M), TRAIN), 0, 2)[None]
 ALL = ["linear", "polynomial", "cosine", "rbf", "laplacian", "chi2", "intersection", "pyramid", "proximity"]
 KEYS = {"pyramid": {"levels": 2}, "proximity": {"scales": 5}}
@@ -54,7 +54,7 @@ def landmarks(K, k=0):
     return np.array([np.flatnonzero((X == row).all(axis=1)).item() for row in values])
 
 
-# --- what is computed ------------------------------------------------------------------------------------------------
+# --- values ----------------------------------------------------------------------------------------------------------
 
 
 @quiet
@@ -155,7 +155,7 @@ def test_landmarks_are_shared_and_equal_samples_are_taken_once(tmp_path):
     other = built(tmp_path / "other", {"function": "rbf", "bandwidth": 1, "rank": 30, "random_state": 1})
     assert set(landmarks(K)) != set(landmarks(other))
     K = built(None, {"function": "rbf", "rank": 30}, np.repeat(X[:9], 10, axis=0))
-    assert K.view.factor_widths.tolist() == [7]  # ten rows each are equal, and two of the nine groups are held out
+    assert K.view.factor_widths.tolist() == [7]  # groups of ten equal rows; two of the nine groups are held out
 
 
 # --- new samples -----------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def test_new_samples_that_lack_the_features_are_the_mean(tmp_path):
     np.testing.assert_allclose(cross[:, 1], dense[:, TRAIN].mean(axis=1), atol=1e-9)
 
 
-# --- what is stored --------------------------------------------------------------------------------------------------
+# --- storage ---------------------------------------------------------------------------------------------------------
 
 
 def test_half_precision_rounds_the_factors_and_not_the_features(tmp_path):
@@ -267,7 +267,7 @@ def test_damage_is_named(tmp_path):
                 dmkl.build_cross(tmp_path / "set", {"x": X})
 
 
-# --- what is refused and told ----------------------------------------------------------------------------------------
+# --- refusals and messages -------------------------------------------------------------------------------------------
 
 RBF = {"function": "rbf", "rank": 5}
 

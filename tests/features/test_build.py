@@ -1,4 +1,4 @@
-"""Building kernel sets from features: what is stored, what an interruption leaves, what is refused."""
+"""Building kernel sets from features: storage, interruptions and refusals."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def lacking(**absent):
 
 
 def record(path):
-    """What a set holds beside its files."""
+    """The content ID, row sums and diagonals of a set."""
     K = dmkl.open(path)
     reader, every = StoreReader(path), np.arange(len(K))
     return K.content_id, reader.row_sum(every).tobytes(), reader.diagonal(every).tobytes()
@@ -68,7 +68,7 @@ def of_present(X):
     return X[~np.eye(len(X), dtype=bool)].mean()
 
 
-# --- what is stored ------------------------------------------------------------------------------------------
+# --- storage -------------------------------------------------------------------------------------------------
 
 
 def test_stored_is_computed(tmp_path):
@@ -104,7 +104,7 @@ def test_wherever_tasks_run_the_set_is_the_same(tmp_path, scheduler, synchronous
 
 
 def test_cores_do_not_show_in_what_is_built(tmp_path):
-    """Wide features and tiles, for which BLAS divides the work among its threads."""
+    """Features and tiles are wide, so that BLAS divides the work among its threads."""
     rng = np.random.default_rng(4)
     tables = {"x": rng.random((300, 200)), "y": rng.random((300, 30)).astype("f4")}
     tables["y"][[5, 250]] = np.nan
@@ -131,7 +131,7 @@ def test_provenance_is_enough_to_compute_the_kernels_again(tmp_path, missing):
     more = {"missing": "zero"} if missing else {}
     K = dmkl.build(tmp_path / "set.zarr", tables, SPECS, tile=16, train=range(25), **more)
     again = [respelled(entry) for entry in K.provenance]
-    # No bandwidth is left, so that only means of absent samples depend on the training rows.
+    # The specifications have no bandwidth: only means of absent samples depend on the training rows.
     built = dmkl.build(tmp_path / "again.zarr", tables, again, tile=16, train=range(25), **more)
     assert built.content_id == K.content_id
     for entry in K.provenance:
@@ -148,7 +148,7 @@ def test_provenance_is_enough_to_compute_the_kernels_again(tmp_path, missing):
 
 
 def respelled(entry):
-    """A specification from what a store notes."""
+    """A specification from the provenance in a store."""
     spec = {key: entry[key] for key in ("name", "function", "feature", "columns") if key in entry}
     parameters = dict(entry["parameters"])
     if "widths" in parameters:
@@ -165,7 +165,7 @@ def test_features_stand_beside_the_kernels(tmp_path):
     ]
     dmkl.build(tmp_path / "set.zarr", {**features(), "a": frame, "unused": np.ones((M, 2))}, specs, tile=8)
     tables = read_tables(str(tmp_path / "set.zarr"))
-    assert set(tables) == {"a", "b"}  # distances to training samples tell nothing of new ones
+    assert set(tables) == {"a", "b"}  # distances to training samples are of no use for new ones
     np.testing.assert_array_equal(tables["a"].read(slice(0, M)), features()["a"])
     np.testing.assert_array_equal(tables["b"].read(slice(3, 9), np.array([4, 0])), features()["b"][3:9, [4, 0]])
     np.testing.assert_allclose(tables["a"].center, features()["a"].mean(axis=0))
@@ -302,7 +302,7 @@ def test_features_that_changed_are_noticed(tmp_path, computed):
     dmkl.build(path, changed, FEW, tile=8)
     of_b = sum(count for key, count in computed.items() if key[0].startswith("b"))
     assert of_b == 30
-    assert sum(computed.values()) - of_b == 15 - stood  # the kernel of what did not change goes on
+    assert sum(computed.values()) - of_b == 15 - stood  # the kernel of unchanged data is continued
     dmkl.build(tmp_path / "fresh.zarr", changed, FEW, tile=8)
     assert tree(path) == tree(tmp_path / "fresh.zarr")
 
@@ -364,7 +364,7 @@ def test_a_build_over_an_unfinished_import_is_a_build(tmp_path):
     assert tree(path) == tree(tmp_path / "fresh.zarr")
 
 
-# --- what is refused, and leaves everything as it was --------------------------------------------------------
+# --- refusals, which change nothing --------------------------------------------------------------------------
 
 
 def spoiled(value, row=4, column=2, name="a"):
@@ -478,7 +478,7 @@ def test_missing_samples_are_counted_for_every_source(tmp_path):
     with pytest.raises(InputError, match=message):
         dmkl.build(tmp_path / "set.zarr", some("a", "b"), {"function": "rbf"}, present=present)
     assert not list(tmp_path.iterdir())
-    # A source that no kernel is of is nobody's loss.
+    # A source without a kernel is not needed.
     dmkl.build(tmp_path / "set.zarr", lacking(a=[1]), {"function": "rbf", "feature": "b"})
 
 
@@ -513,7 +513,7 @@ def test_absent_samples_are_zero_and_the_others_as_if_alone(tmp_path, dtype):
         np.testing.assert_allclose(centered[k][lost] / scale, 0, atol=atol)
         np.testing.assert_allclose(centered[k][:, lost] / scale, 0, atol=atol)
         np.testing.assert_allclose(every[k][absent[name]] / scale, 0, atol=atol)
-        # Of samples that have the source: what a set of them alone would be.
+        # Samples that have the source: the same entries as in a set of them alone.
         alone = dmkl.build(None, {name: features()[name]}, respelled(entry), dtype=dtype)
         kept, there = train[~lost], np.setdiff1d(np.arange(M), absent[name])
         np.testing.assert_allclose(

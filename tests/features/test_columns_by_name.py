@@ -74,9 +74,9 @@ def test_missing_columns_are_filled_in(K, how):
     with pytest.warns(
         FeatureWarning, match=r"1 of the 12 columns of 'genes' are missing and filled in by .*: g0; used"
     ):
-        found = dmkl.build_cross(K[train, train], {"genes": SHUFFLED.drop(columns="g0")}, missing_features=how)
+        cross = dmkl.build_cross(K[train, train], {"genes": SHUFFLED.drop(columns="g0")}, missing_features=how)
     expected = dmkl.build_cross(K[train, train], {"genes": LATER.assign(g0=fill)})
-    np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=1e-12)
+    np.testing.assert_allclose(np.asarray(cross), np.asarray(expected), rtol=1e-12)
 
 
 def test_samples_without_the_table_stay_without_it(K):
@@ -92,15 +92,15 @@ def test_samples_without_the_table_stay_without_it(K):
 def test_a_side_without_names_goes_by_position_with_a_warning(K):
     expected = np.asarray(dmkl.build_cross(K, {"genes": LATER}))
     with pytest.warns(FeatureWarning, match="'genes' are matched by position, since the new table has no names"):
-        found = dmkl.build_cross(K, {"genes": LATER.to_numpy()})
-    np.testing.assert_array_equal(np.asarray(found), expected)
+        cross = dmkl.build_cross(K, {"genes": LATER.to_numpy()})
+    np.testing.assert_array_equal(np.asarray(cross), expected)
     with pytest.raises(InputError, match=r"'genes' have 11 columns, and had 12 in training; columns without names are"):
         dmkl.build_cross(K, {"genes": LATER.to_numpy()[:, :11]})
     nameless = dmkl.build(None, {"genes": OLD.to_numpy()}, SPECS[0], tile=8)
     with pytest.warns(FeatureWarning, match="matched by position, since training had no names"):
-        found = dmkl.build_cross(nameless, {"genes": LATER})
-    np.testing.assert_array_equal(np.asarray(found), expected[: len(nameless)])
-    # Names of a data frame that only count are none.
+        cross = dmkl.build_cross(nameless, {"genes": LATER})
+    np.testing.assert_array_equal(np.asarray(cross), expected[: len(nameless)])
+    # Consecutive numbers as names of a data frame are no names.
     for new in (pd.DataFrame(LATER.to_numpy()), LATER.to_numpy()):
         counted = dmkl.build(None, {"genes": pd.DataFrame(OLD.to_numpy())}, SPECS[0], tile=8)
         np.testing.assert_array_equal(np.asarray(dmkl.build_cross(counted, {"genes": new})), expected[: len(counted)])
@@ -121,7 +121,7 @@ def test_repeated_names_are_refused_where_they_matter(K):
 
 
 def cells(frame, *, more=False):
-    """AnnData with log-normalized values in a layer; with much else that no model needs."""
+    """AnnData with log-normalized values in a layer, and many parts that no model needs."""
     with quietly():
         data = anndata.AnnData(
             scipy.sparse.csr_matrix(np.round(10 * frame.to_numpy())),
@@ -178,8 +178,8 @@ def test_a_text_file_alone_is_the_table(tmp_path):
     SHUFFLED.to_csv(tmp_path / "later.csv")
     K = dmkl.build(None, tmp_path / "training.csv", {"function": "rbf", "gamma": 0.5})
     with pytest.warns(FeatureWarning, match="features 'later' are taken for 'training' of training"):
-        found = dmkl.build_cross(K, tmp_path / "later.csv")
-    np.testing.assert_allclose(np.asarray(found)[0], rbf_kernel(LATER, OLD, gamma=0.5), rtol=1e-10)
+        cross = dmkl.build_cross(K, tmp_path / "later.csv")
+    np.testing.assert_allclose(np.asarray(cross)[0], rbf_kernel(LATER, OLD, gamma=0.5), rtol=1e-10)
     SHUFFLED.drop(columns="g1").to_csv(tmp_path / "other.csv")
     with pytest.raises(InputError, match="computed from 'training', which the new features lack; they have 'other'"):
         dmkl.build_cross(K, tmp_path / "other.csv")
@@ -191,16 +191,16 @@ def test_tables_are_found_by_their_place_in_a_file():
     for before, after in (("X", "new/X"), ("cells/obsm/a", "obsm/a"), ("lognorm", "layers/lognorm")):
         K = dmkl.build(None, {before: OLD}, spec)
         with pytest.warns(FeatureWarning, match=f"features '{after}' are taken for '{before}' of training"):
-            found = dmkl.build_cross(K, {after: SHUFFLED, "other": LATER})
-        np.testing.assert_allclose(np.asarray(found)[0], expected, rtol=1e-12)
+            cross = dmkl.build_cross(K, {after: SHUFFLED, "other": LATER})
+        np.testing.assert_allclose(np.asarray(cross)[0], expected, rtol=1e-12)
     K = dmkl.build(None, {"old/X": OLD}, spec)
     with pytest.warns(FeatureWarning, match="features 'new/X' are taken for 'old/X' of training"):
         dmkl.build_cross(K, {"new/X": SHUFFLED})
-    with pytest.raises(InputError, match="which the new features lack"):  # no name says that it is the same table
+    with pytest.raises(InputError, match="which the new features lack"):  # no name shows that it is the same table
         dmkl.build_cross(K, {"new/X": SHUFFLED.to_numpy()})
     two = dmkl.build(None, {"a/X": OLD, "b/X": OLD + 1}, spec)
-    one = dmkl.build(None, {"X": OLD, "a/X": OLD}, spec)
-    for K, new in ((two, ["X"]), (one, ["X"]), (dmkl.build(None, {"X": OLD}, spec), ["a/X", "b/X"])):
+    built = dmkl.build(None, {"X": OLD, "a/X": OLD}, spec)
+    for K, new in ((two, ["X"]), (built, ["X"]), (dmkl.build(None, {"X": OLD}, spec), ["a/X", "b/X"])):
         with pytest.raises(InputError, match="which the new features lack; they have"):
             dmkl.build_cross(K, dict.fromkeys(new, LATER))
 

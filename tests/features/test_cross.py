@@ -20,7 +20,7 @@ from dmkl.features.tiles import FeatureTiles
 from dmkl.store.features import read_tables
 
 pytestmark = [
-    # Arrays without names stand beside data frames with names.
+    # Arrays without names are used with data frames with names.
     pytest.mark.filterwarnings("ignore::dmkl.errors.SampleOrderWarning"),
     pytest.mark.filterwarnings("ignore:columns of features 'a' are matched by position:dmkl.errors.FeatureWarning"),
 ]
@@ -55,10 +55,10 @@ def whole():
 def rows(positions, *names):
     """Tables of some samples; distances to the old ones."""
     tables = whole()
-    found = {name: tables[name].iloc[positions] if name == "a" else tables[name][positions] for name in names}
-    if "D" in found:
-        found["D"] = found["D"][:, OLD]
-    return found
+    selected = {name: tables[name].iloc[positions] if name == "a" else tables[name][positions] for name in names}
+    if "D" in selected:
+        selected["D"] = selected["D"][:, OLD]
+    return selected
 
 
 def names(positions):
@@ -70,18 +70,18 @@ def base(path, specs=SPECS, tables=("a", "b"), **more):
 
 
 def full(path, specs=SPECS, tables=("a", "b"), **more):
-    """Old and new samples together, bandwidths and means by the old."""
-    found = rows(np.arange(M + NEW), *tables)
-    if "D" in found:
-        found["D"] = whole()["D"]
-    return dmkl.build(path, found, specs, samples=NAMES, tile=12, train=OLD, **more)
+    """The set of old and new samples, with bandwidths and means of the old ones."""
+    result = rows(np.arange(M + NEW), *tables)
+    if "D" in result:
+        result["D"] = whole()["D"]
+    return dmkl.build(path, result, specs, samples=NAMES, tile=12, train=OLD, **more)
 
 
-def close(found, expected, rtol=1e-12):
-    found, expected = np.asarray(found), np.asarray(expected)
-    assert found.shape == expected.shape
+def close(result, expected, rtol=1e-12):
+    result, expected = np.asarray(result), np.asarray(expected)
+    assert result.shape == expected.shape
     scale = np.abs(expected).max(axis=(1, 2), keepdims=True)
-    np.testing.assert_allclose(found / scale, expected / scale, rtol=0, atol=rtol)
+    np.testing.assert_allclose(result / scale, expected / scale, rtol=0, atol=rtol)
 
 
 # --- against the rows of a set of all ------------------------------------------------------------------------
@@ -106,9 +106,9 @@ def test_new_rows_are_those_of_a_set_of_all(tmp_path, kept):
     own = np.diagonal(np.asarray(everything), axis1=1, axis2=2)[:, LATER]
     distance = np.array([name.startswith("D-") for name in C.names])
     np.testing.assert_allclose(C.view.source.diagonal(np.flatnonzero(~distance)), own[~distance], rtol=1e-6)
-    # The old samples' own features give the old kernels.
+    # The features of the old samples give the old kernels.
     close(dmkl.build_cross(K, rows(OLD, *tables), samples=names(OLD)), np.asarray(K))
-    # One new sample, tables in another order and beside others, and columns without names.
+    # One new sample, tables in another order and among others, and columns without names.
     few = rows(LATER[[3]], *tables)
     close(dmkl.build_cross(K, few, samples=[NAMES[LATER[3]]]), np.asarray(C)[:, [3]])
     new = rows(LATER, *tables)
@@ -153,13 +153,13 @@ def test_absent_sources_among_new_and_training_samples(tmp_path, kept):
     )
     with pytest.raises(InputError, match=r"'a' is missing for 2 of 14, 'b' is missing for 2 of 14"):
         dmkl.build_cross(K, new)
-    # A mask says the same as rows of NaN.
+    # A mask is equivalent to rows of NaN.
     present = {name: ~np.isnan(table[:, 0]) for name, table in new.items()}
     filled = {name: np.nan_to_num(table) for name, table in new.items()}
     np.testing.assert_array_equal(
         np.asarray(dmkl.build_cross(K, filled, present=present, missing="zero")), np.asarray(C)
     )
-    # New samples that lack nothing, against training samples that do.
+    # Complete new samples, and training samples with missing features.
     some = {name: table[7:] for name, table in new.items()}
     close(dmkl.build_cross(K, some), everything[:, LATER[7:]][:, :, OLD])
 
@@ -177,14 +177,14 @@ def test_columns_are_those_of_the_view(tmp_path, kept, held):
     C = dmkl.build_cross(view, new, samples=names(LATER))
     assert list(C.train_samples) == names(train)
     close(C, whole_cross[:, :, train])
-    # Of tables that no kernel is left of, nothing is asked.
+    # Tables without a selected kernel are not needed.
     for chosen, needed in ((["a-rbf-left", "b-cosine"], ("a", "b")), (["b-cosine"], ("b",))):
         C = dmkl.build_cross(view.select(chosen), rows(LATER, *needed), samples=names(LATER))
         assert list(C.names) == chosen
         close(C, whole_cross[[K.names.index(name) for name in chosen]][:, :, train])
 
 
-# --- what is refused -----------------------------------------------------------------------------------------
+# --- refusals ------------------------------------------------------------------------------------------------
 
 
 def changed(**tables):
@@ -317,16 +317,18 @@ def same(found, expected):
 def test_prediction_from_features_is_that_from_kernels(built, tmp_path, name):
     model = MODELS[name]().fit(built[TRAIN, TRAIN])
     expected = model.decision_function(built[TEST, TRAIN])
-    found = model.decision_function(features=of(TEST), samples=TEST)
-    same(found, expected)
+    values = model.decision_function(features=of(TEST), samples=TEST)
+    same(values, expected)
     np.testing.assert_array_equal(model.predict(features=of(TEST)), model.predict(built[TEST, TRAIN]))
     y = digits()[1][TEST]
     assert model.score(features=of(TEST), y=y) == model.score(built[TEST, TRAIN]) > 0.9
     model.save(tmp_path / "model")
-    xr.testing.assert_equal(dmkl.load(tmp_path / "model").decision_function(features=of(TEST), samples=TEST), found)
+    xr.testing.assert_equal(dmkl.load(tmp_path / "model").decision_function(features=of(TEST), samples=TEST), values)
     if name == "MKFDA":
         dmkl.load(tmp_path / "model").save(tmp_path / "again")
-        xr.testing.assert_equal(dmkl.load(tmp_path / "again").decision_function(features=of(TEST), samples=TEST), found)
+        xr.testing.assert_equal(
+            dmkl.load(tmp_path / "again").decision_function(features=of(TEST), samples=TEST), values
+        )
 
 
 @pytest.fixture
@@ -351,7 +353,7 @@ def test_kernels_of_no_weight_are_neither_computed_nor_kept(built, tmp_path, com
     assert set(computed) == used
     tiles = {3 * 3} if name != "MKFDA cosine" else set(computed.values())
     assert set(computed.values()) == tiles
-    # Features that only kernels of no weight are of need not be there.
+    # Features of kernels without weight may be missing.
     sources = {entry["feature"] for entry in built.provenance if entry["name"] in used}
     few = {source: table for source, table in of(TEST).items() if source in sources}
     np.testing.assert_array_equal(model.predict(features=few), model.predict(features=of(TEST)))
@@ -381,9 +383,9 @@ def test_every_kind_of_labels(tmp_path, kept, kind):
     model.save(tmp_path / "model")
     if kept:
         (tmp_path / "set.zarr").rename(tmp_path / "elsewhere")
-    for one in (model, dmkl.load(tmp_path / "model"))[int(kept) :]:  # a saved model needs no kernels
-        same(one.decision_function(features=of(TEST), samples=TEST), expected)
-        np.testing.assert_array_equal(one.predict(features=of(TEST)), predicted)
+    for predictor in (model, dmkl.load(tmp_path / "model"))[int(kept) :]:  # a saved model needs no kernels
+        same(predictor.decision_function(features=of(TEST), samples=TEST), expected)
+        np.testing.assert_array_equal(predictor.predict(features=of(TEST)), predicted)
 
 
 def test_samples_without_a_source_are_judged_by_the_others(tmp_path):
@@ -396,8 +398,8 @@ def test_samples_without_a_source_are_judged_by_the_others(tmp_path):
     new = {name: table[TEST] for name, table in tables.items()}
     expected = model.decision_function(K[TEST, TRAIN])
     model.save(tmp_path / "model")
-    for one in (model, dmkl.load(tmp_path / "model")):
-        same(one.decision_function(features=new, samples=TEST, missing="zero"), expected)
+    for predictor in (model, dmkl.load(tmp_path / "model")):
+        same(predictor.decision_function(features=new, samples=TEST, missing="zero"), expected)
     assert model.score(features=new, y=y[TEST], missing="zero") > 0.9
     with pytest.raises(InputError, match=r"'pixels' is missing for \d+ of 180\. Drop or impute"):
         model.predict(features=new)

@@ -1,4 +1,4 @@
-"""Stored sets of kernels that are kept as factors, against the same kernels stored as tiles."""
+"""Sets of kernels stored as factors, against the same kernels stored as tiles."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def chunks(K, name):
     return list((Path(K.view.source.location) / name / "c").rglob("*[0-9]"))
 
 
-# --- what is stored --------------------------------------------------------------------------------------------------
+# --- storage ---------------------------------------------------------------------------------------------------------
 
 
 def test_only_features_are_stored_of_kernels_kept_as_factors(sets):
@@ -144,7 +144,7 @@ def test_the_content_id_is_that_of_features_and_recipes(sets, tmp_path):
     assert len({K.content_id, *(other.content_id for other in others)}) == 6
 
 
-# --- what is computed ------------------------------------------------------------------------------------------------
+# --- values ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -176,7 +176,7 @@ def test_some_kernels_of_a_mixed_set_have_factors(sets):
 
 
 def test_large_scores_pass_through_files():
-    """Scores of held-out rows that memory has no room for are computed in one pass nevertheless."""
+    """Scores of held-out rows that exceed the memory are still computed in one pass."""
     rng = np.random.default_rng(0)
     tables = {f"t{j}": rng.normal(size=(2000, 3)) for j in range(2)}
     K = dmkl.build(None, tables, {"function": "linear"}, labels=(tables["t0"][:, 0] > 0).astype(int))
@@ -194,7 +194,7 @@ def test_large_scores_pass_through_files():
 
 @pytest.mark.parametrize("m", [M, 80_000])
 def test_a_replaced_set_is_noticed(tmp_path, m):
-    """Tables that are kept in memory, and larger ones."""
+    """Tables that are cached in memory, and larger ones."""
     rng = np.random.default_rng(0)
     values = rng.normal(size=(m, 10))
     K = dmkl.build(tmp_path / "set", {"x": values}, {"function": "linear"})
@@ -323,7 +323,7 @@ def test_checks_report_the_figures_of_tiles(output_of, json_of, sets, which, mon
     K, dense = sets[which], sets[2].select(sets[which].names)
     expected = check(dense)
     examined = [check(K)]
-    # As for a kernel that exceeds the memory of a task.
+    # The same path as for a kernel that exceeds the memory of a task.
     whole = Examination.__init__
     monkeypatch.setattr(Examination, "__init__", lambda self, n, seed, hold, *more: whole(self, n, seed, False, *more))
     examined.append(check(K))

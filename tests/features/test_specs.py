@@ -1,4 +1,4 @@
-"""Specifications of kernels: what they mean, what they are called, and what each mistake is told."""
+"""Specifications of kernels: their meaning, their names, and the message for each mistake."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def refused(*specs, blocks=BLOCKS):
     return str(caught.value)
 
 
-# --- what is planned -------------------------------------------------------------------------------------------------
+# --- planned kernels -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ def test_patterns_are_those_of_the_shell(blocks, patterns):
     expected = list(dict.fromkeys(itertools.chain.from_iterable(fnmatch.filter(blocks, p) for p in patterns)))
     infos = {name: Info((2, 1)) for name in blocks}
     if all(fnmatch.filter(blocks, pattern) for pattern in patterns):
-        found = planned({"function": "linear", "feature": patterns}, blocks=infos)
-        assert [kernel.feature for kernel in found] == expected
+        kernels = planned({"function": "linear", "feature": patterns}, blocks=infos)
+        assert [kernel.feature for kernel in kernels] == expected
     else:
         assert "no feature is named" in refused({"function": "linear", "feature": patterns}, blocks=infos)
 
@@ -172,8 +172,8 @@ def test_plans_are_products_with_names_of_their_own(grid, features, subsets):
         for values in itertools.product(*grid.values())
     ]
     kernels = planned(spec)
-    found = [(k.name, (k.function, k.feature, k.columns, tuple(k.parameters[key] for key in grid))) for k in kernels]
-    assert found == expected
+    computed = [(k.name, (k.function, k.feature, k.columns, tuple(k.parameters[key] for key in grid))) for k in kernels]
+    assert computed == expected
     assert len({kernel.name for kernel in kernels}) == len(kernels)
 
 
@@ -224,12 +224,12 @@ def test_a_mapping_is_one_kernel_for_each_set(tmp_path):
     kernels, notes = plan([{"function": "linear", "columns": SETS, "min_columns": 2}], {"expr": GENES})
     assert [kernel.name for kernel in kernels] == ["expr-linear-growth", "expr-linear-mixed"]
     assert notes[1].endswith("left out 2 of the 4 column sets, with fewer columns than min_columns=2: guard, other")
-    # Notes name the first few, and are told once for several functions.
+    # Notes list the first few, and appear once for several functions.
     sets = {"all": [f"G{i}" for i in range(100)] + ["MYC"]}
     kernels, notes = plan([{"function": ["linear", "rbf"], "columns": sets}], {"expr": GENES})
     assert (len(kernels), len(notes)) == (2, 1)
     assert notes[0].endswith("the column sets, which are no columns: G0, G1, G2, G3, G4, … (100 in all)")
-    # Sets need not fit every feature, nor have members.
+    # Sets may lack columns in a feature, and may be empty.
     blocks = {"expr": GENES, "fou": BLOCKS["fou"]}
     kernels, _ = plan([{"function": "linear", "columns": {"x": ["MYC"], "y": ["a"]}}], blocks)
     assert [kernel.name for kernel in kernels] == ["expr-linear-x", "fou-linear-y"]
@@ -238,7 +238,7 @@ def test_a_mapping_is_one_kernel_for_each_set(tmp_path):
     kernels, notes = plan([{**spec, "min_columns": 1}], {"expr": GENES})
     assert [kernel.name for kernel in kernels] == ["expr-linear-full"]
     assert [note.rpartition("min_columns=")[2] for note in notes] == ["1: empty"]
-    # A set without a column in any feature is refused by name, unless the caller lets it be left out.
+    # A set without a column in any feature is refused by name, unless the caller allows to leave it out.
     message = r"1 of the 2 column sets have no column of the features: empty\..*min_columns=1"
     with pytest.raises(InputError, match=message):
         plan([spec], {"expr": GENES})
@@ -286,9 +286,9 @@ def test_sets_from_files(tmp_path, file):
 def test_bad_files_of_sets(tmp_path, file, content, message):
     if content is not None:
         (tmp_path / file).write_bytes(content if isinstance(content, bytes) else content.encode())
-    found = refused({"function": "linear", "columns": tmp_path / file}, blocks={"expr": GENES})
-    assert found.startswith("spec 1 of 1 (linear): ")
-    assert message in found
+    error = refused({"function": "linear", "columns": tmp_path / file}, blocks={"expr": GENES})
+    assert error.startswith("spec 1 of 1 (linear): ")
+    assert message in error
 
 
 # --- names -----------------------------------------------------------------------------------------------------------
@@ -319,9 +319,9 @@ def test_names_by_default_and_from_templates(spec, expected):
     "name", ["{bandwith}", "{", "{}", "{0}", "{gamma}", "{columns}", "{feature.x}", "{bandwidth:q}"]
 )
 def test_templates_that_cannot_be_filled_in(name):
-    found = refused({"function": "rbf", "feature": "fou", "name": name})
-    assert f"the name {name!r} cannot be filled in" in found
-    assert found.endswith("it may hold {feature}, {function}, {bandwidth}, and a literal brace is written twice")
+    message = refused({"function": "rbf", "feature": "fou", "name": name})
+    assert f"the name {name!r} cannot be filled in" in message
+    assert message.endswith("it may hold {feature}, {function}, {bandwidth}, and a literal brace is written twice")
 
 
 @pytest.mark.parametrize(
@@ -368,7 +368,7 @@ KNOWN = ", ".join(FUNCTIONS)
 
 
 def wrong(function, key, message, *values):
-    """Specifications with each of these values, which the message names."""
+    """Specifications with each of these values, which the message shows."""
     return [({"function": function, key: value}, f"{message}{value!r}") for value in values]
 
 
@@ -433,10 +433,10 @@ def wrong(function, key, message, *values):
     ],
 )
 def test_every_problem_says_where_what_and_what_is_allowed(spec, message):
-    said = refused({"function": "linear", "name": "first"}, spec)
-    assert said.startswith(f"spec 2 of 2 ({spec['function']}): ")
-    assert said.count("spec ") == 1
-    assert message in said
+    error = refused({"function": "linear", "name": "first"}, spec)
+    assert error.startswith(f"spec 2 of 2 ({spec['function']}): ")
+    assert error.count("spec ") == 1
+    assert message in error
 
 
 def test_without_a_function():
@@ -449,7 +449,7 @@ def test_without_a_function():
 
 
 def test_all_problems_are_told_at_once():
-    told = refused(
+    message = refused(
         {"function": "rbf", "gama": 1, "bandwidth": "wide"},
         {"function": "linear"},
         {"function": ["linear", "rbf", "rdf"], "gamma": 1},
@@ -461,7 +461,7 @@ def test_all_problems_are_told_at_once():
         "min_columns, transform, rank, approximation, landmarks, share, random_state; give linear a spec of its own",
         f"spec 3 of 3 (linear, rbf, rdf): there is no function 'rdf' (did you mean rbf?); the functions are {KNOWN}",
     ]
-    for line, start in zip(told.split("\n"), starts, strict=True):
+    for line, start in zip(message.split("\n"), starts, strict=True):
         assert line.startswith(start)
     assert refused({"function": ["rbf", "chi2"], "gamma": 0}) == f"spec 1 of 1 (rbf, chi2): {GAMMA}0"
 
@@ -512,9 +512,9 @@ def test_all_problems_are_told_at_once():
 )
 def test_what_does_not_fit_the_features(spec, message):
     spec = {"function": "linear", "feature": "fou", **spec}
-    said = refused(spec)
-    assert said.startswith(f"spec 1 of 1 ({spec['function']})")
-    assert message in said
+    error = refused(spec)
+    assert error.startswith(f"spec 1 of 1 ({spec['function']})")
+    assert message in error
 
 
 def test_without_features():
@@ -530,17 +530,17 @@ def test_without_features():
 
 
 def test_specs_as_list_mapping_or_file(tmp_path):
-    one, two = {"function": "rbf", "feature": "fou", "bandwidth": [0.5, 1]}, {"function": "random_rbf", "copies": 2}
+    first, other = {"function": "rbf", "feature": "fou", "bandwidth": [0.5, 1]}, {"function": "random_rbf", "copies": 2}
     (tmp_path / "kernels.toml").write_text(
         '[[kernel]]\nfunction = "rbf"\nfeature = "fou"\nbandwidth = [0.5, 1]\n'
         '[[kernel]]\nfunction = "random_rbf"\ncopies = 2\n'
     )
-    assert read_specs(one) == [one]
-    for given_as in ([one, two], (one, two), tmp_path / "kernels.toml", str(tmp_path / "kernels.toml")):
-        assert read_specs(given_as) == [one, two]
-        assert plan(given_as, BLOCKS) == plan([one, two], BLOCKS)
-    read_specs(two)[0]["function"] = "linear"
-    assert two == {"function": "random_rbf", "copies": 2}
+    assert read_specs(first) == [first]
+    for given_as in ([first, other], (first, other), tmp_path / "kernels.toml", str(tmp_path / "kernels.toml")):
+        assert read_specs(given_as) == [first, other]
+        assert plan(given_as, BLOCKS) == plan([first, other], BLOCKS)
+    read_specs(other)[0]["function"] = "linear"
+    assert other == {"function": "random_rbf", "copies": 2}
 
 
 def test_paths_in_a_file_are_relative_to_it(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Transforms of counts against NumPy and scikit-learn; what they learn comes from training rows and stays with sets."""
+"""Transforms of counts against NumPy and scikit-learn; their statistics are from training rows, stored with sets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETS = {"first": GENES[:5], "second": GENES[4:]}
 
 
 def transformed(steps, counts=COUNTS, training=COUNTS.iloc[TRAIN]):
-    """The formulas, row after row."""
+    """The transforms by their formulas, row by row."""
     X, L = counts.to_numpy(), training.to_numpy()
 
     def one(values, step, learned_from):
@@ -99,8 +99,8 @@ def test_a_missing_column_is_filled_in_after_the_transform():
     for how, value in (("zero", 0.0), ("mean", known[:, 7].mean())):
         filled[:, 7] = value
         with pytest.warns(FeatureWarning, match="1 of the 12 columns"):
-            found = dmkl.build_cross(K, {"X": new}, missing_features=how)
-        np.testing.assert_allclose(np.asarray(found)[0], filled @ known.T, rtol=1e-5)
+            cross = dmkl.build_cross(K, {"X": new}, missing_features=how)
+        np.testing.assert_allclose(np.asarray(cross)[0], filled @ known.T, rtol=1e-5)
 
 
 def test_samples_without_the_table_stay_without():

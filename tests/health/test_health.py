@@ -1,4 +1,4 @@
-"""What `check` finds in sound sets and in sets with every kind of problem."""
+"""The findings of `check` in sound sets and in sets with every kind of problem."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_same_on_a_cluster_and_without_memory_to_hold_a_kernel(tmp_path, cli
     with pytest.warns(IndefiniteKernelWarning):
         K = make(tmp_path, {"a": rbf(1.0), "b": rbf(0.1) - 0.5 * np.eye(M)})
     there = check(K)
-    # One task's budget: enough for the tiles and vectors of a step, not for a whole kernel beside them.
+    # One task's budget: enough for the tiles and vectors of a step, but not for a whole kernel.
     budget = 6 * TILE**2 * 8 + (30 + 32) * M * 8 + 1000
     with dask.config.set({"scheduler": "synchronous", "dmkl.memory": budget}):
         here = check(K)
@@ -113,7 +113,7 @@ def test_constant_kernels_and_different_scales_are_told(tmp_path):
     assert rows == [("warning", "constant"), ("warning", "zero"), ("note", "zero"), ("note", "")]
     assert "'large'" in text
     assert "k(x, x) = 0" in text
-    # And it is as the finding says: such a kernel cannot be normalized.
+    # The finding is correct: such a kernel cannot be normalized.
     with pytest.raises(InputError, match="cannot be normalized"):
         np.asarray(dmkl.open(tmp_path / "set.zarr").select("constant").center().normalize("trace"))
 
@@ -160,7 +160,7 @@ def test_statistics_that_do_not_belong_to_the_matrices_are_seen(tmp_path, anew):
 
 
 def rewrite_tile(path, kernel, i, j, change):
-    """Another program's write: the tile and its record agree, and break a rule."""
+    """Write a tile that violates a rule, with a matching record, as another program might."""
     group = zarr.open_group(path, mode="r+")
     rows, cols = slice(i * TILE, min((i + 1) * TILE, M)), slice(j * TILE, min((j + 1) * TILE, M))
     block = change(np.asarray(group["gram_upper"][kernel, rows, cols]))

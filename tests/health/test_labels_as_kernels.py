@@ -1,4 +1,4 @@
-"""Labels that come in as a table or a kernel of another name are refused, and told of in sets that hold them."""
+"""Labels given as a table or a kernel under another name are refused, and reported in sets that contain them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def test_a_table_of_labels_is_refused_whatever_its_name(error_of, output_of, tmp
     np.savetxt(tmp_path / "y.txt", Y, fmt="%d")
     place = tmp_path / "v.zarr"
     build = ["build", place, tmp_path / "v.npz", "--labels", tmp_path / "y.txt", "--function", "rbf"]
-    told = error_of(*build)
-    assert "'truelabel-rbf' would be computed from the labels" in told
-    assert "--feature" in told
+    message = error_of(*build)
+    assert "'truelabel-rbf' would be computed from the labels" in message
+    assert "--feature" in message
     assert not place.exists()
     output_of(*build, "--feature", "noise")
     assert dmkl.open(place).names == ("noise-rbf",)
@@ -40,7 +40,7 @@ def test_a_column_of_labels_is_refused_where_a_kernel_sees_it(tmp_path):
     assert not list(tmp_path.iterdir())
     K = dmkl.build(tmp_path / "set.zarr", {"X": table}, spec | {"columns": {"rest": list("abcd")}}, labels=Y)
     assert len(K) == 1
-    assert len(dmkl.build(None, {"X": table}, spec)) == 1  # without labels nothing is known of it
+    assert len(dmkl.build(None, {"X": table}, spec)) == 1  # it cannot be detected without labels
     assert len(dmkl.build(None, {"X": INFORMATIVE}, spec, labels=Y)) == 1
     with pytest.raises(InputError, match=r"of features 'X', they are equal to the labels"):
         dmkl.build(None, {"X": np.eye(3)[np.arange(M) % 3]}, spec, labels=np.arange(M) % 3)
@@ -86,13 +86,13 @@ def test_check_tells_of_kernels_that_are_the_labels(written_before):
 @pytest.mark.parametrize("probes", [None, 10])
 def test_analyze_tells_of_kernels_that_are_the_labels(written_before, steps, probes):
     K = written_before
-    found = dmkl.analyze(K, steps=steps.split(","), probes=probes)
-    assert found.data["is_labels"].values.tolist() == [False, False, True, False]
-    assert "the labels under another name, to be left out: truth" in found.summary()
+    analysis = dmkl.analyze(K, steps=steps.split(","), probes=probes)
+    assert analysis.data["is_labels"].values.tolist() == [False, False, True, False]
+    assert "the labels under another name, to be left out: truth" in analysis.summary()
     # Against the definition.
     center = np.eye(M) - 1 / M
     indicators = np.eye(2)[Y] / np.sqrt(np.bincount(Y))
-    for j, share in enumerate(found.data["class_share"].values):
+    for j, share in enumerate(analysis.data["class_share"].values):
         k = np.asarray(K)[j]
         k = k / np.sqrt(np.outer(k.diagonal(), k.diagonal())) if "cosine" in steps else k
         k = center @ k @ center

@@ -1,4 +1,4 @@
-"""Small files that tell of enormous things: refused before memory is taken or anything is written."""
+"""Small files that declare enormous sizes: refused before memory is allocated or anything is written."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_lines_that_cells_of_do_not_fit(tmp_path):
 
 
 def chunked(path, chunk):
-    """A matrix of one compressed chunk, which holds this."""
+    """A matrix of one compressed chunk with the given content."""
     with h5py.File(path, "w") as file:
         node = file.create_dataset("K", (5, 5), "f8", chunks=(5, 5), compression="gzip")
         node.id.write_direct_chunk((0, 0), chunk)
@@ -138,7 +138,7 @@ def test_zarr_chunks_that_claim_to_unpack_to_anything(tmp_path, codec):
 
 
 def changed(path, **changes):
-    """Change arrays' metadata everywhere in a set, which is sealed anew: `changes` by name of the array, a mapping."""
+    """Change metadata of arrays everywhere in a set and seal it again; `changes` maps array names to changes."""
     root = json.loads((path / "zarr.json").read_text())
     for name, change in changes.items():
         file = path / name / "zarr.json"

@@ -1,7 +1,7 @@
-"""Whatever is in a file, its reader reads it or says in a line what is wrong; `make fuzz` tries many more.
+"""A reader reads a mutated file or reports the fault in one line; `make fuzz` tries many more.
 
-There a process that dies, takes 10 s of processor time for a file, or asks for more than a gibibyte fails its test, and
-another process takes its place. The folder of the test then still holds the file.
+There a process that dies, uses 10 CPU seconds for a file, or requests more than a gibibyte fails its test, and another
+process replaces it. The folder of the test then still contains the file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from helpers.fuzzing.corpora import FORMATS
 from helpers.fuzzing.trial import Lab
 
 EACH = -(-int(os.environ.get("FUZZ_INPUTS", "0")) // len(FORMATS))
-"""Mutated files of each format in `make fuzz`; 0 in `make test`, which tries a few."""
+"""The number of mutated files of each format in `make fuzz`; 0 in `make test`, which tries a few."""
 SHARE = 500
 FEW = {"annotated": 3, "sparse": 8, "HDF5": 12, "Zarr": 12, "MATLAB 5": 15, "kernel sets": 20, "prices": 100}
 SECONDS = 10.0
@@ -31,7 +31,7 @@ def lab(request, tmp_path):
 
 @pytest.fixture
 def seconds():
-    """Processor time for one file; limits of memory and of time end this process, also inside a library."""
+    """CPU seconds for one file; limits of memory and of time end this process, also inside a library."""
     if not EACH:
         yield 0.0
         return
@@ -44,7 +44,7 @@ def seconds():
 
 @pytest.mark.parametrize("first", range(0, EACH or 1, SHARE))
 def test_mutated_files_are_read_or_refused(lab, seconds, first):
-    for files in lab.valid:  # whatever is imported or started for the first file is no file's doing
+    for files in lab.valid:  # imports and start-up for the first file do not count
         assert not lab.attempt(files)
     faults = {}
     for seed in range(first, min(first + SHARE, EACH or FEW.get(lab.name, 25))):

@@ -1,4 +1,4 @@
-"""What files point to, run or kill: other files, code, and the process that reads them."""
+"""Files that refer to other files, contain code, or crash the process that reads them."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def virtual(file):
 
 @pytest.fixture(params=[link, storage, virtual])
 def pointing(request, tmp_path, monkeypatch):
-    """Writes a file that points to another one."""
+    """A function that writes a file that points to another one."""
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["K"] = K
     (tmp_path / "other.bin").write_bytes(K.tobytes())
-    monkeypatch.chdir(tmp_path)  # where external storage is looked for
+    monkeypatch.chdir(tmp_path)  # where external storage is searched for
 
     def write(name):
         with h5py.File(tmp_path / name, "w", userblock_size=512 if name.endswith(".mat") else 0) as file:
@@ -99,7 +99,7 @@ def to_a_device(path):
 
 
 def to_itself_elsewhere(path):
-    """A link to the very same file, which only lies in another folder."""
+    """A link to the same file in another folder."""
     path.symlink_to(path.with_name(f"{path.name}.moved"))
 
 
@@ -144,7 +144,7 @@ def test_of_a_kernel_set_only_regular_files_are_read(here, put, kind, name):
 @pytest.mark.parametrize("folder", ["gram_upper", "gram_upper/c/0", "kernel"])
 def test_folders_of_a_kernel_set_are_no_links(here, folder):
     dmkl.create(here / "set.zarr", [K], labels=[0, 1] * 3)
-    (here / "link.zarr").symlink_to("set.zarr")  # which is followed to a whole set
+    (here / "link.zarr").symlink_to("set.zarr")  # which is followed to a complete set
     np.testing.assert_array_equal(np.asarray(dmkl.open(here / "link.zarr"))[0], K)
     exchange(here / "set.zarr" / folder, to_itself_elsewhere)
     with pytest.raises(dmkl.errors.StoreError, match="is a symbolic link"):
@@ -179,7 +179,7 @@ def test_of_a_zarr_folder_only_regular_files_are_read(here, put, kind, name, zar
     group = zarr.open_group(here / "k.zarr", mode="w", zarr_format=zarr_format)
     group.create_array("K", data=K, chunks=K.shape)
     exchange(here / "k.zarr" / name, put)
-    # Without metadata no array is seen there.
+    # Without metadata no array is listed there.
     match = "." if name in ("K/.zarray", "K/zarr.json") else f"is {kind}, and only regular files"
     with pytest.raises(InputError, match=match) as caught:
         entries_by(reader, here / "k.zarr")
@@ -199,7 +199,7 @@ def test_a_chunk_larger_than_any_of_its_array_is_refused(here, compressed):
     group = zarr.open_group(here / "k.zarr", mode="w")
     group.create_array("K", data=K, chunks=K.shape, compressors="auto" if compressed else None)
     with open(here / "k.zarr" / "K" / "c" / "0" / "0", "r+b") as file:
-        file.truncate(2**40)  # takes no room on the disk
+        file.truncate(2**40)  # takes no space on the disk
     with pytest.raises(InputError, match=r"its chunk \(0, 0\) has \d+ bytes, expected at most"):
         next(iter(open_files(here / "k.zarr")[0].matrices()))[0:6, 0:6]
 
@@ -220,12 +220,12 @@ def test_a_file_that_kills_its_reader_is_told(tmp_path):
     texts[0, 0], texts[0, 1] = "ab", "cd"
     scipy.io.savemat(tmp_path / "k.mat", {"c": texts})
     data = bytearray((tmp_path / "k.mat").read_bytes())
-    data[144] = 14  # the class of the variable: of some that SciPy does not know it writes where nothing is
+    data[144] = 14  # the class of the variable: for some unknown classes SciPy writes to invalid memory
     (tmp_path / "k.mat").write_bytes(data)
     with pytest.raises(InputError, match=r"k\.mat is damaged, or made to do harm: .* died \(SIGSEGV\)"):
         read_file(tmp_path / "k.mat")
     scipy.io.savemat(tmp_path / "good.mat", {"K": K})
-    assert open_files(tmp_path / "good.mat")[0].n_kernels == 1  # another process takes its place
+    assert open_files(tmp_path / "good.mat")[0].n_kernels == 1  # another process replaces it
 
 
 def test_cells_of_any_class_come_back_from_the_process(tmp_path):
@@ -242,7 +242,7 @@ def test_cells_of_any_class_come_back_from_the_process(tmp_path):
 
 
 class Harm:
-    """Leaves a trace where it is unpickled."""
+    """An object that writes a file when it is unpickled."""
 
     def __init__(self, trace):
         self.trace = trace

@@ -1,4 +1,4 @@
-"""`dmkl.importance`: sets of kernels against searches of their own, groups, Shapley values, state, files, pictures."""
+"""`dmkl.importance`: sets of kernels against separate searches, groups, Shapley values, state, files, pictures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def kernels():
 
 
 def over_fewer(estimator, names, y, grid, cv, held):
-    """A search over some of the kernels, at the points `held`, or where it is None at its own choice."""
+    """A search over some of the kernels, at the points `held`, or at the points it chooses if that is None."""
     model = clone(estimator)
     if np.ndim(getattr(model, "sigma", 0.0)):
         model.sigma = [model.sigma[kernels().names.index(name)] for name in names]
@@ -59,7 +59,7 @@ def result():
     )
 
 
-# --- what is fitted ----------------------------------------------------------------------------------------------
+# --- fits --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_fits_are_those_of_searches_over_fewer_kernels(estimator, kind, grid, cv
         assert not (own[f"gap_{end}"] > 1e-5).any()
     assert result.data.attrs["rows"] == ("test" if cv is TESTED else "validation")
     if choose == "held" and isinstance(estimator, dmkl.MKFDA) and estimator.solver == "auto":  # in its spaces
-        # Leave-one-out scores of the new fits take a pass too.
+        # Leave-one-out scores of the new fits need a pass too.
         assert 0 < result.data.attrs["n_search_passes"] <= result.n_passes_ <= result.data.attrs["n_search_passes"] + 3
     left_out = xr.DataArray(np.eye(len(K), dtype=bool), dims=("source", "kernel"))
     assert (result.data.weight_without.where(left_out, 0.0) == 0).all()
@@ -113,7 +113,7 @@ LEARNERS = {
     },
     "NCuts": {"n_examples": 2},
 }
-"""Every learner that can leave a kernel out, with parameters that suit few samples."""
+"""Every learner that can omit a kernel, with parameters for few samples."""
 
 
 @pytest.mark.parametrize("name", LEARNERS)
@@ -131,7 +131,7 @@ def test_groups_of_new_samples_are_by_the_kernels_that_may_have_weight(parameter
 
 
 def test_groups_by_features_are_by_those_of_the_kernels_that_may_have_weight():
-    """Also against a set that was built without the table of the kernel that is left out."""
+    """Also against a set that was built without the table of the omitted kernel."""
     y = labels("binary")
     tables = {"noise": np.random.default_rng(0).random((90, 3)) * 5, "digits": digits()[0][0], "more": digits()[0][2]}
     model, specs = dmkl.GSMKL(grouping="kmeans"), [{"function": "rbf", "feature": "*"}]
@@ -147,7 +147,7 @@ def test_groups_by_features_are_by_those_of_the_kernels_that_may_have_weight():
 
 
 def _compare_left_out(model, K, y):
-    """Compare importance without the first kernel with a search without it, and return the former."""
+    """Compare the importance without the first kernel with a search without it; return the importance."""
     machine = hasattr(model, "C") and getattr(model, "loss", "hinge") == "hinge"
     grid = {"C": [1.0]} if machine else {"lam": [0.1]} if hasattr(model, "lam") else None
     own = dmkl.importance(model, K, y, grid, cv=FOLDS[:1]).data.sel(source=K.names[0])
@@ -157,7 +157,7 @@ def _compare_left_out(model, K, y):
     return own
 
 
-# --- what is told of it ------------------------------------------------------------------------------------------
+# --- reports of the result ---------------------------------------------------------------------------------------
 
 
 def test_losses_are_means_of_differences_within_folds(result):
@@ -278,11 +278,11 @@ def test_without_a_kernel_there_are_the_shares_of_the_classes(kind):
     assert data.score_of_nothing.item() == pytest.approx(accuracy_score(y[held_out], prior))
 
 
-# --- going on, and what is refused -------------------------------------------------------------------------------
+# --- resuming, and refusals --------------------------------------------------------------------------------------
 
 
 class Stopping(Counting):
-    """Fails at a read of a tile."""
+    """A source that raises an error at a read of a tile."""
 
     def see(self, key):
         super().see(key)

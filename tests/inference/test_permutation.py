@@ -20,7 +20,7 @@ MODEL = dmkl.MKFDA(tol=1e-6, solver="stacked")
 
 
 def made(seed, m=48, signal=0.0):
-    """Kernels of features of which the first tells two classes apart by `signal`, and the classes."""
+    """Kernels of features, and two classes, which `signal` separates in the first feature."""
     rng = np.random.default_rng(seed)
     x, y = rng.standard_normal((m, 6)), np.arange(m) % 2
     x[:, 0] += signal * y

@@ -1,4 +1,4 @@
-"""`dmkl.stability`: every resample against a fit of its own, draws, selection and its bounds, going on, pictures."""
+"""`dmkl.stability`: every resample against a separate fit, draws, selection, its bounds, resuming, pictures."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ def test_draws_keep_the_shares_of_classes_and_halves_come_in_pairs_that_share_no
 
 @pytest.mark.parametrize(("n_groups", "possible"), [(20, None), (6, 18), (5, 12)])
 def test_halves_of_groups_are_drawn_from_all_that_there_are(n_groups, possible):
-    """Of g groups in each of two classes a half takes g/2 of one and of the other: C(g, g/2)² halves, at random.
+    """For g groups in each of two classes a half has g/2 of each: C(g, g/2)² random halves.
 
-    Of 3 and 3 groups a half takes 2 and 1, or 1 and 2: 3·3·2 = 18; of 3 and 2 groups 2·1·3 = 6 and their complements.
+    For 3 and 3 groups a half has 2 and 1, or 1 and 2: 3·3·2 = 18; for 3 and 2 groups 2·1·3 = 6, and their complements.
     """
     sizes = np.random.default_rng(0).integers(15, 35, n_groups)
     groups = np.repeat([f"donor {g}" for g in range(n_groups)], sizes)
@@ -128,7 +128,7 @@ def test_halves_of_groups_are_drawn_from_all_that_there_are(n_groups, possible):
 @pytest.mark.parametrize("how", ["half", "bootstrap"])
 @pytest.mark.parametrize("several", [False, True])
 def test_draws_that_lack_a_class_are_drawn_again(how, several):
-    """Two of the eight groups have the rare class: four of seven halves split them, a bootstrap misses both often."""
+    """Two of the eight groups have the rare class: four of seven halves split them; a bootstrap often misses both."""
     groups = np.repeat(np.arange(8), 4)
     y = np.where((groups < 2) & (np.arange(32) % 4 == 0), 1, 0)
     y = np.stack([y, np.arange(32) % 2], axis=1) if several else y
@@ -243,7 +243,7 @@ def test_where_nothing_is_stable_the_bound_is_told(result, n_selected):
 
 
 def spectra(seed, informative):
-    """Kernels of noise, one narrow and nine wide Gaussian ones, and one that tells the two classes apart."""
+    """One narrow and nine wide Gaussian kernels of noise, and one that separates the two classes."""
     rng, y = np.random.default_rng(seed), np.arange(100) % 2
     views = [(5.0, rng.normal(size=(100, 5)))] + [(0.02, rng.normal(size=(100, 5))) for _ in range(9)]
     if informative:
@@ -288,7 +288,7 @@ def test_pictures(result, of_tasks):
     task = of_tasks.tasks[1]
     (line,) = of_tasks.plot(task=task)[0].lines
     np.testing.assert_array_equal(line.get_xdata(), np.sort(of_tasks.data["mean_weight"].sel(task=task))[::-1])
-    weights, _ = of_tasks.plot()  # tasks have the same weight in the mean, whatever their p
+    weights, _ = of_tasks.plot()  # tasks have equal weight in the mean, for any p
     mean = of_tasks.data["mean_weight"]
     expected = (mean / mean.sum("kernel")).mean(next(dim for dim in mean.dims if dim != "kernel"))
     np.testing.assert_allclose(weights.lines[0].get_xdata(), np.sort(expected)[::-1])
@@ -297,12 +297,12 @@ def test_pictures(result, of_tasks):
         of_tasks.plot(task="none")
 
 
-# --- going on ----------------------------------------------------------------------------------------------------
+# --- resuming ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("solver", ["direct", "subspace"])
 def test_it_goes_on(tmp_path, solver):
-    """What is done when it ends is not done again, and the end is the same; other draws are other work."""
+    """Completed work is not repeated, and the result is the same; other draws are refused."""
     K, source = over(kernels(), Counting)
     y, model = labels("multiclass"), dmkl.MKFDA(p=1.5, solver=solver, tol=1e-6)
     options = {"how": "bootstrap", "state": tmp_path / "state"}
@@ -317,7 +317,7 @@ def test_it_goes_on(tmp_path, solver):
         np.testing.assert_allclose(result.data[name], clean.data[name], atol=1e-5)
     source.reads.clear()
     again = dmkl.stability(model, K, y, 2, **options)
-    assert solver == "direct" or not source.reads  # the direct solver has not scored what is left out
+    assert solver == "direct" or not source.reads  # the direct solver has not scored the left-out rows
     np.testing.assert_allclose(again.data["score"], result.data["score"], rtol=1e-9)
     with pytest.raises(InputError, match="differs in: the folds"):
         dmkl.stability(model, K, y, 2, random_state=1, **options)
@@ -358,9 +358,9 @@ def test_what_is_refused(change, message, monkeypatch):
 
 @pytest.mark.slow
 def test_planted_kernels_are_found():
-    """3 informative of 30 kernels, 10 seeds: all of them stable, and no more false ones than is bounded.
+    """3 informative of 30 kernels, 10 seeds: all are stable, and false ones are within the bound.
 
-    Of the same weights also where each half selects twice as many as there are to be found.
+    The same holds if each half selects twice as many kernels as are informative.
     """
     frequencies: dict[int, list[np.ndarray]] = {3: [], 6: []}
     for seed in range(10):

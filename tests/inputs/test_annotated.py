@@ -1,4 +1,4 @@
-"""AnnData and MuData, as files and in memory: the same numbers and names as their own libraries give."""
+"""AnnData and MuData, as files and in memory: the same numbers and names as from their own libraries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dmkl.errors import FeatureWarning, InputError
 from dmkl.inputs import as_features, open_files, read_file
 from dmkl.store.ingest import ingest
 
-# anndata asks pandas 3 for an option that goes with pandas 4.
+# anndata uses an option of pandas 3 that pandas 4 removes.
 pytestmark = pytest.mark.filterwarnings("ignore:The 'future.infer_string' option:Warning")
 
 NAMES = [f"cell{i}" for i in range(12)]
@@ -51,7 +51,7 @@ def path(request, tmp_path_factory):
 
 @pytest.fixture
 def h5ad(data, tmp_path):
-    """A file of the test's own."""
+    """A file for this test only."""
     return write(data, tmp_path / "x.h5ad")
 
 
@@ -99,7 +99,7 @@ def test_kernels_that_are_named(path):
 
 
 def exchange(file, node, values):
-    """Other values in place of those of a data set, whose attributes stay."""
+    """Replace the values of a data set and keep its attributes."""
     attributes = dict(file[node].attrs)
     del file[node]
     file.create_dataset(node, data=values).attrs.update(attributes)
@@ -171,8 +171,8 @@ def test_thirty_gene_sets_are_thirty_kernels(h5ad, data, tmp_path, notes_of):
     gmt, out = tmp_path / "sets.gmt", tmp_path / "set.zarr"
     gmt.write_text("\n".join(lines))
     command = ["build", out, h5ad, "--function", "linear", "--feature", "X", "--columns", gmt]
-    told = notes_of(*command, "--labels", f"{h5ad}:cell_type")
-    assert "ignored 30 of the 36 members" in " ".join(told.split())
+    notes = notes_of(*command, "--labels", f"{h5ad}:cell_type")
+    assert "ignored 30 of the 36 members" in " ".join(notes.split())
     with pytest.warns(FeatureWarning, match="ignored 30 of the 36 members"):
         by_path = dmkl.build(None, data, {"function": "linear", "feature": "X", "columns": gmt})
     by_mapping = dmkl.build(None, h5ad, {"function": "linear", "feature": "X", "columns": sets})
@@ -183,8 +183,8 @@ def test_thirty_gene_sets_are_thirty_kernels(h5ad, data, tmp_path, notes_of):
     for kernels in (K, by_path, by_mapping):
         np.testing.assert_allclose(np.asarray(kernels), expected, rtol=1e-6)
     gmt.write_text("\n".join([*lines, "few\t-\tgene1"]))
-    told = notes_of(*command, "--overwrite", "--min-columns", "2")
-    assert "left out 1 of the 31 column sets" in " ".join(told.split())
+    notes = notes_of(*command, "--overwrite", "--min-columns", "2")
+    assert "left out 1 of the 31 column sets" in " ".join(notes.split())
     assert dmkl.open(out).names == K.names
 
 
@@ -261,10 +261,10 @@ def test_kernels_and_distances_of_obsp_beside_kernels_of_features(form, data, tm
     assert not problems(tmp_path / "k.zarr")
     assert set(K.names[:2]) == {"layers/scaled-linear", "layers/by_columns-linear"}
     assert K.names[2:] == ("obsp/dense-precomputed", "obsp/sparse-precomputed", "obsp/knn_distances-distance")
-    found = np.asarray(K)
-    np.testing.assert_array_equal(found[2], data.obsp["dense"][::-1, ::-1])
-    np.testing.assert_array_equal(found[3], dense(data.obsp["sparse"])[::-1, ::-1])
-    np.testing.assert_allclose(found[4], np.exp(-dense(data.obsp["knn_distances"])), rtol=1e-6)
+    values = np.asarray(K)
+    np.testing.assert_array_equal(values[2], data.obsp["dense"][::-1, ::-1])
+    np.testing.assert_array_equal(values[3], dense(data.obsp["sparse"])[::-1, ::-1])
+    np.testing.assert_allclose(values[4], np.exp(-dense(data.obsp["knn_distances"])), rtol=1e-6)
     with pytest.raises(InputError, match="given as 'obsp/dense', so kernels of new samples cannot be"):
         dmkl.build_cross(K.select(["obsp/dense-precomputed"]), given)
 
@@ -294,12 +294,12 @@ def test_modalities_are_joined_by_name(form, tmp_path):
     given = data if form == "memory" else write(data, tmp_path / form)
     with pytest.raises(InputError, match="all sources must have the same samples"):
         as_features(given)
-    found = as_features(given, join="inner")
-    assert set(found.blocks) == {f"{part}/{name}" for part in ("rna", "protein") for name in FEATURES | SQUARE}
-    assert set(found.samples) == set(FIRST) & set(SECOND)
+    features = as_features(given, join="inner")
+    assert set(features.blocks) == {f"{part}/{name}" for part in ("rna", "protein") for name in FEATURES | SQUARE}
+    assert set(features.samples) == set(FIRST) & set(SECOND)
     for part in ("rna", "protein"):
         frame = data.mod[part].to_df()
-        np.testing.assert_array_equal(found.blocks[f"{part}/X"].read(slice(0, 7)), frame.loc[found.samples])
+        np.testing.assert_array_equal(features.blocks[f"{part}/X"].read(slice(0, 7)), frame.loc[features.samples])
 
 
 def test_kernels_and_columns_of_modalities(tmp_path):
@@ -317,7 +317,7 @@ def test_kernels_and_columns_of_modalities(tmp_path):
     np.testing.assert_allclose(np.asarray(K.select(["protein/obsp/dense"]))[0], frame, rtol=1e-12)
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- refusals ---------------------------------------------------------------------------------------------------------
 
 
 def test_files_from_before_version_0_7_are_named(tmp_path):

@@ -1,4 +1,4 @@
-"""Covariates from files: the numbers and categories of each sample, whatever the file is."""
+"""Covariates from files: the numbers and categories of each sample, for every file format."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def test_a_table_one_of_its_columns_and_geneticists_lines(tmp_path):
 
 def test_what_is_unknown_is_no_category(tmp_path):
     (tmp_path / "c.csv").write_text("sample,site,age\na,n,1\nb,NA,2\nc,s,\n")
-    found = read_covariates(tmp_path / "c.csv")
-    assert found["site"].isna().tolist() == [False, True, False]
-    np.testing.assert_array_equal(found["age"], [1, 2, np.nan])
+    table = read_covariates(tmp_path / "c.csv")
+    assert table["site"].isna().tolist() == [False, True, False]
+    np.testing.assert_array_equal(table["age"], [1, 2, np.nan])
     with pytest.raises(InputError, match="every covariate of every sample, but 'site' of sample 'b'"):
         parse_steps(f"residualize={tmp_path / 'c.csv'}")
 

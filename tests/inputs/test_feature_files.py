@@ -1,4 +1,4 @@
-"""Features from whatever they come as: the same numbers, read in parts, in one order of samples; what is refused."""
+"""Features from all supported inputs: equal numbers, reads in parts, order of samples, refusals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SLICES = [slice(0, 7), slice(2, 5), slice(6, 7), slice(4, 4)]
 
 
 def same(block, expected, dtype=None):
-    """The block gives what is expected, whatever rows are asked for."""
+    """Check that the block gives the expected values for any selection of rows."""
     assert block.shape == expected.shape
     assert block.dtype == (expected.dtype if dtype is None else dtype)
     for rows in [slice(0, len(expected)), *SLICES]:
@@ -41,7 +41,7 @@ def same(block, expected, dtype=None):
 
 
 class Counting:
-    """An array that records which rows were read."""
+    """An array that records the rows that were read."""
 
     def __init__(self, values):
         self.values, self.shape, self.dtype, self.read = values, values.shape, values.dtype, []
@@ -99,13 +99,13 @@ def test_every_kind_of_array(tmp_path, kind):
 
 def test_only_the_rows_asked_for_are_read():
     counting, named = Counting(A), Counting(B)
-    found = as_features({"a": counting, "b": named}, present={"b": ~np.isin(np.arange(7), [2, 3])})
+    features = as_features({"a": counting, "b": named}, present={"b": ~np.isin(np.arange(7), [2, 3])})
     assert counting.read == named.read == []
-    found.blocks["a"].read(slice(2, 4))
+    features.blocks["a"].read(slice(2, 4))
     assert counting.read == [2, 3]
-    found.blocks["b"].read(slice(2, 5))
+    features.blocks["b"].read(slice(2, 5))
     assert named.read == [4]
-    found.blocks["b"].read(slice(2, 4))
+    features.blocks["b"].read(slice(2, 4))
     assert named.read == [4]
 
 
@@ -117,9 +117,9 @@ def test_dask_computes_only_the_chunks_that_are_read():
         return values
 
     lazy = da.from_array(A, chunks=(2, 3)).map_blocks(block, dtype=A.dtype, meta=np.empty((0, 0)))
-    found = as_features(lazy)
+    features = as_features(lazy)
     assert seen == []
-    np.testing.assert_array_equal(found.blocks["X"].read(slice(2, 4)), A[2:4])
+    np.testing.assert_array_equal(features.blocks["X"].read(slice(2, 4)), A[2:4])
     assert seen == [(1, 0)]
 
 
@@ -148,10 +148,10 @@ def test_masked_arrays():
 
 def test_data_frames():
     frame = pd.DataFrame(A, columns=["age", "height", 3], index=pd.Index(range(10, 17)))
-    found = as_features(frame)
-    assert found.blocks["X"].columns == ("age", "height", "3")
-    assert found.samples == [str(i) for i in range(10, 17)]
-    same(found.blocks["X"], A)
+    features = as_features(frame)
+    assert features.blocks["X"].columns == ("age", "height", "3")
+    assert features.samples == [str(i) for i in range(10, 17)]
+    same(features.blocks["X"], A)
     assert as_features(frame.reset_index(drop=True)).samples is None
     mixed = pd.DataFrame(
         {"a": pd.array([1, None, 3], dtype="Int8"), "b": np.float32([1.5, 2, 3]), "c": [True, True, False]}
@@ -167,29 +167,29 @@ def test_data_frames():
 
 def test_xarray():
     labeled = xr.DataArray(A, dims=("who", "gene"), coords={"who": SAMPLES, "gene": list("abc")})
-    found = as_features({"a": labeled})
-    assert (found.samples, found.blocks["a"].columns) == (SAMPLES, ("a", "b", "c"))
+    features = as_features({"a": labeled})
+    assert (features.samples, features.blocks["a"].columns) == (SAMPLES, ("a", "b", "c"))
     dataset = xr.Dataset(
         {"a": labeled, "b": (("who", "pixel"), B), "y": ("who", Y), "split": (("split_number", "who"), SPLITS)},
         coords={"weight": ("gene", np.ones(3))},
     )
-    found = as_features(dataset)
-    same(found.blocks["a"], A)
-    same(found.blocks["b"], B)
-    assert list(found.blocks) == ["a", "b"]
-    assert found.samples == SAMPLES
-    assert found.blocks["b"].columns is None
-    np.testing.assert_array_equal(found.labels.labels, Y)
-    np.testing.assert_array_equal(found.labels.splits, SPLITS)
-    assert found.notes == ["the dataset: left out weight (3 float64)"]
+    features = as_features(dataset)
+    same(features.blocks["a"], A)
+    same(features.blocks["b"], B)
+    assert list(features.blocks) == ["a", "b"]
+    assert features.samples == SAMPLES
+    assert features.blocks["b"].columns is None
+    np.testing.assert_array_equal(features.labels.labels, Y)
+    np.testing.assert_array_equal(features.labels.splits, SPLITS)
+    assert features.notes == ["the dataset: left out weight (3 float64)"]
     some = as_features(dataset, samples=["s6", "s1"])
     same(some.blocks["b"], B[[6, 1]])
     np.testing.assert_array_equal(some.labels.labels, Y[[6, 1]])
     tasks = xr.Dataset({"a": (("n", "d"), A), "labels": (("n", "task"), Y[:, None] == [0, 1]), "ids": ("n", SAMPLES)})
-    found = as_features(tasks.assign_coords(task=["cat", "dog"]))
-    assert found.samples == SAMPLES
-    assert list(found.labels.tasks) == ["cat", "dog"]
-    np.testing.assert_array_equal(found.labels.labels, Y[:, None] == [0, 1])
+    features = as_features(tasks.assign_coords(task=["cat", "dog"]))
+    assert features.samples == SAMPLES
+    assert list(features.labels.tasks) == ["cat", "dog"]
+    np.testing.assert_array_equal(features.labels.labels, Y[:, None] == [0, 1])
 
 
 # --- order of samples ----------------------------------------------------------------------------------------
@@ -224,12 +224,12 @@ def test_blocks_are_put_in_order_by_name(tmp_path_factory, case, data):
         with pytest.raises(InputError, match="have none of the"):
             as_features(given, samples=samples, join="outer")
         return
-    found = as_features(given, samples=samples, join="outer")
-    assert found.samples == wanted
+    features = as_features(given, samples=samples, join="outer")
+    assert features.samples == wanted
     rows = slice(*sorted((data.draw(st.integers(0, len(wanted))), data.draw(st.integers(0, len(wanted))))))
     for name, frame in frames.items():
         expected = frame.reindex(wanted).to_numpy()
-        block = found.blocks[names[name]]
+        block = features.blocks[names[name]]
         np.testing.assert_array_equal(block.read(slice(0, len(wanted))), expected)
         np.testing.assert_array_equal(block.read(rows), expected[rows])
 
@@ -246,7 +246,7 @@ def test_what_is_missing_is_noted():
         "features 'b': left out 2 rows that are none of the samples",
     ]
     same(features.blocks["b"], np.stack([B[2], np.full(5, np.nan, np.float32)]))
-    # A mask goes with names that are missing.
+    # A mask is combined with missing names.
     some = as_features({"a": a.iloc[:4]}, samples=SAMPLES, present={"a": np.arange(7) != 1}, join="outer")
     same(some.blocks["a"], np.where(np.isin(np.arange(7), [0, 2, 3])[:, None], A, np.nan))
 
@@ -298,17 +298,17 @@ def test_arrays_of_a_file(tmp_path, suffix, write):
     write(
         path, a=A, b=B, label=Y, splits=SPLITS, sample=np.array(SAMPLES), ages=np.arange(7.0), cube=np.ones((2, 2, 2))
     )
-    found = as_features(path)
-    assert list(found.blocks) == ["a", "b"]
-    same(found.blocks["a"], A)
-    same(found.blocks["b"], B)
-    assert found.samples == SAMPLES
-    np.testing.assert_array_equal(found.labels.labels, Y)
-    np.testing.assert_array_equal(found.labels.splits, SPLITS)
-    assert len(found.notes) == 1
-    assert "left out" in found.notes[0]
-    assert "ages" in found.notes[0]
-    assert "cube" in found.notes[0]
+    features = as_features(path)
+    assert list(features.blocks) == ["a", "b"]
+    same(features.blocks["a"], A)
+    same(features.blocks["b"], B)
+    assert features.samples == SAMPLES
+    np.testing.assert_array_equal(features.labels.labels, Y)
+    np.testing.assert_array_equal(features.labels.splits, SPLITS)
+    assert len(features.notes) == 1
+    assert "left out" in features.notes[0]
+    assert "ages" in features.notes[0]
+    assert "cube" in features.notes[0]
     some = as_features(str(path), samples=["s5", "s0", "s3"])
     same(some.blocks["a"], A[[5, 0, 3]])
     assert some.labels.labels.tolist() == Y[[5, 0, 3]].tolist()
@@ -324,7 +324,7 @@ def test_npy_files_of_a_folder(tmp_path):
     features = as_features(tmp_path, samples=[SAMPLES[i] for i in SHUFFLED])
     assert list(features.blocks) == ["hog", "lbp"]
     same(features.blocks["hog"], A[SHUFFLED])
-    # They stand in the order of the files.
+    # They are in the order of the files.
     assert features.labels.labels.tolist() == Y[SHUFFLED].tolist()
     assert any("notes.md" in note for note in features.notes)
 
@@ -349,7 +349,7 @@ def test_several_files_name_their_blocks(tmp_path):
     assert list(features.blocks) == ["views/a", "views/b", "more"]
     same(features.blocks["more"], A + 1)
     assert features.labels.labels.tolist() == Y.tolist()
-    # Labels with names name blocks that have none.
+    # Labels with names provide the names of blocks without names.
     np.save(tmp_path / "hog.npy", A)
     pd.DataFrame({"sample": SAMPLES, "class": list("abcabca")}).to_csv(tmp_path / "labels.csv", index=False)
     features = as_features([tmp_path / "hog.npy", tmp_path / "labels.csv"])
@@ -377,38 +377,38 @@ TABLES = pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
 def test_tables(tmp_path, suffix, monkeypatch):
     monkeypatch.setattr("dmkl.inputs.formats.tables._STRIP_CELLS", 8)  # two rows at once
     path = tmp_path / f"hog{suffix}"
-    found = as_features(write_table(FRAME.assign(patient=SAMPLES)[["u", "patient", "v", "w"]], path, index=False))
-    assert list(found.blocks) == ["hog"]
-    assert found.samples == SAMPLES
-    assert found.blocks["hog"].columns == ("u", "v", "w")
-    same(found.blocks["hog"], A)
-    assert found.notes == []
+    features = as_features(write_table(FRAME.assign(patient=SAMPLES)[["u", "patient", "v", "w"]], path, index=False))
+    assert list(features.blocks) == ["hog"]
+    assert features.samples == SAMPLES
+    assert features.blocks["hog"].columns == ("u", "v", "w")
+    same(features.blocks["hog"], A)
+    assert features.notes == []
 
 
 @TABLES
 def test_the_index_of_a_data_frame_in_a_file(tmp_path, suffix):
     path = tmp_path / f"hog{suffix}"
-    found = as_features(write_table(FRAME.set_axis(["001", "02", *SAMPLES[2:]]), path))
-    assert found.samples == ["001", "02", *SAMPLES[2:]]
-    same(found.blocks["hog"], A)
-    found = as_features(write_table(FRAME.set_axis(range(10, 17)), path))
-    assert found.samples == [str(i) for i in range(10, 17)]
-    found = as_features(write_table(FRAME, path))  # which only counts
-    assert found.samples is None
-    same(found.blocks["hog"], A)
-    assert found.blocks["hog"].columns == ("u", "v", "w")
+    features = as_features(write_table(FRAME.set_axis(["001", "02", *SAMPLES[2:]]), path))
+    assert features.samples == ["001", "02", *SAMPLES[2:]]
+    same(features.blocks["hog"], A)
+    features = as_features(write_table(FRAME.set_axis(range(10, 17)), path))
+    assert features.samples == [str(i) for i in range(10, 17)]
+    features = as_features(write_table(FRAME, path))  # which only numbers the rows
+    assert features.samples is None
+    same(features.blocks["hog"], A)
+    assert features.blocks["hog"].columns == ("u", "v", "w")
 
 
 @TABLES
 def test_columns_that_are_called_labels_are_no_features(tmp_path, suffix):
     path = tmp_path / f"hog{suffix}"
     frame = FRAME.assign(id=[f"{i:03}" for i in range(7)], label=Y, split=["train"] * 4 + ["test"] * 3)
-    found = as_features(write_table(frame, path, index=False))
-    assert found.samples == [f"{i:03}" for i in range(7)]
-    same(found.blocks["hog"], A)
-    assert found.labels.labels.tolist() == Y.tolist()
-    assert np.ravel(found.labels.splits).tolist() == [0] * 4 + [2] * 3
-    assert found.notes[:2] == [
+    features = as_features(write_table(frame, path, index=False))
+    assert features.samples == [f"{i:03}" for i in range(7)]
+    same(features.blocks["hog"], A)
+    assert features.labels.labels.tolist() == Y.tolist()
+    assert np.ravel(features.labels.splits).tolist() == [0] * 4 + [2] * 3
+    assert features.notes[:2] == [
         f"column 'label' of {path} was taken for labels, not for a feature",
         f"column 'split' of {path} was taken for splits, not for a feature",
     ]
@@ -482,7 +482,7 @@ def test_files_that_are_refused(tmp_path, name, content, message):
         as_features(path)
 
 
-# --- what is refused -----------------------------------------------------------------------------------------
+# --- refusals ------------------------------------------------------------------------------------------------
 
 TWICE = pd.DataFrame(A, index=["a", "b", "a", *"cdef"])
 

@@ -1,4 +1,4 @@
-"""Tables and kernels in the forms that other programs write, as the table of docs/data.md has every use of them."""
+"""Tables and kernels in the forms that other programs write, in every use that the table of docs/data.md lists."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RNG = np.random.default_rng(3)
 WORDS = [f"P{i:02}" for i in range(N)]
 NUMBERS = [str(1000017 + 7 * i) for i in range(N)]
 DASHED = [f"{i + 1}-{own}" for i, own in enumerate(WORDS)]
-"""Names that R changes where they are titles."""
+"""Names that R changes if they are titles."""
 DATA = pd.DataFrame(
     {
         "site": np.where(np.arange(N) % 2, "Tromsø", "Bergen"),
@@ -44,11 +44,11 @@ DISTANCES = (np.diag(K)[:, None] + np.diag(K) - 2 * K).round(6)
 ROWS, COLUMNS = RNG.permutation(N), RNG.permutation(N)
 """The order of the samples in the files, and that of the columns of kernels."""
 CODES = {"con": 1, "pat": 2, "Bergen": 1, "Tromsø": 2, "train": 0, "test": 2}
-"""What stands for words in forms that hold numbers alone."""
+"""Codes of words in forms that contain numbers only."""
 
 
 def symmetric(names, values=K):
-    """The kernel of these samples, in their order."""
+    """The kernel of the given samples, in their order."""
     known = next(known for known in (WORDS, NUMBERS, DASHED) if names[0] in known)
     return pd.DataFrame(values, known, known).loc[list(names), list(names)]
 
@@ -58,16 +58,16 @@ def symmetric(names, values=K):
 
 @dataclass(frozen=True)
 class Form:
-    """How a table, whose index holds the names of the samples, is written."""
+    """A form for writing a table whose index holds the names of the samples."""
 
     write: Callable[[Path, pd.DataFrame, str], Path]
-    """(folder, table, use) -> what is given to the reader; the table of a kernel is square."""
+    """(folder, table, use) -> the argument of the reader; the table of a kernel is square."""
     names: list[str] = field(default_factory=lambda: WORDS)
     titles: str = "all"  # "all": a table or FILE:NAME; "named": FILE:NAME alone; "none": one column without a title
-    coded: bool = False  # whether it holds numbers alone
-    shuffled: bool = True  # whether its rows stand in an order of their own
-    title: Callable[[str], str] = str  # how it writes the title of a column
-    square: np.ndarray | None = None  # what a form that holds nothing but matrices of samples holds
+    coded: bool = False  # whether it contains numbers only
+    shuffled: bool = True  # whether its rows are in another order
+    title: Callable[[str], str] = str  # the title of a column as the form writes it
+    square: np.ndarray | None = None  # the content of a form that contains only matrices of samples
 
 
 def text(path, content, encoding="utf-8"):
@@ -87,14 +87,14 @@ def delimited(name, before="", encoding="utf-8", change=lambda frame: frame, **h
 
 
 def names_later(frame):
-    """The names in the second column, under a title that says nothing."""
+    """The names in the second column, under an uninformative title."""
     moved = frame.copy()
     moved.insert(1, "code", frame.index)
     return moved
 
 
 def counted(frame):
-    """Names in a column, after an index that counts."""
+    """Names in a column, after an index of consecutive numbers."""
     return frame.rename_axis("name").reset_index()
 
 
@@ -104,7 +104,7 @@ def numbered_titles(frame):
 
 
 TITLES = {title: str(101 + i) for i, title in enumerate([*DATA.columns, *GENES])}
-"""Titles that are numbers, as identifiers of genes are."""
+"""Numeric titles, such as identifiers of genes."""
 
 
 def made_names(frame):
@@ -113,13 +113,13 @@ def made_names(frame):
 
 
 def without_dimnames(frame):
-    """Rows and columns as R writes those of a matrix without names."""
+    """Rows and columns of a matrix without names, as R writes them."""
     titles = [f"V{k + 1}" for k in range(frame.shape[1])]
     return pd.DataFrame(frame.to_numpy(), [str(i + 1) for i in range(len(frame))], titles)
 
 
 def missing_corner(quoted):
-    """As R's write.table does: parted by blanks, and no title above the names of the rows."""
+    """Write as R's write.table: separated by blanks, without a title above the names of the rows."""
 
     def write(folder, frame, use):
         quoting = csv.QUOTE_NONNUMERIC if quoted else csv.QUOTE_NONE
@@ -151,7 +151,7 @@ def parquet(folder, frame, use):
 
 
 def vectors(folder, frame, use):
-    """Arrays without names; beside features and kernels a file of names."""
+    """Arrays without names; features and kernels also have a file of names."""
     inside = folder / "arrays"
     inside.mkdir(exist_ok=True)
     if use not in ("kernels", "features"):
@@ -164,7 +164,7 @@ def vectors(folder, frame, use):
 
 
 def archive(folder, frame, use):
-    """Arrays with their names of samples in one .npz."""
+    """Arrays and their sample names in one .npz."""
     if use in ("kernels", "features"):
         arrays = {"table": frame.loc[:, frame.index].to_numpy() if use == "kernels" else frame.to_numpy()}
     else:
@@ -190,7 +190,7 @@ def annotated(folder, frame, use):
 
 
 def objects(folder, frame, use):
-    """A list of matrices, or words, that NumPy pickles."""
+    """A list of matrices, or words, which NumPy pickles."""
     values = np.empty(2, dtype=object)
     values[:] = [frame.to_numpy(), frame.to_numpy()]
     np.save(folder / "table.npy", values, allow_pickle=True)
@@ -225,7 +225,7 @@ def phylip(name, triangle=None, values=K):
 
 
 def tassel(folder, frame, use):
-    """The number of samples, and lines of a name and its values, parted by tabs."""
+    """The number of samples, and lines of a name and its values, separated by tabs."""
     body = symmetric(frame.index).to_csv(sep="\t", header=False, lineterminator="\n")
     return text(folder / "table.txt", f"{N}\n{body}")
 
@@ -251,7 +251,7 @@ def grm_list(folder, frame, use):
 
 
 def grm_part(folder, frame, use):
-    """The second of three parts: the rows of its own individuals, as far as the diagonal."""
+    """The second of three parts: the rows of its individuals up to the diagonal."""
     matrix, own = symmetric(frame.index).to_numpy(), range(4, 8)
     values = np.concatenate([matrix[i, : i + 1] for i in own])
     (folder / "table.part_3_2.grm.bin").write_bytes(values.astype("<f4").tobytes())
@@ -268,18 +268,18 @@ def grm_text(folder, frame, use):
 
 
 def rel_text(folder, frame, use):
-    """Rows as far as the diagonal."""
+    """Rows up to the diagonal."""
     matrix = symmetric(frame.index).to_numpy()
     write_ids(folder / "table.rel.id", frame.index)
     return text(folder / "table.rel.gz", "".join("\t".join(map(str, matrix[i, : i + 1])) + "\n" for i in range(N)))
 
 
-# --- what each use of a form gives -----------------------------------------------------------------------------------
+# --- results of each use of a form -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A use that is refused: what the documentation says of the way out, and a pattern of the message."""
+    """A refused use: the alternative according to the documentation, and a pattern of the message."""
 
     way_out: str
     pattern: str
@@ -287,10 +287,10 @@ class Refused:
 
 READ = "read"
 BY_ORDER = "by order, with a note"
-"""One column without names: its values are those of the samples one after another, and that is said."""
+"""One column without names: its values are taken in the order of the samples, with a note."""
 
 NO_TITLES = "one column"
-"""Read; of several columns without titles covariates are refused."""
+"""Read; covariates in several columns without titles are refused."""
 KERNEL = Refused("a kernel", r"(?i)kernel|kinship|relationship|matrix|pairs|expected|occurs|no sample")
 GENETIC = Refused("`dmkl import`", r"dmkl import|kernel")
 SEVERAL = Refused("names are needed", r"(?i)names? (of|its|the) (the )?samples|does not name|name .*samples")
@@ -398,7 +398,7 @@ FORMS: dict[str, tuple[Form, dict[str, Refused | str]]] = {
         Form(objects, titles="none"),
         dict.fromkeys(("labels", "groups", "splits", "covariates", "kernels", "features"), OBJECTS),
     ),
-    # Turned
+    # Transposed
     "features × samples": (
         Form(delimited("table.csv", change=lambda frame: frame.T, index_label="")),
         {
@@ -452,7 +452,7 @@ def written(form, folder, frame, use):
 
 
 def tables(form, folder, use, *wanted):
-    """(path, values in the order of the data) of each wanted column: alone in its file, and beside another column."""
+    """(path, values in the order of the data) of each wanted column: alone in its file, and with another column."""
     for column in wanted:
         other = "dx" if column == "site" else "site"
         if form.titles != "named":
@@ -529,8 +529,8 @@ def check_kernels(form, folder, beside, by_order):
         return list(source.notes)
     source, _ = open_files(path)
     (matrix,) = map(whole, source.matrices())
-    found = pd.DataFrame(matrix, list(source.samples), list(source.samples)).loc[form.names, form.names].to_numpy()
-    np.testing.assert_array_equal(found, K.astype(found.dtype))
+    computed = pd.DataFrame(matrix, list(source.samples), list(source.samples)).loc[form.names, form.names].to_numpy()
+    np.testing.assert_array_equal(computed, K.astype(computed.dtype))
     if path.is_dir():
         return []
     source, _ = open_files([beside / "first.csv", path])
@@ -544,15 +544,15 @@ def check_features(form, folder, beside, by_order):
     path = written(form, folder, pd.DataFrame(X, form.names, GENES), "features")
     for paths, samples in ((path, form.names), ([beside / "block.csv", path], None)):
         if (samples is None and path.is_dir()) or (samples is not None and not form.shuffled and not path.is_dir()):
-            continue  # names that are given to rows without names are theirs
+            continue  # rows without names take the given names
         features = as_features(paths, samples=samples)
         assert features.samples == form.names
         *_, block = features.blocks.values()
         values = block.read(slice(0, N))
         if form.square is not None:
             columns = [form.names[at] for at in ROWS] if block.columns is None else list(block.columns)
-            found = pd.DataFrame(values, form.names, columns).loc[:, form.names].to_numpy()
-            np.testing.assert_array_equal(found, form.square)
+            computed = pd.DataFrame(values, form.names, columns).loc[:, form.names].to_numpy()
+            np.testing.assert_array_equal(computed, form.square)
             continue
         np.testing.assert_array_equal(values, X)
         if form.titles == "all":
@@ -583,8 +583,8 @@ def test_every_use_of_a_form_is_read_rightly_or_refused(name, use, tmp_path, bes
             return
         notes = USES[use](form, tmp_path, beside(form), cell is BY_ORDER)
     if cell is BY_ORDER:
-        said = " ".join([*notes, *(str(warning.message) for warning in warned), *capsys.readouterr()])
-        assert re.search(r"row i|by position", said)
+        messages = " ".join([*notes, *(str(warning.message) for warning in warned), *capsys.readouterr()])
+        assert re.search(r"row i|by position", messages)
     if cell is NO_TITLES:
         path = written(form, tmp_path, frame_of(form, ["age", "score"]), use)
         with pytest.raises(InputError, match=r"(?i)columns|titles"):
@@ -610,7 +610,7 @@ def test_numeric_names_are_found_under_every_common_title(title, tmp_path, besid
     assert known.labels.tolist() == DATA["score"].tolist()
     groups = read_groups(Path(f"{path}:site"), np.array(NUMBERS), CHOSEN)
     assert groups.values.tolist() == DATA["site"].iloc[CHOSEN].tolist()
-    # The only table, of which no names are known: the title tells where they are.
+    # The only table, without known names: the title shows where they are.
     frame[[title, "score"] if first else ["score", title]].to_csv(path, index=False)
     features = as_features(path)
     (block,) = features.blocks.values()
@@ -647,7 +647,7 @@ def test_of_prefixes_each_is_a_kernel(tmp_path):
 
 @pytest.mark.parametrize("name", ["table.phylip", "table.txt", "outfile"])
 def test_phylip_is_told_by_what_it_holds(name, tmp_path):
-    """Rows may go on in the next lines, as PHYLIP's programs write them: nine values, and blanks before the others."""
+    """Rows may continue in the next lines, as PHYLIP's programs write them: nine values, the others after blanks."""
     path = phylip(name)(tmp_path, symmetric(WORDS), "kernels")
     if name == "table.phylip":
         lines = [f"    {N}"]
@@ -682,8 +682,8 @@ def documented():
     yield f"| form | {' | '.join(USES)} |"
     yield f"| --- |{' --- |' * len(USES)}"
     for name, (_, cells) in FORMS.items():
-        said = [cells.get(use, READ) for use in USES]
-        yield f"| {name} | {' | '.join(f'refused: {c.way_out}' if isinstance(c, Refused) else c for c in said)} |"
+        texts = [cells.get(use, READ) for use in USES]
+        yield f"| {name} | {' | '.join(f'refused: {c.way_out}' if isinstance(c, Refused) else c for c in texts)} |"
 
 
 def test_the_documentation_says_what_each_use_of_a_form_gives():

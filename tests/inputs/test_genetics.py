@@ -57,15 +57,15 @@ def test_a_grm_with_a_phenotype_goes_in_by_one_command(error_of, notes_of, tmp_p
     (tmp_path / "pheno.txt").write_text("".join(reversed(lines)))
     arguments = ["import", tmp_path / "out.zarr", grm, "--labels", tmp_path / "pheno.txt"]
     error_of(*arguments)  # two phenotypes are missing
-    told = notes_of(*arguments, "--join", "inner")
+    notes = notes_of(*arguments, "--join", "inner")
     made = dmkl.open(tmp_path / "out.zarr")
     assert made.names == ("a",)
     assert made.samples.tolist() == ["i0", "i1", "i3", "i5", "i6"]
-    assert "2 of 7 samples left out ('i2', 'i4') by join=inner: " in told
-    assert "pheno.txt lacks 2" in told
-    assert "kernel 'a': put into the order" not in told  # some were taken out, and none moved
-    assert "pheno.txt was put into the order" in told
-    assert "pheno.txt: -9 was taken for missing" in told
+    assert "2 of 7 samples left out ('i2', 'i4') by join=inner: " in notes
+    assert "pheno.txt lacks 2" in notes
+    assert "kernel 'a': put into the order" not in notes  # some were removed, and none moved
+    assert "pheno.txt was put into the order" in notes
+    assert "pheno.txt: -9 was taken for missing" in notes
     assert made.labels.tolist() == [1, 2, 1, 2, 1]
 
 
@@ -116,7 +116,7 @@ def test_what_is_wrong_is_said(tmp_path, name, spoil, message):
 
 def test_phenotypes_may_be_words_and_have_one_length(tmp_path):
     (tmp_path / "y.txt").write_text("FID IID pop bmi\nf a CEU 20.5\nf b -9 -9\nf c YRI 22\n")
-    assert read_file(tmp_path / "y.txt", "pop").values.tolist() == ["CEU", "NA", "YRI"]  # a missing code is no class
+    assert read_file(tmp_path / "y.txt", "pop").values.tolist() == ["CEU", "NA", "YRI"]  # the missing code is no class
     np.testing.assert_array_equal(read_file(tmp_path / "y.txt", "bmi").values, [20.5, np.nan, 22])
     with pytest.raises(InputError, match=r"no column 'weight'; it has .*'bmi'"):
         read_file(tmp_path / "y.txt", "weight")

@@ -47,7 +47,7 @@ def test_without_the_reader_the_command_is_named(tmp_path, monkeypatch):
 
 
 class TestWithTheReader:
-    """What needs bed-reader."""
+    """Tests that need bed-reader."""
 
     @pytest.fixture(autouse=True)
     def _reader(self):
@@ -55,16 +55,16 @@ class TestWithTheReader:
 
     def test_dosages_and_names(self, tmp_path):
         values = dosages()
-        found = as_features(written(tmp_path / "a.bed", values))
-        block = found.blocks["dosages"]
+        features = as_features(written(tmp_path / "a.bed", values))
+        block = features.blocks["dosages"]
         expected = np.where(np.isnan(values), np.nanmean(values, axis=0), values)
         assert (block.dtype, block.columns) == (np.dtype("f4"), tuple(VARIANTS))
         for rows in (slice(0, N), slice(3, 8), slice(N, N)):
             np.testing.assert_allclose(block.read(rows), expected[rows], rtol=1e-6)
-        assert found.samples == [f"i{i}" for i in range(N)]
-        assert found.labels.labels is None  # the phenotype is not taken unasked
-        assert len(found.notes) == 1
-        assert "a.bed: dosages count allele A1 of the .bim; new samples are predicted from" in found.notes[0]
+        assert features.samples == [f"i{i}" for i in range(N)]
+        assert features.labels.labels is None  # the phenotype is used only on request
+        assert len(features.notes) == 1
+        assert "a.bed: dosages count allele A1 of the .bim; new samples are predicted from" in features.notes[0]
         moved = as_features(tmp_path / "a.bed", samples=["i7", "i2"]).blocks["dosages"]
         np.testing.assert_allclose(moved.read(slice(0, 2)), expected[[7, 2]], rtol=1e-6)
 
@@ -82,7 +82,7 @@ class TestWithTheReader:
         (tmp_path / "pathways.gmt").write_text("one\t-\trs7\trs0\ntwo\t-\trs3\n")
         by_annotation = dmkl.build(None, bed, {"function": "linear", "columns": tmp_path / "pathways.gmt"})
         np.testing.assert_allclose(np.asarray(by_annotation)[0], X[:, [7, 0]] @ X[:, [7, 0]].T, rtol=1e-6)
-        # New individuals with the variants in another order, and one variant lost.
+        # New individuals with the variants in another order, and one variant missing.
         values, order = np.nan_to_num(dosages(1)), np.random.default_rng(1).permutation(P)
         new = written(tmp_path / "new.bed", values[:, order], np.array(VARIANTS)[order], ["1"] * P)
         cross = dmkl.build_cross(K, new)

@@ -1,4 +1,4 @@
-"""Kernels and labels from files: every format in both orders of its axes, what is taken for what, what is refused."""
+"""Kernels and labels from files: every format in both orders of its axes, the role of each array, refusals."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LABELED = {"labels": Y, "samples": SAMPLES, "splits": SPLITS, "names": NAMES}
 
 
 def take_in(paths, tmp_path, **more):
-    """Import, and give the set and what was noted."""
+    """Import files; return the set and the source with its notes."""
     source, labels = open_files(paths, **more)
     out = tmp_path / "out" / "set.zarr"
     made = dmkl.open(ingest(out, source, labels, tile=3, overwrite=True))
@@ -57,7 +57,7 @@ def same(made, expected):
 
 
 def check_taken(paths, tmp_path, more, expected):
-    """What is expected is "kernels", "notes" as patterns, and attributes of the set."""
+    """Compare an import with the expected "kernels", "notes" (patterns) and attributes of the set."""
     made, source = take_in(paths, tmp_path, **more)
     for name, value in expected.items():
         if name == "kernels":
@@ -89,7 +89,7 @@ WRITERS = {
 
 
 def written(folder, files, more=None):
-    """Write files by their names: the paths of those to import, and of those that `more` names."""
+    """Write files by name; return the paths of those to import, and `more` with the paths of its files."""
     for name, content in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         WRITERS[(folder / name).suffix](folder / name, content)
@@ -97,11 +97,11 @@ def written(folder, files, more=None):
     return [path for name in files if (path := folder / name) not in more.values()], more
 
 
-# --- what is taken from files --------------------------------------------------------------------------------
+# --- contents of files ---------------------------------------------------------------------------------------
 
 
 def taken(files, given=None, **expected):
-    """Files, what is said of them, and what they give."""
+    """Files, the options of the import, and the expected result."""
     return files, given or {}, expected
 
 
@@ -345,7 +345,7 @@ def test_matlab_cells_of_views_are_features(tmp_path, write, transposed, label):
 
 @pytest.mark.parametrize(("write", "column"), [(write_v5, True), (write_v73, False)])
 def test_matlab_cells_of_equal_vectors_are_labels(tmp_path, write, column):
-    """As of data sets with a vector of labels for each view."""
+    """Some data sets have a vector of labels for each view."""
     labels = Y[:, None] + 1.0 if column else Y[None] + 1.0
     write(tmp_path / "k.mat", K=list(K), truelabel=[labels] * 3)
     write(tmp_path / "x.mat", X=[np.random.default_rng(d).random((7, d)) for d in (3, 4)], gt=[labels] * 2)
@@ -390,7 +390,7 @@ def test_nested_groups_in_natural_order(tmp_path, kind):
         put(inner, name, kernel)
     put(group.create_group("meta"), "labels", Y)
     put(group, "splits", SPLITS)
-    put(group, "diagonal", np.ones((3, 7)))  # of symmetric kernels the matrices tell it
+    put(group, "diagonal", np.ones((3, 7)))  # redundant for symmetric kernels
     if kind == "hdf5":
         group["sample-names"] = SAMPLES
         group["empty"] = h5py.Empty("f8")
@@ -443,7 +443,7 @@ def test_of_damaged_zarr_the_error_is_all_that_is_told(tmp_path, caplog):
     (path / "a" / ".zarray").write_text("{}")
     with pytest.raises(InputError, match=r"k\.zarr cannot be read as Zarr"):
         open_files(path)
-    gc.collect()  # asyncio speaks of the failure of a task when nothing refers to it any more
+    gc.collect()  # asyncio reports the failure of a task when nothing refers to it any more
     assert not caplog.records
 
 
@@ -538,7 +538,7 @@ def test_vectors_from_other_kinds_of_file(tmp_path):
         read_file(tmp_path / "v.csv")
 
 
-# --- what is refused -----------------------------------------------------------------------------------------
+# --- refusals ------------------------------------------------------------------------------------------------
 
 FEATURES = {"hsv": np.ones((7, 30)), "y": Y, "names": ["a"]}
 REFUSED = {
@@ -663,7 +663,7 @@ def test_damaged_files_are_named(tmp_path, name, keep):
 
 
 def test_a_file_that_hdf5_would_read_without_end_is_damaged(tmp_path, monkeypatch):
-    """After an object of a length that is not true, its heap of strings goes on with free objects of no bytes."""
+    """After an object with a wrong length, the heap of strings continues with free objects of zero bytes."""
     monkeypatch.setattr("dmkl.inputs.formats.reader_process._SECONDS", 0.5)
     file = tmp_path / "k.h5"
     hdf5(file, {"labels": np.array(["a", "b"], dtype=object)})
@@ -679,7 +679,7 @@ def test_a_file_that_hdf5_would_read_without_end_is_damaged(tmp_path, monkeypatc
 
 
 def test_an_interrupted_reading_leaves_nothing_to_the_next(tmp_path):
-    """In a notebook, say, where work goes on in the same process."""
+    """In a notebook, for example, the process continues after an interruption."""
     for name, value in (("first", 1.0), ("second", 2.0)):
         scipy.io.savemat(tmp_path / f"{name}.mat", {"K": np.full((3, 3), value)})
     with interrupted(np.lib.format, "read_array"):

@@ -29,7 +29,7 @@ ORDERS = [np.random.default_rng(seed).permutation(SAMPLES) for seed in range(3)]
 
 
 def frames(*orders):
-    """The kernels with rows and columns each in an order of their own."""
+    """The kernels with rows and columns each in a different order."""
     whole = [pd.DataFrame(kernel, SAMPLES, SAMPLES) for kernel in K]
     return {f"k{j}": frame.loc[orders[j % len(orders)], orders[-1 - j % len(orders)]] for j, frame in enumerate(whole)}
 
@@ -39,7 +39,7 @@ def sorted_set(path, **more):
 
 
 def same(made, expected):
-    """The same set to the last bit."""
+    """Check that the sets are equal to the last bit."""
     assert made.content_id == expected.content_id
     assert made.names == expected.names
     for name in ("samples", "labels", "splits"):
@@ -56,7 +56,7 @@ def test_shuffled_data_frames_are_the_sorted_ones(tmp_path):
     given = {"k0": frames(SAMPLES)["k0"], "k1": frames(*ORDERS)["k1"]}
     made = dmkl.create(tmp_path / "a.zarr", given, tile=5, labels=Y[ORDERS[1]], splits=SPLITS.loc[ORDERS[2]])
     same(made, expected)
-    # With the order said, the first kernel may stand in any order too.
+    # With the order given, the first kernel may have any order too.
     made = dmkl.create(
         tmp_path / "b.zarr", frames(*ORDERS), tile=5, labels=Y[ORDERS[0]], splits=SPLITS, samples=SAMPLES
     )
@@ -100,7 +100,7 @@ def test_coordinates_of_xarray_are_kept(tmp_path):
 
 
 def test_rectangular_frames_are_matched_along_both_axes(tmp_path):
-    new = [f"new {i}" for i in range(M)]  # as many as training samples: names tell that they are others
+    new = [f"new {i}" for i in range(M)]  # as many as training samples: only the names differ
     parts = [pd.DataFrame(kernel, new, SAMPLES) for kernel in K]
     made = dmkl.create(tmp_path / "set.zarr", [parts[0], parts[1].loc[new[::-1], ORDERS[0]]], tile=5)
     np.testing.assert_array_equal(np.asarray(made), K)
@@ -157,10 +157,10 @@ def test_what_cannot_be_joined_is_refused(tmp_path, kernels, more, message):
 @given(data=st.data(), dtype=st.sampled_from(["f4", "f8"]))
 @pytest.mark.slow
 def test_outer_gives_the_mean_in_feature_space(tmp_path_factory, data, dtype):
-    """Against Φ Φᵀ with the mean of the rows of the training samples that are there in place of those that are not."""
+    """Against Φ Φᵀ, with the mean over present training samples in place of absent rows."""
     rng = np.random.default_rng(data.draw(st.integers(0, 2**20)))
     has = rng.random((2, M)) < 0.7
-    has[:, rng.integers(M)] = True  # a sample that both have, and nobody is without a kernel
+    has[:, rng.integers(M)] = True  # one sample is in both kernels, and every sample is in a kernel
     has[0] |= ~has[1]
     train = rng.random(M) < 0.6
     train |= has.all(axis=0)
@@ -237,7 +237,7 @@ def test_shuffled_files_are_the_sorted_ones(tmp_path, kind):
     (tmp_path / "ids.txt").write_text("\n".join(SAMPLES))
     made = take_in(paths[::-1], tmp_path / "b.zarr", samples=tmp_path / "ids.txt", names=["k1", "k0"], **more)
     np.testing.assert_array_equal(np.asarray(made), np.asarray(expected)[::-1])
-    if kind == "h5":  # labels in a file go with its own samples
+    if kind == "h5":  # labels in a file belong to the samples in it
         moved = frames(*ORDERS)["k1"]
         write_hdf5(paths[1], moved, y=[*Y[moved.index]])
         np.testing.assert_array_equal(take_in(paths, tmp_path / "own.zarr").labels, Y)
@@ -270,7 +270,7 @@ def test_a_reordered_matrix_is_read_a_few_rows_at_a_time(tmp_path):
     tracemalloc.start()
     try:
         np.testing.assert_array_equal(matrix[10:30, 5:25], values[::-1, ::-1][10:30, 5:25])
-        # Imports and other threads allocate some 0.3 MB; the whole matrix is 8 MB.
+        # Imports and other threads allocate about 0.3 MB; the whole matrix is 8 MB.
         assert tracemalloc.get_traced_memory()[1] < values.nbytes / 4
     finally:
         tracemalloc.stop()

@@ -1,4 +1,4 @@
-"""Labels that are missing, alone, new or under a header: said in words, never turned into something else."""
+"""Labels that are missing, alone, new or under a header: clear messages, no silent conversion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples are matched by name, in files as people have them and in memory: the same model or an error."""
+"""Samples are matched by name, in common files and in memory: the same model or an error."""
 
 from __future__ import annotations
 
@@ -122,9 +122,9 @@ def test_build_repairs_what_is_not_positive_semidefinite(output_of, tmp_path):
     pd.DataFrame(indefinite, WORDS, WORDS).to_csv(tmp_path / "d.csv", index_label="sample")
     arguments = ("build", tmp_path / "set.zarr", tmp_path / "d.csv", "--function", "precomputed", *HERE)
     output_of(*arguments, "--repair", "clip")
-    found = np.asarray(dmkl.open(tmp_path / "set.zarr"))[0]
+    kernel = np.asarray(dmkl.open(tmp_path / "set.zarr"))[0]
     values, vectors = np.linalg.eigh(indefinite)
-    np.testing.assert_allclose(found, (vectors * values.clip(0)) @ vectors.T, atol=1e-9)
+    np.testing.assert_allclose(kernel, (vectors * values.clip(0)) @ vectors.T, atol=1e-9)
 
 
 def test_files_of_fid_and_iid_choose_samples(output_of, tmp_path, folder, store):
@@ -148,7 +148,7 @@ def test_several_columns_without_names_are_refused_by_a_set_with_names(error_of,
     assert not (tmp_path / "set.zarr").exists()
 
 
-# --- what a file holds -----------------------------------------------------------------------------------------------
+# --- contents of a file ----------------------------------------------------------------------------------------------
 
 FEW = [f"s{i}" for i in range(6)]
 SMALL = (X[:6] @ X[:6].T).round(3)
@@ -202,7 +202,7 @@ def test_zero_is_a_missing_diagnosis_and_no_class(tmp_path):
     source, known = open_files(path, labels=fam, join="inner")
     assert list(source.samples) == ["s0", "s1", "s2", "s4", "s5"]
     assert np.asarray(known.labels).tolist() == [2, 1, 2, 1, 2]
-    # A measure has zeros of its own.
+    # Zero is a valid value of a quantitative phenotype.
     values = ["0", "1.5", "-9", "2.5", "0", "3.5"]
     fam = write(tmp_path / "y.fam", (f"{own} {own} 0 0 1 {value}" for own, value in zip(FEW, values, strict=True)))
     source, known = open_files(path, labels=fam, join="inner")
@@ -385,16 +385,16 @@ def test_one_column_without_names_warns_where_the_set_has_names(labels):
     with warnings.catch_warnings():
         warnings.simplefilter("error", SampleOrderWarning)
         stored = created(pd.Series(DX, WORDS), NAMED)
-        same_models(model, dmkl.MKFDA(p=1, lam=0.1).fit(stored, labels))  # they are the labels of the set
+        same_models(model, dmkl.MKFDA(p=1, lam=0.1).fit(stored, labels))  # these are the labels of the set
         same_models(model, dmkl.MKFDA(p=1, lam=0.1).fit(stored))
-        created(labels, FRAME)  # nothing has names
+        created(labels, FRAME)  # no input has names
         built(labels, FEATURES)
     with pytest.warns(SampleOrderWarning):
         dmkl.MKFDA(p=1, lam=0.1).fit(stored, np.where(DX == "pat", "con", "pat"))
 
 
 def test_arrays_of_several_columns_are_taken_in_order_with_a_warning():
-    """Arrays cannot carry names; tables that could are refused."""
+    """Arrays have no names; tables without names are refused."""
     targets = np.column_stack([SCORE, AGE])
     for make, frame in ((created, NAMED), (built, NAMED_FEATURES)):
         with pytest.warns(SampleOrderWarning, match="row i is taken for sample i"):
@@ -428,7 +428,7 @@ def test_order_titles_and_delimiters_change_nothing(data, tmp_path):
     try:
         source, known = open_files([tmp_path / "a.csv", tmp_path / "b.csv"], labels=labels)
     except InputError:
-        if "" in titles or delimiter == " ":  # nothing else is unclear
+        if "" in titles or delimiter == " ":  # nothing else is ambiguous
             event("refused")
             return
         raise

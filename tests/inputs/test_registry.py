@@ -1,4 +1,4 @@
-"""A file format is one file and one line in the registry."""
+"""A new file format needs one file and one line in the registry."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def test_a_new_format_is_read_everywhere(tmp_path):
     np.testing.assert_array_equal([matrix[0:5, 0:5] for matrix in source.matrices()], K)
     np.testing.assert_array_equal(labels.labels, y)
     np.testing.assert_array_equal(read_file(tmp_path / "kernels" / "labels.bin").values, y)
-    found = as_features(tmp_path / "features")
-    assert list(found.blocks) == ["x"]
-    np.testing.assert_array_equal(found.blocks["x"].read(slice(1, 4)), X[1:4])
+    features = as_features(tmp_path / "features")
+    assert list(features.blocks) == ["x"]
+    np.testing.assert_array_equal(features.blocks["x"].read(slice(1, 4)), X[1:4])
     binary = tmp_path / "k.other"
     binary.write_bytes(bytes(range(9)))
     with pytest.raises(InputError, match=r"\.bin or a Zarr folder"):

@@ -1,4 +1,4 @@
-"""Sparse matrices, in memory and in files, and condensed distances: dense a block at a time, equal to dense ones."""
+"""Sparse matrices, in memory and in files, and condensed distances: converted by blocks, equal to dense ones."""
 
 from __future__ import annotations
 

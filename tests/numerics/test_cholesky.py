@@ -25,7 +25,7 @@ def test_factors_and_solutions_are_scipys(seed, m, dtype, layout):
     rng = np.random.default_rng(seed)
     matrix, b = definite(rng, m, dtype), rng.standard_normal((m, 3))
     reference = scipy.linalg.cho_factor(matrix, lower=True)
-    hidden = np.tril(matrix) + np.triu(np.full((m, m), np.nan, dtype), 1)  # what is above the diagonal is not read
+    hidden = np.tril(matrix) + np.triu(np.full((m, m), np.nan, dtype), 1)  # entries above the diagonal are not read
     factor = Cholesky.of(np.array(hidden, order=layout))
     assert factor.lower.dtype == dtype
     np.testing.assert_array_equal(np.tril(factor.lower), np.tril(reference[0]))
@@ -51,7 +51,7 @@ def test_what_is_not_positive_definite_is_refused():
 
 
 def test_other_threads_run_meanwhile():
-    """Of a function that holds the interpreter's lock no other thread would see the middle."""
+    """No other thread would run during a function that holds the interpreter's lock."""
     matrix = definite(np.random.default_rng(0), 2000, np.float64)
     ticks, done = [], threading.Event()
 
@@ -77,7 +77,7 @@ def kernel(rng, m, rank):
 
 
 def lower(K, order):
-    """What `RoughFactor.of` is given, anew each time: of the upper triangle it knows nothing."""
+    """A function that returns a new input of `RoughFactor.of`, with NaN in the upper triangle."""
 
     def made():
         matrix = np.asfortranarray(np.tril(K[np.ix_(order, order)]), dtype=np.float32)
@@ -94,7 +94,7 @@ def settled(K, ridge, b, order):
 
 @given(st.integers(0, 2**32), st.integers(1, 40), st.floats(-10, 1))
 def test_the_bound_holds_for_any_ridge(seed, rank, exponent):
-    """Also where M is indefinite in single precision, and where the residual is all that is left of the solution."""
+    """Also if M is indefinite in single precision, and if the term of the residual dominates the bound."""
     rng = np.random.default_rng(seed)
     m, ridge = 40, 10.0**exponent
     K, b = kernel(rng, m, rank), rng.standard_normal((m, 3))
@@ -117,14 +117,14 @@ def test_refined_solutions_are_sharp(ridge):
 
 
 def test_what_rounding_leaves_indefinite_is_shifted():
-    """A negative eigenvalue beyond the ridge, as rounding makes them: the factor exists, and solves about."""
+    """With a negative eigenvalue beyond the ridge, as from rounding, the factor exists and solves approximately."""
     K = np.diag([1.0, 0.5, -1e-6])
     solve = RoughFactor.of(lower(K, np.arange(3)), 1e-8).solve
     assert np.isfinite(solve(np.ones((3, 1)))).all()
 
 
 def put_together(K, order, side):
-    """The parts of the upper triangle of K[order, order], in runs of `side` rows and columns."""
+    """The upper triangle of K[order, order] from its parts, blocks of `side` rows and columns."""
     triangle, m = LowerTriangle(order), len(order)
     runs = [slice(start, min(start + side, m)) for start in range(0, m, side)]
     for i, rows in enumerate(runs):

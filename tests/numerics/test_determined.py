@@ -1,4 +1,4 @@
-"""Labels under another name are found, and nothing else is."""
+"""Detection of labels under another name, without false positives."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def test_renamed_labels_are_found_among_columns(labels, order):
     renamed = np.array([7.5, -1.0, 0.0])[Y]
     values = np.column_stack([RNG.normal(size=M), renamed, np.zeros(M), Y == 1, Y])
     assert columns_found(labels[order], values[order]) == [1, 4]
-    values[3] = np.nan  # a sample that lacks the table tells nothing
+    values[3] = np.nan  # a sample without the table is ignored
     assert columns_found(labels[order], values[order]) == [1, 4]
 
 
 def test_indicators_of_classes_are_the_labels_together():
     assert columns_found(Y, np.eye(3)[Y]) == [0, 1, 2]
-    assert columns_found(Y, np.eye(3)[Y][:, :1]) == []  # it tells one class from two
+    assert columns_found(Y, np.eye(3)[Y][:, :1]) == []  # one class against two
     assert columns_found(Y, np.column_stack([np.eye(3)[Y], RNG.normal(size=M)])) == []
 
 
@@ -67,7 +67,7 @@ def test_tasks_and_targets():
 
 @given(st.integers(0, 10**6), st.sampled_from([1e-6, 1e-3, 1.0]), st.sampled_from([np.float32, np.float64]))
 def test_informative_columns_and_kernels_are_never_taken_for_labels(seed, noise, dtype):
-    """However well separated the classes are: what varies within a class by more than rounding is data."""
+    """Values that vary within a class by more than rounding are data, even if they separate the classes well."""
     r = np.random.default_rng(seed)
     X = (Y[:, None] + noise * r.normal(size=(M, 4))).astype(dtype)
     assert columns_found(Y, X) == []
@@ -85,12 +85,12 @@ def test_kernels_of_labels_are_found(dtype):
         assert not kernel_is_labels(RNG.permutation(Y), K.astype(dtype))
     assert not kernel_is_labels(Y, np.ones((M, M), dtype))
     assert not kernel_is_labels(Y, np.zeros((M, M), dtype))
-    assert not kernel_is_labels(Y, (Y == 0)[:, None] * (Y == 0.0)[None].astype(dtype))  # it tells one class from two
+    assert not kernel_is_labels(Y, (Y == 0)[:, None] * (Y == 0.0)[None].astype(dtype))  # one class against two
     assert not kernel_is_labels(Y, np.eye(M, dtype=dtype) + np.equal(y, y.T))
 
 
 def test_what_happens_by_chance_is_no_finding():
-    """Against the count of orders, by hand."""
+    """The reference is the number of orders, counted by hand."""
     assert by_chance(np.arange(M), 1)  # each sample a class of its own
     assert by_chance(np.zeros(M, dtype=int), 1)
     for m, n_columns in ((8, 1), (12, 1), (12, 10), (20, 100), (20, 10**4), (60, 10**6)):

@@ -1,4 +1,4 @@
-"""The decision on scores: against scikit-learn's discriminant and regressions, and leave-one-out against new fits."""
+"""Decision rules on scores against scikit-learn's discriminant and regressions; leave-one-out against new fits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dmkl.numerics.fisher import encode_targets
 
 
 def sample(sizes, columns=4, seed=0):
-    """Points around means, the classes mixed."""
+    """Points around class means, in mixed order of classes."""
     rng = np.random.default_rng(seed)
     index = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
     means = rng.standard_normal((len(sizes), columns))
@@ -76,7 +76,7 @@ def centered(K):
     [((14, 9), 1e-4, True), ((9, 12, 6), 1e-2, True), ((9, 12, 6), 100.0, True), ((9, 12, 6), 0.1, False)],
 )
 def test_left_out_scores_are_those_of_training_without_the_row(sizes, lam, center):
-    """Kernel centered and targets encoded anew without the row; without centering both stay as they are."""
+    """With centering, kernel and targets are centered and encoded without the row; otherwise both are fixed."""
     x, index = sample(sizes)
     kernel, n_classes = rbf_kernel(x, gamma=0.1), len(sizes)
     h, alpha, system = regression(centered(kernel) if center else kernel, index, lam)
@@ -104,20 +104,20 @@ def test_left_out_scores_are_those_of_training_without_the_row(sizes, lam, cente
     ("sizes", "columns", "weighted"), [((30, 7), 1, False), ((20, 12, 6), 4, True), ((9, 12, 3), 2, False)]
 )
 def test_left_out_densities_are_those_of_scikit_learn_without_the_row(sizes, columns, weighted):
-    """Without all copies of it where it has a weight; up to what all classes share."""
+    """A weighted row is left out with all its copies; densities are equal up to a term common to all classes."""
     scores, index = sample(sizes, columns)
     weights = np.random.default_rng(1).integers(1, 4, len(index)) if weighted else np.ones(len(index), dtype=int)
     computed = left_out_densities(scores, index, len(sizes), weights.astype(float) if weighted else None)
     for i in range(len(index)):
         rows = np.repeat(np.arange(len(index)), np.where(np.arange(len(index)) == i, 0, weights))
-        # The solver whose covariance is divided by the number of rows.
+        # This solver divides the covariance by the number of rows.
         theirs = LinearDiscriminantAnalysis(solver="lsqr").fit(scores[rows], index[rows])
         expected = theirs.predict_log_proba(scores[[i]])[0] - np.log(theirs.priors_)
         np.testing.assert_allclose(log_softmax(computed[i]), log_softmax(expected), rtol=1e-5, atol=1e-5)
 
 
 def sum_of_the_others(scores):
-    """Scores of which one follows from the others, and one is there twice."""
+    """Scores with a column that depends on the others, and a duplicate column."""
     return np.concatenate([scores, -scores.sum(axis=-1, keepdims=True), scores[..., :1]], axis=-1)
 
 
@@ -129,12 +129,12 @@ def sum_of_the_others(scores):
         ((40, 30, 1), 3, None, "once"),  # whose only row cannot be left out
         ((25, 12), 1, None, "by machine"),
         ((25, 1), 1, None, "alike"),
-        ((20, 12, 15, 9, 30), 2, None, "once"),  # of fewer dimensions than classes tell apart
+        ((20, 12, 15, 9, 30), 2, None, "once"),  # fewer dimensions than the classes span
         ((20, 15, 25), 2, sum_of_the_others, "by machine"),
     ],
 )
 def test_rules_learnt_together_are_those_learnt_one_by_one(sizes, columns, change, counted):
-    """Of machines whose scores differ in size and in what they tell, some of them nothing."""
+    """The scores of the machines differ in scale and information; some have none."""
     rng = np.random.default_rng(8)
     n, n_machines = len(sizes), 7
     (plain, index), means = sample(sizes, columns), rng.standard_normal((n, columns))
@@ -178,7 +178,7 @@ def test_the_only_row_of_a_class_cannot_be_left_out():
 
 
 def loss(a, b, densities, scores, index, weights):
-    """With the row of all classes by their shares, spread over the others."""
+    """The log loss with one additional row, spread over the classes by their shares."""
     shares = np.bincount(index, weights) / weights.sum()
     m = len(index)
     truth = (m * np.eye(len(shares))[index] + shares) / (m + 1)
@@ -206,7 +206,7 @@ def test_the_weights_have_the_least_log_loss(seed, a, b, weighted):
 
 @pytest.mark.parametrize("separation", [0.0, 0.3, 3.0, 30.0])
 def test_the_slope_of_the_log_loss_vanishes_far_below_single_precision(separation):
-    """Where it is free; where a weight is at its bound the loss grows with it."""
+    """The slope vanishes for free weights; it is positive for weights at their bound."""
     rng = np.random.default_rng(3)
     index = rng.integers(0, 5, 400)
     densities, scores = separation * np.eye(5)[index] + rng.standard_normal((2, 400, 5))

@@ -112,7 +112,7 @@ def test_hoelder(q, p, seed):
     """βᵀq ≤ ‖β‖_p‖q‖_p*, and `steepest` attains it on the unit sphere."""
     beta = np.random.default_rng(seed).standard_normal(len(q))
     bound = fisher.dual_norm(q, p)
-    # Negative slopes count as none; the sum of one more entry may be rounded in another order.
+    # Negative slopes count as zero; the sum of one more entry may be rounded in another order.
     assert fisher.dual_norm(np.concatenate([q, [-1.0]]), p) == pytest.approx(bound, rel=1e-14)
     for size in (1e300, 1e-300):  # which neither overflow nor vanish
         assert fisher.norm(np.array([size, 0.0, size]), p) == pytest.approx(size * 2 ** (1 / p), rel=1e-12)
@@ -148,7 +148,7 @@ def problem(seed, m=7, n=3, classes=2):
 
 @given(st.integers(0, 2**16), exponents, st.floats(-4, 1), st.integers(2, 3))
 def test_bounds_of_any_pairs(seed, p, log_lam, classes):
-    """S − ‖R‖² ≤ J(β) for any α, and J(β) ≤ F(α) for any β of the ball: so they enclose the optimum."""
+    """S − ‖R‖² ≤ J(β) for any α, and J(β) ≤ F(α) for any β of the ball: they enclose the optimum."""
     rng, kernels, h = problem(seed, classes=classes)
     lam = 10**log_lam
     beta, other = (fisher.onto_sphere(rng.standard_normal(3), p) * rng.uniform(0, 1) for _ in range(2))

@@ -68,12 +68,12 @@ def spec(case, **more):
 
 
 def built(X, specs, **more):
-    """The entries of a kernel set that nobody has stored."""
+    """The entries of a lazy kernel set."""
     return np.asarray(dmkl.build(None, {"x": X}, specs, **more))
 
 
 def data(case, m, dtype="f8", seed=0):
-    """Histograms with empty bins, or numbers of either sign."""
+    """Histograms with empty bins, or numbers of both signs."""
     rng = np.random.default_rng(seed)
     X = rng.random((m, 21)) * (rng.random((m, 21)) < 0.7) if case in HISTOGRAMS else rng.normal(size=(m, 21))
     return X.astype(dtype)
@@ -133,9 +133,9 @@ def test_entries_are_those_of_the_formula(case, table, m, tile, dtype, monkeypat
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("case", EVERY)
 def test_kernels_are_symmetric_to_the_last_bit(case, dtype):
-    """What a store must hold in its tiles on the diagonal."""
+    """A store requires symmetric tiles on the diagonal."""
     X = data(case, 150, dtype)
-    # Chosen columns reach the arithmetic in another order of memory.
+    # Selected columns have another memory layout.
     for asked in (spec(case), spec(case, columns=[*range(20, -1, -1)])):
         source = dmkl.build(None, {"x": X}, asked, tile=131).view.source
         for key in [(0, 0, 0), (0, 1, 1)]:
@@ -260,8 +260,8 @@ def test_random_kernels_are_functions_of_the_names():
     np.testing.assert_allclose(some, whole[np.ix_(order, order)], rtol=1e-12)
     seeds = built(table, {**spec, "seed": [0, 1]}, samples=NAMES)
     np.testing.assert_allclose(seeds[0], whole, rtol=1e-12)
-    one, two = (kernel[np.triu_indices(60, 1)] for kernel in seeds)
-    assert np.abs(np.corrcoef(one, two)[0, 1]) < 0.15
+    first, second = (kernel[np.triu_indices(60, 1)] for kernel in seeds)
+    assert np.abs(np.corrcoef(first, second)[0, 1]) < 0.15
 
 
 # --- bandwidths ----------------------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ def test_training_rows_that_make_no_sense(train):
 
 def chi2(x, y):
     with np.errstate(invalid="ignore"):
-        return np.where(x == 0, y, (x - y) * (x - y) / (x + y))  # zeros are passed over without a division
+        return np.where(x == 0, y, (x - y) * (x - y) / (x + y))  # zeros are skipped without a division
 
 
 STEPS = {"chi2": chi2, "minimum": np.minimum, "l1": lambda x, y: np.abs(x - y)}

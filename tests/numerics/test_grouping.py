@@ -27,7 +27,7 @@ def by_kernel(product, diagonal, y, seed=0):
 
 
 def regrouped(groups, training):
-    """The training samples in the groups of new ones, for features or for a kernel matrix."""
+    """The groups of the training samples, assigned as those of new samples, for features or for a kernel matrix."""
     if isinstance(groups, KernelGroups):
         return groups.as_new(training @ groups.means, training.diagonal())
     return groups.as_new(training)
@@ -45,7 +45,7 @@ def blobs(seed, m=60):
 
 
 def words(seed, m=80, size=40):
-    """Counts from four topics, two a class."""
+    """Counts from four topics, two in each class."""
     rng = np.random.default_rng(seed)
     topics = rng.dirichlet(np.full(size, 0.2), size=4)
     y = np.repeat([0, 1], m // 2)
@@ -125,7 +125,7 @@ def test_as_new_keeps_the_centers():
 
 
 def test_plsa_is_maximum_likelihood():
-    """EM, started where the factorization ended, finds nothing better; and from elsewhere no more than that."""
+    """EM finds no better likelihood, neither from the factorization nor from random starts."""
     counts, y, hidden = words(0)
     groups = group_by_plsa(counts, y, 2)
     rng = np.random.default_rng(0)
@@ -135,7 +135,7 @@ def test_plsa_is_maximum_likelihood():
         shares, _, folded = em(rows, np.full((len(rows), 2), 0.5), topics, 3000, fold=True)
         np.testing.assert_array_equal(np.argmax(shares, axis=1), groups.labels[y == k] - 2 * k)
         _, _, further = em(rows, shares, topics, 500)
-        assert further[-1] - folded[-1] <= 1e-6 * abs(folded[-1])  # what the factorization's own tolerance leaves
+        assert further[-1] - folded[-1] <= 1e-6 * abs(folded[-1])  # within the tolerance of the factorization
         best = max(
             em(rows, rng.dirichlet(np.ones(2), len(rows)), rng.dirichlet(np.ones(40), 2), 800)[2][-1] for _ in range(5)
         )

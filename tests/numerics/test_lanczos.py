@@ -62,5 +62,5 @@ def test_a_constant_added_changes_nothing_once_centred():
 def test_what_rounding_could_explain_is_in_no_group():
     a, ones = random_symmetric(30, 0, 1), np.ones((30, 30))
     assert groups_of([ones, 2 * ones, np.zeros((30, 30)), a]) == []
-    # 1e-7 on top of 1: in single precision nothing of it is left.
+    # 1 + 1e-7 is 1 in single precision.
     assert groups_of([ones + 1e-7 * a, ones + 1e-7 * a], eps=1e-6) == []

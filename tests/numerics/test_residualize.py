@@ -1,4 +1,4 @@
-"""Kernels without what covariates explain, beside dense NumPy."""
+"""Kernels residualized on covariates, against dense NumPy."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_samples_without_covariates_and_too_many_covariates_are_refused():
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("step", ["trace", "multiplicative", "cosine"])
 def test_a_kernel_that_covariates_explain_wholly_is_refused_as_such(step, dtype):
-    """K = ZZᵀ has no part beside the covariates Z, and is not constant."""
+    """K = ZZᵀ has no part outside the span of the covariates Z, and is not constant."""
     Z = np.random.default_rng(0).standard_normal((M, 2))
     K = in_memory(np.array([psd(1, M)[0], Z @ Z.T]).astype(dtype), 9)
     steps = (dmkl.residualize(Z), step)
@@ -153,7 +153,7 @@ def test_a_kernel_that_covariates_explain_wholly_is_refused_as_such(step, dtype)
 
 
 def sites(seed=0, m=120):
-    """A kernel, labels and sites: the labels are random but for their shares at each site, the kernel sees sites."""
+    """A kernel that depends on sites, labels that are random within each site, and the sites."""
     rng = np.random.default_rng(seed)
     site = np.repeat([0, 1], m // 2)
     y = (rng.random(m) < np.where(site, 0.85, 0.15)).astype(int)
@@ -201,7 +201,7 @@ def test_models_with_covariates_come_back(learner, tmp_path):
         dense(psd(2, M), Z, TEST, TRAIN) / np.trace(dense(psd(2, M), Z, TRAIN, TRAIN), axis1=1, axis2=2)[:, None, None]
     )
     wanted = np.einsum("n,nrm,mk->rk", weights, plain, dual)
-    if isinstance(model, dmkl.MKRidge):  # the kernels' part, beside the least squares fit of y on the covariates
+    if isinstance(model, dmkl.MKRidge):  # added to the kernels' part: least squares of y on the covariates
         wanted += least_squares(Z, y, TEST, TRAIN)[:, None]
     elif hasattr(model, "intercept_"):
         wanted += model.intercept_.values
@@ -209,7 +209,7 @@ def test_models_with_covariates_come_back(learner, tmp_path):
 
 
 def test_covariates_of_samples_that_were_not_there_in_training(tmp_path):
-    """Given with the prediction they count as if training had known them; what they lack is looked up."""
+    """Covariates passed to the prediction are used as in training; missing ones are looked up."""
     K, Z = psd(2, M), covariates()
     y, new = np.arange(M) % 2, TEST[:3]
     whole = dmkl.MKFDA(p=2, lam=0.1, steps=(dmkl.residualize(Z), "trace"))

@@ -1,4 +1,4 @@
-"""Kernels that are not positive semidefinite, told from the rounding of those that are."""
+"""Detection of indefinite kernels, as opposed to rounding of semidefinite ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps: what is saved of them, statistics that are missing, and rounding told from small kernels."""
+"""Steps: saved statistics, missing statistics, and small kernels as opposed to rounding noise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS, COLS = np.array([10, 3, 0]), np.array([1, 9, 5, 2, 7])
 
 
 def test_steps_of_earlier_files_are_read():
-    """A model has what prediction needs; the state of a search named `square` for every kind of step."""
+    """Models have the arrays for prediction only; states of searches have `square` for every kind of step."""
     means, factor, scale = np.ones((2, 5)), np.ones(2), np.ones((2, 5))
     for kind, arrays in (
         ("center", {"col_mean": means}),
@@ -40,7 +40,7 @@ def test_steps_of_earlier_files_are_read():
 
 @dataclass(frozen=True)
 class Weight(Step):
-    """Multiply each kernel by its number of columns: a step that asks for nothing and knows everything."""
+    """Multiply each kernel by its number of columns: a step that needs no statistics."""
 
     name = "weight"
 
@@ -91,7 +91,7 @@ def test_a_kernel_without_size_is_named(kind):
 
 @pytest.mark.parametrize("factor", [1e-30, 1.0, 1e30])
 def test_rounding_noise_is_told_from_small_kernels(factor):
-    """Centring leaves 1e-9 of one kernel, rounding noise of the other, whatever their unit."""
+    """Centring leaves 1e-9 of one kernel and rounding noise of the other, in any unit."""
     small, noise = psd(1, 7) * 1e-9 + 1, np.full((1, 7, 7), 0.1)
     for chain in [("center", "trace"), ("center", "cosine"), ("multiplicative",), ("center", "trace", "cosine")]:
         computed = stepped(in_memory(small * factor, 7), chain).apply(np.eye(7))

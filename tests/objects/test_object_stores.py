@@ -45,13 +45,13 @@ def matrices():
 
 @pytest.fixture(scope="module")
 def on_server(object_store, matrices):
-    """A set of two kernels with labels, in ragged tiles, on the server; nothing changes it."""
+    """A set of two kernels with labels, in ragged tiles, on the server; read-only."""
     return _created("s3://data/set.zarr", matrices)
 
 
 @pytest.fixture(scope="module")
 def store(matrices):
-    """The same in memory."""
+    """The same set in memory."""
     return _created("memory://data/set.zarr", matrices)
 
 
@@ -179,7 +179,7 @@ def test_options_are_a_setting(on_server, monkeypatch, object_store):
 
 @pytest.fixture(scope="module")
 def model(store):
-    """A model at a URL, fitted by the command on the first samples."""
+    """A model at a URL, fitted by the command line on the first samples."""
     assert main(["fit", store, "memory://data/model", "--all", "--cluster", "threads"]) == 0
     return "memory://data/model"
 
@@ -235,7 +235,7 @@ def test_an_import_that_failed_is_told_by_info(run, output_of, error_of, bucket,
 
 @pytest.mark.slow
 def test_everything_on_processes(output_of, s3, tmp_path):
-    """Build, search and predict by processes that see nothing of the client's but URLs and its environment."""
+    """Build, search and predict in processes that share only URLs and the environment with the client."""
     views = tmp_path / "views.npz"
     np.savez(views, view=np.random.default_rng(0).standard_normal((40, 3)), label=np.arange(40) % 2)
     own, here = f"{s3}/kernels.zarr", tmp_path / "kernels.zarr"

@@ -20,7 +20,7 @@ CHAINS = [(), ("cosine", "center", "trace"), ("multiplicative", (slice(1, 9), sl
 
 
 def aligned(kernels, centered=False):
-    """By the definition, with 80 bits where the machine has them."""
+    """Alignments by the definition, in extended precision where available."""
     kernels = np.asarray(kernels, dtype=np.longdouble)
     if centered:
         means = kernels.mean(axis=2)
@@ -32,7 +32,7 @@ def aligned(kernels, centered=False):
 
 
 def reads(K, **options):
-    """How often an alignment reads each tile."""
+    """The number of reads of each tile by an alignment."""
     K, counting = over(K, Counting)
     K.alignment(**options)
     return counting.reads
@@ -47,7 +47,7 @@ def reads(K, **options):
     indirect=["scheduler"],
 )
 def test_alignments_agree_everywhere(tmp_path, dense, dtype, scheduler):
-    """Sums are in float64 whatever the kernels are stored in."""
+    """Sums are in float64 for kernels of any precision."""
     K = dmkl.create(tmp_path / "set.zarr", dense.astype(dtype), names=list("abcd"), tile=5)
     for chain in CHAINS:
         seen = stepped(K[ROWS, ROWS], chain)
@@ -71,12 +71,12 @@ def test_alignments_agree_everywhere(tmp_path, dense, dtype, scheduler):
     seed=st.integers(0, 99),
 )
 def test_centring_loses_no_digits_of_kernels_with_large_means(m, n, tile, offset, entries, seed):
-    """An offset of 1e6 leaves 1e-16 · 1e12 of ⟨K_i, K_j⟩ − (2/m) r_iᵀr_j + s_is_j/m²: nothing."""
+    """With an offset of 1e6 the error of ⟨K_i, K_j⟩ − (2/m) r_iᵀr_j + s_is_j/m² is 1e-16 · 1e12."""
     kernels = psd(n, m, seed) + offset
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(alignment_module, "_PANEL_ENTRIES", entries)
         alignment = in_memory(kernels, tile).alignment()
-    # What is stored is rounded to 1e-16 · offset already: the reference sees the same entries.
+    # Stored entries are rounded to 1e-16 · offset already: the reference uses the same entries.
     np.testing.assert_allclose(alignment, aligned(kernels, centered=True), rtol=0, atol=1e-15 * max(offset, 100.0))
     assert (alignment.values.diagonal() == 1).all()
     np.testing.assert_array_equal(alignment.values, alignment.values.T)
@@ -101,7 +101,7 @@ def test_every_tile_is_read_once(stored):
     expected = {(k, i, j): 1 for k in range(4) for i in range(5) for j in range(i, 5)}
     assert reads(stored) == expected
     assert reads(stored, centered=False) == expected
-    # Samples of some tiles alone: the others are not read.
+    # Samples of some tiles only: the others are not read.
     rows = np.array([1, 3, 21])
     some = {(k, i, j): 1 for k in range(4) for i, j in ((0, 0), (0, 4), (4, 4))}
     assert reads(stored[rows, rows], centered=False) == some
@@ -109,7 +109,7 @@ def test_every_tile_is_read_once(stored):
 
 
 def test_many_kernels_go_through_a_small_budget(tmp_path):
-    """Bands of rows where the tiles of all kernels do not fit, and a refusal where not a row of them does."""
+    """Bands of rows if the tiles of all kernels do not fit, and an error if not even one row fits."""
     kernels = psd(40, 64, rank=5)
     K = dmkl.create(tmp_path / "set.zarr", kernels, tile=32)
     expected = aligned(kernels, centered=True)
@@ -149,7 +149,7 @@ def products(kernels, width, seed):
 
 
 def test_standard_errors_are_those_of_repeated_estimates():
-    """Or larger, by what the jackknife counts twice."""
+    """The standard errors may be larger, as the jackknife counts some terms twice."""
     kernels = psd(3, 60, rank=20)
     exact = aligned(kernels)
     estimates = [estimated(products(kernels, 50, seed), alignments) for seed in range(300)]

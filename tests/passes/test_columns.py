@@ -1,4 +1,4 @@
-"""Columns of a combined kernel on disk against the dense matrix, and columns that lie anywhere in memory."""
+"""Columns of a combined kernel on disk against the dense matrix, and unaligned columns in memory."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def test_columns_are_those_of_the_dense_matrix(name, tile, tmp_path):
 
 
 def unaligned(values):
-    """A copy that begins at an odd address, as arrays out of a message between processes may."""
+    """A copy at an odd address, as arrays from a message between processes may have."""
     memory = np.empty(values.nbytes + 1, np.uint8)
     computed = memory[1:].view(values.dtype).reshape(values.shape)
     computed[...] = values

@@ -1,4 +1,4 @@
-"""Tiles that are damaged after they were first read, and checked, are named; the kernels are not blamed for it."""
+"""Tiles damaged after their first, checked read are named; the error does not blame the kernels."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ LEARNERS = {
 
 
 def opened(path, kernels):
-    """A set all of whose tiles were read and checked."""
+    """A set of which all tiles were read and checked."""
     K = dmkl.create(path, kernels, names=["a", "b"], tile=8)
     np.asarray(K)
     return K
 
 
 def damage(K, value):
-    """Put a value on the diagonal of the last tile of kernel b, as a bad disk does: the file's time says nothing."""
+    """Change a diagonal value in the last tile of kernel b, as a bad disk does, without changing the file's time."""
     file = Path(K.view.source.location) / "gram_upper" / "c" / "1" / "2" / "2"
     before = file.stat()
     numbers = np.fromfile(file, dtype="<f8", count=64)

@@ -1,4 +1,4 @@
-"""Passes that several lenses share, their statistics, and combined kernels: against each alone and dense formulas."""
+"""Passes shared by several lenses, their statistics, and combined kernels, against single lenses and dense formulas."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def dense(kernels, name):
 
 
 def riders(lenses, dtype=DOUBLE):
-    """For each lens a block of every kind that it can carry."""
+    """A block of every possible kind for each lens."""
     rng = np.random.default_rng(6)
     columns = []
     for number, seen in enumerate(lenses):
@@ -88,14 +88,14 @@ def batched(computed, c):
 
 
 def check_products(kernels, columns, computed):
-    """Products through all lenses against the formulas, in the precision of each block."""
+    """Check products through all lenses against the formulas, in the precision of each block."""
     for c, result in zip(columns, computed, strict=True):
         reference = expected(dense(kernels, list(LENSES)[c.lens]), c)
         assert error(batched(result, c), reference) < (1e-5 if c.dtype == SINGLE else 1e-12)
 
 
 def check_view(lens, reference):
-    """The products of one lens with a few vectors against the matrices of its view."""
+    """Check the products of one lens with a few vectors against the matrices of its view."""
     V = np.random.default_rng(7).standard_normal((reference.shape[2], 2))
     (product,), _ = run_pass([lens], [Columns(V, "each", None, DOUBLE)])
     assert error(product, reference @ V) < 1e-12
@@ -130,7 +130,7 @@ def test_a_shared_pass_is_each_lens_alone(kernels):
 
 @pytest.mark.usefixtures("cutting", "tasks_of_parts")
 def test_kernels_in_parts(kernels):
-    """Several tasks for each kernel: the offsets of rectangular centrings are added once, sums always in one order."""
+    """With several tasks per kernel, offsets of rectangular centrings are added once, and sums have a fixed order."""
     K = in_memory(kernels, 5)
     lenses = [lens(K, name) for name in LENSES]
     columns = riders(lenses)
@@ -147,7 +147,7 @@ def test_kernels_in_parts(kernels):
 
 @pytest.mark.usefixtures("cutting", "tasks_of_parts")
 def test_tiles_held_in_memory(kernels):
-    """Some of them: those of the rest are read."""
+    """Some of the tiles are in memory; the others are read."""
     K = in_memory(kernels, 9).persist()
     part = K[:20, :20].persist().view.source
     for held in (K, KernelSet(replace(K.view, source=part))):
@@ -158,7 +158,7 @@ def test_tiles_held_in_memory(kernels):
 
 @pytest.mark.parametrize("width", [512, 25])
 def test_many_narrow_sums_fill_their_passes(kernels, width):
-    """They are put side by side, with other columns between them, and cut where a pass is full."""
+    """They are concatenated, with other columns between them, and split if a pass is full."""
     K = in_memory(kernels.astype(np.float32), 9)
     lenses = [lens(K, name) for name in LENSES]
     rng = np.random.default_rng(8)
@@ -176,7 +176,7 @@ def test_many_narrow_sums_fill_their_passes(kernels, width):
 
 
 def test_views_are_measured_in_shared_passes(kernels):
-    """A grid over the steps of several folds: as many passes as the view that needs most of them."""
+    """A grid over the steps of several folds needs as many passes as the most demanding view."""
     K, source = over(in_memory(kernels, 9), Counting)
     chains = {
         (): 0,
@@ -227,7 +227,7 @@ def test_sets_are_measured_together_and_stay_as_they_were(kernels):
     ],
 )
 def test_new_samples_are_seen_through_steps_of_training(kernels, before, own, passes):
-    """Other samples, and the training samples themselves: a pass only for means that cosine scales need."""
+    """Other samples and the training samples need a pass only for the means of cosine scales."""
     K = in_memory(kernels, 9)
     trained = stepped(K[TRAIN, TRAIN], (*before, *own)).lens().fitted.steps[len(before) :]
     for rows, expected_passes in zip((HELD_OUT, TRAIN), passes, strict=True):
@@ -259,7 +259,7 @@ def test_only_the_tiles_of_the_rows_chosen_are_read(kernels, steps):
     st.lists(st.sampled_from(["center", "trace", "multiplicative", "cosine", "take"]), max_size=5),
 )
 def test_parts_after_any_steps(seed, tile, square, kinds):
-    """Steps of every kind, positions taken anywhere between them: rows and columns against the dense matrix."""
+    """Steps of every kind, with selections of rows and columns between them, against the dense matrix."""
     rng = np.random.default_rng(seed)
     m, n_cols = 12, int(rng.integers(5, 13))
     cols = rng.permutation(m)[:n_cols]
@@ -301,7 +301,7 @@ def weightings(n_lenses):
 
 
 def test_stored_sums_are_the_dense_ones(kernels, scheduler, tmp_path):
-    """Several weightings through several lenses, written in one pass: chains alike for all kernels, and cosine ones."""
+    """Several weightings through several lenses, written in one pass, with uniform and cosine chains of steps."""
     K, source = in_memory(kernels, 7), None
     if scheduler != "processes":
         K, source = over(K, Counting)
@@ -320,7 +320,7 @@ def test_stored_sums_are_the_dense_ones(kernels, scheduler, tmp_path):
 
 @pytest.mark.parametrize(("dtype", "beside"), [(np.float32, 1), (np.float64, 2), (np.float32, 8)])
 def test_sums_by_compiled_loops(kernels, tmp_path, monkeypatch, dtype, beside):
-    """Those of many samples are added so: of some kernels at once, in double precision whatever theirs is."""
+    """Sums over many samples add some kernels at once, in double precision for kernels of any precision."""
     monkeypatch.setattr("dmkl.passes.sums.SMALL", 0)
     monkeypatch.setattr("dmkl.passes.sums._BESIDE", beside)
     kernels = kernels.astype(dtype)
@@ -335,7 +335,7 @@ def test_sums_by_compiled_loops(kernels, tmp_path, monkeypatch, dtype, beside):
 
 
 def product_in_a_task(K, V):
-    """What a task does whose work is itself a pass, and which client it sees then."""
+    """Run a pass inside a task; return the product and whether the task has no client."""
     with computing_here(Machine(1, 2, 2**28, 2**28)):
         view = K.center()
         (computed,), _ = run_pass([view.lens()], [Columns(V, "each", None, DOUBLE)])
@@ -343,7 +343,7 @@ def product_in_a_task(K, V):
 
 
 def test_a_pass_inside_a_task(kernels, scheduler):
-    """It runs in the task's own thread: tasks beside it and the caller keep where they compute."""
+    """The pass runs in the thread of its task; the scheduler of other tasks and of the caller is unchanged."""
     K, V = in_memory(kernels, 9)[TRAIN, TRAIN], np.eye(len(TRAIN))[:, :2]
     before = active_client()
     tasks = [dask.delayed(product_in_a_task, pure=False)(K, (k + 1) * V) for k in range(3)]

@@ -1,4 +1,4 @@
-"""Passes: products against dense ones, the graphs that they are, and what breaks under way."""
+"""Passes: products against dense ones, their graphs, and failures during a pass."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def make(folder, K, **options):
     indirect=["scheduler"],
 )
 def test_products_agree_everywhere(tmp_path, dense, dtype, scheduler):
-    """Relative to each kernel's result in the Frobenius norm: 1e-12 in double precision, 1e-5 in single."""
+    """Relative errors in the Frobenius norm of each kernel's result are at most 1e-12, or 1e-5 in single precision."""
     K, tolerance = make(tmp_path, dense.astype(dtype), tile=5), 1e-12 if dtype == DOUBLE else 1e-5
     stored = dense.astype(dtype)
     for chain in CHAINS:
@@ -111,7 +111,7 @@ def test_vectors_of_any_real_type_and_one_vector(stored, dense):
     v = block(1)[:, 0]
     applied, projected = lazily(lambda: stored.apply(v, dtype=SINGLE)), lazily(lambda: stored.project(v))
     assert (applied.shape, projected.shape) == ((4, M), (4,))
-    assert applied.dtype == DOUBLE  # single precision is not asked of kernels in double precision
+    assert applied.dtype == DOUBLE  # kernels in double precision are not combined with single precision
     assert error(applied, dense @ v) < 1e-12
     np.testing.assert_allclose(projected, v @ dense @ v, rtol=1e-12)
 
@@ -125,7 +125,7 @@ def test_vectors_of_any_real_type_and_one_vector(stored, dense):
     [(1, 1, 1, 8), (40, 1, 40, 1), (100, 4, 34, 1), (2000, 4, 500, 8), (1, 20, 1, 1), (500, 20, 250, 8)],
 )
 def test_tasks_are_few(monkeypatch, n, side, units, slots):
-    """Some 32 in all, unless they were too small or too large then; and wherever they run the same."""
+    """About 32 tasks in all, unless these are too small or too large; the same for any scheduler."""
     for name, value in (("_TASKS", 32), ("_SMALLEST", 2000), ("_LARGEST", 8000)):
         monkeypatch.setattr(f"dmkl.passes.view.{name}", value)
     K = in_memory(np.repeat(psd(1, 20), n, axis=0), side)
@@ -181,8 +181,8 @@ def test_names_tell_everything_that_makes_a_difference(tmp_path, dense):
     other, tiled = make(tmp_path, changed, tile=5), make(tmp_path, dense.astype("f4"), tile=6)
     first, second = build(), build()
     assert first == second
-    for (one, names), (two, others) in itertools.combinations(first.items(), 2):
-        assert not names & others, f"{one} and {two} share names"
+    for (left, names), (right, others) in itertools.combinations(first.items(), 2):
+        assert not names & others, f"{left} and {right} share names"
 
 
 # --- several blocks in one pass -----------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def test_a_watch_is_told_every_byte(stored, scheduler):
 
 @pytest.fixture
 def compressed(tmp_path, dense):
-    """The same kernels as `stored`, in chunks that have to be decoded."""
+    """The same kernels as `stored`, in compressed chunks."""
     dmkl.create(tmp_path / "zstd.zarr", dense, tile=5)
     recode(tmp_path / "zstd.zarr", 5, compressors=[ZstdCodec(level=1), Crc32cCodec()])
     return dmkl.open(tmp_path / "zstd.zarr")
@@ -236,14 +236,14 @@ def test_decoded_tiles_are_the_mapped_ones(stored, compressed, scheduler):
 
 
 def numpy_threads():
-    """BLAS threads of NumPy's own library; some other wheels bring one that knows one thread only."""
+    """BLAS threads of NumPy's library; some wheels include a library with one thread only."""
     computed = [lib for lib in ThreadpoolController().info() if lib["user_api"] == "blas"]
     own = [lib for lib in computed if "numpy" in lib["filepath"]]
     return {lib["num_threads"] for lib in own or computed}
 
 
 def test_blas_is_limited_inside_tasks_alone(stored):
-    """And given back at the end, also after an error."""
+    """The number of threads is restored at the end, also after an error."""
     inside = []
 
     def look():
@@ -369,7 +369,7 @@ def test_a_client_that_is_there_is_used(stored, dense, client):
         result = stored[TRAIN, TRAIN].center().apply(block(2, 12))
     with get_task_stream(client) as running:
         computed = result.compute()
-    # What is sent is with all workers then, and nothing else is done.
+    # The data are sent to all workers, and nothing else is done.
     assert all(task["key"].startswith("take-") for task in building.data)
     assert error(computed, dense_view(dense, TRAIN, TRAIN, ["center"]) @ block(2, 12)) < 1e-12
     workers = {task["worker"] for task in running.data if "apply-pass" in str(task["key"])}
@@ -397,7 +397,7 @@ def test_results_built_one_after_another_do_not_meet_on_the_scheduler(stored, de
 
 
 def test_what_never_arrives_is_sent_again(stored, dense, client, monkeypatch):
-    """The scheduler waits without end for a worker that takes values and never answers."""
+    """The scheduler waits forever for a worker that accepts values and never answers."""
     sent, scatter = [], client._scatter
 
     async def stuck(*args, **kwargs):
@@ -412,7 +412,7 @@ def test_what_never_arrives_is_sent_again(stored, dense, client, monkeypatch):
 
 
 def test_a_cluster_without_workers(stored):
-    """Nothing is computed there, and nothing sent."""
+    """Nothing is computed or sent."""
     with local_cluster(0) as empty, Client(empty), dask.config.set({"dmkl.workers-timeout": 0.2}):
         for ask in (
             lambda: stored.apply(block(1)),
@@ -444,7 +444,7 @@ def test_what_is_sent_while_a_worker_dies_is_sent_again(client, monkeypatch, rai
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["has the values", "has yet to get them"])
 def test_a_worker_that_dies_while_values_are_copied_holds_nobody_up(stored, dense, monkeypatch, which):
-    """Dask's own copying to all workers would never end, nor would any later one."""
+    """Dask's copying to all workers would never end."""
     dying: list[str] = []
     with (
         local_cluster(3) as cluster,
@@ -453,7 +453,7 @@ def test_a_worker_that_dies_while_values_are_copied_holds_nobody_up(stored, dens
         pids = client.run(os.getpid)
 
         def kill(*args, update=cluster.scheduler.update_data, **options):
-            """Between the values' way to one worker and their copies: the scheduler has yet to notice."""
+            """Kill a worker after the first worker has the values and before they are copied."""
             update(*args, **options)
             holders = set().union(*options["who_has"].values())
             if not dying:
@@ -471,9 +471,9 @@ def test_a_worker_that_dies_while_values_are_copied_holds_nobody_up(stored, dens
 
 def test_what_is_sent_is_with_all_workers():
     with (
-        # It takes copies away again that no task waits for.
+        # The active memory manager removes copies that no task waits for.
         dask.config.set({"distributed.scheduler.active-memory-manager.start": False}),
-        # All of them are this process, which may have more memory than a share of it.
+        # All workers are in this process, which may use more than one worker's share of the memory.
         local_cluster(12, processes=False, host=None, memory_limit=None) as cluster,
         Client(cluster) as client,
     ):
@@ -494,7 +494,7 @@ def test_a_damaged_tile_is_named_from_a_worker(tmp_path, dense, client):
 
 @pytest.fixture
 def fragile(request):
-    """A cluster of its own, whose scheduler gives a task `allowed` deaths of its worker."""
+    """A separate cluster, whose scheduler allows `allowed` deaths of a task's worker."""
     n_workers, allowed = request.param
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": allowed}),
@@ -518,7 +518,7 @@ def test_tiles_that_a_dead_worker_held_are_read_again(stored, dense, fragile):
     ("fragile", "message"),
     [
         ((1, 1), r"workers died 2 times during apply-pass-\d+.*dmkl\.memory"),
-        # Its worker may have been the only one with some of what was sent: Dask chooses which of the two it tells.
+        # Its worker may have been the only one with some of the sent data: Dask reports one of the two errors.
         ((2, 0), r"died 1 times (while running|during) .*apply-pass.*Give the workers more"),
     ],
     indirect=["fragile"],

@@ -1,4 +1,4 @@
-"""Kernels of few features, which passes multiply by their factors, against the same kernels as matrices."""
+"""Kernels of few features, multiplied by their factors, against the same kernels as matrices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SPECS = [{"function": "linear", "feature": "*"}, {"function": "cosine", "feature
 
 @pytest.fixture(scope="module")
 def sets():
-    """The set by factors, and the same kernels as matrices in memory."""
+    """The set with factors, and the same kernels as matrices in memory."""
     features, y = few_columns()
     K = dmkl.build(None, features, SPECS, labels=y, tile=16)
     return K, dmkl.create(None, list(np.asarray(K)), names=K.names, labels=y, tile=16)
@@ -91,7 +91,7 @@ def test_a_search_by_factors_goes_on_from_its_state(sets, tmp_path):
 
 @pytest.mark.parametrize("steps", [("center", "trace"), ("cosine", "center")])
 def test_a_refit_after_a_search_is_the_fit_of_its_choice(steps):
-    # The refit adds up the products of the folds if its steps act on sums.
+    # The refit adds the products of the folds if its steps act on sums.
     features, y = few_columns()
     learner = dmkl.MKFDA(p=2, lam=1e-2, steps=steps, tol=1e-10)
     searched = dmkl.build(None, features, SPECS, labels=y)
@@ -120,7 +120,7 @@ def test_the_solver_is_refused_for_other_kernels(sets):
 
 
 def test_the_default_grid_has_the_ridges_that_the_solver_resolves():
-    """Solvers that form these kernels round them to single precision, and the solver for factors does not."""
+    """Solvers that form these kernels round them to single precision; the solver for factors does not."""
     features, y = few_columns()
     K = dmkl.build(None, {name: table.astype(np.float32) for name, table in features.items()}, SPECS[:1], labels=y)
     least = {

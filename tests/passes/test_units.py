@@ -1,4 +1,4 @@
-"""How a pass is cut into tasks: few of them, which return little more than the products themselves."""
+"""Division of a pass into tasks: few tasks, which return little more than the products."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from dmkl.passes.view import Lens, View, units_of
 
 
 def test_tasks_of_a_set_of_terabytes_are_few_and_return_little():
-    """1,000 kernels of 100,000 samples: what tasks return is at most twice the products, and one part stays."""
+    """1,000 kernels of 100,000 samples: tasks return at most about twice the products, and have similar sizes."""
     n, m = 1000, 100_000
     tiling = Tiling(m, m, 2048, upper=True)
     source = SimpleNamespace(tiling=tiling, dtype=np.dtype(np.float32), reads_per_tile=1, symmetric=True, factors=None)
     view = View(source, np.arange(n), np.arange(m), np.arange(m))
     units = units_of(view)
     assert len(units) + len(view.kernels) <= 10_000
-    assert len(units) >= 3000  # work for some thousand cores
+    assert len(units) >= 3000  # work for some thousands of cores
     returned = sum(len(unit.rows(view)) for unit in units[: len(units) // n])
     assert returned <= 2.1 * m
     sizes = [len(unit.tiles) for unit in units]
@@ -42,7 +42,7 @@ def kernels():
 
 
 def multiplications(lane):
-    """Of a whole matrix, by counting the samples of each part."""
+    """The multiplications of a whole matrix, from the number of samples of each part."""
     rows, cols = (np.diff(axis.bounds, axis=1).sum(axis=0) for axis in (lane.rows, lane.cols))
     widths = (sum(part.stop - part.start for part in block.vectors) for block in lane.blocks)
     return sum(

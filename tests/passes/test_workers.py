@@ -1,4 +1,4 @@
-"""What the workers of a cluster may take: as they say themselves, and sized by what is common among them."""
+"""Resources of a cluster's workers: the reported slots and memory, and the common task size."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def of(task_bytes, slots=1, place=("a", "")):
         ([(8, 1)], []),
         ([(8, 1), (7, 4), (4, 1)], []),
         ([(8, 2), (3, 1)], [3]),
-        ([(8, 1), (3, 1)], []),  # as common as the other
+        ([(8, 1), (3, 1)], []),  # as frequent as the other
         ([(100, 1), (8, 2), (7, 2), (1, 4)], [1]),
     ],
 )
@@ -44,14 +44,14 @@ def test_the_common_worker_sets_the_size(monkeypatch, sizes, left_out):
         chosen = execute.common(given)
         assert execute.common(given) == chosen
     assert [worker.task_bytes for worker in given if worker not in chosen] == left_out
-    assert [str(one.message).partition(" (")[0] for one in caught] == [
+    assert [str(warning.message).partition(" (")[0] for warning in caught] == [
         f"1 of {len(sizes)} workers are given no tasks" for _ in left_out
     ]
 
 
 @pytest.fixture
 def unequal(monkeypatch):
-    """Two workers of some memory and one of little, all in this process."""
+    """Two workers with more memory and one with little, all in this process."""
     monkeypatch.setattr(execute, "_TOLD", set())
     unmanaged = {f"distributed.worker.memory.{what}": False for what in ("target", "spill", "pause")}
     with (
@@ -72,7 +72,7 @@ def test_workers_are_asked_and_not_the_client(unequal, monkeypatch):
         common = machine()
     assert (common.slots, common.slots_per_host, len(common.workers)) == (2, 2, 2)
     assert (common.task_bytes, common.total_bytes) == (GIB, 3 * GIB)
-    with dask.config.set({"dmkl.memory": "30MiB"}):  # what the client sets holds for every machine
+    with dask.config.set({"dmkl.memory": "30MiB"}):  # settings of the client apply to every machine
         assert machine() == execute.Machine(3, 3, 10 * 2**20, 30 * 2**20)
 
 
@@ -98,16 +98,16 @@ def test_without_any_of_the_allowed_workers_nothing_waits(monkeypatch):
 
 
 def test_workers_of_one_job_share_its_memory(monkeypatch):
-    """Two jobs on one host have a grant each; those of one job were asked one after the other."""
-    said = {"a": ("7", 4 * GIB), "b": ("7", 3 * GIB), "c": ("8", 2 * GIB)}
+    """Two jobs on one host have one grant each; the workers of one job are queried one after the other."""
+    replies = {"a": ("7", 4 * GIB), "b": ("7", 3 * GIB), "c": ("8", 2 * GIB)}
 
     class Asked:
         def run(self, *_, **__):
-            return {**said, "d": OSError("gone")}
+            return {**replies, "d": OSError("gone")}
 
     infos = {name: {"host": "node", "nthreads": 2, "memory_limit": 0} for name in "abcd"}
     monkeypatch.setattr("dmkl.settings.free_bytes", lambda: 10 * GIB)
-    workers = {one.address: one for one in execute.look_at(Asked(), infos)}
+    workers = {worker.address: worker for worker in execute.look_at(Asked(), infos)}
     assert [workers[name].task_bytes for name in "abcd"] == [GIB, GIB, GIB, 3 * GIB]
     assert [workers[name].total_bytes for name in "abcd"] == [4 * GIB, 4 * GIB, 2 * GIB, 6 * GIB]
 
@@ -123,7 +123,7 @@ def begin(number, begun, more=()):
 @pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
 @pytest.mark.parametrize("own", [None, [[0] * k for k in range(25)]])
 def test_the_first_task_begins_first(scheduler, own):
-    """On one slot; more than ten tasks, of which names are not in the order of numbers as they are."""
+    """On one slot, with more than ten tasks, so that names do not sort like numbers."""
     begun = []
     with dask.config.set(scheduler=scheduler, num_workers=1):
         results = run_tasks("some", [partial(begin, k, begun) for k in range(25)], own=own)

@@ -1,4 +1,4 @@
-"""Small kernel sets, and the pages of models and results on them, each made once in a session."""
+"""Small kernel sets, and the pages of models and results on them, each created once in a session."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def report(K, result):
 
 @pytest.fixture(scope="session")
 def unwieldy_report(tmp_path_factory):
-    """The same on kernels and classes with names that are long, or cannot be broken between words."""
+    """The same for kernels and classes with names that are long, or cannot be broken between words."""
     rng = np.random.default_rng(0)
     names = [f"{part} of gene expression, RBF γ={width}" for part in ("promoters", "all") for width in (0.001, 0.01, 1)]
     names += ["x" * 60, "/data/cohort_2/mirna/linear_normalized_without_sex_chromosomes.npy", "m_$2$ & <b>"]

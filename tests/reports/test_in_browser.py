@@ -19,32 +19,32 @@ pytestmark = pytest.mark.browser
 
 PIPELINES = Path(__file__).parents[2] / "pipelines"
 FAULTS_OF_PAGE = (Path(__file__).parent / "faults_of_page.js").read_text(encoding="utf-8")
-# Pixels; A4 between margins of a centimeter has 718. Letters in pictures may be smaller than in texts, and on paper,
-# which is not scrolled, smaller still: 7 pixels are 5 pt there.
+# Pixels; A4 between margins of a centimeter has 718. Letters in figures may be smaller than in text, and on paper,
+# which does not scroll, smaller still: 7 pixels are 5 pt there.
 VIEWS = {
     "phone": ({"width": 400}, {"smallest": 11, "smallestDrawn": 9}),
     "screen": ({"width": 1400}, {"smallest": 11, "smallestDrawn": 9}),
     "paper": ({"width": 718, "media": "print"}, {"smallest": 11, "smallestDrawn": 7}),
 }
 SCROLLED = {"div.wide"}
-"""What is scrolled sideways on purpose: broad tables."""
+"""Elements that scroll horizontally by design: wide tables."""
 
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory):
     program = find_chromium()
     if program is None:
-        told = (
+        message = (
             "this machine has no Chromium: `make test-browser` installs Debian's as root; or install chromium yourself"
         )
-        (pytest.fail if os.environ.get("DMKL_REQUIRE_CHROMIUM") else pytest.skip)(told)
+        (pytest.fail if os.environ.get("DMKL_REQUIRE_CHROMIUM") else pytest.skip)(message)
     with chromium(program, tmp_path_factory.mktemp("chromium")) as running:
         yield running
 
 
 @pytest.fixture
 def look(browser, tmp_path):
-    """Shows a page in one of the views: what is wrong with it, and which elements are scrolled sideways."""
+    """A function that shows a page in a view and returns its faults and the elements that scroll horizontally."""
 
     def look(text, view):
         path = tmp_path / "page.html"
@@ -72,7 +72,7 @@ JOBS = {
     "neuroimaging.py": ("--subjects", "120", "--permutations", "19"),
     "digits.py": ("--samples", "150", "--resamples", "4"),
 }
-"""Whole jobs that end in a report: single cells, quantitative genetics, neuroimaging, machine learning."""
+"""Complete pipelines with a report: single cells, quantitative genetics, neuroimaging, machine learning."""
 
 
 @pytest.fixture(scope="session")
@@ -99,7 +99,7 @@ def test_pages_of_whole_jobs(job, view, look, browser, page_of_job):
         (Path(to) / f"{job}-{view}.png").write_bytes(browser.picture())
 
 
-# Everything but the tables that are scrolled, after all of them are unfolded.
+# All elements but the scrolling tables, after all are unfolded.
 BOXES = """
 (() => {
   document.querySelectorAll("details").forEach((part) => (part.open = true));
@@ -155,7 +155,7 @@ def broken(planted):
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_fault_that_is_planted_is_found(fault, look):
     faults, _ = look(broken(PLANTED[fault]), "phone")
-    assert any(one.startswith(fault) for one in faults), faults
+    assert any(reported.startswith(fault) for reported in faults), faults
 
 
 def test_a_page_without_faults_has_none_and_what_is_scrolled_is_told(look):

@@ -1,4 +1,4 @@
-"""Pages of models and results, one or several: what they tell, and that they stand alone."""
+"""Pages of models and results, one or several: their content, without other files."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_page_of_a_search_answers_at_once(result, report):
     weights = result.chosen["weight"].mean("fold")
     assert f"the largest: {weights.kernel.values[int(np.argmax(weights.values))]} (" in answer
     assert any("best of many" in text for text in page.of("p"))
-    # The choice and each baseline with the paired difference; then the grid, of which the first ten points are shown.
+    # The choice and each baseline with the paired difference; then the first ten points of the grid.
     assert page.of("th")[:3] == ["model", "accuracy in validation", "difference"]
     compared = result.comparison()
     own, others = result.chosen["score"].values, result.baselines["score"].transpose("baseline", "fold").values
@@ -105,7 +105,7 @@ def test_a_page_of_a_permutation_test_answers_in_sentences(K):
 
 
 def run_again(text, K, result, **given):
-    """Run what a page says to run, on this set: the files that it opens are at hand."""
+    """Run the code on a page for this set: the files that it opens exist."""
     code = html.unescape(re.search(r"<pre>(.*?)</pre>", text, flags=re.DOTALL).group(1))
     code = code.replace("dmkl.open(...)", "K_").replace("dmkl.load(...)", "result_").replace("y = ...", "y = y_")
     *lines, last = code.splitlines()
@@ -251,7 +251,7 @@ def test_thousands_of_targets_have_their_distribution():
 
 def test_names_that_somebody_gave_are_shown_as_they_are(unwieldy_report):
     text = unwieldy_report("evaluation").replace("<wbr>", "")
-    assert text.count(">Actinobacteria_from_soil</t") >= 3  # two tables of classes, one of them with it as a heading
+    assert text.count(">Actinobacteria_from_soil</t") >= 3  # two tables of classes, one of which has it as a heading
     assert "Actinobacteria from soil" not in text
 
 
@@ -265,7 +265,7 @@ def text_of(page):
 
 
 def headings(page):
-    """The results that the sections are about, in the order of a page of one column."""
+    """The results of the sections, in the order of a page of one column."""
     sections = re.findall(r'<section style="order: (\d+)[^>]*>\s*<h2>(.*?)</h2>', page)
     return [html.unescape(title).partition(":")[0] for _, title in sorted((int(k), title) for k, title in sections)]
 

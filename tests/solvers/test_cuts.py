@@ -17,7 +17,7 @@ from dmkl.solvers.interface import Status
 
 
 def optimum(Q):
-    """The relaxation's value by an interior point method, in units in which Q spans one."""
+    """The relaxation's value by an interior-point method, with Q scaled to a span of one."""
     least, spread = Q.min(), np.ptp(Q) or 1.0
     Z = cp.Variable(Q.shape, PSD=True)
     problem = cp.Problem(cp.Minimize(cp.sum(cp.multiply((Q - least) / spread, Z))), [Z >= 0, cp.sum(Z) == 1])

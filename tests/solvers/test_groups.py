@@ -1,4 +1,4 @@
-"""Group-sensitive weights against finite differences and canonical MKL; what they are for."""
+"""Group-sensitive weights against finite differences and canonical MKL, and their benefit on hidden groups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dmkl.solvers.margin.svm import fit_square, solve_dense
 
 
 def run(solver, kernels):
-    """Drive a solver on kernels in memory, with classifiers that are trained from zero."""
+    """Run a solver on kernels in memory, with classifiers that are trained from zero."""
 
     def cold(request):
         return replace(request, start=None) if isinstance(request, GroupClassifier) else request
@@ -28,7 +28,7 @@ def run(solver, kernels):
 
 
 def made(seed, n=4, m=40):
-    """RBF kernels of random features, labels that some of them tell, and three groups that mix them."""
+    """RBF kernels of random features, labels that depend on some of them, and three groups of samples."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(m, 2 * n))
     y = np.where(X[:, 0] + X[:, 1] * X[:, 2] + 0.3 * rng.normal(size=m) > 0, 1.0, -1.0)
@@ -79,7 +79,7 @@ def test_each_step_lowers_the_objective(weighting, loss):
         assert not np.isfinite(solution.gap)
         assert np.isnan([solution.gap, solution.bound]).all()
         assert solution.extra["trainings"] >= len(solution.steps) > 3
-        assert np.isfinite(solution.weights).all()  # of the fourth group too, which is empty
+        assert np.isfinite(solution.weights).all()  # also for the fourth group, which is empty
         K = composite_kernel(kernels, solution.weights, groups)
         trained = solve_dense(K, y, 4.0, 1e-9) if "C" in loss else fit_square(K, y, 0.3)
         assert solution.objective == pytest.approx(trained.primal, rel=1e-4)
@@ -100,9 +100,9 @@ def test_an_indefinite_kernel_is_named():
 
 
 def subcategories(seed, m=150, m_new=600):
-    """Two classes with three hidden sub-categories; view s tells the classes apart in sub-category s alone.
+    """Two classes with three hidden sub-categories; view s separates the classes in sub-category s only.
 
-    Five views, two of them noise, make a kernel each; a context tells the sub-category, and nothing of the class.
+    Five views, two of them noise, give a kernel each; a context depends on the sub-category, but not on the class.
     """
     rng = np.random.default_rng(seed)
     total = m + m_new
@@ -128,7 +128,7 @@ def accuracy(kernels, y, m, groups, new, n_groups, **options):
 
 @pytest.mark.parametrize("options", [{"C": 1.0}, {"C": 1.0, "weighting": "softmax"}, {"lam": 1.0}])
 def test_hidden_subcategories_need_groups(options):
-    """Over six seeds, better than one set of weights for all, by far more than the standard error."""
+    """The mean gain over one set of weights for all, over six seeds, exceeds ten standard errors."""
     gains = []
     for seed in range(6):
         kernels, context, y, m = subcategories(seed)

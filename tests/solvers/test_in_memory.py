@@ -1,4 +1,4 @@
-"""Problems on kernels in memory: what they are answered, and that passes find the same."""
+"""Problems on kernels in memory: their solutions, and the same solutions by passes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dmkl.solvers import in_memory
 from dmkl.solvers.in_memory import answer, combined, composite, group_forms
 from dmkl.solvers.interface import CombinedEntries, CombinedProduct, EachProduct, FactorDiagonal, Projection
 
-# --- what they are answered --------------------------------------------------------------------------------------
+# --- solutions ---------------------------------------------------------------------------------------------------
 
 
 @given(st.integers(1, 5), st.integers(2, 20), st.integers(1, 4), st.integers(0, 2**31))
@@ -40,14 +40,14 @@ def test_what_cannot_be_asked_is_named():
     np.testing.assert_array_equal(
         answer(kernel, CombinedEntries(np.full(1, 2.0), np.array([2, 0]))), [[16, 12], [4, 0]]
     )
-    with pytest.raises(NotImplementedError, match="CombinedProduct"):  # one weight for each column is not answered
+    with pytest.raises(NotImplementedError, match="CombinedProduct"):  # one weight per column is unsupported
         answer(np.eye(2)[None], CombinedProduct(np.ones((2, 1)), np.ones((1, 1))))
     np.testing.assert_array_equal(
         answer(np.eye(2)[None], CombinedProduct(np.ones((2, 1)), np.full(1, 3.0))), [[3], [3]]
     )
 
 
-# --- passes find the same ----------------------------------------------------------------------------------------
+# --- the same solutions by passes --------------------------------------------------------------------------------
 
 LABELS = np.array(["fig", "nut", "oat"])[np.arange(60) % 3]
 UNKNOWN = np.stack([LABELS == "fig", LABELS == "nut"], axis=1).astype(float)
@@ -134,5 +134,5 @@ def test_a_search_goes_on_from_its_state(kernels, tmp_path, monkeypatch):
         search()
     left = 100
     solution = search()
-    assert 100 - left == 18 - 9  # rounds of three: nine were kept
+    assert 100 - left == 18 - 9  # rounds of three: nine kernels were kept
     assert (solution.scores["gap"] <= 1e-3).all()

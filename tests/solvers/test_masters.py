@@ -16,7 +16,7 @@ N = 6
 
 
 def ball(beta, p):
-    """‖β‖_p ≤ 1 and β ≥ 0, as cvxpy has it."""
+    """‖β‖_p ≤ 1 and β ≥ 0 as constraints of cvxpy."""
     return [beta >= 0, cp.norm_inf(beta) <= 1 if np.isinf(p) else cp.pnorm(beta, p, approx=False) <= 1]
 
 
@@ -25,7 +25,7 @@ def solved(objective, constraints):
 
 
 def cuts_at(seed, rounds):
-    """Planes above the concave −‖Bβ − 1‖², as rounds of an algorithm would find them."""
+    """Planes above the concave −‖Bβ − 1‖², as from the rounds of an algorithm."""
     rng = np.random.default_rng(seed)
     b = rng.uniform(0, 0.5, (N, N))
     cuts = []
@@ -66,7 +66,7 @@ def test_masters_of_cutting_planes(master, p, rounds):
 
 @pytest.mark.parametrize(("p", "scale"), list(zip(EXPONENTS, [1.0, 1e-6, 1e6, 1.0, 1e-6, 1e6, 1.0], strict=True)))
 def test_newton_master(p, scale):
-    """A strictly concave model has one maximum: the weights are its own, whatever the units of the objective."""
+    """A strictly concave model has one maximum, and the weights are there, for any unit of the objective."""
     for seed in range(3):
         rng = np.random.default_rng(seed)
         q, root = rng.uniform(1, 3, N), rng.uniform(0, 0.4, (N, N))
@@ -85,7 +85,7 @@ def test_newton_master(p, scale):
 
 @pytest.mark.parametrize("p", [1 + 2**-6, 1.5, 3.0])
 def test_a_weight_of_zero_comes_back(p):
-    """For p < 2 the form grows without bound at zero; its floor keeps the master finite and the weight alive."""
+    """For p < 2 the form is unbounded at zero; a floor keeps the master finite and the weight positive."""
     at = onto_sphere(np.array([1.0, 0.0, 0.5]), p)
     weights = taylor_master([CuttingPlane(0.0, np.array([0.1, 5.0, 0.1]))], at, Ball(p))
     assert norm(weights, p) == pytest.approx(1, rel=1e-12)

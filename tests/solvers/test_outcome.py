@@ -1,4 +1,4 @@
-"""What an outcome may claim to have proven."""
+"""Conditions under which an outcome is certified."""
 
 from __future__ import annotations
 

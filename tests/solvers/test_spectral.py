@@ -1,4 +1,4 @@
-"""The criterion of spectral learning against its definition, and its minimizer against SciPy's, on dense kernels."""
+"""The criterion of spectral learning against its definition, and its minimizer against SciPy's; dense kernels."""
 
 from __future__ import annotations
 
@@ -59,20 +59,20 @@ def learnt(K, y, a, tol=1e-7, max_iter=1000):
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("a", [0.0, 5.0])
 def test_values_and_derivatives(name, a):
-    """Values are those of D⁻¹S, which is not symmetric; derivatives are central differences of these."""
+    """Values are those of D⁻¹S, which is not symmetric; derivatives are their central differences."""
     K, y = similarities(name)
     indicators = (y[:, None] == np.unique(y)).astype(float)
     degrees = K.sum(axis=2)
     within = np.einsum("ik,nij,jk->nk", indicators, K, indicators)
     criterion = Criterion(degrees, within, degrees @ indicators, a)
     for weights in np.random.default_rng(1).dirichlet(np.ones(len(K)), 3):
-        found = criterion.at(weights, np.tensordot(weights, K, axes=1))
-        figures = [found.figures[name] for name in ("mncut", "cut_gap", "eigengap")]
+        computed = criterion.at(weights, np.tensordot(weights, K, axes=1))
+        figures = [computed.figures[name] for name in ("mncut", "cut_gap", "eigengap")]
         np.testing.assert_allclose(figures, terms(weights, K, y), atol=1e-10)
-        assert found.figures["objective"] == pytest.approx(objective(weights, K, y, a), abs=1e-10)
-        assert found.figures["cut_gap"] >= 0
-        forms = np.einsum("ik,nij,jk->nk", found.vectors, K, found.vectors)
-        gradient = criterion.gradient(weights, found, forms)
+        assert computed.figures["objective"] == pytest.approx(objective(weights, K, y, a), abs=1e-10)
+        assert computed.figures["cut_gap"] >= 0
+        forms = np.einsum("ik,nij,jk->nk", computed.vectors, K, computed.vectors)
+        gradient = criterion.gradient(weights, computed, forms)
         assert weights @ gradient == pytest.approx(0.0, abs=1e-12)
         step = 1e-6
         ends = [[objective(weights + s * e, K, y, a) for s in (step, -step)] for e in np.eye(len(K))]
@@ -83,7 +83,7 @@ def test_values_and_derivatives(name, a):
 
 @pytest.mark.parametrize(("name", "a"), [("digits, two classes", 1.0), ("iris", 0.0), ("iris", 5.0), ("wine", 5.0)])
 def test_the_minimum_is_that_of_scipy(name, a):
-    """SLSQP with numerical derivatives, from equal weights and from two random ones."""
+    """The reference is SLSQP with numerical derivatives, from equal weights and from two random ones."""
     K, y = similarities(name, 45, 1)
     outcome = learnt(K, y, a)
     assert outcome.weights.min() >= 0
@@ -104,7 +104,7 @@ def test_the_minimum_is_that_of_scipy(name, a):
 
 
 def test_the_eigengap_keeps_similarities_of_noise_out():
-    """Without it samples that are similar to themselves alone have a gap of zero."""
+    """Without the eigengap, samples that are only similar to themselves have a gap of zero."""
     K, y = similarities("digits, two classes")
     K = np.concatenate([K[:4], np.eye(len(y))[None]])
     without, with_eigengap = learnt(K, y, 0.0), learnt(K, y, 1.0)

@@ -1,4 +1,4 @@
-"""What changes on disk under a reader, in the middle of its work, is noticed and named; also where it was sent."""
+"""Changes on disk during a read are detected and named, also in the processes to which the set was sent."""
 
 from __future__ import annotations
 

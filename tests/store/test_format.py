@@ -1,4 +1,4 @@
-"""The format on disk: the checker finds what is broken, other readers open a set, old archives stay readable."""
+"""The format on disk: the checker finds damage, other readers open a set, old archives stay readable."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ def attributes(**changes):
 
 
 def on_tile(harm, *key, **more):
-    """Harm to one tile."""
+    """A damage function for one tile."""
     return lambda path: harm(tile_file(path, *key), **more)
 
 
 def exchanged(*key):
-    """The tiles of two kernels each in place of the other."""
+    """Exchange the tiles of two kernels."""
     return lambda path: swap(tile_file(path, 0, *key), tile_file(path, 1, *key))
 
 
@@ -118,7 +118,7 @@ def write(node, key, value):
 
 
 def replaced(node, **changes):
-    """Write a node anew with other properties."""
+    """Write a node again with other properties."""
 
     def change(path):
         group = zarr.open_group(path, mode="r+", use_consolidated=False)
@@ -227,7 +227,7 @@ def test_it_names_what_is_broken(symmetric, case):
 
 
 def test_numbers_are_targets(sound, tmp_path):
-    """Numbers and unknown labels lie in an array of their own, which older readers leave alone."""
+    """Numbers and unknown labels are in a separate array, which older readers ignore."""
     path = tmp_path / "numbers.zarr"
     values = np.arange(18).reshape(9, 2) / 4
     values[3, 1] = np.nan
@@ -236,9 +236,9 @@ def test_numbers_are_targets(sound, tmp_path):
     assert "label" not in zarr.open_group(path, mode="r")
     write("target", (0, 0), np.inf)(path)
     removed("task")(path)
-    found = problems(path)
-    assert "target must hold numbers" in found
-    assert "task must name the 2 columns of target" in found
+    faults = problems(path)
+    assert "target must hold numbers" in faults
+    assert "task must name the 2 columns of target" in faults
 
 
 def test_it_finds_halves_that_differ_and_lost_tasks(sound, tmp_path):
@@ -248,9 +248,9 @@ def test_it_finds_halves_that_differ_and_lost_tasks(sound, tmp_path):
     rectangular = shutil.copytree(sound / "rectangular.zarr", tmp_path / "rectangular.zarr")
     write("label", (0, 0), 3)(rectangular)
     removed("task")(rectangular)
-    found = problems(rectangular)
-    assert "label (sample, task) must hold 0 and 1" in found
-    assert "task must name the 2 columns of label" in found
+    faults = problems(rectangular)
+    assert "label (sample, task) must hold 0 and 1" in faults
+    assert "task must name the 2 columns of label" in faults
 
 
 def test_it_compares_consolidated_metadata(symmetric):
@@ -282,7 +282,7 @@ def test_xarray_opens_a_set_with_named_dimensions(sound):
         assert dataset["split"].dims == ("split", "sample")
         tile_of_b = dataset["gram_upper"].sel(kernel="b").isel(sample=slice(0, 4), sample_2=slice(4, 8))
         np.testing.assert_array_equal(tile_of_b, psd(2, 9)[1, :4, 4:8])
-        assert np.isnan(dataset["gram_upper"][0, 4:, :4]).all()  # below the diagonal nothing is stored
+        assert np.isnan(dataset["gram_upper"][0, 4:, :4]).all()  # tiles below the diagonal are not stored
         assert dataset.attrs["format_version"] == 1
         assert "k(x, x)" in dataset["diagonal"].attrs["long_name"]
     with xr.open_zarr(sound / "rectangular.zarr") as dataset:
@@ -356,17 +356,17 @@ def test_a_state_of_before_is_gone_on_with(tmp_path):
     shutil.copytree(SEALED / "state", tmp_path / "state")
     K = dmkl.open(SEALED / "symmetric.zarr")[:8, :8]
     grid = {"p": [2.0], "lam": [0.1, 1.0]}
-    more = {"cv": 2, "refit": False, "baselines": "none"}  # which searches did not have then
-    found = dmkl.search(dmkl.MKFDA(solver="subspace"), K, None, grid, state=tmp_path / "state", **more)
+    more = {"cv": 2, "refit": False, "baselines": "none"}  # which searches did not have at that time
+    result = dmkl.search(dmkl.MKFDA(solver="subspace"), K, None, grid, state=tmp_path / "state", **more)
     saved = dmkl.load(SEALED / "search")
     # The state lacks dual variables, from which rules are learnt: its points are solved again, in the basis that it
     # holds, each to its own proven gap.
-    ours, theirs = found.scores, saved.scores
+    ours, theirs = result.scores, saved.scores
     allowed = (ours["gap"].values + theirs["gap"].values) * np.abs(theirs["objective"].values)
     assert (np.abs(ours["objective"].values - theirs["objective"].values) <= allowed).all()
     np.testing.assert_allclose(ours["weight"], theirs["weight"], atol=1e-2)  # √gap
-    # One pass more, for leave-one-out scores.
-    assert found.scores.attrs["n_passes"] <= saved.scores.attrs["n_passes"] + 1
+    # One more pass, for leave-one-out scores.
+    assert result.scores.attrs["n_passes"] <= saved.scores.attrs["n_passes"] + 1
 
 
 @pytest.mark.parametrize("name", ["model", "search"])
@@ -379,7 +379,7 @@ def test_what_was_saved_without_checksums_is_read(run, notes_of, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [
         ("model", {"kind": "model", "model": "Uniform", "training_samples": 8, "features": "square, both"}),
         ("search", {"kind": "result of a search"}),
@@ -387,15 +387,15 @@ def test_what_was_saved_without_checksums_is_read(run, notes_of, name):
         ("state", {"kind": "checkpoint of a search", "format_version": 4}),
     ],
 )
-def test_info_and_check_tell_what_a_path_is(run, output_of, json_of, tmp_path, name, told):
+def test_info_and_check_tell_what_a_path_is(run, output_of, json_of, tmp_path, name, expected):
     path = shutil.copytree(SEALED / name, tmp_path / name)
-    assert told["kind"] in output_of("info", path)
-    assert json_of("info", path).items() >= {**told, "checksums": True}.items()
-    assert f"a {told['kind']}, " in output_of("check", path, "--strict")
+    assert expected["kind"] in output_of("info", path)
+    assert json_of("info", path).items() >= {**expected, "checksums": True}.items()
+    assert f"a {expected['kind']}, " in output_of("check", path, "--strict")
     flipped({"state": "points-*.npz", "model": "weights_/c/0"}.get(name, "gap/c/**/0"))(path)
     status, out, _ = run("check", path, "--json")
     report = json.loads(out)
-    assert (status, report["kind"], len(report["findings"])) == (1, told["kind"], 1)
+    assert (status, report["kind"], len(report["findings"])) == (1, expected["kind"], 1)
 
 
 def test_a_state_is_told_where_its_result_is_not_there_yet(error_of, tmp_path):
@@ -407,7 +407,7 @@ def test_a_state_is_told_where_its_result_is_not_there_yet(error_of, tmp_path):
 
 
 def garbled(file):
-    """JSON that breaks off."""
+    """Truncated JSON."""
 
     def change(path):
         (path / file).write_text("{")
@@ -417,7 +417,7 @@ def garbled(file):
 
 def flipped(pattern):
     def change(path):
-        file = [found for found in sorted(path.glob(pattern)) if found.is_file()][-1]
+        file = [candidate for candidate in sorted(path.glob(pattern)) if candidate.is_file()][-1]
         flip(file, file.stat().st_size // 2, 4)
 
     return change
@@ -425,8 +425,8 @@ def flipped(pattern):
 
 def without(pattern):
     def change(path):
-        found = sorted(path.glob(pattern))[-1]
-        shutil.rmtree(found) if found.is_dir() else found.unlink()
+        target = sorted(path.glob(pattern))[-1]
+        shutil.rmtree(target) if target.is_dir() else target.unlink()
 
     return change
 

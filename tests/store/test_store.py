@@ -1,4 +1,4 @@
-"""Making kernel sets: what is stored, what is refused, what an interruption leaves; reading damaged ones."""
+"""Creating kernel sets: storage, refusals, interruptions; reading damaged sets."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def entries(location):
 
 
 def upper(stack):
-    """What a symmetric set keeps of matrices whose halves differ by rounding."""
+    """The symmetric matrices with the upper triangles of matrices whose halves differ by rounding."""
     return np.triu(stack) + np.triu(stack, 1).transpose(0, 2, 1)
 
 
@@ -179,7 +179,7 @@ def test_symmetry_is_judged_by_the_largest_entry_wherever_it_stands(tmp_path):
 
 
 class Asked:
-    """A matrix that notes which blocks it is asked for."""
+    """A matrix that records the blocks that are read."""
 
     def __init__(self, matrix):
         self.matrix, self.blocks = matrix, []
@@ -217,7 +217,7 @@ def test_a_kernel_is_let_go_before_the_next_is_read(tmp_path):
         for kernel in psd(4, 6):
             big = kernel.view(Big)
             alive.append(weakref.ref(big))
-            assert sum(ref() is not None for ref in alive) <= 2  # this one, and the one just taken in
+            assert sum(ref() is not None for ref in alive) <= 2  # this one, and the one that was just stored
             yield big
             del big
 
@@ -225,7 +225,7 @@ def test_a_kernel_is_let_go_before_the_next_is_read(tmp_path):
     assert len(alive) == 4
 
 
-# --- what is refused, and leaves everything as it was --------------------------------------------------------
+# --- refusals, which change nothing --------------------------------------------------------------------------
 
 
 def spoiled(i, j, value):
@@ -300,7 +300,7 @@ def test_bad_input_is_named_and_changes_nothing(tmp_path, whole, case):
     more = {"names": ["a", "b"], **more} if case not in ("no kernels", "nothing yielded", "no matrices") else more
     for path, overwrite in ((tmp_path / "set.zarr", True), (tmp_path / "new.zarr", False)):
         if not isinstance(kernels, list | np.ndarray) and overwrite:
-            continue  # an iterator serves once
+            continue  # an iterator can be read once
         with pytest.raises(InputError, match=message):
             dmkl.create(path, kernels, overwrite=overwrite, **more)
     assert {name: data for name, data in tree(tmp_path).items() if ".partial" not in name} == before
@@ -381,7 +381,7 @@ def test_an_indefinite_kernel_is_proven_so(tmp_path):
 @given(seed=st.integers(0, 2**32 - 1), rank=st.integers(1, 12), scale=st.sampled_from([1e-6, 1.0, 1e6]))
 def test_no_positive_semidefinite_kernel_is_accused(tmp_path_factory, seed, rank, scale):
     kernel = scale * psd(1, 10, seed, rank=rank).astype("f4")
-    kernel[0, 3], kernel[0, :, 3] = kernel[0, 2], kernel[0, :, 2]  # two equal samples lie on the bound
+    kernel[0, 3], kernel[0, :, 3] = kernel[0, 2], kernel[0, :, 2]  # two equal samples reach the bound
     kernel[0, 3, 3] = kernel[0, 2, 3] = kernel[0, 3, 2] = kernel[0, 2, 2]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -397,7 +397,7 @@ class Interrupted(Exception):
 
 @pytest.fixture
 def failing(monkeypatch):
-    """Make the n-th write of a file fail, as a kill or a full disk would; later ones too."""
+    """Make the n-th and later writes of a file fail, as on a kill or a full disk."""
     from zarr.storage import _local
 
     from dmkl.store import tiles
@@ -412,7 +412,7 @@ def failing(monkeypatch):
             count += 1
             if n is not None and count >= n:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.with_suffix(".0.partial").write_bytes(b"half")  # as a killed write leaves it
+                path.with_suffix(".0.partial").write_bytes(b"half")  # as after a killed write
                 raise error
             return put(path, value, exclusive)
 
@@ -484,7 +484,7 @@ def test_a_replacement_killed_between_its_renamings_is_finished(tmp_path):
 
 
 def interrupted_create(path, kernels, after, **more):
-    """Take in `after` kernels and stop."""
+    """Store `after` kernels and stop."""
 
     class Stopping(KernelSource):
         def matrices(self):
@@ -527,14 +527,14 @@ def test_an_unfinished_set_of_another_make_is_kept_unless_it_may_be_replaced(tmp
     dmkl.create(path, psd(3, 9), tile=3, overwrite=True)
     assert not problems(path)
     interrupted_create(tmp_path / "other.zarr", iter(psd(3, 9)), 2, tile=4)
-    dmkl.create(tmp_path / "other.zarr", psd(3, 9), tile=3)  # nothing could have gone on from it
+    dmkl.create(tmp_path / "other.zarr", psd(3, 9), tile=3)  # it could not be resumed
 
 
 def test_leftovers_of_an_earlier_attempt_do_not_stay(tmp_path, failing):
     writes = failing(None, None)
     dmkl.create(tmp_path / "whole.zarr", K, tile=4)
     bare = writes()
-    failing(bare + 5, Interrupted())  # killed when the labels stood
+    failing(bare + 5, Interrupted())  # killed after the labels were written
     with pytest.raises(Interrupted):
         dmkl.create(tmp_path / "set.zarr", K, **resumable())
     failing(None, None)
@@ -567,7 +567,7 @@ def test_a_full_disk_keeps_what_is_written(tmp_path, failing, number):
     assert not problems(path)
 
 
-# --- reading what is not whole -------------------------------------------------------------------------------
+# --- reading incomplete sets ---------------------------------------------------------------------------------
 
 
 @pytest.fixture

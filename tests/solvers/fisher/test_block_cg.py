@@ -1,4 +1,4 @@
-"""Blocked conjugate gradients against dense solutions, and the model of the inverse that they leave behind."""
+"""Blocked conjugate gradients against dense solutions, and the resulting model of the inverse."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from dmkl.solvers.interface import ask, run_with
 
 
 def operator(m, seed=0, spread=4.0):
-    """A = ½(I + K/λ) with eigenvalues from ½ to some 10^spread, decaying as those of kernels do."""
+    """A = ½(I + K/λ) with eigenvalues from ½ to about 10^spread, which decay like those of kernels."""
     rng = np.random.default_rng(seed)
     basis, _ = np.linalg.qr(rng.standard_normal((m, m)))
     return 0.5 * (np.eye(m) + (basis * 10 ** np.linspace(spread, -4, m)) @ basis.T)
 
 
 def solved(a, b, target=None, dtype=np.float64, **options):
-    """X, and the number of products, of which those with A are in some precision."""
+    """X and the number of products; products with A are in the given precision."""
     target = 1e-20 * np.sum(b**2) if target is None else target
     return run_with(block_cg(ask, b, target, 200, **options), lambda s: a.astype(dtype) @ s.astype(dtype))
 
@@ -36,7 +36,7 @@ def solved(a, b, target=None, dtype=np.float64, **options):
 
 @given(st.integers(1, 30), st.integers(1, 20), st.integers(0, 8), st.floats(0, 5), st.integers(0, 2**16))
 def test_any_rank_of_the_right_hand_sides(m, columns, rank, spread, seed):
-    """Dependent columns, zero columns, more columns than the rank, none at all: then no product is made."""
+    """Dependent columns, zero columns, more columns than the rank, and no columns, which need no product."""
     rng = np.random.default_rng(seed)
     b = rng.standard_normal((m, rank)) @ rng.integers(-1, 2, (rank, columns))
     a = operator(m, seed, spread)
@@ -84,7 +84,7 @@ def test_curvature_is_exact_where_the_directions_span_everything():
     w = rng.standard_normal((5, 40, 3))
     np.testing.assert_allclose(directions.curvature(w), exact_curvature(a, w), rtol=1e-6)
     assert directions.outside(w[0], 54).shape == (40, 0)
-    # A ⪰ ½I: without directions, A⁻¹ is modelled by 2I.
+    # A ⪰ ½I: without directions the model of A⁻¹ is 2I.
     flat = w.reshape(5, -1)
     np.testing.assert_allclose(InverseModel().curvature(w), 2 * flat @ flat.T, rtol=1e-12)
 

@@ -1,4 +1,4 @@
-"""Every solver against exact optima; those that descend on the dual over a span of directions, what they share."""
+"""Every solver against exact optima, and the common parts of solvers that descend on the dual over a span."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ AT_ONE = [(1.0, 1e-3, "multilabel"), (1.0, 1.0, "multiclass")]
 
 @cache
 def best(kind, p, lam):
-    """The weights of each problem from plain arrays, and its value by cvxpy."""
+    """The weights of each problem from plain arrays, and its optimum by cvxpy."""
     kernels, _, targets = case(kind)
     return [(dmkl.solve_mkfda(kernels, h, p, lam, tol=1e-8).weights, optimum(kernels, h, lam, p)) for h in targets]
 
@@ -51,7 +51,7 @@ def best(kind, p, lam):
 def test_agrees_with_the_optimum_and_proves_it(solver, p, lam, kind):
     kernels, labels, targets = case(kind)
     K, source = over(in_memory(few_digits()[0], 8), Counting)
-    # S hardly depends on β where λ is large: its weights need a small gap.
+    # S hardly depends on β for large λ: accurate weights need a small gap.
     model = dmkl.MKFDA(p, lam, solver=solver, tol=1e-4 if lam < 1e-2 else 1e-7).fit(K, labels)
     assert model.solver_ == solver
     assert model.status_ == Status.CERTIFIED.advice
@@ -70,7 +70,7 @@ def test_agrees_with_the_optimum_and_proves_it(solver, p, lam, kind):
         assert norm(beta, p) == pytest.approx(1.0)
         np.testing.assert_allclose(beta, expected, atol=3e-3 if lam < 1e-2 else 1e-3)
     read = sum(source.reads.values()) / (len(K) * len(K.view.tile_tasks()))
-    if solver == "interleaved" or p > 1:  # a product leaves out kernels that have no weight for any task
+    if solver == "interleaved" or p > 1:  # a product omits kernels that have no weight for any task
         assert model.n_passes_ == pytest.approx(read)
     if solver == "dual":  # one pass a step, whatever the number of tasks, each tile once
         assert model.n_passes_ == model.n_iter_ == model.history_.passes.max()
@@ -110,7 +110,7 @@ def test_tikhonov_agrees_with_its_own_optimum(p, mu):
     bounded = [optimum(kernels, h, lam / r, p) - lam * mu * r**2 for r in (0.9 * rho, rho, 1.1 * rho)]
     assert penalized == pytest.approx(bounded[1], rel=1e-5)
     assert bounded[1] > max(bounded[0], bounded[2])
-    # What is returned has the bound that its own slopes give, and the gap holds for both forms.
+    # The returned bound is the one from the slopes of the solution, and the gap holds for both forms.
     dual_norm = norm(slopes(kernels, alpha, lam), conjugate(p))
     assert rho == pytest.approx(dual_norm / (2 * lam * mu), rel=1e-9)
     lower, _ = bounds(kernels, alpha, beta, h, lam, p)
@@ -146,7 +146,7 @@ def test_tikhonov_in_the_scaling_of_the_paper(p):
 
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(8, 14))
 def test_a_span_keeps_what_it_says(seed, width, capacity):
-    """Whatever comes, dependent directions too: D orthonormal, K_jD its products, α kept, and S never falls back."""
+    """For any directions, also dependent ones: D is orthonormal, K_jD its products, α kept, and S never decreases."""
     rng = np.random.default_rng(seed)
     kernels, h = psd(3, 12, seed=seed) / 100, rng.standard_normal((12, 2))
     span, coefficients, beta = Span(h, 3, capacity), np.zeros((0, 2)), np.full(3, 3**-0.5)

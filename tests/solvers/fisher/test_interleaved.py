@@ -17,7 +17,7 @@ def test_problems_share_what_they_read():
     K = in_memory(few_digits()[0], 8)
     together = dmkl.MKFDA(2.0, 1e-2, solver="interleaved").fit(K, labels)
     alone = [dmkl.MKFDA(2.0, 1e-2, solver="interleaved").fit(K, column) for column in labels.T]
-    assert max(one.n_passes_ for one in alone) <= together.n_passes_ < sum(one.n_passes_ for one in alone)
+    assert max(model.n_passes_ for model in alone) <= together.n_passes_ < sum(model.n_passes_ for model in alone)
     assert drive([], at_once=2) == ([], 0)
 
 

@@ -1,4 +1,4 @@
-"""Factors on disk are those that were made, and take no more of the disk than there is room for."""
+"""Factors on disk equal those that were saved, and fit into the free space."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def made(m, *, ordered=False, seed=0):
 
 @pytest.fixture
 def disk(monkeypatch, tmp_path):
-    """What is free on a disk of so many bytes, where factors are all that is."""
+    """A mapping with the size of a simulated disk in "bytes", on which factors are the only files."""
     size = {"bytes": 10**12}
 
     def usage(_):
@@ -98,7 +98,7 @@ def test_a_damaged_factor_is_made_again(tmp_path, damage):
         file.write_bytes(content)
     second, _ = tasks.apply_factor(Sum(), 1, asked)
     np.testing.assert_array_equal(first, second)
-    third, _ = tasks.apply_factor(None, 1, asked)  # nothing is made: it was written anew
+    third, _ = tasks.apply_factor(None, 1, asked)  # not recomputed, but written again
     np.testing.assert_array_equal(first, third)
 
 
@@ -110,7 +110,7 @@ def test_those_not_used_for_longest_give_way(tmp_path, disk):
             if str(path).startswith(stem + "-"):
                 os.utime(path, (1000 + age, 1000 + age))
     size = kept_bytes([tmp_path]) // 4
-    read_factor(stems[0], np.empty((40, 40), np.float32, order="F"))  # it is the one used last now
+    read_factor(stems[0], np.empty((40, 40), np.float32, order="F"))  # it is now the most recently used one
     disk["bytes"] = 5 * size
     make_room([tmp_path], 2 * size)
     assert [is_kept(stem) for stem in stems] == [True, False, True, True]

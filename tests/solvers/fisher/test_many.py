@@ -50,7 +50,7 @@ def solve(K, targets, points, tol, max_steps=200):
 
 
 def check_solutions(K, targets, solved, tol):
-    """Compare what comes back with dense arithmetic in double precision."""
+    """Compare the results with dense arithmetic in double precision."""
     square = K[:, :M]
     for h, of_target in zip(targets, solved, strict=True):
         for (p, lam), solution in of_target.items():

@@ -20,7 +20,7 @@ EXPONENTS = [1.0, 1 + 2**-6, 1.5, 2.0, 8.0, np.inf]
 
 @pytest.mark.parametrize(("p", "lam", "kind"), pairwise_covered(EXPONENTS, [1e-3, 10.0], ("binary", "multiclass")))
 def test_plain_arrays_are_solved_to_the_optimum(p, lam, kind):
-    """The gap is recomputed from (α, β) by dense formulas, and the optimum by cvxpy."""
+    """The gap is recomputed from (α, β) by dense formulas; the optimum is from cvxpy."""
     kernels, _, (h,) = case(kind)
     solution = dmkl.solve_mkfda(kernels, h, p, lam, tol=1e-6)
     lower, upper = bounds(kernels, solution.dual, solution.weights, h, lam, p)
@@ -41,7 +41,7 @@ def test_many_kernels(p):
     lower, upper = bounds(kernels, solution.dual, solution.weights, h, 0.1, p)
     assert (upper - lower) / abs(solution.objective) <= 1.01e-7
     assert len(solution.steps) <= 20
-    # The wrapper solver takes the curvature by a factor too.
+    # The wrapper solver uses a factor of the curvature too.
     model = dmkl.MKRidge(p, 0.1, solver="direct", steps=(), tol=1e-7).fit(in_memory(kernels, 20), h[:, 0])
     np.testing.assert_allclose(model.weights_, dmkl.solve_mkfda(kernels, h[:, 0], p, 0.1, tol=1e-7).weights, atol=1e-3)
 
@@ -84,7 +84,7 @@ class _Keys(SchedulerPlugin):
 
 
 def test_restricted_masters_are_tasks():
-    """Solvers that make passes solve their masters in tasks that the dashboard names."""
+    """Solvers that make passes solve their masters in named tasks, which the dashboard shows."""
     kernels, labels, _ = case("binary")
     recorded = _Keys()
     with LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0") as cluster:
@@ -97,7 +97,7 @@ def test_restricted_masters_are_tasks():
 
 
 def test_there_is_one_newton_loop_one_certificate_one_status():
-    """Of the solvers of MK-FDA only mkfda.py asks a master for weights, fisher.py defines the certificate."""
+    """Only mkfda.py calls a master for weights of MK-FDA; fisher.py defines the certificate."""
     callers, classes = set(), {}
     for file in sorted((Path(dmkl.__file__).parent / "solvers" / "fisher").rglob("*.py")):
         tree = ast.parse(file.read_text(encoding="utf-8"))

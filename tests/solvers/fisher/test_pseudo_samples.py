@@ -80,9 +80,9 @@ def test_folds_share_sums_and_repeated_rows_do_not():
     K, dense = sets(3, 90, (4, 3), mean=5.0)
     grid = {"p": [1, 2], "lam": [1e-3, 1.0]}
     for learner in (dmkl.MKFDA(), dmkl.MKFDA(decision="largest"), dmkl.MKFDA(steps=("cosine", "center"))):
-        found, expected = (dmkl.search(learner, S, grid=grid, cv=3, baselines="none", refit=False) for S in (K, dense))
-        np.testing.assert_allclose(found.scores.objective, expected.scores.objective, rtol=2e-4)
-        np.testing.assert_allclose(found.scores.score, expected.scores.score, atol=0.034)  # one row of a fold
+        result, expected = (dmkl.search(learner, S, grid=grid, cv=3, baselines="none", refit=False) for S in (K, dense))
+        np.testing.assert_allclose(result.scores.objective, expected.scores.objective, rtol=2e-4)
+        np.testing.assert_allclose(result.scores.score, expected.scores.score, atol=0.034)  # one row of a fold
     rows = np.random.default_rng(0).integers(0, 90, 120)
     model, expected = (dmkl.MKFDA(tol=1e-9).fit(S[rows, rows], S.labels[rows]) for S in (K, dense))
     np.testing.assert_allclose(model.weights_, expected.weights_, atol=1e-5)
@@ -119,7 +119,7 @@ def test_a_ridge_below_the_rounding_of_the_sums_is_refused():
 
 
 class KillingFactors:
-    """Factors whose first reader of the last rows kills its worker."""
+    """Factors of which the first read of the last rows kills the worker."""
 
     def __init__(self, factors, file):
         self.factors, self.widths, self.chunk_rows, self.file = factors, factors.widths, factors.chunk_rows, file

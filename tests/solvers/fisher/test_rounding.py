@@ -1,4 +1,4 @@
-"""Certificates of products in single precision: what rounding hides is measured, and is in every gap."""
+"""Certificates of products in single precision: the rounding error is measured and included in every gap."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("rounds")
 
 @given(st.integers(0, 2**32), st.integers(1, 4), st.sampled_from([1.0, 1.5, np.inf]), st.floats(-8, 1))
 def test_errors_are_bounded(seed, n_blocks, p, exponent):
-    """Of products with any error: the residual and F − S are no farther from the exact ones than said."""
+    """For products with any error, the residual and F − S deviate from the exact ones by at most the bound."""
     rng = np.random.default_rng(seed)
     n, m, c, lam = 3, 30, 2, 10.0**exponent
     ends = np.cumsum(rng.integers(1, 6, n_blocks + 1))
@@ -68,10 +68,9 @@ def gaussian(rng, y):
 
 
 def linear(rng, y):
-    """Of rank three: rounding is as large where the kernels are zero as where they are not.
+    """Kernels of rank three: rounding is as large in their null space as in their range.
 
-    Features are multiples of 1/16, so that single precision has the kernels exactly, and they are positive
-    semidefinite.
+    Features are multiples of 1/16, so that the kernels are exact in single precision and positive semidefinite.
     """
     X = rng.standard_normal((4, M, 3)) + 0.5 * np.arange(4)[:, None, None] * y[None, :, None]
     X = np.round(16 * X) / 16
@@ -79,7 +78,7 @@ def linear(rng, y):
 
 
 def offset(rng, y):
-    """Large numbers that centering takes away: storing them in single precision leaves eigenvalues of some −1e-6."""
+    """Kernels with a large offset, which centering removes; single precision leaves eigenvalues of about −1e-6."""
     return 30.0 + gaussian(rng, y)
 
 
@@ -122,10 +121,10 @@ RESIDUALS = {"use_preconditioners": False, "block": 24}
     ],
 )
 def test_gaps_are_never_below_the_true_ones(kind, n_classes, options):
-    """For λ from 1e-8 to 10, in double precision and from the pair that is returned: F(α) − J(β) ≤ gap · |S|."""
+    """F(α) − J(β) ≤ gap · |S| in double precision at the returned pair, for λ from 1e-8 to 10."""
     jobs, kernels, h = problem(kind, n_classes)
     solver, outcomes = run(jobs, **options)
-    if kind is linear and options:  # coarse products are made again in double precision
+    if kind is linear and options:  # coarse products are repeated in double precision
         assert solver._spaces[0].double
         assert not solver._spaces[0].single_blocks
     if kind is gaussian and not options:
@@ -134,6 +133,6 @@ def test_gaps_are_never_below_the_true_ones(kind, n_classes, options):
         lam, p = job.problem.lam, job.problem.weights.p
         _, upper = bounds(kernels, outcome.dual, outcome.weights, h, lam, p)
         _, lower = solve(kernels, outcome.weights, h, lam)
-        # The dense formulas resolve S to some ε/λ of it.
+        # The dense formulas resolve S to about ε/λ, relatively.
         assert (upper - lower) / abs(outcome.objective) <= outcome.gap + 1e-9 + 1e-15 / lam
         assert outcome.gap <= 1e-4

@@ -1,4 +1,4 @@
-"""The subspace solver: its parts, its certificates against dense formulas, what it survives."""
+"""The subspace solver: its parts, its certificates against dense formulas, and interruptions."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ LABELS = {
 }
 ORDER = np.random.default_rng(1).permutation(90)
 FOLDS = [(ORDER[:60], ORDER[60:]), (ORDER[35:], ORDER[:20])]
-"""Training rows and rows held out, of different numbers."""
+"""Training rows and held-out rows of different numbers."""
 
 
 class Problem(NamedTuple):
-    """What the engine is given, and the same densely."""
+    """The input of the engine, and the same kernels as dense arrays."""
 
     jobs: list
     dense: dict
@@ -101,10 +101,10 @@ class Problem(NamedTuple):
 
 
 def check_claims(problem, solver, rounding=1e-9):
-    """What is reported of every point is true of α and its weights: [S − gap·|S| + (F − S), F] encloses the optimum.
+    """Check the results of each point at its α and weights: [S − gap·|S| + (F − S), F] encloses the optimum.
 
-    J(β) ≤ max J ≤ F(α) for every α and β, and both come from dense formulas here. `rounding` is how far S, F and scores
-    may be off, relative to S, where their products are in single precision; the gap counts it.
+    J(β) ≤ max J ≤ F(α) for every α and β; both are computed by dense formulas here. `rounding` is the tolerance for
+    S, F and scores, relative to S, if their products are in single precision; the gap includes it.
     """
     for k, result in enumerate(solver.results):
         kernels, h, lam, p = problem.parts(k)
@@ -119,13 +119,13 @@ def check_claims(problem, solver, rounding=1e-9):
         assert objective == pytest.approx(result.objective, abs=rounding * size)
         _, upper = bounds(kernels, result.dual, result.weights, h, lam, p)
         assert upper == pytest.approx(result.bound, abs=rounding * size)
-        if result.status is not Status.FINISHED:  # whoever runs the plan scores those
+        if result.status is not Status.FINISHED:  # the code that runs the plan scores those
             combined = np.tensordot(result.weights, problem.held_out[problem.jobs[k].training], axes=1)
             assert error(result.scores[None], (combined @ result.dual)[None]) < rounding
 
 
 def check(problem, solver, rounding=1e-9):
-    """Every gap is within the tolerance, and claims are true."""
+    """Check that every gap is within the tolerance and that the results are correct."""
     assert 0 <= worst(solver) <= solver.options.tol
     check_claims(problem, solver, rounding)
 
@@ -143,7 +143,7 @@ def objectives(solver):
 
 @st.composite
 def weightings(draw, n=5):
-    """Weights of very different sizes, some of them zero, not all."""
+    """Weights of very different sizes, some of them zero."""
     powers = draw(st.lists(st.floats(-6, 0), min_size=n, max_size=n))
     zero = draw(st.lists(st.booleans(), min_size=n, max_size=n).filter(lambda z: not all(z)))
     return np.where(zero, 0.0, 10.0 ** np.array(powers))
@@ -159,7 +159,7 @@ def test_the_bound_of_a_preconditioner_holds(beta, preconditioner, exponent, ste
     powers = np.log(rho / lam) / np.log(step)
     assert powers == pytest.approx(round(powers), abs=1e-8)
     support = preconditioner > 0
-    # However small single reference weights are, K(β̄)/ρ stays of the size of K(β)/λ.
+    # K(β̄)/ρ is about as large as K(β)/λ, however small single reference weights are.
     largest = max(beta[support].sum() * (1 + 1e-9), 1e-12 * preconditioner.sum())
     assert near.scale * preconditioner.sum() <= largest
     if near.bounds:
@@ -215,7 +215,7 @@ def test_certificates_are_true(kind, given, options):
     problem = Problem.of(kind, **given)
     solver = problem.run(**options)
     assert all(result.status is Status.CERTIFIED for result in solver.results)
-    # Certificates are those of the kernels as they are stored; the gap counts the rounding of their products.
+    # Certificates are those of the kernels as stored; the gap includes the rounding of their products.
     check(problem, solver, 2 * float(np.finfo(np.float32).eps) if "dtype" in given else 1e-9)
 
 
@@ -230,7 +230,7 @@ def test_preconditioners_save_passes_at_small_ridges():
 
 @pytest.mark.parametrize("room", [0, 1])
 def test_preconditioners_take_half_of_what_is_free_on_the_disk_at_most(monkeypatch, room):
-    """Without room the residuals alone extend the basis; with room for one of each fold they come one at a time."""
+    """Without space the residuals alone extend the basis; with space for one per fold they are built one at a time."""
     problem = Problem.of("multiclass", ps=[1.0, 2.0], lams=[1e-3])
     taken = sum(space.preconditioner_sizes[1] for space in problem.solver()._spaces)
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=2 * taken * room + 1))
@@ -242,7 +242,7 @@ def test_preconditioners_take_half_of_what_is_free_on_the_disk_at_most(monkeypat
 
 
 def test_one_kernel_and_weights_that_are_fixed():
-    """One kernel, and p = ∞: nothing to learn but α."""
+    """With one kernel or p = ∞ only α is learnt."""
     K = in_memory(digits()[0], 25)
     problem = Problem.of("multiclass", ps=[1.0, np.inf], lams=[1e-4, 1.0], K=K.select([1]))
     parts = {name: {t: kernels[1:2] for t, kernels in getattr(problem, name).items()} for name in ("dense", "held_out")}
@@ -255,25 +255,25 @@ def test_one_kernel_and_weights_that_are_fixed():
 
 @pytest.fixture
 def nothing_held(monkeypatch):
-    """What the solver holds of so small a problem is more than its passes take: as of large sets, it does not count."""
+    """Count no memory held by the solver, which exceeds that of the passes in problems as small as these."""
     monkeypatch.setattr(engine, "held_bytes", lambda *_: 0)
     monkeypatch.setattr(engine, "fits", lambda *_: True)
 
 
 @pytest.fixture
 def notes():
-    """What is told of the progress of the work."""
-    heard = []
+    """The progress messages."""
+    messages = []
 
     class Listening(progress.Watch):
         def note(self, text):
-            heard.append(text)
+            messages.append(text)
 
     with progress.watching(Listening()):
-        yield heard
+        yield messages
 
 
-# --- what becomes of the rest -------------------------------------------------------------------------------
+# --- problems that the basis leaves open --------------------------------------------------------------------
 
 TIGHT = {"too small a basis": {"basis_bytes": 50_000}, "no basis": {"basis_bytes": 1}, "one pass": {"max_passes": 1}}
 
@@ -333,7 +333,7 @@ def test_a_budget_that_a_refusal_names_is_enough():
 
 @pytest.mark.usefixtures("nothing_held")
 def test_progress_and_missing_room_are_told(notes):
-    """With how much memory would do for a preconditioner."""
+    """The message gives the memory that a preconditioner needs."""
     problem = Problem.of("binary", ps=[2.0], lams=[1e-1])
     for budget, without_room in (("70KiB", True), ("1MiB", False)):
         notes.clear()
@@ -457,7 +457,7 @@ def test_an_unreadable_state_is_refused(tmp_path, content, message):
         Workspace(tmp_path / "state", {})
 
 
-# --- going on after the end ---------------------------------------------------------------------------------
+# --- resuming after the end ---------------------------------------------------------------------------------
 
 
 def contents(folder):
@@ -465,7 +465,7 @@ def contents(folder):
 
 
 def check_preconditioners(problem, solver):
-    """The combined kernels on disk are those of the weights that are told of them."""
+    """Check that the combined kernels on disk have the recorded weights."""
     for space, kernels in zip(solver._spaces, problem.dense.values(), strict=True):
         for preconditioner in space.preconditioners:
             lower, order = preconditioner.total.matrix()
@@ -476,13 +476,13 @@ def check_preconditioners(problem, solver):
 @pytest.mark.parametrize(
     ("kind", "options", "places"),
     [
-        # Tiny blocks make many preconditioners and forget many, whose sums stay until no state names them.
+        # Tiny blocks make and drop many preconditioners, whose sums stay until no state refers to them.
         pytest.param("multiclass", {"block": 4}, slice(-2, None), id="preconditioners that are forgotten"),
         pytest.param("tasks", {"block": 8, "tol": 1e-6}, slice(None), id="every pass", marks=pytest.mark.slow),
     ],
 )
 def test_what_is_cut_off_goes_on(tmp_path, kind, options, places):
-    """From each committed state; files of the pass that was not committed are written anew, whatever is in them."""
+    """Resume from each committed state; files of the uncommitted pass are written again, whatever they contain."""
     problem = Problem.of(kind, ps=[1.0], lams=[1e-6, 1e-4])
     clean = problem.run(**options)
     kinds = [entry.kind for entry in clean.history]
@@ -511,7 +511,7 @@ def test_what_is_cut_off_goes_on(tmp_path, kind, options, places):
 
 @pytest.mark.usefixtures("nothing_held")
 def test_little_memory_takes_folds_in_turn(tmp_path):
-    """Columns of both folds ride passes of their own, from the first block on; the work is cut off between them."""
+    """Columns of the two folds have separate passes, from the first block on; the run stops between them."""
     options = {"use_preconditioners": True, "block": 12, "finish": "report"}
     problem = Problem.of("multiclass", ps=[1.0, 2.0], lams=[1e-5, 1e-3, 1e-1, 10.0])
     assert [entry.basis for entry in problem.run(**options).history][:3] == [0, 12, 24]
@@ -537,7 +537,7 @@ def test_a_finished_state_is_read_and_nothing_else(tmp_path):
         check_claims(problem, again)
         for one, other in zip(again.results, first.results, strict=True):
             assert one.status == other.status
-            # Whoever runs the plan scores what another solver has finished, from its dual variables.
+            # The code that runs the plan scores problems finished by another solver from their dual variables.
             now, before = (r.dual if r.status is Status.FINISHED else r.scores for r in (one, other))
             np.testing.assert_allclose(now, before, atol=1e-9 * np.abs(before).max())
 
@@ -554,7 +554,7 @@ def test_what_was_reported_can_be_finished_later(tmp_path):
 
 
 def test_a_folder_that_workers_do_not_see_is_refused(monkeypatch, client):
-    """Workers on this machine see every folder: one that says it does not stands in for another machine."""
+    """A worker that reports a missing folder simulates another machine, as local workers see every folder."""
     problem = Problem.of("binary", ps=[2.0], lams=[1e-1])
     with dask.config.set(scheduler=client):
         monkeypatch.setattr("dmkl.passes.execute.os.path.exists", blind)
@@ -575,7 +575,7 @@ def test_small_sets_are_solved_by_one_block(kind, monkeypatch):
     solver = problem.run()
     check(problem, solver)
     assert [(entry.kind, entry.basis) for entry in solver.rounds] == [("extend", 60)]
-    limited = problem.run(basis_bytes=1, finish="report")  # the first block alone, as of large sets
+    limited = problem.run(basis_bytes=1, finish="report")  # the first block alone, as for large sets
     assert limited.rounds[-1].basis < 60
 
 

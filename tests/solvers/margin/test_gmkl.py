@@ -19,7 +19,7 @@ def fitted(kernels, y, *arguments, **options):
 
 
 def made(seed, n=5, m=40):
-    """RBF kernels of random features, unit mean diagonal, and labels that some of them tell."""
+    """RBF kernels of random features with unit mean diagonal, and labels that depend on some of the features."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(m, max(3, 2 * n)))
     y = np.where(X[:, 0] + X[:, 1] * X[:, 2] + 0.3 * rng.normal(size=m) > 0, 1.0, -1.0)
@@ -102,7 +102,7 @@ def test_certified_weights_satisfy_the_rows_whatever_the_prices(sigma, scale, me
 
 
 def test_weights_outside_their_set_are_never_certified(monkeypatch):
-    """Whatever a projection returns: the rows are checked at the weights that are returned."""
+    """The rows are checked at the returned weights, for any result of a projection."""
     kernels, y, A, b = bounded_below(1.0)
     monkeypatch.setattr(
         "dmkl.solvers.weight_sets.ConicProgram.nearest", lambda program, aim: 0.3 * np.ones(program.width)

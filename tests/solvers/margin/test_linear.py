@@ -16,7 +16,7 @@ M, WIDTHS = 120, np.array([4, 2, 3])
 
 
 def made(m=M, share=0.4):
-    """Factors side by side, the kernel of each column, and labels that the first columns know something of."""
+    """Concatenated factors, the kernel of each column, and labels that are correlated with the first columns."""
     rng = np.random.default_rng(0)
     y = np.where(rng.random(m) < share, 1.0, -1.0)
     Z = rng.standard_normal((m, WIDTHS.sum())) + 1.0

@@ -16,7 +16,7 @@ from dmkl.solvers.margin.svm import best_bias, dense_bytes, hinge, is_concave, s
 
 
 def rbf(m, seed=0, share=0.5, width=5.0, dimensions=4):
-    """A Gaussian kernel and labels that its samples nearly follow, `share` of them positive."""
+    """A Gaussian kernel and labels, `share` of them positive, that depend on the samples and on noise."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((m, dimensions))
     score = x[:, 0] + x[:, 1] * x[:, 2] + 0.5 * rng.standard_normal(m)
@@ -36,7 +36,7 @@ class Asked:
 
 
 def by_columns(kernel, y, C, tol=1e-6, share=1.0, start=None):
-    """The solution out of core with memory for a share of the columns, checked; and what was asked for."""
+    """The checked solution with memory for a share of the columns, and the columns that were read."""
     asked = Asked(kernel)
     budget = int(40 * len(y) ** 2 * share) + 40 * len(y)
     solution, count = solve_by_columns(asked, kernel.diagonal().copy(), y, C, tol, budget, start)
@@ -46,7 +46,7 @@ def by_columns(kernel, y, C, tol=1e-6, share=1.0, start=None):
 
 
 def checked(solution, kernel, y, C):
-    """The solution is feasible, and its figures are those of its u by the definitions."""
+    """Check that the solution is feasible and that its values are those of its u by the definitions."""
     alpha = y * solution.u
     assert alpha.min() >= 0
     assert alpha.max() <= C
@@ -94,7 +94,7 @@ def test_columns_agree_with_dense(C, share, width, tol):
     solution, asked = by_columns(kernel, y, C, tol, share)
     assert solution.gap <= tol
     assert solution.dual == pytest.approx(solve_dense(kernel, y, C, 1e-8).dual, rel=max(tol, 1e-7))
-    if share == 1:  # everything fits: nothing is asked for twice
+    if share == 1:  # everything fits: no column is read twice
         every = np.concatenate(asked.calls)
         assert len(every) == len(np.unique(every))
 

@@ -33,7 +33,7 @@ def test_whole_weights_are_repeated_samples(make):
 
 @pytest.mark.parametrize(("class_weight", "multiclass"), [("balanced", "ovo"), ({0: 1.0, 1: 5.0, 2: 0.5}, "ovr")])
 def test_classes_of_different_weight(class_weight, multiclass):
-    """Of one against one, scikit-learn's machines have the class weights of all classes too."""
+    """In one-against-one problems scikit-learn's machines use the class weights of all classes too."""
     kernels, _, _ = problem(60)
     labels = np.repeat([0, 1, 2], [35, 15, 10])
     model = dmkl.MKSVM(np.inf, 2.0, steps=(), class_weight=class_weight, multiclass=multiclass, tol=1e-8)
@@ -52,7 +52,7 @@ def test_classes_of_different_weight(class_weight, multiclass):
 
 @pytest.mark.parametrize(("class_weight", "weighted"), [(None, True), ({1: 3.0}, False)])
 def test_one_group_of_weighted_samples_is_canonical_mkl(class_weight, weighted):
-    """GS-MKL on one group has the optimum of the hinge loss at p = 1, where it is convex; so it has with weights."""
+    """GS-MKL on one group reaches the optimum of the hinge loss at p = 1, where it is convex, also with weights."""
     kernels, y, weights = problem()
     K, labels = in_memory(kernels, 20), y.astype(int)
     options = {"steps": (), "class_weight": class_weight}

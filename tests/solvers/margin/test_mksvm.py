@@ -30,12 +30,12 @@ def without_curvature(machine):
 
 
 def upper_bound(solution):
-    """The primal of the step that is returned."""
+    """The primal value of the returned step."""
     return min(solution.steps, key=lambda step: step.figures["gap"]).figures["upper"]
 
 
 def solved(kernels, y, C, p, *, change=unchanged, **options):
-    """Drive the solver, with changed machines, and check its certificate by the definitions."""
+    """Run the solver, with modified machines, and check its certificate by the definitions."""
 
     def changed_answer(request):
         return change(answer(kernels, request)) if isinstance(request, SVM) else answer(kernels, request)
@@ -63,7 +63,7 @@ def test_reaches_the_optimum(p, C):
     solution = solved(kernels, y, C, p, tol=1e-4)
     assert solution.status is Status.CERTIFIED
     assert solution.gap <= 1e-4
-    # Clarabel's own value is good to 1e-6.
+    # Clarabel's value is accurate to 1e-6.
     assert solution.bound <= best * (1 + 1e-6)
     assert upper_bound(solution) >= best * (1 - 1e-6)
     assert solution.objective == pytest.approx(best, rel=1e-4)
@@ -87,7 +87,7 @@ def test_the_gap_of_any_pair_encloses_the_optimum(p):
     for _ in range(20):
         beta = rng.dirichlet(np.ones(4))
         beta /= norm(beta, p)
-        tol = 10 ** rng.uniform(-6, 0)  # any machine will do, finished or not
+        tol = 10 ** rng.uniform(-6, 0)  # any machine is accepted, finished or not
         u = solve_dense(np.tensordot(rng.dirichlet(np.ones(4)), kernels, axes=1), y, C, tol).u
         certificate = certify_margin(u[:, None], (kernels @ u)[:, :, None], beta, y[:, None], C, p)
         assert certificate.lower <= best * (1 + 1e-6)
